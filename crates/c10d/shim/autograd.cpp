@@ -2,6 +2,7 @@
 // that is computed again in the backward pass. PyTorch has both in Python: torch/distributed/nn/functional.py and
 // torch/utils/checkpoint.py.
 
+#include "autocast.hpp"
 #include "shim.hpp"
 
 #include <ATen/Context.h>
@@ -124,6 +125,20 @@ class Replay {
   at::Tensor now_;
 };
 
+// Autocast as it was in the forward pass.
+class SameAutocast {
+ public:
+  explicit SameAutocast(const AutocastState& then) : before_(enter_autocast(then)) {}
+  ~SameAutocast() {
+    (void)guard([&] { leave_autocast(before_); });
+  }
+  SameAutocast(const SameAutocast&) = delete;
+  SameAutocast& operator=(const SameAutocast&) = delete;
+
+ private:
+  AutocastState before_;
+};
+
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   // `anchor` requires a gradient, so that the output does even if only parameters inside the closure do.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& anchor,
@@ -131,6 +146,9 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     ctx->save_for_backward({input});
     ctx->saved_data["closure"] = c10::IValue::make_capsule(closure);
     ctx->saved_data["random"] = random_state(input.device());
+    const auto autocast = autocast_state(input.is_cuda());
+    ctx->saved_data["autocast"] = autocast.enabled;
+    ctx->saved_data["autocast_dtype"] = static_cast<int64_t>(autocast.dtype);
     return (*closure)(input);
   }
 
@@ -143,6 +161,8 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     {
       const at::AutoGradMode record(true);
       const Replay replay(input.device(), ctx->saved_data["random"].toTensor());
+      const SameAutocast autocast({static_cast<int32_t>(ctx->saved_data["autocast_dtype"].toInt()),
+                                   ctx->saved_data["autocast"].toBool(), input.is_cuda()});
       output = (*closure)(input);
     }
     TORCH_CHECK_VALUE(output.sizes() == grads[0].sizes(), "a checkpointed function returned a tensor of shape ", output.sizes(),

@@ -40,11 +40,11 @@ pub fn autocast<T>(device: Device, kind: Kind, enabled: bool, body: impl FnOnce(
 }
 
 /// Autocast as long as it lives, on the thread that made it.
-struct Autocast(ffi::AutocastBefore);
+struct Autocast(ffi::AutocastState);
 
 impl Autocast {
     fn enter(cuda: bool, half: bool, enabled: bool) -> Result<Self> {
-        let mut before = ffi::AutocastBefore::default();
+        let mut before = ffi::AutocastState::default();
         // SAFETY: the shim writes the state before the call to `before`.
         let status = unsafe { ffi::lc_autocast_enter(cuda, half, enabled, &mut before) };
         status.check().map_err(|exception| Error::new("autocast", exception))?;

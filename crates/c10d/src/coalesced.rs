@@ -51,8 +51,15 @@ impl ProcessGroup {
     pub fn all_gather_into_tensor_coalesced(&self, outputs: &mut [Tensor], inputs: &[Tensor]) -> Result<()> {
         const CALL: &str = "all_gather_into_tensor_coalesced";
         self.check_lists(CALL, outputs, inputs)?;
+        let ranks = self.size().get();
+        if let Some((output, input)) =
+            outputs.iter().zip(inputs).find(|(output, input)| output.numel() != ranks * input.numel())
+        {
+            let detail = format!("an output has {} elements for {ranks} times {}", output.numel(), input.numel());
+            return self.refuse(CALL, detail);
+        }
         let Some(packed) = self.pack(CALL, inputs)? else { return Ok(()) };
-        let world = self.size().get() as i64;
+        let world = ranks as i64;
         let mut all = Tensor::empty([world * packed.numel() as i64], (packed.kind(), packed.device()));
         self.all_gather_into_tensor(&mut all, &packed)?;
         let all = all.view([world, packed.numel() as i64]);
@@ -83,10 +90,20 @@ impl ProcessGroup {
         if let Some(input) = inputs.iter().find(|input| !input.numel().is_multiple_of(world)) {
             return self.refuse(CALL, format!("{} elements cannot be split into {world} equal parts", input.numel()));
         }
+        if let Some((output, input)) =
+            outputs.iter().zip(inputs).find(|(output, input)| output.numel() * world != input.numel())
+        {
+            let detail = format!("an output has {} elements for a part of {}", output.numel(), input.numel() / world);
+            return self.refuse(CALL, detail);
+        }
         self.check_kinds(CALL, inputs)?;
         let Some(first) = inputs.first() else { return Ok(()) };
-        let rows: Vec<Tensor> = inputs.iter().map(|input| input.reshape([world as i64, -1])).collect();
-        let packed = no_grad(|| Tensor::cat(&rows, 1).contiguous());
+        let rows = |input: &Tensor| input.detach().f_reshape([world as i64, (input.numel() / world) as i64]);
+        let packed = no_grad(|| {
+            let rows = inputs.iter().map(rows).collect::<Result<Vec<_>, _>>()?;
+            Tensor::f_cat(&rows, 1)?.f_contiguous()
+        });
+        let packed = packed.or_else(|error: tch::TchError| self.refuse(CALL, error.to_string()))?;
         let mut sum = Tensor::empty([packed.size()[1]], (first.kind(), first.device()));
         self.reduce_scatter_tensor(&mut sum, &packed.flatten(0, -1), op)?;
         self.unpack(CALL, &sum, outputs)

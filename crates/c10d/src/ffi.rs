@@ -145,10 +145,10 @@ pub(crate) struct AdamStep {
     pub(crate) maximize: bool,
 }
 
-/// `AutocastBefore` of `shim/amp.cpp`.
+/// `AutocastState` of `shim/autocast.hpp`.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub(crate) struct AutocastBefore {
+pub(crate) struct AutocastState {
     dtype: i32,
     enabled: bool,
     cuda: bool,
@@ -537,8 +537,8 @@ unsafe extern "C" {
         step: *const AdamStep,
     ) -> Status;
 
-    pub(crate) fn lc_autocast_enter(cuda: bool, half: bool, enabled: bool, before: *mut AutocastBefore) -> Status;
-    pub(crate) fn lc_autocast_leave(before: *const AutocastBefore) -> Status;
+    pub(crate) fn lc_autocast_enter(cuda: bool, half: bool, enabled: bool, before: *mut AutocastState) -> Status;
+    pub(crate) fn lc_autocast_leave(before: *const AutocastState) -> Status;
     pub(crate) fn lc_unscale(
         grads: *const TensorPtr,
         n: usize,

@@ -34,8 +34,8 @@ thread_local! {
 /// `torch.autograd.graph.saved_tensors_hooks`. Calls can be nested: the innermost is asked first, and the others if it lets
 /// autograd keep the tensor.
 ///
-/// The functions belong to this thread: a backward pass on another one, as libtorch runs it for a GPU, is refused as
-/// `BadArgument`. A tensor that autograd keeps and that is changed in place before its use is an error, as always.
+/// The functions belong to this thread: a backward pass on another one, as libtorch runs it for a GPU, is refused.
+/// A tensor that autograd keeps and that is changed in place before its use is an error, as always.
 ///
 /// # Errors
 /// libtorch does not let itself be extended.

@@ -74,7 +74,9 @@ impl Cluster {
 
     /// The link of a group that spans so many neighbouring ranks.
     fn link(&self, span: usize) -> Link {
-        if span <= self.per_node { self.inside } else { self.between }
+        // Otherwise some group lies on two nodes, and the slowest group sets the pace.
+        let fits = span <= self.per_node && (self.nodes == 1 || self.per_node.is_multiple_of(span));
+        if fits { self.inside } else { self.between }
     }
 }
 

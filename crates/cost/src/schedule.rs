@@ -102,7 +102,7 @@ impl Schedule {
     /// A stage leaves out an action or does it twice; the stages wait for each other.
     pub fn new(stages: Vec<Vec<Action>>) -> Result<Self, ScheduleError> {
         let number = |action: &Action| match *action {
-            Action::Forward(micro_batch) | Action::Backward(micro_batch) => micro_batch + 1,
+            Action::Forward(micro_batch) | Action::Backward(micro_batch) => micro_batch.saturating_add(1),
         };
         let micro_batches = stages.iter().flatten().map(number).max().ok_or(ScheduleError::Empty)?;
         for (stage, actions) in stages.iter().enumerate() {

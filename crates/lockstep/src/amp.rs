@@ -266,7 +266,7 @@ impl GradScaler {
         }
         let times = |factor: f64| (f64::from(*scale) * factor) as f32;
         if self.found_inf {
-            (*scale, *growth_tracker) = (times(options.backoff_factor), 0);
+            (*scale, *growth_tracker) = (times(options.backoff_factor).max(f32::MIN_POSITIVE), 0);
         } else if *growth_tracker + 1 < options.growth_interval {
             *growth_tracker += 1;
         } else {

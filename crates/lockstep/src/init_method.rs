@@ -1,4 +1,4 @@
-//! Joins a process group at an address, as Python's `init_method`: `env://`, `tcp://HOST:PORT` or `file:///PATH`.
+//! Joins a process group at an address, as Python's `init_method`: `tcp://HOST:PORT` or `file:///PATH`.
 
 use std::path::Path;
 

@@ -41,6 +41,8 @@ enum Step {
     Local = 1,
     /// A pass whose gradients are reduced.
     Reduced = 2,
+    /// A pass without gradients.
+    NoGrad = 3,
 }
 
 impl<M> DistributedDataParallel<M> {
@@ -87,7 +89,12 @@ impl<M> DistributedDataParallel<M> {
         if self.joining.get().is_none() {
             return Ok(Rank::ZERO);
         }
-        let steps = self.announce(if self.reduces() { Step::Reduced } else { Step::Local })?;
+        let step = match (c10d::grad_enabled(), self.reduces()) {
+            (false, _) => Step::NoGrad,
+            (true, false) => Step::Local,
+            (true, true) => Step::Reduced,
+        };
+        let steps = self.announce(step)?;
         Ok(last_active(&steps).unwrap_or(Rank::ZERO))
     }
 
@@ -110,6 +117,10 @@ impl<M> DistributedDataParallel<M> {
             last = Some(source);
             let reduced = steps.contains(&Step::Reduced);
             let _restore = Restore::after(&self.reduce_gradients, reduced);
+            if steps.contains(&Step::NoGrad) {
+                let _ = tch::no_grad(|| self.pass(source, |_| self.zero_loss()))?;
+                continue;
+            }
             let loss = self.pass(source, |_| self.zero_loss())?;
             if reduced {
                 self.clear_grads()?; // backward would add to those of this rank's last step
@@ -128,9 +139,10 @@ impl<M> DistributedDataParallel<M> {
         let steps: Vec<Step> = steps
             .into_iter()
             .map(|step| match step {
-                0 => Step::Joined,
                 1 => Step::Local,
-                _ => Step::Reduced,
+                2 => Step::Reduced,
+                3 => Step::NoGrad,
+                _ => Step::Joined,
             })
             .collect();
         let active = steps.iter().filter(|step| **step != Step::Joined).count();

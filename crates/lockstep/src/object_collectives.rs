@@ -12,7 +12,7 @@ use tch::{Device, Kind, TchError, Tensor};
 /// Maximum length of one message, in bytes.
 const CHUNK: usize = 64 * 1024 * 1024;
 
-/// Maximum length of a value, in bytes: 1 GiB. Nobody allocates more because another rank says so.
+/// Maximum length of a value, in bytes: 1 GiB. A longer one is refused before memory is taken for it.
 const LONGEST: usize = 1 << 30;
 
 /// A value from another rank did not arrive.
@@ -195,8 +195,10 @@ pub fn scatter_object<T: Serialize + DeserializeOwned>(
         (group.rank() == root).then(|| texts.iter().map(Vec::len).collect()).as_ref(),
     )?;
     let lengths: Vec<usize> = lengths;
-    let announced = lengths.get(group.rank().get()).copied().unwrap_or(0);
-    let mine = checked(i64::try_from(announced).unwrap_or(i64::MAX))?;
+    // All ranks see all lengths, so that all of them refuse.
+    let length = |length: &usize| checked(i64::try_from(*length).unwrap_or(i64::MAX));
+    let lengths = lengths.iter().map(length).collect::<Result<Vec<_>, _>>()?;
+    let mine = *lengths.get(group.rank().get()).ok_or(ObjectError::Length(-1))?;
     let received = exchange(
         group,
         &texts.concat(),

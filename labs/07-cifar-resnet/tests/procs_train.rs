@@ -91,14 +91,17 @@ fn two_ranks_with_synchronized_batch_norm_train_as_one_rank_with_the_double_batc
 
 #[test]
 fn mixed_precision_trains_to_nearly_the_same_weights() {
-    let with = |precision| after(2, &quick(&["--epochs", "1", "--lr", "0.01", "--precision", precision]));
+    // Batches of a few pictures would amplify each rounding: at the network's end batch norm divides by their few pixels.
+    let sizes = ["--samples", "128", "--batch-size", "32", "--width", "8", "--epochs", "1", "--lr", "0.001"];
+    let rest = ["--snapshots", "snapshots", "--weights", "weights", "--device", "cpu"];
+    let with = |precision| after(2, &[&sizes[..], &rest, &["--precision", precision]].concat());
     let whole = with("float32");
     for precision in ["bfloat16", "float16"] {
         let mixed = with(precision);
         assert!(mixed.values().all(|tensor| tensor.kind() != Kind::BFloat16 && tensor.kind() != Kind::Half));
         let distance = distance(&whole, &mixed);
         assert!(distance > 0.0, "{precision} changes nothing");
-        margin::below("distance of the weights after three steps in mixed precision", distance, 0.5);
+        margin::below("distance of the weights after two steps in mixed precision", distance, 0.1);
     }
 }
 

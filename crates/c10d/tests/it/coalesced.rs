@@ -47,8 +47,8 @@ fn several_tensors_are_reduced_gathered_and_scattered_in_one_call_each() {
             assert_eq!(made, 1);
 
             // The inputs of a reduce-scatter are as large as the outputs of an all-gather.
-            let large = || [3, 2].map(|rows| numbered(&[world as i64 * rows, 2], 100 * mine));
-            let small = || [3, 2].map(|rows| Tensor::zeros([rows, 2], (Kind::Float, Device::Cpu)));
+            let large = || [3, 0, 2].map(|rows| numbered(&[world as i64 * rows, 2], 100 * mine));
+            let small = || [3, 0, 2].map(|rows| Tensor::zeros([rows, 2], (Kind::Float, Device::Cpu)));
             let (mut together, mut single) = (small(), small());
             let made = calls(&mut || {
                 group.reduce_scatter_tensor_coalesced(&mut together, &large(), ReduceOp::Sum).unwrap();
@@ -131,6 +131,11 @@ fn lists_that_do_not_fit_are_refused_before_anything_is_sent() {
         let double = || Tensor::ones([4], (Kind::Double, Device::Cpu));
         let sum = ReduceOp::Sum;
         let refused = [
+            (group.all_gather_into_tensor_coalesced(&mut [float()], &[float()]), "4 elements for 2 times 4"),
+            (
+                group.reduce_scatter_tensor_coalesced(&mut [float(), float()], &[float(), float()], sum),
+                "4 elements for a part of 2",
+            ),
             (group.all_reduce_coalesced(&mut [float(), double()], sum), "Float and Double"),
             (group.all_reduce_coalesced(&mut [float(), Tensor::new()], sum), "tensor 1 is undefined"),
             (group.all_to_all(&mut [float()], &[float()]), "1 inputs"),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::iter;
 use std::path::{Path, PathBuf};
+use std::{io, iter};
 
 use c10d::{ProcessGroup, Rank};
 use serde::de::DeserializeOwned;
@@ -192,7 +192,15 @@ impl Snapshots {
     /// Warns about a skipped file; returns the error for the case that there is nothing else to resume from.
     fn skip(&mut self, path: PathBuf, bad: BadSnapshot) -> Option<SnapshotError> {
         self.report.warn(format!("skipped the snapshot {}: {bad}", path.display()));
+        // An index is as bad as its part, which may be readable again later.
+        let part_is_unreadable = match &bad {
+            BadSnapshot::Part { why, .. } => {
+                matches!(&**why, BadSnapshot::Unreadable(error) if error.kind() != io::ErrorKind::NotFound)
+            }
+            _ => false,
+        };
         match bad {
+            BadSnapshot::Part { .. } if part_is_unreadable => self.foreign.insert(path),
             BadSnapshot::Schema { .. } => {
                 self.foreign.insert(path.clone());
                 return Some(SnapshotError::Unfit { path, why: Unfit::Schema(bad) });

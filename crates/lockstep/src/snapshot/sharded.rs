@@ -57,7 +57,11 @@ impl Snapshots {
         for (rank, part) in parts.into_iter().enumerate() {
             match part {
                 Ok(file) => files.push(file),
-                Err(failure) => failed = failed.or(Some((Rank::new(rank), failure))),
+                // The first, unless a later one ends the training.
+                Err(failure) if failed.as_ref().is_none_or(|(_, first): &(_, Failure)| failure.ends && !first.ends) => {
+                    failed = Some((Rank::new(rank), failure));
+                }
+                Err(_) => {}
             }
         }
         if failed.is_none() {
@@ -150,10 +154,18 @@ impl Snapshots {
     ) -> Result<(), SnapshotError> {
         let mut meta = self.meta(position, &optimizer.shared_state()?);
         let parts = files.iter().map(|part| part.bytes).sum();
+        let listed = files.clone();
         meta.sharded = Some(Sharded::Index(files));
         let mut job = self.job_of(position, Contents::new(&meta, None, &[], Memory::Shared)?);
         job.parts = parts;
         let path = job.path();
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let is_there =
+            |part: &PartFile| std::fs::metadata(folder.join(&part.file)).is_ok_and(|found| found.len() == part.bytes);
+        if let Some(rank) = listed.iter().position(|part| !is_there(part)) {
+            let why = format!("rank 0 does not see its file in {}: all ranks must share this folder", folder.display());
+            return Err(SnapshotError::Part { rank: Rank::new(rank), why });
+        }
         job.run().map_err(|source| taken_over(&path, &source).unwrap_or(SnapshotError::Save { path, source }))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::common::{formula_tensor, ranks, values};
+use crate::common::{bits, formula_tensor, ranks, values};
 use lockstep::amp::{AmpError, GradScaler, GradScalerOptions, GradScalerState, autocast};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions};
 use serde::Deserialize;
@@ -111,6 +111,21 @@ fn autocast_copies_a_weight_again_after_a_step() {
     assert_eq!(product().unwrap(), [2.0, 2.0]);
     let _ = tch::no_grad(|| weight.shallow_clone().g_add_scalar_(1.0));
     assert_eq!(product().unwrap(), [4.0, 4.0]);
+}
+
+#[test]
+fn a_checkpointed_function_is_computed_again_under_the_same_autocast() {
+    let grads = |again: bool| {
+        let [x, weight] = [1, 2].map(|salt| formula_tensor(&[8, 8], salt, 1.0).set_requires_grad(true));
+        let held = weight.shallow_clone();
+        let product = move |x: &Tensor| x.matmul(&held).relu().matmul(&held);
+        let forward = || if again { c10d::checkpoint(&x, product).unwrap() } else { product(&x) };
+        let output = autocast(Device::Cpu, Kind::BFloat16, true, forward).unwrap();
+        assert_eq!(output.kind(), Kind::BFloat16);
+        output.to_kind(Kind::Float).sum(Kind::Float).backward();
+        [bits(&x.grad()), bits(&weight.grad())]
+    };
+    assert_eq!(grads(true), grads(false));
 }
 
 #[test]

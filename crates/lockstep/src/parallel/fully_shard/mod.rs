@@ -139,7 +139,7 @@ impl FullyShard {
         Ok(result)
     }
 
-    /// Frees the parameters of all units; needed only with `reshard_after_forward` off, between a forward pass that no backward pass
+    /// Frees the parameters of all units, also those that were gathered ahead; needed between a forward pass that no backward pass
     /// follows and the next step of the optimizer, which the next forward pass would otherwise not see.
     ///
     /// # Errors
