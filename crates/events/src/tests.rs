@@ -105,9 +105,9 @@ fn continues_after_a_torn_line_of_an_earlier_process() {
     let again = EventSink::open(path.parent().unwrap(), 3, 2).unwrap();
     again.emit(&Event::Exit { code: 0 });
     let log = read(&path).unwrap();
-    assert_eq!(log.torn, [12]);
-    assert_eq!((log.records.len(), log.records[11].restart), (12, 2));
-    assert_eq!(log.records[11].event, Event::Exit { code: 0 });
+    assert_eq!(log.torn, [13]);
+    assert_eq!((log.records.len(), log.records[12].restart), (13, 2));
+    assert_eq!(log.records[12].event, Event::Exit { code: 0 });
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn accepts_a_last_line_that_only_lacks_its_newline() {
     let (_dir, path) = written(&one_of_each());
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-    assert_eq!(read(&path).unwrap().records.len(), 12);
+    assert_eq!(read(&path).unwrap().records.len(), 13);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-/// The template's own manifest: its dependencies and features are the new package's.
+/// The template's own manifest: its dependencies are the new package's.
 const TEMPLATE: &str = include_str!("../../../template/Cargo.toml");
 
 #[derive(Deserialize)]
@@ -58,7 +58,6 @@ pub(super) fn of(name: &str, checkout: &Path, workspace: &str, lock: &str) -> an
     let sections = [
         ("package", package),
         ("dependencies", Value::Table(dependencies)),
-        ("features", template["features"].clone()),
         ("workspace", table([])),
         ("profile", profile),
     ];

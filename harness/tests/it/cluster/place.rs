@@ -93,7 +93,8 @@ impl Place {
         let train = |start: &str, weights: &str| {
             let (lab, weights) = (lab.display(), self.site.word(weights));
             let args = "--samples 37 --batch-size 4 --epochs 1 --device cpu";
-            self.sh("ctl", &format!("export OMP_NUM_THREADS=1; {start} {lab} {args} --weights {weights}"))
+            // On one host the ranks would share memory, and add in another order.
+            self.sh("ctl", &format!("export OMP_NUM_THREADS=1 LOCKSTEP_BACKEND=gloo; {start} {lab} {args} --weights {weights}"))
         };
         train("srun --nodes=2 --ntasks=3", "by-srun");
         train(&format!("{} run --standalone --nproc-per-node=3", launcher.display()), "by-launcher");
