@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 
 use crate::error::{Error, Result, nccl};
-use crate::{Buffer, Gpu, Stream, library};
+use crate::{Buffer, Gpu, Stream, group, library};
 
 /// What the ranks of one communicator have in common. One rank makes it, the others get its bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,40 +80,16 @@ impl std::fmt::Debug for UniqueId {
     }
 }
 
-/// Runs calls of any communicators as one: they are issued together when `calls` has returned, and their order does not matter.
-///
-/// # Errors
-/// Those of `calls`, and NCCL's.
-pub fn group<R>(calls: impl FnOnce() -> Result<R>) -> Result<R> {
-    library::open()?;
-    // SAFETY: takes nothing; ended below, whatever the calls return.
-    nccl("ncclGroupStart", unsafe { sys::ncclGroupStart() })?;
-    /// Ends the group, even if the calls panic: NCCL keeps it for the thread.
-    struct End;
-    impl Drop for End {
-        fn drop(&mut self) {
-            // SAFETY: takes nothing. Only after a panic, so the result has nowhere to go.
-            let _ = unsafe { sys::ncclGroupEnd() };
-        }
-    }
-    let end = End;
-    let result = calls();
-    std::mem::forget(end);
-    // SAFETY: takes nothing.
-    let ended = nccl("ncclGroupEnd", unsafe { sys::ncclGroupEnd() });
-    let result = result?;
-    ended.map(|()| result)
-}
-
 impl Comm {
     /// Joins as one of `size` ranks, on a device of its own. Waits for all of them.
     ///
     /// # Errors
-    /// NCCL's.
+    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::group).
     pub fn join(gpu: &Gpu, id: &UniqueId, rank: usize, size: usize) -> Result<Self> {
+        group::refuse("ncclCommInitRank")?;
         gpu.bind()?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the result may be written. No group is open: `group` takes no communicators that are to be made.
+        // SAFETY: the result may be written, and is written in this call, since no group is open.
         let result = unsafe { sys::ncclCommInitRank(&mut handle, number(size), id.raw(), number(rank)) };
         nccl("ncclCommInitRank", result)?;
         Ok(Comm::new(handle, gpu, rank, size))
@@ -122,12 +98,13 @@ impl Comm {
     /// One process for all: a communicator for each of these devices, with ranks in their order.
     ///
     /// # Errors
-    /// NCCL's.
+    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::group).
     pub fn all(gpus: &[Gpu]) -> Result<Vec<Self>> {
+        group::refuse("ncclCommInitAll")?;
         library::open()?;
         let devices: Vec<c_int> = gpus.iter().map(|gpu| number(gpu.ordinal())).collect();
         let mut handles = vec![std::ptr::null_mut(); gpus.len()];
-        // SAFETY: as many results and devices as the count says.
+        // SAFETY: as many results and devices as the count says. The results are written in this call, since no group is open.
         let result = unsafe { sys::ncclCommInitAll(handles.as_mut_ptr(), number(gpus.len()), devices.as_ptr()) };
         nccl("ncclCommInitAll", result)?;
         let each = handles.into_iter().zip(gpus).enumerate();
@@ -228,14 +205,16 @@ impl Comm {
     /// A communicator of the ranks with the same color, ordered by key. All ranks call it. `None` without a color.
     ///
     /// # Errors
-    /// NCCL's.
+    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::group).
     pub fn split(&self, color: Option<u32>, key: usize) -> Result<Option<Comm>> {
+        group::refuse("ncclCommSplit")?;
         /// `NCCL_SPLIT_NOCOLOR` of nccl.h.
         const NO_COLOR: c_int = -1;
         let color = color.map_or(NO_COLOR, |color| number(color as usize));
         let mut handle = std::ptr::null_mut();
         self.issue("ncclCommSplit", |comm| {
-            // SAFETY: the result may be written; without a configuration the parent's counts.
+            // SAFETY: the result may be written, and is written in this call, since no group is open; without a configuration the
+            // parent's counts.
             unsafe { sys::ncclCommSplit(comm, color, number(key), &mut handle, std::ptr::null_mut()) }
         })?;
         if handle.is_null() {
@@ -265,8 +244,9 @@ impl Comm {
     /// Another thread can call it while one waits for a stream.
     ///
     /// # Errors
-    /// NCCL's. None if it has ended already.
+    /// NCCL's. None if it has ended already. [`Error::Grouped`] in a [`group`](crate::group).
     pub fn abort(&self) -> Result<()> {
+        group::refuse("ncclCommAbort")?;
         let Some(Handle(comm)) = self.lock().take() else { return Ok(()) };
         // SAFETY: taken out above, so that nobody uses it again.
         nccl("ncclCommAbort", unsafe { sys::ncclCommAbort(comm) })
@@ -294,7 +274,9 @@ impl Comm {
 
 impl Drop for Comm {
     fn drop(&mut self) {
-        let _ = self.abort();
+        let Some(Handle(comm)) = self.lock().take() else { return };
+        // SAFETY: taken out above, so that nobody uses it again. No group is open then on this thread.
+        group::free(move || drop(nccl("ncclCommAbort", unsafe { sys::ncclCommAbort(comm) })));
     }
 }
 

@@ -31,6 +31,14 @@ pub enum Error {
         /// The text of `ncclGetLastError`.
         detail: Option<String>,
     },
+    /// The call cannot be part of a group.
+    #[error(
+        "{call} failed: a group is open on this thread, and {call} cannot wait for its end: call it before or after the group"
+    )]
+    Grouped {
+        /// The function.
+        call: &'static str,
+    },
     /// The communicator was aborted or destroyed.
     #[error("{call} failed: the communicator was aborted")]
     Aborted {

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUcontext, CUdeviceptr};
 
 use crate::error::{Error, Result, cuda};
 use crate::kernels::Kernels;
-use crate::{Kind, Tier, library, topology};
+use crate::{Kind, Tier, group, library, topology};
 
 /// The room for a name or a bus id.
 const NAME: usize = 256;
@@ -193,9 +193,10 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated by `Gpu::buffer` and freed once. The driver waits for work that uses it. An error of such work has been
-        // reported, or will be, by another call.
-        let _ = self.gpu.bind().map(|()| unsafe { sys::cuMemFree_v2(self.address) });
+        let (gpu, address) = (self.gpu.clone(), self.address);
+        // SAFETY: allocated by `Gpu::buffer` and freed once. The driver waits for work that uses it; work that a group has collected is
+        // issued before. An error of such work has been reported, or will be, by another call.
+        group::free(move || drop(gpu.bind().map(|()| unsafe { sys::cuMemFree_v2(address) })));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Safe Rust over what lab 10 needs of CUDA's driver, NCCL and NVML: one method for a function, and the same words.
 //!
 //! The functions come from [cudarc](https://docs.rs/cudarc), which loads NVIDIA's libraries when it first calls them. So this builds
-//! and starts on any machine; [`open`] says what is missing. With `LOCKSTEP_GPU=simulated` it loads the course's simulated device
-//! instead, and [`Kind`] says so.
+//! and starts on any machine; [`open`] says what is missing. With `LOCKSTEP_GPU=simulated`, or after [`simulate`], it is the course's
+//! simulated device instead, and [`Kind`] says so.
 //!
 //! cudarc has a safe layer of its own, which puts events between streams by itself. Here nothing does, because that is the lesson.
 //!
@@ -12,14 +12,17 @@
 mod comm;
 mod error;
 mod gpu;
+mod group;
 mod kernels;
 mod library;
 mod stream;
 mod topology;
 
-pub use comm::{Comm, Reduction, UniqueId, group};
+pub use comm::{Comm, Reduction, UniqueId};
 pub use error::{Error, Result};
 pub use gpu::{Buffer, Gpu, Peer};
-pub use library::{GPU, Kind, SIMULATED, open, open_or};
+pub use group::group;
+pub use library::{GPU, Kind, SIMULATED, open, simulate};
+pub use simgpu::COUNT as SIMULATED_COUNT;
 pub use stream::{Event, Stream, host_waits};
 pub use topology::Tier;

@@ -57,30 +57,31 @@ static LOADED: OnceLock<Result<Loaded>> = OnceLock::new();
 /// [`Error::Library`] names the library that is missing and the way out; [`Error::Cuda`] is the driver's, such as
 /// `CUDA_ERROR_NO_DEVICE`.
 pub fn open() -> Result<Kind> {
-    open_or(Kind::Real)
+    loaded(None).map(|loaded| loaded.kind)
 }
 
-/// As [`open`], with another default than GPUs for when [`GPU`] is not set. Call it before anything else.
+/// As [`open`], but loads the simulated device, with this many devices. [`GPU`], [`SIMULATED_COUNT`](crate::SIMULATED_COUNT) and
+/// `CUDA_VISIBLE_DEVICES` do not count. Call it before anything else: what is loaded stays.
 ///
 /// # Errors
 /// Those of [`open`].
-pub fn open_or(default: Kind) -> Result<Kind> {
-    loaded(default).map(|loaded| loaded.kind)
+pub fn simulate(devices: usize) -> Result<Kind> {
+    loaded(Some(devices)).map(|loaded| loaded.kind)
 }
 
 pub(crate) fn nvml() -> Option<&'static Library> {
-    loaded(Kind::Real).ok()?.nvml.as_ref()
+    loaded(None).ok()?.nvml.as_ref()
 }
 
-fn loaded(default: Kind) -> Result<&'static Loaded> {
-    LOADED.get_or_init(|| load(default)).as_ref().map_err(Clone::clone)
+fn loaded(simulate: Option<usize>) -> Result<&'static Loaded> {
+    LOADED.get_or_init(|| load(simulate)).as_ref().map_err(Clone::clone)
 }
 
-fn load(default: Kind) -> Result<Loaded> {
-    let loaded = match (std::env::var(GPU).as_deref(), default) {
-        (Ok(SIMULATED), _) | (Ok("") | Err(_), Kind::Simulated) => simulated()?,
-        (Ok("real"), _) | (Ok("") | Err(_), Kind::Real) => real()?,
-        (Ok(other), _) => return Err(Error::Library(format!("{GPU}={other} is neither real nor {SIMULATED}"))),
+fn load(simulate: Option<usize>) -> Result<Loaded> {
+    let loaded = match (simulate, std::env::var(GPU).as_deref()) {
+        (Some(_), _) | (None, Ok(SIMULATED)) => simulated(simulate)?,
+        (None, Ok("" | "real") | Err(_)) => real()?,
+        (None, Ok(other)) => return Err(Error::Library(format!("{GPU}={other} is neither real nor {SIMULATED}"))),
     };
     // SAFETY: takes a number, and may be called at any time.
     cuda("cuInit", unsafe { cudarc::driver::sys::cuInit(0) })?;
@@ -112,12 +113,20 @@ fn real() -> Result<Loaded> {
     Ok(Loaded { kind: Kind::Real, nvml, _others: Vec::new() })
 }
 
-fn simulated() -> Result<Loaded> {
+/// With as many devices as `count` says, or the environment.
+fn simulated(count: Option<usize>) -> Result<Loaded> {
     let path = device()?;
     let failed = |what: &str, why: &dyn std::fmt::Display| Error::Library(format!("cannot load {what}: {why}"));
     // SAFETY: the course's own library; it has no initializers.
     let device = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
     let device = device.map_err(|error| failed(&path.display().to_string(), &error))?;
+    if let Some(count) = count {
+        // SAFETY: this is the function's signature.
+        let set = unsafe { device.get::<unsafe extern "C" fn(u32)>(simgpu::SET_COUNT.to_bytes_with_nul()) };
+        let set = set.map_err(|error| failed(&path.display().to_string(), &error))?;
+        // SAFETY: takes any number.
+        unsafe { set(u32::try_from(count).unwrap_or(u32::MAX)) };
+    }
     let others = STUBS.iter().map(|(name, bytes)| {
         let memory = memfd_create(*name, MemfdFlags::CLOEXEC).map_err(|error| failed(name, &error))?;
         let mut file = File::from(memory);

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 
 use crate::error::{Result, cuda};
-use crate::{Buffer, Gpu};
+use crate::{Buffer, Gpu, group};
 
 thread_local! {
     static WAITS: Cell<u64> = const { Cell::new(0) };
@@ -73,7 +73,8 @@ impl Stream {
     pub fn upload(&self, elements: &[f32]) -> Result<Buffer> {
         let buffer = self.gpu.buffer(elements.len())?;
         let (from, bytes) = (elements.as_ptr().cast(), size_of_val(elements));
-        // SAFETY: both have this many bytes, and the elements are borrowed until the copy has ended.
+        // SAFETY: both have this many bytes. The elements are not pinned, so the copy may have ended when the driver returns, or not;
+        // they are borrowed until the stream has come to its end, or its context has failed and runs nothing more.
         cuda("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), from, bytes, self.handle) })?;
         self.synchronize()?;
         Ok(buffer)
@@ -87,7 +88,8 @@ impl Stream {
         self.gpu.bind()?;
         let mut elements = vec![0.0_f32; buffer.len()];
         let (to, bytes) = (elements.as_mut_ptr().cast(), size_of_val(&elements[..]));
-        // SAFETY: both have this many bytes. The memory is not pinned, so the driver returns when the copy has ended.
+        // SAFETY: both have this many bytes. The elements are not pinned, so the copy may have ended when the driver returns, or not;
+        // they live until the stream has come to its end, or its context has failed and runs nothing more.
         cuda("cuMemcpyDtoHAsync", unsafe { sys::cuMemcpyDtoHAsync_v2(to, buffer.address(), bytes, self.handle) })?;
         self.synchronize()?;
         Ok(elements)
@@ -186,8 +188,9 @@ fn is_ready(call: &'static str, result: CUresult) -> Result<bool> {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: created here and destroyed once. The driver lets its work end.
-        let _ = self.gpu.bind().map(|()| unsafe { sys::cuStreamDestroy_v2(self.handle) });
+        let (gpu, handle) = (self.gpu.clone(), self.handle);
+        // SAFETY: created here and destroyed once. The driver lets its work end; work that a group has collected is issued before.
+        group::free(move || drop(gpu.bind().map(|()| unsafe { sys::cuStreamDestroy_v2(handle) })));
     }
 }
 

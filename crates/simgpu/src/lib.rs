@@ -1,7 +1,7 @@
 //! A simulated GPU: the entry points of CUDA's driver, of NCCL and of NVML that lab 10 uses, in one shared library, on host memory.
 //!
-//! It is for learning and for tests on machines without a GPU. `lockstep-gpu` loads it when `LOCKSTEP_GPU=simulated` asks for it;
-//! nothing else does. What it shows as the real ones do:
+//! It is for learning and for tests on machines without a GPU. `lockstep-gpu` loads it when `LOCKSTEP_GPU=simulated` or its caller asks for
+//! it; nothing else does. What it shows as the real ones do:
 //!
 //! - **streams** are queues with a thread each: work on one runs in order, work on two in no order, unless an event makes one;
 //! - **errors of kernels** surface at a later call and stay with the context;
@@ -29,5 +29,7 @@ pub use world::PATIENCE;
 
 /// The library's name for the loader.
 pub const SONAME: &str = "libsimgpu.so";
+/// A function that takes the number of devices (`u32`), in place of [`COUNT`] and `CUDA_VISIBLE_DEVICES`. It counts before all others.
+pub const SET_COUNT: &std::ffi::CStr = c"simgpuSetCount";
 /// The beginning of each device's name.
 pub const DEVICE_NAME: &str = "Lockstep simulated device";

@@ -23,14 +23,26 @@ pub(crate) struct Options {
     pub(crate) deadline: Duration,
 }
 
+/// What [`SET_COUNT`](crate::SET_COUNT) was given.
+static SET: OnceLock<u32> = OnceLock::new();
+
+#[unsafe(no_mangle)]
+extern "C" fn simgpuSetCount(count: u32) {
+    SET.get_or_init(|| count);
+}
+
 pub(crate) fn get() -> &'static Options {
     static OPTIONS: OnceLock<Options> = OnceLock::new();
     OPTIONS.get_or_init(|| {
         let text = |name: &str| std::env::var(name).ok();
         let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok());
-        let count = number(COUNT).unwrap_or(4).clamp(1, MOST_DEVICES) as usize;
+        let count = |number: u64| number.clamp(1, MOST_DEVICES) as usize;
+        let devices = match SET.get() {
+            Some(set) => visible(count((*set).into()), None),
+            None => visible(count(number(COUNT).unwrap_or(4)), text("CUDA_VISIBLE_DEVICES").as_deref()),
+        };
         Options {
-            devices: visible(count, text("CUDA_VISIBLE_DEVICES").as_deref()),
+            devices,
             memory: number(MEMORY).unwrap_or(256) << 20,
             seed: number(SEED),
             deadline: Duration::from_secs(number(DEADLINE).unwrap_or(300).max(1)),

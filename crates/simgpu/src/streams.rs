@@ -151,11 +151,16 @@ impl World {
     }
 }
 
-/// Waits until a stream has come this far, and returns the error of its device.
+/// Waits until a stream has come this far, and returns the error of its device. If that takes too long, the device has failed: nothing that
+/// is still queued writes to memory of a caller who waits no more.
 pub(crate) fn wait_for(mut world: Guard, stream: u64, number: u64) -> Result<Guard, Cuda> {
     let Some(device) = world.streams.get(&stream).map(|stream| stream.device) else { return Ok(world) };
     world.want(stream, number);
-    let mut world = world::wait_until(world, "a wait for a stream", |world| world.is_done(stream, number))?;
+    let waited = world::wait_until(world, "a wait for a stream", |world| world.is_done(stream, number));
+    let mut world = waited.map_err(|(mut world, error)| {
+        world.fail(device, error);
+        error
+    })?;
     world.healthy(device)?;
     Ok(world)
 }
@@ -204,13 +209,11 @@ fn perform(world: Guard, device: usize, place: (u64, u64), operation: Operation)
     let result = match operation {
         Operation::WaitFor(stream, number) => {
             world.want(stream, number);
-            return world::wait_until(world, "an event", |world| world.is_done(stream, number)).unwrap_or_else(
-                |error| {
-                    let mut world = world::lock();
-                    world.fail(device, error);
-                    world
-                },
-            );
+            let waited = world::wait_until(world, "an event", |world| world.is_done(stream, number));
+            return waited.unwrap_or_else(|(mut world, error)| {
+                world.fail(device, error);
+                world
+            });
         }
         Operation::Exchange(exchange) => {
             drop(world);

@@ -85,14 +85,23 @@ pub(crate) fn wait(world: Guard, most: Duration) -> Guard {
     CHANGED.wait_timeout(world, most).unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Waits until `is` holds, for no longer than the device's deadline.
-pub(crate) fn wait_until(mut world: Guard, what: &str, is: impl Fn(&World) -> bool) -> Result<Guard, Cuda> {
+/// Says that something took longer than the device's deadline, and returns the error for it.
+pub(crate) fn too_late(what: &str) -> Cuda {
+    eprintln!(
+        "simulated device: {what} took more than {} s ({})",
+        options::get().deadline.as_secs(),
+        options::DEADLINE
+    );
+    Cuda::LAUNCH_TIMEOUT
+}
+
+/// Waits until `is` holds, for no longer than the device's deadline. The lock is kept, in either case.
+pub(crate) fn wait_until(mut world: Guard, what: &str, is: impl Fn(&World) -> bool) -> Result<Guard, (Guard, Cuda)> {
     let deadline = options::get().deadline;
     let begun = Instant::now();
     while !is(&world) {
         let Some(left) = deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else {
-            eprintln!("simulated device: {what} took more than {} s ({})", deadline.as_secs(), options::DEADLINE);
-            return Err(Cuda::LAUNCH_TIMEOUT);
+            return Err((world, too_late(what)));
         };
         world = wait(world, left);
     }

@@ -16,7 +16,7 @@ use anyhow::Result;
 use clap::Parser;
 use job::Job;
 use lockstep::{LaunchEnv, exit};
-use lockstep_gpu::{Comm, Gpu, Kind, Reduction, Stream, group};
+use lockstep_gpu::{Comm, Gpu, Kind, Reduction, SIMULATED_COUNT, Stream, group};
 
 /// NCCL by hand: devices, streams, events, communicators, and what happens when they do not fit together
 #[derive(Parser)]
@@ -30,7 +30,7 @@ struct Args {
     /// The milliseconds after which the watchdog aborts an operation
     #[arg(long, default_value_t = 500)]
     patience: u64,
-    /// Take the simulated device, as LOCKSTEP_GPU=simulated does
+    /// Take the simulated device, whatever LOCKSTEP_GPU says, with a GPU for each rank of the node
     #[arg(long)]
     simulated: bool,
 }
@@ -38,10 +38,17 @@ struct Args {
 fn main() -> ExitCode {
     exit::main(|| {
         let args = Args::parse();
-        let kind = lockstep_gpu::open_or(if args.simulated { Kind::Simulated } else { Kind::Real })?;
         let env = LaunchEnv::from_env_or_alone()?;
+        let kind = if args.simulated { lockstep_gpu::simulate(devices(&env))? } else { lockstep_gpu::open()? };
         if env.world_size.get() == 1 { alone(kind) } else { with_ranks(&Job::new(&env, kind)?, &args) }
     })
+}
+
+/// Of the simulated device: at least the four that it has without `--simulated`.
+fn devices(env: &LaunchEnv) -> usize {
+    const LEAST: usize = 4;
+    let set = std::env::var(SIMULATED_COUNT).ok().and_then(|text| text.trim().parse().ok());
+    set.unwrap_or_else(|| env.local_world_size.get().max(LEAST))
 }
 
 // ANCHOR: alone

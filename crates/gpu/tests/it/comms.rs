@@ -75,8 +75,9 @@ fn grouped_sends_and_receives_go_around_a_ring() {
 #[test]
 fn operations_that_do_not_match_wait_until_they_are_aborted() {
     let Some(ranks) = ranks(2, |_| vec![1.0]) else { return };
-    // Connections are made now, not by what hangs.
+    // Connections of both algorithms are made now, not by what hangs: to make one, NCCL's call waits for the other rank.
     group(|| ranks.iter().try_for_each(|it| it.comm.all_reduce(&it.buffer, Reduction::Sum, &it.stream))).unwrap();
+    group(|| ranks.iter().try_for_each(|it| it.comm.broadcast(&it.buffer, 0, &it.stream))).unwrap();
     contents(&ranks);
     let (one, other) = (&ranks[0], &ranks[1]);
     let (sent, hangs) = channel();
@@ -131,6 +132,57 @@ fn a_split_makes_communicators_of_a_color_in_the_order_of_keys() {
         let found: Vec<_> = found.into_iter().map(|(_, found)| found).collect();
         assert_eq!(found, [Some((1, 2, 2.0)), None, Some((0, 2, 2.0)), Some((0, 1, 3.0))]);
     });
+}
+
+#[test]
+fn what_is_dropped_in_a_group_is_freed_after_its_end() {
+    let Some(ranks) = ranks(2, |_| vec![0.0; 2]) else { return };
+    let unused = Comm::all(&ranks.iter().map(|it| it.comm.gpu().clone()).collect::<Vec<_>>()).unwrap();
+    group(|| {
+        drop(unused);
+        // Not the end of the outer one.
+        group(|| {
+            ranks.iter().try_for_each(|it| {
+                let stream = it.comm.gpu().stream()?;
+                let part = stream.upload(&[1.0 + it.comm.rank() as f32])?;
+                it.comm.all_gather(&part, &it.buffer, &stream)
+            })
+        })?;
+        // Would be given the memory that is free again.
+        ranks.iter().try_for_each(|it| it.stream.upload(&[7.0]).map(drop))
+    })
+    .unwrap();
+    ranks.iter().for_each(|it| it.comm.gpu().synchronize().unwrap());
+    assert_eq!(contents(&ranks), [[1.0, 2.0], [1.0, 2.0]]);
+}
+
+#[test]
+fn communicators_are_neither_made_nor_aborted_in_a_group() {
+    let Some(ranks) = ranks(2, |_| vec![1.0]) else { return };
+    let gpus: Vec<_> = ranks.iter().map(|it| it.comm.gpu().clone()).collect();
+    let id = UniqueId::new().unwrap();
+    let comm = &ranks[0].comm;
+    group(|| {
+        let errors = [
+            Comm::join(&gpus[0], &id, 0, 1).err(),
+            Comm::all(&gpus).err(),
+            comm.split(None, 0).err(),
+            comm.abort().err(),
+        ];
+        for error in errors {
+            let error = error.unwrap().to_string();
+            assert!(error.contains("failed: a group is open on this thread"), "{error}");
+        }
+        Ok(())
+    })
+    .unwrap();
+    // Refused for as long as the group is open, however it ends, and on its thread alone.
+    let panics = std::panic::AssertUnwindSafe(|| group::<()>(|| panic!("on purpose")));
+    assert!(std::panic::catch_unwind(panics).is_err());
+    group(|| thread::scope(|scope| scope.spawn(|| Comm::all(&gpus).map(drop)).join().unwrap())).unwrap();
+    assert!(Comm::join(&gpus[0], &id, 0, 1).is_ok());
+    group(|| ranks.iter().try_for_each(|it| it.comm.all_reduce(&it.buffer, Reduction::Sum, &it.stream))).unwrap();
+    assert_eq!(contents(&ranks), [[2.0], [2.0]]);
 }
 
 #[test]

@@ -4,14 +4,14 @@ use std::process::Child;
 
 use lockstep_gpu::{Comm, Gpu, Kind, Reduction, UniqueId};
 
-use crate::{gpus, kind, start_again};
+use crate::{gpus, kind, poll, start_again};
 
 const ID: &str = "LOCKSTEP_TEST_UNIQUE_ID";
 
 /// Starts this program for one test, with the unique id in its environment.
 fn second_rank(test: &str, id: &UniqueId) -> Child {
     let hex: String = id.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    start_again(&format!("procs_comms::{test}"), ID, &hex)
+    start_again(&format!("procs_comms::{test}"), &[(ID, &hex)])
 }
 
 /// The id, in the process of the second rank.
@@ -59,11 +59,6 @@ fn the_end_of_a_rank_is_an_error_that_a_check_finds() {
     let mut other = second_rank("the_end_of_a_rank_is_an_error_that_a_check_finds", &id);
     let (comm, _) = summed(&gpus[0], &id, 0);
     other.wait().unwrap();
-    let error = loop {
-        if let Err(error) = comm.check() {
-            break error.to_string();
-        }
-        std::thread::yield_now();
-    };
+    let error = poll("the end of the other rank", || comm.check().err()).to_string();
     assert!(error.contains("remote process exited"), "{error}");
 }

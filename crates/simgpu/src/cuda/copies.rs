@@ -1,7 +1,8 @@
 //! Memory and copies.
 //!
-//! As on a GPU: memory of the host that is not pinned is read when an asynchronous copy is issued, and a copy to it returns when it has
-//! ended. Freeing memory of a device waits for the device.
+//! By CUDA's documentation an asynchronous copy from or to memory of the host that is not pinned may wait for the stream. Here a copy from
+//! it reads it when it is issued and does not wait, and a copy to it returns when it has ended. As on a GPU, freeing memory of a device
+//! waits for the device.
 
 use std::ffi::{c_uchar, c_uint, c_void};
 

@@ -39,11 +39,24 @@ struct State {
     last: Option<(u64, u64)>,
 }
 
+/// Why calls have no answers.
+pub(super) enum Unanswered {
+    /// The communicator was aborted.
+    Aborted,
+    /// The device's deadline has passed.
+    Late,
+}
+
 type Comms = Mutex<HashMap<usize, Arc<Comm>>>;
 
 fn comms() -> MutexGuard<'static, HashMap<usize, Arc<Comm>>> {
     static COMMS: OnceLock<Comms> = OnceLock::new();
     COMMS.get_or_init(Comms::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The device's deadline, for a message.
+fn deadline() -> String {
+    format!("{} s", options::get().deadline.as_secs())
 }
 
 fn unknown() -> Nccl {
@@ -84,15 +97,21 @@ impl Comm {
         let reader = Arc::clone(&comm);
         thread::Builder::new().name("nccl answers".into()).spawn(move || reader.read()).map_err(failed)?;
         let process = std::process::id();
-        comm.send(&Request::Join { token, rank, size, process, device: physical }).map_err(failed)?;
-        let state = comm.wait_until(|state| state.joined || state.refused.is_some() || state.error.is_some());
+        let sent = comm.send(&Request::Join { token, rank, size, process, device: physical }).map_err(failed);
+        let joined = sent.and_then(|()| comm.wait_for_all());
+        // Its thread and its connection end, whatever the reason.
+        joined.inspect_err(|_| comm.abort())?;
+        Ok(comm)
+    }
+
+    fn wait_for_all(&self) -> Result<(), Nccl> {
+        let state = self.wait_until(|state| state.joined || state.refused.is_some() || state.error.is_some());
         let why = match state {
-            Some(state) if state.joined => return Ok(Arc::clone(&comm)),
+            Some(state) if state.joined => return Ok(()),
             Some(State { refused: Some(why), .. }) => return Err(refuse(Nccl::INVALID_USAGE, why)),
             Some(_) => "who made the unique id has ended".to_owned(),
-            None => format!("not all of {size} ranks came within {} s", options::get().deadline.as_secs()),
+            None => format!("not all of {} ranks came within {}", self.size, deadline()),
         };
-        comm.abort();
         Err(refuse(Nccl::REMOTE_ERROR, why))
     }
 
@@ -143,8 +162,8 @@ impl Comm {
         places.into_iter().for_each(|(stream, number)| world.want(stream, number));
     }
 
-    /// Sends calls and waits for their answers, in their order. None if the communicator is aborted before, or never answers.
-    pub(super) fn ask(&self, mut calls: Vec<Call>) -> Option<Vec<Vec<u8>>> {
+    /// Sends calls and waits for their answers, in their order.
+    pub(super) fn ask(&self, mut calls: Vec<Call>) -> Result<Vec<Vec<u8>>, Unanswered> {
         self.want_others();
         let numbers: Vec<u64> = {
             let mut state = self.state();
@@ -163,16 +182,20 @@ impl Comm {
             }
         }
         let all = |state: &State| state.aborted || numbers.iter().all(|number| state.answers.contains_key(number));
-        self.wait_until(all)?;
+        self.wait_until(all).ok_or(Unanswered::Late)?;
         let mut state = self.state();
-        numbers.iter().map(|number| state.answers.remove(number)).collect()
+        let answers: Option<_> = numbers.iter().map(|number| state.answers.remove(number)).collect();
+        answers.ok_or(Unanswered::Aborted)
     }
 
     /// A new communicator of the ranks with this color. None without a color.
     pub(super) fn split(&self, color: i32, key: i32) -> Result<Option<Arc<Self>>, Nccl> {
         let (kind, dtype, op, data) = (Kind::Split, 0, 0, Vec::new());
         let call = Call { number: 0, kind, dtype, op, other: color as u32, count: i64::from(key) as u64, data };
-        let answers = self.ask(vec![call]).ok_or_else(|| refuse(Nccl::REMOTE_ERROR, "the communicator was aborted"))?;
+        let answers = self.ask(vec![call]).map_err(|why| match why {
+            Unanswered::Aborted => refuse(Nccl::REMOTE_ERROR, "the communicator was aborted"),
+            Unanswered::Late => refuse(Nccl::REMOTE_ERROR, format!("not all ranks split it within {}", deadline())),
+        })?;
         let place = wire::split_answer(&answers[0]);
         place.map(|(token, rank, size)| Comm::connect(self.port, token, (rank, size), self.device)).transpose()
     }

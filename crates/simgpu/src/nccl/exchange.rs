@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::comm::Comm;
+use super::comm::{Comm, Unanswered};
 use super::wire::{Call, Kind};
 use crate::codes::{Cuda, Nccl};
 use crate::world;
@@ -41,7 +41,8 @@ impl Part {
 }
 
 impl Exchange {
-    /// Reads what is sent when the stream comes here, and writes what comes back. An aborted operation leaves memory as it was.
+    /// Reads what is sent when the stream comes here, and writes what comes back. An aborted operation leaves memory as it was, and ends
+    /// without an error; one that is not answered before the device's deadline fails.
     pub(crate) fn run(self, device: usize) -> Result<(), Cuda> {
         let Exchange { comm, parts } = self;
         let read = |part: &Part| {
@@ -55,7 +56,11 @@ impl Exchange {
             error
         };
         let calls = parts.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        let Some(answers) = comm.ask(calls) else { return Ok(()) };
+        let answers = match comm.ask(calls) {
+            Ok(answers) => answers,
+            Err(Unanswered::Aborted) => return Ok(()),
+            Err(Unanswered::Late) => return Err(failed(world::too_late("an operation of a communicator"))),
+        };
         let mut world = world::lock();
         let write = |(part, data): (&Part, Vec<u8>)| {
             if data.is_empty() { Ok(()) } else { world.write(device, part.recv, &data) }

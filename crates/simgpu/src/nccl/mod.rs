@@ -2,10 +2,10 @@
 //!
 //! Who makes a unique id serves it: a thread of that process, the hub, listens on the loopback device. Each rank of a communicator
 //! connects to the hub and sends it its operations; the hub answers an operation once all ranks have sent the same one. Operations
-//! that do not match are never answered: their ranks wait until somebody aborts, or until the device's deadline.
+//! that do not match are never answered: their ranks wait until somebody aborts, or fail at the device's deadline.
 //!
 //! Stricter than NCCL: a send ends only when its receive has begun, however short it is. Not here: an upper limit on the number of
-//! channels, protocols, other networks than loopback, and the wait of a communicator's first operation for its connections.
+//! channels, protocols, other networks than loopback, and the wait for connections in the first use of an algorithm or peer.
 
 mod comm;
 mod exchange;
