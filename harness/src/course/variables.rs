@@ -208,7 +208,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_GPU_COUNT", "LOCKSTEP_GPU_MEMORY", "LOCKSTEP_GPU_SEED", "LOCKSTEP_GPU_DEADLINE"],
         by: "the simulated device",
-        meaning: "the number of devices (4); the memory of each in MiB (256); a number from which the delay of each operation is drawn, without which work starts when it is asked for; the seconds after which a wait gives up (300)",
+        meaning: "the number of devices (4, or with `lab-10-nccl --simulated` one for each rank of the node if these are more); the memory of each in MiB (256); a number from which the delay of each operation is drawn, without which work starts when it is asked for; the seconds after which a wait gives up (300)",
     },
     Variables {
         names: &["XDG_RUNTIME_DIR"],

@@ -12,6 +12,10 @@ use crate::job::Job;
 pub(crate) fn show(job: &Job, comm: Comm, patience: Duration) -> Result<()> {
     let stream = job.gpu.stream()?;
     let buffer = stream.upload(&[1.0])?;
+    // In the first use of an algorithm NCCL connects, and the call itself waits for the other ranks.
+    comm.all_reduce(&buffer, Reduction::Sum, &stream)?;
+    comm.broadcast(&buffer, 0, &stream)?;
+    stream.synchronize()?;
     if job.rank + 1 == job.size {
         comm.broadcast(&buffer, 0, &stream)?;
     } else {

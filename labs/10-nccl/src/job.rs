@@ -15,6 +15,7 @@ pub(crate) struct Job {
     pub(crate) size: usize,
     pub(crate) kind: Kind,
     pub(crate) gpu: Gpu,
+    restarts: u32,
     store: Store,
 }
 
@@ -32,13 +33,14 @@ impl Job {
         let options = TcpStoreOptions { host_server: hosts, wait_for, timeout: TIMEOUT, multi_tenant: hosts };
         let store = Store::tcp(&env.master_addr, env.master_port, &options)?;
         let gpu = Gpu::open(env.local_rank.get())?;
-        Ok(Job { rank: env.rank.get(), size: env.world_size.get(), kind, gpu, store })
+        let (rank, size, restarts) = (env.rank.get(), env.world_size.get(), env.restart_count);
+        Ok(Job { rank, size, kind, gpu, restarts, store })
     }
 
     // ANCHOR: comm
     /// A communicator of all ranks. The store carries the unique id; a restarted job needs keys of its own.
     pub(crate) fn comm(&self, name: &str) -> Result<Comm> {
-        let key = format!("nccl/{name}");
+        let key = format!("nccl/{}/{name}", self.restarts);
         if self.rank == 0 {
             self.store.set(&key, UniqueId::new()?.bytes())?;
         }
