@@ -184,16 +184,15 @@ print(f"result: Python {sys.version.split()[0]}, PyTorch {torch.__version__}, NC
 END
 }
 
-# In a checkout, what set-up has installed stays, unless it is the slim one.
+# In a checkout, what set-up has installed stays; the slim one lacks CUDA's libraries, and each step says so.
 find_libtorch() {
   local torch
-  if [ -e "$HOME_DIR/installed" ] && ! grep -qx 'size=slim' "$HOME_DIR/site/lockstep.txt" 2>/dev/null; then
+  if [ -e "$HOME_DIR/installed" ]; then
     echo "result: that of the checkout, $(libtorch_version "$HOME_DIR/site/torch" 2>/dev/null || true)"
     return
   fi
   torch=$("$PYTHON" -c 'import torch, os; print(os.path.dirname(torch.__file__))')
   mkdir -p "$HOME_DIR"
-  rm -f "$HOME_DIR/installed" # set-up makes its own view again
   make_view "$torch"
   echo "result: $torch"
 }
