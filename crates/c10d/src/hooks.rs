@@ -61,7 +61,8 @@ impl Drop for Restore {
 }
 
 /// Calls `then` in each backward pass when the gradient of `parameter` has been added to it;
-/// `Tensor.register_post_accumulate_grad_hook`. It replaces an earlier function, and lives as long as the parameter.
+/// `Tensor.register_post_accumulate_grad_hook`. It replaces an earlier function, and lives as long as the parameter:
+/// one that holds the parameter itself keeps both for ever.
 ///
 /// An error or panic of it is one of the call that runs backward. The function belongs to this thread: see
 /// [`with_saved_tensors`].

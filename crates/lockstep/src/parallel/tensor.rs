@@ -148,7 +148,7 @@ impl VocabParallelEmbedding {
         Ok(VocabParallelEmbedding { weight, group: OwnThread::new(Rc::clone(group)) })
     }
 
-    /// Each row comes from the rank that holds it; the others add zeros.
+    /// Each row comes from the rank that holds it; the others add zeros. An index outside the vocabulary is not refused: its row is zeros.
     ///
     /// # Errors
     /// As [`ColumnParallelLinear::try_forward`].
@@ -162,7 +162,7 @@ impl VocabParallelEmbedding {
 
 /// The mean cross-entropy of logits whose vocabulary is divided: `logits` `[n, vocabulary / p]`, `targets` `[n]`, the same on all
 /// ranks. Instead of the logits two all-reduces send n numbers, for the maximum, and 2 n, for the sum of the exponentials and the
-/// target's logit. The backward pass sends nothing.
+/// target's logit. The backward pass sends nothing. Targets must lie inside the vocabulary; others are not refused.
 ///
 /// # Errors
 /// Any failure of a collective.
