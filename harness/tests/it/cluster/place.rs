@@ -7,10 +7,11 @@ use crate::run::site::Site;
 use crate::running::{Ended, ended};
 
 /// Submits a batch job, waits for its end, and fails if it has failed. `sbatch --wait` looks after 2 s, and then ever more rarely.
+/// A job of unequal nodes has several parts, each with a state.
 const BATCH: &str = "job=$(sbatch --parsable \"$@\") || exit
-state() { scontrol show job \"$job\" | sed -n 's/.*JobState=\\([A-Z_]*\\).*/\\1/p'; }
+state() { scontrol show job \"$job\" | sed -n 's/.*JobState=\\([A-Z_]*\\).*/\\1/p' | sort -u; }
 for _ in $(seq 6000); do
-  case $(state) in '' | PENDING | CONFIGURING | RUNNING | COMPLETING) sleep 0.1 ;; *) break ;; esac
+  case $(state) in '' | *PENDING* | *CONFIGURING* | *RUNNING* | *COMPLETING*) sleep 0.1 ;; *) break ;; esac
 done
 [ \"$(state)\" = COMPLETED ]";
 
@@ -94,7 +95,10 @@ impl Place {
             let (lab, weights) = (lab.display(), self.site.word(weights));
             let args = "--samples 37 --batch-size 4 --epochs 1 --device cpu";
             // On one host the ranks would share memory, and add in another order.
-            self.sh("ctl", &format!("export OMP_NUM_THREADS=1 LOCKSTEP_BACKEND=gloo; {start} {lab} {args} --weights {weights}"))
+            self.sh(
+                "ctl",
+                &format!("export OMP_NUM_THREADS=1 LOCKSTEP_BACKEND=gloo; {start} {lab} {args} --weights {weights}"),
+            )
         };
         train("srun --nodes=2 --ntasks=3", "by-srun");
         train(&format!("{} run --standalone --nproc-per-node=3", launcher.display()), "by-launcher");
