@@ -3,9 +3,10 @@
 //! Without it the first rank without a batch leaves, and all others wait for it in the next all-reduce.
 
 use c10d::{Error, Rank, Result};
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
 use crate::ddp::{DistributedDataParallel, Restore};
+use crate::object_collectives::all_gather_number;
 
 /// The options of [`DistributedDataParallel::join`]; names and defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,14 +129,14 @@ impl<M> DistributedDataParallel<M> {
             }
         }
         // Ranks that took the last step themselves have seen none after it. If all did, any rank's state is the last.
-        let seen = self.gather(last.map_or(-1, |last| last.get() as i64))?;
+        let seen = all_gather_number(self.group(), last.map_or(-1, |last| last.get() as i64))?;
         let last = seen.into_iter().max().and_then(|last| usize::try_from(last).ok());
         self.sync_states(Rank::new(last.unwrap_or(self.group().size().get() - 1)))
     }
 
     /// Gathers what all ranks do.
     fn announce(&self, step: Step) -> Result<Vec<Step>> {
-        let steps = self.gather(step as i64)?;
+        let steps = all_gather_number(self.group(), step as i64)?;
         let steps: Vec<Step> = steps
             .into_iter()
             .map(|step| match step {
@@ -156,15 +157,6 @@ impl<M> DistributedDataParallel<M> {
             }
         }
         Ok(steps)
-    }
-
-    fn gather(&self, mine: i64) -> Result<Vec<i64>> {
-        let (size, device) = (self.group().size().get(), self.group().device());
-        let mut all = Tensor::zeros([size as i64], (Kind::Int64, device));
-        self.group().all_gather_into_tensor(&mut all, &Tensor::from_slice(&[mine]).to_device(device))?;
-        let mut values = vec![0; size];
-        all.to_device(Device::Cpu).copy_data(&mut values, size);
-        Ok(values)
     }
 }
 

@@ -117,10 +117,7 @@ pub fn all_gather_object<T: Serialize + DeserializeOwned>(
 ) -> Result<Vec<T>, ObjectError> {
     let mut text = to_json(mine);
     let size = group.size().get();
-    let mut lengths = Tensor::zeros([size as i64], (Kind::Int64, group.device()));
-    group.all_gather_into_tensor(&mut lengths, &Tensor::from_slice(&[text.len() as i64]).to_device(group.device()))?;
-    let lengths: Vec<i64> = Vec::try_from(lengths)?;
-    let lengths = lengths.into_iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+    let lengths = all_gather_length(group, text.len())?;
     let longest = lengths.iter().copied().max().unwrap_or(0);
     text.resize(longest, b' ');
     let mut all = Tensor::zeros([(size * longest) as i64], (Kind::Uint8, group.device()));
@@ -144,29 +141,20 @@ pub fn gather_object<T: Serialize + DeserializeOwned>(
     mine: &T,
 ) -> Result<Option<Vec<T>>, ObjectError> {
     let text = to_json(mine);
-    let mut lengths = Tensor::zeros([group.size().get() as i64], (Kind::Int64, group.device()));
-    group.all_gather_into_tensor(&mut lengths, &Tensor::from_slice(&[text.len() as i64]).to_device(group.device()))?;
-    let lengths = Vec::<i64>::try_from(lengths)?.into_iter().map(checked).collect::<Result<Vec<_>, _>>()?;
-    let sent = if group.rank() == root { Vec::new() } else { text.clone() };
-    let from_each = |rank: Rank| if rank == root { 0 } else { lengths[rank.get()] };
-    let received = exchange(
-        group,
-        &sent,
-        |to| if to == root { sent.len() } else { 0 },
-        |from| {
-            if group.rank() == root { from_each(from) } else { 0 }
-        },
-    )?;
-    if group.rank() != root {
+    let lengths = all_gather_length(group, text.len())?;
+    let is_root = group.rank() == root;
+    let to = |to| if to == root { text.len() } else { 0 };
+    let received = exchange(group, &text, to, |from| if is_root { lengths[from.get()] } else { 0 })?;
+    if !is_root {
         return Ok(None);
     }
     let mut rest = received.as_slice();
-    let read = |rank: Rank| {
-        let (one, others) = rest.split_at(from_each(rank));
+    let read = |length: usize| {
+        let (one, others) = rest.split_at(length);
         rest = others;
-        Ok(serde_json::from_slice(if rank == root { &text } else { one })?)
+        Ok(serde_json::from_slice(one)?)
     };
-    group.size().ranks().map(read).collect::<Result<Vec<_>, ObjectError>>().map(Some)
+    lengths.into_iter().map(read).collect::<Result<Vec<_>, ObjectError>>().map(Some)
 }
 
 /// Returns `values[r]` of rank `root` on each rank `r`; the others pass `None`. A collective; PyTorch's `scatter_object_list`.
@@ -224,6 +212,18 @@ fn exchange(
     let mut bytes = vec![0; length];
     received.f_copy_data_u8(&mut bytes, length)?;
     Ok(bytes)
+}
+
+/// The lengths of all ranks' texts, by rank.
+fn all_gather_length(group: &ProcessGroup, mine: usize) -> Result<Vec<usize>, ObjectError> {
+    all_gather_number(group, mine as i64)?.into_iter().map(checked).collect()
+}
+
+/// Returns every rank's number, ordered by rank, on every rank. A collective.
+pub(crate) fn all_gather_number(group: &ProcessGroup, mine: i64) -> c10d::Result<Vec<i64>> {
+    let mut all = Tensor::zeros([group.size().get() as i64], (Kind::Int64, group.device()));
+    group.all_gather_into_tensor(&mut all, &Tensor::from_slice(&[mine]).to_device(group.device()))?;
+    Vec::try_from(all).map_err(|error| c10d::Error::of_torch("read gathered numbers", &error))
 }
 
 /// A length that another rank sent.
