@@ -10,20 +10,8 @@ use tch::{Tensor, no_grad};
 /// # Errors
 /// Any failure of the all-reduce.
 pub fn average_gradients(group: &ProcessGroup, params: &[(String, Tensor)]) -> Result<()> {
-    let grads: Vec<Tensor> = params.iter().map(|(_, param)| param.grad()).filter(Tensor::defined).collect();
-    if grads.is_empty() {
-        return Ok(());
-    }
-    no_grad(|| {
-        let mut flat = Tensor::cat(&grads.iter().map(|grad| grad.flatten(0, -1)).collect::<Vec<_>>(), 0);
-        group.all_reduce(&mut flat, ReduceOp::Sum)?;
-        flat /= group.size().get() as f64;
-        let mut at = 0;
-        for mut grad in grads {
-            let length = grad.numel() as i64;
-            grad.copy_(&flat.narrow(0, at, length).reshape_as(&grad));
-            at += length;
-        }
-        Ok(())
-    })
+    let mut grads: Vec<Tensor> = params.iter().map(|(_, param)| param.grad()).filter(Tensor::defined).collect();
+    group.all_reduce_coalesced(&mut grads, ReduceOp::Sum)?;
+    no_grad(|| grads.iter_mut().for_each(|grad| *grad /= group.size().get() as f64));
+    Ok(())
 }
