@@ -29,7 +29,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-use crate::optim::{OptimError, Optimizer};
+use crate::optim::{OptimError, Optimizer, by_dtype_and_device};
 
 pub use c10d::autocast;
 
@@ -296,32 +296,26 @@ impl GradScaler {
 
     /// Unscales the gradients; returns true if one of them, on any rank of the group, is not finite.
     fn unscaled_are_infinite(&self, optimizer: &impl Optimizer) -> Result<bool, AmpError> {
-        let mut batches: Vec<((Kind, Device), Vec<Tensor>)> = Vec::new();
-        for (name, grad) in optimizer.grads() {
-            let key = (grad.kind(), grad.device());
-            if grad.kind() == Kind::Half {
-                return Err(AmpError::Half { name });
-            }
-            match batches.iter_mut().find(|(there, _)| *there == key) {
-                Some((_, batch)) => batch.push(grad),
-                None => batches.push((key, vec![grad])),
-            }
+        let grads = optimizer.grads();
+        if let Some((name, _)) = grads.iter().find(|(_, grad)| grad.kind() == Kind::Half) {
+            return Err(AmpError::Half { name: name.clone() });
         }
         // In a group, a rank may have no part of what has a gradient.
-        if batches.is_empty() && self.group.is_none() {
+        if grads.is_empty() && self.group.is_none() {
             return Err(AmpError::NoGradients);
         }
+        let grads = grads.into_iter().map(|(_, grad)| grad).collect();
         let inverse = (1.0 / f64::from(self.state.scale)) as f32;
         let mut found = 0.0_f32;
-        for ((_, device), grads) in &mut batches {
-            let one = |value: f32| Tensor::from(value).f_to_device(*device).map_err(AmpError::Scale);
+        for mut batch in by_dtype_and_device(grads, |grad| grad) {
+            let device = batch[0].device();
+            let one = |value: f32| Tensor::from(value).f_to_device(device).map_err(AmpError::Scale);
             let mut flag = one(0.0)?;
-            c10d::unscale(grads, &mut flag, &one(inverse)?).map_err(AmpError::Kernel)?;
+            c10d::unscale(&mut batch, &mut flag, &one(inverse)?).map_err(AmpError::Kernel)?;
             found = found.max(flag.double_value(&[]) as f32);
         }
         if let Some(group) = &self.group {
-            let device = batches.first().map_or(Device::Cpu, |((_, device), _)| *device);
-            let mut any = Tensor::from(found).f_to_device(device).map_err(AmpError::Scale)?;
+            let mut any = Tensor::from(found).f_to_device(group.device()).map_err(AmpError::Scale)?;
             group.all_reduce(&mut any, ReduceOp::Max).map_err(AmpError::Group)?;
             found = any.double_value(&[]) as f32;
         }

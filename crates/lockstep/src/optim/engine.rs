@@ -2,7 +2,7 @@
 //!
 //! Leaves out the arithmetic: each optimizer's options implement their rule (`sgd.rs`, `adam.rs`), which calls a kernel.
 
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
 use super::error::{OptimError, Result};
 use super::params::{self, ParamGroup};
@@ -175,7 +175,7 @@ impl<R: Rule> Optimizer for FusedOptimizer<R> {
     fn step(&mut self) -> Result<()> {
         let work = self.groups.iter_mut().map(Group::ready).collect::<Result<Vec<_>>>()?;
         for (options, slots) in work {
-            for mut batch in by_dtype_and_device(slots) {
+            for mut batch in params::by_dtype_and_device(slots, |(_, grad)| grad) {
                 options.update(&mut batch)?;
                 batch.iter_mut().for_each(|(slot, _)| slot.step += 1);
             }
@@ -301,17 +301,4 @@ pub(super) fn check_range<R: Rule>(options: &[(&'static str, f64)]) -> Result<()
 fn own_options<R: Rule>(saved: &GroupMeta) -> Result<R> {
     let wrong = || OptimError::WrongOptimizer { saved: saved.options.optimizer(), here: R::NAME };
     R::from_options(&saved.options).cloned().ok_or_else(wrong)
-}
-
-/// The batches that a kernel takes in one call, each in the parameters' order.
-fn by_dtype_and_device(slots: Vec<(&mut Slot, Tensor)>) -> Vec<Vec<(&mut Slot, Tensor)>> {
-    let mut batches: Vec<((Kind, Device), Vec<_>)> = Vec::new();
-    for (slot, grad) in slots {
-        let key = (grad.kind(), grad.device());
-        match batches.iter_mut().find(|(there, _)| *there == key) {
-            Some((_, batch)) => batch.push((slot, grad)),
-            None => batches.push((key, vec![(slot, grad)])),
-        }
-    }
-    batches.into_iter().map(|(_, batch)| batch).collect()
 }

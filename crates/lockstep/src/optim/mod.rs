@@ -50,6 +50,7 @@ pub use adam::{Adam, AdamW};
 pub use engine::{FusedOptimizer, Optimizer, Rule};
 pub use error::{OptimError, Result};
 pub use options::{AdamOptions, AdamWOptions, GroupOptions, SgdOptions};
+pub(crate) use params::by_dtype_and_device;
 pub use params::{ParamGroup, named_parameters};
 pub use sgd::Sgd;
 pub use state::{GroupMeta, ParamMeta, State, StateMeta};

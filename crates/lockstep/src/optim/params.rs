@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tch::nn::VarStore;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::error::{OptimError, Result};
 
@@ -56,6 +56,19 @@ impl ParamGroup {
 pub(super) fn with_grad<'a>(params: impl Iterator<Item = (&'a String, &'a Tensor)>) -> Vec<(String, Tensor)> {
     let grads = params.map(|(name, param)| (name.clone(), param.grad()));
     grads.filter(|(_, grad)| grad.defined()).collect()
+}
+
+/// The batches that a kernel takes in one call: items whose tensors have one dtype and device, in the given order.
+pub(crate) fn by_dtype_and_device<T>(items: Vec<T>, tensor: impl Fn(&T) -> &Tensor) -> Vec<Vec<T>> {
+    let mut batches: Vec<((Kind, Device), Vec<T>)> = Vec::new();
+    for item in items {
+        let key = (tensor(&item).kind(), tensor(&item).device());
+        match batches.iter_mut().find(|(there, _)| *there == key) {
+            Some((_, batch)) => batch.push(item),
+            None => batches.push((key, vec![item])),
+        }
+    }
+    batches.into_iter().map(|(_, batch)| batch).collect()
 }
 
 /// PyTorch's checks on the parameters of all groups (`Optimizer.add_param_group`), and those of the fused kernels.
