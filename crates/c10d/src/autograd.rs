@@ -1,10 +1,8 @@
 //! Collectives that autograd differentiates, and functions that it computes again in the backward pass: what a model that is
 //! divided over ranks needs of C++. Which pair belongs where is for the layers to say (`lockstep::parallel`).
 
-use std::any::Any;
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -12,6 +10,7 @@ use std::time::Instant;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
+use crate::callback::{drop_guarded, explain, guarded};
 use crate::error::{Error, Result};
 use crate::work::Call;
 use crate::{ProcessGroup, ffi, pace};
@@ -123,18 +122,13 @@ unsafe extern "C" fn call_body(
     let input = unsafe { Tensor::from_ptr(input) };
     // SAFETY: `checkpoint` made it, and the shim frees it after its last call.
     let body = unsafe { &*data.cast::<Mutex<Body>>() };
-    let run = move || body.lock().unwrap_or_else(PoisonError::into_inner)(&input);
-    match catch_unwind(AssertUnwindSafe(run)) {
+    let run = move || Ok::<_, Error>(body.lock().unwrap_or_else(PoisonError::into_inner)(&input));
+    match guarded(run) {
         // The caller frees it.
         Ok(output) => ManuallyDrop::new(output).as_mut_ptr(),
-        Err(panic) => {
-            let text = text_of(panic.as_ref());
-            let text = &text.as_bytes()[..text.len().min(capacity.saturating_sub(1))];
-            // SAFETY: `why` has room for more than these bytes.
-            unsafe {
-                ptr::copy_nonoverlapping(text.as_ptr(), why.cast(), text.len());
-                *why.add(text.len()) = 0;
-            }
+        Err(text) => {
+            // SAFETY: as this function's.
+            unsafe { explain(&text, why, capacity) };
             ptr::null_mut()
         }
     }
@@ -145,13 +139,5 @@ unsafe extern "C" fn call_body(
 unsafe extern "C" fn free_body(data: *mut c_void) {
     // SAFETY: `checkpoint` made it by `Box::into_raw`.
     let body = unsafe { Box::from_raw(data.cast::<Mutex<Body>>()) };
-    // What the closure owns may panic when it is dropped, and no panic may cross into C++.
-    let _ = catch_unwind(AssertUnwindSafe(move || drop(body)));
-}
-
-/// A panic's text, or the error of a layer that failed.
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    text.or_else(|| panic.downcast_ref::<Error>().map(Error::to_string)).unwrap_or_else(|| "a panic".to_owned())
+    drop_guarded(body);
 }

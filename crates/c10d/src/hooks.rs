@@ -3,18 +3,16 @@
 //!
 //! Not here: what follows from it (`lockstep::parallel`).
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
-use std::fmt::Display;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::rc::Rc;
 
 use tch::Tensor;
 use torch_sys::C_tensor;
 
+use crate::callback::{drop_guarded, explain, guarded};
 use crate::error::{Error, Result};
 use crate::{OwnThread, ffi};
 
@@ -170,41 +168,10 @@ unsafe extern "C" fn free_gradient_hook(data: *mut c_void) {
     drop_guarded(then);
 }
 
-/// No panic may cross into C++; neither may one of what a closure owns.
-fn guarded<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(text_of(panic.as_ref())),
-    }
-}
-
-fn drop_guarded<T>(value: T) {
-    let _ = catch_unwind(AssertUnwindSafe(move || drop(value)));
-}
-
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    text.or_else(|| panic.downcast_ref::<Error>().map(Error::to_string)).unwrap_or_else(|| "a panic".to_owned())
-}
-
-/// Writes the text, as far as it fits; returns false.
-///
-/// # Safety
-/// `why` has room for `capacity` bytes.
-unsafe fn explain(text: &str, why: *mut c_char, capacity: usize) -> bool {
-    let text = &text.as_bytes()[..text.len().min(capacity.saturating_sub(1))];
-    // SAFETY: `why` has room for more than these bytes.
-    unsafe {
-        ptr::copy_nonoverlapping(text.as_ptr(), why.cast(), text.len());
-        *why.add(text.len()) = 0;
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::panic::catch_unwind;
 
     use super::*;
     use crate::{Storage, backward};

@@ -29,11 +29,12 @@
 //! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
 //! | `pace` | who is late to collectives, and why |
 //! | `error` | [`Error`], [`ErrorKind`] |
-//! | `ffi` | the C boundary |
+//! | `callback`, `ffi` | the C boundary |
 
 mod amp;
 mod autograd;
 mod backend;
+mod callback;
 mod coalesced;
 mod collectives;
 pub mod cuda;
