@@ -165,6 +165,24 @@ fn copies_of_a_pipeline_on_a_mesh_equal_one_rank() {
 }
 
 #[test]
+fn gradients_of_several_dtypes_are_averaged_in_their_own() {
+    ranks(2, |group| {
+        let of = |kind| {
+            let param = Tensor::ones([3], (kind, Device::Cpu)).set_requires_grad(true);
+            (&param * (group.rank().get() as f64 + 1.0)).sum(None::<Kind>).backward();
+            param
+        };
+        let kinds = [Kind::Float, Kind::Double, Kind::Float];
+        let params: Vec<_> = kinds.iter().map(|kind| (format!("{kind:?}"), of(*kind))).collect();
+        average_gradients(&group, &params).unwrap();
+        for ((_, param), kind) in params.iter().zip(kinds) {
+            let grad = param.grad();
+            assert_eq!((grad.kind(), Vec::<f64>::try_from(grad).unwrap()), (kind, vec![1.5; 3]));
+        }
+    });
+}
+
+#[test]
 fn ddp_of_divided_layers_on_a_mesh_equals_one_rank() {
     let [weight1, weight2] = [weight(0, Kind::Double), weight(1, Kind::Double)].map(|w| w.set_requires_grad(true));
     let block = |x: &Tensor| x.matmul(&weight1.tr()).gelu("none").matmul(&weight2.tr());
