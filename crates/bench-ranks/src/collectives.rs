@@ -1,7 +1,9 @@
 //! One collective at several sizes: first checked, then timed.
 
+use std::rc::Rc;
+
 use anyhow::{Context, Result};
-use c10d::{ProcessGroup, Rank, ReduceOp, Splits};
+use c10d::{ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions, Splits};
 use lockstep::measure::{Repeats, time};
 use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder};
 use lockstep_cost::Collective;
@@ -12,12 +14,12 @@ const WARM_UP: usize = 1;
 const TIMED: usize = 5;
 
 /// Every rank calls this with the same order.
-pub(crate) fn run(group: &ProcessGroup, order: &CollectiveOrder) -> Result<CollectiveAnswer> {
+pub(crate) fn run(group: &Rc<ProcessGroup>, order: &CollectiveOrder) -> Result<CollectiveAnswer> {
     let name = &order.operation;
     let collective = Collective::named(name).with_context(|| format!("there is no collective {name:?}"))?;
     let mut answer = CollectiveAnswer { seconds: Vec::new(), wrong: Vec::new() };
     for &bytes in &order.bytes {
-        let mut tensors = Tensors::new(group, collective, bytes);
+        let mut tensors = Tensors::new(group, collective, bytes)?;
         tensors.call(group)?;
         answer.wrong.push(tensors.wrong(group)?.unsigned_abs());
         tensors.clear();
@@ -37,7 +39,7 @@ struct Tensors {
 }
 
 impl Tensors {
-    fn new(group: &ProcessGroup, collective: Collective, bytes: u64) -> Self {
+    fn new(group: &Rc<ProcessGroup>, collective: Collective, bytes: u64) -> Result<Self> {
         let (rank, world) = (group.rank().get() as i64, group.size().get() as i64);
         let whole = bytes as i64 / 4;
         let part = whole / world;
@@ -51,6 +53,11 @@ impl Tensors {
         let our_part = || pattern(whole).narrow(0, rank * part, part);
         let (inputs, outputs, expected) = match collective {
             Collective::AllReduce => (vec![], vec![mine(whole)], vec![pattern(whole) * sum]),
+            Collective::AllReduceBucket => {
+                let mut bucket = bucket(group, whole)?;
+                no_grad(|| bucket.copy_(&mine(whole)));
+                (vec![], vec![bucket], vec![pattern(whole) * sum])
+            }
             Collective::Broadcast => (vec![], vec![mine(whole)], vec![pattern(whole)]),
             Collective::Reduce => (vec![], vec![mine(whole)], on_root(vec![pattern(whole) * sum])),
             Collective::AllGather => (vec![mine(part)], vec![empty(whole)], vec![Tensor::cat(&of_each(), 0)]),
@@ -61,15 +68,19 @@ impl Tensors {
                 let parts: Vec<Tensor> = (1..=world).map(|times| our_part() * times).collect();
                 (vec![mine(whole)], vec![empty(whole)], vec![Tensor::cat(&parts, 0)])
             }
+            Collective::SendRecv => {
+                let before = (rank + world - 1) % world;
+                (vec![mine(whole)], vec![empty(whole)], vec![pattern(whole) * (before + 1)])
+            }
             Collective::Barrier => (vec![], vec![], vec![]),
         };
-        Tensors { collective, inputs, outputs, expected }
+        Ok(Tensors { collective, inputs, outputs, expected })
     }
 
     fn call(&mut self, group: &ProcessGroup) -> Result<()> {
         let (inputs, outputs) = (&self.inputs, &mut self.outputs);
         match self.collective {
-            Collective::AllReduce => group.all_reduce(&mut outputs[0], ReduceOp::Sum)?,
+            Collective::AllReduce | Collective::AllReduceBucket => group.all_reduce(&mut outputs[0], ReduceOp::Sum)?,
             Collective::Broadcast => group.broadcast(&mut outputs[0], Rank::ZERO)?,
             Collective::Reduce => group.reduce(&mut outputs[0], Rank::ZERO, ReduceOp::Sum)?,
             Collective::AllGather => group.all_gather_into_tensor(&mut outputs[0], &inputs[0])?,
@@ -77,6 +88,7 @@ impl Tensors {
             Collective::Scatter => group.scatter(&mut outputs[0], inputs, Rank::ZERO)?,
             Collective::ReduceScatter => group.reduce_scatter_tensor(&mut outputs[0], &inputs[0], ReduceOp::Sum)?,
             Collective::AllToAll => group.all_to_all_single(&mut outputs[0], &inputs[0], &Splits::Equal)?,
+            Collective::SendRecv => send_recv(group, &inputs[0], &outputs[0])?,
             Collective::Barrier => group.barrier()?,
         }
         Ok(())
@@ -98,6 +110,27 @@ impl Tensors {
             let _zeros = no_grad(|| tensor.zero_());
         }
     }
+}
+
+/// A gradient of `length` elements that is a bucket of its own, as DDP makes them with `gradient_as_bucket_view`.
+fn bucket(group: &Rc<ProcessGroup>, length: i64) -> Result<Tensor> {
+    let parameter = Tensor::zeros([length], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let options = ReducerOptions { gradient_as_bucket_view: true, ..ReducerOptions::default() };
+    let reducer = Reducer::new(Rc::clone(group), &[("bucket".into(), parameter.shallow_clone())], &options)?;
+    let loss = parameter.sum(Kind::Float);
+    reducer.prepare_for_forward()?;
+    reducer.prepare_for_backward(&[])?;
+    reducer.backward(&loss)?;
+    Ok(parameter.grad())
+}
+
+/// To the next rank, from the one before.
+fn send_recv(group: &ProcessGroup, input: &Tensor, output: &Tensor) -> Result<()> {
+    let (rank, world) = (group.rank().get(), group.size().get());
+    let received = group.irecv(output.shallow_clone(), Rank::new((rank + world - 1) % world), 0)?;
+    group.send(input, Rank::new((rank + 1) % world), 0)?;
+    received.wait().map(drop)?;
+    Ok(())
 }
 
 /// 1, 2, …, 7, 1, 2, …: parts of different ranks differ.

@@ -1,13 +1,15 @@
-//! The collectives, and the bandwidth that each needs of its links.
+//! The collectives and the exchange of messages that nccl-tests measures, and the bandwidth that each needs of its links.
 //!
 //! Sizes and factors are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md), so that results can be compared with theirs. A size S is
 //! that of the whole operation: of the tensor that is reduced or broadcast, of all that is gathered, scattered or exchanged.
 
-/// A collective of c10d.
+/// An operation of all ranks of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
     /// Sum on all ranks.
     AllReduce,
+    /// Sum on all ranks of a bucket of DDP's gradients, where it lies.
+    AllReduceBucket,
     /// From one rank to all.
     Broadcast,
     /// Sum on one rank.
@@ -22,14 +24,17 @@ pub enum Collective {
     ReduceScatter,
     /// A part from each rank to each.
     AllToAll,
+    /// A message from each rank to the next, in a ring.
+    SendRecv,
     /// Nothing but waiting for all.
     Barrier,
 }
 
 impl Collective {
     /// All of them.
-    pub const ALL: [Collective; 9] = [
+    pub const ALL: [Collective; 11] = [
         Collective::AllReduce,
+        Collective::AllReduceBucket,
         Collective::Broadcast,
         Collective::Reduce,
         Collective::AllGather,
@@ -37,13 +42,15 @@ impl Collective {
         Collective::Scatter,
         Collective::ReduceScatter,
         Collective::AllToAll,
+        Collective::SendRecv,
         Collective::Barrier,
     ];
 
-    /// PyTorch's name.
+    /// PyTorch's name, where it has one.
     pub fn name(self) -> &'static str {
         match self {
             Collective::AllReduce => "all_reduce",
+            Collective::AllReduceBucket => "all_reduce_bucket",
             Collective::Broadcast => "broadcast",
             Collective::Reduce => "reduce",
             Collective::AllGather => "all_gather",
@@ -51,6 +58,7 @@ impl Collective {
             Collective::Scatter => "scatter",
             Collective::ReduceScatter => "reduce_scatter",
             Collective::AllToAll => "all_to_all",
+            Collective::SendRecv => "send_recv",
             Collective::Barrier => "barrier",
         }
     }
@@ -77,8 +85,8 @@ impl Collective {
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let ranks = ranks as f64;
         match self {
-            Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            Collective::Broadcast | Collective::Reduce => 1.0,
+            Collective::AllReduce | Collective::AllReduceBucket => 2.0 * (ranks - 1.0) / ranks,
+            Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
             Collective::Barrier => 0.0,
             _ => (ranks - 1.0) / ranks,
         }
@@ -95,6 +103,7 @@ mod tests {
         let factor = |name: &str| Collective::named(name).unwrap().bus_factor(4);
         assert_eq!((factor("all_reduce"), factor("reduce_scatter"), factor("all_gather")), (1.5, 0.75, 0.75));
         assert_eq!((factor("broadcast"), factor("reduce"), factor("all_to_all")), (1.0, 1.0, 0.75));
+        assert_eq!((factor("send_recv"), factor("all_reduce_bucket")), (1.0, 1.5));
         assert_eq!(Collective::AllReduce.bus_factor(1), 0.0);
     }
 

@@ -25,7 +25,7 @@ const FACTOR: u64 = 4;
 #[derive(Args)]
 pub(crate) struct Options {
     /// Collectives: a list
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "all_reduce,broadcast,reduce,all_gather,gather,scatter,reduce_scatter,all_to_all,barrier",
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "all_reduce,all_reduce_bucket,broadcast,reduce,all_gather,gather,scatter,reduce_scatter,all_to_all,send_recv,barrier",
         value_parser = PossibleValuesParser::new(Collective::ALL.map(Collective::name)), hide_possible_values = true)]
     operations: Vec<String>,
     /// Ranks: a list; each is a process of one thread on this machine

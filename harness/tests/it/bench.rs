@@ -174,15 +174,24 @@ fn collectives_are_checked_and_measured_at_each_size() {
     let ended = ended(&site, &[&COLLECTIVES[..], &ONCE[..]].concat()).code(0);
     let results = json(&site);
     let measures = results["measures"].as_array().unwrap();
-    assert_eq!(measures.len(), 8 * 6 + 1);
+    assert_eq!(measures.len(), 10 * 6 + 1);
     for measure in measures {
         let (name, time) = (&measure["quantity"], measure["sides"][0]["samples"][0].as_f64().unwrap());
         assert!(time > 0.0 && ended.out.contains(name.as_str().unwrap()), "{measure}");
     }
     let model = ended.out.split_once("α–β model, fitted").unwrap().1;
-    for operation in
-        ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"]
-    {
+    for operation in [
+        "all_reduce",
+        "all_reduce_bucket",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "all_to_all",
+        "send_recv",
+    ] {
         assert!(model.contains(&format!(" {operation}, 2 ranks ")), "{operation} in {ended}");
     }
     site.assert_no_process();

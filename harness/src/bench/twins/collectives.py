@@ -24,8 +24,8 @@ def tensors(operation, length, rank, world):
         return [pattern(part) * (r + 1) for r in range(world)]
 
     ours = pattern(length)[rank * part : (rank + 1) * part]
-    if operation in ("all_reduce", "reduce"):
-        return [], [mine(length)], [pattern(length) * total] if root or operation == "all_reduce" else []
+    if operation in ("all_reduce", "all_reduce_bucket", "reduce"):
+        return [], [mine(length)], [] if operation == "reduce" and not root else [pattern(length) * total]
     if operation == "broadcast":
         return [], [mine(length)], [pattern(length)]
     if operation == "all_gather":
@@ -38,11 +38,13 @@ def tensors(operation, length, rank, world):
         return [mine(length)], [torch.zeros(part)], [ours * total]
     if operation == "all_to_all":
         return [mine(length)], [torch.zeros(length)], [torch.cat([ours * (r + 1) for r in range(world)])]
+    if operation == "send_recv":
+        return [mine(length)], [torch.zeros(length)], [pattern(length) * ((rank - 1) % world + 1)]
     return [], [], []
 
 
 def call(operation, inputs, outputs, rank):
-    if operation == "all_reduce":
+    if operation in ("all_reduce", "all_reduce_bucket"):  # a bucket of Python's DDP is a tensor like any other
         dist.all_reduce(outputs[0])
     elif operation == "broadcast":
         dist.broadcast(outputs[0], 0)
@@ -58,6 +60,11 @@ def call(operation, inputs, outputs, rank):
         dist.reduce_scatter_tensor(outputs[0], inputs[0])
     elif operation == "all_to_all":
         dist.all_to_all_single(outputs[0], inputs[0])
+    elif operation == "send_recv":
+        world = dist.get_world_size()
+        received = dist.irecv(outputs[0], (rank - 1) % world)
+        dist.send(inputs[0], (rank + 1) % world)
+        received.wait()
     else:
         dist.barrier()
 
