@@ -42,7 +42,7 @@ LAB_10 = "labs/10-nccl/src"
 LAB_11 = "labs/11-scaling/src"
 LAB_12 = "labs/12-parallelism/src"
 SLOW_11 = "lockstep run --standalone --nproc-per-node=4 lab-11-scaling --epochs 1 --bucket-mb 0.5"
-LAB_8, SMALL_8 = "labs/08-image-folder/src", "--image-size 64 --width 16 --batch-size 8 --lr 1e-3"
+LAB_8 = "labs/08-image-folder/src"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
 # The launcher and the labs by name, as the set-up chapter puts them into PATH.
 TWO_RANKS = "lockstep run --standalone --nproc-per-node=2"
@@ -112,15 +112,15 @@ RECORDINGS = {
     ),
     "lab-07": (TWO_RANKS + " lab-07-cifar-resnet --num-epochs 3 --model-dir target/try/models", LAB_7, 2),
     "lab-07-real": (TWO_RANKS + ' lab-07-cifar-resnet --data "$LOCKSTEP_DATA" --model-dir target/try/models', LAB_7, 2),
-    "lab-08": (TWO_RANKS + f" lab-08-image-folder {SMALL_8} --samples 4096 --snapshots target/try/snapshots", LAB_8, 2),
+    "lab-08": (TWO_RANKS + " lab-08-image-folder --snapshots target/try/snapshots", LAB_8, 2),
     "lab-08-frozen": (
-        TWO_RANKS + f" lab-08-image-folder {SMALL_8} --samples 512 --freeze --epochs 1 --snapshots target/try/snapshots",
+        TWO_RANKS + " lab-08-image-folder --samples 512 --freeze --epochs 1 --snapshots target/try/snapshots",
         LAB_8,
         2,
     ),
     "lab-08-broken": (
         "lab-08-draw-houses target/try/houses --samples 24 && truncate --size=1000 target/try/houses/Train/C4/house-00002.jpg && "
-        f"lab-08-image-folder --data target/try/houses {SMALL_8} --snapshots target/try/snapshots",
+        "lab-08-image-folder --data target/try/houses --snapshots target/try/snapshots",
         LAB_8,
         1,
     ),

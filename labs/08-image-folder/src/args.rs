@@ -1,9 +1,10 @@
-//! The command line. The defaults are the tutorial's, if it has the option.
+//! The command line. A run without options takes seconds on a CPU; `--full` takes the tutorial's values.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Parser;
+use clap::builder::ArgPredicate;
 use lockstep::data::DataError;
 use lockstep::device::DeviceChoice;
 use lockstep::snapshot::SaveArgs;
@@ -16,17 +17,20 @@ pub(crate) struct Args {
     /// Total epochs to train the model
     #[arg(long, default_value_t = 5)]
     pub(crate) epochs: u64,
+    /// The tutorial's sizes, for GPUs: batches of 16, a rate of 1e-4, photographs of 244 x 244, 64 channels; --pretrained implies it
+    #[arg(long)]
+    pub(crate) full: bool,
     /// Photographs in a batch of one rank
-    #[arg(long, default_value = "16")]
+    #[arg(long, default_value = "8", default_value_ifs = full("16"))]
     pub(crate) batch_size: NonZeroUsize,
     /// Initial learning rate
-    #[arg(long, default_value_t = 1e-4)]
+    #[arg(long, default_value = "1e-3", default_value_ifs = full("1e-4"))]
     pub(crate) lr: f64,
     /// A folder with Train/, Validation/ and optionally Test/, each with a folder per class; without one, houses are drawn
     #[arg(long)]
     pub(crate) data: Option<PathBuf>,
     /// Houses to draw for training; a quarter as many are drawn for validation
-    #[arg(long, default_value = "512")]
+    #[arg(long, default_value = "2048")]
     pub(crate) samples: NonZeroUsize,
     /// What to do about a photograph that cannot be read; in training, `skip` uses the next photograph instead
     #[arg(long, value_enum, default_value_t)]
@@ -39,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 4096, requires = "cache")]
     pub(crate) cache_limit: u64,
     /// Width and height that photographs are resized to
-    #[arg(long, default_value = "244")]
+    #[arg(long, default_value = "64", default_value_ifs = full("244"))]
     pub(crate) image_size: NonZeroU32,
     /// Threads of each rank that read photographs ahead
     #[arg(long, default_value_t = 1)]
@@ -51,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) freeze: bool,
     /// Channels of the network's first stage; pretrained weights have 64
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, default_value = "16", default_value_ifs = full("64"), value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) width: i64,
     /// Normalize over the batches of all ranks instead of each rank's own
     #[arg(long)]
@@ -75,6 +79,11 @@ pub(crate) struct Args {
     pub(crate) device: DeviceChoice,
 }
 
+/// The default at the tutorial's sizes, which are also those of pretrained weights.
+fn full(value: &'static str) -> [(&'static str, ArgPredicate, &'static str); 2] {
+    [("full", ArgPredicate::Equals("true".into()), value), ("pretrained", ArgPredicate::IsPresent, value)]
+}
+
 impl Args {
     /// The cache of decoded photographs, if one is wanted.
     pub(crate) fn cache(&self, report: &Reporter) -> Result<Option<DecodedCache>, DataError> {
@@ -83,5 +92,23 @@ impl Args {
             DecodedCache::open(folder, self.cache_limit.saturating_mul(1 << 20), move |message| report.warn(message))
         };
         self.cache.as_ref().map(open).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(words: &[&str]) -> (usize, f64, u32, i64) {
+        let args = Args::parse_from([&["lab"], words].concat());
+        (args.batch_size.get(), args.lr, args.image_size.get(), args.width)
+    }
+
+    #[test]
+    fn takes_the_tutorials_sizes_on_request_and_for_pretrained_weights() {
+        assert_eq!(sizes(&[]), (8, 1e-3, 64, 16));
+        assert_eq!(sizes(&["--full"]), (16, 1e-4, 244, 64));
+        assert_eq!(sizes(&["--pretrained", "resnet34.pth"]), (16, 1e-4, 244, 64));
+        assert_eq!(sizes(&["--full", "--lr", "0.5", "--width", "8"]), (16, 0.5, 244, 8));
     }
 }
