@@ -1,11 +1,12 @@
-//! Output for people: the tutorials' lines, and a progress bar on rank 0's terminal.
+//! Output for people: the tutorials' lines, and rank 0's progress: a bar on a terminal, elsewhere a line in a long epoch.
 //!
-//! Lines go to stdout and the bar to stderr, so that redirected output does not contain it. [`crate::events`] writes the output
+//! Lines go to stdout and progress to stderr, so that redirected output does not contain it. [`crate::events`] writes the output
 //! for programs.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tch::Device;
@@ -14,6 +15,8 @@ use crate::Rank;
 use crate::metrics::Evaluation;
 
 const TEMPLATE: &str = "{prefix} {bar:30} {pos}/{len} {msg} {elapsed}";
+/// After how long in an epoch, and then how often, a line takes the place of the bar.
+const LINE_EVERY: Duration = Duration::from_secs(30);
 
 /// A rank's prefix at the start of a line: `[GPU0]`, or `[rank 0]` on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,24 +93,30 @@ pub fn of_epochs(epoch: u64, epochs: u64) -> String {
     format!("(Epoch {}/{epochs})", epoch + 1)
 }
 
-/// A progress bar over the steps of an epoch, shown only on rank 0 and only if stderr is a terminal; otherwise every call is
-/// cheap and draws nothing. Dropping it clears the bar.
+/// The progress over the steps of an epoch, shown only on rank 0: as a bar if stderr is a terminal, otherwise as a line every half
+/// minute, so that a log of long epochs shows a sign of life. Dropping it clears the bar.
 pub struct Progress {
     bar: ProgressBar,
+    /// When the last line was due; `None` where there are no lines.
+    line: Option<Mutex<Instant>>,
 }
 
 impl Progress {
-    /// The bar of `rank`.
-    pub fn new(rank: Rank) -> Self {
-        let visible = rank.is_zero() && io::stderr().is_terminal();
-        Self::drawing_on(if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() })
+    /// The progress of `rank`. If it is `watched`, a reader of its events shows it, and there are no lines.
+    pub fn new(rank: Rank, watched: bool) -> Self {
+        let (shown, terminal) = (rank.is_zero(), io::stderr().is_terminal());
+        let visible = shown && terminal;
+        let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let mut progress = Self::drawing_on(target);
+        progress.line = (shown && !terminal && !watched).then(|| Mutex::new(Instant::now()));
+        progress
     }
 
     fn drawing_on(target: ProgressDrawTarget) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), target);
         // The template is a constant that a test renders.
         bar.set_style(ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Progress { bar }
+        Progress { bar, line: None }
     }
 
     /// Starts an epoch of `steps` steps, of which `done` are already done.
@@ -117,12 +126,29 @@ impl Progress {
         self.bar.set_position(done);
         self.bar.set_prefix(format!("Epoch {epoch}"));
         self.bar.set_message("");
+        if let Some(line) = &self.line {
+            *line.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
     }
 
     /// Records a finished step with this loss.
     pub fn step(&self, loss: f64) {
         self.bar.set_message(format!("loss {loss:.4}"));
         self.bar.inc(1);
+        if let Some(line) = self.line_due(loss, Instant::now()) {
+            self.eprintln(line);
+        }
+    }
+
+    /// `Epoch 3 | Step 120 of 256 | loss 0.1234`, if it is time for a line.
+    fn line_due(&self, loss: f64, now: Instant) -> Option<String> {
+        let mut last = self.line.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let (done, steps) = (self.bar.position(), self.bar.length()?);
+        if now.duration_since(*last) < LINE_EVERY || done >= steps {
+            return None; // the lines at the end of an epoch follow
+        }
+        *last = now;
+        Some(format!("{} | Step {done} of {steps} | loss {loss:.4}", self.bar.prefix()))
     }
 
     /// Prints a line to stdout without disturbing the bar, in one write, so that the lines of several ranks do not mix.
@@ -196,10 +222,27 @@ mod tests {
 
     #[test]
     fn draws_nothing_on_other_ranks() {
-        let progress = Progress::new(Rank::new(1));
+        let progress = Progress::new(Rank::new(1), false);
         assert!(progress.bar.is_hidden());
         progress.epoch(0, 0, 1);
         progress.step(1.0);
+        assert!(progress.line.is_none());
+    }
+
+    #[test]
+    fn a_long_epoch_without_a_terminal_gets_a_line_now_and_then() {
+        let begun = Instant::now();
+        let mut progress = Progress::drawing_on(ProgressDrawTarget::hidden());
+        progress.line = Some(Mutex::new(begun));
+        progress.bar.set_prefix("Epoch 2");
+        progress.bar.set_length(3);
+        let step = |after: Duration| {
+            progress.bar.inc(1);
+            progress.line_due(0.125, begun + after)
+        };
+        assert_eq!(step(LINE_EVERY), Some("Epoch 2 | Step 1 of 3 | loss 0.1250".into()));
+        assert_eq!(step(LINE_EVERY + LINE_EVERY / 2), None, "too early");
+        assert_eq!(step(LINE_EVERY * 3), None, "the epoch is over");
     }
 
     #[test]
