@@ -93,6 +93,9 @@ pub struct Task {
     pub name: String,
     /// What the learner does, in a few words.
     pub title: String,
+    /// About how many minutes it takes, reading its section included: an estimate. `lockstep course check` wants one.
+    #[serde(default)]
+    pub minutes: u32,
     /// The heading of its section in the chapter.
     pub section: String,
     /// Three hints. The first is a nudge, the last is nearly the answer.

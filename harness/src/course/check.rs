@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use lockstep_grading::exercise::{Task, Tasks};
@@ -12,6 +13,8 @@ use lockstep_grading::{Lab, checksums, package};
 const WRONG: usize = 4;
 /// Minimum number of tasks per lab.
 const TASKS: usize = 3;
+/// How long a task may take, in minutes.
+const MINUTES: RangeInclusive<u32> = 5..=20;
 
 /// The faults, one per line; empty if the lab is complete.
 pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
@@ -64,7 +67,7 @@ fn too_few(tasks: &Tasks) -> Vec<String> {
     faults
 }
 
-/// Tasks without a section in the chapter, or with an empty hint.
+/// Tasks without a section in the chapter, with an empty hint, or too long.
 fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
     let chapter = root.join("book/src").join(&tasks.chapter);
     let text = fs::read_to_string(&chapter).unwrap_or_default();
@@ -76,7 +79,11 @@ fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
     let hints = |task: &Task| {
         task.hints.iter().any(|hint| hint.trim().is_empty()).then(|| format!("{} has an empty hint", task.name))
     };
-    tasks.tasks.iter().flat_map(|task| [section(task), hints(task)]).flatten().collect()
+    let minutes = |task: &Task| {
+        let (name, minutes, (least, most)) = (&task.name, task.minutes, MINUTES.into_inner());
+        (!MINUTES.contains(&minutes)).then(|| format!("{name} takes {minutes} minutes, not {least} to {most}"))
+    };
+    tasks.tasks.iter().flat_map(|task| [section(task), hints(task), minutes(task)]).flatten().collect()
 }
 
 /// Answers of `lab.toml` without a function in `mutants`, and vice versa.

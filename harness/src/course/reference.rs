@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::CommandFactory;
+use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_launch::verdict::{Class, FAMILIES, Rule};
 
 use super::variables::{VARIABLES, Variables};
@@ -27,6 +28,7 @@ pub(super) fn pages() -> BTreeMap<PathBuf, String> {
         page("faults", format!("# What doctor finds\n\n{MADE}\n{}", crate::doctor::page())),
         page("failure-causes", failure_causes()),
         page("script-mistakes", format!("# Mistakes in batch scripts\n\n{MADE}\n{}", crate::render::mistakes_page())),
+        page("tasks", tasks()),
         page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", crate::render::profile_page())),
         page("variables", variables()),
     ]
@@ -122,6 +124,31 @@ fn failure_causes() -> String {
     text
 }
 
+/// The exercises' tasks, with the sums of each lab.
+fn tasks() -> String {
+    let mut text = format!(
+        "# Tasks\n\n{MADE}\nEvery task of the exercises, with the minutes that it takes, its section of the chapter included. The minutes are \
+         estimates for people who know PyTorch and read Rust without writing it daily; nobody has measured them in a class.\n\n\
+         <div class=\"wide\">\n\n| lab | task | what | minutes |\n|---|---|---|---|\n"
+    );
+    for lab in lockstep_labs::LABS {
+        let Ok(Tasks { chapter, tasks }) = lab.tasks() else { continue }; // a test reads them all
+        for Task { name, title, section, minutes, .. } in &tasks {
+            let number = lab.number();
+            let _ = writeln!(text, "| {number} | [`{name}`]({chapter}#{}) | {title} | {minutes} |", heading_id(section));
+        }
+        let minutes: u32 = tasks.iter().map(|task| task.minutes).sum();
+        let _ = writeln!(text, "| | | *all of lab {}* | *{minutes}* |", lab.number());
+    }
+    text + "\n</div>\n"
+}
+
+/// The name that mdBook gives to a heading.
+fn heading_id(heading: &str) -> String {
+    let kept = heading.to_lowercase().replace(' ', "-");
+    kept.chars().filter(|c| c.is_alphanumeric() || "_-".contains(*c)).collect()
+}
+
 fn variables() -> String {
     let mut text = format!("# Environment variables\n\n{MADE}\n| variable | read by | meaning |\n|---|---|---|\n");
     for Variables { names, by, meaning } in VARIABLES {
@@ -165,6 +192,17 @@ mod tests {
             }
         }
         assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    #[test]
+    fn the_courses_map_has_the_minutes_of_each_exercise() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let map = fs::read_to_string(root.join("book/src/course-map.md")).unwrap();
+        for lab in lockstep_labs::LABS {
+            let minutes: u32 = lab.tasks().unwrap().tasks.iter().map(|task| task.minutes).sum();
+            let row = map.lines().find(|line| line.starts_with(&format!("| {} |", lab.number()))).unwrap();
+            assert!(row.ends_with(&format!("| {minutes} |")), "lab.toml of lab {} has {minutes}: {row}", lab.number());
+        }
     }
 
     fn is_listed(name: &str) -> bool {

@@ -24,7 +24,7 @@ impl Options {
         let (root, screen) = (checkout()?, Screen::new(false));
         let progress = Progress::read(&root)?;
         let heads: &[&str] =
-            if self.labs.is_empty() { &["lab", "done", "next"] } else { &["lab", "task", "what", "how far"] };
+            if self.labs.is_empty() { &["lab", "done", "next"] } else { &["lab", "task", "what", "minutes", "how far"] };
         let mut table = screen.look().table(heads);
         let (mut done, mut all, mut next) = (0, 0, None);
         for lab in find_all(&self.labs)? {
@@ -32,24 +32,25 @@ impl Options {
             let open: Vec<&Task> =
                 tasks.iter().filter(|task| progress.of(lab.number(), &task.name).is_none()).collect();
             (done, all) = (done + tasks.len() - open.len(), all + tasks.len());
-            let first = open.first().map(|task| task.name.clone());
+            let first = open.first().map(|task| (task.name.clone(), task.minutes));
             if self.labs.is_empty() {
                 let far = format!("{} of {}", tasks.len() - open.len(), tasks.len());
-                table.add_row([lab.number(), &far, first.as_deref().unwrap_or("✓")]);
+                table.add_row([lab.number(), &far, first.as_ref().map_or("✓", |(name, _)| name)]);
             } else {
                 for task in &tasks {
                     let passed = progress.of(lab.number(), &task.name);
                     let far =
                         passed.map_or_else(|| begun(&root, &lab, task).into(), |passed| format!("✓ {}", passed.at));
-                    table.add_row([lab.number(), &task.name, &task.title, &far]);
+                    let minutes = task.minutes.to_string();
+                    table.add_row([lab.number(), &task.name, &task.title, &minutes, &far]);
                 }
             }
             next = next.or_else(|| Some((lab.package(), first?)));
         }
         screen.line(table);
         screen.line(format!("{done} of {all} tasks are done"));
-        if let Some((package, task)) = next {
-            screen.line(format!("next: cargo test -p {package} -- {task}"));
+        if let Some((package, (task, minutes))) = next {
+            screen.line(format!("next: cargo test -p {package} -- {task} (about {minutes} minutes)"));
         }
         Ok(Code::Success)
     }
