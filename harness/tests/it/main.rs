@@ -17,6 +17,7 @@ mod render;
 mod run;
 mod run_usage;
 mod running;
+mod seats;
 mod shown;
 mod stacks;
 mod verdict;

@@ -1,0 +1,183 @@
+//! `scripts/seats.sh`, on a small workspace of the course's shape: a binding that is compiled for libtorch's path, a command, and an
+//! exercise. That the course itself compiles nothing in a seat takes two builds of it: too long for a test.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use tempfile::TempDir;
+
+use crate::running::{Ended, ended};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+/// Each package's manifest without its first lines, which are the same for all.
+const PACKAGES: [(&str, &str); 3] = [
+    ("binding", ""),
+    (
+        "command",
+        r#"
+[[bin]]
+name = "lockstep"
+path = "main.rs"
+[[bin]]
+name = "lockstep-agent"
+path = "main.rs"
+[[bin]]
+name = "lockstep-helper"
+path = "main.rs"
+[dependencies]
+binding = { path = "../binding" }
+"#,
+    ),
+    (
+        "ex-01",
+        r#"
+[dependencies]
+binding = { path = "../binding" }
+"#,
+    ),
+];
+const FILES: [(&str, &str); 9] = [
+    (".cargo/config.toml", "[env]\nLIBTORCH = { value = \".libtorch\", relative = true, force = true }\n"),
+    (".gitignore", "/target\n/.libtorch\n/.seats\n"),
+    ("scripts/setup.sh", "#!/bin/sh\nmkdir -p .libtorch/lib\n"),
+    (
+        "Cargo.toml",
+        r#"[workspace]
+resolver = "3"
+members = ["binding", "command", "ex-01"]
+default-members = ["binding", "command"]
+"#,
+    ),
+    (
+        "binding/build.rs",
+        r#"fn main() {
+    println!("cargo:rerun-if-changed=shim");
+    println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rustc-env=AT={}", std::env::var("LIBTORCH").unwrap());
+}
+"#,
+    ),
+    ("binding/shim/shim.cpp", "// read by nobody\n"),
+    // Large enough to be shared.
+    ("binding/src/lib.rs", "pub const AT: &str = env!(\"AT\");\npub static LARGE: [u64; 20_000] = [1; 20_000];\n"),
+    (
+        "command/main.rs",
+        r#"fn main() {
+    println!("{} {}", binding::AT, std::env::current_exe().unwrap().display());
+}
+"#,
+    ),
+    (ANSWER, "fn main() {\n    println!(\"{}\", binding::AT);\n}\n"),
+];
+const ANSWER: &str = "ex-01/src/main.rs";
+
+/// The course's scripts in a small checkout that all can read. Rust is a link: to copy it takes seconds.
+fn checkout() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+    let write = |name: &str, text: &str| {
+        fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+        fs::write(root.join(name), text).unwrap();
+    };
+    FILES.iter().for_each(|(name, text)| write(name, text));
+    for (name, rest) in PACKAGES {
+        let first = format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
+        write(&format!("{name}/Cargo.toml"), &(first + rest));
+    }
+    for name in ["seats.sh", "lib/say.sh", "lib/cargo.sh"] {
+        write(&format!("scripts/{name}"), &fs::read_to_string(Path::new(ROOT).join("scripts").join(name)).unwrap());
+    }
+    fs::set_permissions(root.join("scripts/setup.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    run(root, "cargo generate-lockfile --offline").code(0);
+    run(root, "git init -q && git add . && git -c user.name=a -c user.email=a@b commit -qm first").code(0);
+    let sysroot = run(root, "rustc --print sysroot").code(0).out;
+    fs::create_dir(root.join(".seats")).unwrap();
+    symlink(sysroot.trim(), root.join(".seats/rust")).unwrap();
+    folder
+}
+
+/// A line of shell, without the variables that cargo and the test run set.
+fn run(folder: &Path, line: &str) -> Ended {
+    let mut command = Command::new("bash");
+    command.args(["-c", line]).current_dir(folder);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy().into_owned();
+        if text == "CARGO" || text.starts_with("CARGO_") && text != "CARGO_HOME" || text == "RUSTFLAGS" {
+            command.env_remove(name);
+        }
+    }
+    ended(&mut command)
+}
+
+/// When each file below was last changed.
+fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => found.extend(times(&entry.path())),
+            kind if kind.is_file() => {
+                found.insert(entry.path(), entry.metadata().unwrap().modified().unwrap());
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn a_seat_compiles_the_exercise_and_nothing_else() {
+    let (checkout, seats) = (checkout(), tempfile::tempdir().unwrap());
+    let (root, shared) = (checkout.path(), checkout.path().join("target"));
+    let new = |name: &str| {
+        let (script, seat) = (root.join("scripts/seats.sh"), seats.path().join(name));
+        run(seats.path(), &format!("bash '{}' new '{}'", script.display(), seat.display()))
+    };
+    new("early").code(1).says(&["no seats are prepared in", "scripts/seats.sh prepare"]);
+    run(root, "bash scripts/seats.sh prepare").code(0).says(&["ready; ", "scripts/seats.sh new ~/lockstep"]);
+    let before = times(&shared);
+    for name in ["one", "two"] {
+        let lines = new(name).code(0).out;
+        let seat = seats.path().join(name);
+        let build = |words: &str| run(seats.path(), &format!("{lines}cargo {words} --offline --verbose")).code(0).err;
+        // The path of libtorch is the shared one; the command's own is the seat's.
+        let at =
+            format!("{}/.libtorch {}", root.canonicalize().unwrap().display(), seat.canonicalize().unwrap().display());
+        let printed = run(seats.path(), &format!("{lines}lockstep")).code(0).out;
+        assert!(printed.starts_with(&at), "{printed} instead of {at}");
+        let all = build("build");
+        assert!(all.contains("Fresh binding") && all.contains("Fresh command") && !all.contains("Compiling"), "{all}");
+        for _ in 0..2 {
+            let exercise = build("build --package ex-01");
+            assert!(exercise.contains("Fresh binding") && exercise.matches("Compiling").count() == 1, "{exercise}");
+            assert!(exercise.contains("Compiling ex-01"), "{exercise}");
+            fs::write(seat.join(ANSWER), "fn main() {}\n").unwrap();
+        }
+        // What is shared can be changed in a seat, and stays as it was for others.
+        fs::write(seat.join("binding/src/lib.rs"), "pub const AT: &str = \"mine\";\n").unwrap();
+        assert!(build("build").contains("Compiling binding"));
+        let printed = run(seats.path(), &format!("{lines}lockstep && git status --short")).code(0).out;
+        assert!(
+            printed.starts_with("mine ") && printed.ends_with(" M binding/src/lib.rs\n M ex-01/src/main.rs\n"),
+            "{printed}"
+        );
+    }
+    assert!(times(&shared) == before, "a seat has changed what all share");
+    new("one").code(1).says(&["is there already"]);
+}
+
+#[test]
+fn says_that_others_cannot_enter_a_folder() {
+    let checkout = tempfile::tempdir().unwrap(); // only its owner may enter it
+    let root = checkout.path().join("lockstep");
+    fs::create_dir_all(root.join("scripts/lib")).unwrap();
+    for name in ["seats.sh", "lib/say.sh", "lib/cargo.sh"] {
+        fs::copy(Path::new(ROOT).join("scripts").join(name), root.join("scripts").join(name)).unwrap();
+    }
+    run(&root, "bash scripts/seats.sh prepare").code(1).says(&["other users cannot enter", "chmod o+x"]);
+    run(&root, "bash scripts/seats.sh new").code(2).says(&["usage: scripts/seats.sh"]);
+}
