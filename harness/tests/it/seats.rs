@@ -172,7 +172,8 @@ fn a_seat_compiles_the_exercise_and_nothing_else() {
 
 #[test]
 fn says_that_others_cannot_enter_a_folder() {
-    let checkout = tempfile::tempdir().unwrap(); // only its owner may enter it
+    let checkout = tempfile::tempdir().unwrap();
+    fs::set_permissions(checkout.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let root = checkout.path().join("lockstep");
     fs::create_dir_all(root.join("scripts/lib")).unwrap();
     for name in ["seats.sh", "lib/say.sh", "lib/cargo.sh"] {
