@@ -138,10 +138,10 @@ def looks(tab, address, names):
     for name in names:
         for width in (PHONE, WIDE):
             tab.visit(address + name, width)
-            found = tab.ask(f"{script}.sideways()")
+            # Folds hide what is in them.
+            tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
+            found = tab.ask(f"{script}.sideways()") + tab.ask(f"{script}.words()")
             if width == PHONE:
-                # A drawing is scaled as a whole, so its words are the same at any width.
-                found += tab.ask(f"{script}.words()")
                 found += [fault for theme in (LIGHT, DARK) for fault in tab.ask(f"{script}.drawings({json.dumps(theme)})")]
             foreign = {url for url in tab.addresses.values() if not url.startswith((address, "data:"))}
             found += tab.complaints + [f"loads {url} from elsewhere" for url in sorted(foreign)]

@@ -1,18 +1,24 @@
 """A pen for the book's drawings: boxes, arrows and words as SVG, in the classes of book/lockstep.css, which give them the
-theme's colours. Positions are in pixels of the drawing's own width, and every drawing has a title and a text alternative."""
+theme's colours. Positions are in pixels of the drawing's own width, and every drawing has a title and a text alternative.
+
+Most drawings have two forms, of which the page shows the one that fits: about 700 px for a desk, and 340 px for a phone, where nothing
+must be scrolled."""
 
 import html
 import math
 
 
 class Drawing:
-    def __init__(self, name, width, height, title, description):
+    def __init__(self, name, width, height, title, description, narrow=None):
+        """`narrow` says which form this is: True, False, or None if there is one for all pages."""
         self.name = name
-        ids = f'{name}-title {name}-desc'
+        form = {None: "", True: " narrow", False: " wide"}[narrow]
+        of = f"{name}-narrow" if narrow else name
+        ids = f"{of}-title {of}-desc"
         self.parts = [
-            f'<svg class="drawing" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{ids}" xmlns="http://www.w3.org/2000/svg">',
-            f'<title id="{name}-title">{html.escape(title, quote=False)}</title>',
-            f'<desc id="{name}-desc">{html.escape(" ".join(description.split()), quote=False)}</desc>',
+            f'<svg class="drawing{form}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{ids}" xmlns="http://www.w3.org/2000/svg">',
+            f'<title id="{of}-title">{html.escape(title, quote=False)}</title>',
+            f'<desc id="{of}-desc">{html.escape(" ".join(description.split()), quote=False)}</desc>',
         ]
 
     def svg(self):
@@ -26,7 +32,8 @@ class Drawing:
     def lines(self, x, y, words, kind="faint", anchor="middle"):
         """Several lines of words, the first at y."""
         for row, line in enumerate(words.split("\n")):
-            self.text(x, y + 16 * row, line, kind, anchor)
+            if line:
+                self.text(x, y + 16 * row, line, kind, anchor)
 
     def box(self, x, y, width, height, words="", kind="cell", below=""):
         """A box with a line of words in its middle, or two. Kinds: cell (empty), compute (grey), send and done (coloured)."""

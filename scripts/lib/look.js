@@ -14,11 +14,17 @@
     return [`scrolls sideways: ${wide.scrollWidth} px in a <${wide.localName}> of ${wide.clientWidth}${names.length ? ", for one " + names.join(", ") : ""}`];
   },
 
-  // Words of a drawing must not lie on each other, nor stick out of it.
+  // Words of a drawing must not lie on each other, nor stick out of it, nor be too small to read; and nobody should have to scroll it.
   words() {
     const faults = [];
     for (const drawing of document.querySelectorAll("main svg.drawing")) {
       const room = drawing.viewBox.baseVal;
+      const shown = drawing.getBoundingClientRect().width;
+      // It is the other form that is shown, or a fold hides both.
+      if (!shown) continue;
+      const name = drawing.querySelector("title").textContent;
+      if (shown / room.width < 0.85) faults.push(`has the drawing "${name}" at ${Math.round((100 * shown) / room.width)} % of its size`);
+      if (drawing.parentElement.scrollWidth > drawing.parentElement.clientWidth) faults.push(`has the drawing "${name}", which must be scrolled`);
       const texts = [...drawing.querySelectorAll("text")].map((e) => ({ words: e.textContent, box: e.getBBox() }));
       for (const { words, box } of texts)
         if (box.x < 0 || box.y < 0 || box.x + box.width > room.width || box.y + box.height > room.height) faults.push(`has a drawing that "${words}" sticks out of`);
