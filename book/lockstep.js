@@ -1,0 +1,28 @@
+// What a page on a narrow screen needs, and CSS alone cannot do.
+(() => {
+  // Rows of a wide table become blocks there, in which each cell says its column's name.
+  for (const table of document.querySelectorAll(".wide table")) {
+    const names = [...table.querySelectorAll("thead th")].map((cell) => cell.textContent.trim());
+    for (const row of table.querySelectorAll("tbody tr")) [...row.cells].forEach((cell, column) => (cell.dataset.column = names[column] ?? ""));
+  }
+
+  // Browsers break lines after each dash. A flag keeps at least its dashes and first letter together.
+  const FLAG = /(?<=^|[\s([`'"])--?\w/g;
+  for (const code of document.querySelectorAll(":not(pre) > code, pre > code.language-console, pre > code.language-text")) {
+    const texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (texts.nextNode()) if (texts.currentNode.data.match(FLAG)) found.push(texts.currentNode);
+    for (const text of found) {
+      const parts = [];
+      let from = 0;
+      for (const { 0: flag, index } of text.data.matchAll(FLAG)) {
+        const whole = document.createElement("span");
+        whole.className = "flag";
+        whole.textContent = flag;
+        parts.push(text.data.slice(from, index), whole);
+        from = index + flag.length;
+      }
+      text.replaceWith(...parts, text.data.slice(from));
+    }
+  }
+})();
