@@ -3,7 +3,7 @@
 of them before. Then the same on links that delay each frame.
 
 Measured first: a step of one rank alone, and all-reduces on two ranks, through whose times the lab fits α and β. The prediction for two
-ranks and more follows from these alone. It is to hold where communication rules,
+ranks and more follows from these alone. It is to hold where communication sets the pace,
 and where the link keeps its rate: at high rates the processors, which carry every packet, are slower than the link.
 
 Needs root, iproute2, and a built tree (`cargo build`).
@@ -47,7 +47,7 @@ def main():
         print(f"| {' | '.join(row.cells())} |")
     ruled = [row for row in rows if row.rules() == "the link"]
     wrong = [row for row in ruled if abs(row.off()) > LIMIT]
-    print(f"\nthe link rules in {len(ruled)} of {len(rows)} rows; {len(wrong)} of them off by more than {LIMIT} %")
+    print(f"\nthe link sets the pace in {len(ruled)} of {len(rows)} rows; {len(wrong)} of them off by more than {LIMIT} %")
     sys.exit(1 if wrong else 0)
 
 
@@ -95,7 +95,7 @@ def measure(counts, widths, link, sizes, at_least):
             yield Row(link, alpha, bandwidth, at_least, width, ranks, step, waits, alone["all"], measured)
 
 
-HEAD = ["link", "α of a message, µs", "1/β, MB/s", "gradients, MB", "ranks", "compute, ms", "predicted, ms", "measured, ms", "off by", "rules"]
+HEAD = ["link", "α of a message, µs", "1/β, MB/s", "gradients, MB", "ranks", "compute, ms", "predicted, ms", "measured, ms", "off by", "pace set by"]
 
 
 class Row:
