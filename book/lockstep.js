@@ -1,9 +1,18 @@
 // What a page on a narrow screen needs, and CSS alone cannot do.
 (() => {
-  // Rows of a wide table become blocks there, in which each cell says its column's name.
-  for (const table of document.querySelectorAll(".wide table")) {
+  // Rows of a wide table become blocks there, in which each cell says its column's name. Wide are, besides those that the pages mark,
+  // tables with sentences in three columns.
+  for (const table of document.querySelectorAll("main table")) {
     const names = [...table.querySelectorAll("thead th")].map((cell) => cell.textContent.trim());
-    for (const row of table.querySelectorAll("tbody tr")) [...row.cells].forEach((cell, column) => (cell.dataset.column = names[column] ?? ""));
+    const cells = [...table.querySelectorAll("tbody td")];
+    for (const cell of cells) cell.dataset.column = names[cell.cellIndex] ?? "";
+    if (names.length > 2 && !table.closest(".wide") && cells.some((cell) => cell.textContent.length > 40)) table.parentElement.classList.add("wide");
+  }
+
+  // Output in columns keeps its lines; the box scrolls.
+  for (const code of document.querySelectorAll("pre > code.language-text")) {
+    const rows = code.textContent.split("\n").filter((line) => /\S {2,}\S.*\S {2,}\S|[─═]{8}/.test(line));
+    if (rows.length > 3) code.classList.add("columns");
   }
 
   // Browsers break lines after each dash. A flag keeps at least its dashes and first letter together.

@@ -51,32 +51,32 @@ def one_step_of_two_ranks(narrow):
 
 def buckets_and_overlap(narrow):
     d = Drawing(
-        "buckets-and-overlap", *((346, 418) if narrow else (670, 340)), "Backward and all-reduce, with and without overlap",
+        "buckets-and-overlap", *((346, 338) if narrow else (670, 340)), "Backward and all-reduce, with and without overlap",
         """Two timelines of one step. Backward computes the gradients of layers 6, 5, 4, 3, 2 and 1, in this order. Layer 6 fills bucket 0;
         layers 5, 4 and 3 fill bucket 1; layers 2 and 1 fill bucket 2. With overlap each bucket is all-reduced as soon as it is full, while
         backward goes on: only the last one is left when backward ends, and the optimizer steps after it. Without overlap all three
         all-reduces come after backward, and the optimizer steps that much later.""", narrow,
     )  # fmt: skip
-    # Of a unit of time, and of the lanes: in the narrow form their names are above them.
     unit, left = (0.6, 12) if narrow else (1, 118)
     at = lambda time: left + unit * time
     lengths = 25, 85, 70
 
-    def name(y, words):
-        d.text(8, y - 6 if narrow else y + 18, words, anchor="start")
+    def name(y, words, after):
+        """A lane's name: on the left, or after its boxes where there is no room."""
+        d.text(at(after) + 8 if narrow and after else 8, y + 18, words, anchor="start")
 
     def layers(y):
-        name(y, "backward, layer")
+        name(y, "backward, layer", 300)
         for place in range(6):
             d.box(at(50 * place), y, 50 * unit, 26, str(6 - place), "compute")
 
-    def reduces(y, starts):
-        name(y, "all-reduce, bucket")
+    def reduces(y, starts, after=0):
+        name(y, "all-reduce" if narrow else "all-reduce, bucket", after)
         for bucket, (start, length) in enumerate(zip(starts, lengths)):
             d.box(at(start), y, length * unit, 26, str(bucket), "send")
 
-    top, lane, optimizer = (42, 124, 172) if narrow else (36, 104, 136)
-    below, lane2, optimizer2 = (250, 296, 342) if narrow else (204, 238, 272)
+    top, lane, optimizer = (32, 98, 130) if narrow else (36, 104, 136)
+    below, lane2, optimizer2 = (196, 228, 260) if narrow else (204, 238, 272)
     d.text(8, 18 if narrow else 20, "With overlap", "strong", "start")
     layers(top)
     if not narrow:
@@ -87,22 +87,23 @@ def buckets_and_overlap(narrow):
         d.text((x1 + x2) / 2, y + 15, str(bucket))
         d.line(at(end), top + 26, at(end), lane, kind="dotted")
     if narrow:
-        d.text(at(300) + 10, top + 46, "fills bucket", anchor="start")
-    reduces(lane, (50, 200, 300))
-    name(optimizer, "optimizer")
+        d.text(at(300) + 8, top + 52, "fills bucket", anchor="start")
+    reduces(lane, (50, 200, 300), after=370)
+    name(optimizer, "optimizer", 0)
     d.box(at(370), optimizer, 50 * unit, 26, "step", "compute")
-    d.text(8, 226 if narrow else 188, "Without", "strong", "start")
+    d.text(8, 184 if narrow else 188, "Without", "strong", "start")
     layers(below)
     reduces(lane2, (300, 325, 410))
-    name(optimizer2, "optimizer")
+    name(optimizer2, "optimizer", 0)
     d.box(at(480), optimizer2, 50 * unit, 26, "step", "compute")
-    d.line(at(370), optimizer + 26, at(370), lane2 - 2, kind="dotted")
+    if not narrow:
+        d.line(at(370), optimizer + 26, at(370), lane2 - 2, kind="dotted")
     d.line(at(370), lane2 + 28, at(370), optimizer2 + 20, kind="dotted")
     middle, y = (at(370) + at(480)) / 2, optimizer2 + 13
     d.arrow(middle, y, at(370) + 1, y)
     d.arrow(middle, y, at(480) - 1, y)
     d.text(middle, y + 18 if narrow else y - 5, "saved")
-    y = 390 if narrow else 316
+    y = 314 if narrow else 316
     d.arrow(at(0), y, at(542), y)
     d.text(at(0), y + 17, "time", anchor="start")
     return d
