@@ -217,7 +217,7 @@ def who_waits_for_whom(narrow):
 
 def eight_collectives(narrow):
     d = Drawing(
-        "eight-collectives", *((340, 594) if narrow else (712, 322)), "Eight collectives on three ranks, before and after",
+        "eight-collectives", *((340, 594) if narrow else (712, 326)), "Eight collectives on three ranks, before and after",
         """Broadcast: rank 0 has a; then all have a. Scatter: rank 0 has a, b, c; then rank 0 has a, rank 1 b, rank 2 c. Gather: the
         reverse. All-gather: ranks 0, 1 and 2 have a, b and c; then each has a, b, c. Reduce: they have a, b and c; then rank 0 has the sum,
         and what the others hold is undefined. All-reduce: all have the sum. Reduce-scatter: every rank has three parts; then rank r has the sum

@@ -12,7 +12,7 @@ class Drawing:
     def __init__(self, name, width, height, title, description, narrow=None):
         """`narrow` says which form this is: True, False, or None if there is one for all pages."""
         self.name = name
-        form = {None: "", True: " narrow", False: " wide"}[narrow]
+        form = {None: "", True: " phone", False: " desk"}[narrow]
         of = f"{name}-narrow" if narrow else name
         ids = f"{of}-title {of}-desc"
         self.parts = [

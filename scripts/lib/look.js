@@ -19,11 +19,12 @@
     const faults = [];
     for (const drawing of document.querySelectorAll("main svg.drawing")) {
       const room = drawing.viewBox.baseVal;
-      const shown = drawing.getBoundingClientRect().width;
+      const box = drawing.getBoundingClientRect();
       // It is the other form that is shown, or a fold hides both.
-      if (!shown) continue;
+      if (!box.width) continue;
       const name = drawing.querySelector("title").textContent;
-      if (shown / room.width < 0.85) faults.push(`has the drawing "${name}" at ${Math.round((100 * shown) / room.width)} % of its size`);
+      const scale = Math.min(box.width / room.width, box.height / room.height);
+      if (scale < 0.85) faults.push(`has the drawing "${name}" at ${Math.round(100 * scale)} % of its size`);
       if (drawing.parentElement.scrollWidth > drawing.parentElement.clientWidth) faults.push(`has the drawing "${name}", which must be scrolled`);
       const texts = [...drawing.querySelectorAll("text")].map((e) => ({ words: e.textContent, box: e.getBBox() }));
       for (const { words, box } of texts)
