@@ -16,7 +16,7 @@
   }
 
   // Browsers break lines after each dash. A flag keeps at least its dashes and first letter together.
-  const FLAG = /(?<=^|[\s([`'"])--?\w/g;
+  const FLAG = /(?<=^|[\s([`'"])--?(?:\w|(?=\s|$))/g;
   for (const code of document.querySelectorAll(":not(pre) > code, pre > code.language-console, pre > code.language-text")) {
     const texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
     const found = [];

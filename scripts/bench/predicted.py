@@ -114,7 +114,7 @@ class Row:
     def cells(self):
         times = [f"{time:.1f}" for time in (self.compute, self.step, self.measured)]
         gradients = f"{4e-6 * parameters(self.width):.2f}"
-        return [self.link, f"{self.alpha:.0f}", f"{self.bandwidth:.1f}", gradients, str(self.ranks), *times, f"{self.off():+.0f} %", self.rules()]
+        return [self.link, f"{self.alpha:.0f}", f"{self.bandwidth:.1f}", gradients, str(self.ranks), *times, f"{self.off():+.0f}\u00a0%", self.rules()]
 
 
 def megabytes(rate):
