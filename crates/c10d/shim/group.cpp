@@ -58,7 +58,6 @@ bool lc_cuda_is_hooked() noexcept {
 
 // ---- creating groups
 
-// For CPU and CUDA tensors.
 Status lc_backend_gloo(const MemberConfig* config, Bytes interface, Bytes host, BackendHandle** out) noexcept {
   return guard([&] {
     auto options = gloo_options(*config, interface, host);
@@ -66,7 +65,7 @@ Status lc_backend_gloo(const MemberConfig* config, Bytes interface, Bytes host, 
     options->global_ranks_in_group = config->members();
     auto gloo = c10::make_intrusive<ProcessGroupGloo>(config->store->store, config->rank, config->size, options);
     gloo->setSequenceNumberForGroup();
-    *out = new BackendHandle{gloo, ProcessGroup::BackendType::GLOO, {c10::DeviceType::CPU, c10::DeviceType::CUDA}, {}, {}, {}};
+    *out = new BackendHandle{gloo, ProcessGroup::BackendType::GLOO, {}, {}, {}};
   });
 }
 
@@ -86,16 +85,29 @@ void lc_backend_free(BackendHandle* backend) noexcept {
   (void)guard([&] { delete backend; });
 }
 
-// `store` is the group's store; the backend's is below it.
-Status lc_group_new(const StoreHandle* store, const MemberConfig* config, const BackendHandle* backend, GroupHandle** out) noexcept {
+// `store` is the group's store; those of the backends are below it. `cpu` and `cuda` carry tensors of these devices: null where the
+// group takes none, the same where one backend takes both. The default is chosen as in Python (_new_process_group_helper):
+// NCCL if there is one.
+Status lc_group_new(const StoreHandle* store, const MemberConfig* config, const BackendHandle* cpu, const BackendHandle* cuda,
+                    GroupHandle** out) noexcept {
   return guard([&] {
+    TORCH_CHECK(cpu || cuda, "a group needs a backend");
+    const bool is_nccl = cuda && cuda->type == ProcessGroup::BackendType::NCCL;
+    const auto* main = is_nccl || !cpu ? cuda : cpu;
     auto group = c10::make_intrusive<ProcessGroup>(store->store, config->rank, config->size);
-    group->setDefaultBackend(backend->type);
-    group->setBoundDeviceId(backend->bound);
-    const auto& called = backend->wrapper ? backend->wrapper : backend->backend;
-    for (auto device : backend->devices) group->setBackend(device, backend->type, called);
+    group->setDefaultBackend(main->type);
+    group->setBoundDeviceId(main->bound);
+    const auto add = [&](c10::DeviceType device, const BackendHandle* backend) {
+      if (backend) group->setBackend(device, backend->type, backend->wrapper ? backend->wrapper : backend->backend);
+    };
+    add(c10::DeviceType::CPU, cpu);
+    add(c10::DeviceType::CUDA, cuda);
     group->setGroupName(to_string(config->group_name));
-    *out = new GroupHandle{std::move(group), backend->backend, backend->traffic};
+    const auto device = main == cpu ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
+    const auto* other = main == cpu ? cuda : cpu;
+    if (other == main) other = nullptr;
+    *out = new GroupHandle{std::move(group), main->backend, device, main->traffic,
+                           other ? other->backend : c10::intrusive_ptr<c10d::Backend>()};
   });
 }
 
@@ -117,7 +129,8 @@ int64_t lc_group_since_last_call(const GroupHandle* group) noexcept {
 //
 // Gloo cannot abort: its destructor waits for all operations in progress.
 void lc_group_free(GroupHandle* group, bool give_up) noexcept {
-  (void)guard([&] { give_up ? group->backend->abort() : group->backend->shutdown(); });
+  for (auto* backend : {&group->backend, &group->other})
+    if (*backend) (void)guard([&] { give_up ? (*backend)->abort() : (*backend)->shutdown(); });
   (void)guard([&] { delete group; });
 }
 
@@ -246,11 +259,10 @@ Status lc_all_to_all_single(GroupHandle* g, at::Tensor* output, at::Tensor* inpu
 // calls.
 Status lc_barrier(GroupHandle* g, int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
-    const auto device = g->group->getBoundDeviceId();
     c10d::BarrierOptions options;
     options.timeout = to_timeout(timeout_ms);
-    options.device = device;
-    return g->group->getBackend(device ? device->type() : c10::DeviceType::CPU)->barrier(options);
+    options.device = g->group->getBoundDeviceId();
+    return g->group->getBackend(g->device)->barrier(options);
   });
 }
 

@@ -69,7 +69,6 @@ struct Traffic {
 struct BackendHandle {
   c10::intrusive_ptr<c10d::Backend> backend;
   c10d::ProcessGroup::BackendType type;
-  std::vector<c10::DeviceType> devices; // whose tensors it takes
   std::optional<c10::Device> bound; // the one device that it works on, if so
   c10::intrusive_ptr<c10d::Backend> wrapper; // what the group calls instead
   std::shared_ptr<Traffic> traffic; // null if nothing counts it
@@ -77,8 +76,10 @@ struct BackendHandle {
 
 struct GroupHandle {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
-  c10::intrusive_ptr<c10d::Backend> backend;
+  c10::intrusive_ptr<c10d::Backend> backend; // the default one
+  c10::DeviceType device; // whose tensors the default backend takes
   std::shared_ptr<Traffic> traffic;
+  c10::intrusive_ptr<c10d::Backend> other; // that of the other device; null if there is none
 };
 
 struct WorkHandle {

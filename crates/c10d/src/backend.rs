@@ -1,6 +1,6 @@
 //! Backends: the libraries that carry a group's messages, and the connection of a group's members.
 //!
-//! Not here: the members and names of groups (`group.rs`).
+//! Not here: the members and names of groups (`group.rs`), and which backend carries the tensors of which device (`backend_config.rs`).
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, BackendHandle, Bytes, Exception, GroupHandle};
 use crate::options::{Endpoint, GroupOptions};
 use crate::store::millis;
-use crate::{Rank, Store, nccl};
+use crate::{BackendConfig, Rank, Store, nccl};
 
 /// The library that carries a group's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,29 +87,31 @@ impl Backend {
         matches!(self, Backend::Nccl { .. })
     }
 
-    /// Connects this rank to the group. With `detail` the ranks compare their calls as PyTorch's debug mode does; with
-    /// `compares` they compare them in the shim, if all ranks want that.
-    pub(crate) fn connect(self, member: &MemberConfig<'_>, detail: bool, compares: bool) -> Result<Connected> {
+    /// Connects this rank to the others, on the backend's own store: the backend, which one [`Backend::Auto`] chose, and why. With `detail` the ranks compare their
+    /// calls as PyTorch's debug mode does; with `compares` they compare them in the shim, if all ranks want that.
+    pub(crate) fn connect(
+        self,
+        member: &MemberConfig<'_>,
+        store: &Store,
+        detail: bool,
+        compares: bool,
+    ) -> Result<(Handle, Backend, Option<String>)> {
         let begun = Instant::now();
-        let store = member.store.prefix(self.store_prefix())?;
-        let members: Vec<u64> = member.members.iter().map(|rank| rank.get() as u64).collect();
-        let raw = member.raw(&store, &members)?;
         let fail = |exception| Error::new(member.operation(), exception).after(begun.elapsed());
         let (interface, host) = member.options.endpoint.bytes();
-        let (backend, chosen, why) = match self {
-            Backend::SharedMemory | Backend::Auto => self.share_memory(member, &store, &raw, compares, &fail)?,
-            Backend::Gloo => (connect_gloo(member, &store, &raw, compares, &fail)?, self, None),
-            Backend::Nccl { device } => (Handle(nccl::make(&raw, device).map_err(fail)?), self, None),
-        };
-        if detail {
-            // SAFETY: the member's configuration and everything it points to outlive the call, and the handle is alive.
-            let status = unsafe { ffi::lc_backend_compare_calls(backend.0.as_ptr(), &raw, interface, host) };
-            status.check().map_err(fail)?;
-        }
-        let (group_store, handle) = (member.store.as_ptr(), backend.0.as_ptr());
-        // SAFETY: as above; the group takes its own references to store and backend.
-        let group = ffi::made(|out| unsafe { ffi::lc_group_new(group_store, &raw, handle, out) }).map_err(fail)?;
-        Ok(Connected { group, backend: chosen, why })
+        member.with_raw(store, |raw| {
+            let (backend, chosen, why) = match self {
+                Backend::SharedMemory | Backend::Auto => self.share_memory(member, store, raw, compares, &fail)?,
+                Backend::Gloo => (connect_gloo(member, store, raw, compares, &fail)?, self, None),
+                Backend::Nccl { device } => (Handle(nccl::make(raw, device).map_err(fail)?), self, None),
+            };
+            if detail {
+                // SAFETY: the member's configuration and everything it points to outlive the call, and the handle is alive.
+                let status = unsafe { ffi::lc_backend_compare_calls(backend.0.as_ptr(), raw, interface, host) };
+                status.check().map_err(fail)?;
+            }
+            Ok((backend, chosen, why))
+        })
     }
 
     /// Connects through shared memory; if the ranks cannot, through Gloo or not at all.
@@ -142,11 +144,6 @@ impl Backend {
             format!("the ranks cannot share memory: {why}: use Gloo, or let the group choose with Backend::Auto");
         Err(Error::bad_argument(member.operation(), detail))
     }
-
-    /// Python adds a prefix with the device type to each backend's keys.
-    pub(crate) fn store_prefix(self) -> &'static str {
-        if self.is_nccl() { "cuda/" } else { "cpu/" }
-    }
 }
 
 /// Why [`Backend::Auto`] chooses shared memory.
@@ -156,7 +153,7 @@ const ONE_HOST: &str = "all ranks are on one host";
 pub(crate) struct Connected {
     pub(crate) group: NonNull<GroupHandle>,
     /// Never [`Backend::Auto`].
-    pub(crate) backend: Backend,
+    pub(crate) backends: BackendConfig,
     /// Why [`Backend::Auto`] chose it.
     pub(crate) why: Option<String>,
 }
@@ -209,8 +206,10 @@ impl MemberConfig<'_> {
         format!("connect process group {} of {} ranks", self.name, self.members.len())
     }
 
-    fn raw(&self, store: &Store, members: &[u64]) -> Result<ffi::MemberConfig> {
-        Ok(ffi::MemberConfig {
+    /// Passes on the configuration as the shim reads it, on a store of this group.
+    pub(crate) fn with_raw<T>(&self, store: &Store, make: impl FnOnce(&ffi::MemberConfig) -> Result<T>) -> Result<T> {
+        let members: Vec<u64> = self.members.iter().map(|rank| rank.get() as u64).collect();
+        make(&ffi::MemberConfig {
             store: store.as_ptr(),
             group_name: Bytes::new(self.name.as_bytes()),
             rank: self.to_i32(self.rank.get())?,
@@ -250,7 +249,13 @@ impl Endpoint {
 }
 
 /// A backend that does not belong to a group yet.
-struct Handle(NonNull<BackendHandle>);
+pub(crate) struct Handle(NonNull<BackendHandle>);
+
+impl Handle {
+    pub(crate) fn as_ptr(&self) -> *mut BackendHandle {
+        self.0.as_ptr()
+    }
+}
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -264,11 +269,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_prefixes_and_deadlines_are_pythons() {
-        // torch/distributed/distributed_c10d.py: `BackendConfig`, `_new_process_group_helper`, `_get_default_timeout`.
+    fn names_and_deadlines_are_pythons() {
+        // torch/distributed/distributed_c10d.py: `Backend`, `_get_default_timeout`.
         let (gloo, nccl) = (Backend::Gloo, Backend::Nccl { device: 3 });
         assert_eq!([gloo.name(), nccl.name()], ["gloo", "nccl"]);
-        assert_eq!([gloo.store_prefix(), nccl.store_prefix()], ["cpu/", "cuda/"]);
         assert_eq!([gloo.default_timeout(), nccl.default_timeout()].map(|t| t.as_secs()), [1800, 600]);
         assert_eq!([gloo.device(), nccl.device()], [Device::Cpu, Device::Cuda(3)]);
     }

@@ -7,7 +7,7 @@ use tch::{Kind, Tensor, no_grad};
 use crate::collectives::{ReduceOp, Splits};
 use crate::error::{Error, Result};
 use crate::work::Work;
-use crate::{ProcessGroup, Rank};
+use crate::{Backend, ProcessGroup, Rank};
 
 /// A message of [`ProcessGroup::batch_isend_irecv`]; `torch.distributed.P2POp`.
 #[derive(Debug)]
@@ -137,9 +137,13 @@ impl ProcessGroup {
     /// As [`isend`](Self::isend) and [`irecv`](Self::irecv); those that were started by then are dropped. `BadArgument` on NCCL, whose
     /// messages would have to be grouped.
     pub fn batch_isend_irecv(&self, messages: Vec<P2pOp>) -> Result<Vec<Work<Tensor>>> {
-        if self.backend().is_nccl() {
-            return self
-                .refuse("batch_isend_irecv", "NCCL's messages cannot be grouped here: use a Gloo group".to_owned());
+        let is_nccl = |message: &P2pOp| {
+            let (P2pOp::Send { tensor, .. } | P2pOp::Recv { tensor, .. }) = message;
+            tensor.defined() && self.backends().of(tensor.device()).is_some_and(Backend::is_nccl)
+        };
+        if messages.iter().any(is_nccl) {
+            let detail = "NCCL's messages cannot be grouped here: use tensors in host memory, with Gloo";
+            return self.refuse("batch_isend_irecv", detail.to_owned());
         }
         let start = |message| match message {
             P2pOp::Send { tensor, to, tag } => self.isend(tensor, to, tag),

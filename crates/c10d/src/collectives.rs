@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, GroupHandle, Status, TensorPtr, WorkHandle, pointers};
@@ -171,16 +171,17 @@ impl ProcessGroup {
     }
 
     /// A barrier with a timeout, whose error names missing ranks: on rank 0 all of them with `wait_all_ranks`,
-    /// otherwise the first; on the other ranks it says that rank 0 gave up. Not with NCCL.
+    /// otherwise the first; on the other ranks it says that rank 0 gave up. Not with NCCL alone: it goes to the backend of
+    /// host memory.
     pub fn monitored_barrier(&self, timeout: Duration, wait_all_ranks: bool) -> Result<()> {
-        if self.backend().is_nccl() {
+        let Some(backend) = self.backends().of(Device::Cpu) else {
             let detail = format!(
-                "{} does not support it: use barrier, or make a Gloo group next to this one",
-                self.backend().name()
+                "{} does not support it: use barrier, or make the group with cpu:gloo,cuda:nccl",
+                self.backends()
             );
             return Err(Error::bad_argument("monitored_barrier", detail).at_rank(self.rank()));
-        }
-        let call = Call::collective(self.inner(), "monitored_barrier".into());
+        };
+        let call = Call::collective(self.inner(), "monitored_barrier".into()).on(backend);
         let _waiting = pace::waiting();
         // SAFETY: the group is alive as long as self.
         let status = unsafe { ffi::lc_monitored_barrier(self.as_ptr(), millis(timeout), wait_all_ranks) };
@@ -200,7 +201,7 @@ impl ProcessGroup {
         unsafe { ffi::lc_caller_waits(true) };
         let hint = Hint;
         let started = {
-            let _waiting = (self.backend() == Backend::SharedMemory).then(pace::waiting);
+            let _waiting = self.backends().all().any(|one| one == Backend::SharedMemory).then(pace::waiting);
             start()
         };
         drop(hint);
@@ -380,8 +381,9 @@ impl ProcessGroup {
         operation: String,
         launch: impl FnOnce(*mut GroupHandle, *mut *mut WorkHandle) -> Status,
     ) -> Result<Pending> {
+        let backend = guard.backend();
         let memory = guard.claim(&operation)?;
-        let call = Call::collective(self.inner(), operation);
+        let call = Call::collective(self.inner(), operation).on(backend);
         Pending::start(call, memory, |out| launch(self.as_ptr(), out))
     }
 
@@ -397,8 +399,8 @@ impl ProcessGroup {
         let integers = [Kind::Uint8, Kind::Int8, Kind::Int, Kind::Int64];
         let detail = if !op.is_bitwise() {
             return Ok(());
-        } else if self.backend().is_nccl() {
-            format!("{op:?} is not supported by NCCL: use a Gloo group for it")
+        } else if tensor.defined() && self.backends().of(tensor.device()).is_some_and(Backend::is_nccl) {
+            format!("{op:?} is not supported by NCCL: use a tensor in host memory and Gloo for it")
         } else if !tensor.defined() || integers.contains(&tensor.kind()) {
             return Ok(()); // the guard refuses a tensor that is not defined
         } else {

@@ -306,7 +306,8 @@ unsafe extern "C" {
     pub(crate) fn lc_group_new(
         store: *const StoreHandle,
         member: *const MemberConfig,
-        backend: *const BackendHandle,
+        cpu: *const BackendHandle,
+        cuda: *const BackendHandle,
         out: *mut *mut GroupHandle,
     ) -> Status;
     pub(crate) fn lc_group_free(group: *mut GroupHandle, give_up: bool);

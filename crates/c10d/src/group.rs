@@ -23,7 +23,7 @@ use crate::operation::Lifetime;
 use crate::options::{DebugLevel, GroupOptions};
 use crate::pace::Arrivals;
 use crate::reporter::{Entry, Kind, Reporter};
-use crate::{Backend, Rank, Store, WorldSize, in_use};
+use crate::{Backend, BackendConfig, Rank, Store, WorldSize, in_use};
 
 /// How long a rank that panics waits until its group has been freed.
 const GIVE_UP: Duration = Duration::from_secs(1);
@@ -46,8 +46,8 @@ pub(crate) struct Inner {
     rank: Rank,
     size: WorldSize,
     /// As the caller asked for it; subgroups ask for the same.
-    asked: Backend,
-    backend: Backend,
+    asked: BackendConfig,
+    backends: BackendConfig,
     why_backend: Option<String>,
     /// The members' ranks in the whole job, in group order.
     members: Vec<Rank>,
@@ -175,25 +175,34 @@ impl ProcessGroup {
         Self::new(Backend::Nccl { device }, store, rank, size, options)
     }
 
-    /// Joins the default group of a job on any backend, as [`ProcessGroup::gloo`] and [`ProcessGroup::nccl`] do.
+    /// Joins the default group of a job on any backend, as [`ProcessGroup::gloo`] and [`ProcessGroup::nccl`] do, or on one for host
+    /// memory and one for GPUs, as Python's `init_process_group("cpu:gloo,cuda:nccl")`: see [`BackendConfig`]. Each operation then
+    /// goes to the backend of its tensors' device, and a barrier to [`BackendConfig::default_backend`].
     ///
     /// # Errors
     /// Those of [`ProcessGroup::gloo`]; with [`Backend::SharedMemory`] also `BadArgument` if the ranks cannot share memory,
     /// with the reason.
-    pub fn new(backend: Backend, store: &Store, rank: Rank, size: WorldSize, options: &GroupOptions) -> Result<Self> {
+    pub fn new(
+        backends: impl Into<BackendConfig>,
+        store: &Store,
+        rank: Rank,
+        size: WorldSize,
+        options: &GroupOptions,
+    ) -> Result<Self> {
+        let backends = backends.into();
         if !size.contains(rank) {
             return Err(Error::bad_argument("init_process_group", format!("rank {rank} is outside a world of {size}")));
         }
-        backend.prepare().map_err(|error| error.at_rank(rank))?;
+        backends.prepare().map_err(|error| error.at_rank(rank))?;
         let store = store.prefix("default_pg")?.prefix("0/")?;
-        let own = own_keys(&store, backend)?;
+        let own = own_keys(&store, backends)?;
         let reporter = options.desync_report.then(|| Reporter::start(&own, rank, size)).transpose()?;
         let job = Arc::new(Job { store, rank, size, groups_made: AtomicU64::new(1), reporter });
-        Self::make(backend, "0".into(), size.ranks().collect(), rank, job, options)
+        Self::make(backends, "0".into(), size.ranks().collect(), rank, job, options)
     }
 
     fn make(
-        asked: Backend,
+        asked: BackendConfig,
         name: String,
         members: Vec<Rank>,
         rank: Rank,
@@ -203,7 +212,7 @@ impl ProcessGroup {
         let size = WorldSize::new(members.len()).unwrap_or(WorldSize::ONE);
         let debug = options.debug.map_or_else(DebugLevel::from_env, Ok)?;
         // DETAIL has its own comparison, which Python ranks take part in.
-        let compares = options.compares()? && debug != DebugLevel::Detail && !asked.is_nccl();
+        let compares = options.compares()? && debug != DebugLevel::Detail;
         let options = &GroupOptions { compare_calls: Some(options.compares()?), ..options.clone() };
         // The default group's store is `0/` itself; a subgroup's is below it, as in Python.
         let group_store = if name == "0" { None } else { Some(job.store.prefix(&format!("{name}/"))?) };
@@ -215,15 +224,15 @@ impl ProcessGroup {
             .and_then(|()| if waits { wait_for_members(&member, &own, size) } else { Ok(()) })
             .and_then(|()| asked.connect(&member, debug == DebugLevel::Detail, compares))
             .map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
-        let Connected { group, backend, why } = connected;
-        let handle = Handle { group, lifetime: Lifetime::new(backend) };
+        let Connected { group, backends, why } = connected;
+        let handle = Handle { group, lifetime: Lifetime::new() };
         // SAFETY: the group is alive.
         let arrivals = unsafe { Arrivals::of(handle.group.as_ptr(), size) };
         if let Some((reporter, arrivals)) = job.reporter.as_ref().zip(arrivals).filter(|_| name == "0") {
             reporter.attach(arrivals);
         }
         let options = options.clone();
-        let inner = Inner { handle, name, rank, size, asked, backend, why_backend: why, members, job, options, debug };
+        let inner = Inner { handle, name, rank, size, asked, backends, why_backend: why, members, job, options, debug };
         Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
     }
 
@@ -247,9 +256,15 @@ impl ProcessGroup {
         &self.inner.name
     }
 
-    /// The library that carries its messages: never [`Backend::Auto`], but what that chose.
+    /// The library that carries its messages: never [`Backend::Auto`], but what that chose. If there are two, that of calls without a
+    /// tensor, [`BackendConfig::default_backend`].
     pub fn backend(&self) -> Backend {
-        self.inner.backend
+        self.inner.backends.default_backend()
+    }
+
+    /// The backends of all devices.
+    pub fn backends(&self) -> BackendConfig {
+        self.inner.backends
     }
 
     /// Why [`Backend::Auto`] chose this group's backend. `None` if the program named it.
@@ -257,9 +272,9 @@ impl ProcessGroup {
         self.inner.why_backend.as_deref()
     }
 
-    /// The device of the tensors in its operations.
+    /// The device of the tensors in its operations: the GPU if it takes tensors of both.
     pub fn device(&self) -> Device {
-        self.inner.backend.device()
+        self.backend().device()
     }
 
     /// Timeout of every operation that does not have its own.
@@ -273,7 +288,8 @@ impl ProcessGroup {
     }
 
     /// What this rank has passed to the group's operations so far, whoever called them: the training loop, a
-    /// [`Reducer`](crate::Reducer) or a layer. `None` on NCCL, whose calls nothing counts.
+    /// [`Reducer`](crate::Reducer) or a layer. `None` with NCCL, whose calls nothing counts; with two other backends, only what went
+    /// through [`backend`](Self::backend).
     pub fn traffic(&self) -> Option<Traffic> {
         let mut traffic = Traffic::default();
         // SAFETY: the group is alive, and both numbers are written before the call returns.
@@ -288,7 +304,7 @@ impl ProcessGroup {
         unsafe { Arrivals::of(self.as_ptr(), self.size()) }?.waited()
     }
 
-    /// The time since the last operation was called; `None` on NCCL.
+    /// The time since the last operation was called; `None` with NCCL.
     pub(crate) fn since_last_call(&self) -> Option<Duration> {
         // SAFETY: the group is alive as long as self.
         let nanoseconds = unsafe { ffi::lc_group_since_last_call(self.as_ptr()) };
@@ -327,6 +343,10 @@ impl Drop for Inner {
 impl Inner {
     pub(crate) fn rank(&self) -> Rank {
         self.rank
+    }
+
+    pub(crate) fn backends(&self) -> BackendConfig {
+        self.backends
     }
 
     pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Entry> {
@@ -370,8 +390,8 @@ impl Inner {
 
 /// The prefix of this crate's own keys: below the backend's prefix, so that two default groups on one store, one for
 /// Gloo and one for NCCL, do not confuse their keys.
-fn own_keys(store: &Store, backend: Backend) -> Result<Store> {
-    store.prefix(backend.store_prefix())
+fn own_keys(store: &Store, backends: BackendConfig) -> Result<Store> {
+    store.prefix(backends.store_prefix())
 }
 
 fn present_key(rank: Rank) -> String {
@@ -530,8 +550,9 @@ mod tests {
     #[test]
     fn leaving_the_default_group_of_one_backend_does_not_affect_another_backend() {
         let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
-        let reporter =
-            |backend, rank| Reporter::start(&own_keys(&store, backend).unwrap(), Rank::new(rank), world).unwrap();
+        let reporter = |backend: Backend, rank| {
+            Reporter::start(&own_keys(&store, backend.into()).unwrap(), Rank::new(rank), world).unwrap()
+        };
         let (gloo, nccl) = (reporter(Backend::Gloo, 1), Backend::Nccl { device: 0 });
         gloo.leave_group("0");
         let [ours, _theirs] = [reporter(nccl, 0), reporter(nccl, 1)];

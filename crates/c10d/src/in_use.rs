@@ -75,12 +75,9 @@ fn forget_what_is_over() {
 /// Waits for the dropped operations of a group that is about to be freed, except on NCCL. Their memory stays in the table until they
 /// end.
 pub(crate) fn end_abandoned(group: &Lifetime) {
-    if group.is_nccl() {
-        return;
-    }
     let next = || {
         let of_group = |entry: &mut Entry| {
-            let operation = entry.abandoned.take_if(|operation| operation.is_of(group))?;
+            let operation = entry.abandoned.take_if(|operation| operation.keeps(group))?;
             Some((InUse(entry.number), operation))
         };
         table().entries.iter_mut().find_map(of_group)

@@ -12,6 +12,7 @@
 //! | `store` | [`Store`]: TCP, file, hash, prefix |
 //! | `group` | [`ProcessGroup`]: joining, names, subgroups |
 //! | `backend` | [`Backend`]: Gloo, shared memory or NCCL |
+//! | `backend_config` | [`BackendConfig`]: which of them for the tensors of which device |
 //! | `cuda`, `nccl` | loading libtorch's CUDA libraries and the shim's NCCL part on demand |
 //! | `collectives`, `p2p` | a group's operations |
 //! | `tensors`, `sizes`, `in_use` | checks before an operation gets a tensor |
@@ -34,6 +35,7 @@
 mod amp;
 mod autograd;
 mod backend;
+mod backend_config;
 mod callback;
 mod coalesced;
 mod collectives;
@@ -65,6 +67,7 @@ mod work;
 pub use amp::{autocast, unscale};
 pub use autograd::{Exchange, backward_over, checkpoint, exchange};
 pub use backend::Backend;
+pub use backend_config::BackendConfig;
 pub use coalesced::P2pOp;
 pub use collectives::{ReduceOp, Splits};
 pub use desync_report::DesyncReport;

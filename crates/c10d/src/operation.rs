@@ -53,19 +53,21 @@ impl Handle {
 pub(crate) struct Abandoned {
     handle: Option<Handle>,
     group: Lifetime,
+    backend: Backend,
 }
 
 impl Abandoned {
-    pub(crate) fn new(handle: Handle, group: Lifetime) -> Self {
-        Abandoned { handle: Some(handle), group }
+    pub(crate) fn new(handle: Handle, group: Lifetime, backend: Backend) -> Self {
+        Abandoned { handle: Some(handle), group, backend }
     }
 
     pub(crate) fn is_over(&self) -> bool {
         self.handle.as_ref().is_none_or(Handle::is_completed)
     }
 
-    pub(crate) fn is_of(&self, group: &Lifetime) -> bool {
-        self.group == *group
+    /// Returns true if the group cannot be freed before it: on NCCL it can.
+    pub(crate) fn keeps(&self, group: &Lifetime) -> bool {
+        self.group == *group && !self.backend.is_nccl()
     }
 
     /// Waits for the operation, up to its own timeout.
@@ -78,7 +80,7 @@ impl Abandoned {
         if let Some(handle) = self.handle.take()
             && let Err(exception) = handle.wait(timeout)
         {
-            self.group.end_after(&Error::new(String::new(), exception));
+            self.group.end_after(self.backend, &Error::new(String::new(), exception));
             std::mem::forget(handle);
         }
     }
@@ -98,24 +100,18 @@ impl Drop for Abandoned {
 #[derive(Clone, Debug)]
 pub(crate) struct Lifetime {
     endless: Arc<AtomicBool>,
-    backend: Backend,
 }
 
 impl Lifetime {
-    pub(crate) fn new(backend: Backend) -> Self {
-        Lifetime { endless: Arc::default(), backend }
+    pub(crate) fn new() -> Self {
+        Lifetime { endless: Arc::default() }
     }
 
     /// An operation of the group has failed with this error.
-    pub(crate) fn end_after(&self, error: &Error) {
-        if self.backend == Backend::Gloo && error.kind() == ErrorKind::Timeout {
+    pub(crate) fn end_after(&self, backend: Backend, error: &Error) {
+        if backend == Backend::Gloo && error.kind() == ErrorKind::Timeout {
             self.endless.store(true, Ordering::Relaxed);
         }
-    }
-
-    /// Returns true for a group on NCCL.
-    pub(crate) fn is_nccl(&self) -> bool {
-        self.backend.is_nccl()
     }
 
     /// Returns true if the group must not be freed, as far as its operations have ended.

@@ -94,7 +94,8 @@ impl ProcessGroup {
         let mut guard = Guard::new(name, self, Traffic::Message);
         if way == Way::To { guard.reads("the tensor", tensor) } else { guard.writes("the tensor", tensor) }?;
         let operation = format!("{name} {} tag {tag}", describe(tensor));
+        let backend = guard.backend();
         let memory = guard.claim(&operation)?;
-        Ok((Call::message(self.inner(), operation, way, peer), memory))
+        Ok((Call::message(self.inner(), operation, way, peer).on(backend), memory))
     }
 }

@@ -5,7 +5,7 @@
 //! each operation has its own rules, and the arguments of other ranks, which the ranks compare themselves
 //! ([`GroupOptions::compare_calls`](crate::GroupOptions)).
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::ffi;
@@ -126,31 +126,39 @@ impl<'a> Guard<'a> {
     }
 
     fn wrong_device(&self, facts: &ffi::TensorFacts) -> Option<String> {
-        let taken = match self.group.backend() {
-            Backend::Gloo => {
-                facts.device_type == CPU || (facts.device_type == CUDA && self.traffic != Traffic::Message)
-            }
-            Backend::SharedMemory | Backend::Auto => facts.device_type == CPU,
-            Backend::Nccl { device } => facts.device_type == CUDA && usize::try_from(facts.device_index) == Ok(device),
+        let (here, backends) = (device(facts), self.group.backends());
+        let Some(backend) = of_tch(facts).and_then(|device| backends.of(device)) else {
+            let kind = here.split(':').next().unwrap_or_default();
+            return Some(format!(
+                "is on device {here}, and the group ({backends}) has no backend type associated with device type {kind}: move it \
+                 to {:?} with `.to_device()`, or make a group for both, such as cpu:gloo,cuda:nccl",
+                self.group.device()
+            ));
+        };
+        let taken = match backend {
+            Backend::Gloo => facts.device_type == CPU || self.traffic != Traffic::Message,
+            Backend::SharedMemory | Backend::Auto => true,
+            Backend::Nccl { device } => usize::try_from(facts.device_index) == Ok(device),
         };
         if !taken {
-            let (here, there) = (device(facts), self.group.device());
+            let there = self.group.device();
             return Some(format!(
                 "is on device {here}, the group's tensors on {there:?}: move it there with `.to_device()`"
             ));
         }
         let first = self.first.as_ref().unwrap_or(facts);
         let same = (first.device_type, first.device_index) == (facts.device_type, facts.device_index);
-        (!same).then(|| format!("is on device {}, another tensor of the call on {}", device(facts), device(first)))
+        (!same).then(|| format!("is on device {here}, another tensor of the call on {}", device(first)))
     }
 
     fn wrong_kind(&self, facts: &ffi::TensorFacts) -> Option<String> {
+        let backend = of_tch(facts).and_then(|device| self.group.backends().of(device)).unwrap_or(self.group.backend());
         let taken = match self.traffic {
             Traffic::Message => KINDS.iter().any(|&(number, _)| number == facts.kind),
             Traffic::Collective => COLLECTIVE.contains(&facts.kind),
-            Traffic::Reduction => COLLECTIVE.contains(&facts.kind) && (facts.kind != BOOL || self.reduces_bool()),
+            Traffic::Reduction => COLLECTIVE.contains(&facts.kind) && (facts.kind != BOOL || backend.is_nccl()),
         };
-        let name = self.group.backend().name();
+        let name = backend.name();
         if !taken {
             return Some(format!(
                 "is of dtype {}, which {name} does not take here: convert it with `.to_kind()`",
@@ -167,8 +175,10 @@ impl<'a> Guard<'a> {
         })
     }
 
-    fn reduces_bool(&self) -> bool {
-        self.group.backend().is_nccl()
+    /// The backend that gets the call.
+    pub(crate) fn backend(&self) -> Backend {
+        let of_first = self.first.as_ref().and_then(of_tch).and_then(|device| self.group.backends().of(device));
+        of_first.unwrap_or(self.group.backend())
     }
 
     pub(crate) fn refuse<T>(&self, detail: String) -> Result<T> {
@@ -224,6 +234,15 @@ fn kind(number: i32) -> String {
     known.map_or_else(|| format!("number {number} of c10::ScalarType"), |(_, name)| (*name).into())
 }
 
+/// The device, if groups have backends for devices of its type.
+fn of_tch(facts: &ffi::TensorFacts) -> Option<Device> {
+    match facts.device_type {
+        CPU => Some(Device::Cpu),
+        CUDA => usize::try_from(facts.device_index).ok().map(Device::Cuda),
+        _ => None,
+    }
+}
+
 fn device(facts: &ffi::TensorFacts) -> String {
     match facts.device_type {
         CPU => "cpu".into(),
@@ -235,7 +254,7 @@ fn device(facts: &ffi::TensorFacts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::{Device, Kind};
+    use tch::Kind;
 
     #[test]
     fn describes_tensors_of_any_kind_without_a_panic() {

@@ -12,12 +12,13 @@ use crate::group::Inner;
 use crate::in_use::InUse;
 use crate::operation::{Abandoned, Handle, Lifetime};
 use crate::reporter::{Entry, Kind};
-use crate::{Rank, pace};
+use crate::{Backend, Rank, pace};
 
 /// A group's operation from start to end: the facts for an error message, and the entry in the rank's report.
 #[derive(Debug)]
 pub(crate) struct Call {
     group: Arc<Inner>,
+    backend: Backend,
     operation: String,
     peer: Option<Rank>,
     begun: Instant,
@@ -29,7 +30,7 @@ impl Call {
     /// A call that all ranks of the group make.
     pub(crate) fn collective(group: &Arc<Inner>, operation: String) -> Self {
         let entry = group.enter(&operation, Kind::Collective);
-        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), entry, kind: Kind::Collective }
+        Self::new(group, operation, Kind::Collective, entry, None)
     }
 
     /// A message to or from `peer`, or from any rank. The report names the peer, so that a cycle of ranks that wait for
@@ -37,19 +38,23 @@ impl Call {
     pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
         let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
         let entry = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message);
-        Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), entry, kind: Kind::Message }
+        Self::new(group, operation, Kind::Message, entry, peer)
     }
 
     /// A call that does not involve other ranks.
     pub(crate) fn local(group: &Arc<Inner>, operation: String) -> Self {
-        Call {
-            group: Arc::clone(group),
-            operation,
-            peer: None,
-            begun: Instant::now(),
-            entry: None,
-            kind: Kind::Collective,
-        }
+        Self::new(group, operation, Kind::Collective, None, None)
+    }
+
+    fn new(group: &Arc<Inner>, operation: String, kind: Kind, entry: Option<Entry>, peer: Option<Rank>) -> Self {
+        let (group, backend) = (Arc::clone(group), group.backends().default_backend());
+        Call { group, backend, operation, peer, begun: Instant::now(), entry, kind }
+    }
+
+    /// Notes the backend that gets the call, where it is not the group's default.
+    pub(crate) fn on(mut self, backend: Backend) -> Self {
+        self.backend = backend;
+        self
     }
 
     /// Ends the call, with or without an error.
@@ -65,7 +70,7 @@ impl Call {
             .at_rank(self.group.rank())
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
             .after(self.begun.elapsed());
-        self.group.lifetime().end_after(&error);
+        self.group.lifetime().end_after(self.backend, &error);
         match self.entry.take() {
             Some(entry) => self.group.explain(error, entry, self.peer),
             None => error,
@@ -113,6 +118,7 @@ struct Running {
     memory: Option<InUse>,
     kind: Kind,
     group: Lifetime,
+    backend: Backend,
 }
 
 impl Running {
@@ -127,7 +133,7 @@ impl Drop for Running {
         if let Some((handle, memory)) = self.take()
             && self.kind == Kind::Collective
         {
-            memory.until_over(Abandoned::new(handle, self.group.clone()));
+            memory.until_over(Abandoned::new(handle, self.group.clone(), self.backend));
         }
     }
 }
@@ -141,9 +147,9 @@ impl Pending {
     ) -> Result<Self> {
         match ffi::made(launch) {
             Ok(handle) => {
-                let (handle, memory, kind) = (Some(Handle(handle)), Some(memory), call.kind);
-                let group = call.group.lifetime().clone();
-                Ok(Pending { running: Running { handle, memory, kind, group }, call })
+                let (handle, memory) = (Some(Handle(handle)), Some(memory));
+                let (kind, group, backend) = (call.kind, call.group.lifetime().clone(), call.backend);
+                Ok(Pending { running: Running { handle, memory, kind, group, backend }, call })
             }
             Err(exception) => call.end(Err(exception)),
         }
@@ -175,7 +181,7 @@ impl Pending {
         match result.is_err() {
             // The wait expired before the operation ended, so the operation continues.
             true if running.kind == Kind::Collective && !handle.is_completed() => {
-                memory.until_over(Abandoned::new(handle, running.group.clone()))
+                memory.until_over(Abandoned::new(handle, running.group.clone(), running.backend))
             }
             true => std::mem::forget(handle),
             false => drop(memory),

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use c10d::{
-    Backend, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize,
-    cuda,
+    Backend, BackendConfig, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions,
+    Store, WorldSize, cuda,
 };
 use common::{mapped, rank, ranks};
 use tch::{Cuda, Device, Kind, Tensor};
@@ -104,12 +104,37 @@ fn one_rank_on_a_gpu(group: &ProcessGroup) {
         group.barrier().unwrap();
         assert_eq!(Vec::<f32>::try_from(&t.to_device(Device::Cpu)).unwrap(), [3.0; 4]);
     }
+    both_kinds_of_memory(gpu);
     let params = [("p".to_owned(), Tensor::ones([4], (Kind::Float, gpu)).set_requires_grad(true))];
     let reducer = Reducer::new(Rc::new(subgroup), &params, &ReducerOptions::default()).unwrap();
     reducer.prepare_for_forward().unwrap();
     reducer.prepare_for_backward(&[]).unwrap();
     reducer.backward(&(&params[0].1 * 2.0).sum(Kind::Float)).unwrap();
     assert_eq!(params[0].1.grad().double_value(&[3]), 2.0);
+}
+
+/// One name for NCCL and a backend of host memory, and each tensor goes to its own.
+fn both_kinds_of_memory(gpu: Device) {
+    for host in ["gloo", "shm", "auto"] {
+        let backends = BackendConfig::parse(&format!("cpu:{host},cuda:nccl"), gpu).unwrap();
+        let store = Store::hash().unwrap();
+        let group = ProcessGroup::new(backends, &store, rank(0), WorldSize::ONE, &common::options()).unwrap();
+        assert_eq!((group.backend(), group.device()), (Backend::Nccl { device: 0 }, gpu));
+        for device in [Device::Cpu, gpu] {
+            let mut t = Tensor::full([4], 3.0, (Kind::Float, device));
+            group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
+            assert_eq!(Vec::<f32>::try_from(&t.to_device(Device::Cpu)).unwrap(), [3.0; 4]);
+            drop(group.all_reduce_async(t, ReduceOp::Sum).unwrap());
+        }
+        let mut whole = Tensor::ones([1], (Kind::Int64, Device::Cpu));
+        group.all_reduce(&mut whole, ReduceOp::BitAnd).unwrap();
+        group.barrier().unwrap();
+        group.monitored_barrier(common::DEADLINE, false).unwrap();
+    }
+    let error = join_nccl(&common::options())
+        .unwrap()
+        .all_reduce(&mut Tensor::ones([1], (Kind::Float, Device::Cpu)), ReduceOp::Sum);
+    assert!(error.unwrap_err().detail().contains("no backend type associated with device type cpu"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use c10d::{Backend, DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, Store, TcpStoreOptions};
+use c10d::{Backend, BackendConfig, DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, Store, TcpStoreOptions};
 use lockstep_contract::{BACKEND, BACKENDS};
 use lockstep_process::AGENT;
 use tch::Device;
@@ -26,10 +26,10 @@ pub enum JoinError {
 /// Joins the default group as the environment says, like `init_process_group(init_method="env://")`: connects to the store at
 /// `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
 ///
-/// The group is for tensors on `device`: over NCCL for a GPU if this program was built for it ([`Backend::HAS_NCCL`]), otherwise over
-/// Gloo, which copies a GPU's tensors through host memory. For tensors in host memory the ranks choose ([`Backend::Auto`]): shared
-/// memory if all of them are on one host, Gloo if not; `LOCKSTEP_BACKEND` may name one, `shm` or `gloo`. An event says which
-/// one it is, and why.
+/// For tensors in host memory the ranks choose a backend ([`Backend::Auto`]): shared memory if all of them are on one host, Gloo if not;
+/// `LOCKSTEP_BACKEND` may name one, `shm` or `gloo`. If `device` is a GPU, the group has NCCL for tensors there under the same name,
+/// like `cpu:gloo,cuda:nccl` in Python. A program that was built without NCCL ([`Backend::HAS_NCCL`]) has Gloo for both, which copies a
+/// GPU's tensors through host memory. An event says which ones these are, and why.
 ///
 /// Without a launcher, rank 0 prints to stderr what was taken from MPI's launcher or Slurm ([`LaunchEnv::source`]).
 ///
@@ -39,15 +39,15 @@ pub enum JoinError {
 /// [`JoinError::NobodyListens`] when no store answered before the deadline; stderr shows the wait meanwhile. `Timeout` and
 /// `PeerGone` name the store's address or the missing ranks.
 pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup, JoinError> {
-    init_process_group_on(backend_for(device)?, env, options)
+    init_process_group_on(backends_for(device)?, env, options)
 }
 
-/// As [`init_process_group`], on this backend.
+/// As [`init_process_group`], on this backend, or one for each device ([`BackendConfig::parse`]).
 ///
 /// # Errors
 /// As there, and those of [`ProcessGroup::new`].
 pub fn init_process_group_on(
-    backend: Backend,
+    backends: impl Into<BackendConfig>,
     env: &LaunchEnv,
     options: &GroupOptions,
 ) -> Result<ProcessGroup, JoinError> {
@@ -61,8 +61,8 @@ pub fn init_process_group_on(
         Some(prefix) => store.prefix(&prefix)?,
         None => store,
     };
-    let group = ProcessGroup::new(backend, &store, env.rank, env.world_size, options)?;
-    let (backend, reason) = (group.backend().name().to_owned(), group.why_backend().map(str::to_owned));
+    let group = ProcessGroup::new(backends, &store, env.rank, env.world_size, options)?;
+    let (backend, reason) = (group.backends().to_string(), group.why_backend().map(str::to_owned));
     let joined = Event::Group { world_size: env.world_size.get(), backend, reason };
     EventSink::from_env(env.rank.get(), env.restart_count).emit(&joined);
     Ok(group)
@@ -79,11 +79,16 @@ fn attempt_prefix(env: &LaunchEnv) -> Option<String> {
     (env.agent_store && env.restart_count > 0 && one_agent).then(|| format!("attempt_{}", env.restart_count))
 }
 
-pub(crate) fn backend_for(device: Device) -> Result<Backend> {
+pub(crate) fn backends_for(device: Device) -> Result<BackendConfig> {
+    next_to(named(&std::env::var(BACKEND).unwrap_or_default())?, device)
+}
+
+/// `host` is the backend of host memory.
+fn next_to(host: Backend, device: Device) -> Result<BackendConfig> {
     match device {
-        Device::Cuda(device) if Backend::HAS_NCCL => Ok(Backend::Nccl { device }),
-        Device::Cpu => named(&std::env::var(BACKEND).unwrap_or_default()),
-        _ => Ok(Backend::Gloo),
+        Device::Cuda(device) if Backend::HAS_NCCL => BackendConfig::pair(host, Backend::Nccl { device }),
+        Device::Cpu => Ok(host.into()),
+        _ => Ok(Backend::Gloo.into()),
     }
 }
 
@@ -126,6 +131,12 @@ mod tests {
         assert_eq!(named("").unwrap().name(), "auto");
         assert_eq!(BACKENDS.map(|name| named(name).unwrap().name()), BACKENDS);
         assert!(named("nccl").unwrap_err().to_string().contains("\"nccl\" is none of auto, gloo, shm"));
+    }
+
+    #[test]
+    fn a_gpu_has_nccl_next_to_the_backend_of_host_memory_where_the_program_has_it() {
+        let backends = next_to(Backend::Auto, Device::Cuda(1)).unwrap().to_string();
+        assert_eq!(backends, if Backend::HAS_NCCL { "cpu:auto,cuda:nccl" } else { "gloo" });
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use c10d::{DEFAULT_STORE_TIMEOUT, Error, GroupOptions, ProcessGroup, Rank, Result, Store, TcpStoreOptions, WorldSize};
 use tch::Device;
 
-use crate::group::backend_for;
+use crate::group::backends_for;
 
 /// Joins the default group of `size` ranks at an address that all of them know, without a launcher, like
 /// `init_process_group(init_method=…, rank=…, world_size=…)`.
@@ -32,7 +32,7 @@ pub fn init_process_group_at(
     device: Device,
     options: &GroupOptions,
 ) -> Result<ProcessGroup> {
-    let backend = backend_for(device)?;
+    let backends = backends_for(device)?;
     let store = match parse(address)? {
         Address::Tcp { host, port } => {
             let timeout = options.timeout.min(DEFAULT_STORE_TIMEOUT);
@@ -42,7 +42,7 @@ pub fn init_process_group_at(
         }
         Address::File(path) => Store::file(path, size.get())?,
     };
-    ProcessGroup::new(backend, &store, rank, size, options)
+    ProcessGroup::new(backends, &store, rank, size, options)
 }
 
 #[derive(Debug, PartialEq)]

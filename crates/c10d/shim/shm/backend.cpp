@@ -488,7 +488,7 @@ Status lc_backend_shared_memory(const MemberConfig* config, bool or_gloo, bool c
     if (!met.members) return;
     install_bucket_allocator();
     auto memory = c10::make_intrusive<SharedMemory>(std::move(met.members), met.all_compare && config->size > 1, timeout);
-    *out = new BackendHandle{memory, c10d::ProcessGroup::BackendType::CUSTOM, {c10::DeviceType::CPU}, {}, {}, {}};
+    *out = new BackendHandle{memory, c10d::ProcessGroup::BackendType::CUSTOM, {}, {}, {}};
   });
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{ProcessGroup, list};
 use crate::error::{Error, Result};
 use crate::options::GroupOptions;
-use crate::{Backend, Rank};
+use crate::{BackendConfig, Rank};
 
 impl ProcessGroup {
     /// Creates a group of some of the job's ranks on this group's backend. The ranks are sorted first, as in Python's
@@ -15,10 +15,10 @@ impl ProcessGroup {
         self.new_group_on(self.inner.asked, ranks, options)
     }
 
-    /// As [`new_group`](Self::new_group), on a backend of its own: for example Gloo for tensors in host memory beside NCCL.
+    /// As [`new_group`](Self::new_group), on a backend of its own, or two.
     pub fn new_group_on(
         &self,
-        backend: Backend,
+        backends: impl Into<BackendConfig>,
         ranks: &[Rank],
         options: &GroupOptions,
     ) -> Result<Option<ProcessGroup>> {
@@ -45,8 +45,9 @@ impl ProcessGroup {
             compare_calls: options.compare_calls.or(compare_calls),
             ..options.clone()
         };
-        backend.prepare().map_err(|error| error.at_rank(job.rank))?;
-        Self::make(backend, name, members, Rank::new(position), job, &options).map(Some)
+        let backends = backends.into();
+        backends.prepare().map_err(|error| error.at_rank(job.rank))?;
+        Self::make(backends, name, members, Rank::new(position), job, &options).map(Some)
     }
 
     /// Divides the group's ranks among new groups, and returns this rank's; PyTorch's `split_group`. `parts` has each group's ranks of

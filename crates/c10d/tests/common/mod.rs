@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use c10d::{Backend, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
+use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
 
 /// Longer than any test takes on a busy machine; a hang ends here.
 pub const DEADLINE: Duration = Duration::from_secs(600);
@@ -24,19 +24,19 @@ pub fn ranks_with<T: Send>(n: usize, options: &GroupOptions, body: impl Fn(Proce
 }
 
 pub fn ranks_on<T: Send>(
-    backend: Backend,
+    backends: impl Into<BackendConfig>,
     n: usize,
     options: &GroupOptions,
     body: impl Fn(ProcessGroup) -> T + Send + Sync,
 ) -> Vec<T> {
-    let store = Arc::new(Store::hash().unwrap());
+    let (store, backends) = (Arc::new(Store::hash().unwrap()), backends.into());
     let world = WorldSize::new(n).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = world
             .ranks()
             .map(|rank| {
                 let (store, body) = (Arc::clone(&store), &body);
-                scope.spawn(move || body(ProcessGroup::new(backend, &store, rank, world, options).unwrap()))
+                scope.spawn(move || body(ProcessGroup::new(backends, &store, rank, world, options).unwrap()))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()

@@ -10,6 +10,7 @@ mod checkpoint;
 #[path = "../common/mod.rs"]
 mod common;
 mod fused;
+mod mixed;
 mod procs_python;
 mod store;
 
