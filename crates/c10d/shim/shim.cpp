@@ -9,6 +9,7 @@
 #include "group.cpp"
 #include "guarded.cpp"
 #include "hooks.cpp"
+#include "kernels.cpp"
 #include "optim.cpp"
 #include "process.cpp"
 #include "reducer.cpp"

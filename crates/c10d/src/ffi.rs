@@ -279,6 +279,14 @@ unsafe extern "C" {
 
     pub(crate) fn lc_cuda_is_hooked() -> bool;
 
+    pub(crate) fn lc_use_deterministic_algorithms(on: bool) -> Status;
+    pub(crate) fn lc_is_channels_last(tensor: TensorPtr) -> bool;
+    pub(crate) fn lc_channels_last(tensor: TensorPtr, out: *mut *mut C_tensor) -> Status;
+    pub(crate) fn lc_to_channels_last(tensor: *mut C_tensor) -> Status;
+    pub(crate) fn lc_pin_memory(tensor: TensorPtr, out: *mut *mut C_tensor) -> Status;
+    pub(crate) fn lc_peak_memory(device: i32, bytes: *mut i64) -> Status;
+    pub(crate) fn lc_reset_peak_memory(device: i32) -> Status;
+
     pub(crate) fn lc_tensor_facts(tensor: TensorPtr, out: *mut TensorFacts) -> Status;
 
     pub(crate) fn lc_backend_gloo(
