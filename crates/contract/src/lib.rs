@@ -22,6 +22,11 @@ pub mod fault;
 pub mod scheduler;
 pub mod wish;
 
+/// 1: ranks use deterministic kernels only, so that a run can be compared bit by bit on a GPU, too. An empty value or 0: any.
+pub const DETERMINISTIC: &str = "LOCKSTEP_DETERMINISTIC";
+/// What cuBLAS needs for that, and the value that takes the most memory (24 MiB).
+pub const CUBLAS_WORKSPACE: (&str, &str) = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+
 /// Names what carries the collectives of tensors in host memory: one of [`BACKENDS`]. An empty value counts as none.
 pub const BACKEND: &str = "LOCKSTEP_BACKEND";
 /// Shared memory if possible and Gloo otherwise; Gloo; shared memory.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
 
 use crate::exit::UsageError;
-use crate::{LocalRank, WorldSize};
+use crate::{LocalRank, WorldSize, deterministic};
 
 /// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -25,20 +25,23 @@ pub enum DeviceChoice {
 
 impl DeviceChoice {
     /// The device of one rank of a node: every local rank has its own GPU. CUDA's libraries are loaded only if a GPU is
-    /// requested, or present with `auto`.
+    /// requested, or present with `auto`. With `LOCKSTEP_DETERMINISTIC=1`, kernels are deterministic from now on.
     ///
     /// # Errors
-    /// With `cuda`: there is no usable GPU, or there are fewer GPUs than local ranks.
+    /// With `cuda`: there is no usable GPU, or there are fewer GPUs than local ranks. On a GPU, deterministic kernels also need
+    /// `CUBLAS_WORKSPACE_CONFIG`.
     pub fn pick(self, local_rank: LocalRank, local_world: WorldSize) -> anyhow::Result<Device> {
-        match self {
-            DeviceChoice::Cpu => Ok(Device::Cpu),
-            DeviceChoice::Auto if !driver_is_loaded() => Ok(Device::Cpu),
+        let device = match self {
+            DeviceChoice::Cpu => Device::Cpu,
+            DeviceChoice::Auto if !driver_is_loaded() => Device::Cpu,
             // A machine with a GPU may still have the CPU build of libtorch.
-            DeviceChoice::Auto => Ok(cuda(local_rank, local_world).unwrap_or(Device::Cpu)),
+            DeviceChoice::Auto => cuda(local_rank, local_world).unwrap_or(Device::Cpu),
             DeviceChoice::Cuda => {
-                cuda(local_rank, local_world).context("cannot train on a GPU (--device cpu trains without)")
+                cuda(local_rank, local_world).context("cannot train on a GPU (--device cpu trains without)")?
             }
-        }
+        };
+        deterministic::from_env(device)?;
+        Ok(device)
     }
 
     /// Refuses `--device cuda` when the group carries tensors of another device. Otherwise a program that measures or shows

@@ -9,6 +9,7 @@ pub mod compress;
 mod confusion;
 pub mod data;
 mod ddp;
+mod deterministic;
 pub mod device;
 pub mod env;
 pub mod exit;

@@ -93,7 +93,12 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_BACKEND"],
         by: "labs",
-        meaning: "what carries a group's CPU tensors: `shm`, memory that ranks on one host share; `gloo`, sockets; `auto` (if unset), memory where it is possible and Gloo where it is not. `lockstep run --backend` sets it",
+        meaning: "what carries a group's CPU tensors, next to NCCL for those on a GPU: `shm`, memory that ranks on one host share; `gloo`, sockets; `auto` (if unset), memory where it is possible and Gloo where it is not. `lockstep run --backend` sets it",
+    },
+    Variables {
+        names: &["LOCKSTEP_DETERMINISTIC"],
+        by: "labs",
+        meaning: "1: deterministic kernels only, so that runs on a GPU can be compared bit by bit; there `CUBLAS_WORKSPACE_CONFIG=:4096:8` is needed as well. `verify` and `inject` set both",
     },
     Variables {
         names: &["LOCKSTEP_COMPARE_CALLS"],

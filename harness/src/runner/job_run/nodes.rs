@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_contract::BACKEND;
+use lockstep_contract::{BACKEND, CUBLAS_WORKSPACE, DETERMINISTIC};
 use lockstep_process::{Deaths, Listener, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
 
@@ -122,6 +122,12 @@ impl<'a> Nodes<'a> {
         if std::env::var_os(THREADS).is_none() {
             // Another number of threads sums in another order; launchers choose it by the number of workers of a node.
             command.env(THREADS, "1");
+        }
+        // Runs are compared bit by bit, on GPUs too.
+        for (name, value) in [(DETERMINISTIC, "1"), CUBLAS_WORKSPACE] {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
         }
         if spec.over_sockets() {
             command.env(BACKEND, "gloo");
