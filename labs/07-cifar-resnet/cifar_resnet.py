@@ -119,10 +119,11 @@ def train(args):
     train_set = Cifar(sorted(args.data.glob("data_batch_*.bin")), args.seed)
     test_set = Cifar([args.data / "test_batch.bin"])
 
-    model = DistributedDataParallel(resnet18(args.seed).to(device))
+    memory_format = torch.channels_last if args.channels_last else torch.contiguous_format
+    model = DistributedDataParallel(resnet18(args.seed).to(device, memory_format=memory_format))
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-5)
     sampler = DistributedSampler(train_set, seed=args.seed)
-    loader = DataLoader(train_set, batch_size=args.batch_size, sampler=sampler)
+    loader = DataLoader(train_set, batch_size=args.batch_size, sampler=sampler, pin_memory=on_gpu)
 
     for epoch in range(args.epochs + 1):
         sums = evaluate(model, test_set, device)
@@ -136,7 +137,8 @@ def train(args):
         sums = torch.zeros(3, dtype=torch.float64, device=device)
         for pictures, labels in loader:
             optimizer.zero_grad()
-            logits, labels = model(pictures.to(device)), labels.to(device)
+            pictures = pictures.to(device, non_blocking=True, memory_format=memory_format)
+            logits, labels = model(pictures), labels.to(device, non_blocking=True)
             loss = F.cross_entropy(logits, labels)
             loss.backward()
             optimizer.step()
@@ -159,5 +161,6 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, default=0.005)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, required=True, help="a folder with CIFAR-10's binary files")
+    parser.add_argument("--channels-last", action="store_true", help="keep the channels last in memory")
     parser.add_argument("--model", default="resnet_distributed.pt")
     train(parser.parse_args())

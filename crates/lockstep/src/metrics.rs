@@ -120,7 +120,8 @@ fn over_my_share<M: ModuleT>(
 ) -> anyhow::Result<()> {
     model.sync_buffers()?;
     let share = EvalSampler::new(test_set.len(), model.group().rank(), model.group().size())?;
-    for batch in DataLoader::new(test_set, share, options.batch_size)?.workers(options.workers).epoch(0) {
+    let loader = DataLoader::new(test_set, share, options.batch_size)?.workers(options.workers).pin_memory(device);
+    for batch in loader.epoch(0) {
         let batch = batch?.to(device);
         if batch.is_empty() {
             continue; // none of it could be read, and that is allowed

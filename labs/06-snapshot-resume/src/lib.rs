@@ -44,7 +44,7 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
     let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
     let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(1);
+    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(1).pin_memory(device);
     let report = Reporter::new(env, device)?;
 
     // ANCHOR: resume

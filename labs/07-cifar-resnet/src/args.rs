@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// Normalize over the batches of all ranks instead of each rank's own
     #[arg(long)]
     pub(crate) sync_batch_norm: bool,
+    /// Keep the channels of weights and pictures last in memory, as GPUs' convolutions in half precision work on them
+    #[arg(long)]
+    pub(crate) channels_last: bool,
     /// The type of the forward pass where half of float32 is enough (automatic mixed precision); float16 scales the loss
     #[arg(long, value_enum, default_value_t)]
     pub(crate) precision: Precision,

@@ -18,7 +18,7 @@ use lockstep::checkpoint::{self, ModelFile};
 use lockstep::data::Dataset;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::metrics::{EvalOptions, Evaluation, evaluate_with};
-use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
+use lockstep::models::{Depth, Norm, ResNet, ResNetOptions, channels_last};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::rng::seed_step;
 use lockstep::sampler::{DistributedSampler, Sampler};
@@ -60,6 +60,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let options = ResNetOptions { width: args.width, norm, ..ResNetOptions::new(classes as i64) };
     let net = ResNet::new(&vs.root(), Depth::Eighteen, &options);
     vs.set_device(device);
+    if args.channels_last {
+        channels_last(&vs)?;
+    }
     let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
     // ANCHOR_END: model
@@ -67,6 +70,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.random_seed));
     let batch_size = args.batch_size.get();
     let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(args.workers);
+    let loader = loader.channels_last(args.channels_last).pin_memory(device);
     let evaluation = EvalOptions { workers: args.workers, ..Default::default() };
 
     // ANCHOR: optimizer

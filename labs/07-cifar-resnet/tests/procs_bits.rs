@@ -56,6 +56,11 @@ fn kills_in_mixed_precision_change_no_bit() {
 }
 
 #[test]
+fn kills_with_channels_last_change_no_bit() {
+    survives(2, &[kill(1, 0, 1), kill(0, 1, 1)], &args(&["--channels-last"]));
+}
+
+#[test]
 fn a_torn_snapshot_costs_some_steps_and_no_bit() {
     survives(2, &[while_saving(1, 2, SavePhase::Named, &[Act::TearSnapshot, Act::Signal(9)])], &args(&[]));
 }

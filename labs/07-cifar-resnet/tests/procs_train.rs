@@ -106,6 +106,15 @@ fn mixed_precision_trains_to_nearly_the_same_weights() {
 }
 
 #[test]
+fn channels_last_trains_to_the_same_weights_up_to_rounding() {
+    let sizes = ["--samples", "128", "--batch-size", "32", "--width", "8", "--epochs", "1", "--lr", "0.0003"];
+    let rest = ["--snapshots", "snapshots", "--weights", "weights", "--device", "cpu", "--sync-batch-norm"];
+    let with = |more: &[&'static str]| after(2, &[&sizes[..], &rest, more].concat());
+    let apart = distance(&with(&[]), &with(&["--channels-last"]));
+    margin::below("distance of the weights after two steps with the channels last", apart, 1e-3);
+}
+
+#[test]
 fn the_linear_scaling_rule_doubles_the_rate_of_two_ranks() {
     let scaled = after(2, &quick(&["--epochs", "1", "--lr", "0.01", "--lr-for-batch", "4", "--warmup-epochs", "0"]));
     let doubled = after(2, &quick(&["--epochs", "1", "--lr", "0.02"]));

@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// Normalize over the batches of all ranks instead of each rank's own
     #[arg(long)]
     pub(crate) sync_batch_norm: bool,
+    /// Keep the channels of weights and pictures last in memory, as GPUs' convolutions in half precision work on them
+    #[arg(long)]
+    pub(crate) channels_last: bool,
     /// The folder of snapshots; training resumes from the newest good one
     #[arg(long, default_value = "snapshots")]
     pub(crate) snapshots: PathBuf,

@@ -17,7 +17,7 @@ use lockstep::data::Dataset;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::{EvalOptions, Evaluation, evaluate_classes, evaluate_with};
-use lockstep::models::{Depth, Head, Norm, ResNet, ResNetOptions, count_trainable, freeze_all_but};
+use lockstep::models::{Depth, Head, Norm, ResNet, ResNetOptions, channels_last, count_trainable, freeze_all_but};
 use lockstep::optim::schedule::{PlateauOptions, PlateauState, ReduceLrOnPlateau};
 use lockstep::optim::{Adam, AdamOptions, Optimizer, named_parameters};
 use lockstep::pretrained::{self, LoadOptions};
@@ -65,6 +65,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let options = ResNetOptions { classes: classes.len() as i64, width: args.width, head: Head::TwoLayers, norm };
     let net = ResNet::new(&vs.root(), Depth::ThirtyFour, &options);
     vs.set_device(device);
+    if args.channels_last {
+        channels_last(&vs)?;
+    }
     let parameters = count_trainable(&vs);
     if let Some(file) = args.pretrained.as_ref().filter(|_| env.rank.is_zero()) {
         // The head is new. The other ranks get all weights from this one when DDP is created.
@@ -90,6 +93,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let (samples, data, batch_size) = (train_set.len(), train_set.fingerprint()?, args.batch_size.get());
     let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed));
     let loader = DataLoader::new(train_set, Arc::clone(&sampler), batch_size)?.workers(args.workers);
+    let loader = loader.channels_last(args.channels_last).pin_memory(device);
     let validation = EvalOptions { criterion, batch_size, workers: args.workers };
 
     // ANCHOR: resume

@@ -24,10 +24,31 @@ impl Batch {
         self.len() == 0
     }
 
-    /// The same samples on `device`.
+    /// The same samples on `device`. A GPU copies from page-locked memory while the program goes on, and what is computed there
+    /// afterwards waits for the copy; from other memory the call waits.
     #[must_use]
     pub fn to(&self, device: Device) -> Batch {
-        Batch { inputs: self.inputs.to_device(device), targets: self.targets.to_device(device) }
+        let to = |tensor: &Tensor| match device {
+            Device::Cuda(_) => tensor.to_device_(device, tensor.kind(), true, false),
+            _ => tensor.to_device(device),
+        };
+        Batch { inputs: to(&self.inputs), targets: to(&self.targets) }
+    }
+
+    /// With the channels of the inputs, `[n, c, h, w]`, last in memory.
+    ///
+    /// # Errors
+    /// The inputs have another number of dimensions.
+    pub fn channels_last(self) -> c10d::Result<Batch> {
+        Ok(Batch { inputs: c10d::channels_last(&self.inputs)?, ..self })
+    }
+
+    /// In page-locked memory.
+    ///
+    /// # Errors
+    /// libtorch's: there is no GPU, or no more of such memory.
+    pub fn pinned(self) -> c10d::Result<Batch> {
+        Ok(Batch { inputs: c10d::pin_memory(&self.inputs)?, targets: c10d::pin_memory(&self.targets)? })
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tch::Device;
 use thiserror::Error;
 
-use super::plan::Plan;
+use super::plan::{Memory, Plan};
 use super::{Epoch, Position};
 use crate::data::Dataset;
 use crate::sampler::Sampler;
@@ -45,6 +46,7 @@ pub struct DataLoader {
     workers: usize,
     prefetch: usize,
     drop_last: bool,
+    memory: Memory,
 }
 
 /// Panics when the batch size is 0.
@@ -64,7 +66,15 @@ impl DataLoader {
             return Err(ZeroBatchSize);
         }
         let sampler = Box::new(sampler);
-        Ok(DataLoader { dataset, sampler, batch_size, workers: 0, prefetch: 2, drop_last: false })
+        Ok(DataLoader {
+            dataset,
+            sampler,
+            batch_size,
+            workers: 0,
+            prefetch: 2,
+            drop_last: false,
+            memory: Memory::default(),
+        })
     }
 
     /// The number of threads that load ahead; 0, the default, loads each batch on demand.
@@ -84,6 +94,20 @@ impl DataLoader {
     /// example, it keeps batch norm from seeing a batch of 1.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
+        self
+    }
+
+    /// Whether the inputs, of shape `[n, c, h, w]`, come with the channels last in memory, as a model after
+    /// [`models::channels_last`](crate::models::channels_last) expects them.
+    pub fn channels_last(mut self, channels_last: bool) -> Self {
+        self.memory.channels_last = channels_last;
+        self
+    }
+
+    /// Puts batches into page-locked memory if `device`, to which they will go, is a GPU: [`Batch::to`](crate::data::Batch::to) then
+    /// does not wait. With workers these do the copy.
+    pub fn pin_memory(mut self, device: Device) -> Self {
+        self.memory.pinned = matches!(device, Device::Cuda(_));
         self
     }
 
@@ -145,6 +169,7 @@ impl DataLoader {
             batch_size: self.batch_size,
             first: from.step,
             steps: from.step + self.steps_at(from),
+            memory: self.memory,
         }
     }
 }

@@ -23,6 +23,16 @@ pub(super) struct Plan {
     pub(super) first: usize,
     /// The number after the last step's.
     pub(super) steps: usize,
+    pub(super) memory: Memory,
+}
+
+/// The memory that batches come in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    /// The channels of the inputs are last.
+    pub(super) channels_last: bool,
+    /// It is page-locked.
+    pub(super) pinned: bool,
 }
 
 impl Plan {
@@ -71,7 +81,8 @@ impl Plan {
                 Err(anyhow!("the data set panicked: {}", panic_text(&*panic).unwrap_or("no message")))
             })?;
         check_size(&batch, indices.len(), self.dataset.leaves_out())?;
-        Ok(batch)
+        let batch = if self.memory.channels_last { batch.channels_last()? } else { batch };
+        Ok(if self.memory.pinned { batch.pinned()? } else { batch })
     }
 }
 

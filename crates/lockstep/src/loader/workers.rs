@@ -105,6 +105,7 @@ mod tests {
 
     use tch::Tensor;
 
+    use super::super::plan::Memory;
     use super::*;
     use crate::data::Dataset;
 
@@ -143,6 +144,15 @@ mod tests {
 
     fn plan(dataset: &Arc<Counted>) -> Plan {
         let dataset: Arc<dyn Dataset> = Arc::clone(dataset) as _;
-        Plan { dataset, promised: 10, indices: (0..10).collect(), epoch: 0, batch_size: 1, first: 0, steps: 10 }
+        Plan {
+            dataset,
+            promised: 10,
+            indices: (0..10).collect(),
+            epoch: 0,
+            batch_size: 1,
+            first: 0,
+            steps: 10,
+            memory: Memory::default(),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The networks that the labs train, and the selection of trained parameters.
+//! The networks that the labs train, the selection of trained parameters, and their order in memory.
 //!
 //! | network | input | output |
 //! |---|---|---|
@@ -8,10 +8,12 @@
 
 mod digits;
 mod freeze;
+mod memory_format;
 mod resnet;
 mod toy;
 
 pub use digits::{ConvNet, DigitModel, DigitNet, Mlp};
 pub use freeze::{count_trainable, freeze_all_but};
+pub use memory_format::channels_last;
 pub use resnet::{Depth, Head, Norm, ResNet, ResNetOptions};
 pub use toy::ToyModel;

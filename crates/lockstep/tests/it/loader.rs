@@ -7,7 +7,7 @@ use lockstep::loader::{DataLoader, Epoch, Position, ZeroBatchSize};
 use lockstep::sampler::{DistributedSampler, RandomSampler, Sampler, SequentialSampler};
 use lockstep::{Rank, WorldSize};
 use proptest::prelude::*;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 /// Sample `i` is the number `i`, and its target says the epoch.
 struct Numbers(usize);
@@ -109,6 +109,38 @@ fn counts_the_remaining_steps_down() {
     assert_eq!(epoch.size_hint(), (0, Some(2)));
     epoch.next().unwrap().unwrap();
     assert_eq!(epoch.size_hint(), (0, Some(1)));
+}
+
+/// Pictures of two by two pixels with three channels, each full of its number.
+struct Pictures;
+
+impl Dataset for Pictures {
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn batch(&self, _epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+        let targets: Vec<i64> = indices.iter().map(|&index| index as i64).collect();
+        let targets = Tensor::from_slice(&targets);
+        let inputs = targets.view([-1, 1, 1, 1]).expand([indices.len() as i64, 3, 2, 2], false).contiguous();
+        Ok(Batch { inputs, targets })
+    }
+}
+
+#[test]
+fn puts_channels_last_if_asked_and_leaves_the_values_as_they_are() {
+    for workers in [0, 2] {
+        for asked in [false, true] {
+            let loader = DataLoader::new(Arc::new(Pictures), SequentialSampler::new(4), 2).unwrap();
+            // A host has nothing to copy from locked memory to.
+            let loader = loader.workers(workers).channels_last(asked).pin_memory(Device::Cpu);
+            let batches: Vec<Batch> = loader.epoch(0).map(Result::unwrap).collect();
+            assert!(batches.iter().all(|batch| c10d::is_channels_last(&batch.inputs) == asked), "{workers} {asked}");
+            assert_eq!(Vec::<i64>::try_from(batches[1].inputs.flatten(0, -1)).unwrap(), [[2; 12], [3; 12]].concat());
+        }
+    }
+    let flat = in_order(4, 2).channels_last(true).epoch(0).next().unwrap().unwrap_err();
+    assert!(format!("{flat:#}").contains("[n, c, h, w]"), "{flat:#}");
 }
 
 #[test]
