@@ -28,6 +28,17 @@ pub enum Reduction {
     Min,
 }
 
+/// What a buffer's bytes are to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// As many floats as the buffer has elements.
+    Float,
+    /// Twice as many, of IEEE's half precision.
+    Half,
+    /// Twice as many, with the range of a float and 8 significant bits.
+    Bfloat16,
+}
+
 /// One rank's communicator. Dropped, it is aborted: wait for its streams before.
 pub struct Comm {
     /// Taken out when the communicator ends.
@@ -135,10 +146,23 @@ impl Comm {
     /// # Errors
     /// NCCL's.
     pub fn all_reduce(&self, buffer: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
-        let (at, len) = (buffer.address(), buffer.len());
-        // SAFETY: in place; the buffer has this many elements, and is freed only after the work on its device.
+        self.all_reduce_as(Element::Float, buffer, how, stream)
+    }
+
+    /// As [`all_reduce`](Self::all_reduce), with the buffer's bytes as elements of another type.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn all_reduce_as(&self, element: Element, buffer: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
+        let (dtype, each) = match element {
+            Element::Float => (FLOAT, 1),
+            Element::Half => (ncclDataType_t::ncclFloat16, 2),
+            Element::Bfloat16 => (ncclDataType_t::ncclBfloat16, 2),
+        };
+        let (at, len) = (buffer.address(), buffer.len() * each);
+        // SAFETY: in place; the buffer has the bytes of this many elements, and is freed only after the work on its device.
         self.issue("ncclAllReduce", |comm| unsafe {
-            sys::ncclAllReduce(at as _, at as _, len, FLOAT, operation(how), comm, stream.handle().cast())
+            sys::ncclAllReduce(at as _, at as _, len, dtype, operation(how), comm, stream.handle().cast())
         })
     }
 

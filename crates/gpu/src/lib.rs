@@ -18,7 +18,7 @@ mod library;
 mod stream;
 mod topology;
 
-pub use comm::{Comm, Reduction, UniqueId};
+pub use comm::{Comm, Element, Reduction, UniqueId};
 pub use error::{Error, Result};
 pub use gpu::{Buffer, Gpu, Peer};
 pub use group::group;

@@ -11,7 +11,9 @@
 //! process asks for (or all of it, after [`PATIENCE`] without any call), so a missing event gives the same wrong data in each run. With
 //! `LOCKSTEP_GPU_SEED` each operation starts by itself after a delay that is drawn from the seed.
 //!
-//! Not here: speed. No time that passes on this device says anything about a GPU.
+//! Not here: CUDA's runtime, `libcudart`. Neither the lab nor the command calls it: the lab uses the driver, under the runtime, and the
+//! command asks `nvidia-smi`. libtorch does call it, but runs kernels of its own, cuBLAS's and cuDNN's, which are code for a GPU. So a
+//! simulated runtime would have no caller. Nor here: speed. No time that passes on this device says anything about a GPU.
 
 mod codes;
 mod cuda;

@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
-use lockstep_gpu::{Buffer, Comm, Reduction, Stream, UniqueId, group};
+use lockstep_gpu::{Buffer, Comm, Element, Reduction, Stream, UniqueId, group};
 
 use crate::gpus;
 
@@ -39,6 +39,28 @@ fn grouped_collectives_of_one_thread_give_all_ranks_their_results() {
     ranks[1].stream.fill(&ranks[1].buffer, 5.0).unwrap();
     group(|| ranks.iter().try_for_each(|it| it.comm.broadcast(&it.buffer, 1, &it.stream))).unwrap();
     assert_eq!(contents(&ranks), [[5.0, 5.0], [5.0, 5.0]]);
+}
+
+/// Two halves in the memory of one float.
+fn two(low: u16, high: u16) -> f32 {
+    f32::from_bits(u32::from(low) | (u32::from(high) << 16))
+}
+
+#[test]
+fn halves_are_added_as_halves() {
+    // 1.5 and 2048, plus 2.25 and 1, of which a half of 11 significant bits has no room for the last; in bfloat16 1.5 and 256 and the
+    // same.
+    for (element, first, second, sum) in [
+        (Element::Half, two(0x3e00, 0x6800), two(0x4080, 0x3c00), two(0x4380, 0x6800)),
+        (Element::Bfloat16, two(0x3fc0, 0x4380), two(0x4010, 0x3f80), two(0x4070, 0x4380)),
+    ] {
+        let Some(ranks) = ranks(2, |rank| vec![[first, second][rank]; 3]) else { return };
+        group(|| {
+            ranks.iter().try_for_each(|it| it.comm.all_reduce_as(element, &it.buffer, Reduction::Sum, &it.stream))
+        })
+        .unwrap();
+        assert_eq!(contents(&ranks), [[sum; 3], [sum; 3]], "{element:?}");
+    }
 }
 
 #[test]

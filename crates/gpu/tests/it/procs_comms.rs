@@ -4,7 +4,7 @@ use std::process::Child;
 
 use lockstep_gpu::{Comm, Gpu, Kind, Reduction, UniqueId};
 
-use crate::{gpus, kind, poll, start_again};
+use crate::{gpus, is_alone, kind, poll, start_again};
 
 const ID: &str = "LOCKSTEP_TEST_UNIQUE_ID";
 
@@ -61,4 +61,28 @@ fn the_end_of_a_rank_is_an_error_that_a_check_finds() {
     other.wait().unwrap();
     let error = poll("the end of the other rank", || comm.check().err()).to_string();
     assert!(error.contains("remote process exited"), "{error}");
+}
+
+#[test]
+fn ranks_of_two_machines_meet_on_a_network_and_may_have_devices_of_one_number() {
+    const NAME: &str = "procs_comms::ranks_of_two_machines_meet_on_a_network_and_may_have_devices_of_one_number";
+    if kind() == Kind::Real {
+        return println!("not verified here: two machines");
+    }
+    if let Some(id) = given() {
+        // Between two of one machine this would be refused.
+        let gpu = Gpu::open(0).unwrap();
+        assert_eq!(summed(&gpu, &id, 1).1, [3.0; 1000]);
+        return;
+    }
+    // A machine is a name here, and its network the loopback device.
+    if !is_alone(NAME, &[("NCCL_HOSTID", "first"), ("NCCL_SOCKET_IFNAME", "lo")]) {
+        return;
+    }
+    let id = UniqueId::new().unwrap();
+    let hex: String = id.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut other = start_again(NAME, &[(ID, &hex), ("NCCL_HOSTID", "second")]);
+    let gpu = Gpu::open(0).unwrap();
+    assert_eq!(summed(&gpu, &id, 0).1, [3.0; 1000]);
+    assert!(other.wait().unwrap().success());
 }

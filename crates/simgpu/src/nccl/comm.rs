@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::io;
-use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use super::interface;
 use super::refuse;
-use super::wire::{self, Call, Kind, Reply, Request, UniqueId};
+use super::wire::{self, Call, Kind, Place, Reply, Request, UniqueId};
 use crate::codes::Nccl;
 use crate::{options, streams, world};
 
@@ -17,8 +18,7 @@ pub(crate) struct Comm {
     pub(super) rank: u32,
     pub(super) size: u32,
     pub(super) device: usize,
-    port: u16,
-    token: u64,
+    place: Place,
     connection: TcpStream,
     /// Frames are sent one after another.
     sending: Mutex<()>,
@@ -80,24 +80,25 @@ pub(super) fn add(comm: Arc<Comm>) -> *mut c_void {
 impl Comm {
     /// Joins the communicator of a unique id, and waits for all its ranks.
     pub(super) fn join(id: &UniqueId, rank: u32, size: u32, device: usize) -> Result<Arc<Self>, Nccl> {
-        let (port, token) = id
-            .parts()
+        let place = id
+            .place()
             .ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, "these bytes are no unique id of ncclGetUniqueId"))?;
-        Comm::connect(port, token, (rank, size), device)
+        Comm::connect(place, (rank, size), device)
     }
 
-    fn connect(port: u16, token: u64, (rank, size): (u32, u32), device: usize) -> Result<Arc<Self>, Nccl> {
+    fn connect(place: Place, (rank, size): (u32, u32), device: usize) -> Result<Arc<Self>, Nccl> {
         let failed =
             |error: io::Error| refuse(Nccl::SYSTEM_ERROR, format!("who made the unique id is not there: {error}"));
-        let connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
+        let connection = TcpStream::connect_timeout(&place.hub.into(), options::get().deadline).map_err(failed)?;
         let _ = connection.set_nodelay(true);
         let (sending, state, changed) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let comm = Arc::new(Comm { rank, size, device, port, token, connection, sending, state, changed });
+        let comm = Arc::new(Comm { rank, size, device, place, connection, sending, state, changed });
         let physical = world::lock().devices.get(device).map_or(0, |device| device.physical as u32);
         let reader = Arc::clone(&comm);
         thread::Builder::new().name("nccl answers".into()).spawn(move || reader.read()).map_err(failed)?;
-        let process = std::process::id();
-        let sent = comm.send(&Request::Join { token, rank, size, process, device: physical }).map_err(failed);
+        let (host, process, Place { token, secret, .. }) = (interface::host(), std::process::id(), place);
+        let join = Request::Join { token, secret, rank, size, host, process, device: physical };
+        let sent = comm.send(&join).map_err(failed);
         let joined = sent.and_then(|()| comm.wait_for_all());
         // Its thread and its connection end, whatever the reason.
         joined.inspect_err(|_| comm.abort())?;
@@ -156,7 +157,7 @@ impl Comm {
 
     /// Asks for what this process has issued for other ranks of the communicator: this rank waits for them.
     fn want_others(&self) {
-        let is_other = |other: &&Arc<Comm>| (other.port, other.token) == (self.port, self.token);
+        let is_other = |other: &&Arc<Comm>| other.place == self.place;
         let places: Vec<(u64, u64)> = comms().values().filter(is_other).filter_map(|other| other.last()).collect();
         let mut world = world::lock();
         places.into_iter().for_each(|(stream, number)| world.want(stream, number));
@@ -197,7 +198,9 @@ impl Comm {
             Unanswered::Late => refuse(Nccl::REMOTE_ERROR, format!("not all ranks split it within {}", deadline())),
         })?;
         let place = wire::split_answer(&answers[0]);
-        place.map(|(token, rank, size)| Comm::connect(self.port, token, (rank, size), self.device)).transpose()
+        place
+            .map(|(token, rank, size)| Comm::connect(Place { token, ..self.place }, (rank, size), self.device))
+            .transpose()
     }
 
     pub(super) fn abort(&self) {

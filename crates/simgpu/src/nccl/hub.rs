@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use super::reduce;
-use super::wire::{self, Call, Kind, Reply, Request, UniqueId};
+use super::wire::{self, Call, Kind, Place, Reply, Request, UniqueId};
+use super::{interface, reduce};
 
 /// The communicators of this process's unique ids, by their tokens.
 #[derive(Default)]
@@ -29,6 +29,7 @@ struct Group {
 
 struct Member {
     connection: Arc<TcpStream>,
+    host: u64,
     process: u32,
     device: u32,
     collectives: VecDeque<Call>,
@@ -36,41 +37,51 @@ struct Member {
 
 type Shared = Arc<Mutex<Hub>>;
 
+/// A process's hub, once it listens.
+struct Served {
+    at: SocketAddrV4,
+    secret: u64,
+    hub: Shared,
+}
+
 /// A new unique id of this process's hub, which starts with the first.
 pub(super) fn new_id() -> io::Result<UniqueId> {
-    static HUB: OnceLock<io::Result<(u16, Shared)>> = OnceLock::new();
-    let (port, hub) =
-        HUB.get_or_init(start).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
-    let mut hub = lock(hub);
-    Ok(UniqueId::new(*port, hub.token()))
+    static HUB: OnceLock<io::Result<Served>> = OnceLock::new();
+    let served = HUB.get_or_init(start).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+    let token = lock(&served.hub).token();
+    Ok(UniqueId::new(Place { hub: served.at, token, secret: served.secret }))
 }
 
 fn lock(hub: &Mutex<Hub>) -> std::sync::MutexGuard<'_, Hub> {
     hub.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start() -> io::Result<(u16, Shared)> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let port = listener.local_addr()?.port();
-    let hub = Shared::default();
+fn start() -> io::Result<Served> {
+    let address = interface::address()?;
+    let listener = TcpListener::bind((address, 0))?;
+    let at = SocketAddrV4::new(address, listener.local_addr()?.port());
+    let (hub, secret) = (Shared::default(), interface::secret()?);
     let served = Arc::clone(&hub);
     thread::Builder::new().name("nccl hub".into()).spawn(move || {
         for connection in listener.incoming().flatten() {
             let hub = Arc::clone(&served);
             // Without a thread the connection is closed, which its rank reports.
-            let _ = thread::Builder::new().name("nccl rank".into()).spawn(move || serve(&hub, connection));
+            let _ = thread::Builder::new().name("nccl rank".into()).spawn(move || serve(&hub, secret, connection));
         }
     })?;
-    Ok((port, hub))
+    Ok(Served { at, secret, hub })
 }
 
 /// One rank of one communicator, from its first word to its last.
-fn serve(hub: &Mutex<Hub>, connection: TcpStream) {
+fn serve(hub: &Mutex<Hub>, secret: u64, connection: TcpStream) {
     let _ = connection.set_nodelay(true);
     let connection = Arc::new(connection);
     let next = || wire::receive(&connection).ok().and_then(|bytes| Request::decode(&bytes));
-    let Some(Request::Join { token, rank, size, process, device }) = next() else { return };
-    let member = Member { connection: Arc::clone(&connection), process, device, collectives: VecDeque::new() };
+    let Some(Request::Join { token, secret: said, rank, size, host, process, device }) = next() else { return };
+    if said != secret {
+        return;
+    }
+    let member = Member { connection: Arc::clone(&connection), host, process, device, collectives: VecDeque::new() };
     if let Err(why) = lock(hub).join(token, rank, size, member) {
         let _ = wire::send(&connection, &Reply::Refused(why).encode());
         return;
@@ -156,10 +167,10 @@ impl Group {
 
     /// Two ranks on one device, which NCCL refuses.
     fn twice(&self) -> Option<String> {
-        let device = |rank: usize| self.members[rank].as_ref().map(|member| member.device);
+        let device = |rank: usize| self.members[rank].as_ref().map(|member| (member.host, member.device));
         let pairs = (0..self.members.len()).flat_map(|one| (0..one).map(move |other| (other, one)));
         let (one, other) = pairs.into_iter().find(|(one, other)| device(*one) == device(*other))?;
-        Some(format!("duplicate GPU detected: rank {one} and rank {other} are both on device {}", device(one)?))
+        Some(format!("duplicate GPU detected: rank {one} and rank {other} are both on device {}", device(one)?.1))
     }
 
     /// Those of other processes first: when this one has its answer, it may end.

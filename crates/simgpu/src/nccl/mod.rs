@@ -1,16 +1,18 @@
 //! NCCL's entry points: communicators between processes and within one.
 //!
-//! Who makes a unique id serves it: a thread of that process, the hub, listens on the loopback device. Each rank of a communicator
+//! Who makes a unique id serves it: a thread of that process, the hub, listens on the interface that `NCCL_SOCKET_IFNAME` names, and without
+//! it on the loopback device. Each rank of a communicator
 //! connects to the hub and sends it its operations; the hub answers an operation once all ranks have sent the same one. Operations
 //! that do not match are never answered: their ranks wait until somebody aborts, or fail at the device's deadline.
 //!
 //! Stricter than NCCL: a send ends only when its receive has begun, however short it is. Not here: an upper limit on the number of
-//! channels, protocols, other networks than loopback, and the wait for connections in the first use of an algorithm or peer.
+//! channels, protocols, other networks than TCP over IPv4, and the wait for connections in the first use of an algorithm or peer.
 
 mod comm;
 mod exchange;
 mod group;
 mod hub;
+mod interface;
 mod reduce;
 mod wire;
 
@@ -60,7 +62,7 @@ unsafe extern "C" fn ncclGetVersion(to: *mut c_int) -> Nccl {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGetUniqueId(to: *mut UniqueId) -> Nccl {
-    let id = hub::new_id().map_err(|error| refuse(Nccl::SYSTEM_ERROR, format!("cannot listen on 127.0.0.1: {error}")));
+    let id = hub::new_id().map_err(|error| refuse(Nccl::SYSTEM_ERROR, format!("cannot listen for ranks: {error}")));
     // SAFETY: a result of the caller's.
     id.and_then(|id| unsafe { give(to, id) }).into()
 }

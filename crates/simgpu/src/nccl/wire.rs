@@ -1,7 +1,7 @@
 //! What ranks and the hub send each other, in frames of a length (`u32`) and that many bytes. All numbers are little-endian.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 
 /// The most bytes of a frame: a message of 256 MiB, the memory of a device.
 const MOST: u32 = 1 << 29;
@@ -9,26 +9,43 @@ const MAGIC: [u8; 12] = *b"lockstep sim";
 /// `NCCL_UNIQUE_ID_BYTES`.
 const ID_BYTES: usize = 128;
 
-/// `ncclUniqueId`: the hub's port, and a number that it gives once. As in NCCL's, there are zeros among the bytes.
+/// `ncclUniqueId`: where the hub listens, a number that it gives once, and its secret. As in NCCL's, there are zeros among the bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UniqueId([u8; ID_BYTES]);
 
+/// What a unique id says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) hub: SocketAddrV4,
+    pub(super) token: u64,
+    /// Random: on a network others may connect, too.
+    pub(super) secret: u64,
+}
+
 impl UniqueId {
-    pub(super) fn new(port: u16, token: u64) -> Self {
+    pub(super) fn new(place: Place) -> Self {
         let mut bytes = [0; ID_BYTES];
-        bytes[..12].copy_from_slice(&MAGIC);
-        bytes[12..14].copy_from_slice(&port.to_le_bytes());
-        bytes[14..22].copy_from_slice(&token.to_be_bytes());
+        let parts = [
+            &MAGIC[..],
+            &place.hub.port().to_le_bytes(),
+            &place.token.to_be_bytes(),
+            &place.hub.ip().octets(),
+            &place.secret.to_le_bytes(),
+        ];
+        let said = joined(&parts);
+        bytes[..said.len()].copy_from_slice(&said);
         UniqueId(bytes)
     }
 
-    /// Port and number, unless something else made these bytes.
-    pub(super) fn parts(&self) -> Option<(u16, u64)> {
+    /// The place, unless something else made these bytes.
+    pub(super) fn place(&self) -> Option<Place> {
         let mut reader = Reader(&self.0[12..]);
         (self.0[..12] == MAGIC).then_some(())?;
         let port = u16::from_le_bytes(reader.take()?);
-        Some((port, u64::from_be_bytes(reader.take()?)))
+        let token = u64::from_be_bytes(reader.take()?);
+        let hub = SocketAddrV4::new(Ipv4Addr::from(reader.take::<4>()?), port);
+        Some(Place { hub, token, secret: reader.u64()? })
     }
 }
 
@@ -61,11 +78,13 @@ impl Kind {
 /// What a rank sends.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Request {
-    /// A rank joins a communicator, with its process and its device on the machine.
+    /// A rank joins a communicator, with its machine, and its process and device there.
     Join {
         token: u64,
+        secret: u64,
         rank: u32,
         size: u32,
+        host: u64,
         process: u32,
         device: u32,
     },
@@ -134,10 +153,11 @@ fn joined(parts: &[&[u8]]) -> Vec<u8> {
 impl Request {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Request::Join { token, rank, size, process, device } => {
+            Request::Join { token, secret, rank, size, host, process, device } => {
+                let long: Vec<u8> = [token, secret, host].iter().flat_map(|number| number.to_le_bytes()).collect();
                 let numbers: Vec<u8> =
                     [rank, size, process, device].iter().flat_map(|number| number.to_le_bytes()).collect();
-                joined(&[&[0], &token.to_le_bytes(), &numbers])
+                joined(&[&[0], &long, &numbers])
             }
             Request::Call(call) => {
                 let numbers: Vec<u8> =
@@ -160,6 +180,8 @@ impl Request {
         Some(match tag {
             0 => Request::Join {
                 token: reader.u64()?,
+                secret: reader.u64()?,
+                host: reader.u64()?,
                 rank: reader.u32()?,
                 size: reader.u32()?,
                 process: reader.u32()?,
@@ -234,7 +256,7 @@ mod tests {
     fn requests_and_replies_arrive_as_they_were_sent_and_never_in_part() {
         let call = Call { number: 7, kind: Kind::AllGather, dtype: 7, op: 1, other: 2, count: 3, data: vec![1, 2, 3] };
         let requests = [
-            Request::Join { token: u64::MAX, rank: 1, size: 2, process: 3, device: 4 },
+            Request::Join { token: u64::MAX, secret: 5, rank: 1, size: 2, host: 6, process: 3, device: 4 },
             Request::Call(call),
             Request::Leave,
         ];
@@ -253,7 +275,9 @@ mod tests {
 
     #[test]
     fn knows_its_own_unique_ids() {
-        assert_eq!(UniqueId::new(4711, u64::MAX).parts(), Some((4711, u64::MAX)));
-        assert_eq!(UniqueId([0; ID_BYTES]).parts(), None);
+        let hub = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 4711);
+        let place = Place { hub, token: u64::MAX, secret: 1 << 40 };
+        assert_eq!(UniqueId::new(place).place(), Some(place));
+        assert_eq!(UniqueId([0; ID_BYTES]).place(), None);
     }
 }
