@@ -74,7 +74,8 @@ impl Tensors {
             }
             Collective::Barrier => (vec![], vec![], vec![]),
         };
-        Ok(Tensors { collective, inputs, outputs, expected })
+        let there = |tensors: Vec<Tensor>| tensors.iter().map(|tensor| tensor.to_device(group.device())).collect();
+        Ok(Tensors { collective, inputs: there(inputs), outputs: there(outputs), expected: there(expected) })
     }
 
     fn call(&mut self, group: &ProcessGroup) -> Result<()> {
@@ -114,7 +115,7 @@ impl Tensors {
 
 /// A gradient of `length` elements that is a bucket of its own, as DDP makes them with `gradient_as_bucket_view`.
 fn bucket(group: &Rc<ProcessGroup>, length: i64) -> Result<Tensor> {
-    let parameter = Tensor::zeros([length], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let parameter = Tensor::zeros([length], (Kind::Float, group.device())).set_requires_grad(true);
     let options = ReducerOptions { gradient_as_bucket_view: true, ..ReducerOptions::default() };
     let reducer = Reducer::new(Rc::clone(group), &[("bucket".into(), parameter.shallow_clone())], &options)?;
     let loss = parameter.sum(Kind::Float);

@@ -28,19 +28,24 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use c10d::{Backend, DebugLevel, GroupOptions};
+use c10d::{Backend, BackendConfig, DebugLevel, GroupOptions};
 use clap::Parser;
+use lockstep::device::DeviceChoice;
 use lockstep::{LaunchEnv, broadcast_object, exit, init_process_group_on};
 use lockstep_contract::bench::{Hello, Order};
+use tch::Device;
 
 /// A rank of a bench, started by `lockstep run`
 #[derive(Parser)]
 struct Args {
     /// The bench's socket: a path, or tcp:HOST:PORT:WORD, where WORD is to be sent first
     socket: String,
-    /// What carries the collectives
+    /// What carries the collectives of tensors in host memory
     #[arg(long, default_value = "gloo", value_parser = backend)]
     backend: Backend,
+    /// Where tensors are; NCCL carries those on GPUs
+    #[arg(long, value_enum, default_value = "cpu")]
+    device: DeviceChoice,
 }
 
 fn main() -> ExitCode {
@@ -60,7 +65,11 @@ fn work(env: &LaunchEnv, args: &Args) -> Result<()> {
         timeout: Duration::from_secs(24 * 60 * 60),
         ..GroupOptions::default()
     };
-    let group = Rc::new(init_process_group_on(args.backend, env, &options)?);
+    let backends = match args.device.pick(env.local_rank, env.local_world_size)? {
+        Device::Cuda(device) => BackendConfig::pair(args.backend, Backend::Nccl { device })?,
+        _ => args.backend.into(),
+    };
+    let group = Rc::new(init_process_group_on(backends, env, &options)?);
     let mut bench = Bench::connect(env, &args.socket)?;
     let (mut trainers, mut loaders, mut saver) = (steps::Trainers::default(), pictures::Loaders::default(), None);
     loop {

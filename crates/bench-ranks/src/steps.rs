@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp, Reducer};
-use lockstep::measure::{Repeats, Spread, time};
+use lockstep::measure::{Repeats, Spread, synchronize, time};
 use lockstep::models::Norm;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::results::numbers;
@@ -84,11 +84,14 @@ impl Marks {
 
 impl Trainer {
     pub(crate) fn new(group: Rc<ProcessGroup>, model: Model, batch: u32) -> Result<Self> {
-        let (vs, rank, batch) = (VarStore::new(Device::Cpu), group.rank().get() as i64, i64::from(batch));
+        let (mut vs, rank, batch) = (VarStore::new(Device::Cpu), group.rank().get() as i64, i64::from(batch));
+        let device = group.device();
         let (net, (inputs, targets)): (Box<dyn ModuleT>, _) = match model {
             Model::Mlp => (Box::new(mlp::network(&vs)), mlp::batch(rank, batch)),
             Model::Resnet => (Box::new(resnet::network(&vs, Norm::Batch, WIDTH)), resnet::batch(rank, batch)),
         };
+        vs.set_device(device);
+        let (inputs, targets) = (inputs.to_device(device), targets.to_device(device));
         // With a rate of 0 the loss stays the same, while all the work is done.
         let options = SgdOptions { lr: 0.0, momentum: 0.9, weight_decay: 1e-5, ..SgdOptions::default() };
         let optimizer = Sgd::new(named_parameters(&vs), options)?;
@@ -120,10 +123,12 @@ impl Trainer {
     }
 
     fn measure(&mut self, steps: usize) -> Result<StepAnswer> {
+        c10d::reset_peak_memory(self.ddp.group().device())?;
         let rows = (0..steps).map(|_| self.three()).collect::<Result<Vec<_>>>()?;
         let [step, forward, backward, optimizer, backward_alone] = medians(self.ddp.group(), &rows)?;
         let (_, loss) = self.step()?;
         let gradient = self.gradient();
+        let peak = peak(self.ddp.group())?;
         let sizes = self.ddp.reducer().bucket_numels()?;
         let (at_once, in_turn) = all_reduces(self.ddp.group(), &sizes, steps)?;
         Ok(StepAnswer {
@@ -138,6 +143,7 @@ impl Trainer {
             buckets: sizes.len() as u32,
             loss: loss.double_value(&[]),
             gradient,
+            peak,
         })
     }
 
@@ -154,16 +160,30 @@ fn one(
     inputs: &Tensor,
     targets: &Tensor,
 ) -> Result<(Marks, Tensor)> {
+    let device = ddp.group().device();
+    // What was queued on a GPU belongs to the part before.
+    let now = || {
+        synchronize(device);
+        Instant::now()
+    };
     ddp.group().barrier()?;
-    let begun = Instant::now();
+    let begun = now();
     optimizer.zero_grad();
-    let forward = Instant::now();
+    let forward = now();
     let loss = ddp.forward_with(|net| net.forward_t(inputs, true))?.cross_entropy_for_logits(targets);
-    let backward = Instant::now();
+    let backward = now();
     ddp.backward(&loss)?;
-    let ended_backward = Instant::now();
+    let ended_backward = now();
     optimizer.step()?;
-    Ok((Marks { begun, forward, backward, optimizer: ended_backward, ended: Instant::now() }, loss))
+    Ok((Marks { begun, forward, backward, optimizer: ended_backward, ended: now() }, loss))
+}
+
+/// The most bytes of a GPU's tensors since the last reset, on the rank with the most.
+fn peak(group: &ProcessGroup) -> Result<Option<u64>> {
+    let Some(bytes) = c10d::peak_memory(group.device())? else { return Ok(None) };
+    let mut most = Tensor::from(bytes as i64);
+    group.all_reduce(&mut most, ReduceOp::Max)?;
+    Ok(u64::try_from(most.int64_value(&[])).ok())
 }
 
 /// The median of each column, of rows that are means over the ranks.
@@ -182,7 +202,7 @@ fn medians<const N: usize>(group: &ProcessGroup, rows: &[[f64; N]]) -> Result<[f
 fn all_reduces(group: &ProcessGroup, sizes: &[usize], times: usize) -> Result<(f64, f64)> {
     let repeats = Repeats { warm_up: 1, timed: times, batch: 1 };
     let mut buckets: Vec<Tensor> =
-        sizes.iter().map(|size| Tensor::zeros([*size as i64], (Kind::Float, Device::Cpu))).collect();
+        sizes.iter().map(|size| Tensor::zeros([*size as i64], (Kind::Float, group.device()))).collect();
     let at_once = time(group, &repeats, || {
         let started = buckets.iter().map(|bucket| group.all_reduce_async(bucket.shallow_clone(), ReduceOp::Sum));
         started.collect::<c10d::Result<Vec<_>>>()?.into_iter().try_for_each(|work| work.wait().map(drop))?;

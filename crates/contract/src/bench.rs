@@ -101,6 +101,9 @@ pub struct StepAnswer {
     pub loss: f64,
     /// The norm of all gradients together, after a step with communication.
     pub gradient: f64,
+    /// The most bytes that tensors had on a GPU at a time, on the rank with the most; nothing on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<u64>,
 }
 
 /// Photographs for [`Order::Pictures`].

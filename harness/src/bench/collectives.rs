@@ -1,4 +1,4 @@
-//! `lockstep bench collectives`: every collective over Gloo or shared memory, by size and number of ranks, as nccl-tests reports it: time, algorithm and
+//! `lockstep bench collectives`: every collective over Gloo, shared memory or NCCL, by size and number of ranks, as nccl-tests reports it: time, algorithm and
 //! bus bandwidth, and results that were checked. The α–β model is fitted through the times.
 
 use std::rc::Rc;
@@ -53,7 +53,7 @@ impl Options {
                 plan.cases.extend(operations.map(|operation| {
                     let sizes = sizes(operation, self.max_bytes, ranks);
                     Case {
-                        name: format!("{}, {}", operation.name(), count(ranks, "rank")),
+                        name: format!("{}, {}{}", operation.name(), count(ranks, "rank"), self.backends.place()),
                         quantities: sizes.iter().map(|bytes| quantity(operation, *bytes, ranks)).collect(),
                         labels: rank_labels(ranks, cores),
                         sides: jobs.iter().map(|job| side(Rc::clone(job), operation, &sizes)).collect(),

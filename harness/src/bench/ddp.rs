@@ -15,7 +15,7 @@ use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 use super::frame::Frame;
 use super::machine::rank_labels;
 use super::ranks::{Backends, Program, Ranks};
-use super::results::Unit::{Seconds, Share};
+use super::results::Unit::{Bytes, Seconds, Share};
 use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::{HostInfo, count};
@@ -63,16 +63,16 @@ impl Options {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         self.frame.exec("ddp", |signals| {
             let (programs, not_measured) = programs(&self.backends, &self.frame)?;
-            let mut plan = Plan { cases: vec![], not_measured };
+            let (mut plan, on_gpus) = (Plan { cases: vec![], not_measured }, self.backends.on_gpus());
             for ranks in self.ranks.iter().copied().map(usize::from) {
                 let jobs = Ranks::of_each(&programs, ranks, patience, signals);
                 plan.cases.extend(self.models.iter().map(|model| {
                     let order = StepOrder { model: *model, batch: self.batch, steps: self.steps };
                     Case {
-                        name: case(*model, ranks, self.batch),
-                        quantities: quantities(ranks),
+                        name: case(*model, ranks, self.batch) + self.backends.place(),
+                        quantities: quantities(ranks, on_gpus),
                         labels: rank_labels(ranks, cores),
-                        sides: sides_of(&jobs, order, move |step, time| values(step, ranks, time)),
+                        sides: sides_of(&jobs, order, move |step, time| values(step, ranks, on_gpus, time)),
                     }
                 }));
             }
@@ -88,7 +88,7 @@ pub(super) fn programs(backends: &Backends, frame: &Frame) -> anyhow::Result<(Ve
     })
 }
 
-fn quantities(ranks: usize) -> Vec<Quantity> {
+fn quantities(ranks: usize, on_gpus: bool) -> Vec<Quantity> {
     let parts = ["step", "forward", "backward", "optimizer", "processor time of the turn"];
     let exchange = [
         Quantity::new("exposed communication", Seconds),
@@ -96,7 +96,8 @@ fn quantities(ranks: usize) -> Vec<Quantity> {
         Quantity::new("overlap", Share),
     ];
     let parts = parts.map(|name| Quantity::new(name, Seconds)).into_iter();
-    if ranks > 1 { parts.chain(exchange).collect() } else { parts.collect() }
+    let exchange = exchange.into_iter().filter(|_| ranks > 1);
+    parts.chain(exchange).chain(on_gpus.then(|| Quantity::new("peak of a GPU's memory", Bytes))).collect()
 }
 
 /// The name has all that the time depends on, so that only the same work is compared.
@@ -114,10 +115,11 @@ fn overlap(step: &StepAnswer) -> f64 {
     1.0 - exposed(step) / step.all_reduces
 }
 
-fn values(step: &StepAnswer, ranks: usize, processor_time: f64) -> Vec<f64> {
-    let parts = [step.step, step.forward, step.backward, step.optimizer, processor_time];
-    let exchange = [exposed(step), step.all_reduces, overlap(step)];
-    if ranks > 1 { [&parts[..], &exchange].concat() } else { parts.into() }
+/// Those of [`quantities`].
+fn values(step: &StepAnswer, ranks: usize, on_gpus: bool, processor_time: f64) -> Vec<f64> {
+    let parts = [step.step, step.forward, step.backward, step.optimizer, processor_time].into_iter();
+    let exchange = [exposed(step), step.all_reduces, overlap(step)].into_iter().filter(|_| ranks > 1);
+    parts.chain(exchange).chain(on_gpus.then(|| step.peak.unwrap_or_default() as f64)).collect()
 }
 
 /// The loss and the gradient's norm that all sides of a case must have.
@@ -181,6 +183,7 @@ mod tests {
             buckets: 2,
             loss,
             gradient: 1.0,
+            peak: Some(1 << 20),
         }
     }
 
@@ -188,8 +191,9 @@ mod tests {
     fn overlap_is_what_the_backward_pass_hides() {
         let all = |backward| overlap(&step(backward, 1.0));
         assert!((all(0.05) - 1.0).abs() < 1e-12 && all(0.07).abs() < 1e-12 && (all(0.06) - 0.5).abs() < 1e-12);
-        assert_eq!(values(&step(0.06, 1.0), 2, 1.0).len(), quantities(2).len());
-        assert_eq!(values(&step(0.06, 1.0), 1, 1.0).len(), quantities(1).len());
+        for (ranks, on_gpus) in [(1, false), (2, false), (1, true), (2, true)] {
+            assert_eq!(values(&step(0.06, 1.0), ranks, on_gpus, 1.0).len(), quantities(ranks, on_gpus).len());
+        }
     }
 
     #[test]

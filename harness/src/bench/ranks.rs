@@ -47,10 +47,22 @@ pub(super) enum Backend {
     Shm,
 }
 
+/// Where the tensors of all sides are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Place {
+    /// In host memory
+    Cpu,
+    /// On a GPU for each rank, with NCCL
+    Cuda,
+}
+
 /// The sides of a bench that are ours.
 #[derive(Debug, Args)]
 pub(super) struct Backends {
-    /// What carries our collectives: a list. The first is the side `lockstep`, each further one a side of its own
+    /// Where tensors are, Python's too
+    #[arg(long, value_enum, default_value_t = Place::Cpu)]
+    device: Place,
+    /// What carries our collectives of tensors in host memory: a list. The first is the side `lockstep`, each further one a side of its own
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["gloo"])]
     backends: Vec<Backend>,
 }
@@ -70,7 +82,20 @@ impl Backends {
             Program::named(if place == 0 { "lockstep" } else { backend.side() }, *backend)
         };
         let own = self.backends.iter().enumerate().map(named).collect::<anyhow::Result<Vec<_>>>()?;
-        frame.sides(peer, own, theirs)
+        let (mut programs, not_measured) = frame.sides(peer, own, theirs)?;
+        if self.on_gpus() {
+            programs.iter_mut().for_each(|program| program.words.extend(["--device".into(), "cuda".into()]));
+        }
+        Ok((programs, not_measured))
+    }
+
+    pub(super) fn on_gpus(&self) -> bool {
+        self.device == Place::Cuda
+    }
+
+    /// What the name of a case says of it, so that only the same work is compared.
+    pub(super) fn place(&self) -> &'static str {
+        if self.on_gpus() { ", on GPUs" } else { "" }
     }
 }
 

@@ -78,7 +78,12 @@ impl Options {
                     let mut labels = rank_labels(ranks, span.map_or(cores, |span| span.cores));
                     labels.extend(span.iter().flat_map(Span::labels));
                     plan.cases.push(Case {
-                        name: format!("{} scaling of {}{on}", mode.name(), case(model, ranks, batch)),
+                        name: format!(
+                            "{} scaling of {}{on}{}",
+                            mode.name(),
+                            case(model, ranks, batch),
+                            self.backends.place()
+                        ),
                         quantities: quantities(&place),
                         labels,
                         sides: sides(&jobs, order, ranks),

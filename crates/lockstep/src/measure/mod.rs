@@ -29,4 +29,4 @@ pub use lockstep_cost::{AlphaBeta, FitError};
 pub use series::{Point, Series, table_of};
 pub use sizes::Sizes;
 pub use table::Table;
-pub use timing::{Repeats, Spread, time};
+pub use timing::{Repeats, Spread, synchronize, time};

@@ -82,7 +82,8 @@ pub fn time(group: &ProcessGroup, repeats: &Repeats, mut operation: impl FnMut()
     Spread::of(&slowest).ok_or_else(|| anyhow::anyhow!("no operation was timed"))
 }
 
-fn synchronize(device: Device) {
+/// Waits until a GPU has done all that was queued; nothing to do on the CPU.
+pub fn synchronize(device: Device) {
     if let Device::Cuda(index) = device {
         tch::Cuda::synchronize(index as i64);
     }

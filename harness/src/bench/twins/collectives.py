@@ -1,16 +1,27 @@
 """The twin of crates/bench-ranks/src/collectives.rs: the same collectives on the same tensors, checked and timed in the same way."""
 
+import os
 import statistics
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 
 WARM_UP, TIMED = 1, 5
+ON_GPU = "cuda" in sys.argv
+DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if ON_GPU else torch.device("cpu")
+
+
+def now():
+    """When the device has done all that was queued."""
+    if ON_GPU:
+        torch.cuda.synchronize(DEVICE)
+    return time.perf_counter()
 
 
 def pattern(length):
-    return torch.arange(length, dtype=torch.float32).remainder(7) + 1
+    return torch.arange(length, dtype=torch.float32, device=DEVICE).remainder(7) + 1
 
 
 def tensors(operation, length, rank, world):
@@ -29,17 +40,17 @@ def tensors(operation, length, rank, world):
     if operation == "broadcast":
         return [], [mine(length)], [pattern(length)]
     if operation == "all_gather":
-        return [mine(part)], [torch.zeros(length)], [torch.cat(of_each())]
+        return [mine(part)], [torch.zeros(length, device=DEVICE)], [torch.cat(of_each())]
     if operation == "gather":
-        return [mine(part)], [torch.zeros(part) for _ in range(world)] if root else [], of_each() if root else []
+        return [mine(part)], [torch.zeros(part, device=DEVICE) for _ in range(world)] if root else [], of_each() if root else []
     if operation == "scatter":
-        return of_each() if root else [], [torch.zeros(part)], [mine(part)]
+        return of_each() if root else [], [torch.zeros(part, device=DEVICE)], [mine(part)]
     if operation == "reduce_scatter":
-        return [mine(length)], [torch.zeros(part)], [ours * total]
+        return [mine(length)], [torch.zeros(part, device=DEVICE)], [ours * total]
     if operation == "all_to_all":
-        return [mine(length)], [torch.zeros(length)], [torch.cat([ours * (r + 1) for r in range(world)])]
+        return [mine(length)], [torch.zeros(length, device=DEVICE)], [torch.cat([ours * (r + 1) for r in range(world)])]
     if operation == "send_recv":
-        return [mine(length)], [torch.zeros(length)], [pattern(length) * ((rank - 1) % world + 1)]
+        return [mine(length)], [torch.zeros(length, device=DEVICE)], [pattern(length) * ((rank - 1) % world + 1)]
     return [], [], []
 
 
@@ -81,10 +92,10 @@ def measure(operation, size, rank, world):
     times = []
     for _ in range(WARM_UP + TIMED):
         dist.barrier()
-        begun = time.perf_counter()
+        begun = now()
         for _ in range(batch):
             call(operation, inputs, outputs, rank)
-        times.append((time.perf_counter() - begun) / batch)
+        times.append((now() - begun) / batch)
     slowest = torch.tensor(times[WARM_UP:], dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return statistics.median(slowest.tolist()), int(wrong)

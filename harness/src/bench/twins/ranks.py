@@ -2,8 +2,8 @@
 
 """The twin of crates/bench-ranks in Python, after the files with what it can do.
 
-Its last argument is the bench's socket: a path, or tcp:HOST:PORT:WORD, where WORD is to be sent first. Before it, `--fused` asks for SGD's fused kernel instead of Python's default, and `--sync` for
-files that are safe on disk.
+Its last argument is the bench's socket: a path, or tcp:HOST:PORT:WORD, where WORD is to be sent first. Before it, `--fused` asks for SGD's fused kernel instead of Python's default, `--sync` for
+files that are safe on disk, and `--device cuda` for GPUs.
 """
 
 import datetime
@@ -29,8 +29,11 @@ def connected(address):
 
 def main():
     torch.set_num_threads(1)
+    if ON_GPU:  # noqa: F821
+        torch.cuda.set_device(DEVICE)  # noqa: F821
     # The other ranks wait for rank 0 while the bench measures something else.
-    dist.init_process_group("gloo", timeout=datetime.timedelta(days=1))
+    backend = "cpu:gloo,cuda:nccl" if ON_GPU else "gloo"  # noqa: F821
+    dist.init_process_group(backend, timeout=datetime.timedelta(days=1))
     rank, world = dist.get_rank(), dist.get_world_size()
     lines = connected(sys.argv[-1]).makefile("rw")
     if sys.argv[-1].startswith("tcp:"):

@@ -5,7 +5,6 @@
 import functools
 import statistics
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -82,8 +81,9 @@ def start(shape, salt):
 
 class Trainer:
     def __init__(self, model, batch, rank):
-        network, self.inputs, self.targets = {"mlp": mlp, "resnet": resnet}[model](rank, batch)
-        self.ddp = DistributedDataParallel(network)
+        network, inputs, targets = {"mlp": mlp, "resnet": resnet}[model](rank, batch)
+        self.inputs, self.targets = inputs.to(DEVICE), targets.to(DEVICE)  # noqa: F821, the file before this one
+        self.ddp = DistributedDataParallel(network.to(DEVICE))  # noqa: F821
         fused = True if "--fused" in sys.argv else None
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.0, momentum=0.9, weight_decay=1e-5, fused=fused)
         for _ in range(THREES_BEFORE):
@@ -92,15 +92,15 @@ class Trainer:
     def step(self):
         """The times at which the parts begin, and the end; the loss."""
         dist.barrier()
-        begun = time.perf_counter()
+        begun = now()
         self.optimizer.zero_grad(set_to_none=True)
-        forward = time.perf_counter()
+        forward = now()
         loss = nn.functional.cross_entropy(self.ddp(self.inputs), self.targets)
-        backward = time.perf_counter()
+        backward = now()
         loss.backward()
-        optimizer = time.perf_counter()
+        optimizer = now()
         self.optimizer.step()
-        return (begun, forward, backward, optimizer, time.perf_counter()), loss
+        return (begun, forward, backward, optimizer, now()), loss
 
     def three(self):
         """Two steps with communication and one without: the parts of the second, and the backward pass of the third."""
@@ -128,12 +128,12 @@ def in_turn(buckets):
 
 def all_reduces(how, sizes, times):
     """Seconds in which buckets of these sizes in bytes are reduced, with nothing else to do."""
-    buckets, found = [torch.zeros(size // 4) for size in sizes], []
+    buckets, found = [torch.zeros(size // 4, device=DEVICE) for size in sizes], []
     for _ in range(1 + times):
         dist.barrier()
-        begun = time.perf_counter()
+        begun = now()
         how(buckets)
-        found.append(time.perf_counter() - begun)
+        found.append(now() - begun)
     slowest = torch.tensor(found[1:], dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return statistics.median(slowest.tolist())
@@ -144,16 +144,28 @@ def trainer(model, batch, rank):
     return Trainer(model, batch, rank)
 
 
+def peak_memory():
+    """The most bytes of tensors on a GPU, of the rank with the most."""
+    if not ON_GPU:  # noqa: F821
+        return {}
+    most = torch.tensor(torch.cuda.max_memory_allocated(DEVICE))  # noqa: F821
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return {"peak": int(most)}
+
+
 def step(order, rank, world):
     mine = trainer(order["model"], order["batch"], rank)
+    if ON_GPU:  # noqa: F821
+        torch.cuda.reset_peak_memory_stats(DEVICE)  # noqa: F821
     rows = torch.tensor([mine.three() for _ in range(order["steps"])], dtype=torch.float64)
     dist.all_reduce(rows)
     names = ["step", "forward", "backward", "optimizer", "backward_alone"]
     medians = [statistics.median(column) for column in (rows / world).T.tolist()]
     _, loss = mine.step()
     gradient = mine.gradient()
+    peak = peak_memory()
     layout = mine.ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     sizes = [int(size) for size in layout.split(", ")]
     alone, one = (all_reduces(how, sizes, order["steps"]) for how in (at_once, in_turn))
     exchange = {"all_reduces": alone, "one_all_reduce": one / len(sizes), "bytes": sum(sizes), "buckets": len(sizes)}
-    return dict(zip(names, medians)) | exchange | {"loss": loss.item(), "gradient": gradient}
+    return dict(zip(names, medians)) | exchange | {"loss": loss.item(), "gradient": gradient} | peak
