@@ -16,4 +16,6 @@
 #include "store.cpp"
 #include "sync_batch_norm.cpp"
 
+#include "two_levels.cpp" // after group.cpp, whose Gloo options it takes
+
 #include "amp.cpp" // after optim.cpp, whose checks it calls

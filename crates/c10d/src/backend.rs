@@ -21,8 +21,11 @@ pub enum Backend {
     Gloo,
     /// Memory that all ranks map, for tensors in host memory and ranks on one host. Sums have the same bits on all ranks.
     SharedMemory,
-    /// [`Backend::SharedMemory`] if all ranks of the group are on one host and all are programs of this project, otherwise
-    /// [`Backend::Gloo`]. The ranks find out together; see
+    /// Memory within each host and Gloo between the hosts' first ranks, for tensors in host memory. Sums have the same bits on all
+    /// ranks. Messages, and the collectives gather, scatter and all-to-all, go through Gloo.
+    TwoLevels,
+    /// [`Backend::SharedMemory`] if all ranks of the group are on one host, [`Backend::TwoLevels`] if they are on several, at least two
+    /// of them on one; [`Backend::Gloo`] if neither is possible, or a rank is another program. The ranks find out together; see
     /// [`ProcessGroup::backend`](crate::ProcessGroup::backend) for the result.
     Auto,
     /// NVIDIA's library, for tensors on one GPU, which no other rank of the group may use. See
@@ -42,12 +45,13 @@ impl Backend {
         match self {
             Backend::Gloo => "gloo",
             Backend::SharedMemory => "shm",
+            Backend::TwoLevels => "shm+gloo",
             Backend::Auto => "auto",
             Backend::Nccl { .. } => "nccl",
         }
     }
 
-    /// The backend of tensors in host memory that has this [`name`](Self::name).
+    /// The backend of tensors in host memory that has this [`name`](Self::name), among those that users choose from.
     pub fn of_host_memory(name: &str) -> Option<Self> {
         [Backend::Auto, Backend::Gloo, Backend::SharedMemory].into_iter().find(|backend| backend.name() == name)
     }
@@ -55,7 +59,7 @@ impl Backend {
     /// The device of the tensors in its operations.
     pub fn device(self) -> Device {
         match self {
-            Backend::Gloo | Backend::SharedMemory | Backend::Auto => Device::Cpu,
+            Backend::Gloo | Backend::SharedMemory | Backend::TwoLevels | Backend::Auto => Device::Cpu,
             Backend::Nccl { device } => Device::Cuda(device),
         }
     }
@@ -64,8 +68,8 @@ impl Backend {
     /// for NCCL (ProcessGroupNCCL.hpp, `kProcessGroupNCCLDefaultTimeout`).
     pub fn default_timeout(self) -> Duration {
         match self {
-            Backend::Gloo | Backend::SharedMemory | Backend::Auto => Duration::from_secs(30 * 60),
             Backend::Nccl { .. } => Duration::from_secs(10 * 60),
+            _ => Duration::from_secs(30 * 60),
         }
     }
 
@@ -101,7 +105,9 @@ impl Backend {
         let (interface, host) = member.options.endpoint.bytes();
         member.with_raw(store, |raw| {
             let (backend, chosen, why) = match self {
-                Backend::SharedMemory | Backend::Auto => self.share_memory(member, store, raw, compares, &fail)?,
+                Backend::SharedMemory | Backend::TwoLevels | Backend::Auto => {
+                    self.share_memory(member, store, raw, compares, &fail)?
+                }
                 Backend::Gloo => (connect_gloo(member, store, raw, compares, &fail)?, self, None),
                 Backend::Nccl { device } => (Handle(nccl::make(raw, device).map_err(fail)?), self, None),
             };
@@ -114,7 +120,7 @@ impl Backend {
         })
     }
 
-    /// Connects through shared memory; if the ranks cannot, through Gloo or not at all.
+    /// Connects through shared memory, in two levels if there are several hosts; if the ranks cannot, through Gloo or not at all.
     fn share_memory(
         self,
         member: &MemberConfig<'_>,
@@ -127,15 +133,32 @@ impl Backend {
         let why = if or_gloo && connects_lazily() {
             "TORCH_GLOO_LAZY_INIT is set, so ranks of other programs cannot be seen".into()
         } else {
-            let mut out = std::ptr::null_mut();
-            // SAFETY: the member's configuration and everything it points to outlive the call; the shim copies what it keeps.
-            let made = |why: *mut _| unsafe { ffi::lc_backend_shared_memory(raw, or_gloo, compares, &mut out, why) };
-            let why = ffi::blobs(made).map_err(fail)?;
+            let (mut out, mut is_two_levels, mut guard_compares) = (std::ptr::null_mut(), false, false);
+            let (interface, host) = member.options.endpoint.bytes();
+            let simulated = member.options.simulated_host.as_deref().unwrap_or_default();
+            let wish =
+                ffi::MemoryWish { reach: self.reach(), or_gloo, compares, host: Bytes::new(simulated.as_bytes()) };
+            // SAFETY: the member's configuration, the wish and everything they point to outlive the call; the shim copies what it keeps,
+            // and writes the results before it returns.
+            let made = |why: *mut _| unsafe {
+                ffi::lc_backend_memory(
+                    raw,
+                    &wish,
+                    interface,
+                    host,
+                    &mut out,
+                    why,
+                    &mut is_two_levels,
+                    &mut guard_compares,
+                )
+            };
+            let why = String::from_utf8_lossy(&ffi::blobs(made).map_err(fail)?.concat()).into_owned();
             if let Some(handle) = NonNull::new(out).map(Handle) {
-                guard(&handle, false).map_err(fail)?;
-                return Ok((handle, Backend::SharedMemory, or_gloo.then(|| ONE_HOST.to_owned())));
+                guard(&handle, guard_compares).map_err(fail)?;
+                let backend = if is_two_levels { Backend::TwoLevels } else { Backend::SharedMemory };
+                return Ok((handle, backend, or_gloo.then_some(why)));
             }
-            String::from_utf8_lossy(&why.concat()).into_owned()
+            why
         };
         if or_gloo {
             return Ok((connect_gloo(member, store, raw, compares, fail)?, Backend::Gloo, Some(why)));
@@ -144,10 +167,16 @@ impl Backend {
             format!("the ranks cannot share memory: {why}: use Gloo, or let the group choose with Backend::Auto");
         Err(Error::bad_argument(member.operation(), detail))
     }
-}
 
-/// Why [`Backend::Auto`] chooses shared memory.
-const ONE_HOST: &str = "all ranks are on one host";
+    /// `shm::Reach`: which hosts the ranks may be on.
+    fn reach(self) -> u8 {
+        match self {
+            Backend::Auto => 1,
+            Backend::TwoLevels => 2,
+            _ => 0,
+        }
+    }
+}
 
 /// A group that is connected.
 pub(crate) struct Connected {

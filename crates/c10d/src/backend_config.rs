@@ -29,7 +29,7 @@ impl From<Backend> for BackendConfig {
     fn from(backend: Backend) -> Self {
         match backend {
             Backend::Gloo | Backend::Auto => BackendConfig { cpu: Some(backend), cuda: Some(backend) },
-            Backend::SharedMemory => BackendConfig { cpu: Some(backend), cuda: None },
+            Backend::SharedMemory | Backend::TwoLevels => BackendConfig { cpu: Some(backend), cuda: None },
             Backend::Nccl { .. } => BackendConfig { cpu: None, cuda: Some(backend) },
         }
     }
@@ -48,7 +48,7 @@ impl BackendConfig {
             (Backend::Nccl { .. }, _) => {
                 Err(Error::bad_argument(Self::CALL, "nccl carries tensors on GPUs only: use cpu:gloo"))
             }
-            (_, Backend::SharedMemory | Backend::Auto) => {
+            (_, Backend::SharedMemory | Backend::TwoLevels | Backend::Auto) => {
                 let detail =
                     format!("{} carries tensors in host memory only: use cuda:nccl, or cuda:gloo", cuda.name());
                 Err(Error::bad_argument(Self::CALL, detail))
@@ -152,7 +152,7 @@ impl BackendConfig {
         let cpu = self.cpu.map(|cpu| connect(cpu, CPU_PREFIX)).transpose()?;
         let own_cuda = own_cuda.map(|cuda| connect(cuda, CUDA_PREFIX)).transpose()?;
         // What carries both is one backend, unless the ranks chose one that cannot.
-        let shared = cpu.as_ref().filter(|(_, chosen)| self.cuda.is_some() && *chosen != Backend::SharedMemory);
+        let shared = cpu.as_ref().filter(|(_, chosen)| self.cuda.is_some() && *chosen == Backend::Gloo);
         let cuda = own_cuda.as_ref().or(shared);
         let backends =
             BackendConfig { cpu: cpu.as_ref().map(|(_, chosen)| *chosen), cuda: cuda.map(|(_, chosen)| *chosen) };

@@ -188,7 +188,7 @@ impl ProcessGroup {
         call.end(status.check())
     }
 
-    /// Starts an operation and waits for it. In shared memory it then runs on this thread.
+    /// Starts an operation and waits for it. Where shared memory takes part, it then runs on this thread.
     fn now(&self, start: impl FnOnce() -> Result<Pending>) -> Result<()> {
         struct Hint;
         impl Drop for Hint {
@@ -201,7 +201,8 @@ impl ProcessGroup {
         unsafe { ffi::lc_caller_waits(true) };
         let hint = Hint;
         let started = {
-            let _waiting = self.backends().all().any(|one| one == Backend::SharedMemory).then(pace::waiting);
+            let runs_here = |one| matches!(one, Backend::SharedMemory | Backend::TwoLevels);
+            let _waiting = self.backends().all().any(runs_here).then(pace::waiting);
             start()
         };
         drop(hint);

@@ -101,6 +101,16 @@ pub(crate) struct MemberConfig {
     pub(crate) timeout_ms: i64,
 }
 
+/// `MemoryWish` of `shim/two_levels.cpp`.
+#[repr(C)]
+pub(crate) struct MemoryWish {
+    /// `shm::Reach`.
+    pub(crate) reach: u8,
+    pub(crate) or_gloo: bool,
+    pub(crate) compares: bool,
+    pub(crate) host: Bytes,
+}
+
 /// `Options` of `shim/reducer.cpp`.
 #[repr(C)]
 pub(crate) struct ReducerOptions {
@@ -295,12 +305,15 @@ unsafe extern "C" {
         host: Bytes,
         out: *mut *mut BackendHandle,
     ) -> Status;
-    pub(crate) fn lc_backend_shared_memory(
+    pub(crate) fn lc_backend_memory(
         member: *const MemberConfig,
-        or_gloo: bool,
-        compares: bool,
+        wish: *const MemoryWish,
+        interface: Bytes,
+        host: Bytes,
         out: *mut *mut BackendHandle,
         why: *mut *mut Blobs,
+        is_two_levels: *mut bool,
+        guard_compares: *mut bool,
     ) -> Status;
     pub(crate) fn lc_caller_waits(waits: bool);
     pub(crate) fn lc_backend_compare_calls(

@@ -81,6 +81,10 @@ pub struct GroupOptions {
     /// other programs do not answer, and an NCCL group, whose ranks first meet in the store with it, does not come together with
     /// them.
     pub desync_report: bool,
+    /// For tests: ranks of one machine that have different names here are on different hosts, as far as sharing memory is concerned. A
+    /// subgroup inherits its parent's.
+    #[doc(hidden)]
+    pub simulated_host: Option<String>,
 }
 
 impl Default for GroupOptions {
@@ -91,6 +95,7 @@ impl Default for GroupOptions {
             debug: None,
             compare_calls: None,
             desync_report: true,
+            simulated_host: None,
         }
     }
 }

@@ -137,7 +137,7 @@ impl<'a> Guard<'a> {
         };
         let taken = match backend {
             Backend::Gloo => facts.device_type == CPU || self.traffic != Traffic::Message,
-            Backend::SharedMemory | Backend::Auto => true,
+            Backend::SharedMemory | Backend::TwoLevels | Backend::Auto => true,
             Backend::Nccl { device } => usize::try_from(facts.device_index) == Ok(device),
         };
         if !taken {

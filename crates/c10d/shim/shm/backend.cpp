@@ -25,7 +25,14 @@ thread_local bool caller_waits = false;
 // Sets it for a block.
 struct CallerWaits {
   CallerWaits() { caller_waits = true; }
-  ~CallerWaits() { caller_waits = false; }
+  ~CallerWaits() { caller_waits = before; }
+  const bool before = caller_waits;
+};
+
+// A backend with shared memory for buckets.
+struct WithArena {
+  virtual ~WithArena() = default;
+  virtual const std::shared_ptr<shm::Arena>& arena() const = 0;
 };
 
 // ---- work handles
@@ -155,7 +162,7 @@ void set_reduction(shm::Call& call, const c10d::ReduceOp& op) {
 
 // ---- the backend
 
-class SharedMemory : public c10d::Backend {
+class SharedMemory : public c10d::Backend, public WithArena {
  public:
   SharedMemory(std::unique_ptr<shm::Members> members, bool compares, std::chrono::milliseconds timeout)
       : Backend(members->rank(), members->size()),
@@ -169,8 +176,10 @@ class SharedMemory : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return calls_; }
   void abort() override { members().abort(); }
 
-  const std::shared_ptr<shm::Arena>& arena() const { return post_->members->arena(); }
+  const std::shared_ptr<shm::Arena>& arena() const override { return post_->members->arena(); }
   const std::shared_ptr<Post>& post() const { return post_; }
+  // Ends this rank's part in the group because of a failure elsewhere.
+  void fail(int culprit) { members().fail(culprit); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
     const auto root = static_cast<int>(o.rootRank);
@@ -430,7 +439,7 @@ void install_bucket_allocator() {
 class BucketsIn {
  public:
   explicit BucketsIn(const c10::intrusive_ptr<c10d::Backend>& backend) {
-    if (const auto* memory = dynamic_cast<const SharedMemory*>(backend.get())) bucket_arena = &memory->arena();
+    if (const auto* memory = dynamic_cast<const WithArena*>(backend.get())) bucket_arena = &memory->arena();
   }
   ~BucketsIn() { bucket_arena = nullptr; }
   BucketsIn(const BucketsIn&) = delete;
@@ -474,23 +483,6 @@ struct StoreKeys : shm::Keys {
 } // namespace
 
 extern "C" {
-
-// For CPU tensors of ranks on one host. If that is not so, `*out` stays null and `*why` says why. With `or_gloo` ranks of other
-// programs may join, which are known by Gloo's keys.
-Status lc_backend_shared_memory(const MemberConfig* config, bool or_gloo, bool compares, BackendHandle** out, Blobs** why) noexcept {
-  return guard([&] {
-    StoreKeys keys(config->store->store);
-    const auto timeout = std::chrono::milliseconds(config->timeout_ms);
-    std::function<bool(int)> foreign;
-    if (or_gloo) foreign = [&](int rank) { return keys.store->check({"0/" + std::to_string(rank)}); };
-    auto met = shm::meet(keys, config->rank, config->size, compares, timeout, foreign);
-    *why = new Blobs{{std::vector<uint8_t>(met.reason.begin(), met.reason.end())}};
-    if (!met.members) return;
-    install_bucket_allocator();
-    auto memory = c10::make_intrusive<SharedMemory>(std::move(met.members), met.all_compare && config->size > 1, timeout);
-    *out = new BackendHandle{memory, c10d::ProcessGroup::BackendType::CUSTOM, {}, {}, {}};
-  });
-}
 
 // How long the group's collectives have waited for whom; null unless it shares memory.
 ArrivalsHandle* lc_group_arrivals(const GroupHandle* group) noexcept {

@@ -78,8 +78,12 @@ void Collective::compare() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (!sees(peer) || (compares_ ? call_.equals(theirs(peer)) : call_.agrees_with(theirs(peer)))) continue;
     std::vector<std::pair<int, std::string>> calls;
-    for (int rank = 0; rank < size(); ++rank)
-      if (rank == this->rank() || sees(rank)) calls.emplace_back(rank, describe(theirs(rank)));
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != this->rank() && !sees(rank)) continue;
+      Call call = theirs(rank);
+      if (call.root >= 0 && call.root < size()) call.root = members_.name(call.root);
+      calls.emplace_back(members_.name(rank), describe(call));
+    }
     throw Mismatch("Detected mismatch between collectives. " + group_ranks(calls));
   }
 }

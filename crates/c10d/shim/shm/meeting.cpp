@@ -1,10 +1,11 @@
-// The protocol: each rank publishes where it is and the name of a socket. If all are on one host, they connect, and pass their
-// memory files to each other. Each publishes whether that succeeded, and all read all answers, so all decide the same.
+// The protocol: each rank publishes where it is and the name of a socket. Those of one host connect, and pass their memory files to
+// each other. Each publishes whether that succeeded, and all read all answers, so all decide the same.
 //
 // The connections stay open: the kernel closes them when a rank dies.
 
 #include "meeting.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <sstream>
@@ -20,7 +21,7 @@ using namespace shm;
 
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 // Between two looks for ranks of other programs.
 constexpr Milliseconds kSlice{100};
 constexpr size_t kName = 32;
@@ -86,10 +87,10 @@ socklen_t abstract(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-// ---- greetings: a rank's number, the name that it connected to, and its memory file
+// ---- greetings: a rank's position on its host, the name that it connected to, and its memory file
 
 struct Greeting {
-  int32_t version, rank;
+  int32_t version, position;
   char name[kName];
 };
 
@@ -112,9 +113,9 @@ struct Parcel {
   Parcel& operator=(const Parcel&) = delete;
 };
 
-void send_greeting(int socket, int rank, const std::string& name, int file) {
+void send_greeting(int socket, int position, const std::string& name, int file) {
   Parcel parcel;
-  parcel.greeting = {kVersion, rank, {}};
+  parcel.greeting = {kVersion, position, {}};
   std::memcpy(parcel.greeting.name, name.data(), std::min(name.size(), kName));
   cmsghdr* header = CMSG_FIRSTHDR(&parcel.message);
   header->cmsg_level = SOL_SOCKET;
@@ -138,7 +139,7 @@ void wait_readable(int socket, const Deadline& deadline, const std::function<voi
 }
 
 // Returns the peer's memory file.
-Socket receive_greeting(int socket, const std::string& name, int& rank, const Deadline& deadline) {
+Socket receive_greeting(int socket, const std::string& name, int& position, const Deadline& deadline) {
   wait_readable(socket, deadline);
   Parcel parcel;
   const Greeting& greeting = parcel.greeting;
@@ -149,7 +150,7 @@ Socket receive_greeting(int socket, const std::string& name, int& rank, const De
   std::memcpy(&file.fd, CMSG_DATA(header), sizeof file.fd);
   if (got != kGreetingBytes || greeting.version != kVersion || std::memcmp(greeting.name, name.data(), kName) != 0)
     throw Failure("another program connected to a rank's socket");
-  rank = greeting.rank;
+  position = greeting.position;
   return file;
 }
 
@@ -173,11 +174,14 @@ struct Meeting {
   Socket listener;
   std::string name;
   std::vector<Place> places;
+  // Those of this rank's host, by position: their ranks in the group, their memory, and connections to them.
+  std::vector<int> ranks;
   std::vector<std::unique_ptr<Segment>> segments;
   std::vector<Socket> sockets;
+  int position = 0; // this rank's
 
-  // Everything that may fail on this rank alone.
-  void prepare() {
+  // Everything that may fail on this rank alone. The file has room for all ranks of the group, wherever they are.
+  void prepare(const std::string& claim) {
     arena = std::make_shared<Arena>(Segment::make(static_cast<size_t>(size)));
     listener = new_socket();
     name = random_name();
@@ -185,7 +189,7 @@ struct Meeting {
     const socklen_t length = abstract(name, address);
     if (::bind(listener.fd, reinterpret_cast<sockaddr*>(&address), length) != 0) refuse("bind");
     if (::listen(listener.fd, SOMAXCONN) != 0) refuse("listen");
-    keys.set(place_key(rank), "memory " + std::to_string(kVersion) + " " + host() + " " + name);
+    keys.set(place_key(rank), "memory " + std::to_string(kVersion) + " " + host() + claim + " " + name);
   }
 
   void read_places() {
@@ -202,42 +206,60 @@ struct Meeting {
     }
   }
 
-  std::string why_not() const {
+  std::vector<std::vector<int>> hosts() const {
+    std::vector<std::vector<int>> all;
     for (int peer = 0; peer < size; ++peer) {
-      if (!places[peer].reason.empty()) return places[peer].reason;
-      if (places[peer].host != places[0].host)
-        return "ranks 0 and " + std::to_string(peer) + " are on different hosts or in different network namespaces";
+      const auto same = [&](const std::vector<int>& host) { return places[host[0]].host == places[peer].host; };
+      const auto known = std::find_if(all.begin(), all.end(), same);
+      if (known == all.end()) all.push_back({peer});
+      else known->push_back(peer);
     }
-    return "";
+    return all;
   }
 
-  void connect(const Deadline& deadline) {
-    segments.resize(static_cast<size_t>(size));
-    sockets.resize(static_cast<size_t>(size));
+  std::string why_not(const std::vector<std::vector<int>>& hosts, Reach reach) const {
+    for (const auto& place : places)
+      if (!place.reason.empty()) return place.reason;
+    if (hosts.size() == 1 || reach == Reach::Any) return "";
+    if (reach == Reach::OneHost)
+      return "ranks 0 and " + std::to_string(hosts[1][0]) + " are on different hosts or in different network namespaces";
+    const auto several = [](const std::vector<int>& host) { return host.size() > 1; };
+    return std::any_of(hosts.begin(), hosts.end(), several) ? "" : "no two ranks are on one host";
+  }
+
+  void connect(const std::vector<std::vector<int>>& hosts, const Deadline& deadline) {
+    for (const auto& host : hosts) {
+      const auto own = std::find(host.begin(), host.end(), rank);
+      if (own == host.end()) continue;
+      ranks = host;
+      position = static_cast<int>(own - host.begin());
+    }
+    segments.resize(ranks.size());
+    sockets.resize(ranks.size());
     const int own = arena->segment().file();
-    for (int peer = 0; peer < rank; ++peer) {
+    for (int peer = 0; peer < position; ++peer) {
       sockets[peer] = new_socket();
       sockaddr_un address;
-      const socklen_t length = abstract(places[peer].name, address);
+      const socklen_t length = abstract(places[ranks[peer]].name, address);
       if (::connect(sockets[peer].fd, reinterpret_cast<sockaddr*>(&address), length) != 0)
-        refuse("connecting to rank " + std::to_string(peer));
+        refuse("connecting to rank " + std::to_string(ranks[peer]));
     }
-    for (int peer = 0; peer < rank; ++peer) {
+    for (int peer = 0; peer < position; ++peer) {
       check_user(sockets[peer].fd);
-      send_greeting(sockets[peer].fd, rank, places[peer].name, own);
+      send_greeting(sockets[peer].fd, position, places[ranks[peer]].name, own);
     }
-    for (int more = rank + 1; more < size; ++more) accept(deadline, own);
-    for (int peer = 0; peer < rank; ++peer) {
+    for (size_t more = static_cast<size_t>(position) + 1; more < ranks.size(); ++more) accept(deadline, own);
+    for (int peer = 0; peer < position; ++peer) {
       int sender = -1;
-      auto file = receive_greeting(sockets[peer].fd, places[peer].name, sender, deadline);
+      auto file = receive_greeting(sockets[peer].fd, places[ranks[peer]].name, sender, deadline);
       map(peer, std::move(file));
     }
   }
 
   // A rank that cannot connect does not come, but answers.
   void check_nobody_gave_up() {
-    for (int peer = rank + 1; peer < size; ++peer)
-      if (sockets[peer].fd < 0 && keys.wait({answer_key(peer)}, Milliseconds(1))) throw Failure(kGivesUp);
+    for (size_t peer = static_cast<size_t>(position) + 1; peer < ranks.size(); ++peer)
+      if (sockets[peer].fd < 0 && keys.wait({answer_key(ranks[peer])}, Milliseconds(1))) throw Failure(kGivesUp);
   }
 
   void accept(const Deadline& deadline, int own) {
@@ -247,8 +269,8 @@ struct Meeting {
     check_user(socket.fd);
     int peer = -1;
     auto file = receive_greeting(socket.fd, name, peer, deadline);
-    if (peer <= rank || peer >= size || sockets[peer].fd >= 0) throw Failure("a rank connected twice");
-    send_greeting(socket.fd, rank, name, own);
+    if (peer <= position || peer >= static_cast<int>(ranks.size()) || sockets[peer].fd >= 0) throw Failure("a rank connected twice");
+    send_greeting(socket.fd, position, name, own);
     sockets[peer] = std::move(socket);
     map(peer, std::move(file));
   }
@@ -268,7 +290,7 @@ struct Meeting {
   std::unique_ptr<Members> members() {
     std::vector<int> fds;
     for (auto& socket : sockets) fds.push_back(std::exchange(socket.fd, -1));
-    return std::make_unique<Members>(rank, arena, std::move(segments), std::move(fds));
+    return std::make_unique<Members>(position, arena, std::move(segments), std::move(fds), ranks);
   }
 };
 
@@ -285,26 +307,31 @@ int wait_for_places(Keys& keys, int size, const Deadline& deadline, const std::f
   }
 }
 
-Met no(std::string reason) { return {false, nullptr, std::move(reason)}; }
+Met no(std::string reason) {
+  Met met;
+  met.reason = std::move(reason);
+  return met;
+}
 
 } // namespace
 
-Met shm::meet(Keys& keys, int rank, int size, bool compares, Milliseconds timeout, const std::function<bool(int)>& foreign) {
+Met shm::meet(Keys& keys, int rank, int size, const Wish& wish, Milliseconds timeout, const std::function<bool(int)>& foreign) {
   const auto deadline = Deadline::in(timeout);
-  Meeting meeting{keys, rank, size, {}, {}, {}, {}, {}, {}};
+  Meeting meeting{keys, rank, size, {}, {}, {}, {}, {}, {}, {}};
   try {
-    meeting.prepare();
+    meeting.prepare(wish.host);
   } catch (const std::runtime_error& failure) {
     keys.set(place_key(rank), failure.what());
   }
   const int other = wait_for_places(keys, size, deadline, foreign);
   if (other >= 0) return no("rank " + std::to_string(other) + " is another program, which talks through Gloo only");
   meeting.read_places();
-  auto reason = meeting.why_not();
+  auto hosts = meeting.hosts();
+  auto reason = meeting.why_not(hosts, wish.reach);
   if (!reason.empty()) return no(std::move(reason));
   try {
-    meeting.connect(deadline);
-    keys.set(answer_key(rank), compares ? kYesAndCompares : kYes);
+    meeting.connect(hosts, deadline);
+    keys.set(answer_key(rank), wish.compares ? kYesAndCompares : kYes);
   } catch (const std::runtime_error& failure) {
     meeting.hang_up();
     keys.set(answer_key(rank), failure.what());
@@ -319,5 +346,9 @@ Met shm::meet(Keys& keys, int rank, int size, bool compares, Milliseconds timeou
     else if (answer != kYesAndCompares && (answer != kGivesUp || reason.empty())) reason = "rank " + std::to_string(peer) + ": " + answer;
   }
   if (!reason.empty()) return no(std::move(reason));
-  return {all_compare, meeting.members(), ""};
+  reason = "all ranks are on one host";
+  if (hosts.size() > 1) reason = std::to_string(hosts.size()) + " hosts: memory within each, Gloo between them";
+  std::vector<std::string> names;
+  for (const auto& place : meeting.places) names.push_back(place.name);
+  return {all_compare, meeting.members(), std::move(hosts), std::move(names), std::move(reason)};
 }

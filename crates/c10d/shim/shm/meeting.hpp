@@ -15,14 +15,29 @@ struct Keys {
   virtual bool wait(const std::vector<std::string>& keys, Milliseconds time) = 0;
 };
 
+// Which hosts a group's ranks may be on.
+enum class Reach : uint8_t {
+  OneHost = 0,
+  Pairs = 1, // one, or several of which at least one has two ranks
+  Any = 2,
+};
+
+struct Wish {
+  Reach reach = Reach::OneHost;
+  bool compares = false;
+  std::string host; // for tests: distinguishes hosts that are the same
+};
+
 struct Met {
-  bool all_compare = false;         // all ranks want to compare their calls
-  std::unique_ptr<Members> members; // null if the ranks cannot share memory
-  std::string reason;               // why
+  bool all_compare = false;            // all ranks want to compare their calls
+  std::unique_ptr<Members> members;    // of this rank's host; null if not all hosts' ranks can share memory
+  std::vector<std::vector<int>> hosts; // the ranks of each host, in the order of their first ranks
+  std::vector<std::string> names;      // by rank: that of its socket, which it has in this meeting only
+  std::string reason;                  // why, either way
 };
 
 // All ranks of the group get members, or all get the same kind of answer without. `foreign` returns true if a rank that has not
 // come is here in another program, which does not know this protocol; null if that cannot be.
-Met meet(Keys& keys, int rank, int size, bool compares, Milliseconds timeout, const std::function<bool(int)>& foreign);
+Met meet(Keys& keys, int rank, int size, const Wish& wish, Milliseconds timeout, const std::function<bool(int)>& foreign);
 
 } // namespace shm

@@ -19,8 +19,18 @@ using namespace shm;
 
 namespace {
 
-// `failed` says: for no rank's fault 1, otherwise this plus the rank.
-constexpr uint32_t kCulprit = 2;
+// `failed` says: for no other rank's fault 1, for that of another host kOtherHost, otherwise kCulprit plus the rank's name.
+constexpr uint32_t kCulprit = 2, kOtherHost = ~uint32_t{0};
+
+uint32_t word_of(int culprit) {
+  if (culprit == kElsewhere) return kOtherHost;
+  return culprit < 0 ? 1 : kCulprit + static_cast<uint32_t>(culprit);
+}
+
+int culprit_of(uint32_t word) {
+  if (word == kOtherHost) return kElsewhere;
+  return word < kCulprit ? kUnknown : static_cast<int>(word - kCulprit);
+}
 
 int64_t nanoseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count(); }
 
@@ -32,18 +42,25 @@ size_t cores() {
 
 } // namespace
 
+std::string shm::because_of(int culprit) {
+  if (culprit == kElsewhere) return " because of another host";
+  return culprit < 0 ? "" : " because of rank " + std::to_string(culprit);
+}
+
 // c10d's "no limit" is years, which do not fit a time point.
 Deadline Deadline::in(Milliseconds time) {
   constexpr auto kMost = std::chrono::hours(24 * 365 * 10);
   return {Clock::now() + std::min<Milliseconds>(time, kMost), time};
 }
 
-Members::Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Segment>> peers, std::vector<int> sockets)
+Members::Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Segment>> peers, std::vector<int> sockets,
+                 std::vector<int> names)
     : rank_(rank),
       size_(static_cast<int>(peers.size())),
       arena_(std::move(own)),
       peers_(std::move(peers)),
       sockets_(std::move(sockets)),
+      names_(std::move(names)),
       gone_(new std::atomic<bool>[peers_.size()]()),
       waited_(new std::atomic<int64_t>[peers_.size()]()),
       spins_(static_cast<size_t>(size_) <= cores()),
@@ -174,18 +191,17 @@ Waits Members::waits() const {
 
 // A rank that failed because of another one may end before that is noticed here, so its word comes first.
 void Members::throw_lost(int rank) const {
-  const auto closed = "connection closed by peer: rank " + std::to_string(rank);
+  const auto closed = "connection closed by peer: rank " + std::to_string(name(rank));
   const uint32_t failed = control(rank).failed.load();
-  if (failed >= kCulprit) {
-    const auto culprit = static_cast<int>(failed - kCulprit);
-    throw Failure(closed + " gave up because of rank " + std::to_string(culprit), culprit);
-  }
-  if (failed != 0) throw Failure(closed + " gave up after a failure of its own", rank);
-  throw Failure(closed + (has_left(rank) ? " has left the group" : " has exited or was killed"), rank);
+  const int culprit = culprit_of(failed);
+  if (culprit != kUnknown) throw Failure(closed + " gave up" + because_of(culprit), culprit);
+  if (failed != 0) throw Failure(closed + " gave up after a failure of its own", name(rank));
+  throw Failure(closed + (has_left(rank) ? " has left the group" : " has exited or was killed"), name(rank));
 }
 
-void Members::throw_late(const Deadline& deadline, int rank) {
-  throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for rank " + std::to_string(rank), rank);
+void Members::throw_late(const Deadline& deadline, int rank) const {
+  const auto who = std::to_string(name(rank));
+  throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for rank " + who, name(rank));
 }
 
 uint64_t Members::progress(int rank) const {
@@ -229,15 +245,14 @@ int Members::combining() const {
 void Members::fail(int culprit) {
   arena_->keep_all();
   uint32_t none = 0;
-  if (own().failed.compare_exchange_strong(none, culprit < 0 ? 1 : kCulprit + static_cast<uint32_t>(culprit))) ring_all();
+  if (own().failed.compare_exchange_strong(none, word_of(culprit))) ring_all();
 }
 
 void Members::check_not_failed() const {
   const uint32_t failed = own().failed.load();
   if (failed == 0) return;
-  const int culprit = failed >= kCulprit ? static_cast<int>(failed - kCulprit) : -1;
-  const auto why = culprit < 0 ? "" : " because of rank " + std::to_string(culprit);
-  throw Failure("connection closed: an earlier operation of this group failed on this rank" + why, culprit);
+  const int culprit = culprit_of(failed);
+  throw Failure("connection closed: an earlier operation of this group failed on this rank" + because_of(culprit), culprit);
 }
 
 void Members::abort() {

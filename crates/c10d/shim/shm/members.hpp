@@ -17,11 +17,17 @@ constexpr uint32_t kAnyRank = ~uint32_t{0}, kMessages = 0;
 
 using Milliseconds = std::chrono::milliseconds;
 
+// In place of the rank that a failure is due to.
+constexpr int kUnknown = -1, kElsewhere = -2; // kElsewhere: some rank of another host
+
 // A failed operation. The texts are those by which src/error.rs knows a fault.
 struct Failure : std::runtime_error {
-  explicit Failure(const std::string& text, int culprit = -1) : std::runtime_error(text), culprit(culprit) {}
-  int culprit; // the rank that it is due to, if known
+  explicit Failure(const std::string& text, int culprit = kUnknown) : std::runtime_error(text), culprit(culprit) {}
+  int culprit; // the name of the rank that it is due to
 };
+
+// " because of rank 3"; empty if nobody is known.
+std::string because_of(int culprit);
 
 // The ranks called different operations. Nothing has been changed, and if all ranks compare, all notice it.
 struct Mismatch : Failure {
@@ -48,12 +54,15 @@ enum class Patience { Spin, Sleep };
 
 class Members {
  public:
-  // `segments` in rank order; `sockets` has a connection to each peer, and -1 for this rank. Takes both.
-  Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Segment>> peers, std::vector<int> sockets);
+  // `segments` in rank order; `sockets` has a connection to each peer, and -1 for this rank. Takes both. `names` are the ranks by
+  // which errors of collectives name the members; a group with other names than positions sends no messages.
+  Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Segment>> peers, std::vector<int> sockets,
+          std::vector<int> names);
   ~Members();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int name(int rank) const { return names_[rank]; }
   const Segment& of(int rank) const { return rank == rank_ ? arena_->segment() : *peers_[rank]; }
   Control& control(int rank) const { return of(rank).control(); }
   Control& own() const { return control(rank_); }
@@ -118,14 +127,14 @@ class Members {
   [[noreturn]] void throw_lost(int rank) const;
   // The rank for which `late` waits, or for which that one waits, and so on: the one that holds up all of them.
   int origin(int late) const;
-  [[noreturn]] static void throw_late(const Deadline& deadline, int rank);
+  [[noreturn]] void throw_late(const Deadline& deadline, int rank) const;
 
   // May be called by any thread.
   Waits waits() const;
 
   // Ends this rank's part in the group: its own later operations fail, and those of peers that wait for it.
   // They name the culprit, if known.
-  void fail(int culprit = -1);
+  void fail(int culprit = kUnknown);
   void check_not_failed() const;
   void abort();
   // Called by a thread that waits, before it sleeps again.
@@ -204,6 +213,7 @@ class Members {
   const std::shared_ptr<Arena> arena_;
   const std::vector<std::unique_ptr<Segment>> peers_;
   std::vector<int> sockets_;
+  const std::vector<int> names_;
   std::unique_ptr<std::atomic<bool>[]> gone_;
   std::unique_ptr<std::atomic<int64_t>[]> waited_; // nanoseconds in waits for each rank that have ended
   std::atomic<int> waits_on_{-1};                  // the rank of the wait under way

@@ -39,10 +39,11 @@ impl ProcessGroup {
         // The default group is number 0. Every rank counts every group, so that all agree on names.
         let name = job.groups_made.fetch_add(1, Ordering::Relaxed).to_string();
         let Some(position) = members.iter().position(|&rank| rank == job.rank) else { return Ok(None) };
-        let (debug, compare_calls) = (Some(self.inner.debug), self.inner.options.compare_calls);
+        let parent = &self.inner.options;
         let options = GroupOptions {
-            debug: options.debug.or(debug),
-            compare_calls: options.compare_calls.or(compare_calls),
+            debug: options.debug.or(Some(self.inner.debug)),
+            compare_calls: options.compare_calls.or(parent.compare_calls),
+            simulated_host: options.simulated_host.clone().or_else(|| parent.simulated_host.clone()),
             ..options.clone()
         };
         let backends = backends.into();

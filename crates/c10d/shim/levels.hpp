@@ -1,0 +1,366 @@
+// The levels of a group over several hosts, and how all its ranks learn of a loss.
+//
+// A rank that gives up writes into the store because of whom, and then closes its connections. Ranks that find a connection closed
+// look there: one that has closed its connections without a word is lost.
+//
+// Not here: the collectives (two_levels.cpp, the only file that includes this one).
+
+#pragma once
+
+#include "shim.hpp"
+#include "shm/members.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+
+using namespace shim;
+
+namespace {
+
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+using Milliseconds = std::chrono::milliseconds;
+
+// No message has it: tags of messages are smaller.
+constexpr int kNoTag = 1 << 20;
+// How long a rank waits for the store, whose host may be stopped.
+constexpr Milliseconds kStorePatience{3000};
+// How long it may take after a connection was closed until another one of the same rank is known to be.
+constexpr Milliseconds kClosePatience{1000};
+// Between two looks at connections.
+constexpr Milliseconds kLook{50};
+
+// ---- what ranks that gave up have left in the store
+
+// Runs `call` on another thread. Returns true if it succeeds in time.
+bool in_time(std::function<void()> call) noexcept {
+  try {
+    auto done = std::make_shared<std::promise<bool>>();
+    auto future = done->get_future();
+    std::thread([done, call = std::move(call)] {
+      bool succeeded = true;
+      try {
+        call();
+      } catch (...) {
+        succeeded = false;
+      }
+      done->set_value(succeeded);
+    }).detach();
+    return future.wait_for(kStorePatience) == std::future_status::ready && future.get();
+  } catch (...) {
+    return false; // no thread could be started
+  }
+}
+
+class Words {
+ public:
+  // `names` are unique to this group, unlike its ranks: the store may have words of an earlier attempt.
+  Words(StorePtr store, std::vector<std::string> names) : store_(std::move(store)), names_(std::move(names)) {}
+
+  void leave(int rank, int culprit) const {
+    (void)in_time([store = store_, key = key(rank), text = std::to_string(culprit)] {
+      store->clone()->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+    });
+  }
+
+  // The culprits that these ranks name, by rank. Nothing if the store does not answer.
+  std::optional<std::map<int, int>> read(const std::vector<int>& ranks) const {
+    std::map<int, std::string> keys;
+    for (int rank : ranks) keys[rank] = key(rank);
+    auto found = std::make_shared<std::map<int, int>>();
+    if (ranks.empty()) return *found;
+    const bool answered = in_time([store = store_, keys, found] {
+      const auto own = store->clone(); // another thread may wait for something, and hold the connection
+      for (const auto& [rank, key] : keys) {
+        if (!own->check({key})) continue;
+        const auto text = own->get(key);
+        (*found)[rank] = std::stoi(std::string(text.begin(), text.end()));
+      }
+    });
+    if (!answered) return std::nullopt;
+    return *found;
+  }
+
+ private:
+  std::string key(int rank) const { return "lockstep/gave_up/" + names_[static_cast<size_t>(rank)]; }
+
+  StorePtr store_;
+  std::vector<std::string> names_;
+};
+
+// ---- Gloo's connections
+
+std::string text_of(std::exception_ptr why) {
+  try {
+    std::rethrow_exception(std::move(why));
+  } catch (const c10::Error& e) {
+    return e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+bool says(const std::string& text, std::initializer_list<const char*> words) {
+  return std::any_of(words.begin(), words.end(), [&](const char* word) { return text.find(word) != std::string::npos; });
+}
+
+bool is_late(const std::string& text) { return says(text, {"imed out", "imeout"}); }
+
+// Texts of Gloo's TCP transport, as far as they are not about what was sent.
+bool is_loss(const std::string& text) { return is_late(text) || says(text, {"onnection", "ocket closed", "roken pipe", "o route"}); }
+
+// A message that never comes; null if the connection is closed.
+WorkPtr never(c10d::Backend& gloo, int from) {
+  try {
+    Tensors scratch{at::empty({1}, at::kByte)};
+    return gloo.recv(scratch, from, kNoTag);
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+// c10d cannot close Gloo's connections. Gloo closes all of a group when a wait for a message expires.
+void close_connections(c10d::Backend& gloo) {
+  for (int peer = 0; peer < gloo.getSize(); ++peer) {
+    if (peer == gloo.getRank()) continue;
+    const auto work = never(gloo, peer);
+    if (!work) continue;
+    try {
+      work->wait(Milliseconds(1));
+    } catch (...) {
+      return;
+    }
+  }
+}
+
+std::vector<int> closed_by(c10d::Backend& gloo) {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < gloo.getSize(); ++peer)
+    if (peer != gloo.getRank() && !never(gloo, peer)) ranks.push_back(peer);
+  return ranks;
+}
+
+// ---- the levels
+
+class Levels {
+ public:
+  // `local` has the ranks of this host, by position; `leaders` the first rank of each host, null on others; `all` all ranks.
+  Levels(int rank, std::vector<std::vector<int>> hosts, c10::intrusive_ptr<SharedMemory> local, BackendPtr leaders, BackendPtr all,
+         Words words)
+      : rank_(rank),
+        hosts_(std::move(hosts)),
+        local_(std::move(local)),
+        leaders_(std::move(leaders)),
+        all_(std::move(all)),
+        words_(std::move(words)) {}
+
+  int rank() const { return rank_; }
+  const std::vector<std::vector<int>>& hosts() const { return hosts_; }
+  SharedMemory& local() const { return *local_; }
+  // Null except on the first rank of a host.
+  c10d::Backend* leaders() const { return leaders_.get(); }
+  c10d::Backend& all() const { return *all_; }
+
+  void check_not_failed() const {
+    if (failed_) throw after_failure();
+  }
+
+  // Ends this rank's part in the group because of what an operation threw. Returns what to throw instead, which names the culprit.
+  std::exception_ptr give_up(std::exception_ptr why) {
+    const std::lock_guard<std::mutex> lock(giving_up_);
+    try {
+      std::rethrow_exception(why);
+    } catch (const shm::Failure& failure) {
+      if (!failed_) end(failure.culprit);
+      return why;
+    } catch (...) {
+    }
+    if (failed_) return std::make_exception_ptr(after_failure());
+    const auto text = text_of(why);
+    if (!is_loss(text)) {
+      end(shm::kUnknown);
+      return why;
+    }
+    const auto [culprit, said] = find(is_late(text) ? Milliseconds(0) : kClosePatience);
+    end(culprit);
+    return std::make_exception_ptr(shm::Failure(
+        culprit < 0 ? "waiting for another host: " + text
+                    : "connection closed by peer: " + (said ? "another host gave up" + shm::because_of(culprit)
+                                                            : "rank " + std::to_string(culprit)),
+        culprit));
+  }
+
+  // Without a word: this rank is the lost one.
+  void abort() {
+    const std::lock_guard<std::mutex> lock(giving_up_);
+    failed_ = true;
+    local_->abort();
+    close();
+  }
+
+ private:
+  struct Found {
+    int culprit;
+    bool said; // by another rank
+  };
+
+  shm::Failure after_failure() const {
+    return shm::Failure("connection closed: an earlier operation of this group failed on this rank" + shm::because_of(culprit_), culprit_);
+  }
+
+  // A rank that gives up leaves its word before it closes its connections, unless Gloo has closed them: so a rank without a word counts
+  // as lost at the second look.
+  Found find(Milliseconds patience) const {
+    const auto until = shm::Clock::now() + patience;
+    std::vector<int> silent;
+    for (;;) {
+      const auto closed = closed_by(*all_);
+      const auto words = words_.read(patience.count() == 0 ? others() : closed);
+      for (const auto& [rank, culprit] : words.value_or(std::map<int, int>()))
+        if (culprit >= 0 && culprit != rank_) return {culprit, true};
+      std::vector<int> now;
+      for (int rank : closed)
+        if (words ? words->count(rank) == 0 : closed.size() == 1) now.push_back(rank);
+      for (int rank : now)
+        if (std::find(silent.begin(), silent.end(), rank) != silent.end()) return {rank, false};
+      if (shm::Clock::now() >= until) return {shm::kElsewhere, false};
+      silent = std::move(now);
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+
+  std::vector<int> others() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < all_->getSize(); ++rank)
+      if (rank != rank_) ranks.push_back(rank);
+    return ranks;
+  }
+
+  void end(int culprit) {
+    culprit_ = culprit;
+    failed_ = true;
+    local_->fail(culprit);
+    words_.leave(rank_, culprit == shm::kUnknown ? rank_ : culprit);
+    close();
+  }
+
+  // After a wait that expired, Gloo's threads may still use memory of the groups: they live until the process exits.
+  void close() {
+    (void)new std::vector<BackendPtr>{all_, leaders_};
+    close_connections(*all_);
+    if (leaders_) close_connections(*leaders_);
+  }
+
+  const int rank_;
+  const std::vector<std::vector<int>> hosts_;
+  const c10::intrusive_ptr<SharedMemory> local_;
+  const BackendPtr leaders_, all_;
+  const Words words_;
+  std::mutex giving_up_;
+  std::atomic<bool> failed_{false};
+  std::atomic<int> culprit_{shm::kUnknown};
+};
+
+// An operation of all ranks' Gloo group, whose failure ends this rank's part in the whole group.
+class OfAll : public c10d::Work {
+ public:
+  OfAll(OpType type, WorkPtr inner, std::shared_ptr<Levels> levels)
+      : Work(-1, type), inner_(std::move(inner)), levels_(std::move(levels)) {}
+
+  bool isCompleted() override { return inner_->isCompleted(); }
+  bool isSuccess() const override { return inner_->isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->exception(); }
+  int sourceRank() const override { return inner_->sourceRank(); }
+  Tensors result() override { return inner_->result(); }
+  void abort() override { inner_->abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
+
+  // A caller may give up on a collective that goes on.
+  bool wait(Milliseconds timeout) override {
+    try {
+      return inner_->wait(timeout);
+    } catch (...) {
+      if (!inner_->isCompleted()) throw;
+      std::rethrow_exception(levels_->give_up(std::current_exception()));
+    }
+  }
+
+ private:
+  const WorkPtr inner_;
+  const std::shared_ptr<Levels> levels_;
+};
+
+// ---- order
+
+// Runs a group's collectives one at a time, in the order of their calls.
+class Queue {
+ public:
+  using Call = std::function<void()>;
+
+  Queue() = default;
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+  // Runs all calls first; each ends at its deadline at the latest.
+  ~Queue() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Runs the call here if the caller waits for it, unless others are before it.
+  void run(Call call, bool caller_waits) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (caller_waits && !busy_ && calls_.empty()) return run(std::move(call), lock);
+    calls_.push_back(std::move(call));
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    changed_.notify_all();
+  }
+
+  // Waits until all calls have ended.
+  bool drain(shm::Clock::time_point until) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_until(lock, until, [&] { return calls_.empty() && !busy_; });
+  }
+
+ private:
+  void run(Call call, std::unique_lock<std::mutex>& lock) {
+    busy_ = true;
+    lock.unlock();
+    call();
+    call = nullptr; // what it holds goes before the next one begins
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+
+  void work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return !busy_ && (stop_ || !calls_.empty()); });
+      if (calls_.empty()) return;
+      Call call = std::move(calls_.front());
+      calls_.pop_front();
+      run(std::move(call), lock);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Call> calls_;
+  bool busy_ = false; // one that is not in the list runs
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+} // namespace
