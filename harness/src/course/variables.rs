@@ -93,7 +93,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_BACKEND"],
         by: "labs",
-        meaning: "what carries a group's CPU tensors, next to NCCL for those on a GPU: `shm`, memory that ranks on one host share; `gloo`, sockets; `auto` (if unset), memory where it is possible and Gloo where it is not. `lockstep run --backend` sets it",
+        meaning: "what carries a group's CPU tensors, next to NCCL for those on a GPU: `shm`, memory that ranks on one host share; `gloo`, sockets; `auto` (if unset), memory within a host and Gloo between hosts, or Gloo alone where memory is not possible. `lockstep run --backend` sets it",
     },
     Variables {
         names: &["LOCKSTEP_DETERMINISTIC"],

@@ -138,7 +138,8 @@ pub struct Options {
     #[arg(long, alias = "forward_signals", value_name = "NAMES", help_heading = OWN)]
     forward_signals: Option<String>,
     /// What carries the collectives of workers that use this project's runtime, as LOCKSTEP_BACKEND: gloo (sockets), shm (memory that
-    /// the ranks of one host share) or auto (shm if possible, else gloo) [default: LOCKSTEP_BACKEND, if that is set, else auto]
+    /// the ranks of one host share) or auto (shm within a host and gloo between hosts, where possible) [default: LOCKSTEP_BACKEND, if
+    /// that is set, else auto]
     #[arg(long, value_name = "NAME", help_heading = OWN)]
     backend: Option<String>,
     /// Seconds between the request to end and SIGKILL [default: 30, or what Slurm or PBS gives if that is more]
