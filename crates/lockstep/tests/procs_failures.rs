@@ -27,24 +27,39 @@ use tch::{Device, Kind, Tensor};
 const WORLD: usize = 3;
 /// Longer than any step; larger on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(8);
+/// What a desync report says of rank 1.
+const DEAD: &str = "rank 1 did not answer";
+const LEFT: &str = "rank 1 has left the group";
 
 fn main() -> ExitCode {
     program::main(
         case,
         [
-            ("survivors_name_a_rank_that_was_killed", || survivors_name("killed", "rank 1 did not answer")),
-            ("survivors_name_a_rank_that_was_stopped", || survivors_name("halts", "rank 1 did not answer")),
-            ("survivors_name_a_rank_that_exited", || survivors_name("exits", "rank 1 did not answer")),
+            ("survivors_name_a_rank_that_was_killed", || survivors_name("killed", DEAD)),
+            ("survivors_name_a_rank_that_was_stopped", || survivors_name("halts", DEAD)),
+            ("survivors_name_a_rank_that_exited", || survivors_name("exits", DEAD)),
             ("survivors_name_a_rank_that_panicked", || survivors_name("panics", "rank 1 panicked")),
-            ("survivors_name_a_rank_that_returned_early", || survivors_name("returns", "rank 1 has left the group")),
+            ("survivors_name_a_rank_that_returned_early", || survivors_name("returns", LEFT)),
             ("survivors_name_a_rank_that_called_another_collective", || {
                 survivors_name("strays", "call 4, broadcast from rank 0 of [2] Float");
             }),
-            ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", "rank 1 did not answer")),
+            ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", DEAD)),
+            ("survivors_on_several_hosts_name_a_rank_that_was_killed", || survivors_over_hosts("killed", DEAD)),
+            ("survivors_on_several_hosts_name_a_rank_that_was_stopped", || survivors_over_hosts("halts", DEAD)),
+            ("survivors_on_several_hosts_name_a_rank_that_returned_early", || survivors_over_hosts("returns", LEFT)),
+            ("survivors_on_several_hosts_name_a_rank_that_called_another_collective", || {
+                survivors_over_hosts("strays", "call 4, broadcast from rank 0 of [2] Float");
+            }),
+            ("survivors_on_several_hosts_of_a_backward_pass_name_the_killed_rank", || {
+                survivors_over_hosts("ddp", DEAD)
+            }),
             ("survivors_of_a_killed_rank_leave_no_shared_memory", leaves_no_shared_memory),
             ("ranks_that_cannot_share_memory_use_gloo_and_their_events_say_why", chooses),
-            ("survivors_name_the_lost_rank_at_a_few_moments", survive_a_few),
-            ("soak_at_200_moments", soak),
+            ("ranks_share_memory_where_dev_shm_is_full", shares_where_dev_shm_is_full),
+            ("survivors_name_the_lost_rank_at_a_few_moments", || survive_a_few(1)),
+            ("survivors_on_several_hosts_name_the_lost_rank_at_a_few_moments", || survive_a_few(2)),
+            ("soak_at_200_moments", || soak(1)),
+            ("soak_over_hosts_at_200_moments", || soak(2)),
             ("a_sharded_run_ends_with_the_same_bits_when_ranks_are_killed", sharded::ends_with_the_same_bits),
             ("a_lost_store_host_is_named_by_address", names_the_store),
             ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
@@ -69,8 +84,7 @@ fn case(name: &str) -> anyhow::Result<()> {
 
 /// Three successful collectives, then the fault on rank 1.
 fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
-    let options =
-        GroupOptions { timeout: scaled(TIMEOUT), endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
+    let options = GroupOptions { timeout: scaled(TIMEOUT), ..on_host(env) };
     let group = Rc::new(init_process_group(env, Device::Cpu, &options)?);
     let mut t = Tensor::ones([2], (Kind::Float, Device::Cpu));
     for _ in 0..3 {
@@ -85,7 +99,7 @@ fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
             "panics" => panic!("a bug in rank 1"),
             "returns" => return Ok(()),
             "strays" => group.broadcast(&mut t, Rank::ZERO)?,
-            "store" | "stopped" | "nothing" => {}
+            "store" | "stopped" | "nothing" | "large" => {}
             other => anyhow::bail!("no fault {other:?}"),
         }
     }
@@ -93,8 +107,19 @@ fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
         "ddp" => backward(&group),
         "store" => lose_the_store(env, &group),
         "stopped" if env.rank.is_zero() => Ok(kill_process(getpid(), Signal::STOP)?),
+        "large" => Ok(group.all_reduce(&mut Tensor::ones([4_000_000], (Kind::Float, Device::Cpu)), ReduceOp::Sum)?),
         _ => Ok(group.all_reduce(&mut t, ReduceOp::Sum)?),
     }
+}
+
+/// The variable with each rank's host in a job over several hosts, which are simulated: `0,1,0`.
+const HOSTS: &str = "LOCKSTEP_TEST_HOSTS";
+
+/// Options of a rank on its host.
+fn on_host(env: &LaunchEnv) -> GroupOptions {
+    let hosts = std::env::var(HOSTS).unwrap_or_default();
+    let simulated_host = hosts.split(',').nth(env.rank.get()).filter(|host| !host.is_empty()).map(str::to_owned);
+    GroupOptions { endpoint: Endpoint::Interface("lo".into()), simulated_host, ..Default::default() }
 }
 
 fn backward(group: &Rc<c10d::ProcessGroup>) -> anyhow::Result<()> {
@@ -125,10 +150,25 @@ fn job(case: &str, ranks: &[usize], agent_store: bool, port: u16) -> Vec<Output>
 /// The variable that names a worker's backend.
 const BACKEND: &str = "LOCKSTEP_BACKEND";
 
+/// A backend's name and, if the ranks are on several hosts, those of all ranks.
+fn use_backend(command: &mut Command, (name, hosts): (&str, &str)) {
+    command.env(BACKEND, name).env(HOSTS, hosts);
+}
+
 fn job_on(backend: &'static str, case: &str, ranks: &[usize], agent_store: bool, port: u16) -> Vec<Output> {
+    job_over((backend, ""), case, ranks, agent_store, port)
+}
+
+fn job_over(
+    backend: (&'static str, &'static str),
+    case: &str,
+    ranks: &[usize],
+    agent_store: bool,
+    port: u16,
+) -> Vec<Output> {
     let start = |rank: &usize| {
         let mut command = worker(case, *rank, agent_store, port);
-        command.env(BACKEND, backend);
+        use_backend(&mut command, backend);
         thread::spawn(move || finish(command))
     };
     let ranks: Vec<_> = ranks.iter().map(start).collect();
@@ -167,19 +207,31 @@ fn free_port() -> u16 {
 
 /// On every backend, at once: the survivors spend their time on waits that expire.
 fn survivors_name(case: &str, words: &str) {
+    survivors_on_each([("gloo", ""), ("shm", "")], case, words);
+}
+
+/// Rank 1 is alone on its host, not the first one there, or the first of two.
+fn survivors_over_hosts(case: &str, words: &str) {
+    survivors_on_each([("auto", "0,1,0"), ("auto", "0,0,1"), ("auto", "0,1,1")], case, words);
+}
+
+fn survivors_on_each<const N: usize>(backends: [(&'static str, &'static str); N], case: &str, words: &str) {
     thread::scope(|scope| {
-        for backend in ["gloo", "shm"] {
+        for backend in backends {
             scope.spawn(move || survivors_on(backend, case, words));
         }
     });
 }
 
-fn survivors_on(backend: &'static str, case: &str, words: &str) {
+fn survivors_on(backend: (&'static str, &'static str), case: &str, words: &str) {
     let (_store, port) = host();
-    let halted =
-        (case == "halts").then(|| KillOnDrop(worker(case, 1, true, port).env(BACKEND, backend).spawn().unwrap()));
+    let halted = (case == "halts").then(|| {
+        let mut command = worker(case, 1, true, port);
+        use_backend(&mut command, backend);
+        KillOnDrop(command.spawn().unwrap())
+    });
     let ranks: &[usize] = if halted.is_some() { &[0, 2] } else { &[0, 1, 2] };
-    let outputs = job_on(backend, case, ranks, true, port);
+    let outputs = job_over(backend, case, ranks, true, port);
     let outputs = ranks.iter().copied().zip(&outputs);
     for (rank, output) in outputs.filter(|(rank, _)| *rank != 1) {
         let error = text(&output.stderr);
@@ -190,35 +242,38 @@ fn survivors_on(backend: &'static str, case: &str, words: &str) {
 }
 
 /// It takes half an hour: `cargo nextest run --workspace --run-ignored only soak`. `SOAK=FIRST..END` gives other seeds.
-fn soak() {
+fn soak(hosts: usize) {
     let seeds = std::env::var("SOAK").unwrap_or("0..200".into());
     let (first, end) = seeds.split_once("..").expect("SOAK=FIRST..END");
-    survive(first.parse().unwrap()..end.parse().unwrap());
+    survive(first.parse().unwrap()..end.parse().unwrap(), hosts);
 }
 
 /// Moments with 2 to 4 ranks: one is killed twice, returns early, and stops.
 const FEW: [u32; 4] = [8, 1, 0, 35];
 
 /// Two at a time.
-fn survive_a_few() {
+fn survive_a_few(hosts: usize) {
     thread::scope(|scope| {
         for seeds in FEW.chunks(2) {
-            scope.spawn(|| survive(seeds.iter().copied()));
+            scope.spawn(move || survive(seeds.iter().copied(), hosts));
         }
     });
 }
 
-/// Ranks on shared memory lose one at the moments of these seeds.
-fn survive(moments: impl IntoIterator<Item = u32>) {
-    soak::run(moments, |case, world| {
+/// Ranks on shared memory, on so many hosts, lose one at the moments of these seeds.
+fn survive(moments: impl IntoIterator<Item = u32>, hosts: usize) {
+    soak::run(moments, hosts, |case, layout| {
         let (store, port) = host();
+        let (name, layout) = (if hosts == 1 { "shm" } else { "auto" }, layout.to_vec());
+        let words: Vec<String> = layout.iter().map(usize::to_string).collect();
         let command = |rank| {
             let mut command = worker(case, rank, true, port);
-            let sizes = [("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];
-            command.envs(sizes.map(|(name, value)| (name, value.to_string()))).env(BACKEND, "shm");
+            let sizes = [("WORLD_SIZE", layout.len()), ("LOCAL_WORLD_SIZE", layout.len())];
+            command.envs(sizes.map(|(name, value)| (name, value.to_string())));
+            use_backend(&mut command, (name, &words.join(",")));
             command
         };
-        (store, (0..world).map(command).collect())
+        (store, (0..layout.len()).map(command).collect())
     });
 }
 
@@ -228,36 +283,57 @@ fn leaves_no_shared_memory() {
         names.collect::<std::collections::BTreeSet<_>>()
     };
     let before = files();
-    survivors_on("shm", "killed", "rank 1 did not answer");
+    for backend in [("shm", ""), ("auto", "0,1,0")] {
+        survivors_on(backend, "killed", DEAD);
+    }
     // Other programs may have made or removed files meanwhile, but none has this project's name.
     let ours = |name: &&std::ffi::OsString| name.to_string_lossy().contains("lockstep");
     assert_eq!(files().difference(&before).find(ours), None);
 }
 
-/// A limit of file sizes leaves no room for a rank's memory file.
+/// A limit of file sizes leaves no room for a rank's memory file, one of address space no room to map it.
 fn chooses() {
-    for (prelude, chosen, why) in [
-        (":", "shm", "all ranks are on one host"),
-        ("ulimit -f 64", "gloo", "rank 1: a limit of file sizes: File too large"),
+    for (prelude, hosts, chosen, why) in [
+        (":", "", "shm", "all ranks are on one host"),
+        (":", "0,1,0", "shm+gloo", "2 hosts: memory within each, Gloo between them"),
+        ("ulimit -f 64", "", "gloo", "rank 1: a limit of file sizes: File too large"),
+        ("ulimit -f 64", "0,1,0", "gloo", "rank 1: a limit of file sizes: File too large"),
+        ("ulimit -v 50000000", "", "gloo", "rank 1: mapping shared memory: Cannot allocate memory"),
     ] {
-        let ((_store, port), folder) = (host(), tempfile::tempdir().unwrap());
-        let start = |rank: usize| {
-            let mut command =
-                of_rank(program_after(if rank == 1 { prelude } else { ":" }, "nothing"), rank, true, port);
-            command.env(events::FOLDER, folder.path()).env_remove(BACKEND);
-            thread::spawn(|| finish(command))
-        };
-        let ranks: Vec<_> = (0..WORLD).map(start).collect();
-        for rank in ranks {
-            let output = rank.join().unwrap();
-            assert!(output.status.success(), "{}", text(&output.stderr));
-        }
-        let logs = events::read_folder(folder.path()).unwrap();
-        assert_eq!(logs.len(), WORLD);
-        for log in logs.values() {
-            let expected = Event::Group { world_size: WORLD, backend: chosen.into(), reason: Some(why.into()) };
-            assert!(log.records.iter().any(|record| record.event == expected), "{:?}", log.records);
-        }
+        assert_chosen(["", prelude, ""], hosts, chosen, why);
+    }
+}
+
+/// As in a container, where /dev/shm has 64 MB by default.
+fn shares_where_dev_shm_is_full() {
+    let private = Command::new("unshare").args(["-m", "true"]).output();
+    if !private.is_ok_and(|output| output.status.success()) {
+        println!("not verified here: ranks next to a full /dev/shm (unshare -m is not possible)");
+        return;
+    }
+    let full = r#"exec unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs /dev/shm && ! head -c 8192 /dev/zero 2>/dev/null >/dev/shm/full && exec "$0"' "$0""#;
+    assert_chosen([full; WORLD], "", "shm", "all ranks are on one host");
+}
+
+/// The ranks' events name this backend and the reason, and their sums succeed. `preludes` are shell lines before each rank's program.
+fn assert_chosen(preludes: [&str; WORLD], hosts: &str, chosen: &str, why: &str) {
+    let ((_store, port), folder) = (host(), tempfile::tempdir().unwrap());
+    let start = |rank: usize| {
+        let prelude = if preludes[rank].is_empty() { ":" } else { preludes[rank] };
+        let mut command = of_rank(program_after(prelude, "large"), rank, true, port);
+        command.env(events::FOLDER, folder.path()).env_remove(BACKEND).env(HOSTS, hosts);
+        thread::spawn(|| finish(command))
+    };
+    let ranks: Vec<_> = (0..WORLD).map(start).collect();
+    for rank in ranks {
+        let output = rank.join().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let logs = events::read_folder(folder.path()).unwrap();
+    assert_eq!(logs.len(), WORLD);
+    for log in logs.values() {
+        let expected = Event::Group { world_size: WORLD, backend: chosen.into(), reason: Some(why.into()) };
+        assert!(log.records.iter().any(|record| record.event == expected), "{:?}", log.records);
     }
 }
 

@@ -1,11 +1,13 @@
 //! Ranks as threads of the test's own process, the fastest way to have several. They find each other in a HashStore and
-//! communicate over real Gloo connections on loopback, or real shared memory. A panic in one fails the test.
+//! communicate over real Gloo connections on loopback, or real shared memory. A panic in one fails the test. The hosts of a group in two
+//! levels are simulated.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses a part
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
+use tch::Device;
 
 /// Longer than any test takes on a busy machine; a hang ends here.
 pub const DEADLINE: Duration = Duration::from_secs(600);
@@ -23,23 +25,66 @@ pub fn ranks_with<T: Send>(n: usize, options: &GroupOptions, body: impl Fn(Proce
     ranks_on(Backend::Gloo, n, options, body)
 }
 
+/// Each rank's host in tests that run on every backend: unequal numbers of ranks, not in order, and one rank for each with two ranks.
+const HOSTS: [usize; 9] = [0, 1, 0, 0, 1, 2, 0, 2, 1];
+
 pub fn ranks_on<T: Send>(
     backends: impl Into<BackendConfig>,
     n: usize,
     options: &GroupOptions,
     body: impl Fn(ProcessGroup) -> T + Send + Sync,
 ) -> Vec<T> {
+    ranks_over(&HOSTS[..n], backends, options, body)
+}
+
+/// As `ranks_on`, with a rank for each of these hosts.
+pub fn ranks_over<T: Send>(
+    hosts: &[usize],
+    backends: impl Into<BackendConfig>,
+    options: &GroupOptions,
+    body: impl Fn(ProcessGroup) -> T + Send + Sync,
+) -> Vec<T> {
     let (store, backends) = (Arc::new(Store::hash().unwrap()), backends.into());
-    let world = WorldSize::new(n).unwrap();
+    let world = WorldSize::new(hosts.len()).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = world
             .ranks()
             .map(|rank| {
                 let (store, body) = (Arc::clone(&store), &body);
-                scope.spawn(move || body(ProcessGroup::new(backends, &store, rank, world, options).unwrap()))
+                let options = on_host(hosts[rank.get()], backends, options);
+                scope.spawn(move || body(ProcessGroup::new(backends, &store, rank, world, &options).unwrap()))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    })
+}
+
+/// Options of a rank on this host. Ranks on shared memory alone are all on one.
+fn on_host(host: usize, backends: BackendConfig, options: &GroupOptions) -> GroupOptions {
+    let simulated_host = (backends.of(Device::Cpu) != Some(Backend::SharedMemory)).then(|| host.to_string());
+    GroupOptions { simulated_host, ..options.clone() }
+}
+
+/// Joins a group as a rank of `ranks_on` does.
+pub fn join_on(
+    backend: Backend,
+    store: &Store,
+    rank: Rank,
+    size: WorldSize,
+    options: &GroupOptions,
+) -> c10d::Result<ProcessGroup> {
+    ProcessGroup::new(backend, store, rank, size, &on_host(HOSTS[rank.get()], backend.into(), options))
+}
+
+/// Returns true if the tensor's memory is in a file that peers map.
+pub fn is_shared(tensor: &tch::Tensor) -> bool {
+    let address = tensor.data_ptr() as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:lockstep")).any(|line| {
+        let (range, _) = line.split_once(' ').unwrap();
+        let (begin, end) = range.split_once('-').unwrap();
+        let number = |digits| usize::from_str_radix(digits, 16).unwrap();
+        (number(begin)..number(end)).contains(&address)
     })
 }
 

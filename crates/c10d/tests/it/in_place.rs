@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::{ranks, ranks_with};
-use crate::common::{self, rank};
+use crate::common::{self, is_shared, rank};
 use c10d::{Backend, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize};
 use tch::{Device, Kind, Tensor};
 
@@ -20,18 +20,6 @@ fn bytes(tensor: &Tensor) -> Vec<u8> {
     let mut bytes = vec![0; tensor.numel() * tensor.kind().elt_size_in_bytes()];
     tensor.copy_data_u8(&mut bytes, tensor.numel());
     bytes
-}
-
-/// Returns true if the tensor's memory is in a file that peers map.
-fn is_shared(tensor: &Tensor) -> bool {
-    let address = tensor.data_ptr() as usize;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().filter(|line| line.contains("memfd:lockstep")).any(|line| {
-        let (range, _) = line.split_once(' ').unwrap();
-        let (begin, end) = range.split_once('-').unwrap();
-        let number = |digits| usize::from_str_radix(digits, 16).unwrap();
-        (number(begin)..number(end)).contains(&address)
-    })
 }
 
 #[test]

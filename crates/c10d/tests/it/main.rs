@@ -10,8 +10,10 @@ mod checkpoint;
 #[path = "../common/mod.rs"]
 mod common;
 mod fused;
+mod hosts;
 mod mixed;
 mod procs_python;
+mod refusals;
 mod store;
 
 /// What the tests of one backend use instead of `common`'s functions of the same names.
@@ -32,7 +34,7 @@ macro_rules! ranks_on {
         }
 
         fn join(store: &Store, rank: Rank, size: WorldSize, options: &GroupOptions) -> c10d::Result<ProcessGroup> {
-            ProcessGroup::new($backend, store, rank, size, options)
+            crate::common::join_on($backend, store, rank, size, options)
         }
     };
 }
@@ -40,6 +42,21 @@ macro_rules! ranks_on {
 #[path = "."]
 mod gloo {
     ranks_on!(c10d::Backend::Gloo);
+
+    mod coalesced;
+    mod collectives;
+    mod failures;
+    mod mismatch;
+    mod p2p;
+    mod pace;
+    mod reducer;
+    mod soundness;
+    mod sync_batch_norm;
+}
+
+#[path = "."]
+mod two_levels {
+    ranks_on!(c10d::Backend::TwoLevels);
 
     mod coalesced;
     mod collectives;

@@ -1,13 +1,13 @@
-//! Ranks that share memory lose one of them at moments drawn from a seed, most of them inside collectives: it is killed, it stops, or it
-//! returns early. Every survivor names that rank, and none hangs.
+//! Ranks that share memory, on one host or on several, lose one of them at moments drawn from a seed, most of them inside collectives: it
+//! is killed, it stops, or it returns early. Every survivor names that rank, and none hangs.
 
 use std::process::{Command, Output};
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use c10d::{Endpoint, GroupOptions, ProcessGroup, ReduceOp, Store};
+use anyhow::{Context, bail, ensure};
+use c10d::{Backend, GroupOptions, ProcessGroup, ReduceOp, Store};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group};
 use lockstep_watchdog::scaled;
 use rand_mt::Mt;
@@ -32,10 +32,11 @@ enum Loss {
 }
 
 /// When which rank is lost. As text: the case of the program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Moment {
     seed: u32,
-    world: usize,
+    /// Each rank's host.
+    hosts: Vec<usize>,
     victim: usize,
     loss: Loss,
     call: u32,
@@ -44,18 +45,22 @@ struct Moment {
 }
 
 impl Moment {
-    fn draw(seed: u32) -> Self {
+    /// With several hosts there is one rank more, so that two are on one host.
+    fn draw(seed: u32, hosts: usize) -> Self {
         let mut random = Mt::new(seed);
         let mut below = |n: u32| random.next_u32() % n;
-        let world = 2 + below(3) as usize;
-        Moment {
-            seed,
-            world,
-            victim: below(world as u32) as usize,
-            loss: [Loss::Killed, Loss::Stopped, Loss::Returns][below(3) as usize],
-            call: 3 + below(40),
-            microseconds: u64::from(below(3000)),
-        }
+        let world = 1 + hosts + below(3) as usize;
+        let (victim, loss) =
+            (below(world as u32) as usize, [Loss::Killed, Loss::Stopped, Loss::Returns][below(3) as usize]);
+        let (call, microseconds) = (3 + below(40), u64::from(below(3000)));
+        let mut of_ranks: Vec<usize> = (0..world).map(|_| below(hosts as u32) as usize).collect();
+        // Each host has a rank.
+        (0..hosts).for_each(|host| of_ranks[host + 1] = host);
+        Moment { seed, hosts: of_ranks, victim, loss, call, microseconds }
+    }
+
+    fn world(&self) -> usize {
+        self.hosts.len()
     }
 }
 
@@ -63,11 +68,14 @@ impl Moment {
 
 /// Calls the same collectives on all ranks, drawn from the seed, until one fails.
 pub(crate) fn work(env: &LaunchEnv, seed: &str) -> anyhow::Result<()> {
-    let moment = Moment::draw(seed.parse()?);
-    let patient = GroupOptions { endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
+    let (seed, hosts) = seed.split_once(' ').context("a seed and a number of hosts")?;
+    let moment = Moment::draw(seed.parse()?, hosts.parse()?);
+    let patient = crate::on_host(env);
     // Ranks start at different times.
     let all = init_process_group(env, Device::Cpu, &patient)?;
     let short = GroupOptions { timeout: scaled(TIMEOUT), ..patient };
+    let chosen = if moment.hosts.contains(&1) { Backend::TwoLevels } else { Backend::SharedMemory };
+    ensure!(all.backend() == chosen, "{:?}", all.why_backend());
     let group = Rc::new(all.new_group(all.members(), &short)?.context("this rank is a member")?);
     let model = model(&group)?;
     let mut random = Mt::new(moment.seed ^ 0x5eed);
@@ -132,11 +140,15 @@ fn collective(group: &Rc<ProcessGroup>, model: &Model, random: &mut Mt) -> c10d:
 
 // ---- the test
 
-/// Loses a rank at one moment after the other. `job` returns the store and a command for each rank.
-pub(crate) fn run(seeds: impl IntoIterator<Item = u32>, job: impl Fn(&str, usize) -> (Store, Vec<Command>)) {
+/// Loses a rank at one moment after the other. `job` returns the store and a command for each rank, whose hosts it gets.
+pub(crate) fn run(
+    seeds: impl IntoIterator<Item = u32>,
+    hosts: usize,
+    job: impl Fn(&str, &[usize]) -> (Store, Vec<Command>),
+) {
     let mut wrong = vec![];
-    for moment in seeds.into_iter().map(Moment::draw) {
-        let (store, commands) = job(&format!("{CASE} {}", moment.seed), moment.world);
+    for moment in seeds.into_iter().map(|seed| Moment::draw(seed, hosts)) {
+        let (store, commands) = job(&format!("{CASE} {} {hosts}", moment.seed), &moment.hosts);
         for (rank, output) in survivors(&moment, commands) {
             let error = text(&output.stderr);
             if output.status.code() != Some(1) || blamed(&error) != Some(moment.victim) {
@@ -151,7 +163,7 @@ pub(crate) fn run(seeds: impl IntoIterator<Item = u32>, job: impl Fn(&str, usize
 /// What they printed.
 fn survivors(moment: &Moment, mut commands: Vec<Command>) -> Vec<(usize, Output)> {
     let victim = KillOnDrop(commands.remove(moment.victim).spawn().unwrap());
-    let ranks = (0..moment.world).filter(|rank| *rank != moment.victim);
+    let ranks = (0..moment.world()).filter(|rank| *rank != moment.victim);
     let started =
         ranks.zip(commands).map(|(rank, command)| (rank, thread::spawn(|| lockstep_watchdog::output(command))));
     let started: Vec<_> = started.collect();
@@ -160,11 +172,15 @@ fn survivors(moment: &Moment, mut commands: Vec<Command>) -> Vec<(usize, Output)
     ended
 }
 
-/// The rank that an error gives as the cause.
+/// The rank that an error gives as the cause. That a rank of another host is late, only the desync report knows.
 fn blamed(error: &str) -> Option<usize> {
     let number = |words: &str| {
         let (_, rest) = error.split_once(words)?;
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
+    if error.contains("another host: ") || error.contains("because of another host") {
+        let (before, _) = error.split_once(" did not answer within")?;
+        return before.rsplit(' ').next()?.parse().ok();
+    }
     ["because of rank ", "closed by peer: rank ", "ms for rank ", "message of or to rank "].into_iter().find_map(number)
 }
