@@ -4,7 +4,7 @@
 use c10d::{Backend, BackendConfig, DebugLevel, ErrorKind, GroupOptions, ReduceOp};
 use tch::{Device, Kind, Tensor};
 
-use crate::common::{DEADLINE, options, rank, ranks_on};
+use crate::common::{DEADLINE, options, rank, ranks_on, ranks_over};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -42,7 +42,7 @@ fn both_backends_are_connected_under_one_name_and_subgroups_have_both() {
 fn the_ranks_choose_the_backend_of_host_memory_next_to_a_named_one_and_debug_mode_wraps_both() {
     let detail = GroupOptions { debug: Some(DebugLevel::Detail), ..options() };
     for options in [&options(), &detail] {
-        ranks_on(parse("cpu:auto,cuda:gloo"), 2, options, |group| {
+        ranks_over(&[0, 0], parse("cpu:auto,cuda:gloo"), options, |group| {
             assert_eq!(group.backends(), parse("cpu:shm,cuda:gloo"));
             assert!(group.why_backend().unwrap().contains("one host"));
             assert_eq!(sum_over(&group), 3.0);
