@@ -41,7 +41,7 @@ std::string read_line(const uint8_t* line) {
 }
 
 std::string shape(const at::Tensor& tensor) {
-  return c10::str(tensor.sizes(), " ", c10::toString(tensor.scalar_type()));
+  return c10::str(tensor.sizes(), " ", c10::toString(tensor.scalar_type()), tensor.is_sparse() ? " sparse" : "");
 }
 
 // The names of src/collectives.rs.

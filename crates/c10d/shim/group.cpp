@@ -35,6 +35,14 @@ std::vector<at::Tensor> numbers(const at::Tensor* const* tensors, size_t n) {
   return out;
 }
 
+// A message of a batch.
+struct Message {
+  const at::Tensor* tensor;
+  int32_t peer;
+  int32_t tag;
+  bool sends;
+};
+
 // Runs a collective and returns its work handle.
 template <class F>
 Status start(WorkHandle** out, F&& launch) noexcept {
@@ -65,7 +73,7 @@ Status lc_backend_gloo(const MemberConfig* config, Bytes interface, Bytes host, 
     options->global_ranks_in_group = config->members();
     auto gloo = c10::make_intrusive<ProcessGroupGloo>(config->store->store, config->rank, config->size, options);
     gloo->setSequenceNumberForGroup();
-    *out = new BackendHandle{gloo, ProcessGroup::BackendType::GLOO, {}, {}, {}};
+    *out = new BackendHandle{gloo, ProcessGroup::BackendType::GLOO, {}, {}, {}, {}};
   });
 }
 
@@ -106,8 +114,11 @@ Status lc_group_new(const StoreHandle* store, const MemberConfig* config, const 
     const auto device = main == cpu ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
     const auto* other = main == cpu ? cuda : cpu;
     if (other == main) other = nullptr;
-    *out = new GroupHandle{std::move(group), main->backend, device, main->traffic,
-                           other ? other->backend : c10::intrusive_ptr<c10d::Backend>()};
+    const auto guarded = [](const BackendHandle* backend) { return backend->guarded ? backend->guarded : backend->backend; };
+    *out = new GroupHandle{std::move(group), main->backend, device, main->traffic, {}, {guarded(main)}};
+    if (!other) return;
+    (*out)->other = other->backend;
+    (*out)->guarded.push_back(guarded(other));
   });
 }
 
@@ -134,6 +145,13 @@ void lc_group_free(GroupHandle* group, bool give_up) noexcept {
   (void)guard([&] { delete group; });
 }
 
+// Ends all operations of this rank, and so those of its peers. May be called by any thread, while the group lives.
+Status lc_group_abort(const GroupHandle* group) noexcept {
+  return guard([&] {
+    for (const auto& backend : group->guarded) backend->abort();
+  });
+}
+
 // ---- collectives; `op` is a c10d::ReduceOp::RedOpType
 
 Status lc_broadcast(GroupHandle* g, at::Tensor* tensor, int64_t root, int64_t timeout_ms, WorkHandle** out) noexcept {
@@ -153,6 +171,18 @@ Status lc_all_reduce(GroupHandle* g, at::Tensor* tensor, uint8_t op, int64_t tim
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
     options.timeout = to_timeout(timeout_ms);
     return g->group->allreduce(tensors, options);
+  });
+}
+
+// The sum of sparse tensors. Returns when it has replaced the tensor's indices and values.
+Status lc_all_reduce_sparse(GroupHandle* g, const at::Tensor* tensor, int64_t timeout_ms) noexcept {
+  return guard([&] {
+    at::NoGradGuard no_grad;
+    std::vector<at::Tensor> sum{tensor->detach().clone()};
+    c10d::AllreduceOptions options;
+    options.timeout = to_timeout(timeout_ms);
+    g->group->allreduce(sum, options)->wait();
+    tensor->copy_(sum[0]);
   });
 }
 
@@ -288,6 +318,28 @@ Status lc_recv(GroupHandle* g, at::Tensor* tensor, int32_t peer, int32_t tag, Wo
   return start(out, [&] {
     std::vector<at::Tensor> tensors{numbers(*tensor)};
     return peer < 0 ? g->group->recvAnysource(tensors, tag) : g->group->recv(tensors, peer, tag);
+  });
+}
+
+// Messages that are sent and received together, as NCCL needs it: one after the other they may wait for each other. All end with
+// one work, of which each message gets a handle.
+Status lc_batch(GroupHandle* g, const Message* messages, size_t n, WorkHandle** works) noexcept {
+  return guard([&] {
+    const auto device = messages[0].tensor->device().type();
+    g->group->startCoalescing(device);
+    try {
+      for (const auto* message = messages; message != messages + n; ++message) {
+        std::vector<at::Tensor> tensors{numbers(*message->tensor)};
+        if (message->sends) g->group->send(tensors, message->peer, message->tag);
+        else g->group->recv(tensors, message->peer, message->tag);
+      }
+    } catch (...) {
+      g->group->endCoalescing(device);
+      throw;
+    }
+    const auto work = g->group->endCoalescing(device);
+    TORCH_CHECK(work, "the backend returned no work handle");
+    for (size_t i = 0; i < n; ++i) works[i] = new WorkHandle{work};
   });
 }
 

@@ -51,8 +51,23 @@ class Guarded : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
   void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
-  void abort() override { inner_->abort(); }
   void shutdown() override { inner_->shutdown(); }
+
+  // May be called by any thread. Gloo cannot abort, but closes all of its connections when a message is late, which ends all
+  // waits of this rank and of its peers. Its thread may still use the message's memory, which lives as long as the group.
+  void abort() override {
+    if (inner_->getBackendName() != "gloo") return inner_->abort();
+    if (size_ == 1) return;
+    // A monitored barrier holds the lock while it waits.
+    const std::unique_lock<std::mutex> lock(launching_, std::try_to_lock);
+    try {
+      Tensors nothing{at::empty({1}, at::kByte)};
+      never_comes_ = inner_->recv(nothing, (rank_ + 1) % size_, kNoTag);
+      never_comes_->wait(Milliseconds(1));
+    } catch (const std::exception&) {
+      // It is late, or the connections were closed before.
+    }
+  }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
     count(tensors);
@@ -166,9 +181,11 @@ class Guarded : public c10d::Backend {
   }
 
  private:
+  static constexpr int kNoTag = 1 << 20; // beyond those of src/p2p.rs
+
   static size_t bytes(const Tensors& tensors) {
     size_t sum = 0;
-    for (const auto& tensor : tensors) sum += tensor.nbytes();
+    for (const auto& tensor : tensors) sum += bytes_of(tensor);
     return sum;
   }
 
@@ -291,6 +308,7 @@ class Guarded : public c10d::Backend {
   std::condition_variable queued_, started_;
   std::deque<Job> queue_; // the front is being compared
   bool stop_ = false;
+  WorkPtr never_comes_; // by which the group was aborted
   std::thread worker_;
 };
 
@@ -302,7 +320,8 @@ extern "C" {
 Status lc_backend_guard(BackendHandle* backend, bool compare) noexcept {
   return guard([&] {
     backend->traffic = std::make_shared<Traffic>();
-    backend->wrapper = c10::make_intrusive<Guarded>(backend->backend, backend->traffic, compare);
+    backend->guarded = c10::make_intrusive<Guarded>(backend->backend, backend->traffic, compare);
+    backend->wrapper = backend->guarded;
   });
 }
 

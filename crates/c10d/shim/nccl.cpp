@@ -22,6 +22,6 @@ extern "C" Status lc_backend_nccl(const MemberConfig* config, int32_t device, Ba
     auto nccl = c10::make_intrusive<ProcessGroupNCCL>(config->store->store, config->rank, config->size, options);
     nccl->setSequenceNumberForGroup();
     nccl->setBoundDeviceId(cuda);
-    *out = new BackendHandle{nccl, c10d::ProcessGroup::BackendType::NCCL, cuda, {}, {}};
+    *out = new BackendHandle{nccl, c10d::ProcessGroup::BackendType::NCCL, cuda, {}, {}, {}};
   });
 }

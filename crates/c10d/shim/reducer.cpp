@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 using namespace shim;
@@ -96,7 +97,7 @@ struct TimedAllReduce : c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::Proc
     std::vector<at::Tensor> tensors = {bucket.getBufferRef()};
     // First, so that no sum overflows.
     tensors[0] /= state_->getSize();
-    auto one = times_->start(static_cast<int64_t>(bucket.getIndex()), static_cast<int64_t>(tensors[0].nbytes()));
+    auto one = times_->start(static_cast<int64_t>(bucket.getIndex()), static_cast<int64_t>(bytes_of(tensors[0])));
     auto future = state_->allreduce(tensors)->getFuture();
     future->addCallback([times = times_, one](c10::ivalue::Future&) { times->end(*one); });
     return future;
@@ -110,9 +111,16 @@ struct ReducerHandle {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<OnlyThread> only;
   c10::intrusive_ptr<c10d::Backend> backend; // whose memory has the buckets
+  // Keeps the reducer. Only for what it measures: what it notes of the group, it reads from an object of a class that ours is not.
+  std::shared_ptr<c10d::Logger> logger;
+  bool static_graph;
+  std::vector<int64_t> first_bucket_sizes; // in bytes
+  int64_t passes = 0;
+  bool delays = false; // in the first backward pass of a static graph
   std::shared_ptr<BucketTimes> times = std::make_shared<BucketTimes>();
 
   ~ReducerHandle() {
+    logger.reset();
     reducer.reset(); // takes its hooks off
     only->ended.store(true, std::memory_order_release);
   }
@@ -142,24 +150,27 @@ struct Options {
   int64_t first_bucket_bytes_cap;
   bool find_unused_parameters;
   bool gradient_as_bucket_view;
+  bool static_graph;
 };
+
+std::vector<bool> to_bools(const bool* values, size_t n) { return std::vector<bool>(values, values + n); }
 
 } // namespace
 
 extern "C" {
 
-// `bucket_of` receives the number of the bucket of each tensor.
-Status lc_bucket_assignment(const at::Tensor* const* tensors, size_t n, const size_t* limits, size_t n_limits,
+// `bucket_of` receives the number of the bucket of each tensor. One whose gradient is sparse has a bucket of its own.
+Status lc_bucket_assignment(const at::Tensor* const* tensors, const bool* sparse, size_t n, const size_t* limits, size_t n_limits,
                             size_t* bucket_of) noexcept {
   return guard([&] {
     const auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
-        to_tensors(tensors, n), std::vector<size_t>(limits, limits + n_limits)));
+        to_tensors(tensors, n), std::vector<size_t>(limits, limits + n_limits), to_bools(sparse, n)));
     for (size_t b = 0; b < buckets.size(); ++b)
       for (size_t index : buckets[b]) bucket_of[index] = b;
   });
 }
 
-Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const Bytes* names, size_t n,
+Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const Bytes* names, const bool* sparse, size_t n,
                       const size_t* bucket_lengths, size_t n_buckets, const size_t* bucket_indices, const Options* options,
                       ReducerHandle** out) noexcept {
   return guard([&] {
@@ -171,7 +182,7 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
         tensors,
         unflatten(bucket_lengths, n_buckets, bucket_indices),
         group->group,
-        /*expect_sparse_gradients=*/std::vector<bool>(n, false),
+        to_bools(sparse, n),
         options->bucket_bytes_cap,
         options->find_unused_parameters,
         options->gradient_as_bucket_view,
@@ -180,8 +191,16 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
         /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+    auto logger = std::make_shared<c10d::Logger>(reducer);
+    reducer->set_logger(logger);
+    if (options->static_graph) {
+      reducer->set_static_graph();
+      logger->set_static_graph();
+    }
+    auto sizes = logger->get_bucket_sizes();
     // The reducer keeps the nodes with the check alive.
-    *out = new ReducerHandle{std::move(reducer), only_this_thread(tensors), group->backend};
+    auto only = only_this_thread(tensors);
+    *out = new ReducerHandle{std::move(reducer), std::move(only), group->backend, std::move(logger), options->static_graph, std::move(sizes)};
   });
 }
 
@@ -190,7 +209,11 @@ void lc_reducer_free(ReducerHandle* reducer) noexcept {
 }
 
 Status lc_reducer_prepare_for_forward(ReducerHandle* reducer) noexcept {
-  return guard([&] { reducer->reducer->prepare_for_forward(); });
+  return guard([&] {
+    reducer->logger->set_runtime_stats_and_log();
+    reducer->reducer->prepare_for_forward();
+    reducer->delays = reducer->static_graph && reducer->passes++ == 0;
+  });
 }
 
 Status lc_reducer_rebuild_buckets(ReducerHandle* reducer, bool* rebuilt) noexcept {
@@ -204,9 +227,46 @@ Status lc_reducer_prepare_for_backward(ReducerHandle* reducer, const at::Tensor*
   return guard([&] { reducer->reducer->prepare_for_backward(to_tensors(outputs, n)); });
 }
 
+// In the first pass of a static graph the reducer only counts how often each gradient comes, and reduces them all afterwards:
+// Python's DDP does the same with a callback of autograd.
+Status lc_reducer_backward(ReducerHandle* reducer, const at::Tensor* loss) noexcept {
+  return guard([&] {
+    torch::autograd::backward({*loss}, {});
+    if (std::exchange(reducer->delays, false)) reducer->reducer->delay_all_reduce();
+  });
+}
+
 Status lc_reducer_register_hook(ReducerHandle* reducer, uint8_t hook) noexcept {
   return guard([&] {
-    reducer->reducer->register_builtin_comm_hook(static_cast<c10d::BuiltinCommHookType>(hook));
+    const auto type = static_cast<c10d::BuiltinCommHookType>(hook);
+    reducer->reducer->register_builtin_comm_hook(type);
+    // As Python prints them.
+    const bool whole = type == c10d::BuiltinCommHookType::ALLREDUCE;
+    reducer->logger->set_comm_hook(whole ? "BuiltinCommHookType.ALLREDUCE" : "BuiltinCommHookType.FP16_COMPRESS");
+  });
+}
+
+void lc_reducer_note_join(ReducerHandle* reducer) noexcept {
+  (void)guard([&] { reducer->logger->set_uneven_input_join(); });
+}
+
+// What c10d's logger has noted: for each fact its name and its value as text.
+Status lc_reducer_logging_data(const ReducerHandle* reducer, Blobs** out) noexcept {
+  return guard([&] {
+    auto all = std::make_unique<Blobs>();
+    const auto add = [&](const std::string& text) { all->items.emplace_back(text.begin(), text.end()); };
+    const auto data = reducer->logger->get_ddp_logging_data();
+    for (const auto& [name, text] : data.strs_map) {
+      add(name);
+      add(text);
+    }
+    for (const auto& [name, number] : data.ints_map) {
+      add(name);
+      add(std::to_string(number));
+    }
+    add("bucket_sizes");
+    add(c10::Join(", ", reducer->first_bucket_sizes));
+    *out = all.release();
   });
 }
 
@@ -230,20 +290,28 @@ Status lc_reducer_take_bucket_times(ReducerHandle* reducer, int64_t patience_ms,
   });
 }
 
-// The number of elements in each bucket's flat gradient, in the order of reduction.
+// The number of elements in each bucket's gradients, in the order of reduction.
 Status lc_reducer_bucket_numels(ReducerHandle* reducer, int64_t* numels, size_t capacity, size_t* n) noexcept {
   return guard([&] {
-    const auto buckets = reducer->reducer->get_grad_buckets();
+    const auto buckets = reducer->reducer->get_grad_buckets(/*return_zero_tensors=*/false);
     *n = buckets.size();
-    for (size_t i = 0; i < buckets.size() && i < capacity; ++i) numels[i] = buckets[i].getBuffer().numel();
+    for (size_t i = 0; i < buckets.size() && i < capacity; ++i) {
+      numels[i] = 0;
+      for (const auto& param : buckets[i].getParameters()) numels[i] += param.numel();
+    }
   });
 }
 
-// The memory of a bucket's flat gradient; null if there is no bucket of this number.
+// The memory of a bucket's flat gradient; null if there is no bucket of this number. Sparse gradients have no such bucket, and are
+// not counted.
 Status lc_reducer_bucket_storage(ReducerHandle* reducer, size_t bucket, StorageHandle** out, uint64_t* id) noexcept {
   return guard([&] {
-    const auto buckets = reducer->reducer->get_grad_buckets(/*return_zero_tensors=*/false);
-    *out = bucket < buckets.size() ? to_storage(buckets[bucket].getBuffer(), id) : nullptr;
+    *out = nullptr;
+    for (const auto& one : reducer->reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
+      const auto& buffer = one.getBuffer();
+      if (!buffer.defined() || !buffer.has_storage()) continue;
+      if (bucket-- == 0) return void(*out = to_storage(buffer, id));
+    }
   });
 }
 

@@ -72,6 +72,7 @@ struct BackendHandle {
   std::optional<c10::Device> bound; // the one device that it works on, if so
   c10::intrusive_ptr<c10d::Backend> wrapper; // what the group calls instead
   std::shared_ptr<Traffic> traffic; // null if nothing counts it
+  c10::intrusive_ptr<c10d::Backend> guarded; // the guard of guarded.cpp, if there is one: also below another wrapper
 };
 
 struct GroupHandle {
@@ -80,6 +81,7 @@ struct GroupHandle {
   c10::DeviceType device; // whose tensors the default backend takes
   std::shared_ptr<Traffic> traffic;
   c10::intrusive_ptr<c10d::Backend> other; // that of the other device; null if there is none
+  std::vector<c10::intrusive_ptr<c10d::Backend>> guarded; // each backend, or its guard of guarded.cpp
 };
 
 struct WorkHandle {

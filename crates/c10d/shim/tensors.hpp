@@ -16,4 +16,9 @@ inline std::vector<at::Tensor> to_tensors(const at::Tensor* const* tensors, size
   return out;
 }
 
+// The bytes of a tensor's values, with the indices of a sparse one.
+inline size_t bytes_of(const at::Tensor& tensor) {
+  return tensor.is_sparse() ? tensor._indices().nbytes() + tensor._values().nbytes() : tensor.nbytes();
+}
+
 } // namespace shim

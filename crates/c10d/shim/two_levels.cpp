@@ -420,7 +420,7 @@ Status lc_backend_memory(const MemberConfig* config, const MemoryWish* wish, Byt
     BackendPtr made;
     if (*is_two_levels) made = c10::make_intrusive<TwoLevels>(connect(std::move(met), *config, interface, host), timeout);
     else made = c10::make_intrusive<SharedMemory>(std::move(met.members), compares, timeout);
-    *out = new BackendHandle{made, c10d::ProcessGroup::BackendType::CUSTOM, {}, {}, {}};
+    *out = new BackendHandle{made, c10d::ProcessGroup::BackendType::CUSTOM, {}, {}, {}, {}};
   });
 }
 

@@ -134,16 +134,23 @@ impl ProcessGroup {
     /// messages this way cannot deadlock, whatever the order of their lists.
     ///
     /// # Errors
-    /// As [`isend`](Self::isend) and [`irecv`](Self::irecv); those that were started by then are dropped. `BadArgument` on NCCL, whose
-    /// messages would have to be grouped.
+    /// As [`isend`](Self::isend) and [`irecv`](Self::irecv); those that were started by then are dropped. NCCL starts all or none,
+    /// and all ranks of a group must take part in its first batch, if that is the group's first operation.
     pub fn batch_isend_irecv(&self, messages: Vec<P2pOp>) -> Result<Vec<Work<Tensor>>> {
         let is_nccl = |message: &P2pOp| {
             let (P2pOp::Send { tensor, .. } | P2pOp::Recv { tensor, .. }) = message;
             tensor.defined() && self.backends().of(tensor.device()).is_some_and(Backend::is_nccl)
         };
         if messages.iter().any(is_nccl) {
-            let detail = "NCCL's messages cannot be grouped here: use tensors in host memory, with Gloo";
-            return self.refuse("batch_isend_irecv", detail.to_owned());
+            if !messages.iter().all(is_nccl) {
+                let detail = "one batch has tensors in host memory and on a GPU: make a batch of each";
+                return self.refuse("batch_isend_irecv", detail.to_owned());
+            }
+            let pending = self.start_batch(&messages)?;
+            let tensors = messages.into_iter().map(|message| match message {
+                P2pOp::Send { tensor, .. } | P2pOp::Recv { tensor, .. } => tensor,
+            });
+            return Ok(pending.into_iter().zip(tensors).map(|(pending, tensor)| Work::new(pending, tensor)).collect());
         }
         let start = |message| match message {
             P2pOp::Send { tensor, to, tag } => self.isend(tensor, to, tag),

@@ -51,9 +51,6 @@ impl ReduceOp {
     }
 }
 
-/// The group's own timeout, as the shim encodes it.
-const GROUP_TIMEOUT: i64 = -1;
-
 impl ProcessGroup {
     /// Copies the root's tensor to all ranks.
     pub fn broadcast(&self, tensor: &mut Tensor, root: Rank) -> Result<()> {
@@ -218,7 +215,7 @@ impl ProcessGroup {
         let tensor = tensor.as_ptr();
         self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
-            unsafe { ffi::lc_broadcast(group, tensor, root.get() as i64, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_broadcast(group, tensor, root.get() as i64, self.timeout_ms(), out) }
         })
     }
 
@@ -231,7 +228,7 @@ impl ProcessGroup {
         let tensor = tensor.as_ptr();
         self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
-            unsafe { ffi::lc_all_reduce(group, tensor, op as u8, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_all_reduce(group, tensor, op as u8, self.timeout_ms(), out) }
         })
     }
 
@@ -245,7 +242,7 @@ impl ProcessGroup {
         let tensor = tensor.as_ptr();
         self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
-            unsafe { ffi::lc_reduce(group, tensor, root.get() as i64, op as u8, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_reduce(group, tensor, root.get() as i64, op as u8, self.timeout_ms(), out) }
         })
     }
 
@@ -259,7 +256,7 @@ impl ProcessGroup {
         let (outputs, input) = (pointers(outputs), input.as_ptr());
         self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
-            unsafe { ffi::lc_all_gather(group, outputs.as_ptr(), outputs.len(), input, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_all_gather(group, outputs.as_ptr(), outputs.len(), input, self.timeout_ms(), out) }
         })
     }
 
@@ -273,7 +270,7 @@ impl ProcessGroup {
         let (output, input) = (output.as_ptr(), input.as_ptr());
         self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
-            unsafe { ffi::lc_all_gather_into_tensor(group, output, input, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_all_gather_into_tensor(group, output, input, self.timeout_ms(), out) }
         })
     }
 
@@ -289,7 +286,7 @@ impl ProcessGroup {
         self.start(guard, call, |group, out| {
             let (list, n) = (outputs.as_ptr(), outputs.len());
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
-            unsafe { ffi::lc_gather(group, list, n, input, root.get() as i64, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_gather(group, list, n, input, root.get() as i64, self.timeout_ms(), out) }
         })
     }
 
@@ -305,7 +302,7 @@ impl ProcessGroup {
         self.start(guard, call, |group, out| {
             let (list, n) = (inputs.as_ptr(), inputs.len());
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
-            unsafe { ffi::lc_scatter(group, output, list, n, root.get() as i64, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_scatter(group, output, list, n, root.get() as i64, self.timeout_ms(), out) }
         })
     }
 
@@ -321,7 +318,7 @@ impl ProcessGroup {
         self.start(guard, call, |group, out| {
             let (list, n) = (inputs.as_ptr(), inputs.len());
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
-            unsafe { ffi::lc_reduce_scatter(group, output, list, n, op as u8, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_reduce_scatter(group, output, list, n, op as u8, self.timeout_ms(), out) }
         })
     }
 
@@ -336,7 +333,7 @@ impl ProcessGroup {
         let (output, input) = (output.as_ptr(), input.as_ptr());
         self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
-            unsafe { ffi::lc_reduce_scatter_tensor(group, output, input, op as u8, GROUP_TIMEOUT, out) }
+            unsafe { ffi::lc_reduce_scatter_tensor(group, output, input, op as u8, self.timeout_ms(), out) }
         })
     }
 
@@ -361,7 +358,7 @@ impl ProcessGroup {
                     outputs.len(),
                     inputs.as_ptr(),
                     inputs.len(),
-                    GROUP_TIMEOUT,
+                    self.timeout_ms(),
                     out,
                 )
             }
@@ -371,7 +368,7 @@ impl ProcessGroup {
     fn start_barrier(&self) -> Result<Pending> {
         let guard = Guard::new("barrier", self, Traffic::Collective);
         // SAFETY: `start`'s contract.
-        self.start(guard, "barrier".into(), |group, out| unsafe { ffi::lc_barrier(group, GROUP_TIMEOUT, out) })
+        self.start(guard, "barrier".into(), |group, out| unsafe { ffi::lc_barrier(group, self.timeout_ms(), out) })
     }
 
     /// Starts an operation. `launch` gets a group that is alive during the call, and a pointer that it may write;

@@ -20,6 +20,8 @@ pub enum ErrorKind {
     Mismatch,
     /// The caller's arguments are wrong, and nothing was sent.
     BadArgument,
+    /// This rank has aborted the group ([`ProcessGroup::abort`](crate::ProcessGroup::abort)).
+    Aborted,
     /// A bug in libtorch or this binding, or an error of the operating system.
     Internal,
 }
@@ -47,14 +49,21 @@ impl ErrorKind {
             ErrorKind::PeerGone => "lost a peer",
             ErrorKind::Mismatch => "met different calls on different ranks",
             ErrorKind::BadArgument => "was given a bad argument",
+            ErrorKind::Aborted => "was aborted",
             ErrorKind::Internal => "failed",
         }
     }
 }
 
 /// Texts of c10d's collective checks, its comparison of parameters, and Gloo when ranks disagree.
-const MISMATCH: [&str; 5] =
-    ["detected mismatch", "collectives differ", "op.preamble", "appears not to match", "inconsistent"];
+const MISMATCH: [&str; 6] = [
+    "detected mismatch",
+    "collectives differ",
+    "op.preamble",
+    "appears not to match",
+    "inconsistent",
+    "sparse dimensions do not match",
+];
 
 /// Texts of c10d's argument checks, and of Gloo for an interface or host name that does not belong to this machine.
 const BAD_ARGUMENT: [&str; 4] = ["invalid", "does not support", "unsupported", "unable to find address"];
@@ -101,6 +110,11 @@ impl Error {
     /// has the form of this crate's own: "`operation` was given a bad argument: `detail`".
     pub fn bad_argument(operation: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::with_kind(ErrorKind::BadArgument, operation, detail)
+    }
+
+    /// An operation of a group that this rank has aborted.
+    pub(crate) fn aborted(operation: impl Into<String>) -> Self {
+        Self::with_kind(ErrorKind::Aborted, operation, "this rank has aborted the group: make a new one to go on")
     }
 
     /// A failure of libtorch in code that builds on this crate.

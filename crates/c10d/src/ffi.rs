@@ -118,6 +118,16 @@ pub(crate) struct ReducerOptions {
     pub(crate) first_bucket_bytes_cap: i64,
     pub(crate) find_unused_parameters: bool,
     pub(crate) gradient_as_bucket_view: bool,
+    pub(crate) static_graph: bool,
+}
+
+/// `Message` of `shim/group.cpp`.
+#[repr(C)]
+pub(crate) struct Message {
+    pub(crate) tensor: TensorPtr,
+    pub(crate) peer: i32,
+    pub(crate) tag: i32,
+    pub(crate) sends: bool,
 }
 
 /// `BucketTime` of `shim/reducer.cpp`.
@@ -332,6 +342,7 @@ unsafe extern "C" {
         out: *mut *mut GroupHandle,
     ) -> Status;
     pub(crate) fn lc_group_free(group: *mut GroupHandle, give_up: bool);
+    pub(crate) fn lc_group_abort(group: *const GroupHandle) -> Status;
     pub(crate) fn lc_group_traffic(group: *const GroupHandle, calls: *mut u64, bytes: *mut u64) -> bool;
     pub(crate) fn lc_group_since_last_call(group: *const GroupHandle) -> i64;
     pub(crate) fn lc_group_arrivals(group: *const GroupHandle) -> *mut ArrivalsHandle;
@@ -358,6 +369,7 @@ unsafe extern "C" {
         timeout_ms: i64,
         out: *mut *mut WorkHandle,
     ) -> Status;
+    pub(crate) fn lc_all_reduce_sparse(group: *mut GroupHandle, tensor: TensorPtr, timeout_ms: i64) -> Status;
     pub(crate) fn lc_reduce(
         group: *mut GroupHandle,
         tensor: TensorPtr,
@@ -443,6 +455,12 @@ unsafe extern "C" {
         tag: i32,
         out: *mut *mut WorkHandle,
     ) -> Status;
+    pub(crate) fn lc_batch(
+        group: *mut GroupHandle,
+        messages: *const Message,
+        n: usize,
+        works: *mut *mut WorkHandle,
+    ) -> Status;
 
     pub(crate) fn lc_work_wait(work: *mut WorkHandle, timeout_ms: i64) -> Status;
     pub(crate) fn lc_work_is_completed(work: *mut WorkHandle, out: *mut bool) -> Status;
@@ -451,6 +469,7 @@ unsafe extern "C" {
 
     pub(crate) fn lc_bucket_assignment(
         tensors: *const TensorPtr,
+        sparse: *const bool,
         n: usize,
         limits: *const usize,
         n_limits: usize,
@@ -460,6 +479,7 @@ unsafe extern "C" {
         group: *mut GroupHandle,
         params: *const TensorPtr,
         names: *const Bytes,
+        sparse: *const bool,
         n: usize,
         bucket_lengths: *const usize,
         n_buckets: usize,
@@ -475,7 +495,10 @@ unsafe extern "C" {
         outputs: *const TensorPtr,
         n: usize,
     ) -> Status;
+    pub(crate) fn lc_reducer_backward(reducer: *mut ReducerHandle, loss: TensorPtr) -> Status;
     pub(crate) fn lc_reducer_register_hook(reducer: *mut ReducerHandle, hook: u8) -> Status;
+    pub(crate) fn lc_reducer_note_join(reducer: *mut ReducerHandle);
+    pub(crate) fn lc_reducer_logging_data(reducer: *const ReducerHandle, out: *mut *mut Blobs) -> Status;
     pub(crate) fn lc_reducer_time_buckets(reducer: *mut ReducerHandle, group: *mut GroupHandle) -> Status;
     pub(crate) fn lc_reducer_take_bucket_times(
         reducer: *mut ReducerHandle,

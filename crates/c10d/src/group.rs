@@ -3,14 +3,16 @@
 //! Not here: a group's operations (`collectives.rs` and `p2p.rs`), its backend (`backend.rs`), and its options
 //! (`options.rs`).
 
+mod abort;
 mod subgroups;
 
+pub use abort::Aborter;
+
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::ops::Sub;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ use crate::operation::Lifetime;
 use crate::options::{DebugLevel, GroupOptions};
 use crate::pace::Arrivals;
 use crate::reporter::{Entry, Kind, Reporter};
+use crate::store::millis;
 use crate::{Backend, BackendConfig, Rank, Store, WorldSize, in_use};
 
 /// How long a rank that panics waits until its group has been freed.
@@ -35,7 +38,8 @@ const GIVE_UP: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct ProcessGroup {
     inner: Arc<Inner>,
-    not_sync: PhantomData<Cell<()>>,
+    /// Of the calls inside [`ProcessGroup::with_timeout`]. It also makes the type not `Sync`.
+    timeout: Cell<Option<Duration>>,
 }
 
 /// The part of a `ProcessGroup` that lives as long as its last operation.
@@ -54,6 +58,7 @@ pub(crate) struct Inner {
     job: Arc<Job>,
     options: GroupOptions,
     debug: DebugLevel,
+    aborted: AtomicBool,
 }
 
 /// The state that all groups of a job share.
@@ -97,7 +102,7 @@ struct Handle {
 // issued in one order, which holds because `ProcessGroup` is not Sync.
 unsafe impl Send for Handle {}
 // SAFETY: operations in progress share `Inner`. They only read plain fields of it, and the last one frees the handle.
-// Calls that issue operations go through `ProcessGroup`, which is not Sync.
+// Calls that issue operations go through `ProcessGroup`, which is not Sync; an abort may come from any thread.
 unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
@@ -232,8 +237,10 @@ impl ProcessGroup {
             reporter.attach(arrivals);
         }
         let options = options.clone();
-        let inner = Inner { handle, name, rank, size, asked, backends, why_backend: why, members, job, options, debug };
-        Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
+        let aborted = AtomicBool::new(false);
+        let inner =
+            Inner { handle, name, rank, size, asked, backends, why_backend: why, members, job, options, debug, aborted };
+        Ok(ProcessGroup { inner: Arc::new(inner), timeout: Cell::new(None) })
     }
 
     /// This process's rank in the group.
@@ -280,6 +287,38 @@ impl ProcessGroup {
     /// Timeout of every operation that does not have its own.
     pub fn timeout(&self) -> Duration {
         self.inner.options.timeout
+    }
+
+    /// Runs `calls`, each of which has this timeout instead of the group's; PyTorch's `timeout` of a call's options.
+    ///
+    /// It holds for the group's operations, their later waits included, but not for the reducer and layers. A collective that
+    /// was late leaves the group unusable, as always: its peers lose the connection.
+    ///
+    /// ```no_run
+    /// # fn f(group: &c10d::ProcessGroup, mut tensor: tch::Tensor) -> c10d::Result<()> {
+    /// let soon = std::time::Duration::from_secs(10);
+    /// group.with_timeout(soon, |group| group.all_reduce(&mut tensor, c10d::ReduceOp::Sum))
+    /// # }
+    /// ```
+    pub fn with_timeout<T>(&self, timeout: Duration, calls: impl FnOnce(&Self) -> T) -> T {
+        struct Restore<'a>(&'a Cell<Option<Duration>>, Option<Duration>);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+        let _restore = Restore(&self.timeout, self.timeout.replace(Some(timeout)));
+        calls(self)
+    }
+
+    /// The timeout of the calls that are made now, if they have one of their own.
+    pub(crate) fn own_timeout(&self) -> Option<Duration> {
+        self.timeout.get()
+    }
+
+    /// The same as the shim encodes it: negative for the group's.
+    pub(crate) fn timeout_ms(&self) -> i64 {
+        self.own_timeout().map_or(-1, millis)
     }
 
     /// The options that the group was created with.
@@ -334,7 +373,7 @@ impl ProcessGroup {
 /// Records that this rank leaves before its connections close: peers that see them closed look for the record.
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(reporter) = &self.job.reporter {
+        if let Some(reporter) = self.job.reporter.as_ref().filter(|_| !self.is_aborted()) {
             reporter.leave_group(&self.name);
         }
     }
@@ -347,6 +386,11 @@ impl Inner {
 
     pub(crate) fn backends(&self) -> BackendConfig {
         self.backends
+    }
+
+    /// Returns true if this rank has aborted the group.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Entry> {

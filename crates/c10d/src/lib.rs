@@ -14,7 +14,7 @@
 //! | `backend` | [`Backend`]: Gloo, shared memory or NCCL |
 //! | `backend_config` | [`BackendConfig`]: which of them for the tensors of which device |
 //! | `cuda`, `nccl` | loading libtorch's CUDA libraries and the shim's NCCL part on demand |
-//! | `collectives`, `p2p` | a group's operations |
+//! | `collectives`, `coalesced`, `sparse`, `p2p` | a group's operations |
 //! | `tensors`, `sizes`, `in_use` | checks before an operation gets a tensor |
 //! | `operation` | libtorch's handle of an operation, and how long its group lives |
 //! | `work` | [`Work`]: an operation in progress, which owns its tensors |
@@ -60,6 +60,7 @@ mod rank;
 mod reducer;
 mod reporter;
 mod sizes;
+mod sparse;
 mod storage;
 mod store;
 mod sync_batch_norm;
@@ -76,7 +77,7 @@ pub use desync_report::DesyncReport;
 pub use error::{Error, ErrorKind, Result};
 pub use floats::Floats;
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
-pub use group::{ProcessGroup, Traffic};
+pub use group::{Aborter, ProcessGroup, Traffic};
 pub use hooks::{Pack, Unpack, add_grad, on_gradient, with_saved_tensors};
 pub use kernels::{
     channels_last, is_channels_last, peak_memory, pin_memory, reset_peak_memory, to_channels_last,

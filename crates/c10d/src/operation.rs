@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::Backend;
+use crate::{Backend, BackendConfig};
 use crate::error::{Error, ErrorKind};
 use crate::ffi::{self, Exception, WorkHandle};
 
@@ -110,6 +110,13 @@ impl Lifetime {
     /// An operation of the group has failed with this error.
     pub(crate) fn end_after(&self, backend: Backend, error: &Error) {
         if backend == Backend::Gloo && error.kind() == ErrorKind::Timeout {
+            self.endless.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A group on these backends is aborted, as its operations are after a timeout.
+    pub(crate) fn end_after_abort(&self, backends: BackendConfig) {
+        if backends.all().any(|backend| backend == Backend::Gloo) {
             self.endless.store(true, Ordering::Relaxed);
         }
     }

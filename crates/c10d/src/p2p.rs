@@ -11,6 +11,8 @@
 //! Without the comparison a receiver only notices messages that are too long, at its timeout at the latest; a shorter
 //! message fills the start of its tensor.
 
+use std::ptr::{self, NonNull};
+
 use tch::Tensor;
 
 use crate::error::{Error, Result};
@@ -18,7 +20,7 @@ use crate::ffi;
 use crate::in_use::InUse;
 use crate::tensors::{Guard, Traffic, describe};
 use crate::work::{Call, Pending, Receiving, Way, Work};
-use crate::{ProcessGroup, Rank};
+use crate::{P2pOp, ProcessGroup, Rank};
 
 impl ProcessGroup {
     /// Sends, and returns when the buffer may be reused. With Gloo that is when the peer receives, even for short
@@ -71,6 +73,7 @@ impl ProcessGroup {
         let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
         // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
         Pending::start(call, memory, |out| unsafe { ffi::lc_send(group, tensor, to.get() as i32, i32::from(tag), out) })
+            .map(|pending| pending.within(self.own_timeout()))
     }
 
     fn start_recv(&self, name: &str, tensor: &Tensor, from: Option<Rank>, tag: u16) -> Result<Pending> {
@@ -79,6 +82,34 @@ impl ProcessGroup {
         let peer = from.map_or(-1, |rank| rank.get() as i32);
         // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
         Pending::start(call, memory, |out| unsafe { ffi::lc_recv(group, tensor, peer, i32::from(tag), out) })
+            .map(|pending| pending.within(self.own_timeout()))
+    }
+
+    /// Starts messages that are sent and received together. Without any, nothing is called.
+    pub(crate) fn start_batch(&self, messages: &[P2pOp]) -> Result<Vec<Pending>> {
+        let (mut begun, mut raw) = (Vec::new(), Vec::new());
+        for message in messages {
+            let (name, tensor, way, peer, tag) = match message {
+                P2pOp::Send { tensor, to, tag } => ("isend", tensor, Way::To, *to, *tag),
+                P2pOp::Recv { tensor, from, tag } => ("irecv", tensor, Way::From, *from, *tag),
+            };
+            begun.push(self.begin(name, tensor, way, Some(peer), tag)?);
+            let (tensor, peer, tag) = (tensor.as_ptr(), peer.get() as i32, i32::from(tag));
+            raw.push(ffi::Message { tensor, peer, tag, sends: way == Way::To });
+        }
+        if raw.is_empty() {
+            return Ok(vec![]);
+        }
+        let mut works = vec![ptr::null_mut(); raw.len()];
+        // SAFETY: the group is alive as long as self; both lists have the given length, and libtorch takes its own references to
+        // the tensors.
+        let status = unsafe { ffi::lc_batch(self.as_ptr(), raw.as_ptr(), raw.len(), works.as_mut_ptr()) };
+        let started = status.check();
+        let handle = |work| {
+            let none = || ffi::Exception { kind: ffi::Kind::Other, message: "the shim returned no object".into() };
+            started.clone().and_then(|()| NonNull::new(work).ok_or_else(none))
+        };
+        begun.into_iter().zip(works).map(|((call, memory), work)| Pending::started(call, memory, handle(work))).collect()
     }
 
     /// Refuses calls that would wait forever, because the peer is outside the group or this rank itself, and tensors

@@ -2,6 +2,7 @@
 //!
 //! Not here: DDP's part in the training loop (`lockstep::ddp`).
 
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -51,6 +52,9 @@ pub struct ReducerOptions {
     pub find_unused_parameters: bool,
     /// Makes each gradient a view of its bucket, which avoids a copy of all gradients.
     pub gradient_as_bucket_view: bool,
+    /// The graph is the same in every step. In the first one the reducer counts how often each gradient comes and reduces after
+    /// the pass; from then on a gradient may come several times, or never.
+    pub static_graph: bool,
 }
 
 impl Default for ReducerOptions {
@@ -60,6 +64,7 @@ impl Default for ReducerOptions {
             first_bucket_bytes_cap: 1024 * 1024,
             find_unused_parameters: false,
             gradient_as_bucket_view: false,
+            static_graph: false,
         }
     }
 }
@@ -82,10 +87,29 @@ impl Reducer {
     /// Attaches a reducer to the parameters, in the order of their definition. All ranks must pass the same shapes and
     /// dtypes; see [`verify_params`].
     pub fn new(group: Rc<ProcessGroup>, params: &[(String, Tensor)], options: &ReducerOptions) -> Result<Self> {
+        Self::with_sparse(group, params, &vec![false; params.len()], options)
+    }
+
+    /// As [`new`](Self::new); `sparse` says for each parameter whether its gradients are sparse, as those of an embedding may be.
+    /// Such a gradient is summed by itself: all ranks gather the indices and values of all.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); `BadArgument` for a list of another length. A dense gradient where a sparse one was announced fails
+    /// the backward pass, and so does the reverse.
+    pub fn with_sparse(
+        group: Rc<ProcessGroup>,
+        params: &[(String, Tensor)],
+        sparse: &[bool],
+        options: &ReducerOptions,
+    ) -> Result<Self> {
+        if sparse.len() != params.len() {
+            let detail = format!("it is told of {} parameters whether they are sparse, and has {}", sparse.len(), params.len());
+            return Err(Error::bad_argument("make a reducer", detail).at_rank(group.rank()));
+        }
         let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
         check_dense("make a reducer", &tensors).map_err(|error| error.at_rank(group.rank()))?;
         let names: Vec<&[u8]> = params.iter().map(|(name, _)| name.as_bytes()).collect();
-        let mut buckets = bucket_assignment(&tensors, &first_limits(options))?;
+        let mut buckets = assignment(&tensors, sparse, &first_limits(options))?;
         // Gradients become ready roughly in the reverse order of definition.
         buckets.reverse();
         let lengths: Vec<usize> = buckets.iter().map(Vec::len).collect();
@@ -99,6 +123,7 @@ impl Reducer {
                     group.as_ptr(),
                     list.as_ptr(),
                     names.as_ptr(),
+                    sparse.as_ptr(),
                     list.len(),
                     lengths.as_ptr(),
                     lengths.len(),
@@ -142,8 +167,10 @@ impl Reducer {
     /// pass and are equal on all ranks when it returns; otherwise they only accumulate locally.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         let begun = Instant::now();
-        // SAFETY: the tensor is borrowed for the call.
-        let done = self.collective("backward with gradient all-reduce", || unsafe { ffi::lc_backward(loss.as_ptr()) });
+        // SAFETY: the handle is alive as long as self, and the tensor is borrowed for the call.
+        let done = self.collective("backward with gradient all-reduce", || unsafe {
+            ffi::lc_reducer_backward(self.handle.as_ptr(), loss.as_ptr())
+        });
         // After the start of the last bucket's all-reduce there is nothing left but to wait.
         if let Some(waited) = self.group.since_last_call().filter(|since| *since < begun.elapsed()) {
             pace::count_wait(waited);
@@ -186,7 +213,7 @@ impl Reducer {
         Ok(numels.into_iter().map(|numel| usize::try_from(numel).unwrap_or(0)).collect())
     }
 
-    /// The memory of the buckets. With `gradient_as_bucket_view` the gradients lie in it.
+    /// The memory of the buckets of dense gradients. With `gradient_as_bucket_view` the gradients lie in it.
     pub fn bucket_storages(&self) -> Result<Vec<Storage>> {
         let mut storages = Vec::new();
         loop {
@@ -204,6 +231,25 @@ impl Reducer {
     /// The group over which gradients are reduced.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
+    }
+
+    /// Notes that ranks may have different numbers of batches: see [`logging_data`](Self::logging_data).
+    pub fn note_join(&self) {
+        // SAFETY: the handle is alive as long as self.
+        unsafe { ffi::lc_reducer_note_join(self.handle.as_ptr()) };
+    }
+
+    /// What c10d's logger has noted so far: names and values as text, lists with commas. The names are those of
+    /// `_get_ddp_logging_data()` in Python; what that says of the group and the model's options is not here.
+    ///
+    /// The times are those of the pass before the last [`prepare_for_forward`](Self::prepare_for_forward), in nanoseconds, taken in
+    /// the first ten passes and then in every hundredth.
+    pub fn logging_data(&self) -> Result<BTreeMap<String, String>> {
+        // SAFETY: the handle is alive as long as self, and the shim writes one pointer.
+        let texts = ffi::blobs(|out| unsafe { ffi::lc_reducer_logging_data(self.handle.as_ptr(), out) });
+        let texts = texts.map_err(|exception| Error::new("read the logging data", exception))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(texts.chunks_exact(2).map(|fact| (text(&fact[0]), text(&fact[1]))).collect())
     }
 
     fn collective(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
@@ -258,12 +304,13 @@ fn raw_options(options: &ReducerOptions) -> ffi::ReducerOptions {
         first_bucket_bytes_cap: i64::try_from(options.first_bucket_bytes_cap).unwrap_or(i64::MAX),
         find_unused_parameters: options.find_unused_parameters,
         gradient_as_bucket_view: options.gradient_as_bucket_view,
+        static_graph: options.static_graph,
     }
 }
 
-/// Before the first step: a single bucket, unless parameters may be unused (DistributedDataParallel._ddp_init_helper).
+/// Before the first step: a single bucket, unless some step may leave out parameters (DistributedDataParallel._ddp_init_helper).
 fn first_limits(options: &ReducerOptions) -> Vec<usize> {
-    if !options.find_unused_parameters {
+    if options.static_graph || !options.find_unused_parameters {
         vec![i64::MAX as usize]
     } else {
         vec![options.first_bucket_bytes_cap, options.bucket_bytes_cap]
@@ -277,11 +324,20 @@ pub fn bucket_assignment(tensors: &[Tensor], limits: &[usize]) -> Result<Vec<Vec
         return Err(Error::bad_argument("assign buckets", "neither tensors nor limits may be empty"));
     }
     check_dense("assign buckets", tensors)?;
+    assignment(tensors, &vec![false; tensors.len()], limits)
+}
+
+/// As [`bucket_assignment`], of tensors that have been checked; those with sparse gradients have buckets of their own.
+fn assignment(tensors: &[Tensor], sparse: &[bool], limits: &[usize]) -> Result<Vec<Vec<usize>>> {
+    if tensors.is_empty() {
+        return Err(Error::bad_argument("assign buckets", "there is no parameter to train"));
+    }
     let list = pointers(tensors);
     let mut bucket_of = vec![0; tensors.len()];
-    // SAFETY: both lists outlive the call; one number per tensor is written.
+    let (n, of) = (list.len(), bucket_of.as_mut_ptr());
+    // SAFETY: all lists outlive the call, the first two have one entry per tensor; one number per tensor is written.
     let status = unsafe {
-        ffi::lc_bucket_assignment(list.as_ptr(), list.len(), limits.as_ptr(), limits.len(), bucket_of.as_mut_ptr())
+        ffi::lc_bucket_assignment(list.as_ptr(), sparse.as_ptr(), n, limits.as_ptr(), limits.len(), of)
     };
     status.check().map_err(|exception| Error::new("assign buckets", exception))?;
     let mut buckets = vec![Vec::new(); bucket_of.iter().max().map_or(0, |&last| last + 1)];

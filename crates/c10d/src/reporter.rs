@@ -165,8 +165,17 @@ impl Reporter {
     /// Publishes a farewell for the ranks that are still in the group. Call it before the group's connections are
     /// closed, so that a rank that sees them closed finds the farewell in the store. Gives up after [`FAREWELL`].
     pub(crate) fn leave_group(&self, group: &str) {
+        self.bid_farewell(group, Note::farewell);
+    }
+
+    /// As [`leave_group`](Self::leave_group), for a group that this rank aborts.
+    pub(crate) fn abort_group(&self, group: &str) {
+        self.bid_farewell(group, |note| RankState::Aborted { finished: note.finished });
+    }
+
+    fn bid_farewell(&self, group: &str, farewell: impl FnOnce(&Note) -> RankState) {
         let mut note = self.shared.note();
-        let farewell = note.farewell();
+        let farewell = farewell(&note);
         note.leaving.push((group.to_owned(), farewell));
         self.shared.changed.notify_all();
         let pending =

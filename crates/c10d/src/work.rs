@@ -1,6 +1,7 @@
 //! Work: an operation in progress that owns its tensors until `wait` returns them.
 
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,10 @@ impl Call {
     }
 
     fn failed(&mut self, exception: Exception) -> Error {
+        if self.group.is_aborted() {
+            // Whatever libtorch says: it follows from that.
+            return Error::aborted(std::mem::take(&mut self.operation)).at_rank(self.group.rank()).after(self.begun.elapsed());
+        }
         let error = Error::new(std::mem::take(&mut self.operation), exception)
             .at_rank(self.group.rank())
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
@@ -109,6 +114,8 @@ impl Way {
 pub(crate) struct Pending {
     running: Running,
     call: Call,
+    /// Of a message: how long a wait lasts at most, if not the group's timeout. A collective knows its own.
+    limit: Option<Duration>,
 }
 
 /// An operation and the memory that it uses exclusively.
@@ -145,29 +152,44 @@ impl Pending {
         memory: InUse,
         launch: impl FnOnce(*mut *mut WorkHandle) -> Status,
     ) -> Result<Self> {
-        match ffi::made(launch) {
+        if call.group.is_aborted() {
+            return call.end(Err(Exception { kind: ffi::Kind::Other, message: String::new() }));
+        }
+        Self::started(call, memory, ffi::made(launch))
+    }
+
+    /// Takes over an operation that has been started, or could not be.
+    pub(crate) fn started(call: Call, memory: InUse, handle: Result<NonNull<WorkHandle>, Exception>) -> Result<Self> {
+        match handle {
             Ok(handle) => {
                 let (handle, memory) = (Some(Handle(handle)), Some(memory));
                 let (kind, group, backend) = (call.kind, call.group.lifetime().clone(), call.backend);
-                Ok(Pending { running: Running { handle, memory, kind, group, backend }, call })
+                Ok(Pending { running: Running { handle, memory, kind, group, backend }, call, limit: None })
             }
             Err(exception) => call.end(Err(exception)),
         }
     }
 
+    /// With this limit of a wait.
+    pub(crate) fn within(self, limit: Option<Duration>) -> Self {
+        Pending { limit, ..self }
+    }
+
     /// Waits; `None` uses the operation's own timeout.
     pub(crate) fn wait(self, timeout: Option<Duration>) -> Result<()> {
+        let timeout = timeout.or(self.limit);
         self.wait_and(|handle| handle.wait(timeout))
     }
 
     /// Waits for a receive operation and returns the sender.
     pub(crate) fn wait_with_source(self) -> Result<Rank> {
-        self.wait_and(|handle| handle.wait(None).and_then(|()| handle.source())).map(Rank::new)
+        let timeout = self.limit;
+        self.wait_and(|handle| handle.wait(timeout).and_then(|()| handle.source())).map(Rank::new)
     }
 
     /// The memory of a failed operation is never freed: Gloo's thread may still use it.
     fn wait_and<T>(self, wait: impl FnOnce(&Handle) -> Result<T, Exception>) -> Result<T> {
-        let Pending { mut running, call } = self;
+        let Pending { mut running, call, .. } = self;
         let Some((handle, memory)) = running.take() else {
             return call.end(Err(Exception { kind: ffi::Kind::Other, message: "it was waited for before".into() }));
         };

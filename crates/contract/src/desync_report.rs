@@ -48,6 +48,11 @@ pub enum RankState {
         /// True if it left because of a panic.
         panicking: bool,
     },
+    /// It has aborted the group.
+    Aborted {
+        /// The number of calls that it has finished.
+        finished: u64,
+    },
 }
 
 /// One call of one rank.
@@ -78,7 +83,7 @@ impl RankState {
     pub fn call(&self) -> Option<&Call> {
         match self {
             RankState::In(call) | RankState::Failed { call, .. } => Some(call),
-            RankState::Between { .. } | RankState::Left { .. } => None,
+            RankState::Between { .. } | RankState::Left { .. } | RankState::Aborted { .. } => None,
         }
     }
 }
@@ -98,6 +103,7 @@ impl fmt::Display for RankState {
             RankState::Left { finished, panicking: true } => {
                 write!(f, "panicked after {finished} finished calls")
             }
+            RankState::Aborted { finished } => write!(f, "has aborted the group after {finished} finished calls"),
         }
     }
 }
@@ -123,12 +129,13 @@ mod tests {
         Call { group: group.into(), number, operation: "all_reduce of [4]".into() }
     }
 
-    fn states() -> [RankState; 4] {
+    fn states() -> [RankState; 5] {
         [
             RankState::In(call("0", Some(3))),
             RankState::Failed { call: call("pair", None), why: "Timeout".into() },
             RankState::Between { finished: 2 },
             RankState::Left { finished: 2, panicking: true },
+            RankState::Aborted { finished: 3 },
         ]
     }
 
@@ -150,5 +157,6 @@ mod tests {
         assert_eq!(said[1], "failed in all_reduce of [4] (group pair) (Timeout)");
         assert_eq!(said[2], "was outside any collective, after 2 finished calls");
         assert_eq!(said[3], "panicked after 2 finished calls");
+        assert_eq!(said[4], "has aborted the group after 3 finished calls");
     }
 }

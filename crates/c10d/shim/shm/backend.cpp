@@ -160,6 +160,65 @@ void set_reduction(shm::Call& call, const c10d::ReduceOp& op) {
   call.reduction = static_cast<uint8_t>(reduction);
 }
 
+// The sum of all ranks' sparse tensors, as ProcessGroupGloo makes it: every rank gathers what all have, then their indices, then
+// their values, and adds them up in rank order.
+class SparseSum {
+ public:
+  SparseSum(const at::Tensor& tensor, int size)
+      : input_(tensor.coalesce()), output_(tensor), mine_(at::full({kFacts}, -1, at::kLong)), facts_(at::empty({size, kFacts}, at::kLong)) {
+    TORCH_CHECK_VALUE(tensor.dim() <= kDims, "shared memory does not support sparse tensors of ", tensor.dim(), " dimensions");
+    auto* facts = mine_.mutable_data_ptr<int64_t>();
+    std::copy(tensor.sizes().begin(), tensor.sizes().end(), facts);
+    facts[kDims] = input_.sparse_dim();
+    facts[kDims + 1] = input_._nnz();
+  }
+
+  // What this rank gives in each of the three steps, and where it takes all ranks'.
+  std::pair<at::Tensor, Tensors> step(int number) {
+    if (number == 0) return {mine_, facts_.unbind()};
+    if (number == 1) {
+      check_sizes();
+      for (int rank = 0; rank < facts_.size(0); ++rank) indices_.push_back(at::empty({input_.sparse_dim(), count(rank)}, at::kLong));
+      return {input_.indices().contiguous(), indices_};
+    }
+    for (int rank = 0; rank < facts_.size(0); ++rank) {
+      auto sizes = input_.sizes().slice(input_.sparse_dim()).vec();
+      sizes.insert(sizes.begin(), count(rank));
+      values_.push_back(at::empty(sizes, input_.values().options()));
+    }
+    return {input_.values().contiguous(), values_};
+  }
+
+  void finish() {
+    const at::NoGradGuard no_grad;
+    const auto of = [&](size_t rank) { return at::sparse_coo_tensor(indices_[rank], values_[rank], input_.sizes(), input_.options()); };
+    auto sum = of(0);
+    for (size_t rank = 1; rank < indices_.size(); ++rank) sum += of(rank);
+    output_.copy_(sum.coalesce());
+  }
+
+ private:
+  // Of each rank: the sizes, -1 where there are no more; the number of sparse dimensions; that of elements.
+  static constexpr int64_t kDims = 8, kFacts = kDims + 2;
+
+  const int64_t* facts(int64_t rank) const { return facts_.const_data_ptr<int64_t>() + rank * kFacts; }
+  int64_t count(int64_t rank) const { return facts(rank)[kDims + 1]; }
+
+  void check_sizes() const {
+    std::vector<std::pair<int, std::string>> sizes;
+    bool differ = false;
+    for (int64_t rank = 0; rank < facts_.size(0); ++rank) {
+      differ |= !std::equal(facts(rank), facts(rank) + kDims + 1, facts(0));
+      const auto dims = std::find(facts(rank), facts(rank) + kDims, -1);
+      sizes.emplace_back(static_cast<int>(rank), c10::str("sparse ", at::IntArrayRef(facts(rank), dims), " with ", facts(rank)[kDims], " sparse dimensions"));
+    }
+    if (differ) throw shm::Mismatch("Detected mismatch between collectives. " + shm::group_ranks(sizes));
+  }
+
+  const at::Tensor input_, output_, mine_, facts_;
+  Tensors indices_, values_;
+};
+
 // ---- the backend
 
 class SharedMemory : public c10d::Backend, public WithArena {
@@ -193,6 +252,7 @@ class SharedMemory : public c10d::Backend, public WithArena {
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& o) override {
     auto& tensor = tensors.at(0);
+    if (tensor.is_sparse()) return allreduce_sparse(tensors, o);
     auto call = call_of(OpType::ALLREDUCE, tensor);
     set_reduction(call, o.reduceOp);
     if (size_ > 1 && tensor.nbytes() > shm::largest_for_one_step(size_)) {
@@ -322,6 +382,35 @@ class SharedMemory : public c10d::Backend, public WithArena {
   static Plan to_root(int root, const shm::Call& call) {
     auto plan = all_to_all_of(call);
     plan.only_to = root;
+    return plan;
+  }
+
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& o) {
+    TORCH_CHECK_VALUE(static_cast<c10d::ReduceOp::RedOpType>(o.reduceOp) == c10d::ReduceOp::SUM,
+                      "shared memory does not support this reduction of sparse tensors");
+    const auto sum = std::make_shared<SparseSum>(tensors[0], size_);
+    auto [mine, all] = sum->step(0);
+    auto call = call_of(OpType::_ALLREDUCE_SPARSE, tensors[0], tensors[0].sizes(), mine.nbytes());
+    auto next = [this, sum, call, number = 0]() mutable -> std::unique_ptr<shm::Collective> {
+      if (++number == 3) {
+        sum->finish();
+        return nullptr;
+      }
+      const auto [mine, all] = sum->step(number);
+      auto plan = gathering(mine, all);
+      call.bytes = plan.bytes;
+      return std::make_unique<shm::Exchange>(members(), call, compares_, std::move(plan));
+    };
+    auto chain = std::make_unique<shm::Chain>(members(), call, compares_, gathering(mine, all), std::move(next));
+    return launch(std::move(chain), call, tensors, o.timeout);
+  }
+
+  // Of tensors of different sizes.
+  static Plan gathering(const at::Tensor& mine, const Tensors& all) {
+    Plan plan;
+    plan.give = {block(mine)};
+    plan.take = blocks(all);
+    for (const auto& part : plan.take) plan.bytes = std::max(plan.bytes, part.bytes);
     return plan;
   }
 

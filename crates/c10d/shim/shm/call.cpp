@@ -48,6 +48,7 @@ std::string shm::describe(const Call& call) {
     case 10: return "all_to_all_single of rows " + describe_tensor(call);
     case 15: return "barrier";
     case 16: return "reduce_scatter_tensor" + reduction + of;
+    case 18: return "all_reduce" + reduction + of + " sparse";
     default: return "operation " + std::to_string(call.op) + of;
   }
 }

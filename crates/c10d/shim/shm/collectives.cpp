@@ -47,6 +47,11 @@ void Collective::finish(const Deadline& deadline, Patience patience) {
   complete();
 }
 
+void Collective::run(Collective& other) const {
+  other.begin(*deadline_, patience_);
+  other.finish(*deadline_, patience_);
+}
+
 uint64_t Collective::reserve() {
   const uint64_t step = next();
   for (int peer = 0; peer < size(); ++peer) {
@@ -183,6 +188,13 @@ void AllToAll::complete() {
   write(slot(rank(), step), 0);
   post();
   exchange(step);
+}
+
+// ---- chains
+
+void Chain::complete() {
+  Exchange::complete();
+  while (const auto next = next_()) run(*next);
 }
 
 // ---- large sums

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 
 #include "members.hpp"
 #include "reduce.hpp"
@@ -56,6 +58,8 @@ class Collective {
   void wait(int on, Reached&& reached) { members_.wait(on, reached, *deadline_, patience_); }
   template <class Reached>
   void wait_any(Reached&& reached) { members_.wait_any(reached, *deadline_, patience_); }
+  // Runs another collective, up to this one's deadline.
+  void run(Collective& other) const;
 
   Members& members_;
   Call call_;
@@ -123,6 +127,23 @@ class AllToAll : public Exchange {
  private:
   const int64_t* rows(int rank) const;
   std::vector<int64_t> sends_, receives_;
+};
+
+// An exchange, and then collectives of which each is made when the one before it has ended, since its sizes depend on what that
+// one brought.
+class Chain : public Exchange {
+ public:
+  // Returns null after the last one.
+  using Next = std::function<std::unique_ptr<Collective>()>;
+
+  Chain(Members& members, Call call, bool compares, Plan first, Next next)
+      : Exchange(members, call, compares, std::move(first)), next_(std::move(next)) {}
+
+ protected:
+  void complete() override;
+
+ private:
+  const Next next_;
 };
 
 // A sum of tensors that are too large for one slot: in place if all are in shared memory, otherwise chunk by chunk.

@@ -19,8 +19,9 @@ using namespace shm;
 
 namespace {
 
-// `failed` says: for no other rank's fault 1, for that of another host kOtherHost, otherwise kCulprit plus the rank's name.
-constexpr uint32_t kCulprit = 2, kOtherHost = ~uint32_t{0};
+// `failed` says: for no other rank's fault 1, for that of another host kOtherHost, for an abort kAborted,
+// otherwise kCulprit plus the rank's name.
+constexpr uint32_t kCulprit = 2, kOtherHost = ~uint32_t{0}, kAborted = kOtherHost - 1;
 
 uint32_t word_of(int culprit) {
   if (culprit == kElsewhere) return kOtherHost;
@@ -29,7 +30,7 @@ uint32_t word_of(int culprit) {
 
 int culprit_of(uint32_t word) {
   if (word == kOtherHost) return kElsewhere;
-  return word < kCulprit ? kUnknown : static_cast<int>(word - kCulprit);
+  return word < kCulprit || word == kAborted ? kUnknown : static_cast<int>(word - kCulprit);
 }
 
 int64_t nanoseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count(); }
@@ -193,6 +194,7 @@ Waits Members::waits() const {
 void Members::throw_lost(int rank) const {
   const auto closed = "connection closed by peer: rank " + std::to_string(name(rank));
   const uint32_t failed = control(rank).failed.load();
+  if (failed == kAborted) throw Failure(closed + " has aborted the group", name(rank));
   const int culprit = culprit_of(failed);
   if (culprit != kUnknown) throw Failure(closed + " gave up" + because_of(culprit), culprit);
   if (failed != 0) throw Failure(closed + " gave up after a failure of its own", name(rank));
@@ -251,12 +253,15 @@ void Members::fail(int culprit) {
 void Members::check_not_failed() const {
   const uint32_t failed = own().failed.load();
   if (failed == 0) return;
+  if (aborted_.load()) throw Failure(kAbortedHere);
   const int culprit = culprit_of(failed);
   throw Failure("connection closed: an earlier operation of this group failed on this rank" + because_of(culprit), culprit);
 }
 
 void Members::abort() {
+  arena_->keep_all();
   aborted_.store(true);
-  fail();
-  ring_all(); // an earlier failure has rung before `aborted_` was set
+  uint32_t none = 0;
+  own().failed.compare_exchange_strong(none, kAborted);
+  ring_all();
 }

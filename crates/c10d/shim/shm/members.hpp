@@ -117,7 +117,7 @@ class Members {
   // Throws if nothing more comes from `rank` and `reached` does not hold.
   template <class Reached>
   void check_alive(int rank, Reached&& reached) const {
-    if (aborted_.load()) throw Failure("connection closed: the group was aborted on this rank");
+    if (aborted_.load()) throw Failure(kAbortedHere);
     if (is_lost(rank) && !reached()) throw_lost(rank);
   }
 
@@ -208,6 +208,7 @@ class Members {
   void watch();
 
   static constexpr std::chrono::microseconds kSpin{50};
+  static constexpr const char* kAbortedHere = "connection closed: the group was aborted on this rank";
 
   const int rank_, size_;
   const std::shared_ptr<Arena> arena_;

@@ -43,6 +43,7 @@ macro_rules! ranks_on {
 mod gloo {
     ranks_on!(c10d::Backend::Gloo);
 
+    mod abort;
     mod coalesced;
     mod collectives;
     mod failures;
@@ -51,6 +52,7 @@ mod gloo {
     mod pace;
     mod reducer;
     mod soundness;
+    mod sparse;
     mod sync_batch_norm;
 }
 
@@ -73,6 +75,7 @@ mod two_levels {
 mod shared_memory {
     ranks_on!(c10d::Backend::SharedMemory);
 
+    mod abort;
     mod arrivals;
     mod coalesced;
     mod collectives;
@@ -84,5 +87,6 @@ mod shared_memory {
     mod pace;
     mod reducer;
     mod soundness;
+    mod sparse;
     mod sync_batch_norm;
 }

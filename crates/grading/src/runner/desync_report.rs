@@ -46,6 +46,7 @@ fn describe(at: &RankState) -> String {
         RankState::Between { finished } => format!("is in no call, after {finished} finished calls"),
         RankState::Left { finished, panicking: false } => format!("has left the group after {finished} calls"),
         RankState::Left { finished, panicking: true } => format!("panicked after {finished} calls"),
+        RankState::Aborted { finished } => format!("has aborted the group after {finished} calls"),
     }
 }
 
