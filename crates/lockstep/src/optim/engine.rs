@@ -17,9 +17,9 @@ pub trait Optimizer {
     /// state and step count stay unchanged. Its state is created with its first gradient.
     ///
     /// # Errors
-    /// A learning rate that is negative or not finite; a gradient that is sparse, or whose dtype, device or strides are not the
-    /// parameter's. These are detected before anything is written. A failure of libtorch itself may leave some parameters
-    /// updated and others not.
+    /// A learning rate that is negative or not finite; a gradient whose dtype, device or strides are not the parameter's, or that
+    /// is sparse, unless the optimizer is [`Sgd`](super::Sgd) without momentum and weight decay. These are detected before anything
+    /// is written. A failure of libtorch itself may leave some parameters updated and others not.
     fn step(&mut self) -> Result<()>;
 
     /// Drops the gradients, so that the next backward pass starts without any, like PyTorch's `set_to_none=True`.
@@ -123,6 +123,10 @@ pub(super) mod sealed {
         fn check(&self) -> Result<()>;
         /// The names of a parameter's state tensors.
         fn state_names(&self) -> &'static [&'static str];
+        /// Returns true if a gradient may be sparse.
+        fn takes_sparse(&self) -> bool {
+            false
+        }
         /// Updates parameters of one dtype and device with their gradients.
         fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()>;
         /// The options as they are saved.
@@ -255,7 +259,8 @@ impl<R: Rule> Group<R> {
             (slot, grad)
         });
         let ready: Vec<_> = with_grad.filter(|(_, grad)| grad.defined()).collect();
-        ready.iter().try_for_each(|(slot, grad)| slot.check(grad))?;
+        let takes_sparse = self.options.takes_sparse();
+        ready.iter().try_for_each(|(slot, grad)| slot.check(grad, takes_sparse))?;
         Ok((&self.options, ready))
     }
 

@@ -54,10 +54,16 @@ impl sealed::Steps for SgdOptions {
         if self.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
     }
 
+    fn takes_sparse(&self) -> bool {
+        self.momentum == 0.0 && self.weight_decay == 0.0
+    }
+
     /// The kernel takes one `is_first_step` for all its parameters: those without a buffer get a separate call.
     fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
+        let (sparse, dense): (Vec<_>, Vec<_>) = slots.iter_mut().partition(|(_, grad)| grad.is_sparse());
+        sparse.into_iter().try_for_each(|(slot, grad)| self.update_rows(slot, grad))?;
         let (mut first, mut later): (Vec<_>, Vec<_>) =
-            slots.iter_mut().partition(|(slot, _)| slot.state.is_empty() && self.momentum != 0.0);
+            dense.into_iter().partition(|(slot, _)| slot.state.is_empty() && self.momentum != 0.0);
         for (batch, is_first_step) in [(&mut first, true), (&mut later, false)] {
             if batch.is_empty() {
                 continue;
@@ -85,6 +91,13 @@ impl sealed::Steps for SgdOptions {
 }
 
 impl SgdOptions {
+    /// A step by a sparse gradient changes only the rows that it has.
+    fn update_rows(&self, slot: &mut Slot, grad: &Tensor) -> Result<()> {
+        let by = if self.maximize { self.lr } else { -self.lr };
+        let step = || grad.f_mul_scalar(by).and_then(|change| slot.param.f_add_(&change).map(drop));
+        tch::no_grad(step).map_err(OptimError::torch("step by a sparse gradient"))
+    }
+
     fn fused(&self, is_first_step: bool) -> FusedSgd {
         let Self { lr, momentum, dampening, weight_decay, nesterov, maximize } = *self;
         FusedSgd { lr, momentum, dampening, weight_decay, nesterov, maximize, is_first_step }

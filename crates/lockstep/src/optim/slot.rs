@@ -41,10 +41,12 @@ impl Slot {
     }
 
     /// The fused kernels traverse memory in order: dtype, device and strides must be the parameter's.
-    pub(super) fn check(&self, grad: &Tensor) -> Result<()> {
+    pub(super) fn check(&self, grad: &Tensor, takes_sparse: bool) -> Result<()> {
         let refused = |why: String| Err(OptimError::Gradient { name: self.name.clone(), why });
         if grad.is_sparse() {
-            return refused("its gradient is sparse; use a layer with dense gradients".to_owned());
+            let why = "its gradient is sparse, which only SGD without momentum and weight decay takes; use that for a group of its \
+                       own, or a layer with dense gradients";
+            return if takes_sparse { Ok(()) } else { refused(why.to_owned()) };
         }
         let here = layout(&self.param);
         for (what, tensor) in std::iter::once(("gradient", grad)).chain(self.state.iter().map(|t| ("state", t))) {

@@ -308,7 +308,8 @@ fn rejects_parameters_that_cannot_be_trained() {
 #[test]
 fn rejects_gradients_that_the_kernels_would_misread() {
     let step = |p: &Tensor| {
-        let mut optimizer = Sgd::new(vec![("w".to_owned(), p.shallow_clone())], SgdOptions::default()).unwrap();
+        let options = SgdOptions { momentum: 0.9, ..Default::default() };
+        let mut optimizer = Sgd::new(vec![("w".to_owned(), p.shallow_clone())], options).unwrap();
         optimizer.step().unwrap_err().to_string()
     };
     // Not dense: its gradient is made contiguous, so element i of one is not element i of the other in memory.
@@ -324,6 +325,23 @@ fn rejects_gradients_that_the_kernels_would_misread() {
     let picked = Tensor::embedding(&table, &Tensor::from_slice(&[1_i64, 3]), -1, false, true);
     picked.sum(Kind::Float).backward();
     assert!(step(&table).contains("its gradient is sparse"), "{}", step(&table));
+}
+
+#[test]
+fn a_sparse_gradient_steps_its_rows_as_a_dense_one_does() {
+    for maximize in [false, true] {
+        let tables = [true, false].map(|sparse| {
+            let table = Tensor::arange(10, tch::kind::FLOAT_CPU).view([5, 2]).set_requires_grad(true);
+            let picked = Tensor::embedding(&table, &Tensor::from_slice(&[1_i64, 3, 1]), -1, false, sparse);
+            (&picked * &picked).sum(Kind::Float).backward();
+            assert_eq!(table.grad().is_sparse(), sparse);
+            let options = SgdOptions { lr: 0.25, maximize, ..Default::default() };
+            Sgd::new(vec![("w".to_owned(), table.shallow_clone())], options).unwrap().step().unwrap();
+            table.detach()
+        });
+        assert_eq!(tables[0], tables[1], "maximize: {maximize}");
+        assert_ne!(tables[0], Tensor::arange(10, tch::kind::FLOAT_CPU).view([5, 2]));
+    }
 }
 
 #[test]
