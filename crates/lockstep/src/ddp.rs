@@ -4,6 +4,9 @@
 //! (`torch/nn/parallel/distributed.py`): the checks and copies at the start, and the calls to the reducer. Leaves out the
 //! optimizer and the data.
 
+mod logging;
+mod outputs;
+
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -15,6 +18,9 @@ use tch::{Kind, Tensor, no_grad};
 use crate::join::Joining;
 use crate::nn;
 use crate::optim::named_parameters;
+
+pub use logging::DdpLoggingData;
+pub use outputs::Outputs;
 
 /// Maximum length of messages in the first broadcast, in bytes (`broadcast_bucket_size` in PyTorch).
 const BROADCAST_BYTES: usize = 250 * 1024 * 1024;
@@ -32,6 +38,11 @@ pub struct DdpOptions {
     /// ranks' buffers differ again, since each follows its own batch, until the next pass or
     /// [`DistributedDataParallel::sync_buffers`]; with [`SyncBatchNorm2d`](crate::nn::SyncBatchNorm2d) they are equal.
     pub broadcast_buffers: bool,
+    /// The graph of the model is the same in every step. Then a parameter may be used several times by functions that are computed
+    /// again in the backward pass ([`c10d::checkpoint`]), or not at all without `find_unused_parameters`. The first step finds out
+    /// how often each is used, and reduces all gradients after its backward pass, which must follow its forward pass. A graph that
+    /// changes later fails the backward pass.
+    pub static_graph: bool,
     /// The communication hook for buckets; `None` is the plain all-reduce.
     pub comm_hook: Option<CommHook>,
     /// Fixes the bucket layout once, before the first step, in the reverse order of definition. PyTorch does it after the first
@@ -48,6 +59,7 @@ impl Default for DdpOptions {
             find_unused_parameters: false,
             gradient_as_bucket_view: false,
             broadcast_buffers: true,
+            static_graph: false,
             comm_hook: None,
             fixed_buckets: false,
         }
@@ -65,9 +77,39 @@ impl DdpOptions {
             first_bucket_bytes_cap: if is_default { default.first_bucket_bytes_cap } else { bucket_bytes_cap },
             find_unused_parameters: self.find_unused_parameters,
             gradient_as_bucket_view: self.gradient_as_bucket_view,
+            static_graph: self.static_graph,
         }
     }
 }
+
+/// Variables of a model, by name, that DDP does not treat as the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DdpVariables<'a> {
+    /// Parameters and buffers that it leaves alone: each rank keeps its own, with its own gradients. PyTorch's
+    /// `_set_params_and_buffers_to_ignore_for_model`.
+    pub ignored: &'a [&'a str],
+    /// Parameters whose gradients are sparse: the weights of embeddings made with `sparse`. PyTorch finds them by their modules.
+    /// Each is reduced by itself, and only the rows that some rank used are sent.
+    pub sparse: &'a [&'a str],
+}
+
+impl DdpVariables<'_> {
+    fn check(&self, vs: &VarStore) -> Result<()> {
+        let variables = vs.variables();
+        let absent = |names: &[&str]| names.iter().find(|name| !variables.contains_key(**name)).map(|name| format!("{name:?}"));
+        let trained = |name: &str| variables.get(name).is_some_and(Tensor::requires_grad) && !self.ignored.contains(&name);
+        let detail = if let Some(absent) = absent(self.ignored) {
+            format!("the model has no parameter or buffer {absent} to ignore")
+        } else if let Some(other) = self.sparse.iter().find(|name| !trained(name)) {
+            format!("the model has no parameter {other:?} to train by sparse gradients")
+        } else {
+            return Ok(());
+        };
+        Err(Error::bad_argument(WRAP, detail))
+    }
+}
+
+const WRAP: &str = "wrap a model for DDP";
 
 /// A model whose gradients are the mean over all ranks.
 ///
@@ -98,6 +140,8 @@ pub struct DistributedDataParallel<M> {
     pub(crate) reducer: Reducer,
     /// Trained and reduced.
     params: Vec<Tensor>,
+    /// Of each of them, whether its gradients are sparse.
+    sparse: Vec<bool>,
     buffers: Vec<Tensor>,
     /// All that rank 0's are copied from at the start: parameters, frozen ones as well, and buffers.
     states: Vec<Tensor>,
@@ -118,34 +162,35 @@ impl<M> DistributedDataParallel<M> {
     /// # Errors
     /// `Mismatch` when the ranks' parameters differ in number, shape or dtype; `BadArgument` when none is trainable.
     pub fn new(module: M, vs: &VarStore, group: Rc<ProcessGroup>, options: &DdpOptions) -> Result<Self> {
-        Self::new_ignoring(module, vs, group, options, &[])
+        Self::new_with(module, vs, group, options, &DdpVariables::default())
     }
 
-    /// As [`new`](Self::new), but leaves alone the parameters and buffers of these names: each rank keeps its own, with its own
-    /// gradients. PyTorch's `_set_params_and_buffers_to_ignore_for_model`.
+    /// As [`new`](Self::new), for a model with variables of other kinds.
     ///
     /// # Errors
     /// As [`new`](Self::new); `BadArgument` for a name that the model does not have.
-    pub fn new_ignoring(
+    pub fn new_with(
         module: M,
         vs: &VarStore,
         group: Rc<ProcessGroup>,
         options: &DdpOptions,
-        ignored: &[&str],
+        variables: &DdpVariables<'_>,
     ) -> Result<Self> {
-        let variables = vs.variables();
-        if let Some(absent) = ignored.iter().find(|name| !variables.contains_key(**name)) {
-            let detail = format!("the model has no parameter or buffer {absent:?} to ignore");
-            return Err(Error::bad_argument("wrap a model for DDP", detail));
+        variables.check(vs)?;
+        if options.fixed_buckets && options.static_graph {
+            let detail = "fixed_buckets fixes the layout by a step of its own, in which each parameter is used once: leave it \
+                          out, or static_graph";
+            return Err(Error::bad_argument(WRAP, detail));
         }
-        let ignored: BTreeSet<&str> = ignored.iter().copied().collect();
+        let ignored: BTreeSet<&str> = variables.ignored.iter().copied().collect();
         let mut named = named_parameters(vs);
         named.retain(|(name, _)| !ignored.contains(name.as_str()));
         let params: Vec<Tensor> = named.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
+        let sparse: Vec<bool> = named.iter().map(|(name, _)| variables.sparse.contains(&name.as_str())).collect();
         c10d::verify_params(&group, &params)?;
         let (states, buffers) = (states(vs, &ignored), buffers(vs, &ignored));
         broadcast(&group, &states, Rank::ZERO)?;
-        let reducer = Reducer::new(Rc::clone(&group), &named, &options.reducer())?;
+        let reducer = Reducer::with_sparse(Rc::clone(&group), &named, &sparse, &options.reducer())?;
         if let Some(hook) = options.comm_hook {
             reducer.register_comm_hook(hook)?;
         }
@@ -156,6 +201,7 @@ impl<M> DistributedDataParallel<M> {
             group,
             reducer,
             params,
+            sparse,
             buffers,
             states,
             options,
@@ -209,7 +255,8 @@ impl<M> DistributedDataParallel<M> {
         }
         let output = nn::failure::caught(|| body(&self.module))?;
         if reduce {
-            let outputs = if self.options.find_unused_parameters { output.tensors() } else { Vec::new() };
+            let searches = self.options.find_unused_parameters && !self.options.static_graph;
+            let outputs = if searches { output.tensors() } else { Vec::new() };
             self.reducer.prepare_for_backward(&outputs)?;
         }
         self.broadcast_buffers.set(reduce);
@@ -252,7 +299,13 @@ impl<M> DistributedDataParallel<M> {
     /// A loss of 0 of which every parameter has a gradient, of zeros, whatever the parameters are.
     pub(crate) fn zero_loss(&self) -> Tensor {
         let device = self.group.device();
-        let zeros = || self.params.iter().map(|param| param.sum(Kind::Float).to_device(device) * 0.0);
+        let zero = |(param, sparse): (&Tensor, &bool)| {
+            // One row, so that the gradient is sparse.
+            let row = || Tensor::embedding(param, &Tensor::zeros([1], (Kind::Int64, param.device())), -1, false, true);
+            let some = if *sparse { row() } else { param.shallow_clone() };
+            some.sum(Kind::Float).to_device(device) * 0.0
+        };
+        let zeros = || self.params.iter().zip(&self.sparse).map(zero);
         let loss = tch::with_grad(|| zeros().reduce(|sum, zero| sum + zero));
         loss.unwrap_or_else(|| Tensor::zeros([], (Kind::Float, device)))
     }
@@ -277,42 +330,6 @@ impl<M: ModuleT> DistributedDataParallel<M> {
     /// The model's output in training mode, prepared for [`DistributedDataParallel::backward`].
     pub fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         self.forward_with(|module| module.forward_t(inputs, true))
-    }
-}
-
-/// What a forward pass returns, and backward starts from: a tensor, or several in a tuple, a list or an option.
-pub trait Outputs {
-    /// All of its tensors.
-    fn tensors(&self) -> Vec<Tensor>;
-}
-
-impl Outputs for Tensor {
-    fn tensors(&self) -> Vec<Tensor> {
-        vec![self.shallow_clone()]
-    }
-}
-
-impl<A: Outputs, B: Outputs> Outputs for (A, B) {
-    fn tensors(&self) -> Vec<Tensor> {
-        [self.0.tensors(), self.1.tensors()].into_iter().flatten().collect()
-    }
-}
-
-impl<A: Outputs, B: Outputs, C: Outputs> Outputs for (A, B, C) {
-    fn tensors(&self) -> Vec<Tensor> {
-        [self.0.tensors(), self.1.tensors(), self.2.tensors()].into_iter().flatten().collect()
-    }
-}
-
-impl<O: Outputs> Outputs for Vec<O> {
-    fn tensors(&self) -> Vec<Tensor> {
-        self.iter().flat_map(Outputs::tensors).collect()
-    }
-}
-
-impl<O: Outputs> Outputs for Option<O> {
-    fn tensors(&self) -> Vec<Tensor> {
-        self.iter().flat_map(Outputs::tensors).collect()
     }
 }
 

@@ -67,12 +67,12 @@ impl<M> DistributedDataParallel<M> {
     /// ```
     ///
     /// # Errors
-    /// Those of `body`, after which this rank does not go along. `BadArgument` with `find_unused_parameters`, and on all ranks if
-    /// one has no more inputs and `throw_on_early_termination` is set. Any failure of a collective.
+    /// Those of `body`, after which this rank does not go along. `BadArgument` with `find_unused_parameters` or `static_graph`, and
+    /// on all ranks if one has no more inputs and `throw_on_early_termination` is set. Any failure of a collective.
     pub fn join<T, E: From<Error>>(&self, options: &JoinOptions, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let refuse = |why: &str| Err(E::from(Error::bad_argument("join", why)));
-        if self.options.find_unused_parameters {
-            return refuse("it does not work with find_unused_parameters");
+        if self.options.find_unused_parameters || self.options.static_graph {
+            return refuse("it does not work with find_unused_parameters or static_graph");
         }
         if self.joining.get().is_some() {
             return refuse("this model is in a join already");
@@ -80,6 +80,7 @@ impl<M> DistributedDataParallel<M> {
         let active = self.group().size().get();
         self.joining.set(Some(Joining { options: *options, active }));
         let _left = Left(self);
+        self.reducer.note_join();
         let result = body()?;
         self.go_along()?;
         Ok(result)

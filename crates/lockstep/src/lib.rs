@@ -45,7 +45,7 @@ pub use lockstep_contract::error_file;
 pub use lockstep_events as events;
 
 pub use best::BestModel;
-pub use ddp::{DdpOptions, DistributedDataParallel, Outputs};
+pub use ddp::{DdpLoggingData, DdpOptions, DdpVariables, DistributedDataParallel, Outputs};
 pub use env::LaunchEnv;
 pub use group::{JoinError, init_process_group, init_process_group_on};
 pub use init_method::init_process_group_at;

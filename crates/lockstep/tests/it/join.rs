@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::common::{formula_tensor, ranks, values};
 use c10d::ErrorKind;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep::{DdpOptions, DistributedDataParallel, JoinOptions};
+use lockstep::{DdpOptions, DdpVariables, DistributedDataParallel, JoinOptions};
 use tch::nn::{self, Module, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -21,6 +21,10 @@ fn model() -> (VarStore, nn::Linear) {
 
 fn batch(rank: usize, step: usize) -> Tensor {
     formula_tensor(&[4, 3], (10 * rank + step) as i64, 1.0).to_kind(Kind::Double)
+}
+
+fn ignoring<'a>(names: &'a [&'a str]) -> DdpVariables<'a> {
+    DdpVariables { ignored: names, ..Default::default() }
 }
 
 fn loss(output: &Tensor) -> Tensor {
@@ -174,16 +178,16 @@ fn parameters_that_are_ignored_stay_each_ranks_own() {
         let mut bias = vs.variables()["bias"].shallow_clone();
         let _ = no_grad(|| bias.fill_(mine as f64));
         let group_of = Rc::clone(&group);
-        let model = DistributedDataParallel::new_ignoring(net, &vs, group, &DdpOptions::default(), &["bias"]).unwrap();
+        let model = DistributedDataParallel::new_with(net, &vs, group, &DdpOptions::default(), &ignoring(&["bias"])).unwrap();
         assert_eq!(values(&bias.detach()), [mine as f64; 2], "it is not copied at the start");
         let output = model.forward_with(|net| net.forward(&batch(mine, 0))).unwrap();
         model.backward(&(loss(&output) * (mine + 1) as f64)).unwrap();
         let mut sum = bias.grad().copy();
         group_of.all_reduce(&mut sum, c10d::ReduceOp::Sum).unwrap();
         assert!(!near(&values(&sum), &values(&(bias.grad() * 2))), "its gradient is not averaged");
-        let absent = &["weight", "bais"];
+        let absent = ignoring(&["weight", "bais"]);
         let (vs, net) = self::model();
-        let refused = DistributedDataParallel::new_ignoring(net, &vs, group_of, &DdpOptions::default(), absent);
+        let refused = DistributedDataParallel::new_with(net, &vs, group_of, &DdpOptions::default(), &absent);
         assert!(refused.unwrap_err().to_string().contains("\"bais\""));
     });
 }

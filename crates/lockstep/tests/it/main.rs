@@ -12,6 +12,7 @@ mod compress;
 mod data_digits;
 mod data_real_mnist;
 mod ddp;
+mod ddp_features;
 mod ddp_golden;
 mod fully_shard;
 mod init_method;
