@@ -4,8 +4,8 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
+mod killed;
 mod program;
-mod sharded;
 mod soak;
 
 use std::process::{Command, ExitCode, Output};
@@ -60,7 +60,11 @@ fn main() -> ExitCode {
             ("survivors_on_several_hosts_name_the_lost_rank_at_a_few_moments", || survive_a_few(2)),
             ("soak_at_200_moments", || soak(1)),
             ("soak_over_hosts_at_200_moments", || soak(2)),
-            ("a_sharded_run_ends_with_the_same_bits_when_ranks_are_killed", sharded::ends_with_the_same_bits),
+            ("ddp_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("ddp")),
+            ("zero_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("zero")),
+            ("tensor_parallelism_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("tensor")),
+            ("a_pipeline_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("pipeline")),
+            ("a_sharded_run_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("sharded")),
             ("a_lost_store_host_is_named_by_address", names_the_store),
             ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
             ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),
@@ -74,9 +78,9 @@ fn main() -> ExitCode {
 fn case(name: &str) -> anyhow::Result<()> {
     match name {
         "spawned" => Ok(spawn(WORLD, &"killed".to_owned(), |env, fault| work(env, &fault))?),
-        sharded::CASE => sharded::work(&LaunchEnv::from_env()?),
         _ => match name.split_once(' ') {
             Some((soak::CASE, seed)) => soak::work(&LaunchEnv::from_env()?, seed),
+            Some((killed::CASE, scheme)) => killed::work(&LaunchEnv::from_env()?, scheme),
             _ => work(&LaunchEnv::from_env()?, name),
         },
     }
