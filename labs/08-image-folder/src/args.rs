@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) data: Option<PathBuf>,
     /// Houses to draw for training; a quarter as many are drawn for validation
-    #[arg(long, default_value = "2048")]
+    #[arg(long, default_value = "1536")]
     pub(crate) samples: NonZeroUsize,
     /// What to do about a photograph that cannot be read; in training, `skip` uses the next photograph instead
     #[arg(long, value_enum, default_value_t)]
