@@ -17,21 +17,24 @@
 
   // Browsers break lines after each dash. A flag keeps at least its dashes and first letter together.
   const FLAG = /(?<=^|[\s([`'"])--?(?:\w|(?=\s|$))/g;
-  for (const code of document.querySelectorAll(":not(pre) > code, pre > code.language-console, pre > code.language-text")) {
-    const texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
-    const found = [];
-    while (texts.nextNode()) if (texts.currentNode.data.match(FLAG)) found.push(texts.currentNode);
-    for (const text of found) {
-      const parts = [];
-      let from = 0;
-      for (const { 0: flag, index } of text.data.matchAll(FLAG)) {
-        const whole = document.createElement("span");
-        whole.className = "flag";
-        whole.textContent = flag;
-        parts.push(text.data.slice(from, index), whole);
-        from = index + flag.length;
-      }
-      text.replaceWith(...parts, text.data.slice(from));
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (texts.nextNode()) {
+    const inside = texts.currentNode.parentElement;
+    // Code of other languages does not wrap, and a drawing's words are no HTML.
+    const fixed = inside.closest("svg") || (inside.closest("pre") && !inside.closest(".language-console, .language-text"));
+    if (!fixed && texts.currentNode.data.match(FLAG)) found.push(texts.currentNode);
+  }
+  for (const text of found) {
+    const parts = [];
+    let from = 0;
+    for (const { 0: flag, index } of text.data.matchAll(FLAG)) {
+      const whole = document.createElement("span");
+      whole.className = "flag";
+      whole.textContent = flag;
+      parts.push(text.data.slice(from, index), whole);
+      from = index + flag.length;
     }
+    text.replaceWith(...parts, text.data.slice(from));
   }
 })();
