@@ -275,6 +275,25 @@ fn ddp_measures_the_parts_of_a_step_of_each_model() {
 }
 
 #[test]
+fn a_step_on_a_gpu_has_the_peak_of_its_memory_and_without_one_the_bench_says_what_is_missing() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let words = ["--models=mlp", "--ranks=1", "--device=cuda"];
+    let ended = ended(&site, &[&DDP[..], &words, &ONCE[..]].concat());
+    if ended.status.success() {
+        let samples = first_samples(&site, &ended);
+        let case = "mlp, 1 rank, 2 samples each, on GPUs".to_owned();
+        assert!(samples[&(case, "peak of a GPU's memory".to_owned())] > 4.0 * 1.86e6, "{samples:?}");
+    } else {
+        println!("not verified here: a step on a GPU (there is none, or no libtorch for it)");
+        ended.code(1).says(&["cannot train on a GPU"]);
+    }
+    site.assert_no_process();
+}
+
+#[test]
 fn pythons_ddp_takes_turns_and_has_the_same_losses_and_gradients() {
     // Sides that do not do the same work are an error of the bench. One rank, since each process of Python takes seconds to start.
     let site = Site::new();
