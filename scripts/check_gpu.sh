@@ -100,6 +100,7 @@ check() {
   trap 'rm -rf "$WORK"' EXIT
   ROWS=$WORK/rows FAILED=0 GPUS=0
   export LOCKSTEP_PYTHON=$PYTHON OMP_NUM_THREADS=2
+  unset RUST_BACKTRACE # an error is its last lines
 
   step 60 "a Python with PyTorch 2.11 for CUDA" find_python
   step 60 "its libtorch for these programs" find_libtorch
