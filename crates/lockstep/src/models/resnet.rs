@@ -7,6 +7,7 @@
 //!
 //! Leaves out deeper networks (their blocks are bottlenecks), reading weight files, and freezing ([`super::freeze_all_but`]).
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use c10d::ProcessGroup;
@@ -33,6 +34,11 @@ impl Depth {
             Depth::Eighteen => [2, 2, 2, 2],
             Depth::ThirtyFour => [3, 4, 6, 3],
         }
+    }
+
+    /// Blocks of all stages.
+    pub fn block_count(self) -> usize {
+        self.blocks().iter().sum()
     }
 }
 
@@ -80,10 +86,11 @@ impl ResNetOptions {
 /// A residual network of basic blocks. Input `[n, 3, H, W]`, output `[n, classes]` logits.
 #[derive(Debug)]
 pub struct ResNet {
-    conv1: Conv2D,
-    bn1: BatchNorm,
-    blocks: Vec<BasicBlock>,
-    fc: Classifier,
+    /// `conv1` and `bn1`.
+    stem: Option<(Conv2D, BatchNorm)>,
+    /// With the names of their variables' modules.
+    blocks: Vec<(String, BasicBlock)>,
+    fc: Option<Classifier>,
 }
 
 impl ResNet {
@@ -105,32 +112,77 @@ impl ResNet {
     /// # Panics
     /// Panics without classes, or with a width that is not positive.
     pub fn new(vs: &Path<'_>, depth: Depth, options: &ResNetOptions) -> Self {
+        Self::part(vs, depth, options, 0..depth.block_count())
+    }
+
+    /// Some blocks of a network, as a stage of a pipeline has them: what is before all blocks belongs to the first, the head to the last.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new); for an empty range, and one beyond the last block.
+    pub fn part(vs: &Path<'_>, depth: Depth, options: &ResNetOptions, which: Range<usize>) -> Self {
         let ResNetOptions { classes, width, head, ref norm } = *options;
         assert!(classes > 0 && width > 0, "a ResNet of {classes} classes and width {width}: both must be positive");
-        let conv1 = conv(vs / "conv1", Shape { from: 3, to: width, size: 7, stride: 2 });
-        let bn1 = BatchNorm::new(vs / "bn1", width, norm);
-        let (mut blocks, mut from) = (Vec::new(), width);
+        let all = depth.block_count();
+        assert!(!which.is_empty() && which.end <= all, "the blocks {which:?} of a ResNet of {all}");
+        let stem = (which.start == 0).then(|| {
+            let conv1 = conv(vs / "conv1", Shape { from: 3, to: width, size: 7, stride: 2 });
+            (conv1, BatchNorm::new(vs / "bn1", width, norm))
+        });
+        let (mut blocks, mut from, mut number) = (Vec::new(), width, 0);
         for (stage, count) in depth.blocks().into_iter().enumerate() {
             let to = width << stage;
-            let path = vs / format!("layer{}", stage + 1);
+            let name = format!("layer{}", stage + 1);
             for block in 0..count {
                 let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-                blocks.push(BasicBlock::new(&path / block, Shape { from, to, size: 3, stride }, norm));
-                from = to;
+                if which.contains(&number) {
+                    let path = vs / &name / block;
+                    let made = BasicBlock::new(path, Shape { from, to, size: 3, stride }, norm);
+                    blocks.push((format!("{name}.{block}"), made));
+                }
+                (from, number) = (to, number + 1);
             }
         }
-        ResNet { conv1, bn1, blocks, fc: Classifier::new(vs / Self::HEAD, from, classes, head) }
+        let fc = (which.end == all).then(|| Classifier::new(vs / Self::HEAD, from, classes, head));
+        ResNet { stem, blocks, fc }
+    }
+
+    /// The forward pass in units: `run` gets the name, the inputs and the layers of each in turn, and returns what comes out. A unit has the
+    /// variables that begin with its name; the first, `""`, those that are in no other.
+    pub fn forward_units(
+        &self,
+        inputs: &Tensor,
+        train: bool,
+        run: &dyn Fn(&str, &Tensor, &dyn Fn(&Tensor) -> Tensor) -> Tensor,
+    ) -> Tensor {
+        let mut features = match &self.stem {
+            Some((conv1, bn1)) => run("", inputs, &|pictures| {
+                let stem = bn1.forward_t(&pictures.apply(conv1), train).relu_();
+                stem.max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)
+            }),
+            None => inputs.shallow_clone(),
+        };
+        for (name, block) in &self.blocks {
+            features = run(name, &features, &|features| block.forward_t(features, train));
+        }
+        match &self.fc {
+            Some(fc) => {
+                run(Self::HEAD, &features, &|features| features.adaptive_avg_pool2d([1, 1]).flatten(1, -1).apply(fc))
+            }
+            None => features,
+        }
+    }
+
+    /// The names of the units, in their order.
+    pub fn units(&self) -> Vec<&str> {
+        let stem = self.stem.is_some().then_some("");
+        let blocks = self.blocks.iter().map(|(name, _)| name.as_str());
+        stem.into_iter().chain(blocks).chain(self.fc.is_some().then_some(Self::HEAD)).collect()
     }
 }
 
 impl ModuleT for ResNet {
     fn forward_t(&self, inputs: &Tensor, train: bool) -> Tensor {
-        let stem = self.bn1.forward_t(&inputs.apply(&self.conv1), train).relu_();
-        let mut features = stem.max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false);
-        for block in &self.blocks {
-            features = block.forward_t(&features, train);
-        }
-        features.adaptive_avg_pool2d([1, 1]).flatten(1, -1).apply(&self.fc)
+        self.forward_units(inputs, train, &|_, inputs, layers| layers(inputs))
     }
 }
 
