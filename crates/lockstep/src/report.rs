@@ -147,6 +147,11 @@ impl Reporter {
     /// The memory of this rank by kind; every rank prints its own.
     pub fn memory(&self, bytes: &MemoryBytes) {
         self.say(format!("memory {bytes}"));
+        self.note_memory(bytes);
+    }
+
+    /// As [`memory`](Self::memory), without the line: for the launcher's status and the harness.
+    pub fn note_memory(&self, bytes: &MemoryBytes) {
         let MemoryBytes { parameters, gradients, optimizer, activations, buckets, sent } = *bytes;
         self.emit(&Event::Memory { parameters, gradients, optimizer, activations, buckets, sent });
     }

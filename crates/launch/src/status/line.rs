@@ -10,7 +10,7 @@ use super::{AgentPhase, AgentView, Late, Progress};
 const LATE: Duration = Duration::from_secs(300);
 
 /// `4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · rank 3 late: loader (45 %), 5 s ago · 12.3 s`,
-/// in at most `width` characters: less important parts are dropped first. Epochs count from 0 as in the event files;
+/// in at most `width` characters: less important parts are dropped first. The least important is the memory of the rank that holds most. Epochs count from 0 as in the event files;
 /// steps are completed steps.
 pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, late: Option<&Late>, width: usize) -> String {
     // Progress of ranks that no longer exist, or from before their restart, is outdated.
@@ -26,6 +26,7 @@ pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, late: Option
         (0, position),
         (5, loss),
         (6, slowest),
+        (7, (view.phase == AgentPhase::Running).then(|| most_held(&ranks)).flatten()),
         (4, late.filter(|_| view.phase == AgentPhase::Running).and_then(|late| waited_for(late, view.elapsed))),
         (2, Some(format!("{:.1} s", view.elapsed.as_secs_f64()))),
     ];
@@ -68,6 +69,14 @@ fn training(ranks: &[(usize, &Progress)]) -> Option<[Option<String>; 3]> {
     Some([Some(format!("epoch {epoch} step {done}{of}")), loss, behind])
 }
 
+/// `rank 1 holds 3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B`.
+fn most_held(ranks: &[(usize, &Progress)]) -> Option<String> {
+    let counted = ranks.iter().filter_map(|(rank, of)| Some((*rank, of.held?)));
+    // Of equal ones the first.
+    let (rank, held) = counted.rev().max_by_key(|(_, held)| held.total())?;
+    Some(format!("rank {rank} holds {held}"))
+}
+
 /// `rank 3 late: loader (45 %), 5 s ago`: the share of the other ranks' time that they waited.
 fn waited_for(late: &Late, now: Duration) -> Option<String> {
     let ago = Some(now.saturating_sub(late.at)).filter(|ago| *ago < LATE)?.as_secs();
@@ -98,6 +107,7 @@ fn fit(mut parts: Vec<(u8, String)>, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Held;
     use super::*;
 
     fn view() -> AgentView {
@@ -106,7 +116,7 @@ mod tests {
     }
 
     fn at(restart: u32, epoch: u64, step: u64, loss: f64) -> Progress {
-        Progress { restart, epoch: Some(epoch), step: Some(step), steps: Some(192), loss: Some(loss) }
+        Progress { restart, epoch: Some(epoch), step: Some(step), steps: Some(192), loss: Some(loss), held: None }
     }
 
     fn four() -> BTreeMap<usize, Progress> {
@@ -178,6 +188,20 @@ mod tests {
             "rank 0 and 2 more late: loader (45 %), 5 s ago · 12.3 s",
         ];
         assert_eq!([&[][..], &[3], &[1, 3], &[0, 1, 3]].map(shown), expected);
+    }
+
+    #[test]
+    fn shows_the_memory_of_the_rank_that_holds_most_where_there_is_room() {
+        let held = |optimizer| Some(Held { parameters: 4096, optimizer, sent: 100, ..Held::default() });
+        let mut progress = BTreeMap::from([1, 2, 3].map(|rank| (rank, Progress { restart: 1, ..Progress::default() })));
+        progress.get_mut(&1).unwrap().held = held(4096);
+        progress.get_mut(&2).unwrap().held = held(8192);
+        progress.get_mut(&3).unwrap().held = held(8192);
+        let expected = "4 ranks on 2 nodes · restart 1/3 · running · rank 2 holds 12.0 KiB: parameters 4.0 KiB, optimizer 8.0 KiB; sent 100 B \
+                        · 12.3 s";
+        assert_eq!(line(&view(), &progress, None, 200), expected);
+        assert_eq!(line(&view(), &progress, None, 100), "4 ranks on 2 nodes · restart 1/3 · running · 12.3 s");
+        assert!(!line(&AgentView { phase: AgentPhase::Stopping, ..view() }, &progress, None, 200).contains("holds"));
     }
 
     #[test]

@@ -6,10 +6,12 @@
 
 mod agent_view;
 mod bar;
+mod held;
 mod line;
 mod tail;
 
 pub use agent_view::{AgentPhase, AgentView};
 pub use bar::Status;
+pub use held::Held;
 pub use line::line;
 pub use tail::{Late, Progress, Tail};

@@ -12,6 +12,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::Held;
+
 /// Bytes of one file that are read at a time. If a file grew by more, reading continues near its end.
 const PIECE: u64 = 1 << 20;
 
@@ -28,6 +30,8 @@ pub struct Progress {
     pub steps: Option<u64>,
     /// The loss of the last step, on this rank.
     pub loss: Option<f64>,
+    /// The memory that the rank counted last.
+    pub held: Option<Held>,
 }
 
 /// Ranks for which the others wait, according to rank 0's file. Without ranks, all wait for their loaders.
@@ -93,13 +97,16 @@ impl Tail {
                 && let Ok(bytes) = piece(&path, place, length)
             {
                 let progress = self.progress.entry(rank).or_default();
-                for line in lines(place, &bytes).filter_map(|line| serde_json::from_slice::<Line>(line).ok()) {
+                for bytes in lines(place, &bytes) {
+                    let Ok(line) = serde_json::from_slice::<Line>(bytes) else { continue };
                     match line.event.as_str() {
                         "late" => self.late = line.late(now),
                         "start" => self.late = None,
                         _ => {}
                     }
+                    let held = if line.event == "memory" { serde_json::from_slice(bytes).ok() } else { None };
                     progress.take(line);
+                    progress.held = held.or(progress.held);
                 }
             }
         }
@@ -199,7 +206,7 @@ mod tests {
     }
 
     fn at(step: u64) -> Progress {
-        Progress { restart: 0, epoch: Some(1), step: Some(step), steps: None, loss: Some(0.25) }
+        Progress { restart: 0, epoch: Some(1), step: Some(step), steps: None, loss: Some(0.25), held: None }
     }
 
     fn polled(tail: &mut Tail) -> Vec<(usize, Progress)> {
@@ -246,6 +253,20 @@ mod tests {
         EventSink::open(dir.path(), 0, 1).unwrap().emit(&Event::Start { world_size: 4, device: "cpu".into(), pid: 1 });
         tail.poll(at);
         assert_eq!(tail.late(), None);
+    }
+
+    #[test]
+    fn knows_what_a_rank_counted_last_until_it_starts_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tail = Tail::new(dir.path());
+        let memory =
+            |sent| Event::Memory { parameters: 8, gradients: 8, optimizer: 16, activations: 4, buckets: 2, sent };
+        let sink = EventSink::open(dir.path(), 1, 0).unwrap();
+        [memory(5), step(3), memory(9), step(4)].iter().for_each(|event| sink.emit(event));
+        let held = Held { parameters: 8, gradients: 8, optimizer: 16, activations: 4, buckets: 2, sent: 9 };
+        assert_eq!(polled(&mut tail), [(1, Progress { held: Some(held), ..at(4) })]);
+        EventSink::open(dir.path(), 1, 1).unwrap().emit(&Event::Start { world_size: 4, device: "cpu".into(), pid: 1 });
+        assert_eq!(polled(&mut tail)[0].1.held, None);
     }
 
     #[test]
