@@ -81,6 +81,14 @@ impl Cluster {
 }
 
 impl Layout {
+    /// All layouts that take `ranks` ranks, in the order of their copies, then of their parts.
+    pub fn all(ranks: usize) -> impl Iterator<Item = Layout> {
+        let divisors = move |of: usize| (1..=of).filter(move |number| of.is_multiple_of(*number));
+        divisors(ranks).flat_map(move |data| {
+            divisors(ranks / data).map(move |tensor| Layout { data, tensor, pipeline: ranks / data / tensor })
+        })
+    }
+
     /// The ranks that it takes.
     pub fn ranks(&self) -> usize {
         self.data * self.tensor * self.pipeline
@@ -165,6 +173,13 @@ mod tests {
         // (4 + 3) / 4 of 1 s, and 2 · 7 messages of 0.25 GB.
         close(layout(1, 1, 4).step(&JOB, &CLUSTER), 1.75 + 3.5);
         close(layout(1, 1, 2).step(&JOB, &CLUSTER), 2.0 * 1.25 + 10.0 * 0.0025);
+    }
+
+    #[test]
+    fn every_layout_takes_all_ranks_once() {
+        let of_4: Vec<_> = Layout::all(4).map(|layout| (layout.data, layout.tensor, layout.pipeline)).collect();
+        assert_eq!(of_4, [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)]);
+        assert_eq!(Layout::all(12).filter(|layout| layout.ranks() == 12).count(), 18);
     }
 
     #[test]

@@ -5,9 +5,11 @@
 //! - [`Amdahl`], [`Gustafson`]: what part of a step more ranks do not divide; fitted to measured times.
 //! - [`Schedule`]: which stage of a pipeline works on which micro-batch when, and its bubble.
 //! - [`Layout`]: what a rank holds, and what a step takes, if copies, layers and blocks are divided.
+//! - [`ClusterFile`]: a cluster and a transformer, read from a file.
 //! - [`Prediction`]: what a training step takes on a cluster, and what rules it.
 
 mod alpha_beta;
+mod cluster_file;
 mod collective;
 mod layout;
 mod scaling;
@@ -15,6 +17,7 @@ mod schedule;
 mod step;
 
 pub use alpha_beta::{AlphaBeta, FitError};
+pub use cluster_file::{ClusterFile, ClusterFileError};
 pub use collective::Collective;
 pub use layout::{Cluster, Job, Layout};
 pub use scaling::{AllReduce, Amdahl, Gustafson};

@@ -9,7 +9,7 @@
 //!   that link libtorch; [`model`] fits the α–β model.
 //! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and [`speed_up`] fits what scales.
 //! - [`trace`] shows when each part of a step happened.
-//! - [`predict`] measures nothing: it computes a step on a cluster.
+//! - [`predict`] measures nothing: it computes a step on a cluster, or each of the [`layouts`] of one.
 //! - [`compare`] reads two files of results.
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
@@ -25,6 +25,7 @@ mod frame;
 mod job;
 mod launch;
 mod launcher;
+mod layouts;
 mod loader;
 mod machine;
 mod model;

@@ -1,35 +1,40 @@
 //! `lockstep bench predict`: what a training step would take on a cluster that a file describes, for several ways to exchange gradients.
-//! Nothing is measured; [`lockstep_cost::Prediction`] has the model and what it leaves out.
+//! Nothing is measured; [`lockstep_cost::Prediction`] has the model and what it leaves out. A file with a transformer asks for
+//! [`layouts`] instead.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_cost::{Bound, Compute, Exchange, Link, Prediction, Sizes};
+use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, Sizes};
 use serde::Deserialize;
 
 use super::chart::Chart;
+use super::layouts;
 use super::results::{Unit, digits};
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, Table, numbers_table, save};
 
 /// A file to begin with.
 const EXAMPLE: &str = include_str!("cluster.toml");
+/// Nodes, unless they are given.
+const NODES: [u32; 5] = [1, 2, 4, 8, 16];
 /// In bytes: DDP's first bucket (`torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`), and a unit of the file.
 const MIB: f64 = 1_048_576.0;
 
 /// Predicts a training step on a cluster from one rank's step and the links; measures nothing
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The cluster, the model and one rank's step; `--example` prints such a file
+    /// The cluster, the model and one rank's step; `--example` prints such a file. With a transformer in it, as in
+    /// labs/12-parallelism/cluster.toml: what each layout holds and takes
     #[arg(value_name = "CLUSTER.toml", required_unless_present = "example")]
     cluster: Option<PathBuf>,
     /// Print an example of the file
     #[arg(long, conflicts_with = "cluster")]
     example: bool,
-    /// Nodes: a list
-    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16], value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    /// Nodes: a list, by default 1,2,4,8,16, or those of a file with a transformer
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65_536))]
     nodes: Vec<u32>,
     /// Draw the efficiency of each way: a file that ends with .svg
     #[arg(long, value_name = "FILE.svg", value_parser = svg)]
@@ -98,12 +103,33 @@ impl Options {
             screen.line(EXAMPLE.trim_end());
             return Ok(Code::Success);
         };
-        let cluster = Cluster::read(&path)?;
-        for table in cluster.tables(&self.nodes) {
-            screen.line(format!("{}\n{}\n", table.title, numbers_table(&table, screen.look())));
+        let refused = |why: String| Refused(format!("cannot use {}: {why}", path.display()));
+        let text = fs::read_to_string(&path).map_err(|error| refused(error.to_string()))?;
+        let show = |tables: Vec<Table>| {
+            tables.iter().for_each(|table| {
+                screen.line(format!("{}\n{}\n", table.title, numbers_table(table, screen.look())));
+            });
+        };
+        if layouts::asks_for_layouts(&text) {
+            if self.picture.is_some() {
+                return Err(refused(
+                    "--picture draws ways to exchange gradients, and the file asks for layouts".into(),
+                )
+                .into());
+            }
+            let file = ClusterFile::parse(&text).map_err(|error| refused(error.to_string()))?;
+            show(layouts::tables(&file, &self.nodes));
+            screen.line(
+                "a prediction, not a measurement, of layouts that divide heads and blocks equally: 16 bytes for each parameter, and what blocks \
+                 keep for the backward pass; no overlap",
+            );
+            return Ok(Code::Success);
         }
+        let cluster = Cluster::parse(&text).map_err(refused)?;
+        let nodes = if self.nodes.is_empty() { &NODES[..] } else { &self.nodes };
+        show(cluster.tables(nodes));
         if let Some(picture) = &self.picture {
-            save(picture, &Chart::file(&[cluster.chart(&self.nodes)]))
+            save(picture, &Chart::file(&[cluster.chart(nodes)]))
                 .with_context(|| format!("cannot write the picture to {}", picture.display()))?;
         }
         screen.line(
@@ -115,11 +141,6 @@ impl Options {
 }
 
 impl Cluster {
-    fn read(path: &Path) -> Result<Self, Refused> {
-        let refused = |why: String| Refused(format!("cannot use {}: {why}", path.display()));
-        Self::parse(&fs::read_to_string(path).map_err(|error| refused(error.to_string()))?).map_err(refused)
-    }
-
     fn parse(text: &str) -> Result<Self, String> {
         let cluster: Cluster = toml::from_str(text).map_err(|error| error.to_string())?;
         cluster.check()?;

@@ -17,7 +17,9 @@ pub mod tensor;
 
 pub use fully_shard::{FullyShard, FullyShardOptions, MixedPrecision, Piece, ShardBytes};
 pub use gradients::average_gradients;
-pub use lockstep_cost::{Action, Cluster, Job, Layout, Link, Schedule, ScheduleError, Slot};
+pub use lockstep_cost::{
+    Action, Cluster, ClusterFile, ClusterFileError, Job, Layout, Link, Schedule, ScheduleError, Slot,
+};
 pub use pipeline::{Activations, Pipeline, PipelineError, StepReport};
 pub use tensor::{
     ColumnParallelLinear, ParallelMlp, RowParallelLinear, VocabParallelEmbedding, vocab_parallel_cross_entropy,

@@ -1,0 +1,180 @@
+//! A file with a cluster and a transformer, from which to choose a [`Layout`](crate::Layout). An example is `labs/12-parallelism/cluster.toml`.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::{Cluster, Job, Link};
+
+/// What the file describes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClusterFile {
+    /// The transformer, and a step of it.
+    pub job: Job,
+    /// The nodes, and the links within and between them.
+    pub cluster: Cluster,
+}
+
+/// Why a file describes no cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterFileError {
+    /// It cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not TOML, or lacks something.
+    #[error("not a file of a cluster and a transformer: {0}")]
+    Form(#[from] toml::de::Error),
+    /// A number with which nothing can be computed.
+    #[error("{name} cannot be {value}")]
+    Number {
+        /// Its name in the file.
+        name: &'static str,
+        /// The number.
+        value: f64,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    nodes: u32,
+    node: Node,
+    network: Network,
+    transformer: Transformer,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Node {
+    ranks: u32,
+    memory_gb: f64,
+    latency_us: f64,
+    bandwidth_gb_s: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Network {
+    latency_us: f64,
+    bandwidth_gb_s: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Transformer {
+    blocks: u32,
+    heads: u32,
+    parameters: f64,
+    activations_mb: f64,
+    kept_mb: f64,
+    step_s: f64,
+    micro_batches: u32,
+}
+
+impl ClusterFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or describes something else.
+    pub fn read(path: &Path) -> Result<Self, ClusterFileError> {
+        let read = std::fs::read_to_string(path);
+        let text = read.map_err(|source| ClusterFileError::Read { path: path.display().to_string(), source })?;
+        Self::parse(&text)
+    }
+
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// It describes something else.
+    pub fn parse(text: &str) -> Result<Self, ClusterFileError> {
+        let file: File = toml::from_str(text)?;
+        file.check()?;
+        let File { nodes, node, network, transformer } = file;
+        let link =
+            |latency_us: f64, bandwidth_gb_s: f64| Link { latency: 1e-6 * latency_us, bandwidth: 1e9 * bandwidth_gb_s };
+        let cluster = Cluster {
+            nodes: nodes as usize,
+            per_node: node.ranks as usize,
+            memory: 1e9 * node.memory_gb,
+            inside: link(node.latency_us, node.bandwidth_gb_s),
+            between: link(network.latency_us, network.bandwidth_gb_s),
+        };
+        let job = Job {
+            blocks: transformer.blocks as usize,
+            heads: transformer.heads as usize,
+            parameters: transformer.parameters,
+            activations: 1e6 * transformer.activations_mb,
+            kept: 1e6 * transformer.kept_mb,
+            compute: transformer.step_s,
+            micro_batches: transformer.micro_batches as usize,
+        };
+        Ok(ClusterFile { job, cluster })
+    }
+}
+
+impl File {
+    /// Every number must be one that a division survives.
+    fn check(&self) -> Result<(), ClusterFileError> {
+        let File { nodes, node, network, transformer } = self;
+        let positive = [
+            ("nodes", f64::from(*nodes)),
+            ("node.ranks", node.ranks.into()),
+            ("node.memory_gb", node.memory_gb),
+            ("node.bandwidth_gb_s", node.bandwidth_gb_s),
+            ("network.bandwidth_gb_s", network.bandwidth_gb_s),
+            ("transformer.blocks", transformer.blocks.into()),
+            ("transformer.heads", transformer.heads.into()),
+            ("transformer.parameters", transformer.parameters),
+            ("transformer.step_s", transformer.step_s),
+            ("transformer.micro_batches", transformer.micro_batches.into()),
+        ];
+        let none_below_zero = [
+            ("node.latency_us", node.latency_us),
+            ("network.latency_us", network.latency_us),
+            ("transformer.activations_mb", transformer.activations_mb),
+            ("transformer.kept_mb", transformer.kept_mb),
+        ];
+        let bad = positive.into_iter().find(|(_, number)| !(number.is_finite() && *number > 0.0));
+        let bad =
+            bad.or_else(|| none_below_zero.into_iter().find(|(_, number)| !(number.is_finite() && *number >= 0.0)));
+        bad.map_or(Ok(()), |(name, value)| Err(ClusterFileError::Number { name, value }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../labs/12-parallelism/cluster.toml");
+
+    #[test]
+    fn reads_the_labs_file_in_its_units() {
+        let ClusterFile { job, cluster } = ClusterFile::parse(EXAMPLE).unwrap();
+        assert_eq!((cluster.ranks(), cluster.memory, cluster.between.bandwidth), (32, 40e9, 10e9));
+        assert!((cluster.inside.latency - 5e-6).abs() < 1e-12, "{cluster:?}");
+        assert_eq!((job.blocks, job.parameters, job.kept, job.compute), (40, 13e9, 5.4e9, 60.0));
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_compute_with_by_its_name() {
+        for (from, to, named) in [
+            ("nodes = 4", "nodes = 0", "nodes cannot be 0"),
+            ("memory_gb = 40", "memory_gb = nan", "node.memory_gb cannot be NaN"),
+            ("latency_us = 20", "latency_us = -1", "network.latency_us cannot be -1"),
+            ("ranks = 8", "gpus = 8", "unknown field `gpus`"),
+            ("heads = 40", "", "missing field `heads`"),
+        ] {
+            assert!(EXAMPLE.contains(from), "{from}");
+            let error = ClusterFile::parse(&EXAMPLE.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        let error = ClusterFile::read(Path::new("/no/such/file")).unwrap_err().to_string();
+        assert_eq!(error, "cannot read /no/such/file");
+    }
+}
