@@ -5,16 +5,19 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-/// Train a small transformer on characters, divided over the ranks in one of several ways
+/// Train a small transformer on characters, or a ResNet, divided over the ranks in one of several ways
 #[derive(Parser)]
 pub(crate) struct Args {
     /// How the training is divided over the ranks
     #[arg(long, value_enum, default_value_t)]
     pub(crate) scheme: Scheme,
+    /// What is trained
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) model: Model,
     /// Steps to train
     #[arg(long, default_value_t = 20)]
     pub(crate) steps: u64,
-    /// Sequences in a step, of all ranks together
+    /// Sequences or pictures in a step, of all ranks together
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(i64).range(1..=4096))]
     pub(crate) batch_size: i64,
     /// Micro-batches into which a pipeline divides them
@@ -38,10 +41,10 @@ pub(crate) struct Args {
     /// Double precision
     #[arg(long)]
     pub(crate) double: bool,
-    /// A text file; without one, sentences are made
+    /// A text file, or for the ResNet a folder with CIFAR-10's binary files; without it, sentences or pictures are made
     #[arg(long)]
     pub(crate) data: Option<PathBuf>,
-    /// Seed of sentences, batches and initial weights
+    /// Seed of what is made, of batches and of initial weights
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
 }
@@ -54,12 +57,24 @@ pub(crate) enum Scheme {
     Ddp,
     /// As ddp, and a share of the optimizer's states
     Zero,
+    /// As zero, and a share of parameters and gradients: each unit of layers is gathered to compute and then freed
+    Sharded,
     /// A part of each layer, and the whole batch
     Tensor,
     /// Some of the blocks
     Pipeline,
     /// One process with a copy of the model on each of some threads, as DataParallel has it
     Threads,
+}
+
+/// The network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Model {
+    /// A transformer on characters
+    #[default]
+    Transformer,
+    /// ResNet-18 of width 8 on pictures of 32 x 32: for ddp, zero, sharded and pipeline
+    Resnet,
 }
 
 /// A schedule of `lockstep::parallel`.

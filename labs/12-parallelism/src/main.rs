@@ -1,10 +1,12 @@
-//! Lab 12: parallelism. The same training of a small transformer as copies, with a part of the optimizer's states, of each layer or of
-//! the blocks on each rank; and what each rank then holds and sends.
+//! Lab 12: parallelism. The same training of a small transformer as copies, with a part of the optimizer's states, of all states, of each
+//! layer or of the blocks on each rank; and what each rank then holds and sends. `--model resnet` trains the labs' ResNet.
 //!
 //! Runs under `lockstep run` or torchrun, or alone.
 
 mod args;
 mod model;
+mod network;
+mod resnet;
 mod schemes;
 mod text;
 mod threads;
@@ -16,10 +18,11 @@ use anyhow::Result;
 use args::Args;
 use c10d::{GroupOptions, Traffic};
 use clap::Parser;
+use lockstep::memory::MemoryBytes;
 use lockstep::{LaunchEnv, Reporter, exit, init_process_group};
+use network::Start;
 use schemes::Training;
-use tch::{Device, Kind, Tensor};
-use text::Text;
+use tch::{Device, Kind};
 
 fn main() -> ExitCode {
     exit::main(|| {
@@ -33,22 +36,19 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     tch::set_num_threads(1);
     let group = Rc::new(init_process_group(env, Device::Cpu, &GroupOptions::default())?);
     let report = Reporter::new(env, Device::Cpu)?;
-    let text = match &args.data {
-        Some(path) => Text::read(path, args.seed)?,
-        None => Text::made(args.seed),
-    };
-    let kind = if args.double { Kind::Double } else { Kind::Float };
-    let weights = model::draw(args.blocks, args.seed, kind);
-    let mut training = Training::new(args, &weights, &group)?;
-    drop(weights);
+    let batches = network::batches(args)?;
+    let start = Start::draw(args, if args.double { Kind::Double } else { Kind::Float });
+    let mut training = Training::new(args, &start, &group)?;
+    drop(start);
 
     let mut sent = Traffic::default();
     for step in 0..args.steps {
-        let batch = text.batch(step, args.batch_size);
+        let batch = batches(step, args.batch_size)?;
         let before = group.traffic().unwrap_or_default();
         let loss = training.step(&batch)?;
         sent = group.traffic().unwrap_or_default() - before;
         report.say_once(format!("step {step} loss {loss:.12}"));
+        report.note_memory(&training.held()?.with_sent(&group));
     }
     if let Some((step, bubble)) = &training.report {
         let (peak, measured, bubble) = (step.peak, 100.0 * step.bubble(), 100.0 * bubble);
@@ -57,20 +57,14 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
              {bubble:.0} % by the schedule alone"
         ));
     }
-    report.say(held(&training, sent)?);
+    let MemoryBytes { parameters, gradients, optimizer, buckets, .. } = training.held()?;
+    if buckets > 0 {
+        report.say(format!("at most {buckets} bytes of whole parameters and gradients at once"));
+    }
+    report.say(format!(
+        "parameters {parameters} bytes, gradients {gradients}, optimizer's states {optimizer}; a step sends {} in {} calls",
+        sent.bytes, sent.calls
+    ));
     Ok(())
 }
 // ANCHOR_END: train
-
-/// What this rank holds, and what it passed to its group in the last step: all counted.
-fn held(training: &Training, sent: Traffic) -> Result<String> {
-    let bytes = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
-    let params = training.vs.trainable_variables();
-    let parameters: usize = params.iter().map(bytes).sum();
-    let gradients: usize = params.iter().map(Tensor::grad).filter(Tensor::defined).map(|grad| bytes(&grad)).sum();
-    let states: usize = training.states()?.iter().map(bytes).sum();
-    Ok(format!(
-        "parameters {parameters} bytes, gradients {gradients}, optimizer's states {states}; a step sends {} in {} calls",
-        sent.bytes, sent.calls
-    ))
-}

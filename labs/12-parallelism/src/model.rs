@@ -17,6 +17,7 @@ use lockstep::parallel::{
 use tch::nn::{Linear, Module, Path};
 use tch::{Kind, Tensor};
 
+use crate::network::{Network, Run};
 use crate::text::{CONTEXT, VOCABULARY};
 
 /// Numbers for each character.
@@ -38,7 +39,7 @@ pub(crate) fn draw(blocks: i64, seed: u64, kind: Kind) -> Weights {
         weights.insert(name, drawn.to_kind(kind));
     };
     add("embedding".into(), &[VOCABULARY, FEATURES], 0.1);
-    add("positions".into(), &[CONTEXT, FEATURES], 0.1);
+    add("embedding.positions".into(), &[CONTEXT, FEATURES], 0.1);
     add("head".into(), &[VOCABULARY, FEATURES], 0.1);
     for block in 0..blocks {
         let layers = [
@@ -48,7 +49,7 @@ pub(crate) fn draw(blocks: i64, seed: u64, kind: Kind) -> Weights {
             ("fc2", [FEATURES, INNER]),
         ];
         for (layer, size) in layers {
-            add(format!("{block}-{layer}"), &size, 0.1);
+            add(format!("{block}.{layer}"), &size, 0.1);
         }
     }
     weights
@@ -95,7 +96,7 @@ impl Layers<'_> {
     fn linear(&self, name: &str) -> (Path<'_>, &Tensor, Tensor) {
         let weight = &self.weights[name];
         let bias = Tensor::zeros([weight.size()[0]], (weight.kind(), weight.device()));
-        (&self.vs / name, weight, bias)
+        (name.split('.').fold(self.vs.clone(), |path, part| path / part), weight, bias)
     }
 
     fn embedding(&self) -> Result<Box<dyn Module>> {
@@ -119,7 +120,10 @@ impl Transformer {
     /// The blocks `which`, of `all`; the embedding belongs to the first block, the head to the last.
     pub(crate) fn new(layers: &Layers<'_>, which: Range<i64>, all: i64, recompute: bool) -> Result<Self> {
         let embedding = match which.start {
-            0 => Some((layers.embedding()?, layers.vs.var_copy("positions", &layers.weights["positions"]))),
+            0 => {
+                let positions = &layers.weights["embedding.positions"];
+                Some((layers.embedding()?, (&layers.vs / "embedding").var_copy("positions", positions)))
+            }
             _ => None,
         };
         let head = if which.end == all { Some(layers.column("head")?) } else { None };
@@ -128,28 +132,36 @@ impl Transformer {
         Ok(Transformer { embedding, blocks, head, recompute, tensor: layers.tensor.cloned() })
     }
 
+    /// Shape of what a stage receives for `n` sequences.
+    pub(crate) fn activations(n: i64) -> Vec<i64> {
+        vec![n, CONTEXT, FEATURES]
+    }
+}
+
+impl Network for Transformer {
+    // ANCHOR: units
     /// Characters `[n, CONTEXT]` to activations `[n, CONTEXT, FEATURES]`, and these to logits `[n, CONTEXT, VOCABULARY]`: the part of
     /// that way which this rank has. With a part of each layer, the logits are those of a part of the vocabulary.
-    pub(crate) fn forward(&self, inputs: &Tensor) -> Tensor {
+    fn forward(&self, inputs: &Tensor, run: &Run<'_>) -> Tensor {
         let start = match &self.embedding {
-            Some((embedding, positions)) => embedding.forward(inputs) + positions,
+            Some((embedding, positions)) => run("embedding", inputs, &|x| embedding.forward(x) + positions),
             None => inputs.shallow_clone(),
         };
-        let end = self.blocks.iter().fold(start, |x, block| {
+        let end = self.blocks.iter().enumerate().fold(start, |x, (number, block)| {
             if !self.recompute {
-                return locked(block, &x);
+                return run(&number.to_string(), &x, &|x| locked(block, x));
             }
             let block = Arc::clone(block);
             c10d::checkpoint(&x, move |x| locked(&block, x)).unwrap_or_else(|error| raise(error))
         });
         match &self.head {
-            Some(head) => head.forward(&normalized(&end)),
+            Some(head) => run("head", &end, &|x| head.forward(&normalized(x))),
             None => end,
         }
     }
+    // ANCHOR_END: units
 
-    /// The mean cross-entropy of the whole model's outputs.
-    pub(crate) fn loss(&self, logits: &Tensor, targets: &Tensor) -> Tensor {
+    fn loss(&self, logits: &Tensor, targets: &Tensor) -> Tensor {
         let (logits, targets) = (logits.flatten(0, 1), targets.flatten(0, 1));
         match &self.tensor {
             Some(group) => vocab_parallel_cross_entropy(group, &logits, &targets).unwrap_or_else(|error| raise(error)),
@@ -157,9 +169,9 @@ impl Transformer {
         }
     }
 
-    /// Shape of what a stage receives for `n` sequences.
-    pub(crate) fn activations(n: i64) -> Vec<i64> {
-        vec![n, CONTEXT, FEATURES]
+    fn units(&self) -> Vec<String> {
+        let blocks = (0..self.blocks.len()).map(|number| number.to_string());
+        ["embedding".to_owned()].into_iter().chain(blocks).chain(["head".to_owned()]).collect()
     }
 }
 
@@ -183,7 +195,7 @@ struct Block {
 
 impl Block {
     fn new(layers: &Layers<'_>, number: i64) -> Result<Self> {
-        let name = |layer| format!("{number}-{layer}");
+        let name = |layer| format!("{number}.{layer}");
         Ok(Block {
             qkv: layers.column(&name("qkv"))?,
             out: layers.row(&name("out"))?,

@@ -4,20 +4,23 @@ use std::rc::Rc;
 
 use anyhow::{Result, ensure};
 use c10d::{ProcessGroup, ReduceOp};
+use lockstep::memory::MemoryBytes;
 use lockstep::optim::{Adam, AdamOptions, Optimizer, ZeroRedundancyOptimizer, named_parameters};
-use lockstep::parallel::{Activations, Pipeline, Schedule, StepReport};
+use lockstep::parallel::{Activations, FullyShard, FullyShardOptions, Pipeline, Schedule, ShardBytes, StepReport};
 use lockstep::{DdpOptions, DistributedDataParallel, nn};
 use tch::nn::VarStore;
 use tch::{Kind, Tensor};
 
-use crate::args::{Args, Order, Scheme};
-use crate::model::{Layers, Transformer, Weights};
+use crate::args::{Args, Model, Order, Scheme};
+use crate::network::{Network, Part, Start, plain};
 use crate::text::Batch;
 use crate::threads::Threads;
 
 /// A model that is being trained, or this rank's part of it.
 pub(crate) struct Training {
-    pub(crate) vs: VarStore,
+    vs: VarStore,
+    /// What this rank updates, or helps to update.
+    params: Vec<(String, Tensor)>,
     group: Rc<ProcessGroup>,
     optimizer: Updates,
     how: How,
@@ -43,63 +46,63 @@ impl Updates {
 }
 
 enum How {
-    Replicated(DistributedDataParallel<Transformer>),
-    Divided(Transformer),
-    Staged(Transformer, Pipeline),
+    Replicated(DistributedDataParallel<Box<dyn Network>>),
+    Sharded(Box<dyn Network>, FullyShard),
+    Divided(Box<dyn Network>),
+    Staged(Box<dyn Network>, Pipeline),
     Threads(Threads),
 }
 
 impl Training {
-    pub(crate) fn new(args: &Args, weights: &Weights, group: &Rc<ProcessGroup>) -> Result<Self> {
+    pub(crate) fn new(args: &Args, start: &Start, group: &Rc<ProcessGroup>) -> Result<Self> {
         let (world, rank) = (group.size().get(), group.rank().get());
-        let kind = weights["head"].kind();
+        let parts = check(args, world)?;
+        let all = 0..start.blocks();
+        let whole = Part { blocks: all.clone(), tensor: None, data: None, recompute: args.recompute };
         let mut vs = VarStore::new(group.device());
-        vs.set_kind(kind);
-        let layers = Layers { vs: vs.root(), weights, tensor: None };
-        let whole = || Transformer::new(&layers, 0..args.blocks, args.blocks, args.recompute);
-        let parts = match args.scheme {
-            Scheme::Pipeline => args.micro_batches.get(),
-            Scheme::Threads => args.replicas.get(),
-            Scheme::Tensor => 1,
-            Scheme::Ddp | Scheme::Zero => world,
-        } as i64;
-        ensure!(
-            args.batch_size % parts == 0,
-            "--batch-size {} cannot be divided into {parts} equal parts",
-            args.batch_size
-        );
         let how = match args.scheme {
             Scheme::Ddp | Scheme::Zero => {
+                let net = start.network(&mut vs, Part { data: Some(group), ..whole })?;
                 let options = DdpOptions { fixed_buckets: true, ..Default::default() };
-                How::Replicated(DistributedDataParallel::new(whole()?, &vs, Rc::clone(group), &options)?)
+                How::Replicated(DistributedDataParallel::new(net, &vs, Rc::clone(group), &options)?)
             }
-            Scheme::Tensor => {
-                let layers = Layers { tensor: Some(group), ..layers };
-                How::Divided(Transformer::new(&layers, 0..args.blocks, args.blocks, args.recompute)?)
+            Scheme::Sharded => {
+                let net = start.network(&mut vs, Part { data: Some(group), ..whole })?;
+                let names = net.units();
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let units = FullyShard::new(&vs, Rc::clone(group), &names, &FullyShardOptions::default())?;
+                How::Sharded(net, units)
             }
+            Scheme::Tensor => How::Divided(start.network(&mut vs, Part { tensor: Some(group), ..whole })?),
             Scheme::Pipeline => {
-                let first = |rank: usize| args.blocks * rank as i64 / world as i64;
-                ensure!(world as i64 <= args.blocks, "{world} stages need at least as many --blocks");
-                let stage = Transformer::new(&layers, first(rank)..first(rank + 1), args.blocks, args.recompute)?;
+                let first = |rank: usize| all.end * rank as i64 / world as i64;
+                ensure!(world as i64 <= all.end, "{world} stages need at least as many --blocks");
+                let blocks = first(rank)..first(rank + 1);
+                let size = start.activations(blocks.start, args.batch_size / parts);
+                let stage = start.network(&mut vs, Part { blocks, ..whole })?;
                 let schedule = match args.schedule {
                     Order::OneFOneB => Schedule::one_f_one_b(world, args.micro_batches.get()),
                     Order::Gpipe => Schedule::gpipe(world, args.micro_batches.get()),
                 };
-                let received = Activations { size: Transformer::activations(args.batch_size / parts), kind };
+                let received = Activations { size, kind: vs.kind() };
                 How::Staged(stage, Pipeline::new(Rc::clone(group), schedule, received)?)
             }
             Scheme::Threads => {
-                ensure!(world == 1, "the scheme `threads` is one process: run it without a launcher, with --replicas");
-                drop(whole()?);
-                How::Threads(Threads { replicas: args.replicas.get(), blocks: args.blocks })
+                drop(start.network(&mut vs, whole)?);
+                How::Threads(Threads { replicas: args.replicas.get(), blocks: all.end })
             }
         };
-        let (params, options) = (named_parameters(&vs), AdamOptions { lr: args.lr, ..Default::default() });
-        let optimizer = match args.scheme {
-            Scheme::Zero => Updates::Shared(ZeroRedundancyOptimizer::new(params, options, Rc::clone(group))?),
-            _ => Updates::Own(Adam::new(params, options)?),
+        let params = match &how {
+            How::Sharded(_, units) => units.named_parameters(),
+            _ => named_parameters(&vs),
         };
-        Ok(Training { vs, group: Rc::clone(group), optimizer, how, report: None })
+        let own = params.iter().map(|(name, param)| (name.clone(), param.shallow_clone())).collect();
+        let options = AdamOptions { lr: args.lr, ..Default::default() };
+        let optimizer = match args.scheme {
+            Scheme::Zero => Updates::Shared(ZeroRedundancyOptimizer::new(own, options, Rc::clone(group))?),
+            _ => Updates::Own(Adam::new(own, options)?),
+        };
+        Ok(Training { vs, params, group: Rc::clone(group), optimizer, how, report: None })
     }
 
     // ANCHOR: step
@@ -110,12 +113,21 @@ impl Training {
         let loss = match &self.how {
             How::Replicated(model) => {
                 let mine = batch.chunk(world).swap_remove(rank);
-                let loss = model.forward_with(|model| model.loss(&model.forward(&mine.inputs), &mine.targets))?;
+                let loss = model.forward_with(|net| net.loss(&net.forward(&mine.inputs, &plain), &mine.targets))?;
                 model.backward(&loss)?;
                 self.sum_over_ranks(loss.double_value(&[]) / world as f64)?
             }
-            How::Divided(model) => {
-                let loss = nn::caught(|| model.loss(&model.forward(&batch.inputs), &batch.targets))?;
+            How::Sharded(net, units) => {
+                let mine = batch.chunk(world).swap_remove(rank);
+                let run = |unit: &str, x: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor| {
+                    units.forward(unit, x, layers).unwrap_or_else(|error| nn::raise(error))
+                };
+                let loss = nn::caught(|| net.loss(&net.forward(&mine.inputs, &run), &mine.targets))?;
+                units.backward(&loss)?;
+                self.sum_over_ranks(loss.double_value(&[]) / world as f64)?
+            }
+            How::Divided(net) => {
+                let loss = nn::caught(|| net.loss(&net.forward(&batch.inputs, &plain), &batch.targets))?;
                 c10d::backward_over(&self.group, &loss)?;
                 loss.double_value(&[])
             }
@@ -123,7 +135,7 @@ impl Training {
                 let micro = batch.chunk(pipeline.schedule().micro_batches());
                 let report = pipeline.step(
                     |number| micro[number].inputs.shallow_clone(),
-                    |x| stage.forward(x),
+                    |x| stage.forward(x, &plain),
                     |number, logits| stage.loss(logits, &micro[number].targets),
                 )?;
                 let loss = report.loss.unwrap_or(0.0);
@@ -137,13 +149,29 @@ impl Training {
     }
     // ANCHOR_END: step
 
-    /// The optimizer's states that this rank holds.
-    pub(crate) fn states(&self) -> Result<Vec<Tensor>> {
-        let state = match &self.optimizer {
+    /// What this rank holds.
+    pub(crate) fn held(&self) -> Result<MemoryBytes> {
+        let bytes = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
+        let gradients = self.params.iter().map(|(_, param)| param.grad()).filter(Tensor::defined);
+        let states = match &self.optimizer {
             Updates::Own(adam) => adam.shared_state()?,
             Updates::Shared(zero) => zero.local_state(),
         };
-        Ok(state.tensors().into_iter().map(|(_, tensor)| tensor).collect())
+        Ok(MemoryBytes {
+            parameters: self.params.iter().map(|(_, param)| bytes(param)).sum(),
+            gradients: gradients.map(|grad| bytes(&grad)).sum(),
+            optimizer: states.tensors().iter().map(|(_, tensor)| bytes(tensor)).sum(),
+            buckets: self.shard().map_or(0, |shard| shard.most_whole),
+            ..MemoryBytes::default()
+        })
+    }
+
+    /// The bytes of a fully sharded model.
+    fn shard(&self) -> Option<ShardBytes> {
+        match &self.how {
+            How::Sharded(_, units) => Some(units.bytes()),
+            _ => None,
+        }
     }
 
     fn sum_over_ranks(&self, number: f64) -> Result<f64> {
@@ -151,4 +179,31 @@ impl Training {
         self.group.all_reduce(&mut sum, ReduceOp::Sum)?;
         Ok(sum.double_value(&[]))
     }
+}
+
+/// The number of parts into which a batch is divided.
+fn check(args: &Args, world: usize) -> Result<i64> {
+    let parts = match args.scheme {
+        Scheme::Pipeline => args.micro_batches.get(),
+        Scheme::Threads => args.replicas.get(),
+        Scheme::Tensor => 1,
+        Scheme::Ddp | Scheme::Zero | Scheme::Sharded => world,
+    } as i64;
+    let size = args.batch_size;
+    ensure!(size % parts == 0, "--batch-size {size} cannot be divided into {parts} equal parts");
+    let is_threads = args.scheme == Scheme::Threads;
+    ensure!(
+        !is_threads || world == 1,
+        "the scheme `threads` is one process: run it without a launcher, with --replicas"
+    );
+    ensure!(
+        args.model == Model::Transformer || !(is_threads || args.scheme == Scheme::Tensor || args.recompute),
+        "--model resnet is for the schemes ddp, zero, sharded and pipeline, without --recompute: its convolutions have no parts here, and batch \
+         normalization would count a batch twice"
+    );
+    ensure!(
+        args.scheme != Scheme::Sharded || !args.recompute,
+        "--recompute is not for the scheme `sharded`, whose units belong to one thread"
+    );
+    Ok(parts)
 }

@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
+use lockstep_events::Event;
 use lockstep_testkit::Job;
+use lockstep_testkit::python::assert_prints_alike;
 
 const STEPS: usize = 6;
 
@@ -44,9 +46,10 @@ fn furthest(one: &[f64], other: &[f64]) -> f64 {
     one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f64::max)
 }
 
-const SCHEMES: [&[&str]; 6] = [
+const SCHEMES: [&[&str]; 7] = [
     &["--scheme", "ddp"],
     &["--scheme", "zero"],
+    &["--scheme", "sharded"],
     &["--scheme", "tensor"],
     &["--scheme", "tensor", "--recompute"],
     &["--scheme", "pipeline"],
@@ -65,6 +68,26 @@ fn every_scheme_learns_what_one_rank_does_to_1e_10_in_double_precision() {
     }
     let threads = Ended::of(1, &["--double", "--scheme", "threads", "--replicas", "3"]).losses();
     assert!(furthest(&one, &threads) < 1e-10, "{threads:?}, not {one:?}");
+}
+
+/// Batch normalization needs the whole batch, or the same micro-batches.
+#[test]
+fn the_resnet_learns_what_one_rank_does_to_1e_10_in_double_precision() {
+    let resnet = |world, args: &[&str]| Ended::of(world, &[&["--double", "--model", "resnet"], args].concat()).losses();
+    let one = resnet(1, &[]);
+    assert!(one[STEPS - 1] < one[0], "{one:?}");
+    for scheme in ["ddp", "zero", "sharded"] {
+        for world in [2, 3] {
+            let losses = resnet(world, &["--scheme", scheme]);
+            assert!(furthest(&one, &losses) < 1e-10, "{scheme} on {world} ranks: {losses:?}, not {one:?}");
+        }
+    }
+    let stages = |world| resnet(world, &["--scheme", "pipeline", "--micro-batches", "2"]);
+    let one = stages(1);
+    for world in [2, 3] {
+        let losses = stages(world);
+        assert!(furthest(&one, &losses) < 1e-10, "pipeline on {world} ranks: {losses:?}, not {one:?}");
+    }
 }
 
 /// Adam divides a gradient by its own size, so rounding in the smallest ones shows in the second step.
@@ -100,6 +123,18 @@ fn each_rank_holds_its_share_and_sends_what_the_theory_says() {
     }
     assert_eq!(both[0][2] + both[1][2], states);
 
+    // Parts of each unit (the embedding, four blocks, the head) are gathered twice, and its gradients reduced once.
+    let sharded = Ended::of(2, &["--scheme", "sharded"]);
+    for rank in [0, 1] {
+        assert_eq!(sharded.held(rank), [ALL / 2, ALL / 2, ALL, 2 * ALL / 2 + ALL + LOSS, 3 * 6 + 1]);
+    }
+    let whole = "bytes of whole parameters and gradients at once";
+    let most = sharded
+        .0
+        .lines()
+        .find_map(|line| line.split_once(whole)?.0.split(' ').rev().find_map(|word| word.parse::<u64>().ok()));
+    assert!(most.is_some_and(|most| most >= 2 * BLOCK && most < ALL), "{most:?} in {}", sharded.0);
+
     // Sequences × characters × f: two exchanges a block each way; one more for the embedding forward, and the head backward. And three
     // numbers for each character in the loss.
     let activations = 12 * 32 * F * 4;
@@ -119,6 +154,30 @@ fn each_rank_holds_its_share_and_sends_what_the_theory_says() {
 }
 
 #[test]
+fn each_rank_notes_its_bytes_by_kind_after_each_step() {
+    let mut job = Job::new(lab());
+    job.succeeds(2, &["--scheme", "sharded", "--steps", "2"]);
+    for (rank, events) in job.events() {
+        let sent: Vec<u64> = events
+            .iter()
+            .filter_map(|(_, event)| match event {
+                Event::Memory { parameters, gradients, optimizer, buckets, sent, .. } => {
+                    assert!(
+                        *parameters > 0
+                            && gradients == parameters
+                            && *optimizer == 2 * parameters
+                            && buckets > parameters
+                    );
+                    Some(*sent)
+                }
+                _ => None,
+            })
+            .collect();
+        assert!(sent.len() == 2 && sent[0] < sent[1], "rank {rank}: {sent:?}");
+    }
+}
+
+#[test]
 fn reads_a_real_text() {
     let mut job = Job::new(lab());
     std::fs::write(job.path("text.txt"), "Ein Zug fährt durch die Nacht.\n".repeat(40)).unwrap();
@@ -129,11 +188,25 @@ fn reads_a_real_text() {
 }
 
 #[test]
+fn the_python_script_has_the_same_losses_in_each_scheme() {
+    let Some(mut twin) = Job::in_python("lab 12 and its Python script") else { return };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/parallelism.py");
+    for scheme in ["ddp", "zero", "sharded", "tensor", "pipeline"] {
+        let args = ["--double", "--steps", "3", "--scheme", scheme];
+        let python = twin.succeeds(2, &[&[script], &args[..]].concat());
+        let own = Job::new(lab()).succeeds(2, &args);
+        assert_prints_alike(&own.stdout(), &python.stdout(), &[" loss "], 1e-9);
+    }
+}
+
+#[test]
 fn refuses_sizes_that_cannot_be_divided() {
     for (args, says) in [
         (&["--batch-size", "13"][..], "cannot be divided into 2 equal parts"),
         (&["--scheme", "pipeline", "--blocks", "1"], "2 stages need at least as many --blocks"),
         (&["--scheme", "threads"], "is one process"),
+        (&["--scheme", "tensor", "--model", "resnet"], "its convolutions have no parts here"),
+        (&["--scheme", "sharded", "--recompute"], "--recompute is not for the scheme `sharded`"),
     ] {
         let ended = Job::new(lab()).attempt(2, args);
         assert!(!ended.succeeded() && ended.stderr().contains(says), "{args:?}: {}", ended.stderr());
