@@ -1,60 +1,56 @@
-//! Grades `choose_layout`: on a cluster with a slow network, on one where copies do not fit, on one whose ranks do not divide the heads, and on
-//! one where nothing fits.
+//! Grades `choose_layout`: on a cluster with a slow network, on one where copies do not fit, on one whose ranks do not divide the heads, on
+//! one where nothing fits, all of them drawn; and on the lab's own.
 
-use lockstep_cost::{Cluster, Job, Layout, Link};
+use anyhow::Context;
+use lockstep_cost::{Cluster, ClusterFile, Job, Layout};
 use lockstep_grading::{Claim, Inputs, Runner};
 
-const FAST: Link = Link { latency: 5e-6, bandwidth: 200e9 };
-const NETWORK: Link = Link { latency: 20e-6, bandwidth: 10e9 };
-const SLOW: Link = Link { latency: 100e-6, bandwidth: 0.5e9 };
-const MEMORY: f64 = 40e9;
+const LAB: &str = include_str!("../cluster.toml");
+/// Bandwidths of networks, in GB/s, with their latencies in µs.
+const NETWORK: [f64; 2] = [10.0, 20.0];
+const SLOW: [f64; 2] = [0.5, 100.0];
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
-    let cases = cases(&mut runner.random());
-    let numbers = cases.map(|(job, cluster)| {
-        let whole = [job.blocks, job.heads, job.micro_batches, cluster.nodes, cluster.per_node];
-        let links = [cluster.inside, cluster.between].map(|link| [link.latency, link.bandwidth]);
-        (whole, [job.parameters, job.activations, job.kept, job.compute, cluster.memory], links)
-    });
-    let outputs = runner.call::<_, Option<[usize; 3]>>(1, &numbers)?;
-    for (number, (job, cluster)) in cases.iter().enumerate() {
+    let files = files(&mut runner.random());
+    let outputs = runner.call::<_, Option<[usize; 3]>>(1, &files)?;
+    for (number, text) in files.iter().enumerate() {
+        let ClusterFile { job, cluster } = ClusterFile::parse(text).context("the grader's file")?;
         let layout = outputs.of(0, number).map(|[data, tensor, pipeline]| Layout { data, tensor, pipeline });
-        check(job, cluster, layout)?;
+        check(&job, &cluster, layout)?;
     }
     Ok(())
 }
 
 /// Each has one best layout by far, whatever is drawn: the second takes at least 2 % longer.
-fn cases(random: &mut Inputs) -> [(Job, Cluster); 4] {
-    let mut between = |least: usize, most: usize| random.below(least..most) as f64;
-    let mut job = |blocks, heads, parameters: (usize, usize), compute: (usize, usize)| Job {
-        blocks,
-        heads,
-        parameters: between(parameters.0, parameters.1) * 1e6,
-        activations: between(1000, 1200) * 1e6,
-        kept: between(4000, 5000) * 1e6,
-        compute: between(compute.0, compute.1) / 1e3,
-        micro_batches: 8,
-    };
-    let cluster = |nodes, per_node, between| Cluster { nodes, per_node, memory: MEMORY, inside: FAST, between };
+fn files(random: &mut Inputs) -> [String; 5] {
+    let mut between = |(least, most): (usize, usize)| random.below(least..most);
+    let mut file =
+        |[nodes, ranks]: [usize; 2], [bandwidth, latency]: [f64; 2], [blocks, heads]: [usize; 2], millions, compute| {
+            let (parameters, compute) = (between(millions), between(compute));
+            let (activations, kept) = (between((1000, 1200)), between((4000, 5000)));
+            format!(
+                "nodes = {nodes}\n\n[node]\nranks = {ranks}\nmemory_gb = 40\nlatency_us = 5\nbandwidth_gb_s = 200\n\n\
+             [network]\nlatency_us = {latency}\nbandwidth_gb_s = {bandwidth}\n\n\
+             [transformer]\nblocks = {blocks}\nheads = {heads}\nparameters = {parameters}_000_000\n\
+             activations_mb = {activations}\nkept_mb = {kept}\nstep_s = {}\nmicro_batches = 8\n",
+                compute as f64 / 1e3
+            )
+        };
     [
-        (job(24, 16, (1200, 1500), (2000, 3000)), cluster(4, 2, SLOW)),
-        (job(30, 12, (6000, 7000), (30_000, 40_000)), cluster(1, 8, NETWORK)),
-        (job(30, 12, (5000, 5500), (30_000, 40_000)), cluster(1, 5, NETWORK)),
-        (job(24, 16, (40_000, 50_000), (30_000, 40_000)), cluster(2, 2, NETWORK)),
+        file([4, 2], SLOW, [24, 16], (1200, 1500), (2000, 3000)),
+        file([1, 8], NETWORK, [30, 12], (6000, 7000), (30_000, 40_000)),
+        file([1, 5], NETWORK, [30, 12], (5000, 5500), (30_000, 40_000)),
+        file([2, 2], NETWORK, [24, 16], (40_000, 50_000), (30_000, 40_000)),
+        LAB.to_owned(),
     ]
 }
 
 fn check(job: &Job, cluster: &Cluster, found: Option<Layout>) -> anyhow::Result<()> {
     let ranks = cluster.ranks();
-    let numbers = 1..=ranks;
-    let all = numbers.clone().flat_map(|data| {
-        numbers.clone().map(move |tensor| Layout { data, tensor, pipeline: ranks / (data * tensor).min(ranks) })
-    });
     let fits = |layout: &Layout| layout.memory(job) <= cluster.memory;
     let step = |layout: &Layout| layout.step(job, cluster);
-    let best = all
-        .filter(|layout| layout.ranks() == ranks && layout.divides(job) && fits(layout))
+    let best = Layout::all(ranks)
+        .filter(|layout| layout.divides(job) && fits(layout))
         .min_by(|one, other| step(one).total_cmp(&step(other)));
     let is = |condition: &dyn Fn(&Layout) -> bool| found.as_ref().is_some_and(condition);
     let described = |layout: Option<Layout>| match layout {

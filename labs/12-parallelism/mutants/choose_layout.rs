@@ -1,6 +1,11 @@
 //! Answers to `choose_layout`: wrong ones, and an unusual right one.
 
-use lockstep::parallel::{Cluster, Job, Layout};
+use std::path::Path;
+
+use anyhow::Result;
+use lockstep::parallel::{Cluster, ClusterFile, Job, Layout};
+
+type Choice = Result<Option<Layout>>;
 
 fn layouts(ranks: usize) -> impl Iterator<Item = Layout> {
     let pairs = (1..=ranks).flat_map(move |data| (1..=ranks).map(move |tensor| (data, tensor)));
@@ -16,43 +21,59 @@ fn all(cluster: &Cluster) -> impl Iterator<Item = Layout> + use<> {
     layouts(ranks).filter(move |layout| layout.ranks() == ranks)
 }
 
+/// What `choose` says of a file.
+fn of_file(file: &Path, choose: impl Fn(&Job, &Cluster) -> Option<Layout>) -> Choice {
+    let ClusterFile { job, cluster } = ClusterFile::read(file)?;
+    Ok(choose(&job, &cluster))
+}
+
 /// The given program: copies alone.
-pub fn only_data(_: &Job, cluster: &Cluster) -> Option<Layout> {
-    Some(Layout { data: cluster.ranks(), tensor: 1, pipeline: 1 })
+pub fn only_data(file: &Path) -> Choice {
+    of_file(file, |_, cluster| Some(Layout { data: cluster.ranks(), tensor: 1, pipeline: 1 }))
 }
 
 /// The layout that holds least.
-pub fn least_memory(job: &Job, cluster: &Cluster) -> Option<Layout> {
-    let fit = all(cluster).filter(|layout| layout.divides(job) && layout.memory(job) <= cluster.memory);
-    fit.min_by(|one, other| one.memory(job).total_cmp(&other.memory(job)))
+pub fn least_memory(file: &Path) -> Choice {
+    of_file(file, |job, cluster| {
+        let fit = all(cluster).filter(|layout| layout.divides(job) && layout.memory(job) <= cluster.memory);
+        fit.min_by(|one, other| one.memory(job).total_cmp(&other.memory(job)))
+    })
 }
 
 /// Leaves ranks unused.
-pub fn fewer_ranks(job: &Job, cluster: &Cluster) -> Option<Layout> {
-    let some = layouts(cluster.ranks()).filter(|layout| layout.ranks() <= cluster.ranks());
-    fastest(some.filter(|layout| layout.divides(job) && layout.memory(job) <= cluster.memory), job, cluster)
+pub fn fewer_ranks(file: &Path) -> Choice {
+    of_file(file, |job, cluster| {
+        let some = layouts(cluster.ranks()).filter(|layout| layout.ranks() <= cluster.ranks());
+        fastest(some.filter(|layout| layout.divides(job) && layout.memory(job) <= cluster.memory), job, cluster)
+    })
 }
 
 /// Forgets the memory.
-pub fn forgets_memory(job: &Job, cluster: &Cluster) -> Option<Layout> {
-    fastest(all(cluster).filter(|layout| layout.divides(job)), job, cluster)
+pub fn forgets_memory(file: &Path) -> Choice {
+    of_file(file, |job, cluster| fastest(all(cluster).filter(|layout| layout.divides(job)), job, cluster))
 }
 
 /// Forgets that heads and blocks are whole.
-pub fn forgets_heads(job: &Job, cluster: &Cluster) -> Option<Layout> {
-    fastest(all(cluster).filter(|layout| layout.memory(job) <= cluster.memory), job, cluster)
+pub fn forgets_heads(file: &Path) -> Choice {
+    of_file(file, |job, cluster| {
+        fastest(all(cluster).filter(|layout| layout.memory(job) <= cluster.memory), job, cluster)
+    })
 }
 
 /// Takes what nearly fits where nothing does.
-pub fn never_none(job: &Job, cluster: &Cluster) -> Option<Layout> {
-    let divide = || all(cluster).filter(|layout| layout.divides(job));
-    let fit = fastest(divide().filter(|layout| layout.memory(job) <= cluster.memory), job, cluster);
-    fit.or_else(|| divide().min_by(|one, other| one.memory(job).total_cmp(&other.memory(job))))
+pub fn never_none(file: &Path) -> Choice {
+    of_file(file, |job, cluster| {
+        let divide = || all(cluster).filter(|layout| layout.divides(job));
+        let fit = fastest(divide().filter(|layout| layout.memory(job) <= cluster.memory), job, cluster);
+        fit.or_else(|| divide().min_by(|one, other| one.memory(job).total_cmp(&other.memory(job))))
+    })
 }
 
 /// Right: sorts all by the time of a step and takes the first that fits.
-pub fn sorts(job: &Job, cluster: &Cluster) -> Option<Layout> {
-    let mut all: Vec<Layout> = all(cluster).collect();
-    all.sort_by(|one, other| one.step(job, cluster).total_cmp(&other.step(job, cluster)));
-    all.into_iter().find(|layout| layout.divides(job) && layout.memory(job) <= cluster.memory)
+pub fn sorts(file: &Path) -> Choice {
+    of_file(file, |job, cluster| {
+        let mut all: Vec<Layout> = all(cluster).collect();
+        all.sort_by(|one, other| one.step(job, cluster).total_cmp(&other.step(job, cluster)));
+        all.into_iter().find(|layout| layout.divides(job) && layout.memory(job) <= cluster.memory)
+    })
 }

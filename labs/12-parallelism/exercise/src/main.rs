@@ -3,6 +3,7 @@
 mod choose_layout;
 mod column_row;
 mod fill_pipeline;
+mod free_units;
 mod predict_bytes;
 
 #[path = "../../given/count.rs"]
@@ -13,12 +14,15 @@ mod division;
 mod layer;
 #[path = "../../given/tasks.rs"]
 mod tasks;
+#[path = "../../given/unit.rs"]
+mod unit;
 
 fn main() -> std::process::ExitCode {
     lockstep_exercise::main([
         tasks::column_row(column_row::column_row),
         tasks::fill_pipeline(fill_pipeline::fill_pipeline),
         tasks::predict_bytes(predict_bytes::predict_bytes),
+        tasks::free_units(free_units::free_units),
         tasks::choose_layout(choose_layout::choose_layout),
     ])
 }

@@ -1,27 +1,23 @@
-//! Task 4: choose a layout for a cluster.
+//! Task 5: choose a layout for a cluster.
 //!
-//! A model of costs (`crates/cost/src/layout.rs`) says what a rank holds and what a step takes if so many ranks each divide the data, the
-//! layers and the blocks. Which layout is the fastest that fits?
+//! A file describes a cluster and a transformer, as `labs/12-parallelism/cluster.toml` does. A model of costs (`crates/cost/src/layout.rs`) says
+//! what a rank holds and what a step takes if so many ranks each divide the data, the layers and the blocks. `lockstep bench predict` shows it
+//! for such a file. Which layout is the fastest that fits?
 
-use lockstep::parallel::{Cluster, Job, Layout};
+use std::path::Path;
+
+use anyhow::Result;
+use lockstep::parallel::{ClusterFile, Layout};
 
 /// Returns the layout with the shortest step of those that take all ranks of the cluster, divide heads and blocks equally, and fit into a rank's
 /// memory; `None` if there is none.
-pub fn choose_layout(job: &Job, cluster: &Cluster) -> Option<Layout> {
+pub fn choose_layout(file: &Path) -> Result<Option<Layout>> {
+    let ClusterFile { job, cluster } = ClusterFile::read(file)?;
     // <answer>
-    //~ // `Layout` has `divides(job)`, `memory(job)` in bytes, and `step(job, cluster)` in seconds.
-    //~ Some(Layout { data: cluster.ranks(), tensor: 1, pipeline: 1 })
-    let ranks = cluster.ranks();
-    let mut best: Option<Layout> = None;
-    for data in 1..=ranks {
-        for tensor in 1..=ranks / data {
-            let layout = Layout { data, tensor, pipeline: ranks / data / tensor };
-            let fits = layout.ranks() == ranks && layout.divides(job) && layout.memory(job) <= cluster.memory;
-            if fits && best.is_none_or(|best| layout.step(job, cluster) < best.step(job, cluster)) {
-                best = Some(layout);
-            }
-        }
-    }
-    best
+    //~ // `Layout` has `divides(&job)`, `memory(&job)` in bytes, and `step(&job, &cluster)` in seconds.
+    //~ Ok(Some(Layout { data: cluster.ranks(), tensor: 1, pipeline: 1 }))
+    let fit =
+        Layout::all(cluster.ranks()).filter(|layout| layout.divides(&job) && layout.memory(&job) <= cluster.memory);
+    Ok(fit.min_by(|one, other| one.step(&job, &cluster).total_cmp(&other.step(&job, &cluster))))
     // </answer>
 }

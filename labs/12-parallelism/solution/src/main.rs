@@ -3,6 +3,7 @@
 mod choose_layout;
 mod column_row;
 mod fill_pipeline;
+mod free_units;
 mod predict_bytes;
 
 #[path = "../../given/count.rs"]
@@ -13,6 +14,8 @@ mod division;
 mod layer;
 #[path = "../../given/tasks.rs"]
 mod tasks;
+#[path = "../../given/unit.rs"]
+mod unit;
 
 #[allow(clippy::all)] // wrong answers break its rules on purpose
 #[path = "../../mutants"]
@@ -20,6 +23,7 @@ mod mutants {
     pub mod choose_layout;
     pub mod column_row;
     pub mod fill_pipeline;
+    pub mod free_units;
     pub mod predict_bytes;
 }
 
@@ -30,6 +34,7 @@ mod grading {
     mod choose_layout;
     mod column_row;
     mod fill_pipeline;
+    mod free_units;
     mod predict_bytes;
 }
 
