@@ -44,10 +44,7 @@ def load_snapshot(path, model, optimizer, device):
 
 
 # ANCHOR: train
-def train(args):
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+def train(args, device):
     train_set, test_set = mnist(args.data, "train"), mnist(args.data, "t10k")
 
     model = DistributedDataParallel(initialize_as_tch(ConvNet(), args.seed).to(device))
@@ -69,6 +66,16 @@ def train(args):
         if dist.get_rank() == 0:
             print(f"Epoch: {epoch}, Accuracy: {accuracy:.4f}, Loss: {loss:.4f}", flush=True)
         save_snapshot(args.snapshot, epoch + 1, model, optimizer)
+
+
+def join():
+    """Joins the process group; returns this rank's device."""
+    on_gpu = torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+
+
+def leave():
     dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
     dist.destroy_process_group()
 # ANCHOR_END: train
@@ -126,7 +133,7 @@ def evaluate(model, test_set, device):
     return sums
 
 
-if __name__ == "__main__":
+def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -134,4 +141,10 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, required=True, help="a folder with MNIST's four files")
     parser.add_argument("--snapshot", type=Path, default=Path("snapshot.pt"))
-    train(parser.parse_args())
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    args = arguments()
+    train(args, join())
+    leave()

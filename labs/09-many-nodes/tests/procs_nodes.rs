@@ -11,7 +11,8 @@ use std::process::{Command, Output, Stdio};
 use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
 use lockstep::events::{self, Event};
-use lockstep_testkit::clear_launcher;
+use lockstep_testkit::python::assert_prints_alike;
+use lockstep_testkit::{Job, clear_launcher};
 use tempfile::TempDir;
 
 const ARGS: [&str; 14] = [
@@ -53,29 +54,9 @@ struct Ended {
 impl Ended {
     /// Starts a job as launchers do, with these numbers of workers on its nodes, and waits for its end.
     fn on(nodes: &[usize]) -> Self {
-        let (folder, world) = (tempfile::tempdir().unwrap(), nodes.iter().sum::<usize>());
-        let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
-        let port = store.port().unwrap().to_string();
-        let places =
-            nodes.iter().enumerate().flat_map(|(node, here)| (0..*here).map(move |local| (node, local, *here)));
-        let start = |(rank, (node, local, here)): (usize, (usize, usize, usize))| {
-            let mut command = command(&folder);
-            let numbers = [
-                ("RANK", rank),
-                ("LOCAL_RANK", local),
-                ("GROUP_RANK", node),
-                ("WORLD_SIZE", world),
-                ("LOCAL_WORLD_SIZE", here),
-            ];
-            command.envs(numbers.map(|(name, number)| (name, number.to_string())));
-            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
-            command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
-            std::thread::spawn(|| lockstep_watchdog::output(command))
-        };
-        let ranks: Vec<_> = places.enumerate().map(start).collect();
-        let outputs: Vec<Output> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-        assert!(outputs.iter().all(|output| output.status.success()), "{}", text(&outputs[0].stderr));
-        Ended { folder, printed: text(&outputs[0].stdout) }
+        let folder = tempfile::tempdir().unwrap();
+        let printed = printed_on(nodes, || command(&folder));
+        Ended { folder, printed }
     }
 
     fn weights(&self, rank: usize) -> Vec<u8> {
@@ -93,6 +74,32 @@ impl Ended {
         let of = |log: events::EventLog| log.records.into_iter().filter_map(|one| indices(one.event)).collect();
         logs.into_iter().map(|(rank, log)| (rank, of(log))).collect()
     }
+}
+
+/// What rank 0 prints in a job that is started as launchers do, with these numbers of workers on its nodes, when it has ended.
+fn printed_on(nodes: &[usize], command: impl Fn() -> Command) -> String {
+    let world = nodes.iter().sum::<usize>();
+    let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
+    let port = store.port().unwrap().to_string();
+    let places = nodes.iter().enumerate().flat_map(|(node, here)| (0..*here).map(move |local| (node, local, *here)));
+    let start = |(rank, (node, local, here)): (usize, (usize, usize, usize))| {
+        let mut command = command();
+        let numbers = [
+            ("RANK", rank),
+            ("LOCAL_RANK", local),
+            ("GROUP_RANK", node),
+            ("WORLD_SIZE", world),
+            ("LOCAL_WORLD_SIZE", here),
+        ];
+        command.envs(numbers.map(|(name, number)| (name, number.to_string())));
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
+        std::thread::spawn(|| lockstep_watchdog::output(command))
+    };
+    let ranks: Vec<_> = places.enumerate().map(start).collect();
+    let outputs: Vec<Output> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    assert!(outputs.iter().all(|output| output.status.success()), "{}", text(&outputs[0].stderr));
+    text(&outputs[0].stdout)
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -130,4 +137,30 @@ fn runs_alone_without_a_launcher() {
     let output = lockstep_watchdog::output(command(&folder));
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("World size: 1\nnode 0: "), "{}", text(&output.stdout));
+}
+
+#[test]
+fn the_python_script_prints_the_same_nodes_and_results_on_unequal_nodes() {
+    let Some(twin) = Job::in_python("lab 09 and its Python script") else { return };
+    lockstep::data::Digits::write_idx(&twin.path("digits"), 3, 300, 75).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/many_nodes.py");
+    let python = printed_on(&[1, 2], || {
+        let mut command = twin.command(twin.program());
+        command.args([script, "--data", "digits", "--seed", "3", "--epochs", "1"]);
+        command
+    });
+    let own = Job::new(lab());
+    let own = printed_on(&[1, 2], || {
+        let mut command = own.command(lab());
+        command.args(["--samples", "300", "--seed", "3", "--epochs", "1", "--device", "cpu"]);
+        command
+    });
+    assert_prints_alike(&own, &python, &["Epoch: ", "World size: "], 1e-3);
+    // Only the lab prints the addresses.
+    let nodes = |printed: &str| {
+        let nodes = printed.lines().filter_map(|line| line.strip_prefix("node "));
+        nodes.map(|node| node.replace(" (127.0.0.1)", "")).collect::<Vec<_>>()
+    };
+    assert_eq!(nodes(&own), nodes(&python));
+    assert_eq!(nodes(&own).len(), 2);
 }
