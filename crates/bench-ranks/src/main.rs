@@ -11,6 +11,7 @@ mod collectives;
 mod formula;
 #[path = "../../lockstep/benches/support/mlp.rs"]
 mod mlp;
+mod parallel;
 #[path = "../../vision/benches/support/photographs.rs"]
 mod photographs;
 mod pictures;
@@ -82,6 +83,7 @@ fn work(env: &LaunchEnv, args: &Args) -> Result<()> {
         let answer = match order {
             Order::Collective(order) => serde_json::to_string(&collectives::run(&group, &order)?)?,
             Order::Draw(order) => serde_json::to_string(&pictures::draw(&order)?)?,
+            Order::Parallel(order) => serde_json::to_string(&parallel::run(&group, &order)?)?,
             Order::Pictures(order) => serde_json::to_string(&loaders.run(&order)?)?,
             Order::Snapshot(order) => serde_json::to_string(&snapshots::run(&mut saver, env, &group, &order)?)?,
             Order::Step(order) => serde_json::to_string(&trainers.run(&group, &order)?)?,

@@ -27,6 +27,8 @@ pub enum Order {
     Collective(CollectiveOrder),
     /// To draw photographs: [`DrawAnswer`].
     Draw(DrawOrder),
+    /// To time steps of a training that is divided over the ranks: [`ParallelAnswer`].
+    Parallel(ParallelOrder),
     /// To load photographs: [`PicturesAnswer`].
     Pictures(PicturesOrder),
     /// To save a snapshot between two steps and load it: [`SnapshotAnswer`].
@@ -104,6 +106,48 @@ pub struct StepAnswer {
     /// The most bytes that tensors had on a GPU at a time, on the rank with the most; nothing on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
+}
+
+/// How a model is divided over the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// Whole copies; the optimizer's states in parts.
+    Zero,
+    /// Parameters, gradients and states in parts, gathered block by block.
+    Sharded,
+    /// Parts of each layer.
+    Tensor,
+}
+
+/// Steps of a divided model, from the same weights in each order.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParallelOrder {
+    /// How it is divided.
+    pub scheme: Scheme,
+    /// Inputs and outputs of a block of two layers, with four times as many between them.
+    pub features: u32,
+    /// Blocks.
+    pub blocks: u32,
+    /// Rows of a rank's batch.
+    pub rows: u32,
+    /// Steps that are timed.
+    pub steps: u32,
+}
+
+/// Means of all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParallelAnswer {
+    /// Seconds of a step: the median.
+    pub step: f64,
+    /// Of each step, also of those that were not timed.
+    pub losses: Vec<f64>,
+    /// Bytes that a rank wrote to sockets in a step.
+    pub sent: f64,
+    /// Bytes of a rank's tensors between two steps: parameters, gradients, the optimizer's states and DDP's buckets.
+    pub kept: f64,
+    /// The most bytes of a rank's process in memory at once.
+    pub peak: f64,
 }
 
 /// Photographs for [`Order::Pictures`].
@@ -224,6 +268,20 @@ impl Model {
     }
 }
 
+impl Scheme {
+    /// All of them.
+    pub const ALL: [Scheme; 3] = [Scheme::Zero, Scheme::Sharded, Scheme::Tensor];
+
+    /// The name in orders.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Zero => "zero",
+            Scheme::Sharded => "sharded",
+            Scheme::Tensor => "tensor",
+        }
+    }
+}
+
 impl Hello {
     /// Parses a line without its end.
     pub fn parse(line: &str) -> Option<Self> {
@@ -260,6 +318,9 @@ mod tests {
     fn an_order_is_the_line_that_python_reads() {
         let order = Order::Step(StepOrder { model: Model::Resnet, batch: 8, steps: 2 });
         assert_eq!(serde_json::to_string(&order).unwrap(), r#"{"step":{"model":"resnet","batch":8,"steps":2}}"#);
+        for scheme in Scheme::ALL {
+            assert_eq!(serde_json::to_value(scheme).unwrap(), scheme.name());
+        }
         for model in Model::ALL {
             assert_eq!(serde_json::to_value(model).unwrap(), model.name());
         }

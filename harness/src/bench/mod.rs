@@ -5,8 +5,8 @@
 //! - [`statistics`] decides what a difference shows; [`machine`] what makes it doubtful. Both are pure.
 //! - [`launch`] and [`recovery`] measure launchers ([`launcher`]), with jobs ([`job`]) of ranks that do nothing ([`rank`]).
 //! - [`store`] measures stores, each a process ([`server`]).
-//! - [`collectives`] measures collectives, [`ddp`] training steps, [`snapshot`] and [`loader`] what their names say, all in [`ranks`]
-//!   that link libtorch; [`model`] fits the α–β model.
+//! - [`collectives`] measures collectives, [`ddp`] training steps, [`parallel`] those of divided models, [`snapshot`] and [`loader`] what
+//!   their names say, all in [`ranks`] that link libtorch; [`model`] fits the α–β model.
 //! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and [`speed_up`] fits what scales.
 //! - [`trace`] shows when each part of a step happened.
 //! - [`predict`] measures nothing: it computes a step on a cluster, or each of the [`layouts`] of one.
@@ -31,6 +31,7 @@ mod machine;
 mod model;
 mod nodes;
 mod page;
+mod parallel;
 mod peer;
 mod picture;
 mod place;
@@ -70,6 +71,7 @@ enum Command {
     Store(store::Options),
     Collectives(collectives::Options),
     Ddp(ddp::Options),
+    Parallel(parallel::Options),
     Scaling(scaling::Options),
     Snapshot(snapshot::Options),
     Loader(loader::Options),
@@ -86,6 +88,7 @@ impl Options {
             Command::Store(options) => options.exec(),
             Command::Collectives(options) => options.exec(),
             Command::Ddp(options) => options.exec(),
+            Command::Parallel(options) => options.exec(),
             Command::Scaling(options) => options.exec(),
             Command::Snapshot(options) => options.exec(),
             Command::Loader(options) => options.exec(),

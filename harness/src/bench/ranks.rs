@@ -24,6 +24,7 @@ const PROGRAM: &str = "lockstep-bench-ranks";
 const TWIN: &str = concat!(
     include_str!("twins/collectives.py"),
     include_str!("twins/steps.py"),
+    include_str!("twins/parallel.py"),
     include_str!("twins/pictures.py"),
     include_str!("twins/snapshots.py"),
     include_str!("twins/ranks.py")

@@ -302,6 +302,39 @@ fn pythons_ddp_takes_turns_and_has_the_same_losses_and_gradients() {
     }
 }
 
+/// One step of a small model.
+const PARALLEL: [&str; 5] = ["parallel", "--blocks=2", "--features=16", "--rows=4", "--steps=1"];
+
+#[test]
+fn parallel_measures_what_each_scheme_sends_and_holds() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let ended = ended(&site, &[&PARALLEL[..], &ONCE[..]].concat()).code(0);
+    let samples = first_samples(&site, &ended);
+    assert_eq!(samples.len(), 3 * 5);
+    let sample = |scheme: &str, what: &str| {
+        let case = format!("{scheme}, 2 ranks, 2 blocks of 16 features, 4 rows each");
+        samples[&(case, what.to_owned())]
+    };
+    let kept = ["zero", "sharded", "tensor"].map(|scheme| sample(scheme, "a rank's tensors between steps"));
+    assert!(kept[0] > kept[1] && kept[1] == kept[2], "{kept:?}");
+    for scheme in ["zero", "sharded", "tensor"] {
+        assert!(sample(scheme, "step") > 0.0 && sample(scheme, "a rank sends in a step") > 0.0, "{samples:?}");
+    }
+    site.assert_no_process();
+}
+
+#[test]
+fn pythons_divided_training_takes_turns_and_has_the_same_losses() {
+    // Sides that do not train the same are an error of the bench.
+    let site = Site::new();
+    if ranks_are_built() && takes_turns_with_python(&site, &PARALLEL) {
+        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 3);
+    }
+}
+
 #[test]
 fn scaling_shows_speed_ups_and_what_fits_them() {
     if !ranks_are_built() {

@@ -73,6 +73,33 @@ fn procs_steps_are_timed_in_parts_and_their_gradients_are_averages() {
 }
 
 #[test]
+fn procs_divided_steps_have_the_losses_of_whole_ones_and_keep_their_share() {
+    let order =
+        |scheme: &str| json!({"parallel": {"scheme": scheme, "features": 8, "blocks": 3, "rows": 4, "steps": 3}});
+    let schemes = ["zero", "sharded", "tensor"];
+    let (together, alone) = (answers(2, schemes.map(order).into()), answers(1, schemes.map(order).into()));
+    let losses = |answer: &Value| -> Vec<f64> { serde_json::from_value(answer["losses"].clone()).unwrap() };
+    let alike = |one: &Value, other: &Value| {
+        let (one, other) = (losses(one), losses(other));
+        one.len() == 5 && one.iter().zip(&other).all(|(one, other)| (one - other).abs() < 1e-4 * one.abs())
+    };
+    assert!(alike(&together[0], &together[1]), "{together:?}");
+    assert!(alike(&alone[0], &alone[1]) && alike(&alone[0], &alone[2]), "{alone:?}");
+    assert!(alike(&together[2], &alone[2]), "{together:?} {alone:?}");
+    assert!(losses(&together[0]).is_sorted_by(|one, next| one > next), "{together:?}");
+    // Parameters, gradients and two states of 4 bytes.
+    let all = 4.0 * 4.0 * (3 * 8 * 8 * 8) as f64;
+    let number = |answer: &Value, name: &str| answer[name].as_f64().unwrap();
+    assert_eq!([1, 2].map(|scheme| number(&together[scheme], "kept")), [all / 2.0; 2]);
+    assert!(number(&together[0], "kept") >= 0.75 * all, "{together:?}");
+    for answer in &together {
+        assert!(number(answer, "step") > 0.0 && number(answer, "peak") > number(answer, "kept"), "{answer}");
+        // At least the gradients, or the activations.
+        assert!(number(answer, "sent") > 1000.0, "{answer}");
+    }
+}
+
+#[test]
 fn procs_a_snapshot_is_written_and_loaded_again_in_both_modes() {
     let folder = tempfile::tempdir().unwrap();
     let order = |background: bool| json!({"snapshot": {"folder": folder.path().join(background.to_string()), "layers": 1, "background": background}});

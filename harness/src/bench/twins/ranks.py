@@ -15,7 +15,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-KINDS = {"collective": collective, "pictures": pictures, "snapshot": snapshot, "step": step}  # noqa: F821, the files before this one
+KINDS = {"collective": collective, "parallel": parallel, "pictures": pictures, "snapshot": snapshot, "step": step}  # noqa: F821, the files before this one
 
 
 def connected(address):
