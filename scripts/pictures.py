@@ -544,17 +544,18 @@ def a_worker_dies(narrow):
 
 
 def who_holds_what(narrow):
-    schemes = (("DDP", "half the batch each"), ("ZeRO, stage 1", "half the batch each"), ("tensor", "the whole batch each"),
-               ("pipeline", "micro-batches in turn"))  # fmt: skip
-    columns, first, pitch, layer = (2, 76, 136, 30) if narrow else (len(schemes), 96, 156, 32)
-    size = (340, 268 * -(-len(schemes) // columns) - 6) if narrow else (88 + pitch * len(schemes), 262)
+    schemes = (("DDP", "half the batch"), ("ZeRO, stage 1", "half the batch"), ("fully sharded", "half the batch"),
+               ("tensor", "the whole batch"), ("pipeline", "micro-batches"))  # fmt: skip
+    columns, first, pitch, layer = (2, 76, 136, 30) if narrow else (len(schemes), 92, 126, 28)
+    size = (340, 268 * -(-len(schemes) // columns) - 6) if narrow else (82 + pitch * len(schemes), 262)
     d = Drawing(
-        "who-holds-what", *size, "What two ranks hold in four schemes",
+        "who-holds-what", *size, "What two ranks hold in five schemes",
         """Parameters, gradients and optimizer states of a model of four layers, on two ranks. With DDP both ranks hold all of them. With
-        ZeRO's first stage both hold all parameters and gradients, and each half of the states. With tensor parallelism each rank holds half
+        ZeRO's first stage both hold all parameters and gradients, and each half of the states. Fully sharded, each holds half of everything of every
+        layer: the left half is rank 0's, the right half rank 1's. With tensor parallelism each rank holds half
         of every layer: the upper half is rank 0's, the lower half rank 1's. In a pipeline rank 0 holds the first two layers and rank 1 the
-        last two. The batch: in DDP and ZeRO each rank has half of it, with tensor parallelism both have all of it, and through a pipeline it
-        goes in micro-batches.""", narrow,
+        last two. The batch: in DDP, ZeRO and fully sharded each rank has half of it, with tensor parallelism both have all of it, and through a
+        pipeline it goes in micro-batches.""", narrow,
     )
     for number, (scheme, batch) in enumerate(schemes):
         line, column = divmod(number, columns)
@@ -573,8 +574,9 @@ def who_holds_what(narrow):
                     if scheme.startswith("ZeRO") and row == 2:
                         mine = place % 2 == rank
                     if mine:
-                        half = scheme == "tensor"
-                        d.box(x, y + (11 if half and rank == 1 else 0), layer - 4, 11 if half else 22, "", "done")
+                        down, across = scheme == "tensor", scheme == "fully sharded"
+                        at = (x + (layer - 4) // 2 * rank * across, y + 11 * rank * down)
+                        d.box(*at, (layer - 4) // (2 if across else 1), 11 if down else 22, "", "done")
             if column == 0:
                 d.text(8, top + 20 + 114 * rank, f"rank {rank}", "strong", "start")
         d.text(middle, top + 252, batch, "faint")
