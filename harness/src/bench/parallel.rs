@@ -108,12 +108,11 @@ fn quantities() -> Vec<Quantity> {
         Quantity::new("a rank sends in a step", Bytes),
         Quantity::new("a rank's tensors between steps", Bytes),
         Quantity::new("peak of a rank's resident memory", Bytes),
-        Quantity::new("processor time of the turn", Seconds),
     ]
 }
 
-fn values(answer: &ParallelAnswer, processor_time: f64) -> Vec<f64> {
-    vec![answer.step, answer.sent, answer.kept, answer.peak, processor_time]
+fn values(answer: &ParallelAnswer) -> Vec<f64> {
+    vec![answer.step, answer.sent, answer.kept, answer.peak]
 }
 
 /// The losses that all sides of a case must have.
@@ -143,10 +142,9 @@ fn sides<'a>(jobs: &[Rc<Ranks<'a>>], order: ParallelOrder) -> Vec<Contestant<'a>
         let (job, same) = (Rc::clone(job), Rc::clone(&same));
         let name = job.name;
         let turn = move || {
-            let before = job.processor_time();
             let answer: ParallelAnswer = job.ask(&Order::Parallel(order))?;
             same.check(&answer.losses)?;
-            Ok(values(&answer, job.processor_time() - before))
+            Ok(values(&answer))
         };
         Contestant { name, turn: Box::new(turn) }
     };
@@ -160,7 +158,7 @@ mod tests {
     #[test]
     fn every_quantity_has_its_value() {
         let answer = ParallelAnswer { step: 0.1, losses: vec![1.0], sent: 2.0, kept: 3.0, peak: 4.0 };
-        assert_eq!((values(&answer, 0.5).len(), values(&answer, 0.5)[1]), (quantities().len(), 2.0));
+        assert_eq!((values(&answer).len(), values(&answer)[1]), (quantities().len(), 2.0));
     }
 
     #[test]

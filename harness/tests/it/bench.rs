@@ -313,7 +313,7 @@ fn parallel_measures_what_each_scheme_sends_and_holds() {
     let site = Site::new();
     let ended = ended(&site, &[&PARALLEL[..], &ONCE[..]].concat()).code(0);
     let samples = first_samples(&site, &ended);
-    assert_eq!(samples.len(), 3 * 5);
+    assert_eq!(samples.len(), 3 * 4);
     let sample = |scheme: &str, what: &str| {
         let case = format!("{scheme}, 2 ranks, 2 blocks of 16 features, 4 rows each");
         samples[&(case, what.to_owned())]
