@@ -192,8 +192,8 @@ class Levels {
     const auto [culprit, said] = find(is_late(text) ? Milliseconds(0) : kClosePatience);
     end(culprit);
     return std::make_exception_ptr(shm::Failure(
-        culprit < 0 ? "waiting for another host: " + text
-                    : "connection closed by peer: " + (said ? "another host gave up" + shm::because_of(culprit)
+        culprit < 0 ? "waiting over Gloo: " + text
+                    : "connection closed by peer: " + (said ? "another rank gave up" + shm::because_of(culprit)
                                                             : "rank " + std::to_string(culprit)),
         culprit));
   }
@@ -217,18 +217,19 @@ class Levels {
   }
 
   // A rank that gives up leaves its word before it closes its connections, unless Gloo has closed them: so a rank without a word counts
-  // as lost at the second look.
+  // as lost at the second look. Without a store nothing but a single closed connection tells.
   Found find(Milliseconds patience) const {
     const auto until = shm::Clock::now() + patience;
     std::vector<int> silent;
     for (;;) {
       const auto closed = closed_by(*all_);
       const auto words = words_.read(patience.count() == 0 ? others() : closed);
-      for (const auto& [rank, culprit] : words.value_or(std::map<int, int>()))
+      if (!words) return {closed.size() == 1 ? closed[0] : shm::kElsewhere, false};
+      for (const auto& [rank, culprit] : *words)
         if (culprit >= 0 && culprit != rank_) return {culprit, true};
       std::vector<int> now;
       for (int rank : closed)
-        if (words ? words->count(rank) == 0 : closed.size() == 1) now.push_back(rank);
+        if (words->count(rank) == 0) now.push_back(rank);
       for (int rank : now)
         if (std::find(silent.begin(), silent.end(), rank) != silent.end()) return {rank, false};
       if (shm::Clock::now() >= until) return {shm::kElsewhere, false};
@@ -285,6 +286,7 @@ class OfAll : public c10d::Work {
 
   // A caller may give up on a collective that goes on.
   bool wait(Milliseconds timeout) override {
+    const Elsewhere waits(levels_->local());
     try {
       return inner_->wait(timeout);
     } catch (...) {
@@ -294,6 +296,13 @@ class OfAll : public c10d::Work {
   }
 
  private:
+  // While it lives, ranks in memory know that this one holds them up because of another.
+  struct Elsewhere {
+    explicit Elsewhere(SharedMemory& local) : local(local) { local.waits_elsewhere(true); }
+    ~Elsewhere() { local.waits_elsewhere(false); }
+    SharedMemory& local;
+  };
+
   const WorkPtr inner_;
   const std::shared_ptr<Levels> levels_;
 };

@@ -239,6 +239,8 @@ class SharedMemory : public c10d::Backend, public WithArena {
   const std::shared_ptr<Post>& post() const { return post_; }
   // Ends this rank's part in the group because of a failure elsewhere.
   void fail(int culprit) { members().fail(culprit); }
+  // Tells the others that a thread of this rank begins or ends to wait for something outside of the memory.
+  void waits_elsewhere(bool begins) { begins ? members().own().elsewhere.fetch_add(1) : members().own().elsewhere.fetch_sub(1); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
     const auto root = static_cast<int>(o.rootRank);

@@ -224,7 +224,7 @@ struct Meeting {
     if (reach == Reach::OneHost)
       return "ranks 0 and " + std::to_string(hosts[1][0]) + " are on different hosts or in different network namespaces";
     const auto several = [](const std::vector<int>& host) { return host.size() > 1; };
-    return std::any_of(hosts.begin(), hosts.end(), several) ? "" : "no two ranks are on one host";
+    return std::any_of(hosts.begin(), hosts.end(), several) ? "" : "no two ranks are on one host and in one network namespace";
   }
 
   void connect(const std::vector<std::vector<int>>& hosts, const Deadline& deadline) {

@@ -19,17 +19,17 @@ using namespace shm;
 
 namespace {
 
-// `failed` says: for no other rank's fault 1, for that of another host kOtherHost, for an abort kAborted,
-// otherwise kCulprit plus the rank's name.
-constexpr uint32_t kCulprit = 2, kOtherHost = ~uint32_t{0}, kAborted = kOtherHost - 1;
+// `failed` says: for no other rank's fault 1, for that of one that it waited for elsewhere kNotHere, for an abort kAborted, otherwise
+// kCulprit plus the rank's name.
+constexpr uint32_t kCulprit = 2, kNotHere = ~uint32_t{0}, kAborted = kNotHere - 1;
 
 uint32_t word_of(int culprit) {
-  if (culprit == kElsewhere) return kOtherHost;
+  if (culprit == kElsewhere) return kNotHere;
   return culprit < 0 ? 1 : kCulprit + static_cast<uint32_t>(culprit);
 }
 
 int culprit_of(uint32_t word) {
-  if (word == kOtherHost) return kElsewhere;
+  if (word == kNotHere) return kElsewhere;
   return word < kCulprit || word == kAborted ? kUnknown : static_cast<int>(word - kCulprit);
 }
 
@@ -44,7 +44,7 @@ size_t cores() {
 } // namespace
 
 std::string shm::because_of(int culprit) {
-  if (culprit == kElsewhere) return " because of another host";
+  if (culprit == kElsewhere) return " because of a rank that it waited for over Gloo";
   return culprit < 0 ? "" : " because of rank " + std::to_string(culprit);
 }
 
@@ -202,8 +202,9 @@ void Members::throw_lost(int rank) const {
 }
 
 void Members::throw_late(const Deadline& deadline, int rank) const {
-  const auto who = std::to_string(name(rank));
-  throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for rank " + who, name(rank));
+  const auto text = "Timed out waiting " + std::to_string(deadline.given.count()) + "ms for rank " + std::to_string(name(rank));
+  if (control(rank).elsewhere.load() != 0) throw Failure(text + ", which waits over Gloo", kElsewhere);
+  throw Failure(text, name(rank));
 }
 
 uint64_t Members::progress(int rank) const {

@@ -18,7 +18,7 @@ constexpr uint32_t kAnyRank = ~uint32_t{0}, kMessages = 0;
 using Milliseconds = std::chrono::milliseconds;
 
 // In place of the rank that a failure is due to.
-constexpr int kUnknown = -1, kElsewhere = -2; // kElsewhere: some rank of another host
+constexpr int kUnknown = -1, kElsewhere = -2; // kElsewhere: some rank that is not waited for in memory
 
 // A failed operation. The texts are those by which src/error.rs knows a fault.
 struct Failure : std::runtime_error {

@@ -82,6 +82,7 @@ struct Control {
   std::atomic<uint32_t> left;                    // the rank leaves the group in good order
   std::atomic<uint32_t> combining;               // the rank is in a tile of an in-place sum
   std::atomic<uint32_t> awaits;                  // the rank whose message this one waits for, plus 1
+  std::atomic<uint32_t> elsewhere;               // threads of the rank that wait for something outside of this memory
   std::atomic<int32_t> core;                     // on which the rank last published something
   Bell step, message;
   alignas(kLine) Call calls[kSlots];

@@ -145,7 +145,7 @@ fn ranks_that_may_choose_take_two_levels_where_two_of_them_are_on_one_host() {
     for (hosts, backend, why) in [
         (&[0, 1, 0][..], Backend::TwoLevels, "2 hosts: memory within each, Gloo between them"),
         (&[2, 1, 0, 0], Backend::TwoLevels, "3 hosts: memory within each, Gloo between them"),
-        (&[0, 1], Backend::Gloo, "no two ranks are on one host"),
+        (&[0, 1], Backend::Gloo, "no two ranks are on one host and in one network namespace"),
         (&[0, 0], Backend::SharedMemory, "all ranks are on one host"),
     ] {
         assert!(choose(hosts).iter().all(|chosen| *chosen == (backend, why.to_owned())), "{:?}", choose(hosts));

@@ -172,13 +172,13 @@ fn survivors(moment: &Moment, mut commands: Vec<Command>) -> Vec<(usize, Output)
     ended
 }
 
-/// The rank that an error gives as the cause. That a rank of another host is late, only the desync report knows.
+/// The rank that an error gives as the cause. Who is late over Gloo, only the desync report knows.
 fn blamed(error: &str) -> Option<usize> {
     let number = |words: &str| {
         let (_, rest) = error.split_once(words)?;
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
-    if error.contains("another host: ") || error.contains("because of another host") {
+    if error.contains("over Gloo") {
         let (before, _) = error.split_once(" did not answer within")?;
         return before.rsplit(' ').next()?.parse().ok();
     }

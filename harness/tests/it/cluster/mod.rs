@@ -46,6 +46,41 @@ fn nodes_have_processes_memory_and_tmp_of_their_own_and_share_all_other_files() 
 }
 
 #[test]
+fn ranks_share_memory_within_a_node_and_use_the_network_between_nodes() {
+    let place = Place::new();
+    let launcher = assert_cmd::cargo::cargo_bin!("lockstep");
+    let lab = launcher.with_file_name("lab-03-torchrun-env");
+    if !lab.exists() {
+        println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
+        return;
+    }
+    if !place.up(&["--nodes=2", "--no-slurm"]) {
+        return;
+    }
+    let (events, weights) = (place.site.word("events"), place.site.word("weights"));
+    let agent = |node: u32| {
+        let (name, launcher, lab) = (format!("n{}", node + 1), launcher.display(), lab.display());
+        let run = format!("{launcher} run --nnodes=2 --nproc-per-node=2 --node-rank={node} --master-addr=n1 --master-port=29500");
+        let args = "--samples 37 --batch-size 4 --epochs 1 --device cpu";
+        let set = format!("export OMP_NUM_THREADS=1 LOCKSTEP_EVENTS={events}; unset LOCKSTEP_BACKEND");
+        place.sh(&name, &format!("{set}; {run} {lab} {args} --weights {weights}"))
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| agent(1));
+        agent(0);
+    });
+    let read = |name: String| fs::read(place.site.path(&name)).unwrap();
+    for rank in 0..4 {
+        let events = place.site.read(&format!("events/rank-{rank}.jsonl"));
+        let why = r#""backend":"shm+gloo","reason":"2 hosts: memory within each, Gloo between them""#;
+        assert!(events.contains(why), "{events}");
+        assert_eq!(read(format!("weights/rank-{rank}.safetensors")), read("weights/rank-0.safetensors".into()));
+    }
+    place.ok(&["down"]);
+    place.assert_as_before();
+}
+
+#[test]
 fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() {
     let place = Place::new();
     let [here, named] = [(); 2].map(|()| tempfile::tempdir_in("/tmp").unwrap());
