@@ -1,6 +1,6 @@
 // The backend of groups over several hosts: collectives go through shared memory within each host, through Gloo between the hosts'
-// first ranks, and back through memory. Messages, and collectives whose tensors differ for each pair of ranks, take a Gloo group of
-// all ranks.
+// first ranks, and back through memory. Messages, and collectives whose tensors differ for each pair of ranks or are sparse, take a Gloo
+// group of all ranks.
 //
 // Every rank gets the bits that one rank has made, so all have the same.
 
@@ -84,6 +84,7 @@ class TwoLevels : public c10d::Backend, public WithArena {
   // ---- in two levels
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& o) override {
+    if (tensors.at(0).is_sparse()) return directly(OpType::_ALLREDUCE_SPARSE, [&](auto& all) { return all.allreduce(tensors, o); });
     check_reduction(tensors.at(0), o.reduceOp);
     return launch(OpType::ALLREDUCE, tensors, o.timeout, [this, tensor = tensors[0], op = o.reduceOp](Run& run) {
       auto sum = flat(tensor);

@@ -60,6 +60,7 @@ mod gloo {
 mod two_levels {
     ranks_on!(c10d::Backend::TwoLevels);
 
+    mod abort;
     mod coalesced;
     mod collectives;
     mod failures;
@@ -68,6 +69,7 @@ mod two_levels {
     mod pace;
     mod reducer;
     mod soundness;
+    mod sparse;
     mod sync_batch_norm;
 }
 
