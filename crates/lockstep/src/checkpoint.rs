@@ -10,6 +10,7 @@ use anyhow::Context;
 use c10d::ProcessGroup;
 use safetensors::{SafeTensors, View as _};
 use tch::nn::VarStore;
+use tch::{TchError, Tensor};
 
 use crate::snapshot::{self, OnSaveError, View};
 use crate::{Rank, Reporter, object_collectives};
@@ -23,7 +24,12 @@ use crate::{Rank, Reporter, object_collectives};
 /// # Errors
 /// Fails when the folder cannot be created or written; the old file is then unchanged.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
-    replace(path, None, |partial| Ok(vs.save(partial)?))
+    replace(path, None, |partial| {
+        // The format has no strides, and tch refuses channels that are last in memory.
+        let in_order = |(name, variable): (String, Tensor)| Ok((name, variable.f_contiguous()?));
+        let tensors = vs.variables().into_iter().map(in_order).collect::<Result<Vec<_>, TchError>>()?;
+        Ok(Tensor::write_safetensors(&tensors, partial)?)
+    })
 }
 
 /// Parses the name of a model's file on a command line: it must end in `.safetensors`.
@@ -240,7 +246,7 @@ impl Drop for Partial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::{Device, Tensor, nn};
+    use tch::{Device, nn};
 
     fn store(value: f64) -> (VarStore, Tensor) {
         let vs = VarStore::new(Device::Cpu);
@@ -259,6 +265,23 @@ mod tests {
         assert_eq!(tensor, Tensor::full_like(&tensor, 2.0));
         let files: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
         assert_eq!(files.len(), 1, "no partial file is left: {files:?}");
+    }
+
+    #[test]
+    fn the_file_is_the_same_with_the_channels_last_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = [false, true].map(|last| {
+            let vs = VarStore::new(Device::Cpu);
+            let mut weight = vs.root().zeros("conv.weight", &[2, 3, 2, 2]);
+            tch::no_grad(|| weight.copy_(&Tensor::arange(24, tch::kind::FLOAT_CPU).reshape([2, 3, 2, 2])));
+            if last {
+                assert_eq!(crate::models::channels_last(&vs).unwrap(), 1);
+            }
+            let path = folder.path().join(format!("{last}.safetensors"));
+            save(&vs, &path).unwrap();
+            (fs::read(path).unwrap(), digest(&vs).unwrap())
+        });
+        assert!(files[0] == files[1]);
     }
 
     #[test]
