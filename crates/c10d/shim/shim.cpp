@@ -15,7 +15,7 @@
 #include "reducer.cpp"
 #include "store.cpp"
 #include "sync_batch_norm.cpp"
+#include "two_levels.cpp"
 
-#include "two_levels.cpp" // after group.cpp, whose Gloo options it takes
-
-#include "amp.cpp" // after optim.cpp, whose checks it calls
+#include "amp.cpp"    // after optim.cpp, whose checks it calls
+#include "memory.cpp" // after group.cpp, whose Gloo options it takes, and two_levels.cpp

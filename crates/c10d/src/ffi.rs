@@ -101,7 +101,7 @@ pub(crate) struct MemberConfig {
     pub(crate) timeout_ms: i64,
 }
 
-/// `MemoryWish` of `shim/two_levels.cpp`.
+/// `MemoryWish` of `shim/memory.cpp`.
 #[repr(C)]
 pub(crate) struct MemoryWish {
     /// `shm::Reach`.

@@ -67,7 +67,8 @@ pub struct GroupOptions {
     pub endpoint: Endpoint,
     /// How much to check. `None` reads `TORCH_DISTRIBUTED_DEBUG`; a subgroup then inherits its parent's level.
     pub debug: Option<DebugLevel>,
-    /// Whether the ranks of a Gloo group compare their calls before each collective, as ranks that share memory always do. If the call, shape or dtype of a
+    /// Whether the ranks of a group over Gloo, or over several hosts, compare their calls before each collective, as ranks that share the
+    /// memory of one host always do. If the call, shape or dtype of a
     /// rank differs, it gets a `Mismatch` that names both sides, before any value is sent. For a message, only the
     /// receiver compares and gets the error, and its tensor stays unchanged; see
     /// [`ProcessGroup::send`](crate::ProcessGroup::send) for the sender. The comparison costs one short exchange per

@@ -103,7 +103,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_COMPARE_CALLS"],
         by: "labs",
-        meaning: "1: the ranks of a Gloo group compare their calls, shapes and dtypes before numbers move; 0: they do not; if unset, they do in builds with debug assertions. Ranks that share memory always compare",
+        meaning: "1: the ranks of a group over Gloo, or over several hosts, compare their calls, shapes and dtypes before numbers move; 0: they do not; if unset, they do in builds with debug assertions. Ranks on one host that share memory always compare",
     },
     Variables {
         names: &["TORCH_DISTRIBUTED_DEBUG"],

@@ -60,7 +60,9 @@ fn ranks_share_memory_within_a_node_and_use_the_network_between_nodes() {
     let (events, weights) = (place.site.word("events"), place.site.word("weights"));
     let agent = |node: u32| {
         let (name, launcher, lab) = (format!("n{}", node + 1), launcher.display(), lab.display());
-        let run = format!("{launcher} run --nnodes=2 --nproc-per-node=2 --node-rank={node} --master-addr=n1 --master-port=29500");
+        let run = format!(
+            "{launcher} run --nnodes=2 --nproc-per-node=2 --node-rank={node} --master-addr=n1 --master-port=29500"
+        );
         let args = "--samples 37 --batch-size 4 --epochs 1 --device cpu";
         let set = format!("export OMP_NUM_THREADS=1 LOCKSTEP_EVENTS={events}; unset LOCKSTEP_BACKEND");
         place.sh(&name, &format!("{set}; {run} {lab} {args} --weights {weights}"))
