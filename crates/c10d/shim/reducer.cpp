@@ -113,9 +113,8 @@ struct ReducerHandle {
   c10::intrusive_ptr<c10d::Backend> backend; // whose memory has the buckets
   // Keeps the reducer. Only for what it measures: what it notes of the group, it reads from an object of a class that ours is not.
   std::shared_ptr<c10d::Logger> logger;
-  bool static_graph;
+  bool expects_static_graph; // until its first pass
   std::vector<int64_t> first_bucket_sizes; // in bytes
-  int64_t passes = 0;
   bool delays = false; // in the first backward pass of a static graph
   std::shared_ptr<BucketTimes> times = std::make_shared<BucketTimes>();
 
@@ -193,10 +192,6 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
     auto logger = std::make_shared<c10d::Logger>(reducer);
     reducer->set_logger(logger);
-    if (options->static_graph) {
-      reducer->set_static_graph();
-      logger->set_static_graph();
-    }
     auto sizes = logger->get_bucket_sizes();
     // The reducer keeps the nodes with the check alive.
     auto only = only_this_thread(tensors);
@@ -210,9 +205,14 @@ void lc_reducer_free(ReducerHandle* reducer) noexcept {
 
 Status lc_reducer_prepare_for_forward(ReducerHandle* reducer) noexcept {
   return guard([&] {
+    // Not before: the reducer would also count the gradients of earlier passes, which reduce nothing.
+    reducer->delays = std::exchange(reducer->expects_static_graph, false);
+    if (reducer->delays) {
+      reducer->reducer->set_static_graph();
+      reducer->logger->set_static_graph();
+    }
     reducer->logger->set_runtime_stats_and_log();
     reducer->reducer->prepare_for_forward();
-    reducer->delays = reducer->static_graph && reducer->passes++ == 0;
   });
 }
 

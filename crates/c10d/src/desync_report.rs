@@ -35,7 +35,9 @@ impl DesyncReport {
     /// Returns true if a rank did not answer or has left. False if the store itself does not answer, since then nothing
     /// is known.
     pub(crate) fn shows_a_loss(&self) -> bool {
-        let gone = |state: &Option<RankState>| matches!(state, None | Some(RankState::Left { .. } | RankState::Aborted { .. }));
+        let gone = |state: &Option<RankState>| {
+            matches!(state, None | Some(RankState::Left { .. } | RankState::Aborted { .. }))
+        };
         self.store_error.is_none() && self.answers.values().any(gone)
     }
 

@@ -109,7 +109,11 @@ impl ProcessGroup {
             let none = || ffi::Exception { kind: ffi::Kind::Other, message: "the shim returned no object".into() };
             started.clone().and_then(|()| NonNull::new(work).ok_or_else(none))
         };
-        begun.into_iter().zip(works).map(|((call, memory), work)| Pending::started(call, memory, handle(work))).collect()
+        begun
+            .into_iter()
+            .zip(works)
+            .map(|((call, memory), work)| Pending::started(call, memory, handle(work)))
+            .collect()
     }
 
     /// Refuses calls that would wait forever, because the peer is outside the group or this rank itself, and tensors

@@ -2,7 +2,8 @@
 //!
 //! Not here: DDP's part in the training loop (`lockstep::ddp`).
 
-use std::collections::BTreeMap;
+mod logging;
+
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -53,7 +54,8 @@ pub struct ReducerOptions {
     /// Makes each gradient a view of its bucket, which avoids a copy of all gradients.
     pub gradient_as_bucket_view: bool,
     /// The graph is the same in every step. In the first one the reducer counts how often each gradient comes and reduces after
-    /// the pass; from then on a gradient may come several times, or never.
+    /// the pass; from then on a gradient may come several times, or never. A gradient that is missing later fails the step after,
+    /// but one that comes more often may be noticed by nobody.
     pub static_graph: bool,
 }
 
@@ -103,7 +105,8 @@ impl Reducer {
         options: &ReducerOptions,
     ) -> Result<Self> {
         if sparse.len() != params.len() {
-            let detail = format!("it is told of {} parameters whether they are sparse, and has {}", sparse.len(), params.len());
+            let detail =
+                format!("it is told of {} parameters whether they are sparse, and has {}", sparse.len(), params.len());
             return Err(Error::bad_argument("make a reducer", detail).at_rank(group.rank()));
         }
         let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
@@ -233,25 +236,6 @@ impl Reducer {
         &self.group
     }
 
-    /// Notes that ranks may have different numbers of batches: see [`logging_data`](Self::logging_data).
-    pub fn note_join(&self) {
-        // SAFETY: the handle is alive as long as self.
-        unsafe { ffi::lc_reducer_note_join(self.handle.as_ptr()) };
-    }
-
-    /// What c10d's logger has noted so far: names and values as text, lists with commas. The names are those of
-    /// `_get_ddp_logging_data()` in Python; what that says of the group and the model's options is not here.
-    ///
-    /// The times are those of the pass before the last [`prepare_for_forward`](Self::prepare_for_forward), in nanoseconds, taken in
-    /// the first ten passes and then in every hundredth.
-    pub fn logging_data(&self) -> Result<BTreeMap<String, String>> {
-        // SAFETY: the handle is alive as long as self, and the shim writes one pointer.
-        let texts = ffi::blobs(|out| unsafe { ffi::lc_reducer_logging_data(self.handle.as_ptr(), out) });
-        let texts = texts.map_err(|exception| Error::new("read the logging data", exception))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(texts.chunks_exact(2).map(|fact| (text(&fact[0]), text(&fact[1]))).collect())
-    }
-
     fn collective(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
         let record = Call::collective(self.group.inner(), operation.into());
         record.end(call().check())
@@ -336,9 +320,8 @@ fn assignment(tensors: &[Tensor], sparse: &[bool], limits: &[usize]) -> Result<V
     let mut bucket_of = vec![0; tensors.len()];
     let (n, of) = (list.len(), bucket_of.as_mut_ptr());
     // SAFETY: all lists outlive the call, the first two have one entry per tensor; one number per tensor is written.
-    let status = unsafe {
-        ffi::lc_bucket_assignment(list.as_ptr(), sparse.as_ptr(), n, limits.as_ptr(), limits.len(), of)
-    };
+    let status =
+        unsafe { ffi::lc_bucket_assignment(list.as_ptr(), sparse.as_ptr(), n, limits.as_ptr(), limits.len(), of) };
     status.check().map_err(|exception| Error::new("assign buckets", exception))?;
     let mut buckets = vec![Vec::new(); bucket_of.iter().max().map_or(0, |&last| last + 1)];
     for (index, &bucket) in bucket_of.iter().enumerate() {

@@ -24,7 +24,10 @@ impl ProcessGroup {
             return refuse("sparse tensors are summed on the CPU only, by Gloo or in shared memory".to_owned());
         }
         if !matches!(tensor.kind(), Kind::Float | Kind::Double | Kind::Int | Kind::Int64) {
-            return refuse(format!("sparse tensors of {:?} are not summed: convert it with `.to_kind()`", tensor.kind()));
+            return refuse(format!(
+                "sparse tensors of {:?} are not summed: convert it with `.to_kind()`",
+                tensor.kind()
+            ));
         }
         let call = Call::collective(self.inner(), format!("{CALL} of {}", describe(tensor)));
         let _waiting = pace::waiting();

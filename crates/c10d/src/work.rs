@@ -69,7 +69,9 @@ impl Call {
     fn failed(&mut self, exception: Exception) -> Error {
         if self.group.is_aborted() {
             // Whatever libtorch says: it follows from that.
-            return Error::aborted(std::mem::take(&mut self.operation)).at_rank(self.group.rank()).after(self.begun.elapsed());
+            return Error::aborted(std::mem::take(&mut self.operation))
+                .at_rank(self.group.rank())
+                .after(self.begun.elapsed());
         }
         let error = Error::new(std::mem::take(&mut self.operation), exception)
             .at_rank(self.group.rank())

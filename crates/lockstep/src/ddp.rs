@@ -40,8 +40,8 @@ pub struct DdpOptions {
     pub broadcast_buffers: bool,
     /// The graph of the model is the same in every step. Then a parameter may be used several times by functions that are computed
     /// again in the backward pass ([`c10d::checkpoint`]), or not at all without `find_unused_parameters`. The first step finds out
-    /// how often each is used, and reduces all gradients after its backward pass, which must follow its forward pass. A graph that
-    /// changes later fails the backward pass.
+    /// how often each is used, and reduces all gradients after its backward pass, which must follow its forward pass. Later a
+    /// gradient that is missing fails the next step, but one that comes more often may be noticed by nobody.
     pub static_graph: bool,
     /// The communication hook for buckets; `None` is the plain all-reduce.
     pub comm_hook: Option<CommHook>,
@@ -96,8 +96,10 @@ pub struct DdpVariables<'a> {
 impl DdpVariables<'_> {
     fn check(&self, vs: &VarStore) -> Result<()> {
         let variables = vs.variables();
-        let absent = |names: &[&str]| names.iter().find(|name| !variables.contains_key(**name)).map(|name| format!("{name:?}"));
-        let trained = |name: &str| variables.get(name).is_some_and(Tensor::requires_grad) && !self.ignored.contains(&name);
+        let absent =
+            |names: &[&str]| names.iter().find(|name| !variables.contains_key(**name)).map(|name| format!("{name:?}"));
+        let trained =
+            |name: &str| variables.get(name).is_some_and(Tensor::requires_grad) && !self.ignored.contains(&name);
         let detail = if let Some(absent) = absent(self.ignored) {
             format!("the model has no parameter or buffer {absent} to ignore")
         } else if let Some(other) = self.sparse.iter().find(|name| !trained(name)) {

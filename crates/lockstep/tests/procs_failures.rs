@@ -62,9 +62,15 @@ fn main() -> ExitCode {
             ("soak_over_hosts_at_200_moments", || soak(2)),
             ("ddp_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("ddp")),
             ("zero_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("zero")),
-            ("tensor_parallelism_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("tensor")),
-            ("a_pipeline_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("pipeline")),
-            ("a_sharded_run_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("sharded")),
+            ("tensor_parallelism_ends_with_the_same_bits_when_ranks_are_killed", || {
+                killed::ends_with_the_same_bits("tensor")
+            }),
+            ("a_pipeline_ends_with_the_same_bits_when_ranks_are_killed", || {
+                killed::ends_with_the_same_bits("pipeline")
+            }),
+            ("a_sharded_run_ends_with_the_same_bits_when_ranks_are_killed", || {
+                killed::ends_with_the_same_bits("sharded")
+            }),
             ("a_lost_store_host_is_named_by_address", names_the_store),
             ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
             ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),

@@ -203,8 +203,7 @@ fn a_late_message_keeps_the_timeout_with_which_it_was_started() {
             wait.lock().unwrap().recv_timeout(DEADLINE).unwrap();
             return None;
         }
-        let started =
-            group.with_timeout(scaled(Duration::from_millis(200)), |group| group.irecv(zeros(1), rank(1), 0));
+        let started = group.with_timeout(scaled(Duration::from_millis(200)), |group| group.irecv(zeros(1), rank(1), 0));
         let error = started.unwrap().wait().unwrap_err();
         done.lock().unwrap().send(()).unwrap();
         Some(error)

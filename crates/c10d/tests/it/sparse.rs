@@ -32,7 +32,8 @@ fn the_sum_has_the_rows_of_all_ranks_each_once() {
                 assert_eq!(tensor.internal_nnz(), 1 + world.min(3) as i64);
                 Vec::<f64>::try_from(tensor.to_dense(None, false).to_kind(Kind::Double).select(1, 0)).unwrap()
             });
-            let of = |row: usize| (0..world.min(3)).filter(|me| 3 + me % 3 == row).map(|me| (me + 1) as f64).sum::<f64>();
+            let of =
+                |row: usize| (0..world.min(3)).filter(|me| 3 + me % 3 == row).map(|me| (me + 1) as f64).sum::<f64>();
             let all = 2.0 * (1..=world).sum::<usize>() as f64;
             for sum in sums {
                 assert_eq!(sum, [all, 0.0, 0.0, of(3), of(4), of(5)]);
@@ -61,13 +62,8 @@ fn large_tensors_pass_in_pieces() {
         let count = if me == 0 { 100_000 } else { 10 };
         let indices = (Tensor::arange(count, (Kind::Int64, Device::Cpu)) * 2 + me).unsqueeze(0);
         let values = Tensor::ones([count, 3], (Kind::Float, Device::Cpu));
-        let mut tensor = Tensor::sparse_coo_tensor_indices_size(
-            &indices,
-            &values,
-            [200_000, 3],
-            (Kind::Float, Device::Cpu),
-            false,
-        );
+        let mut tensor =
+            Tensor::sparse_coo_tensor_indices_size(&indices, &values, [200_000, 3], (Kind::Float, Device::Cpu), false);
         group.all_reduce_sparse(&mut tensor).unwrap();
         assert_eq!(tensor.internal_nnz(), 100_010);
         assert_eq!(tensor.to_dense(None, false).sum(Kind::Double).double_value(&[]), 300_030.0);

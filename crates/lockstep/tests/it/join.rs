@@ -178,7 +178,8 @@ fn parameters_that_are_ignored_stay_each_ranks_own() {
         let mut bias = vs.variables()["bias"].shallow_clone();
         let _ = no_grad(|| bias.fill_(mine as f64));
         let group_of = Rc::clone(&group);
-        let model = DistributedDataParallel::new_with(net, &vs, group, &DdpOptions::default(), &ignoring(&["bias"])).unwrap();
+        let model =
+            DistributedDataParallel::new_with(net, &vs, group, &DdpOptions::default(), &ignoring(&["bias"])).unwrap();
         assert_eq!(values(&bias.detach()), [mine as f64; 2], "it is not copied at the start");
         let output = model.forward_with(|net| net.forward(&batch(mine, 0))).unwrap();
         model.backward(&(loss(&output) * (mine + 1) as f64)).unwrap();

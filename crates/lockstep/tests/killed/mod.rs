@@ -134,7 +134,8 @@ fn zero(member: Member) -> anyhow::Result<()> {
 }
 
 fn tensor(member: Member) -> anyhow::Result<()> {
-    let (weight1, bias1, weight2, bias2) = (draw(&[12, FEATURES]), draw(&[12]), draw(&[FEATURES, 12]), draw(&[FEATURES]));
+    let (weight1, bias1, weight2, bias2) =
+        (draw(&[12, FEATURES]), draw(&[12]), draw(&[FEATURES, 12]), draw(&[FEATURES]));
     let mut layers = None;
     for rank in 0..WORLD {
         let part = member.vs.root() / part(rank);
