@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use lockstep_contract::desync_report::Call;
 use tch::Device;
 
 use crate::backend::{Connected, MemberConfig};
@@ -81,6 +82,17 @@ pub struct Traffic {
     pub calls: u64,
     /// Bytes.
     pub bytes: u64,
+}
+
+/// A call of a group's operation, as [`ProcessGroup::called`] returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// The operation, with its shapes and the peer of a message, and its group.
+    pub call: Call,
+    /// The ranks of the job in the group.
+    pub members: Vec<Rank>,
+    /// True if the rank has waited for its end.
+    pub waited: bool,
 }
 
 impl Sub for Traffic {
@@ -336,6 +348,19 @@ impl ProcessGroup {
         is_counted.then_some(traffic)
     }
 
+    /// Records this rank's calls in all groups of the job from now on, and forgets earlier ones.
+    pub fn record_calls(&self) {
+        if let Some(reporter) = &self.inner.job.reporter {
+            reporter.record_calls();
+        }
+    }
+
+    /// The calls since [`record_calls`](Self::record_calls). What a [`Reducer`](crate::Reducer) exchanges is not among them, nor is
+    /// anything if the job has no desync reports.
+    pub fn called(&self) -> Vec<Called> {
+        self.inner.job.reporter.as_ref().map(Reporter::called).unwrap_or_default()
+    }
+
     /// How long this rank has waited for each rank in the group's collectives. `None` unless the ranks share memory, where each
     /// sees when the others arrive.
     pub fn waited_for(&self) -> Option<Vec<Duration>> {
@@ -394,7 +419,7 @@ impl Inner {
     }
 
     pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Entry> {
-        self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, operation, kind))
+        self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, &self.members, operation, kind))
     }
 
     pub(crate) fn wait(&self, entry: Entry) {
@@ -600,7 +625,7 @@ mod tests {
         let (gloo, nccl) = (reporter(Backend::Gloo, 1), Backend::Nccl { device: 0 });
         gloo.leave_group("0");
         let [ours, _theirs] = [reporter(nccl, 0), reporter(nccl, 1)];
-        let entry = ours.enter("0", "all_reduce", Kind::Collective);
+        let entry = ours.enter("0", &[], "all_reduce", Kind::Collective);
         let text = ours.report(entry, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
         assert!(text.contains("rank 1 was outside any collective, after 0 finished calls"), "{text}");
     }

@@ -77,7 +77,7 @@ pub use desync_report::DesyncReport;
 pub use error::{Error, ErrorKind, Result};
 pub use floats::Floats;
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
-pub use group::{Aborter, ProcessGroup, Traffic};
+pub use group::{Aborter, Called, ProcessGroup, Traffic};
 pub use hooks::{Pack, Unpack, add_grad, on_gradient, with_saved_tensors};
 pub use kernels::{
     channels_last, is_channels_last, peak_memory, pin_memory, reset_peak_memory, to_channels_last,

@@ -15,7 +15,7 @@ use lockstep_contract::desync_report::{ASKED, Call, RankState, answer_key, farew
 use crate::desync_report::{DesyncReport, PATIENCE};
 use crate::error::Result;
 use crate::pace::{Arrivals, Clock, Exchange};
-use crate::{Rank, Store, WorldSize};
+use crate::{Called, Rank, Store, WorldSize};
 
 /// How often the answering thread looks for a request.
 const POLL: Duration = Duration::from_millis(200);
@@ -33,6 +33,8 @@ struct Note {
     waiting: BTreeSet<u64>,
     next_entry: u64,
     failed: Option<(Call, String)>,
+    /// The calls and their entries, if they are to be recorded.
+    called: Option<Vec<(u64, Called)>>,
     /// Groups that the rank leaves, with farewells that are not in the store yet.
     leaving: Vec<(String, RankState)>,
     /// The reporter is being dropped.
@@ -54,11 +56,16 @@ impl Note {
         if let Some((call, why)) = &self.failed {
             return RankState::Failed { call: call.clone(), why: why.clone() };
         }
-        let waiting = self.waiting.first().and_then(|entry| self.open.get(entry));
-        match waiting.or_else(|| self.open.values().next()) {
-            Some(call) => RankState::In(call.clone()),
+        let waiting = self.waiting.first().filter(|entry| self.open.contains_key(entry));
+        match waiting.or_else(|| self.open.keys().next()) {
+            Some(entry) => RankState::In(Call { beside: self.beside(*entry), ..self.open[entry].clone() }),
             None => RankState::Between { finished: self.finished },
         }
+    }
+
+    /// The operations that are open next to this one.
+    fn beside(&self, entry: u64) -> Vec<String> {
+        self.open.iter().filter(|(other, _)| **other != entry).map(|(_, call)| call.operation.clone()).collect()
     }
 
     /// The state that a rank publishes when it leaves a group.
@@ -133,24 +140,42 @@ impl Reporter {
         }
     }
 
-    /// Records that the rank enters an operation of a group.
-    pub(crate) fn enter(&self, group: &str, operation: &str, kind: Kind) -> Entry {
+    /// Records that the rank enters an operation of a group of these members.
+    pub(crate) fn enter(&self, group: &str, members: &[Rank], operation: &str, kind: Kind) -> Entry {
         let mut note = self.shared.note();
         let number = (kind == Kind::Collective).then(|| {
             let number = note.issued.entry(group.to_owned()).or_default();
             *number += 1;
             *number
         });
-        let call = Call { group: group.to_owned(), number, operation: operation.to_owned() };
+        let call = Call { group: group.to_owned(), number, operation: operation.to_owned(), beside: Vec::new() };
         let entry = note.next_entry;
         note.next_entry += 1;
+        if let Some(called) = &mut note.called {
+            called.push((entry, Called { call: call.clone(), members: members.to_vec(), waited: false }));
+        }
         note.open.insert(entry, call);
         Entry(entry)
     }
 
     /// Records that the rank waits for the operation's end.
     pub(crate) fn wait(&self, entry: Entry) {
-        self.shared.note().waiting.insert(entry.0);
+        let mut note = self.shared.note();
+        note.waiting.insert(entry.0);
+        let mut called = note.called.iter_mut().flatten();
+        if let Some((_, called)) = called.find(|(of, _)| *of == entry.0) {
+            called.waited = true;
+        }
+    }
+
+    /// Records calls from now on, and forgets earlier ones.
+    pub(crate) fn record_calls(&self) {
+        self.shared.note().called = Some(Vec::new());
+    }
+
+    /// The recorded calls.
+    pub(crate) fn called(&self) -> Vec<Called> {
+        self.shared.note().called.iter().flatten().map(|(_, called)| called.clone()).collect()
     }
 
     /// Records that the operation has finished. Earlier failures are cleared, since the rank continues.
@@ -320,11 +345,17 @@ mod tests {
 
     #[test]
     fn a_rank_is_in_what_it_waits_for_and_otherwise_in_its_oldest_operation() {
-        let call = |operation: &str| Call { group: "0".to_owned(), number: None, operation: operation.to_owned() };
+        let call = |operation: &str| Call {
+            group: "0".to_owned(),
+            number: None,
+            operation: operation.to_owned(),
+            beside: Vec::new(),
+        };
+        let with = |operation, beside: &str| Call { beside: vec![beside.to_owned()], ..call(operation) };
         let mut note = Note::default();
         note.open.extend([(0, call("isend")), (1, call("recv"))]);
-        assert_eq!(note.state(), RankState::In(call("isend")));
+        assert_eq!(note.state(), RankState::In(with("isend", "recv")));
         note.waiting.insert(1);
-        assert_eq!(note.state(), RankState::In(call("recv")));
+        assert_eq!(note.state(), RankState::In(with("recv", "isend")));
     }
 }

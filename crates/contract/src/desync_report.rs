@@ -65,6 +65,9 @@ pub struct Call {
     pub number: Option<u64>,
     /// Its name and shapes.
     pub operation: String,
+    /// The rank's other operations that are in progress, in the order in which they began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
 }
 
 impl RankState {
@@ -126,12 +129,12 @@ mod tests {
     use super::*;
 
     fn call(group: &str, number: Option<u64>) -> Call {
-        Call { group: group.into(), number, operation: "all_reduce of [4]".into() }
+        Call { group: group.into(), number, operation: "all_reduce of [4]".into(), beside: Vec::new() }
     }
 
     fn states() -> [RankState; 5] {
         [
-            RankState::In(call("0", Some(3))),
+            RankState::In(Call { beside: vec!["isend to rank 1".into()], ..call("0", Some(3)) }),
             RankState::Failed { call: call("pair", None), why: "Timeout".into() },
             RankState::Between { finished: 2 },
             RankState::Left { finished: 2, panicking: true },

@@ -76,6 +76,19 @@ impl Answers {
         fs::rename(unfinished, self.of(rank))
     }
 
+    /// Writes that a rank begins with its input of this number, from 0.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn begin(&self, rank: usize, input: usize) -> io::Result<()> {
+        fs::write(self.begun_file(rank), input.to_string())
+    }
+
+    /// The input that a rank began with last; `None` if it has not begun.
+    pub fn begun(&self, rank: usize) -> Option<usize> {
+        fs::read_to_string(self.begun_file(rank)).ok()?.parse().ok()
+    }
+
     /// Reads a rank's answer; `None` if it has not been written yet.
     ///
     /// # Errors
@@ -99,6 +112,10 @@ impl Answers {
     /// Returns true if the ranks may exit: the grader allowed it, or removed the folder.
     pub fn dismissed(&self) -> bool {
         self.0.join(DISMISSED).exists() || !self.0.exists()
+    }
+
+    fn begun_file(&self, rank: usize) -> PathBuf {
+        self.0.join(format!("rank-{rank}.begun"))
     }
 
     fn of(&self, rank: usize) -> PathBuf {
@@ -135,7 +152,9 @@ mod tests {
         call.write(&folder.path().join("call")).unwrap();
         assert_eq!(Call::read(&folder.path().join("call")).unwrap(), call);
         let answers = Answers(folder.path().into());
-        assert_eq!(answers.read(1).unwrap(), None);
+        assert_eq!((answers.read(1).unwrap(), answers.begun(1)), (None, None));
+        answers.begin(1, 12).unwrap();
+        assert_eq!(answers.begun(1), Some(12));
         let answer = Answer::Panicked { message: "no".into(), place: None };
         answers.leave(1, &answer).unwrap();
         assert_eq!(answers.read(1).unwrap(), Some(answer));

@@ -9,7 +9,10 @@ use serde_json::Value;
 use tch::{Device, Tensor};
 
 /// A function from inputs to results.
-pub(crate) type Run = dyn Fn(Vec<Value>) -> Result<Vec<Value>, Failure>;
+pub(crate) type Run = dyn Fn(Vec<Value>, Begin<'_>) -> Result<Vec<Value>, Failure>;
+
+/// Is called with the number of an input before the answer is.
+pub(crate) type Begin<'a> = &'a dyn Fn(usize);
 
 /// A learner's function, together with the conversion of its inputs and results.
 pub struct Task {
@@ -32,7 +35,7 @@ impl Task {
         I: DeserializeOwned,
         O: Serialize,
     {
-        let run = move |inputs| parse(inputs)?.into_iter().map(|input| written(answer(input))).collect();
+        let run = move |inputs, begin: Begin<'_>| each(parse(inputs)?, begin, |input| answer(input));
         Task { name: name.into(), run: Box::new(run) }
     }
 
@@ -42,13 +45,13 @@ impl Task {
         I: DeserializeOwned,
         O: Serialize,
     {
-        let run = move |inputs| {
+        let run = move |inputs, begin: Begin<'_>| {
             let inputs = parse(inputs)?;
             let env = LaunchEnv::from_env().map_err(|error| Failure::Course(error.to_string()))?;
             let joined = init_process_group(&env, Device::Cpu, &Default::default());
             // The group lives until the process ends: other ranks may still wait for this one, and must not lose it as a peer.
             let group = Box::leak(Box::new(joined.map_err(|error| Failure::Course(text(&error.into())))?));
-            inputs.into_iter().map(|input| written(answer(group, input))).collect()
+            each(inputs, begin, |input| answer(group, input))
         };
         Task { name: name.into(), run: Box::new(run) }
     }
@@ -72,6 +75,19 @@ pub fn tensor(numbers: &[f64]) -> Tensor {
 pub fn numbers(tensor: &Tensor) -> anyhow::Result<Vec<f64>> {
     let flat = tensor.flatten(0, -1).to_kind(tch::Kind::Double);
     Vec::try_from(&flat).context("the answer is not a tensor of numbers")
+}
+
+/// The results of the answer for all inputs, up to its first error.
+fn each<I, O: Serialize>(
+    inputs: Vec<I>,
+    begin: Begin<'_>,
+    answer: impl Fn(I) -> anyhow::Result<O>,
+) -> Result<Vec<Value>, Failure> {
+    let one = |(number, input)| {
+        begin(number);
+        written(answer(input))
+    };
+    inputs.into_iter().enumerate().map(one).collect()
 }
 
 fn parse<I: DeserializeOwned>(inputs: Vec<Value>) -> Result<Vec<I>, Failure> {

@@ -36,6 +36,9 @@ pub struct Finding {
     pub verdict: Verdict,
     /// The rank on which it was observed.
     pub rank: Option<usize>,
+    /// The number of the call's input, from 0, in which an answer crashed or hung.
+    #[serde(default)]
+    pub input: Option<usize>,
     /// A description of the input.
     pub given: Option<String>,
     /// The right result.
@@ -73,6 +76,7 @@ impl Finding {
         Finding {
             verdict,
             rank: None,
+            input: None,
             given: None,
             expected: None,
             observed: None,
@@ -116,6 +120,16 @@ pub fn explain(mut error: anyhow::Error, why: impl FnOnce(&Finding) -> Option<St
         && let Some(diagnosis) = why(finding)
     {
         finding.diagnosis = diagnosis;
+    }
+    error
+}
+
+/// Describes the input in which an answer crashed or hung. Other errors stay as they are.
+pub fn given(mut error: anyhow::Error, input: impl FnOnce(usize) -> String) -> anyhow::Error {
+    if let Some(finding) = error.downcast_mut::<Finding>()
+        && let Some(number) = finding.input
+    {
+        finding.given = Some(input(number));
     }
     error
 }

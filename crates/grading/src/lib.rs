@@ -25,7 +25,7 @@ pub mod skeleton;
 
 pub use claim::{Claim, close};
 pub use exercise::{Grading, Lab};
-pub use finding::{Finding, Found, Verdict, explain};
+pub use finding::{Finding, Found, Verdict, explain, given};
 pub use numbers::Numbers;
 pub use options::{DEADLINE, Options};
-pub use runner::{CallOptions, Inputs, RankOutcome, Runner};
+pub use runner::{BESIDE, CallOptions, Inputs, RankOutcome, Runner, SEPARATOR};

@@ -10,15 +10,15 @@ use lockstep_grading::{Lab, learner};
 use super::build::{Built, build};
 use super::class::Class;
 use super::task;
-use crate::course::{checkout, find_all};
+use crate::course::{checkout, find, find_all};
 use crate::exit::{Code, Refused};
 use crate::report::Target;
 
 /// Grades the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Labs by number or name [default: all]
-    #[arg(value_name = "LAB")]
+    /// Labs by number or name, or a lab and its tasks [default: all labs]
+    #[arg(value_name = "LAB [TASK]")]
     labs: Vec<String>,
     /// Only this task of the lab; may be repeated
     #[arg(long = "task", value_name = "TASK", requires = "labs")]
@@ -35,7 +35,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub(crate) fn exec(mut self) -> anyhow::Result<Code> {
+        self.split_tasks()?;
         let (root, labs) = (checkout()?, find_all(&self.labs)?);
         let options = lockstep_grading::Options::seeded(self.seed);
         if let Some(folder) = self.class {
@@ -54,6 +55,17 @@ impl Options {
             }
         }
         Ok(Code::Success)
+    }
+
+    /// Words after the first lab that are its tasks become tasks, as other commands have them: `lockstep grade 02 average`.
+    fn split_tasks(&mut self) -> anyhow::Result<()> {
+        let [lab, others @ ..] = &self.labs[..] else { return Ok(()) };
+        let Ok(tasks) = find(lab).and_then(|lab| lab.tasks()) else { return Ok(()) };
+        if others.is_empty() || !others.iter().all(|name| tasks.find(name).is_ok()) {
+            return Ok(());
+        }
+        self.tasks.extend(self.labs.drain(1..));
+        Ok(())
     }
 }
 

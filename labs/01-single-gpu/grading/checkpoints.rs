@@ -1,13 +1,15 @@
 //! Grades `checkpoints`: numbers of epochs that are multiples of the interval, and others.
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, given};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let (every, times) = (random.below(3..6) as u64, random.below(2..5) as u64);
     let rest = 1 + random.below(0..every as usize - 1) as u64;
     let cases = [(every * times + rest, every), (every * times, every), (every - 1, every), (times, 1), (0, every)];
-    let outputs = runner.call::<_, Vec<u64>>(1, &cases)?;
+    let outputs = runner
+        .call::<_, Vec<u64>>(1, &cases)
+        .map_err(|error| given(error, |case| format!("{} epochs, save every {}", cases[case].0, cases[case].1)))?;
     for (case, &(total, every)) in cases.iter().enumerate() {
         check(total, every, outputs.of(0, case))?;
     }

@@ -35,7 +35,21 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .given(format!("{given}; how many losses"))
         .or_fail("return the loss of each step")?;
     moves(&given, before, after, gradients, losses)?;
-    finds(&given, &samples, &rule, before, after, losses)
+    finds(&given, &samples, &rule, before, after, losses)?;
+    before_each_step(&given, &samples, before, losses)
+}
+
+/// Checks that the first loss is not that of the weights after the first step.
+fn before_each_step(given: &str, samples: &[Sample], before: &[f64], losses: &[f64]) -> anyhow::Result<()> {
+    // Nothing has piled up in the first step.
+    let [begin, after, ..] = piled_up(samples, before)[..] else { return Ok(()) };
+    let is_after = (losses[0] - after).abs() <= 1e-4 * after && (begin - after).abs() > 1e-3 * after;
+    Claim::that(!is_after, format!("a first loss of {begin:.4}"), format!("{:.4}", losses[0]))
+        .given(given)
+        .or_fail(
+            "the layer learns, but these are the losses after each step, which take a second forward pass: return the loss of the step's own \
+             forward pass, which was there before the step",
+        )
 }
 
 /// The output of a layer for one sample. The bias is the last of `weights`.

@@ -18,3 +18,9 @@ pub fn twice(total_epochs: u64, save_every: u64) -> Vec<u64> {
     }
     saved
 }
+
+/// Takes for granted that there is a last epoch.
+pub fn no_epoch(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    let last = total_epochs - 1;
+    (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0 || *epoch == last).collect()
+}

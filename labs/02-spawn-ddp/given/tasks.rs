@@ -38,11 +38,15 @@ pub fn epochs(answer: fn(Sampler, Range<u64>) -> Vec<Vec<usize>>) -> Task {
     })
 }
 
-/// Inputs: the points of each rank's share; the batch size of all ranks together; the learning rate.
+/// Inputs: the points of each rank's share; the batch size of all ranks together; the learning rate. Results: the line, and the bytes
+/// that the rank has passed to the group.
 pub fn line(answer: fn(&ProcessGroup, &Tensor, &Tensor, usize, f64) -> anyhow::Result<Tensor>) -> Task {
     Task::in_group("line", move |group, (by_rank, batch_size, rate): (Vec<Vec<(f64, f64)>>, usize, f64)| {
         let (x, y): (Vec<f64>, Vec<f64>) = by_rank[group.rank().get()].iter().copied().unzip();
-        numbers(&answer(group, &tensor(&x), &tensor(&y), batch_size, rate)?)
+        let bytes = || group.traffic().map_or(0, |traffic| traffic.bytes);
+        let before = bytes();
+        let line = numbers(&answer(group, &tensor(&x), &tensor(&y), batch_size, rate)?)?;
+        Ok((line, bytes() - before))
     })
 }
 

@@ -14,18 +14,25 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let outputs = runner.call::<_, Gradients>(ranks, &[&given])?;
         let sums: Gradients = (0..lengths.len()).map(|which| sum(&given, which)).collect();
         for (rank, observed) in outputs.all(0).enumerate() {
-            check(rank, &given, &sums, observed)?;
+            check(rank, &given, &sums, observed, outputs.of(0, 0))?;
         }
     }
     Ok(())
 }
 
-fn check(rank: usize, given: &[Gradients], sums: &Gradients, observed: &Gradients) -> anyhow::Result<()> {
+fn check(
+    rank: usize,
+    given: &[Gradients],
+    sums: &Gradients,
+    observed: &Gradients,
+    of_rank_0: &Gradients,
+) -> anyhow::Result<()> {
     let ranks = given.len() as f64;
     let divided = |by: f64| sums.iter().map(|values| values.iter().map(|value| value / by).collect()).collect();
     let (means, twice): (Gradients, Gradients) = (divided(ranks), divided(ranks * ranks));
     for which in 0..sums.len() {
         let near = |of: &Gradients| lockstep_grading::close(&of[which], &observed[which], 1e-9);
+        let first_is_right = lockstep_grading::close(&means[which], &of_rank_0[which], 1e-9);
         let of_ranks: Vec<_> = given.iter().map(|gradients| &gradients[which]).collect();
         Claim::close(&means[which], &observed[which], 1e-9)
             .on_rank(rank)
@@ -37,6 +44,11 @@ fn check(rank: usize, given: &[Gradients], sums: &Gradients, observed: &Gradient
             .diagnose_if(
                 near(&given[rank]),
                 "never reduced: this is the rank's own gradient, so the ranks' models drift apart",
+            )
+            .diagnose_if(
+                rank > 0 && first_is_right,
+                "rank 0 has the mean, and this rank has not: `reduce` leaves the result on one rank. All ranks need it: all_reduce, or a \
+                 broadcast after the reduce",
             )
             .diagnose_if(near(&twice), "divided by the number of ranks twice")
             .or_fail("the result is not the mean of the ranks' gradients")?;

@@ -56,9 +56,29 @@ pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
         let outputs = runner
             .call_with::<_, Done>(&CallOptions { ranks, env, folder: None }, &[&job])
             .map_err(|error| explain(error, why))?;
-        Run { done: outputs.all(0).collect(), job: &job }.check()?;
+        let run = Run { done: outputs.all(0).collect(), job: &job };
+        run.check()?;
+        if ranks == 2 {
+            other_seed(runner, &run)?;
+        }
     }
     Ok(())
+}
+
+/// Checks that another seed gives another order.
+fn other_seed(runner: &mut Runner, run: &Run<'_>) -> Result<()> {
+    let seed = run.job.seed + 1;
+    let other = Settings { seed, inputs: run.job.inputs.clone(), targets: run.job.targets.clone(), ..*run.job };
+    let options = CallOptions { ranks: run.ranks(), ..CallOptions::default() };
+    let outputs = runner.call_with::<_, Done>(&options, &[&other]).map_err(|error| explain(error, why))?;
+    let first = |seen: &Seen| seen.passes.first().map(|pass| pass.samples.clone()).unwrap_or_default();
+    let (one, another) = (first(&run.done[0].1), first(&outputs.of(0, 0).1));
+    Claim::that(one != another, "another order with another seed", format!("rank 0 begins with {another:?} both times"))
+        .given(format!("seeds {} and {seed}", run.job.seed))
+        .or_fail(
+            "the order is the same with another seed: the sampler has a seed of its own, which is 0 if nobody sets it. `settings.seed` is the \
+             seed of the order, too",
+        )
 }
 
 /// What all ranks have done.

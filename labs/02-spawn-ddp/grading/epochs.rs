@@ -29,6 +29,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let shares: Vec<&[usize]> = outputs.all(0).map(|visited| &visited[epoch][..]).collect();
         dealt_out(&format!("{given}, epoch {epoch}"), samples, &shares)?;
     }
+    other_shares(&given, outputs.all(0).map(|visited| &visited[..]).collect())?;
     for rank in 0..RANKS {
         let [whole, later, other] = [0, 1, 2].map(|case| outputs.of(rank, case));
         resumed(rank, &given, whole, later)?;
@@ -68,6 +69,23 @@ fn all_differ(rank: usize, given: &str, visited: &Visited) -> anyhow::Result<()>
             "the sampler lags an epoch behind: it learns the epoch only after the order was drawn",
         )
         .or_fail("some epochs have the same order")
+}
+
+/// Checks that the ranks do not have the same share in all epochs, in another order.
+fn other_shares(given: &str, visited: Vec<&[Vec<usize>]>) -> anyhow::Result<()> {
+    let sorted = |share: &Vec<usize>| {
+        let mut share = share.clone();
+        share.sort_unstable();
+        share
+    };
+    let fixed = visited.iter().all(|epochs| epochs.windows(2).all(|pair| sorted(&pair[0]) == sorted(&pair[1])));
+    Claim::that(!fixed, "another share in each epoch", format!("rank 0 has {:?} in every epoch", sorted(&visited[0][0])))
+        .on_rank(0)
+        .given(given)
+        .or_fail(
+            "each rank visits the same samples in all epochs, in another order: it takes its share first and shuffles that. All ranks shuffle \
+             the numbers of all samples, and then take their shares, so that a rank sees other samples in the next epoch",
+        )
 }
 
 /// Checks that the ranks' shares of one epoch contain every sample once.

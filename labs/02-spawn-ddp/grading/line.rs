@@ -7,20 +7,27 @@ const TOLERANCE: f64 = 1e-9;
 /// Small enough to converge on points with x from -4 to 4, even if the gradients of three ranks are added up.
 const RATE: f64 = 0.01;
 
+/// More than a gradient of two numbers, and a count.
+const BYTES: usize = 64;
+
 type Points = Vec<(f64, f64)>;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for ranks in [2, 3] {
         let mut random = runner.random();
-        let batch_size = ranks * random.below(2..5);
+        // Many points: their bytes are several times those of the gradients.
+        let batch_size = ranks * random.below(8..12);
         // The last batch is smaller, but the ranks still divide it evenly.
         let points = points(random.numbers(batch_size * 4 + ranks), ranks);
         let shares: Vec<Points> = (0..ranks).map(|rank| share(&points, rank, ranks)).collect();
-        let outputs = runner.call::<_, Numbers>(ranks, &[(&shares, batch_size, RATE)])?;
-        let lines: Vec<&Numbers> = outputs.all(0).collect();
+        let outputs = runner.call::<_, (Numbers, usize)>(ranks, &[(&shares, batch_size, RATE)])?;
+        let lines: Vec<&Numbers> = outputs.all(0).map(|(line, _)| line).collect();
         let given = format!("{} points, {ranks} ranks, batch size {batch_size}, learning rate {RATE}", points.len());
         agree(&given, &shares, batch_size, &lines)?;
         check(&given, &points, &shares, batch_size, lines[0])?;
+        for (rank, (_, bytes)) in outputs.all(0).enumerate() {
+            check_bytes(&given, rank, points.len().div_ceil(batch_size), *bytes)?;
+        }
     }
     Ok(())
 }
@@ -98,4 +105,16 @@ fn check(given: &str, points: &Points, shares: &[Points], batch_size: usize, lin
              The ranks must agree in every step",
         )
         .or_fail("all ranks have the same line, but one process with all points finds another one")
+}
+
+/// Checks that the ranks exchange what follows from their points, and not the points.
+fn check_bytes(given: &str, rank: usize, steps: usize, bytes: usize) -> anyhow::Result<()> {
+    let most = steps * BYTES;
+    Claim::that(bytes <= most, format!("at most {most} bytes in {steps} steps"), format!("{bytes} bytes"))
+        .on_rank(rank)
+        .given(given)
+        .or_fail(
+            "the line is right, but the points themselves are sent: if each rank gets them all, every rank does the work of one process. Each \
+             computes on its own share, and the ranks exchange the gradients",
+        )
 }

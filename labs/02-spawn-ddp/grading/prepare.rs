@@ -18,8 +18,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .given(&given)
         .diagnose_if(
             counts.iter().all(|count| *count > 0),
-            "every rank downloads the file, and all ranks write to the same path at the same time: let one rank prepare the \
-             data while the others wait",
+            "every rank downloads the file to the same path, where another rank may be writing or reading: one download is enough. Let one \
+             rank prepare the data while the others wait",
         )
         .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
         .or_fail("the file is downloaded more than once")?;
@@ -43,7 +43,8 @@ fn why(finding: &Finding) -> Option<String> {
     match finding.verdict {
         Verdict::Crash if finding.diagnosis.contains("(os error 2)") => Some(format!(
             "rank {rank} looked for the file before it was there: it did not wait for the rank that downloads. A barrier \
-             stops only the ranks that call it, so every rank must call it ({})",
+             stops only the ranks that call it, and only until all have called it: every rank must call it, and the one that downloads must \
+             call it after the download ({})",
             finding.diagnosis
         )),
         Verdict::Crash if finding.diagnosis.contains("(os error 17)") => Some(format!(

@@ -1,6 +1,6 @@
 //! Grades `shard`: compares the shares of all ranks with the rule of `DistributedSampler` (`torch/utils/data/distributed.py`).
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, given};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -10,7 +10,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     worlds.extend((0..4).map(|_| (random.below(20..60), random.below(2..6))));
     let of_all_ranks = |&(samples, ranks): &(usize, usize)| (0..ranks).map(move |rank| (samples, ranks, rank));
     let inputs: Vec<_> = worlds.iter().flat_map(of_all_ranks).collect();
-    let outputs = runner.call::<_, Vec<usize>>(1, &inputs)?;
+    let shown =
+        |(samples, ranks, rank): (usize, usize, usize)| format!("{samples} samples, {ranks} ranks, rank {rank}");
+    let outputs = runner.call::<_, Vec<usize>>(1, &inputs).map_err(|error| given(error, |case| shown(inputs[case])))?;
     for (case, &(samples, ranks, rank)) in inputs.iter().enumerate() {
         let (right, observed) = (right(samples, ranks, rank), outputs.of(0, case));
         let block: Vec<usize> = (rank * right.len()..(rank + 1) * right.len()).map(|place| place % samples).collect();
@@ -30,6 +32,21 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                  collective: fill the shorter shares with samples from the beginning",
             )
             .diagnose_if(*observed == dropped, "the remaining samples are dropped, so they are never visited")
+            .diagnose_if(
+                samples < ranks && observed.iter().any(|number| *number >= samples),
+                format!(
+                    "there is no sample {}: with fewer samples than ranks the padding begins at sample 0 again and again",
+                    observed.iter().max().unwrap_or(&0)
+                ),
+            )
+            .diagnose_if(
+                observed.first() != Some(&(rank % samples)) && rank >= samples,
+                format!(
+                    "there are fewer samples than ranks, so rank {rank} has padding only, and the padding begins at sample 0 again and again: its \
+                     first sample is {}",
+                    rank % samples
+                ),
+            )
             .diagnose_if(
                 observed.first() != Some(&(rank % samples)),
                 "the first sample of a rank is the one whose number is the rank",

@@ -1,6 +1,6 @@
 //! Answers to `average`: wrong ones, and unusual right ones.
 
-use c10d::{ProcessGroup, ReduceOp};
+use c10d::{ProcessGroup, Rank, ReduceOp};
 use tch::Tensor;
 
 /// Reduces nothing.
@@ -12,6 +12,15 @@ pub fn local(_: &ProcessGroup, _: &mut [Tensor]) -> anyhow::Result<()> {
 pub fn summed(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
     for gradient in gradients {
         group.all_reduce(gradient, ReduceOp::Sum)?;
+    }
+    Ok(())
+}
+
+/// Reduces to rank 0, and stops there.
+pub fn on_rank_0(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+    for gradient in gradients {
+        group.reduce(gradient, Rank::ZERO, ReduceOp::Sum)?;
+        let _ = gradient.g_div_scalar_(group.size().get() as i64);
     }
     Ok(())
 }

@@ -233,6 +233,13 @@ pub fn own_seed(env: &LaunchEnv, job: &Job) -> Result<()> {
     Program { sampler, ..RIGHT }.run(env, job)
 }
 
+/// Does not give the sampler the run's seed.
+pub fn seed_0(env: &LaunchEnv, job: &Job) -> Result<()> {
+    let sampler: fn(&LaunchEnv, usize, u64) -> Result<Box<dyn Sampler>> =
+        |env, samples, _| Ok(Box::new(DistributedSampler::new(samples, env.rank, env.world_size)?));
+    Program { sampler, ..RIGHT }.run(env, job)
+}
+
 /// Never tells the sampler the epoch.
 pub fn same_epoch(env: &LaunchEnv, job: &Job) -> Result<()> {
     Program { epoch: |_| 0, ..RIGHT }.run(env, job)

@@ -53,3 +53,14 @@ pub fn keyed(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     };
     epochs.map(of_epoch).collect()
 }
+
+/// Takes the share first, and shuffles that.
+pub fn share_first(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
+    let Sampler { samples, world_size, rank, seed, .. } = sampler;
+    let of_epoch = |epoch: u64| {
+        let mut share: Vec<usize> = (rank..samples).step_by(world_size).collect();
+        share.sort_by_key(|sample| KeyedRng::new(&[seed, epoch, *sample as u64]).next_u64());
+        share
+    };
+    epochs.map(of_epoch).collect()
+}

@@ -69,3 +69,37 @@ pub fn weights(group: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, 
     }
     Ok(line)
 }
+
+/// Gathers all points, and trains on them on every rank.
+pub fn gathers(group: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, rate: f64) -> anyhow::Result<Tensor> {
+    let all = |own: &Tensor| -> anyhow::Result<Tensor> {
+        let mut shares: Vec<Tensor> = group.size().ranks().map(|_| own.zeros_like()).collect();
+        group.all_gather(&mut shares, own)?;
+        Ok(Tensor::stack(&shares, 1).flatten(0, -1))
+    };
+    let mut line = Tensor::zeros([2], (Kind::Double, Device::Cpu));
+    let batch = batch_size as i64;
+    for (x, y) in all(x)?.split(batch, 0).iter().zip(&all(y)?.split(batch, 0)) {
+        line -= gradient(&line, x, y) * rate;
+    }
+    Ok(line)
+}
+
+/// Right: adds up the batch's gradients and lengths, and divides once.
+pub fn with_counts(
+    group: &ProcessGroup,
+    x: &Tensor,
+    y: &Tensor,
+    batch_size: usize,
+    rate: f64,
+) -> anyhow::Result<Tensor> {
+    let mut line = Tensor::zeros([2], (Kind::Double, Device::Cpu));
+    let batch = (batch_size / group.size().get()) as i64;
+    for (x, y) in x.split(batch, 0).iter().zip(&y.split(batch, 0)) {
+        let (mut sum, mut count) = (gradient(&line, x, y) * x.numel() as f64, Tensor::from(x.numel() as f64));
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        group.all_reduce(&mut count, ReduceOp::Sum)?;
+        line -= sum / count * rate;
+    }
+    Ok(line)
+}

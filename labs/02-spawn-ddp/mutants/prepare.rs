@@ -66,3 +66,27 @@ pub fn sends(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow
     anyhow::ensure!(fs::metadata(&file)?.len() as i64 == length.int64_value(&[0]), "the file is cut short");
     Ok(fs::read_to_string(file)?)
 }
+
+/// Lets the ranks download one after the other.
+pub fn in_turn(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
+    let file = folder.join("digits");
+    fs::create_dir_all(folder)?;
+    for turn in group.size().ranks() {
+        if turn == group.rank() {
+            download.to(&file)?;
+        }
+        group.barrier()?;
+    }
+    Ok(fs::read_to_string(file)?)
+}
+
+/// Calls the barrier before the download, not after it.
+pub fn too_early(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
+    let file = folder.join("digits");
+    group.barrier()?;
+    if group.rank().is_zero() {
+        fs::create_dir_all(folder)?;
+        download.to(&file)?;
+    }
+    Ok(fs::read_to_string(file)?)
+}

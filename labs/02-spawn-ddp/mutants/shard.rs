@@ -10,3 +10,15 @@ pub fn blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
 pub fn short(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     (rank..samples).step_by(world_size).collect()
 }
+
+/// Goes around once at most.
+pub fn once_around(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
+    let around = |place: usize| if place < samples { place } else { place - samples };
+    (0..samples.div_ceil(world_size)).map(|turn| around(turn * world_size + rank)).collect()
+}
+
+/// Pads with the rank's own first sample, which need not exist.
+pub fn pads_with_own(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
+    let own: Vec<usize> = (rank..samples).step_by(world_size).collect();
+    (0..samples.div_ceil(world_size)).map(|turn| own.get(turn).copied().unwrap_or_else(|| own[0])).collect()
+}

@@ -22,22 +22,31 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     launched(runner, &port)
 }
 
-/// The user may have set the address at which the workers meet, as the tutorials' programs do.
+/// The user may have set the address at which the workers meet, as the tutorials' programs do, or nothing.
 fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     let nprocs = NPROCS + 1;
     let address = variables(&[("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)]);
-    let outputs = runner.call::<_, Ended>(1, &[(nprocs, [&address])])?;
-    let (started, error) = outputs.of(0, 0);
-    let observed = format!("workers {started:?}, {}", described(error));
-    let right = *started == (0..nprocs).collect::<Vec<_>>() && error.is_none();
-    Claim::that(right, format!("workers 0 to {}", nprocs - 1), observed)
-        .given(format!("nprocs {nprocs}, started by its user, with MASTER_ADDR and MASTER_PORT set"))
-        .diagnose_if(
-            started.is_empty() && error.is_some(),
-            "the program refuses, although no launcher has started it: an address alone may come from the user. Only the ranks \
-             show that a launcher is there",
-        )
-        .or_fail("a program that its user has started must start its workers, each with its rank, and wait for them")
+    let outputs = runner.call::<_, Ended>(1, &[(nprocs, [&Variables::new()]), (nprocs, [&address])])?;
+    for (case, with) in ["without any variable", "with MASTER_ADDR and MASTER_PORT set"].into_iter().enumerate() {
+        let (started, error) = outputs.of(0, case);
+        let observed = format!("workers {started:?}, {}", described(error));
+        let right = *started == (0..nprocs).collect::<Vec<_>>() && error.is_none();
+        let refuses = started.is_empty() && error.is_some();
+        Claim::that(right, format!("workers 0 to {}", nprocs - 1), observed)
+            .given(format!("nprocs {nprocs}, started by its user, {with}"))
+            .diagnose_if(
+                refuses && case == 0,
+                "the program refuses, although `variables` is empty: it does not look there, but perhaps at the environment of this process, \
+                 which a launcher of another kind has started. What the program is to know of its launcher is in `variables`",
+            )
+            .diagnose_if(
+                refuses,
+                "the program refuses, although no launcher has started it: an address alone may come from the user. Only the ranks \
+                 show that a launcher is there",
+            )
+            .or_fail("a program that its user has started must start its workers, each with its rank, and wait for them")?;
+    }
+    Ok(())
 }
 
 fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {

@@ -36,6 +36,16 @@ pub fn address(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Looks at the environment of its process, and not at `variables`.
+pub fn own_environment(nprocs: usize, _: &Variables) -> anyhow::Result<()> {
+    anyhow::ensure!(std::env::var_os("RANK").is_none(), "started by a launcher: RANK is set");
+    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
+    for worker in &mut workers {
+        worker.wait()?;
+    }
+    Ok(())
+}
+
 /// Does nothing under a launcher and returns no error.
 pub fn quiet(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     if variables.get("RANK").is_some() {

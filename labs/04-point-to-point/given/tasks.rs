@@ -11,18 +11,28 @@ use tch::{Kind, Tensor};
 
 use crate::deadline::Received;
 
-/// Inputs: the numbers of each rank's tensor.
+/// A result, and the calls that it took: the operation with its peer, and whether its end was waited for.
+type Called<T> = (T, Vec<(String, bool)>);
+
+fn called<T>(group: &ProcessGroup, answer: impl FnOnce() -> Result<T>) -> Result<Called<T>> {
+    group.record_calls();
+    let result = answer()?;
+    Ok((result, group.called().into_iter().map(|called| (called.call.operation, called.waited)).collect()))
+}
+
+/// Inputs: the numbers of each rank's tensor. Results with the calls.
 pub fn ring(answer: fn(&ProcessGroup, &Tensor) -> Result<Vec<Tensor>>) -> Task {
     Task::in_group("ring", move |group, by_rank: Vec<Vec<f64>>| {
-        let all = answer(group, &tensor(&by_rank[group.rank().get()]))?;
-        all.iter().map(numbers).collect::<Result<Vec<_>>>()
+        let (all, calls) = called(group, || answer(group, &tensor(&by_rank[group.rank().get()])))?;
+        Ok((all.iter().map(numbers).collect::<Result<Vec<_>>>()?, calls))
     })
 }
 
-/// Inputs: the numbers of each rank's piece.
+/// Inputs: the numbers of each rank's piece. Results with the calls.
 pub fn exchange(answer: fn(&ProcessGroup, &Tensor) -> Result<Tensor>) -> Task {
     Task::in_group("exchange", move |group, by_rank: Vec<Vec<f64>>| {
-        numbers(&answer(group, &tensor(&by_rank[group.rank().get()]))?)
+        let (row, calls) = called(group, || answer(group, &tensor(&by_rank[group.rank().get()])))?;
+        Ok((numbers(&row)?, calls))
     })
 }
 
@@ -32,8 +42,10 @@ struct Prefetched {
     results: Vec<f64>,
     /// For each batch, whether it changed during the computation.
     changed: Vec<bool>,
-    /// For each batch, whether the next one arrived during the computation.
+    /// For each batch, whether the next one was sent while a receive was in progress during the computation.
     overlapped: Vec<bool>,
+    /// For each batch, how many had arrived when the computation began.
+    arrived: Vec<usize>,
 }
 
 /// The computation that `prefetch` calls.
@@ -55,18 +67,22 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
             }
             return Ok(seen);
         }
-        let (mut changed, mut overlapped) = (Vec::new(), Vec::new());
+        let (mut changed, mut overlapped, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
+        group.record_calls();
         let mut compute = |batch: &Tensor| {
             let at_first = batch.copy();
             let next = overlapped.len() + 1;
-            overlapped.push(next < batches.len() && there_within(group.store(), &key(next), PATIENCE));
+            let receives: Vec<bool> = group.called().iter().map(|called| called.waited).collect();
+            arrived.push(receives.iter().filter(|waited| **waited).count());
+            let in_progress = receives.contains(&false);
+            overlapped.push(in_progress && next < batches.len() && there_within(group.store(), &key(next), PATIENCE));
             sleep(ARRIVAL);
             changed.push(at_first != *batch);
             batch.sum(Kind::Double).double_value(&[])
         };
         let length = batches.first().map_or(0, Vec::len);
         seen.results = answer(group, batches.len(), i64::try_from(length)?, &mut compute)?;
-        (seen.changed, seen.overlapped) = (changed, overlapped);
+        (seen.changed, seen.overlapped, seen.arrived) = (changed, overlapped, arrived);
         Ok(seen)
     })
 }
@@ -77,7 +93,7 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
 enum Peer {
     /// It sends at once.
     Sends,
-    /// It sends long after the deadline.
+    /// It sends nothing until the answer has given up.
     IsLate,
     /// It closes its connections.
     Leaves,
@@ -117,14 +133,14 @@ pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Receive
     })
 }
 
+/// Longer than the grader waits for ranks that hang.
+const SILENCE: Duration = Duration::from_secs(600);
+
 fn act(store: &Store, group: ProcessGroup, does: Peer, message: &Tensor, left: &str, decided: &str) -> Result<()> {
     match does {
         Peer::Sends => group.send(message, Rank::ZERO, 0)?,
-        // A rank that has given up no longer receives.
-        Peer::IsLate if !there_within(store, decided, Duration::from_secs(3)) => {
-            drop(group.send(message, Rank::ZERO, 0))
-        }
-        Peer::IsLate => {}
+        // An answer that never gives up hangs, and so does this rank.
+        Peer::IsLate => store.wait(&[decided], SILENCE)?,
         Peer::Leaves => {
             drop(group);
             store.set(left, "")?;

@@ -4,6 +4,9 @@ use lockstep_grading::{Claim, Numbers, Runner, close};
 
 use super::waits;
 
+/// An operation, and whether its end was waited for.
+type Called = (String, bool);
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     // With 2 ranks, each rank is both neighbours of the other.
@@ -15,9 +18,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             random.numbers(length).into_iter().enumerate().map(value).collect()
         };
         let given: Vec<Vec<f64>> = (0..ranks).map(&mut piece).collect();
-        let outputs = runner.call::<_, Numbers>(ranks, &[&given]).map_err(waits::explain_hang)?;
-        for (rank, observed) in outputs.all(0).enumerate() {
+        let outputs = runner.call::<_, (Numbers, Vec<Called>)>(ranks, &[&given]).map_err(waits::explain_hang)?;
+        for (rank, (observed, _)) in outputs.all(0).enumerate() {
             check(rank, &given, observed)?;
+        }
+        for (rank, (_, calls)) in outputs.all(0).enumerate() {
+            check_waits(rank, calls)?;
         }
     }
     Ok(())
@@ -57,4 +63,16 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
             "the numbers at the ends are those from before the receive: use the tensors that `wait` returns",
         )
         .or_fail("the first number must be the last one of the previous rank's piece, the last number the first one of the next rank's")
+}
+
+/// Checks that each message was waited for.
+fn check_waits(rank: usize, calls: &[Called]) -> anyhow::Result<()> {
+    let dropped: Vec<&str> = calls.iter().filter(|(_, waited)| !waited).map(|(call, _)| &**call).collect();
+    Claim::that(dropped.is_empty(), "a wait for each message", format!("no wait for {}", dropped.join(", ")))
+        .on_rank(rank)
+        .given(format!("the calls: {}", calls.iter().map(|(call, _)| &**call).collect::<Vec<_>>().join(", ")))
+        .or_fail(
+            "the numbers are right, but a message that was started is dropped without `wait`: only `wait` shows that it has left, and one \
+             that is dropped before may be abandoned, so that its receiver waits forever",
+        )
 }

@@ -11,8 +11,10 @@ struct Prefetched {
     results: Numbers,
     /// For each batch, whether it changed during the computation.
     changed: Vec<bool>,
-    /// For each batch, whether the next one arrived during the computation.
+    /// For each batch, whether the next one was sent while a receive was in progress during the computation.
     overlapped: Vec<bool>,
+    /// For each batch, how many had arrived when the computation began.
+    arrived: Vec<usize>,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -65,6 +67,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     )
     .on_rank(1)
     .given(given())
+    .diagnose_if(
+        seen.arrived.first() == Some(&batches.len()),
+        "the sums are right, but all batches were received before the first was computed on: while `compute` works nothing is in progress, \
+         and the memory must hold all of them",
+    )
     .or_fail(
         "the sums are right, but receiving and computing no longer overlap: start to receive the next batch into other memory \
          before you compute on this one",

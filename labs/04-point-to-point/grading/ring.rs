@@ -4,6 +4,9 @@ use lockstep_grading::{Claim, Numbers, Runner};
 
 use super::waits;
 
+/// An operation, and whether its end was waited for.
+type Called = (String, bool);
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     for ranks in [3, 4, 1] {
@@ -12,10 +15,13 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let of_rank =
             |rank: usize| random.numbers(length).iter().map(|value| 10.0 * (rank + 1) as f64 + value).collect();
         let given: Vec<Vec<f64>> = (0..ranks).map(of_rank).collect();
-        let outputs = runner.call::<_, Vec<Numbers>>(ranks, &[&given]).map_err(waits::explain_hang)?;
-        let owners: Vec<Vec<Option<usize>>> = outputs.all(0).map(|all| owners(&given, all)).collect();
-        for (rank, observed) in outputs.all(0).enumerate() {
-            check(rank, &given, &owners, observed)?;
+        let outputs = runner.call::<_, (Vec<Numbers>, Vec<Called>)>(ranks, &[&given]).map_err(waits::explain_hang)?;
+        let owners: Vec<Vec<Option<usize>>> = outputs.all(0).map(|(all, _)| owners(&given, all)).collect();
+        for (rank, (observed, calls)) in outputs.all(0).enumerate() {
+            check(rank, &given, &owners, observed, calls)?;
+        }
+        for (rank, (_, calls)) in outputs.all(0).enumerate() {
+            check_calls(rank, ranks, calls)?;
         }
     }
     Ok(())
@@ -26,7 +32,13 @@ fn owners(given: &[Vec<f64>], observed: &[Numbers]) -> Vec<Option<usize>> {
     observed.iter().map(|numbers| given.iter().position(|own| own[..] == numbers[..])).collect()
 }
 
-fn check(rank: usize, given: &[Vec<f64>], owners: &[Vec<Option<usize>>], observed: &[Numbers]) -> anyhow::Result<()> {
+fn check(
+    rank: usize,
+    given: &[Vec<f64>],
+    owners: &[Vec<Option<usize>>],
+    observed: &[Numbers],
+    calls: &[Called],
+) -> anyhow::Result<()> {
     let (ranks, places) = (given.len(), &owners[rank]);
     let expected: Vec<Numbers> = given.iter().cloned().map(Numbers).collect();
     let of = |place: usize| (place + ranks) % ranks;
@@ -54,6 +66,14 @@ fn check(rank: usize, given: &[Vec<f64>], owners: &[Vec<Option<usize>>], observe
              the previous step",
         )
         .diagnose_if(
+            unfilled.is_some() && calls.iter().filter(|(call, _)| call.starts_with("recv")).count() >= ranks - 1,
+            format!(
+                "place {} is empty, although size - 1 tensors came: they were put into other places. The one that arrives in step s \
+                 belongs to the rank s places before this one",
+                unfilled.unwrap_or(0)
+            ),
+        )
+        .diagnose_if(
             unfilled.is_some(),
             format!("place {} never received anything: the ring takes size - 1 steps", unfilled.unwrap_or(0)),
         )
@@ -66,4 +86,37 @@ fn check(rank: usize, given: &[Vec<f64>], owners: &[Vec<Option<usize>>], observe
             ),
         )
         .or_fail("place r must hold rank r's tensor, on every rank")
+}
+
+/// Checks that the tensors came around the ring: blocking messages, to the next rank and from the previous one, `size - 1` of each.
+fn check_calls(rank: usize, ranks: usize, calls: &[Called]) -> anyhow::Result<()> {
+    let steps = ranks - 1;
+    let count = |of: &str| calls.iter().filter(|(call, _)| call.split(' ').next() == Some(of)).count();
+    let right = |call: &str, to: &str| call.ends_with(&format!(" {to}"));
+    let (next, previous) =
+        (format!("to rank {}", (rank + 1) % ranks), format!("from rank {}", (rank + ranks - 1) % ranks));
+    let elsewhere = calls.iter().find(|(call, _)| !right(call, &next) && !right(call, &previous));
+    let blocking = count("send") + count("recv") == calls.len();
+    let shown: Vec<&str> = calls.iter().map(|(call, _)| &**call).collect();
+    Claim::that(
+        blocking && elsewhere.is_none() && (count("send"), count("recv")) == (steps, steps),
+        format!("{steps} times send {next} and recv {previous}"),
+        shown.join(", "),
+    )
+    .on_rank(rank)
+    .given(format!("the calls with {ranks} ranks"))
+    .diagnose_if(
+        !blocking,
+        "the tensors are right, but not by `send` and `recv` alone: this task is about blocking messages, and in which order they go around a \
+         ring without a cycle of ranks that wait",
+    )
+    .diagnose_if(
+        elsewhere.is_some(),
+        format!(
+            "the tensors are right, but this rank exchanges messages with a rank that is not its neighbour in that direction ({}): it sends to \
+             the next rank only, and receives from the previous one only",
+            elsewhere.map_or("", |(call, _)| call)
+        ),
+    )
+    .or_fail("the tensors are right, but size - 1 steps are enough: in each a rank sends one tensor and receives one")
 }

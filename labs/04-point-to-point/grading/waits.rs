@@ -1,13 +1,20 @@
 //! Explains a hang in messages: which rank waits for which, from the positions of the ranks.
 
-use lockstep_grading::{Verdict, explain};
+use lockstep_grading::{BESIDE, SEPARATOR, Verdict, explain};
 
-/// A call in which a rank waits for a peer.
+/// A call for which a rank waits, or that is in progress next to it.
 #[derive(Clone, Debug, PartialEq)]
 struct Wait {
     /// `send`, `recv`, `isend`, …
     call: String,
     peer: usize,
+    tag: Option<u32>,
+}
+
+impl Wait {
+    fn sends(&self) -> bool {
+        self.call.ends_with("send")
+    }
 }
 
 /// Explains a hang: which ranks wait for one another, and why. Other errors stay as they are.
@@ -17,6 +24,10 @@ pub(crate) fn explain_hang(error: anyhow::Error) -> anyhow::Error {
 
 fn diagnosis(table: &[String]) -> Option<String> {
     let waits: Vec<Option<Wait>> = table.iter().map(|line| wait(line)).collect();
+    let beside: Vec<Vec<Wait>> = table.iter().map(|line| beside(line)).collect();
+    if let Some(diagnosis) = other_tag(&waits, &beside) {
+        return Some(diagnosis);
+    }
     let Some(cycle) = cycle(&waits) else { return one_sided(&waits) };
     let links = cycle.iter().map(|wait| format!("waits in {} for rank {}", wait.call, wait.peer));
     let chain = links.collect::<Vec<_>>().join(", which ");
@@ -26,15 +37,36 @@ fn diagnosis(table: &[String]) -> Option<String> {
         "each sends first, and a send ends only when the other side receives, however short the message is: some rank must \
          receive first"
     } else if all(&["recv"]) {
-        "each receives first, and no rank has sent: some rank must send first"
+        "each receives first, and no send is in progress: some rank must send first"
     } else if all(&["isend"]) {
         "each waits for its isend before it has started to receive, which makes it a blocking send: start everything, then wait"
     } else if all(&["irecv"]) {
-        "each waits to receive, and no send is in progress: a send that is dropped without `wait` is abandoned"
+        "each waits to receive, and no send to it is in progress: none was started, or it was dropped without `wait`, which abandons it"
     } else {
         "look at what each of them does before the call in which it waits"
     };
     Some(format!("rank {first} {chain}: a cycle in which no rank can continue; {why}"))
+}
+
+/// Explains a message whose two sides have different tags, as far as the calls show it.
+fn other_tag(waits: &[Option<Wait>], beside: &[Vec<Wait>]) -> Option<String> {
+    waits.iter().enumerate().find_map(|(rank, wait)| {
+        let wait = wait.as_ref()?;
+        let theirs = waits.get(wait.peer)?.iter().chain(&beside[wait.peer]);
+        let theirs: Vec<&Wait> =
+            theirs.filter(|other| other.peer == rank && other.sends() != wait.sends() && other.tag.is_some()).collect();
+        let (Some(tag), Some(other), false) =
+            (wait.tag, theirs.first()?.tag, theirs.iter().any(|other| other.tag == wait.tag))
+        else {
+            return None;
+        };
+        let (way, does) = if wait.sends() { ("to", "receives from it") } else { ("from", "sends to it") };
+        Some(format!(
+            "rank {rank} waits in {} {way} rank {} with tag {tag}, and rank {} {does} with tag {other}: they wait for each other, since a \
+             message only meets a receive with the same tag. Both sides must derive the tag in the same way",
+            wait.call, wait.peer, wait.peer
+        ))
+    })
 }
 
 /// Explains a rank that waits for a peer which is not waiting for a message.
@@ -53,9 +85,19 @@ fn one_sided(waits: &[Option<Wait>]) -> Option<String> {
 /// Parses a line such as `rank 0: waits in send [4] Double tag 0 to rank 1`.
 fn wait(line: &str) -> Option<Wait> {
     let (_, call) = line.split_once(": waits in ")?;
-    let (_, peer) = call.rsplit_once(" rank ")?;
-    let peer: String = peer.chars().take_while(char::is_ascii_digit).collect();
-    Some(Wait { call: call.split(' ').next()?.to_owned(), peer: peer.parse().ok()? })
+    message(call.split(BESIDE).next()?)
+}
+
+/// The messages that are in progress next to the one for which the rank waits.
+fn beside(line: &str) -> Vec<Wait> {
+    line.split_once(BESIDE).map_or(Vec::new(), |(_, calls)| calls.split(SEPARATOR).filter_map(message).collect())
+}
+
+fn message(call: &str) -> Option<Wait> {
+    let (before, peer) = call.rsplit_once(" rank ")?;
+    let number = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>().ok();
+    let tag = before.rsplit_once(" tag ").and_then(|(_, tag)| number(tag));
+    Some(Wait { call: call.split(' ').next()?.to_owned(), peer: number(peer)? as usize, tag })
 }
 
 /// A cycle of waits, if there is one. The last wait is for the rank of the first one.
@@ -84,6 +126,23 @@ mod tests {
         assert!(text.contains("each sends first"), "{text}");
         let mixed = diagnosis(&[send(0, 1), "rank 1: waits in recv [4] Double tag 1 from rank 0 (group 2)".into()]);
         assert!(mixed.unwrap().contains("which waits in recv for rank 0: a cycle"));
+    }
+
+    #[test]
+    fn names_tags_that_differ() {
+        let line = |rank: usize, peer: usize| {
+            format!(
+                "rank {rank}: waits in irecv [1, 2] Double tag 1 from rank {peer}{BESIDE}isend [1, 2] Double tag 0 to rank {peer}"
+            )
+        };
+        let text = diagnosis(&[line(0, 1), line(1, 0)]).unwrap();
+        assert!(
+            text.starts_with("rank 0 waits in irecv from rank 1 with tag 1, and rank 1 sends to it with tag 0"),
+            "{text}"
+        );
+        let same = line(0, 1).replace("tag 1", "tag 0");
+        let receives = "rank 1: waits in irecv [1] Double tag 0 from rank 0".to_owned();
+        assert!(diagnosis(&[same, receives]).unwrap().contains("a cycle"), "no tag differs");
     }
 
     #[test]

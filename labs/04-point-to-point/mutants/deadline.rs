@@ -50,3 +50,34 @@ pub fn error(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) 
     let message = group.irecv(buffer, from, 0)?.wait_for(patience)?;
     Ok(Received::Message(message))
 }
+
+/// Blocks in `recv`, and compares the clock with the deadline when it has returned.
+pub fn clock_after(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    let mut buffer = Tensor::zeros([length], (Kind::Double, group.device()));
+    let begun = std::time::Instant::now();
+    match group.recv(&mut buffer, from, 0) {
+        Ok(()) if begun.elapsed() <= patience => Ok(Received::Message(buffer)),
+        Ok(()) => Ok(Received::Late),
+        Err(_) => Ok(Received::Gone),
+    }
+}
+
+/// Tries again after a timeout: with Gloo the group has closed by then.
+pub fn tries_again(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    let receive = || {
+        let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
+        group.irecv(buffer, from, 0).and_then(|work| work.wait_for(patience))
+    };
+    match receive() {
+        Ok(message) => Ok(Received::Message(message)),
+        Err(error) if error.kind() == ErrorKind::PeerGone => Ok(Received::Gone),
+        Err(_) => Ok(Received::Message(receive()?)),
+    }
+}
+
+/// Treats every error as a peer that is gone.
+pub fn all_gone(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
+    let received = group.irecv(buffer, from, 0).and_then(|work| work.wait_for(patience));
+    Ok(received.map_or(Received::Gone, Received::Message))
+}

@@ -1,7 +1,7 @@
-//! Wrong answers to `exchange`.
+//! Answers to `exchange`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
-use c10d::{ProcessGroup, Rank};
+use c10d::{P2pOp, ProcessGroup, Rank};
 use tch::Tensor;
 
 /// Uses one tag for all messages. If both neighbours are the same rank, the two messages are swapped.
@@ -47,4 +47,81 @@ pub fn waits_early(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
     let before = group.irecv(before, previous, 0)?.wait()?;
     let after = group.irecv(after, next, 1)?.wait()?;
     Ok(Tensor::cat(&[&before, piece, &after], 0))
+}
+
+/// Receives with the tag with which it sends to the same neighbour.
+pub fn own_tags(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
+    let (before, after) = (first.empty_like(), last.empty_like());
+    let sent = [group.isend(last, next, 0)?, group.isend(first, previous, 1)?];
+    let before = group.irecv(before, previous, 1)?;
+    let after = group.irecv(after, next, 0)?;
+    let (before, after) = (before.wait()?, after.wait()?);
+    for message in sent {
+        drop(message.wait()?);
+    }
+    Ok(Tensor::cat(&[&before, piece, &after], 0))
+}
+
+/// As `own_tags`, with receives that block.
+pub fn own_tags_blocking(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
+    let (mut before, mut after) = (first.empty_like(), last.empty_like());
+    let sent = [group.isend(last, next, 0)?, group.isend(first, previous, 1)?];
+    group.recv(&mut before, previous, 1)?;
+    group.recv(&mut after, next, 0)?;
+    for message in sent {
+        drop(message.wait()?);
+    }
+    Ok(Tensor::cat(&[&before, piece, &after], 0))
+}
+
+/// Waits for the receives only; a barrier is to show that the sends are done.
+pub fn no_wait(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
+    let (before, after) = (first.empty_like(), last.empty_like());
+    let sent = [group.isend(last, next, 0)?, group.isend(first, previous, 1)?];
+    let before = group.irecv(before, previous, 0)?;
+    let after = group.irecv(after, next, 1)?;
+    let (before, after) = (before.wait()?, after.wait()?);
+    group.barrier()?;
+    drop(sent);
+    Ok(Tensor::cat(&[&before, piece, &after], 0))
+}
+
+/// Right: all four messages in one call.
+pub fn batch(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
+    let messages = vec![
+        P2pOp::Recv { tensor: first.empty_like(), from: previous, tag: 0 },
+        P2pOp::Recv { tensor: last.empty_like(), from: next, tag: 1 },
+        P2pOp::Send { tensor: last, to: next, tag: 0 },
+        P2pOp::Send { tensor: first, to: previous, tag: 1 },
+    ];
+    let works = group.batch_isend_irecv(messages)?;
+    let done: Vec<Tensor> = works.into_iter().map(|work| work.wait()).collect::<Result<_, _>>()?;
+    Ok(Tensor::cat(&[&done[0], piece, &done[1]], 0))
+}
+
+/// Right: one tag, with messages that match by their order; receives into the row, between starting to send and waiting for it.
+pub fn in_order(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
+    let row = Tensor::cat(&[&last, piece, &first], 0);
+    let sent = [group.isend(last, next, 0)?, group.isend(first, previous, 0)?];
+    group.recv(&mut row.narrow(0, 0, 1), previous, 0)?;
+    group.recv(&mut row.narrow(0, -1, 1), next, 0)?;
+    for message in sent {
+        drop(message.wait()?);
+    }
+    Ok(row)
 }

@@ -59,6 +59,54 @@ pub fn serial(
     Ok(results)
 }
 
+/// Receives all batches, then computes.
+pub fn all_before(
+    group: &ProcessGroup,
+    batches: usize,
+    length: i64,
+    compute: &mut dyn FnMut(&Tensor) -> f64,
+) -> Result<Vec<f64>> {
+    let receive = || {
+        let mut batch = Tensor::zeros([length], (Kind::Double, group.device()));
+        group.recv(&mut batch, Rank::ZERO, 0)?;
+        anyhow::Ok(batch)
+    };
+    let all: Vec<Tensor> = (0..batches).map(|_| receive()).collect::<Result<_>>()?;
+    Ok(all.iter().map(compute).collect())
+}
+
+/// Right: starts all receives before it computes on the first batch.
+pub fn all_started(
+    group: &ProcessGroup,
+    batches: usize,
+    length: i64,
+    compute: &mut dyn FnMut(&Tensor) -> f64,
+) -> Result<Vec<f64>> {
+    let buffer = || Tensor::zeros([length], (Kind::Double, group.device()));
+    let coming = (0..batches).map(|_| group.irecv(buffer(), Rank::ZERO, 0)).collect::<Result<Vec<_>, _>>()?;
+    coming.into_iter().map(|work| Ok(compute(&work.wait()?))).collect()
+}
+
+/// Right: computes on a copy, while the next batch comes into the buffer.
+pub fn copies(
+    group: &ProcessGroup,
+    batches: usize,
+    length: i64,
+    compute: &mut dyn FnMut(&Tensor) -> f64,
+) -> Result<Vec<f64>> {
+    let mut coming = Some(group.irecv(Tensor::zeros([length], (Kind::Double, group.device())), Rank::ZERO, 0)?);
+    let mut results = Vec::new();
+    while let Some(work) = coming.take() {
+        let buffer = work.wait()?;
+        let batch = buffer.copy();
+        if results.len() + 1 < batches {
+            coming = Some(group.irecv(buffer, Rank::ZERO, 0)?);
+        }
+        results.push(compute(&batch));
+    }
+    Ok(results)
+}
+
 /// Right: alternates between two buffers, one to compute on and one to receive into.
 pub fn two_buffers(
     group: &ProcessGroup,

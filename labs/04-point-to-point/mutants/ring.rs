@@ -75,6 +75,96 @@ pub fn backwards(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     Ok(all)
 }
 
+/// Lets each rank in turn send its tensor to all others, which are not all its neighbours.
+pub fn to_all(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let mut all: Vec<Tensor> = (0..size).map(|_| own.copy()).collect();
+    for (turn, place) in all.iter_mut().enumerate() {
+        if turn != me {
+            group.recv(place, Rank::new(turn), 0)?;
+            continue;
+        }
+        for other in (0..size).filter(|other| *other != me) {
+            group.send(own, Rank::new(other), 0)?;
+        }
+    }
+    Ok(all)
+}
+
+/// Starts the sends and does not block in them.
+pub fn does_not_block(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let mut all: Vec<Tensor> = (0..size).map(|_| own.copy()).collect();
+    for step in 1..size {
+        let sending = group.isend(all[(me + size + 1 - step) % size].copy(), next, 0)?;
+        group.recv(&mut all[(me + size - step) % size], previous, 0)?;
+        drop(sending.wait()?);
+    }
+    Ok(all)
+}
+
+/// Takes `size` steps, the last of which brings the rank's own tensor back.
+pub fn all_the_way(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let mut all: Vec<Tensor> = (0..size).map(|_| own.copy()).collect();
+    let mut held = own.copy();
+    for step in (1..=size).filter(|_| size > 1) {
+        let mut arrives = own.zeros_like();
+        if me == 0 {
+            group.recv(&mut arrives, previous, 0)?;
+            group.send(&held, next, 0)?;
+        } else {
+            group.send(&held, next, 0)?;
+            group.recv(&mut arrives, previous, 0)?;
+        }
+        all[(me + size - step) % size].copy_(&arrives);
+        held = arrives;
+    }
+    Ok(all)
+}
+
+/// Stores what arrives in the place of the rank from which it came, in each step.
+pub fn one_place(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let mut all: Vec<Tensor> = (0..size).map(|_| own.zeros_like()).collect();
+    all[me].copy_(own);
+    let mut held = own.copy();
+    for _ in 1..size {
+        let arrives = &mut all[previous.get()];
+        if me == 0 {
+            group.recv(arrives, previous, 0)?;
+            group.send(&held, next, 0)?;
+        } else {
+            group.send(&held, next, 0)?;
+            group.recv(arrives, previous, 0)?;
+        }
+        held = arrives.copy();
+    }
+    Ok(all)
+}
+
+/// Numbers the tags by the owner of the tensor when it sends, and by the step when it receives.
+pub fn two_tags(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let mut all: Vec<Tensor> = (0..size).map(|_| own.copy()).collect();
+    for step in 1..size {
+        let owner = (me + size + 1 - step) % size;
+        let (leaves, arrives) = (all[owner].copy(), &mut all[(me + size - step) % size]);
+        if me % 2 == 0 {
+            group.send(&leaves, next, owner as u16)?;
+            group.recv(arrives, previous, step as u16)?;
+        } else {
+            group.recv(arrives, previous, step as u16)?;
+            group.send(&leaves, next, owner as u16)?;
+        }
+    }
+    Ok(all)
+}
+
 /// Right but slower: only rank 0 receives first, which breaks the cycle.
 pub fn one_breaks(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     let (me, size) = (group.rank().get(), group.size().get());

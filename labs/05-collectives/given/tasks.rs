@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use c10d::ProcessGroup;
+use c10d::{Called, ProcessGroup};
 use lockstep_exercise::{Task, numbers, tensor};
 use serde::Serialize;
 use tch::Tensor;
@@ -15,6 +15,24 @@ pub fn mean(answer: fn(&ProcessGroup, &Tensor) -> Result<f64>) -> Task {
     Task::in_group("mean", move |group, by_rank: Vec<Vec<f64>>| answer(group, &tensor(&by_rank[group.rank().get()])))
 }
 
+/// A call of the answer: the ranks of the group, and the operation.
+#[derive(Serialize)]
+struct Call {
+    members: Vec<usize>,
+    operation: String,
+}
+
+/// A result, and the calls that it took.
+fn called<T>(group: &ProcessGroup, answer: impl FnOnce() -> Result<T>) -> Result<(T, Vec<Call>)> {
+    group.record_calls();
+    let result = answer()?;
+    let call = |called: Called| Call {
+        members: called.members.iter().map(|rank| rank.get()).collect(),
+        operation: called.call.operation,
+    };
+    Ok((result, group.called().into_iter().map(call).collect()))
+}
+
 /// A matrix by rows.
 #[derive(Serialize)]
 struct Matrix {
@@ -22,14 +40,14 @@ struct Matrix {
     numbers: Vec<f64>,
 }
 
-/// Inputs: the rows of the whole matrix.
+/// Inputs: the rows of the whole matrix. Results with the calls.
 pub fn transpose(answer: fn(&ProcessGroup, &Tensor) -> Result<Tensor>) -> Task {
     Task::in_group("transpose", move |group, rows: Vec<Vec<f64>>| {
         let each = rows.len() / group.size().get();
         let own = &rows[group.rank().get() * each..][..each];
         let block = tensor(&own.concat()).view([i64::try_from(each)?, -1]);
-        let transposed = answer(group, &block)?;
-        Ok(Matrix { size: transposed.size(), numbers: numbers(&transposed)? })
+        let (transposed, calls) = called(group, || answer(group, &block))?;
+        Ok((Matrix { size: transposed.size(), numbers: numbers(&transposed)? }, calls))
     })
 }
 
@@ -38,15 +56,35 @@ type Metrics = HashMap<String, f64>;
 
 /// Inputs: the metrics of each rank.
 pub fn same_order(answer: fn(&ProcessGroup, &Metrics) -> Result<Metrics>) -> Task {
-    Task::in_group("same_order", move |group, by_rank: Vec<Metrics>| answer(group, &by_rank[group.rank().get()]))
+    Task::in_group("same_order", move |group, by_rank: Vec<Metrics>| {
+        let rank = group.rank().get();
+        answer(group, &visited_by(by_rank[rank].clone(), rank))
+    })
 }
 
-/// Inputs: the number of ranks on each node; the numbers of each rank.
+/// The same map, in which rank 1 visits any two metrics the other way round than rank 0. Hash maps often have such orders; here they
+/// always have.
+fn visited_by(metrics: Metrics, rank: usize) -> Metrics {
+    if rank > 1 {
+        return metrics;
+    }
+    let mut names: Vec<String> = metrics.keys().cloned().collect();
+    names.sort_unstable();
+    if rank == 1 {
+        names.reverse();
+    }
+    // Each new map draws an order of its own, one of 720 for six names.
+    let redrawn =
+        std::iter::repeat_with(|| metrics.iter().map(|(name, value)| (name.clone(), *value)).collect::<Metrics>());
+    redrawn.take(100_000).find(|map| map.keys().eq(&names)).unwrap_or(metrics)
+}
+
+/// Inputs: the number of ranks on each node; the numbers of each rank. Results with the calls.
 pub fn leaders(answer: fn(&ProcessGroup, &[usize], &mut Tensor) -> Result<()>) -> Task {
     Task::in_group("leaders", move |group, (nodes, by_rank): (Vec<usize>, Vec<Vec<f64>>)| {
         let mut tensor = tensor(&by_rank[group.rank().get()]);
-        answer(group, &nodes, &mut tensor)?;
-        numbers(&tensor)
+        let ((), calls) = called(group, || answer(group, &nodes, &mut tensor))?;
+        Ok((numbers(&tensor)?, calls))
     })
 }
 

@@ -1,28 +1,91 @@
 //! Grades `leaders`: nodes of unequal size on 4 ranks.
 
-use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain, given};
+use serde::Deserialize;
 
 const RANKS: usize = 4;
+
+/// A call of the answer: the ranks of the group, and the operation.
+#[derive(Deserialize)]
+struct Call {
+    members: Vec<usize>,
+    operation: String,
+}
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let length = random.below(2..6);
-    let mut given = || -> Vec<Vec<f64>> {
+    let mut numbers = || -> Vec<Vec<f64>> {
         // The numbers are so far apart that no two groups of ranks have the same sum.
         let of_rank = |rank: u32| {
             random.numbers(length).iter().map(|value| f64::from(10 * 3_u32.pow(rank + 1)) + value).collect()
         };
         (0..RANKS as u32).map(of_rank).collect()
     };
-    let cases = [vec![2, 2], vec![1, 3], vec![3, 1], vec![1, 2, 1]].map(|nodes| (nodes, given()));
-    let outputs = runner.call::<_, Numbers>(RANKS, &cases).map_err(|error| explain(error, why))?;
-    for (case, (nodes, given)) in cases.iter().enumerate() {
-        let observed: Vec<&[f64]> = outputs.all(case).map(|numbers| &numbers[..]).collect();
+    let cases = [vec![2, 2], vec![1, 3], vec![3, 1], vec![1, 2, 1]].map(|nodes| (nodes, numbers()));
+    let outputs = runner
+        .call::<_, (Numbers, Vec<Call>)>(RANKS, &cases)
+        .map_err(|error| given(explain(error, why), |case| format!("nodes of {:?} ranks", cases[case].0)))?;
+    for (case, (nodes, numbers)) in cases.iter().enumerate() {
+        let observed: Vec<&[f64]> = outputs.all(case).map(|(numbers, _)| &numbers[..]).collect();
+        let calls: Vec<&[Call]> = outputs.all(case).map(|(_, calls)| &calls[..]).collect();
         for rank in 0..RANKS {
-            check(rank, nodes, given, &observed)?;
+            check(rank, nodes, numbers, &observed, &calls)?;
+        }
+        for (rank, calls) in calls.iter().enumerate() {
+            check_calls(rank, nodes, calls)?;
         }
     }
     Ok(())
+}
+
+/// The ranks of each node.
+fn ranges(nodes: &[usize]) -> Vec<std::ops::Range<usize>> {
+    let mut first = 0;
+    let range = |size: &usize| {
+        first += size;
+        first - size..first
+    };
+    nodes.iter().map(range).collect()
+}
+
+/// The ranks between which a call sends: the members of its group, or the two sides of a message.
+fn involved(rank: usize, call: &Call) -> Vec<usize> {
+    let message = ["send", "recv", "isend", "irecv"].contains(&call.operation.split(' ').next().unwrap_or(""));
+    let peer = call.operation.rsplit(' ').next().and_then(|peer| peer.parse::<usize>().ok());
+    match peer.and_then(|peer| call.members.get(peer)).filter(|_| message) {
+        Some(peer) => vec![rank, *peer],
+        None => call.members.clone(),
+    }
+}
+
+/// Checks that only leaders send to other nodes. A barrier sends nothing.
+fn check_calls(rank: usize, nodes: &[usize], calls: &[Call]) -> anyhow::Result<()> {
+    let nodes_ranks = ranges(nodes);
+    let within = |ranks: &[usize]| nodes_ranks.iter().any(|node| ranks.iter().all(|rank| node.contains(rank)));
+    let leaders = |ranks: &[usize]| ranks.iter().all(|rank| nodes_ranks.iter().any(|node| node.start == *rank));
+    let allowed = |call: &&Call| {
+        let ranks = involved(rank, call);
+        call.operation.starts_with("barrier") || within(&ranks) || leaders(&ranks)
+    };
+    let wrong = calls.iter().find(|call| !allowed(call));
+    let shown = |call: &Call| format!("{} among ranks {:?}", call.operation, involved(rank, call));
+    Claim::that(
+        wrong.is_none(),
+        "operations within a node, and operations among leaders",
+        calls.iter().map(shown).collect::<Vec<_>>().join(", "),
+    )
+    .on_rank(rank)
+    .given(format!("nodes of {nodes:?} ranks; the operations of this rank"))
+    .diagnose_if(
+        wrong.is_some_and(|call| involved(rank, call).len() == RANKS),
+        "the sum is right, but an operation has all ranks in it, so it sends between nodes from ranks that are not leaders. Only the second \
+         step sends between nodes, and only leaders take part in it",
+    )
+    .or_fail(
+        "the sum is right, but an operation sends between nodes from a rank that is not a leader: the groups are not the nodes. Node n has \
+         `nodes[n]` ranks, and nodes may differ",
+    )
 }
 
 fn why(finding: &Finding) -> Option<String> {
@@ -43,17 +106,21 @@ fn why(finding: &Finding) -> Option<String> {
     })
 }
 
-fn check(rank: usize, nodes: &[usize], given: &[Vec<f64>], observed: &[&[f64]]) -> anyhow::Result<()> {
+fn check(
+    rank: usize,
+    nodes: &[usize],
+    given: &[Vec<f64>],
+    observed: &[&[f64]],
+    calls: &[&[Call]],
+) -> anyhow::Result<()> {
     let expected = sum(given);
-    let mut first = 0;
-    let mut node = 0..0;
-    for size in nodes {
-        if (first..first + size).contains(&rank) {
-            node = first..first + size;
-        }
-        first += size;
-    }
+    let node = ranges(nodes).into_iter().find(|node| node.contains(&rank)).unwrap_or(0..RANKS);
     let (leader, mates) = (node.start, node.len());
+    let of_this_node: Vec<usize> = node.clone().collect();
+    // The leader adds up within its node once more after it has talked to the other leaders.
+    let mut after =
+        calls[leader].iter().skip_while(|call| call.members == of_this_node || call.operation.starts_with("barrier"));
+    let adds_again = after.any(|call| mates > 1 && call.members == of_this_node && call.operation.contains("reduce"));
     let of_node = sum(&given[node]);
     let leads = observed[leader] == &expected[..];
     let times = |sum: &[f64], factor: usize| sum.iter().map(|value| value * factor as f64).collect::<Vec<_>>();
@@ -72,6 +139,11 @@ fn check(rank: usize, nodes: &[usize], given: &[Vec<f64>], observed: &[&[f64]]) 
         .diagnose_if(
             mates < RANKS && observed[rank] == &of_node[..] && !leads,
             "this is the sum within the node: the leaders have not added up among themselves",
+        )
+        .diagnose_if(
+            adds_again,
+            "the last step adds up within the node again, where the other ranks still hold what they had: the leader has the result, so \
+             broadcast it, which replaces theirs",
         )
         .diagnose_if(observed[rank] == &given[rank][..], "this is the rank's own tensor: nothing was reduced")
         .diagnose_if(

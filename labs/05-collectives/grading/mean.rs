@@ -1,6 +1,6 @@
 //! Grades `mean`: shards of unequal length on 3 ranks, one of them empty in the last case.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
 
 /// Wide enough for single precision. Wrong results are off by more than 0.1.
 const TOLERANCE: f64 = 1e-4;
@@ -14,7 +14,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let shards = vec![shard(0, 2), shard(1, 5), shard(2, 11)];
     let with_none = vec![shard(0, 3), Vec::new(), shard(2, 7)];
     let cases = [shards, with_none];
-    let outputs = runner.call::<_, Option<f64>>(3, &cases).map_err(|error| explain(error, absent))?;
+    let outputs = runner.call::<_, Option<f64>>(3, &cases).map_err(|error| {
+        let lengths = |case: usize| cases[case].iter().map(Vec::len).collect::<Vec<_>>();
+        given(explain(error, absent), |case| format!("shards of {:?} samples", lengths(case)))
+    })?;
     for (case, shards) in cases.iter().enumerate() {
         let observed: Vec<f64> = outputs.all(case).map(|mean| mean.unwrap_or(f64::NAN)).collect();
         for rank in 0..shards.len() {
@@ -46,7 +49,9 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
     let means_by = |by: usize| near(means().sum::<f64>() / by as f64);
     let right = |of: usize| (observed[of] - expected).abs() <= TOLERANCE;
     let right_rank = (0..shards.len()).find(|of| right(*of));
-    let agree = observed.iter().all(|mean| (mean - observed[rank]).abs() <= TOLERANCE);
+    let agree = observed
+        .iter()
+        .all(|mean| (mean - observed[rank]).abs() <= TOLERANCE || (mean.is_nan() && observed[rank].is_nan()));
     Claim::close(&[expected], &observed[rank..=rank], TOLERANCE)
         .on_rank(rank)
         .given(format!("{} samples on rank {rank}, by rank: {shards:?}", own.len()))
@@ -55,6 +60,11 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
             means_by(shards.len()) || means_by(means().count()),
             "this is the mean of the ranks' means, in which a sample on a rank with few samples counts more: add up sums and counts \
              over the ranks, and divide once",
+        )
+        .diagnose_if(
+            observed.iter().all(|mean| mean.is_nan()) && shards.iter().any(Vec::is_empty),
+            "this is NaN on every rank, because a rank without samples has put NaN into the sum: the mean of no numbers is 0 / 0, which is NaN, \
+             and NaN times 0 is NaN again. The sum of no numbers is 0: add up sums, not means",
         )
         .diagnose_if(
             observed[rank].is_nan() && own.is_empty(),

@@ -1,6 +1,6 @@
 //! Grades `ring_all_reduce`: tensors of several lengths on 3, 4 and 1 ranks, and how much each rank sends.
 
-use lockstep_grading::{Claim, Numbers, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain, given};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -29,16 +29,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         };
         let cases = lengths.map(|length| (0..ranks).map(|rank| of_rank(rank, length)).collect::<Vec<_>>());
         let outputs = runner.call::<_, Reduced>(ranks, &cases).map_err(|error| {
-            explain(error, |finding| {
-                let sizes = ["must match the size", "match the broadcast shape", "size of tensor"];
-                let differ = finding.verdict == Verdict::Crash && sizes.iter().any(|words| finding.diagnosis.contains(words));
-                differ.then(|| {
-                    format!(
-                        "the chunk that arrived is not as long as the one it was added or copied to: chunks have unequal \
-                         lengths, so in each step expect the chunk number that the previous rank sends. {}",
-                        finding.diagnosis
-                    )
-                })
+            let of = |case: usize| cases[case][0].len();
+            given(explain(error, |finding| why(finding, of(finding.input?), ranks)), |case| {
+                format!("{} numbers on each of {ranks} ranks", of(case))
             })
         })?;
         for (case, given) in cases.iter().enumerate() {
@@ -51,6 +44,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn why(finding: &Finding, length: usize, ranks: usize) -> Option<String> {
+    let sizes = ["must match the size", "match the broadcast shape", "size of tensor"];
+    let differ = finding.verdict == Verdict::Crash && sizes.iter().any(|words| finding.diagnosis.contains(words));
+    if differ {
+        return Some(format!(
+            "the chunk that arrived is not as long as the one it was added or copied to: chunks have unequal lengths, so in each step \
+             expect the chunk number that the previous rank sends. {}",
+            finding.diagnosis
+        ));
+    }
+    (finding.verdict == Verdict::Hang && length < ranks).then(|| {
+        format!(
+            "ranks wait for chunks that are never sent. {length} numbers on {ranks} ranks leave a chunk empty: an empty chunk is exchanged, \
+             too, or ranks disagree about the step"
+        )
+    })
 }
 
 fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()> {

@@ -19,18 +19,33 @@ impl std::fmt::Debug for Matrix {
 
 type Rows = Vec<Vec<f64>>;
 
+/// A call of the answer: the ranks of the group, and the operation.
+#[derive(Deserialize)]
+struct Call {
+    members: Vec<usize>,
+    operation: String,
+}
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     for ranks in [2, 3] {
         // Neither the matrix nor a block of it is square.
-        let (tall, wide) = (random.below(2..4), random.below(4..6));
+        // Nor do a block's rows divide among the ranks.
+        let (tall, wide) = (ranks + 1, random.below(ranks + 2..ranks + 5));
         let (rows, columns) = (ranks * tall, ranks * wide);
         // Each number encodes its position: 2,203 is in row 2, column 3.
         let base = 1000 * random.below(1..9);
         let row = |row: usize| (0..columns).map(|column| (base + 100 * row + column) as f64).collect();
         let matrix: Rows = (0..rows).map(row).collect();
-        let outputs = runner.call::<_, Matrix>(ranks, &[&matrix]).map_err(|error| {
+        let outputs = runner.call::<_, (Matrix, Vec<Call>)>(ranks, &[&matrix]).map_err(|error| {
             explain(error, |finding| {
+                if finding.verdict == Verdict::Crash && finding.diagnosis.contains("equal parts") {
+                    return Some(format!(
+                        "the input is divided by rows, and these are not what the others need: rank r needs this block's columns from r * \
+                         columns / size on. Transpose first, and they are rows ({})",
+                        finding.diagnosis
+                    ));
+                }
                 let strided = finding.verdict == Verdict::Crash && finding.diagnosis.contains("contiguous");
                 strided.then(|| {
                     format!(
@@ -41,8 +56,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                 })
             })
         })?;
-        for (rank, observed) in outputs.all(0).enumerate() {
+        for (rank, (observed, _)) in outputs.all(0).enumerate() {
             check(rank, ranks, &matrix, observed)?;
+        }
+        for (rank, (observed, calls)) in outputs.all(0).enumerate() {
+            check_received(rank, observed, calls)?;
         }
     }
     Ok(())
@@ -87,4 +105,38 @@ fn check(rank: usize, ranks: usize, matrix: &Rows, observed: &Matrix) -> anyhow:
 
 fn of(rows: &Rows, [height, width]: [usize; 2]) -> Matrix {
     Matrix { size: vec![height as i64, width as i64], numbers: rows.concat().into() }
+}
+
+/// Checks that the rank has received no more than what it returns.
+fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Result<()> {
+    let ranks = calls.first().map_or(1, |call| call.members.len());
+    let numbers: usize = calls.iter().map(|call| received(rank, call)).sum();
+    let most = observed.numbers.len() / ranks * (ranks - 1);
+    let shown: Vec<&str> = calls.iter().map(|call| &*call.operation).collect();
+    Claim::that(
+        numbers <= most,
+        format!("at most {most} numbers from other ranks"),
+        format!("{numbers} numbers: {}", shown.join(", ")),
+    )
+    .on_rank(rank)
+    .given(format!("{ranks} ranks"))
+    .or_fail(
+        "the result is right, but whole blocks are sent to every rank, which keeps a part of each: with p ranks that is p times as much as is \
+         needed. Send every rank its own part only, as all_to_all does",
+    )
+}
+
+/// How many numbers a call brings to this rank from others. With all_to_all, that is what the rank returns.
+fn received(rank: usize, call: &Call) -> usize {
+    let (operation, others) = (call.operation.as_str(), call.members.len() - 1);
+    let shape = operation.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("", |(shape, _)| shape);
+    let numbers: usize = shape.split(", ").filter_map(|length| length.parse::<usize>().ok()).product();
+    let ours = |way: &str| operation.contains(&format!("{way} rank {rank} of"));
+    match operation.split([' ', '(']).next().unwrap_or("") {
+        "all_gather" | "all_gather_into_tensor" | "all_reduce" => numbers * others,
+        "gather" | "reduce" if ours("to") => numbers * others,
+        "broadcast" | "scatter" if !ours("from") => numbers,
+        "recv" | "irecv" => numbers,
+        _ => 0,
+    }
 }

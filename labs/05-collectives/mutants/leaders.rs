@@ -1,4 +1,4 @@
-//! Wrong answers to `leaders`.
+//! Answers to `leaders`: wrong ones, and an unusual right one.
 
 use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Rank, ReduceOp};
@@ -72,4 +72,84 @@ pub fn members_only(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) 
         leaders.all_reduce(tensor, ReduceOp::Sum)?;
     }
     Ok(node.broadcast(tensor, Rank::ZERO)?)
+}
+
+/// Adds up over all ranks at once.
+pub fn at_once(group: &ProcessGroup, _: &[usize], tensor: &mut Tensor) -> Result<()> {
+    Ok(group.all_reduce(tensor, ReduceOp::Sum)?)
+}
+
+/// Adds up among the leaders, and passes the result on from rank 0 to the whole job.
+pub fn from_rank_0(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
+    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
+    for size in nodes {
+        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
+        own = group.new_group(&members, &Default::default())?.or(own);
+        firsts.push(members[0]);
+        first += size;
+    }
+    let among_leaders = group.new_group(&firsts, &Default::default())?;
+    own.context("every rank is on some node")?.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
+    if let Some(leaders) = among_leaders {
+        leaders.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
+    }
+    Ok(group.broadcast(tensor, Rank::ZERO)?)
+}
+
+/// Takes all nodes for as large as the first.
+pub fn as_the_first(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
+    let (size, mut firsts, mut own) = (group.size().get(), Vec::new(), None);
+    for first in (0..size).step_by(nodes[0]) {
+        let members: Vec<Rank> = (first..size.min(first + nodes[0])).map(Rank::new).collect();
+        own = group.new_group(&members, &Default::default())?.or(own);
+        firsts.push(members[0]);
+    }
+    let among_leaders = group.new_group(&firsts, &Default::default())?;
+    let node = own.context("every rank is on some node")?;
+    node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
+    if let Some(leaders) = among_leaders {
+        leaders.all_reduce(tensor, ReduceOp::Sum)?;
+    }
+    Ok(node.broadcast(tensor, Rank::ZERO)?)
+}
+
+/// Adds up within the node again in the last step.
+pub fn adds_again(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
+    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
+    for size in nodes {
+        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
+        own = group.new_group(&members, &Default::default())?.or(own);
+        firsts.push(members[0]);
+        first += size;
+    }
+    let among_leaders = group.new_group(&firsts, &Default::default())?;
+    let node = own.context("every rank is on some node")?;
+    node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
+    if let Some(leaders) = among_leaders {
+        leaders.all_reduce(tensor, ReduceOp::Sum)?;
+    }
+    Ok(node.all_reduce(tensor, ReduceOp::Sum)?)
+}
+
+/// Right: messages within the nodes, in the group of all ranks; a group for the leaders only.
+pub fn messages(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
+    let starts: Vec<usize> = (0..nodes.len()).map(|node| nodes[..node].iter().sum()).collect();
+    let leaders: Vec<Rank> = starts.iter().copied().map(Rank::new).collect();
+    let among_leaders = group.new_group(&leaders, &Default::default())?;
+    let me = group.rank();
+    let node = starts.iter().rposition(|start| *start <= me.get()).context("every rank is on some node")?;
+    let leader = leaders[node];
+    if me != leader {
+        group.send(tensor, leader, 0)?;
+        return Ok(group.recv(tensor, leader, 1)?);
+    }
+    let mates: Vec<Rank> = (starts[node] + 1..starts[node] + nodes[node]).map(Rank::new).collect();
+    for mate in &mates {
+        let mut theirs = tensor.zeros_like();
+        group.recv(&mut theirs, *mate, 0)?;
+        *tensor += theirs;
+    }
+    among_leaders.context("this is a leader")?.all_reduce(tensor, ReduceOp::Sum)?;
+    mates.iter().try_for_each(|mate| group.send(tensor, *mate, 1))?;
+    Ok(())
 }

@@ -48,3 +48,11 @@ pub fn weighted(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     group.all_reduce(&mut mean, ReduceOp::Sum)?;
     Ok(mean.double_value(&[0]))
 }
+
+/// Multiplies the mean by the number of samples, which is NaN without samples.
+pub fn mean_times_count(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
+    let count = losses.numel() as f64;
+    let mut totals = Tensor::from_slice(&[count * losses.mean(Kind::Double).double_value(&[]), count]);
+    group.all_reduce(&mut totals, ReduceOp::Sum)?;
+    Ok(totals.double_value(&[0]) / totals.double_value(&[1]))
+}

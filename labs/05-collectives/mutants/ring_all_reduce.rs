@@ -76,3 +76,24 @@ pub fn own_chunk(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     }
     Ok(())
 }
+
+/// Does not take part in a step whose chunk is empty.
+pub fn skips_empty(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    let mut chunks = tensor.tensor_split(size as i64, 0);
+    for step in 0..2 * (size - 1) {
+        let half = usize::from(step >= size - 1);
+        let leaves = (me + half + 2 * size - step % (size - 1).max(1)) % size;
+        let arrives = (leaves + size - 1) % size;
+        if chunks[leaves].numel() == 0 {
+            continue;
+        }
+        let chunk = ring.exchange(&chunks[leaves])?;
+        if half == 0 {
+            chunks[arrives] += chunk;
+        } else {
+            chunks[arrives].copy_(&chunk);
+        }
+    }
+    Ok(())
+}

@@ -56,3 +56,17 @@ pub fn rank_0s(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashM
     group.barrier()?;
     Ok(means)
 }
+
+/// Sorts by the length of the names; those that are equally long keep the map's order.
+pub fn by_length(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
+    let ranks = group.size().get() as f64;
+    let mut names: Vec<&String> = own.keys().collect();
+    names.sort_by_key(|name| name.len());
+    let mut means = HashMap::new();
+    for name in names {
+        let mut sum = Tensor::from_slice(&[own[name]]);
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        means.insert(name.clone(), sum.double_value(&[0]) / ranks);
+    }
+    Ok(means)
+}

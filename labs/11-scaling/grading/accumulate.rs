@@ -60,11 +60,20 @@ fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, found: &Counte
     let is = |other: &[f64]| close(other, &found.result.0, TOLERANCE);
     let passes = ranks[0].len();
     let own = is(&whole(&ranks[rank]));
+    // The mean of the first micro-batches, and the rest of this rank alone.
+    let of_first = |micro: &[Micro]| gradient(&micro[..1], |(_, targets)| targets.len() as f64 / samples(micro));
+    let (first, rest) = (mean(&of_first), (whole(&ranks[rank]), of_first(&ranks[rank])));
+    let only_first: Vec<f64> = (0..WEIGHTS).map(|which| first[which] + rest.0[which] - rest.1[which]).collect();
     Claim::close(&mean(&whole), &found.result.0, TOLERANCE)
         .on_rank(rank)
         .given(given)
-        .verdict(if own { Verdict::RanksDisagree } else { Verdict::WrongValue })
+        .verdict(if own || is(&only_first) { Verdict::RanksDisagree } else { Verdict::WrongValue })
         .diagnose_if(own, "this is the rank's own gradient: nothing was exchanged, so the models drift apart. The last pass has to exchange")
+        .diagnose_if(
+            is(&only_first),
+            "only the first pass has exchanged its gradient, and those after it were added on this rank alone: a pass exchanges all that has \
+             been added up so far, so the last one has to be outside of no_sync",
+        )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0))) && found.calls > 1,
             "the means of all micro-batches are added up, so the step is too large by their number; and gradients are exchanged in each pass",

@@ -1,10 +1,12 @@
-//! Grades `compress`: the error, the kind, and the bytes of the mean, for gradients of usual size and for large ones.
+//! Grades `compress`: the error, the kind, and the bytes of the mean, for gradients of usual size, large ones and small ones.
 
-use lockstep_grading::{Claim, Numbers, Runner, close};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close};
 use serde::Deserialize;
 
 const RANKS: usize = 3;
 const COUNT: usize = 400;
+/// Above all small numbers.
+const SMALL: f64 = 1e-3;
 /// The unit roundoff of half precision: 11 bits of mantissa.
 const ROUNDING: f64 = 1.0 / 2048.0;
 
@@ -19,28 +21,31 @@ struct Counted {
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     // Numbers that need 11 bits; of one sign, so that the sum of large ones is beyond half precision.
-    let mut draw = |scale: f64| -> Vec<Vec<f64>> {
-        let number = |random: &mut lockstep_grading::Inputs| scale * random.below(1024..2048) as f64 / 2048.0;
-        (0..RANKS).map(|_| (0..COUNT).map(|_| number(&mut random)).collect()).collect()
+    let mut draw = |scales: [f64; RANKS]| -> Vec<Vec<f64>> {
+        let number = |random: &mut Inputs, scale: f64| scale * random.below(1024..2048) as f64 / 2048.0;
+        scales.iter().map(|scale| (0..COUNT).map(|_| number(&mut random, *scale)).collect()).collect()
     };
-    let cases = [draw(4.0), draw(60_000.0)];
-    let outputs = runner.call::<_, Counted>(RANKS, &[&cases[0], &cases[1]])?;
+    // The largest number is another one on each rank. Small numbers keep their bits if they are only divided by the number of ranks.
+    let cases = [draw([4.0, 2.0, 1.0]), draw([60_000.0; RANKS]), draw([SMALL; RANKS])];
+    let outputs = runner.call::<_, Counted>(RANKS, &cases)?;
     for (number, gradients) in cases.iter().enumerate() {
-        for (rank, found) in outputs.all(number).enumerate() {
-            check(gradients, rank, found)?;
+        let found: Vec<&Counted> = outputs.all(number).collect();
+        let apart = found.iter().any(|of| of.result.0[..] != found[0].result.0[..]);
+        for (rank, found) in found.into_iter().enumerate() {
+            check(gradients, rank, found, apart)?;
         }
     }
     Ok(())
 }
 
-fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted) -> anyhow::Result<()> {
+fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> anyhow::Result<()> {
     let (values, kind) = &found.result;
     let sums: Vec<f64> = (0..COUNT).map(|at| gradients.iter().map(|of| of[at]).sum()).collect();
     let means: Vec<f64> = sums.iter().map(|sum| sum / RANKS as f64).collect();
     let largest = means.iter().copied().fold(0.0, f64::max);
     // Of each rank's part when it is converted, and of each sum.
     let tolerance = RANKS as f64 * ROUNDING * largest;
-    let given = format!("{COUNT} numbers up to {largest:.1} on each of {RANKS} ranks");
+    let given = format!("{COUNT} numbers with means up to {largest:.4} on each of {RANKS} ranks");
     let is = |other: &[f64], tolerance: f64| close(other, values, tolerance);
     let coarse = 8.0 * tolerance;
     let error = means.iter().zip(values.iter()).map(|(mean, value)| (mean - value).abs()).fold(0.0, f64::max);
@@ -57,6 +62,17 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted) -> anyhow::Result
     )
     .diagnose_if(is(&sums, RANKS as f64 * coarse), "summed, not averaged: divide by the number of ranks")
     .diagnose_if(is(&gradients[rank], tolerance), "this is the rank's own gradient: nothing was exchanged")
+    .verdict(if apart { Verdict::RanksDisagree } else { Verdict::WrongValue })
+    .diagnose_if(
+        apart && !is(&gradients[rank], tolerance),
+        "the ranks have different means, although each has the same sum: the numbers that are added up, or what becomes of the sum, depend on the \
+         rank, such as a scale by the rank's own largest number. A scale must be the same on all ranks",
+    )
+    .diagnose_if(
+        largest < SMALL,
+        "half precision has 11 bits down to 6e-5, and fewer below: these numbers were brought there. A fixed scale that keeps large numbers \
+         from overflow costs small ones their bits; a division by the number of ranks is enough",
+    )
     .diagnose_if(
         is(&means, coarse),
         "the error is that of 8 bits of mantissa, as bfloat16 has them: half precision keeps 11 of gradients of this size",

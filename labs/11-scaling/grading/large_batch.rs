@@ -20,11 +20,14 @@ struct Recipe {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    for times in [8, 16] {
+    // The ratio of the batches is a whole number, a fraction, and whole without a warm-up.
+    for (times, more, warms_up) in [(8, 0, true), (16, 1, true), (4, 0, false)] {
         let batch = 2 * random.below(2..5);
-        let batch_of_a_rank = times * batch / RANKS;
-        let lr = SCALED / times as f64 * (0.9 + 0.2 * random.below(0..101) as f64 / 100.0);
-        let recipe = Recipe { lr, batch, batch_of_a_rank, ranks: RANKS, warm_up: random.below(15..25) as u64 };
+        let batch_of_a_rank = times * batch / RANKS + more;
+        let ratio = (RANKS * batch_of_a_rank) as f64 / batch as f64;
+        let lr = SCALED / ratio * (0.9 + 0.2 * random.below(0..101) as f64 / 100.0);
+        let warm_up = if warms_up { random.below(15..25) as u64 } else { 0 };
+        let recipe = Recipe { lr, batch, batch_of_a_rank, ranks: RANKS, warm_up };
         let steps = 40;
         let mut samples = || (0..steps * batch_of_a_rank).map(|_| 0.9 + random.below(0..201) as f64 / 1000.0).collect();
         let samples: Vec<Vec<f64>> = (0..RANKS).map(|_| samples()).collect();
@@ -39,7 +42,7 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
     let Recipe { lr, batch, batch_of_a_rank, ranks, warm_up } = recipe;
     let times = (batch_of_a_rank * ranks) as f64 / batch as f64;
     let rising = |from: f64, to: f64| -> Vec<f64> {
-        let risen = |step: usize| (step as f64 / warm_up as f64).min(1.0);
+        let risen = |step: usize| if step as u64 >= warm_up { 1.0 } else { step as f64 / warm_up as f64 };
         (0..rates.len()).map(|step| from + (to - from) * risen(step)).collect()
     };
     let is = |other: &[f64]| close(other, rates, 1e-9);
@@ -51,19 +54,42 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
     );
     let shown = |rates: &[f64]| {
         let at = |step: usize| format!("step {step}: {:.5}", rates[step]);
-        [0, 1, warm_up as usize, rates.len() - 1].map(at).join(", ")
+        let mut steps = vec![0, 1, warm_up as usize, rates.len() - 1];
+        steps.sort_unstable();
+        steps.dedup();
+        steps.into_iter().map(at).collect::<Vec<_>>().join(", ")
     };
     let with_warm_up = close(&right[..warm_up as usize], &rates[..warm_up as usize], 1e-9);
     Claim::that(is(&right), shown(&right), shown(rates))
         .given(&given)
+        .diagnose_if(
+            warm_up == 0 && rates.iter().any(|rate| rate.is_nan()),
+            "the rate is not a number: without a warm-up, 0 steps of 0 are 0 / 0. From step `warm_up` on, which is step 0 here, the rate is the \
+             scaled one",
+        )
+        .diagnose_if(
+            warm_up == 0 && rates.first() == Some(&lr),
+            "without a warm-up the scaled rate begins with step 0: from step `warm_up` on, the rate is the scaled one",
+        )
+        .diagnose_if(
+            times.fract() > 0.0 && is(&rising(lr, lr * times.floor())),
+            format!(
+                "the batches' ratio is {times:.3}, and here it is {:.0}: a division of integers drops the remainder. Convert before you divide",
+                times.floor()
+            ),
+        )
+        .diagnose_if(
+            is(&rising(lr, lr * batch_of_a_rank as f64 / batch as f64)),
+            "scaled by the batch of one rank: a step has the batches of all ranks, so multiply by their number",
+        )
         .diagnose_if(
             is(&constant(lr * times)),
             format!("the scaled rate from the first step on: where the training starts the loss is too steep for it, and {ends}. Warm up"),
         )
         .diagnose_if(
             is(&constant(lr)),
-            format!("the recipe's own rate: with so few steps it does not get far, and {ends}. A batch that is {times:.0} times as large takes \
-                     steps that are {times:.0} times as long"),
+            format!("the recipe's own rate: with so few steps it does not get far, and {ends}. A batch that is {times:.1} times as large takes \
+                     steps that are {times:.1} times as long"),
         )
         .diagnose_if(
             is(&rising(lr, lr * ranks as f64)),
@@ -83,6 +109,9 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
             "the rate rises beyond the end of the warm-up: the scaled one is what the batch allows, and no more",
         )
         .or_fail("the rate is the recipe's in step 0, rises by the same amount in each step, and is the scaled one from the warm-up's end on")?;
+    if warm_up == 0 {
+        return Ok(());
+    }
     Claim::that(loss < LOSS, format!("a loss below {LOSS:.0e}"), format!("{loss:.1e}"))
         .given(given)
         .or_fail("the rates are right, but the training has not learned with them")

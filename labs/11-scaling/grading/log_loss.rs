@@ -40,9 +40,14 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                 "the log is right, but what exchanged it is not the group that it was given: ranks stop for another group just as long",
             )
             .diagnose_if(
-                calls >= steps as u64,
-                "the log is right, and all ranks stop for it in each step: add up the losses on each rank, and exchange once for a line. A \
+                calls >= 2 * steps as u64,
+                "the log is right, and all ranks stop for it in each step, twice: add up the losses on each rank, and exchange once for a line. A \
                  barrier next to an all-reduce waits for nothing",
+            )
+            .diagnose_if(
+                calls >= steps as u64,
+                "the log is right, and has an operation for each step, which costs the same whether it is waited for at once or later: add up the \
+                 losses on each rank, and exchange once for a line",
             )
             .diagnose_if(calls == 0, "the log is right, but nothing was exchanged in the group")
             .or_fail("the log is right, but it takes more operations than it has lines")?;

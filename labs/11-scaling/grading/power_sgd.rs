@@ -1,6 +1,6 @@
 //! Grades `power_sgd`: the results of some steps, what they leave out, and the bytes that they send.
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close};
+use lockstep_grading::{Claim, Finding, Inputs, Numbers, Runner, Verdict, close, explain};
 use serde::Deserialize;
 
 const RANKS: usize = 3;
@@ -64,7 +64,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let [n, m, r] = SIZE;
     let right = draw(&mut random, m, r);
     let steps: Vec<Vec<Matrix>> = (0..STEPS).map(|_| (0..RANKS).map(|_| draw(&mut random, n, m)).collect()).collect();
-    let outputs = runner.call::<_, Counted>(RANKS, &[(&right, &steps)])?;
+    let outputs =
+        runner.call::<_, Counted>(RANKS, &[(&right, &steps)]).map_err(|error| explain(error, not_contiguous))?;
     let given =
         format!("{STEPS} steps with a gradient of {n} × {m} on each of {RANKS} ranks, and matrices of {r} columns");
     let found: Vec<&Counted> = outputs.all(0).collect();
@@ -100,6 +101,18 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         check_part(rank, &left_out, &found[rank].result, &given)?;
     }
     found.iter().enumerate().try_for_each(|(rank, counted)| check_sent(rank, counted, &given))
+}
+
+/// A matrix that is sent after it was made orthonormal is stored by columns.
+fn not_contiguous(finding: &Finding) -> Option<String> {
+    let refused = finding.verdict == Verdict::Crash && finding.diagnosis.contains("is not contiguous");
+    refused.then(|| {
+        format!(
+            "a matrix is sent as `tr` or `linalg_qr` left it, by columns. If it is left: first the mean over all ranks, then orthonormal columns, \
+             or each rank makes others orthonormal, and their mean is not ({})",
+            finding.diagnosis
+        )
+    })
 }
 
 fn draw(random: &mut Inputs, rows: usize, columns: usize) -> Matrix {

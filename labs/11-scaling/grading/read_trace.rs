@@ -1,4 +1,4 @@
-//! Grades `read_trace`: traces of a step of several ranks, of which one computes for longer.
+//! Grades `read_trace`: traces of a step of several ranks, of which one comes last: it computes for longer, or begins later.
 
 use lockstep_grading::{Claim, Inputs, Numbers, Runner, close};
 use serde::Deserialize;
@@ -30,9 +30,18 @@ struct Case {
     straggler: usize,
 }
 
+/// Why a rank comes last.
+#[derive(Clone, Copy, PartialEq)]
+enum Late {
+    /// It computes for longer than the others.
+    Computes,
+    /// It waits for its loader, while another rank computes for longer and still comes before it.
+    Begins,
+}
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let cases = [draw(&mut random), draw(&mut random)];
+    let cases = [draw(&mut random, Late::Computes), draw(&mut random, Late::Begins)];
     let inputs: Vec<&String> = cases.iter().map(|case| &case.json).collect();
     let outputs = runner.call::<_, Reading>(1, &inputs)?;
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
@@ -40,14 +49,20 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 /// A forward pass, a backward pass that fills buckets, and their all-reduces, which end together on all ranks. The first two are under way at
 /// the same time. Meanwhile the loader's thread reads.
-fn draw(random: &mut Inputs) -> Case {
+fn draw(random: &mut Inputs, late: Late) -> Case {
     let ranks = random.below(3..6);
     let straggler = random.below(0..ranks);
+    let slowest = if late == Late::Computes { straggler } else { (straggler + 1) % ranks };
     let mut spans = Vec::new();
     let mut ready = vec![Vec::new(); ranks];
     for (rank, ready) in ready.iter_mut().enumerate() {
-        let slow = if rank == straggler { 3 } else { 2 };
+        let slow = if rank == slowest { 3 } else { 2 };
         let mut now = random.below(100..200);
+        if rank == straggler && late == Late::Begins {
+            let begin = now;
+            now += random.below(6000..7000);
+            spans.push(Span { rank, kind: "loading", begin, end: now });
+        }
         let mut compute = |length: usize, spans: &mut Vec<Span>| {
             spans.push(Span { rank, kind: "compute", begin: now, end: now + length });
             now += length;
@@ -164,8 +179,15 @@ fn check_rest(case: &Case, given: &str, exposed: &[f64], found: &Reading) -> any
         .diagnose_if((100.0 * observed - overlap).abs() < 0.1, "that is a part of 1, and a percentage was asked for")
         .or_fail("the overlap is the hidden part of all time with communication, over all ranks, each moment once")?;
     let longest = (0..case.ranks).max_by(|a, b| exposed[*a].total_cmp(&exposed[*b]));
+    let computes = |rank: usize| case.covered(|span| span.rank == rank && span.kind == "compute");
+    let most_compute = (0..case.ranks).max_by(|a, b| computes(*a).total_cmp(&computes(*b)));
     Claim::that(found.straggler == case.straggler, "another rank", format!("rank {}", found.straggler))
         .given(given)
+        .diagnose_if(
+            Some(found.straggler) == most_compute,
+            "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The others \
+             wait for the rank that calls its all-reduces last, whatever holds it up",
+        )
         .diagnose_if(
             Some(found.straggler) == longest,
             "this rank communicates for longest because it came first and waits: the straggler comes last, and for it the exchange is short",

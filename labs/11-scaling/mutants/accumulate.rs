@@ -92,3 +92,11 @@ pub fn sums(model: &Model, micro: &Micro) -> Result<()> {
     model.no_sync(|| others.iter().try_for_each(pass))?;
     pass(last)
 }
+
+/// Exchanges in the first pass, not in the last.
+pub fn first_exchanges(model: &Model, micro: &Micro) -> Result<()> {
+    let (first, others) = micro.split_first().expect("there are some");
+    let share = |targets: &Tensor| targets.size()[0] as f64 / samples(micro) as f64;
+    pass(model, first, share(&first.1))?;
+    model.no_sync(|| others.iter().try_for_each(|pair| pass(model, pair, share(&pair.1))))
+}

@@ -66,3 +66,14 @@ pub fn halves_twice(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
     group.all_reduce(&mut mean, ReduceOp::Sum)?;
     Ok(mean.to_kind(Kind::Float))
 }
+
+/// Scales by the rank's own largest number.
+pub fn own_scale(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    let largest = gradient.abs().max().double_value(&[]);
+    Ok(sum_as(group, &(gradient / (largest * ranks(group))), Kind::Half)?.to_kind(Kind::Float) * largest)
+}
+
+/// Scales by 1/1024, whatever the size of the numbers.
+pub fn fixed_scale(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    Ok(sum_as(group, &(gradient / 1024.0), Kind::Half)?.to_kind(Kind::Float) * (1024.0 / ranks(group)))
+}

@@ -7,7 +7,7 @@ fn times(recipe: &Recipe) -> f64 {
 }
 
 fn rising(recipe: &Recipe, step: u64, from: f64, to: f64) -> f64 {
-    from + (to - from) * (step as f64 / recipe.warm_up as f64).min(1.0)
+    if step < recipe.warm_up { from + (to - from) * step as f64 / recipe.warm_up as f64 } else { to }
 }
 
 /// Keeps the recipe's rate.
@@ -43,5 +43,31 @@ pub fn endless(recipe: &Recipe, step: u64) -> f64 {
 /// Right: adds up the steps' increases.
 pub fn adds_up(recipe: &Recipe, step: u64) -> f64 {
     let increase = recipe.lr * (times(recipe) - 1.0) / recipe.warm_up as f64;
+    if recipe.warm_up == 0 {
+        return recipe.lr * times(recipe);
+    }
     (0..step.min(recipe.warm_up)).fold(recipe.lr, |rate, _| rate + increase)
+}
+
+/// Divides the batches as integers.
+pub fn whole_times(recipe: &Recipe, step: u64) -> f64 {
+    let times = recipe.batch_of_a_rank * recipe.ranks / recipe.batch;
+    rising(recipe, step, recipe.lr, recipe.lr * times as f64)
+}
+
+/// Scales by the batch of one rank.
+pub fn of_a_rank(recipe: &Recipe, step: u64) -> f64 {
+    rising(recipe, step, recipe.lr, recipe.lr * recipe.batch_of_a_rank as f64 / recipe.batch as f64)
+}
+
+/// Divides 0 by 0 where there is no warm-up.
+pub fn no_number(recipe: &Recipe, step: u64) -> f64 {
+    let risen = (step.min(recipe.warm_up)) as f64 / recipe.warm_up as f64;
+    recipe.lr * (1.0 + (times(recipe) - 1.0) * risen)
+}
+
+/// Warms up for a step at least.
+pub fn at_least_a_step(recipe: &Recipe, step: u64) -> f64 {
+    let risen = step as f64 / recipe.warm_up.max(1) as f64;
+    recipe.lr * (1.0 + (times(recipe) - 1.0) * risen.min(1.0))
 }

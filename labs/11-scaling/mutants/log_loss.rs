@@ -24,6 +24,26 @@ pub fn each_step(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<V
     Ok(log)
 }
 
+/// Leaves out the barrier alone.
+pub fn without_barrier(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let line = |losses: &[f64]| -> Result<f64> {
+        let sums = losses.iter().map(|loss| Ok(over_ranks(group, &[*loss])?[0])).collect::<Result<Vec<f64>>>()?;
+        Ok(sums.iter().sum::<f64>() / losses.len() as f64)
+    };
+    losses.chunks(every).map(line).collect()
+}
+
+/// Starts an operation in each step, and waits for those of a line at its end.
+pub fn waits_later(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let line = |losses: &[f64]| -> Result<f64> {
+        let start = |loss: &f64| group.all_reduce_async(Tensor::from_slice(&[*loss]), ReduceOp::Sum);
+        let works = losses.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let sums = works.into_iter().map(|work| Ok(work.wait()?.double_value(&[0]))).collect::<Result<Vec<f64>>>()?;
+        Ok(sums.iter().sum::<f64>() / (losses.len() * group.size().get()) as f64)
+    };
+    losses.chunks(every).map(line).collect()
+}
+
 /// Exchanges in each step, where the operations of the group are not counted.
 pub fn group_of_its_own(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
     let ranks: Vec<Rank> = group.size().ranks().collect();

@@ -133,3 +133,15 @@ pub fn gram_schmidt(group: &ProcessGroup, gradient: &Tensor, memory: &mut Memory
     let part = part(&memory.lost, &due);
     Ok((result, part))
 }
+
+/// Makes its own left matrix orthonormal, and sends that.
+pub fn orthonormal_first(group: &ProcessGroup, gradient: &Tensor, memory: &mut Memory) -> Result<(Tensor, f64)> {
+    let due = gradient + &memory.lost;
+    let mut left = Tensor::linalg_qr(&due.matmul(&memory.right), "reduced").0;
+    group.all_reduce(&mut left, ReduceOp::Avg)?;
+    memory.right = mean(group, due.tr().matmul(&left))?;
+    let result = left.matmul(&memory.right.tr());
+    memory.lost = &due - &result;
+    let part = part(&memory.lost, &due);
+    Ok((result, part))
+}

@@ -85,6 +85,15 @@ pub fn longest(json: &str) -> Result<Reading> {
     Ok(Reading { straggler: straggler.unwrap_or(0), ..right })
 }
 
+/// Blames the rank that computes for longest.
+pub fn most_compute(json: &str) -> Result<Reading> {
+    let spans = spans(json)?;
+    let right = reading(&spans, computes);
+    let length = |rank: &usize| covered(&spans, |span| span.rank == *rank && computes(span.kind));
+    let straggler = (0..right.exposed.len()).max_by(|a, b| length(a).total_cmp(&length(b)));
+    Ok(Reading { straggler: straggler.unwrap_or(0), ..right })
+}
+
 /// Returns what is exposed as the overlap.
 pub fn other_part(json: &str) -> Result<Reading> {
     let right = reading(&spans(json)?, computes);

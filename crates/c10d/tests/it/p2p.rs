@@ -43,6 +43,26 @@ fn tags_match_messages_in_either_order() {
 }
 
 #[test]
+fn calls_are_recorded_from_the_moment_that_is_asked_for() {
+    ranks(2, |group| {
+        group.barrier().unwrap();
+        assert!(group.called().is_empty());
+        group.record_calls();
+        let peer = rank(1 - group.rank().get());
+        let sending = group.isend(number(1.0), peer, 7).unwrap();
+        group.recv(&mut number(0.0), peer, 7).unwrap();
+        let waited = || group.called().iter().map(|called| called.waited).collect::<Vec<_>>();
+        assert_eq!(waited(), [false, true]);
+        drop(sending.wait().unwrap());
+        assert_eq!(waited(), [true, true]);
+        let [sent, received] = &group.called()[..] else { panic!("two calls") };
+        assert_eq!(sent.call.operation, format!("isend [1] Float tag 7 to rank {peer}"));
+        assert_eq!(received.call.operation, format!("recv [1] Float tag 7 from rank {peer}"));
+        assert_eq!(sent.members, [rank(0), rank(1)]);
+    });
+}
+
+#[test]
 fn receiving_from_any_rank_returns_the_sender() {
     ranks(3, |group| {
         if group.rank().is_zero() {

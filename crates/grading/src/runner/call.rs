@@ -56,9 +56,26 @@ pub(super) struct CallResult {
     pub(super) outcomes: Vec<RankOutcome>,
     /// A finding about all ranks: a hang or an exceeded limit.
     pub(super) finding: Option<Finding>,
+    /// The input that each rank began with last.
+    pub(super) begun: Vec<Option<usize>>,
     /// Processes that the ranks left running. They have been killed.
     pub(super) orphans: Vec<Orphan>,
     pub(super) printed: Vec<String>,
+}
+
+impl CallResult {
+    /// The number of the input in which an answer crashed or hung.
+    pub(super) fn input(&self, finding: &Finding) -> Option<usize> {
+        match finding.verdict {
+            Verdict::Crash | Verdict::OutOfBounds => self.begun.get(finding.rank?).copied().flatten(),
+            // A rank that waits may be in an earlier one than the others.
+            Verdict::Hang => {
+                let busy = self.outcomes.iter().zip(&self.begun).filter(|(outcome, _)| !is_done(outcome));
+                busy.filter_map(|(_, begun)| *begun).min()
+            }
+            _ => None,
+        }
+    }
 }
 
 impl<'a> RunningCall<'a> {
@@ -157,9 +174,10 @@ impl<'a> RunningCall<'a> {
             // The remaining ranks may wait forever for a failed one.
             workers.kill();
         }
+        let begun = (0..self.ranks).map(|rank| self.answers.begun(rank)).collect();
         let orphans = self.end(workers)?;
         let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RankOutcome::Stopped)).collect();
-        Ok(CallResult { outcomes, finding, orphans, printed: printed::last_lines(self.folder, self.ranks) })
+        Ok(CallResult { outcomes, finding, begun, orphans, printed: printed::last_lines(self.folder, self.ranks) })
     }
 
     /// Collects answers, and deaths of ranks that left none.

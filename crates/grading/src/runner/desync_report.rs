@@ -11,6 +11,10 @@ use tcpstore::Server;
 /// How long to wait for answers. Ranks look for a request every 200 ms.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
+/// What comes between the call in which a rank waits and its others in progress.
+pub const BESIDE: &str = "; also in progress: ";
+/// What comes between those.
+pub const SEPARATOR: &str = " and ";
 
 /// Each rank's state as text; ranks that do not answer are absent.
 pub(super) fn collect(store: &Server, ranks: usize) -> BTreeMap<usize, String> {
@@ -41,7 +45,8 @@ pub(super) fn collect(store: &Server, ranks: usize) -> BTreeMap<usize, String> {
 
 fn describe(at: &RankState) -> String {
     match at {
-        RankState::In(call) => format!("waits in {call}"),
+        RankState::In(call) if call.beside.is_empty() => format!("waits in {call}"),
+        RankState::In(call) => format!("waits in {call}{BESIDE}{}", call.beside.join(SEPARATOR)),
         RankState::Failed { call, why } => format!("failed in {call} ({why})"),
         RankState::Between { finished } => format!("is in no call, after {finished} finished calls"),
         RankState::Left { finished, panicking: false } => format!("has left the group after {finished} calls"),
@@ -62,5 +67,7 @@ mod tests {
         assert_eq!(say(r#"{"Between":{"finished":2}}"#), "is in no call, after 2 finished calls");
         let message = r#"{"In":{"group":"pair","number":null,"operation":"recv from rank 1"}}"#;
         assert_eq!(say(message), "waits in recv from rank 1 (group pair)");
+        let two = r#"{"In":{"group":"0","number":null,"operation":"recv from rank 1","beside":["isend to rank 1"]}}"#;
+        assert_eq!(say(two), "waits in recv from rank 1; also in progress: isend to rank 1");
     }
 }

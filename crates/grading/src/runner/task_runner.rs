@@ -14,6 +14,9 @@ use super::inputs::Inputs;
 use super::outcome::{RankOutcome, died, first_finding, leak, misunderstood};
 use crate::{Finding, Options};
 
+/// Longer inputs are not shown, in bytes.
+const SHOWN: usize = 200;
+
 /// Runs a learner's answer to one task.
 pub struct Runner {
     program: PathBuf,
@@ -59,15 +62,20 @@ impl Runner {
         I: Serialize,
         O: DeserializeOwned,
     {
-        let (outcomes, printed) = self.run_checked(options, inputs)?;
-        let death = outcomes.iter().enumerate().find_map(|(rank, outcome)| match outcome {
+        let result = self.run_checked(options, inputs)?;
+        let death = result.outcomes.iter().enumerate().find_map(|(rank, outcome)| match outcome {
             RankOutcome::Died(exit) => Some(died(exit).on_rank(rank)),
             _ => None,
         });
         if let Some(death) = death {
-            return Err(Finding { printed, ..death }.into());
+            return Err(Finding { input: result.input(&death), printed: result.printed, ..death }.into());
         }
-        outcomes.into_iter().map(|outcome| outputs(outcome, inputs.len())).collect::<anyhow::Result<_>>().map(Outputs)
+        result
+            .outcomes
+            .into_iter()
+            .map(|outcome| outputs(outcome, inputs.len()))
+            .collect::<anyhow::Result<_>>()
+            .map(Outputs)
     }
 
     /// Calls the answer where ranks are expected to die, and returns the outcome of each rank.
@@ -75,23 +83,25 @@ impl Runner {
     /// # Errors
     /// A [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
     pub fn outcomes<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Vec<RankOutcome>> {
-        self.run_checked(options, inputs).map(|(outcomes, _)| outcomes)
+        self.run_checked(options, inputs).map(|result| result.outcomes)
     }
 
-    /// The outcome of each rank, and the last lines that the ranks printed.
-    fn run_checked<I: Serialize>(
-        &mut self,
-        options: &CallOptions,
-        inputs: &[I],
-    ) -> anyhow::Result<(Vec<RankOutcome>, Vec<String>)> {
+    /// The results, if no rank has failed; ranks may have died.
+    fn run_checked<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<CallResult> {
         let inputs = inputs.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
-        let result = self.run(options, &Call { task: self.task.clone(), inputs })?;
+        let request = Call { task: self.task.clone(), inputs };
+        let result = self.run(options, &request)?;
         if let Some(why) = result.outcomes.iter().find_map(misunderstood) {
             bail!("the task {} does not fit its grading: {why}", self.task);
         }
-        match result.finding.or_else(|| first_finding(&result.outcomes)).or_else(|| leak(&result.orphans)) {
-            Some(finding) => Err(Finding { printed: result.printed, ..finding }.into()),
-            None => Ok((result.outcomes, result.printed)),
+        let failed = result.finding.clone().or_else(|| first_finding(&result.outcomes));
+        match failed.or_else(|| leak(&result.orphans)) {
+            Some(finding) => {
+                let input = result.input(&finding);
+                let given = finding.given.clone().or_else(|| described(&request.inputs, input?));
+                Err(Finding { input, given, printed: result.printed, ..finding }.into())
+            }
+            None => Ok(result),
         }
     }
 
@@ -139,6 +149,17 @@ impl<O> Outputs<O> {
     }
 }
 
+/// An input as the answer gets it, or its number if it is long.
+fn described(inputs: &[serde_json::Value], number: usize) -> Option<String> {
+    let text = inputs.get(number)?.to_string();
+    match (text.len() <= SHOWN, inputs.len()) {
+        (true, 1) => Some(text),
+        (true, count) => Some(format!("input {} of {count}: {text}", number + 1)),
+        (false, 1) => None,
+        (false, count) => Some(format!("input {} of {count}", number + 1)),
+    }
+}
+
 fn outputs<O: DeserializeOwned>(outcome: RankOutcome, inputs: usize) -> anyhow::Result<Vec<O>> {
     match outcome {
         RankOutcome::Answered(Answer::Done { outputs }) => {
@@ -147,5 +168,22 @@ fn outputs<O: DeserializeOwned>(outcome: RankOutcome, inputs: usize) -> anyhow::
             outputs.context("a result is not of the task's type")
         }
         other => bail!("a call ended with {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::described;
+
+    #[test]
+    fn shows_short_inputs_and_numbers_long_ones() {
+        let long = json!("x".repeat(super::SHOWN));
+        assert_eq!(described(&[json!([1, 3])], 0).unwrap(), "[1,3]");
+        let several = [long.clone(), json!([1, 3])];
+        assert_eq!(described(&several, 1).unwrap(), "input 2 of 2: [1,3]");
+        assert_eq!(described(&several, 0).unwrap(), "input 1 of 2");
+        assert_eq!((described(&[long], 0), described(&several, 2)), (None, None));
     }
 }

@@ -6,12 +6,13 @@
 
 use crate::recipe::Recipe;
 
-/// The learning rate of a step, counted from 0: the recipe's in step 0, the scaled one from step `warm_up` on.
+/// The learning rate of a step, counted from 0: the recipe's in step 0, the scaled one from step `warm_up` on. `warm_up` may be 0: then
+/// it is the scaled one from step 0 on.
 pub fn large_batch(recipe: &Recipe, step: u64) -> f64 {
     // <answer>
     //~ todo!("scale the rate to the batch of all ranks, and let it rise in the first steps")
     let times = (recipe.batch_of_a_rank * recipe.ranks) as f64 / recipe.batch as f64;
-    let risen = (step as f64 / recipe.warm_up.max(1) as f64).min(1.0);
+    let risen = if step < recipe.warm_up { step as f64 / recipe.warm_up as f64 } else { 1.0 };
     recipe.lr * (1.0 + (times - 1.0) * risen)
     // </answer>
 }
