@@ -17,8 +17,8 @@ use crate::report::Target;
 /// Grades the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Labs by number or name, or a lab and its tasks [default: all labs]
-    #[arg(value_name = "LAB [TASK]")]
+    /// Labs by number or name, or one lab and tasks of it [default: all labs]
+    #[arg(value_name = "LAB")]
     labs: Vec<String>,
     /// Only this task of the lab; may be repeated
     #[arg(long = "task", value_name = "TASK", requires = "labs")]
