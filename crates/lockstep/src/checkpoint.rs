@@ -272,7 +272,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files = [false, true].map(|last| {
             let vs = VarStore::new(Device::Cpu);
-            let mut weight = vs.root().zeros("conv.weight", &[2, 3, 2, 2]);
+            let mut weight = vs.root().zeros("weight", &[2, 3, 2, 2]);
             tch::no_grad(|| weight.copy_(&Tensor::arange(24, tch::kind::FLOAT_CPU).reshape([2, 3, 2, 2])));
             if last {
                 assert_eq!(crate::models::channels_last(&vs).unwrap(), 1);
