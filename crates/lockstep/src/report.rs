@@ -69,7 +69,8 @@ impl Reporter {
             _ => "cpu".to_owned(),
         };
         events.emit(&Event::Start { world_size: world_size.get(), device: name, pid: std::process::id() });
-        let (tag, progress, snapshots) = (Tag::new(rank, device), Progress::new(rank, events.is_on()), Mutex::default());
+        let (tag, progress, snapshots) =
+            (Tag::new(rank, device), Progress::new(rank, events.is_on()), Mutex::default());
         let shared = Shared { rank, world_size, first_of_node, job, tag, progress, events, faults, snapshots };
         let reporter = Reporter { shared: Arc::new(shared) };
         reporter.listen_for_late_ranks();

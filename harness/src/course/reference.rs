@@ -135,7 +135,8 @@ fn tasks() -> String {
         let Ok(Tasks { chapter, tasks }) = lab.tasks() else { continue }; // a test reads them all
         for Task { name, title, section, minutes, .. } in &tasks {
             let number = lab.number();
-            let _ = writeln!(text, "| {number} | [`{name}`]({chapter}#{}) | {title} | {minutes} |", heading_id(section));
+            let _ =
+                writeln!(text, "| {number} | [`{name}`]({chapter}#{}) | {title} | {minutes} |", heading_id(section));
         }
         let minutes: u32 = tasks.iter().map(|task| task.minutes).sum();
         let _ = writeln!(text, "| | | *all of lab {}* | *{minutes}* |", lab.number());

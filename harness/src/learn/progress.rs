@@ -23,8 +23,11 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (root, screen) = (checkout()?, Screen::new(false));
         let progress = Progress::read(&root)?;
-        let heads: &[&str] =
-            if self.labs.is_empty() { &["lab", "done", "next"] } else { &["lab", "task", "what", "minutes", "how far"] };
+        let heads: &[&str] = if self.labs.is_empty() {
+            &["lab", "done", "next"]
+        } else {
+            &["lab", "task", "what", "minutes", "how far"]
+        };
         let mut table = screen.look().table(heads);
         let (mut done, mut all, mut next) = (0, 0, None);
         for lab in find_all(&self.labs)? {

@@ -323,7 +323,8 @@ fn the_python_script_measures_the_best_model_as_the_lab_does() {
     let (houses, best) = (twin.path("houses"), twin.path("best.safetensors"));
     let (houses, best) = (houses.to_str().unwrap(), best.to_str().unwrap());
     let args = ["--data", houses, "--best", best, "--batch-size", "4", "--image-size", "40"];
-    let own = new_job().succeeds(2, &[&["--epochs", "1", "--lr", "0.0001", "--width", "64", "--device", "cpu"], &args[..]].concat());
+    let own = new_job()
+        .succeeds(2, &[&["--epochs", "1", "--lr", "0.0001", "--width", "64", "--device", "cpu"], &args[..]].concat());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/image_folder.py");
     let python = twin.attempt(2, &[&[script, "--epochs", "0"], &args[..]].concat());
     assert!(python.succeeded(), "{}", python.stderr());
