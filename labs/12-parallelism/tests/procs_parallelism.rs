@@ -33,9 +33,8 @@ impl Ended {
     /// Of a rank: bytes of parameters, gradients and states, bytes sent in a step, and calls.
     fn held(&self, rank: usize) -> [u64; 5] {
         let (tag, mark) = (format!("[rank {rank}]"), "parameters ");
-        let of_rank = |line: &&str| {
-            line.contains("optimizer's states") && (!line.contains("[rank") || line.contains(&tag))
-        };
+        let of_rank =
+            |line: &&str| line.contains("optimizer's states") && (!line.contains("[rank") || line.contains(&tag));
         let line = self.0.lines().find(of_rank).unwrap_or_else(|| panic!("rank {rank} in {}", self.0));
         let (_, numbers) = line.split_once(mark).unwrap();
         let numbers = numbers.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
