@@ -113,8 +113,8 @@ check() {
   step 60 "SyncBatchNorm on two GPUs trains as on one" sync_batch_norm
   step 90 "lab 07 in bfloat16, with channels last" lab_07 --precision bfloat16 --channels-last
   step 90 "lab 07 in float16, with a gradient scaler" lab_07 --precision float16
-  step 120 "lab 07 has the losses of Python's DDP, and its time" beside_python
-  step 60 "a step of DDP beside Python's, and its memory" bench_step
+  step 120 "lab 07 has the losses of Python's DDP" beside_python
+  step 60 "a step of DDP, its time and memory, beside Python's" bench_step
   step 60 "collectives of two ranks beside Python's" bench_collectives
   step 60 "an NCCL group of one rank, and Gloo beside it" tests c10d-cuda
   step 60 "an NCCL group of two ranks" two_ranks
@@ -244,7 +244,13 @@ sync_batch_norm() {
 
 bench_step() {
   in_work bench
-  "$BIN/lockstep" bench ddp --device cuda --ranks "$(ranks)" --models mlp --rounds 1 --warm-up 0 --steps 5 --against python
+  "$BIN/lockstep" bench ddp --device cuda --ranks "$(ranks)" --models mlp --rounds 1 --warm-up 0 --steps 5 --against python --report bench.json
+  "$PYTHON" - <<'END'
+import json
+for measure in json.load(open("bench.json"))["measures"]:
+    if measure["quantity"] == "step":
+        print("result:", ", ".join(f"{side['name']} {1000 * side['samples'][0]:.2f} ms" for side in measure["sides"]))
+END
 }
 
 bench_collectives() {
@@ -266,7 +272,6 @@ beside_python() {
   "$BIN/lab-07-draw-objects" --samples 2048 data
   launch "$BIN/lab-07-cifar-resnet" --device cuda --data data "${args[@]}" >ours
   launch "$PYTHON" "$ROOT/labs/07-cifar-resnet/cifar_resnet.py" --data data "${args[@]}" >theirs
-  grep -h 'images/s' ours theirs | sed 's/^/pictures a second, ours then Python: /'
   trained 'train loss' 5e-2
 }
 
