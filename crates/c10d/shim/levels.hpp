@@ -31,8 +31,9 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr int kNoTag = 1 << 20;
 // How long a rank waits for the store, whose host may be stopped.
 constexpr Milliseconds kStorePatience{3000};
-// How long it may take after a connection was closed until another one of the same rank is known to be.
-constexpr Milliseconds kClosePatience{1000};
+// How long after a connection was closed a word of its rank may still come: Gloo closes all connections of a rank whose wait expires,
+// before the rank knows it.
+constexpr Milliseconds kWordPatience{1000};
 // Between two looks at connections.
 constexpr Milliseconds kLook{50};
 
@@ -173,8 +174,9 @@ class Levels {
     if (failed_) throw after_failure();
   }
 
-  // Ends this rank's part in the group because of what an operation threw. Returns what to throw instead, which names the culprit.
-  std::exception_ptr give_up(std::exception_ptr why) {
+  // Ends this rank's part in the group because of what an operation threw, which may be a message with `peer`. Returns what to throw
+  // instead, which names the culprit.
+  std::exception_ptr give_up(std::exception_ptr why, int peer = -1) {
     const std::lock_guard<std::mutex> lock(giving_up_);
     try {
       std::rethrow_exception(why);
@@ -189,13 +191,9 @@ class Levels {
       end(shm::kUnknown);
       return why;
     }
-    const auto [culprit, said] = find(is_late(text) ? Milliseconds(0) : kClosePatience);
-    end(culprit);
-    return std::make_exception_ptr(shm::Failure(
-        culprit < 0 ? "waiting over Gloo: " + text
-                    : "connection closed by peer: " + (said ? "another rank gave up" + shm::because_of(culprit)
-                                                            : "rank " + std::to_string(culprit)),
-        culprit));
+    const auto found = is_late(text) ? find_late(peer) : find_closed();
+    end(found.culprit);
+    return std::make_exception_ptr(shm::Failure(found.text + (found.culprit < 0 ? text : ""), found.culprit));
   }
 
   // Without a word: this rank is the lost one.
@@ -209,33 +207,42 @@ class Levels {
  private:
   struct Found {
     int culprit;
-    bool said; // by another rank
+    std::string text;
   };
+
+  static Found nobody() { return {shm::kElsewhere, "waiting over Gloo: "}; }
+  static Found named(int culprit) { return {culprit, "connection closed by peer: another rank gave up" + shm::because_of(culprit)}; }
+  static Found closed(int culprit) { return {culprit, "connection closed by peer: rank " + std::to_string(culprit)}; }
 
   shm::Failure after_failure() const {
     return shm::Failure("connection closed: an earlier operation of this group failed on this rank" + shm::because_of(culprit_), culprit_);
   }
 
-  // A rank that gives up leaves its word before it closes its connections, unless Gloo has closed them: so a rank without a word counts
-  // as lost at the second look. Without a store nothing but a single closed connection tells.
-  Found find(Milliseconds patience) const {
-    const auto until = shm::Clock::now() + patience;
-    std::vector<int> silent;
+  // The first rank that closes its connections and leaves no word. Without a store nothing but a single closed connection tells.
+  Found find_closed() const {
+    const auto until = shm::Clock::now() + kWordPatience;
     for (;;) {
-      const auto closed = closed_by(*all_);
-      const auto words = words_.read(patience.count() == 0 ? others() : closed);
-      if (!words) return {closed.size() == 1 ? closed[0] : shm::kElsewhere, false};
+      const bool last = shm::Clock::now() >= until;
+      const auto ranks = closed_by(*all_);
+      const auto words = words_.read(ranks);
+      if (!words) return ranks.size() == 1 ? closed(ranks[0]) : nobody();
       for (const auto& [rank, culprit] : *words)
-        if (culprit >= 0 && culprit != rank_) return {culprit, true};
-      std::vector<int> now;
-      for (int rank : closed)
-        if (words->count(rank) == 0) now.push_back(rank);
-      for (int rank : now)
-        if (std::find(silent.begin(), silent.end(), rank) != silent.end()) return {rank, false};
-      if (shm::Clock::now() >= until) return {shm::kElsewhere, false};
-      silent = std::move(now);
+        if (culprit >= 0 && culprit != rank_) return named(culprit);
+      for (int rank : ranks)
+        if (last && words->count(rank) == 0) return closed(rank);
+      if (last) return nobody();
       std::this_thread::sleep_for(kLook);
     }
+  }
+
+  // Whom those name that gave up earlier; otherwise the message's other rank, if there is one.
+  Found find_late(int peer) const {
+    const auto words = words_.read(others());
+    if (!words) return nobody();
+    for (const auto& [rank, culprit] : *words)
+      if (culprit >= 0 && culprit != rank_) return named(culprit);
+    if (peer < 0 || words->count(peer) != 0) return nobody();
+    return {peer, "Timed out waiting for rank " + std::to_string(peer) + " over Gloo"};
   }
 
   std::vector<int> others() const {
@@ -273,8 +280,9 @@ class Levels {
 // An operation of all ranks' Gloo group, whose failure ends this rank's part in the whole group.
 class OfAll : public c10d::Work {
  public:
-  OfAll(OpType type, WorkPtr inner, std::shared_ptr<Levels> levels)
-      : Work(-1, type), inner_(std::move(inner)), levels_(std::move(levels)) {}
+  // A message has a `peer`, unless it may be of any rank.
+  OfAll(OpType type, WorkPtr inner, std::shared_ptr<Levels> levels, int peer)
+      : Work(-1, type), inner_(std::move(inner)), levels_(std::move(levels)), peer_(peer) {}
 
   bool isCompleted() override { return inner_->isCompleted(); }
   bool isSuccess() const override { return inner_->isSuccess(); }
@@ -291,7 +299,7 @@ class OfAll : public c10d::Work {
       return inner_->wait(timeout);
     } catch (...) {
       if (!inner_->isCompleted()) throw;
-      std::rethrow_exception(levels_->give_up(std::current_exception()));
+      std::rethrow_exception(levels_->give_up(std::current_exception(), peer_));
     }
   }
 
@@ -305,6 +313,7 @@ class OfAll : public c10d::Work {
 
   const WorkPtr inner_;
   const std::shared_ptr<Levels> levels_;
+  const int peer_;
 };
 
 // ---- order

@@ -182,11 +182,11 @@ class TwoLevels : public c10d::Backend, public WithArena {
   }
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
-    return directly(OpType::SEND, [&](auto& all) { return all.send(tensors, to, tag); });
+    return directly(OpType::SEND, [&](auto& all) { return all.send(tensors, to, tag); }, to);
   }
 
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
-    return directly(OpType::RECV, [&](auto& all) { return all.recv(tensors, from, tag); });
+    return directly(OpType::RECV, [&](auto& all) { return all.recv(tensors, from, tag); }, from);
   }
 
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
@@ -345,10 +345,10 @@ class TwoLevels : public c10d::Backend, public WithArena {
 
   // A wrong argument is no reason to give up.
   template <class Launch>
-  WorkPtr directly(OpType type, Launch&& launch) {
+  WorkPtr directly(OpType type, Launch&& launch, int peer = -1) {
     levels_->check_not_failed();
     try {
-      return c10::make_intrusive<OfAll>(type, launch(levels_->all()), levels_);
+      return c10::make_intrusive<OfAll>(type, launch(levels_->all()), levels_, peer);
     } catch (...) {
       const auto why = std::current_exception();
       if (!is_loss(text_of(why))) throw;

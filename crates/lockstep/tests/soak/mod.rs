@@ -178,9 +178,11 @@ fn blamed(error: &str) -> Option<usize> {
         let (_, rest) = error.split_once(words)?;
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
-    if error.contains("over Gloo") {
+    if ["waiting over Gloo: ", "waits over Gloo", "waited for over Gloo"].iter().any(|words| error.contains(words)) {
         let (before, _) = error.split_once(" did not answer within")?;
         return before.rsplit(' ').next()?.parse().ok();
     }
-    ["because of rank ", "closed by peer: rank ", "ms for rank ", "message of or to rank "].into_iter().find_map(number)
+    ["because of rank ", "closed by peer: rank ", "waiting for rank ", "ms for rank ", "message of or to rank "]
+        .into_iter()
+        .find_map(number)
 }
