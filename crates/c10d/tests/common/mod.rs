@@ -61,7 +61,8 @@ pub fn ranks_over<T: Send>(
 
 /// Options of a rank on this host. Ranks on shared memory alone are all on one.
 fn on_host(host: usize, backends: BackendConfig, options: &GroupOptions) -> GroupOptions {
-    let simulated_host = (backends.of(Device::Cpu) != Some(Backend::SharedMemory)).then(|| host.to_string());
+    let hosts_matter = matches!(backends.of(Device::Cpu), Some(Backend::TwoLevels | Backend::Auto));
+    let simulated_host = hosts_matter.then(|| host.to_string());
     GroupOptions { simulated_host, ..options.clone() }
 }
 
