@@ -1,6 +1,6 @@
 //! Grades `prepare`: three ranks and a slow download.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
 
 const RANKS: usize = 3;
 
@@ -11,11 +11,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let words: Vec<String> = (0..20).map(|_| random.below(10_000..100_000).to_string()).collect();
     let text = words.join(" ");
-    let outputs = runner.call::<_, Prepared>(RANKS, &[&text]).map_err(|error| explain(error, why))?;
+    let shared = format!("{RANKS} ranks that share a disk");
+    let outputs =
+        runner.call::<_, Prepared>(RANKS, &[&text]).map_err(|error| given(explain(error, why), |_| shared.clone()))?;
     let counts: Vec<usize> = outputs.all(0).map(|(count, _)| *count).collect();
-    let given = format!("{RANKS} ranks that share a disk");
     Claim::that(counts.iter().sum::<usize>() == 1, "one download", format!("by rank: {counts:?}"))
-        .given(&given)
+        .given(&shared)
         .diagnose_if(
             counts.iter().all(|count| *count > 0),
             "every rank downloads the file to the same path, where another rank may be writing or reading: one download is enough. Let one \
@@ -26,7 +27,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for (rank, (_, read)) in outputs.all(0).enumerate() {
         Claim::equal(&text, read)
             .on_rank(rank)
-            .given(&given)
+            .given(&shared)
             .diagnose_if(
                 read.len() < text.len() && text.starts_with(read.as_str()),
                 "this rank has read a file that was not complete: the file exists as soon as its download begins. Wait for the \

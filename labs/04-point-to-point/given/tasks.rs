@@ -115,13 +115,16 @@ pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Receive
     Task::in_group("deadline", move |all, (does, values, patience_ms): (Peer, Vec<f64>, u64)| {
         let group = all.new_group(&[patient, peer], &Default::default())?.context("both ranks are members")?;
         let key = |what: &str| format!("deadline/{}/{what}", group.name());
-        let (left, decided) = (key("left"), key("decided"));
+        let (there, left, decided) = (key("there"), key("left"), key("decided"));
         if all.rank() == peer {
+            all.store().set(&there, "")?;
             act(all.store(), group, does, &tensor(&values), &left, &decided)?;
             return Ok(None);
         }
+        // A deadline must not pass while the peer still connects.
+        all.store().wait(&[&there], SILENCE)?;
         if let Peer::Leaves = does {
-            there_within(all.store(), &left, Duration::from_secs(5));
+            all.store().wait(&[&left], SILENCE)?;
         }
         let received = answer(&group, peer, i64::try_from(values.len())?, Duration::from_millis(patience_ms));
         all.store().set(&decided, "")?;

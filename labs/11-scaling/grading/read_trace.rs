@@ -178,7 +178,8 @@ fn check_rest(case: &Case, given: &str, exposed: &[f64], found: &Reading) -> any
         .diagnose_if(is(100.0 * part), "that is the exposed part: the overlap is the other one")
         .diagnose_if((100.0 * observed - overlap).abs() < 0.1, "that is a part of 1, and a percentage was asked for")
         .or_fail("the overlap is the hidden part of all time with communication, over all ranks, each moment once")?;
-    let longest = (0..case.ranks).max_by(|a, b| exposed[*a].total_cmp(&exposed[*b]));
+    let largest = |of: &[f64]| (0..case.ranks).max_by(|a, b| of[*a].total_cmp(&of[*b]));
+    let longest = [largest(exposed), largest(&case.communicates())];
     let computes = |rank: usize| case.covered(|span| span.rank == rank && span.kind == "compute");
     let most_compute = (0..case.ranks).max_by(|a, b| computes(*a).total_cmp(&computes(*b)));
     Claim::that(found.straggler == case.straggler, "another rank", format!("rank {}", found.straggler))
@@ -189,7 +190,7 @@ fn check_rest(case: &Case, given: &str, exposed: &[f64], found: &Reading) -> any
              wait for the rank that calls its all-reduces last, whatever holds it up",
         )
         .diagnose_if(
-            Some(found.straggler) == longest,
+            longest.contains(&Some(found.straggler)),
             "this rank communicates for longest because it came first and waits: the straggler comes last, and for it the exchange is short",
         )
         .or_fail("the others wait for the rank that calls its all-reduces last")
