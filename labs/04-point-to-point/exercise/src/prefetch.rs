@@ -1,7 +1,7 @@
 //! Task 3: receive the next batch while computing on this one. Spot the bug.
 //!
 //! Rank 0 sends batches, and rank 1 computes a number from each. Receiving and computing overlap: rank 1 starts to receive the
-//! next batch before it computes on the current one.
+//! next batch before it computes on the current one, so that a receive is in progress while it computes.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};

@@ -3,7 +3,8 @@
 //! An all-reduce of n bytes takes about α + β·n. Measured times are some percent off, and at one size the model does not hold: the
 //! library has another algorithm for it, or its message just does not fit into a buffer.
 //!
-//! DDP sends a bucket while the backward pass fills the next. If sending takes no longer than filling, only the last bucket is waited for.
+//! DDP sends a bucket while the backward pass fills the next. If sending takes no longer than filling, only the last bucket is waited for: a
+//! bucket of b bytes is hidden if α + β·b ≤ b · backward / gradients. Whether there are as many bytes of gradients does not matter here.
 
 use anyhow::Result;
 

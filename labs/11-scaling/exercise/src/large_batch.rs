@@ -6,7 +6,8 @@
 
 use crate::recipe::Recipe;
 
-/// The learning rate of a step, counted from 0: the recipe's in step 0, the scaled one from step `warm_up` on.
+/// The learning rate of a step, counted from 0: the recipe's in step 0, the scaled one from step `warm_up` on. `warm_up` may be 0: then
+/// it is the scaled one from step 0 on.
 pub fn large_batch(recipe: &Recipe, step: u64) -> f64 {
     todo!("scale the rate to the batch of all ranks, and let it rise in the first steps")
 }
