@@ -3,16 +3,26 @@
 //!
 //! The nodes are simulated: all processes run on this machine. What `pbsdsh`, `mpiexec` and `ssh` start gets a node's name, and none of
 //! the variables that the script exported, as at a site. `lockstep` and `torchrun` do not train: they record where they were
-//! started, and with which arguments. `pbsdsh` starts its program once for each line of the host file, in which a node has
-//! `mpiprocs` lines, and never fails.
+//! started, and with which arguments, and wait for those of the other nodes. `pbsdsh` starts its program once for each line of the host
+//! file, in which a node has `mpiprocs` lines, and never fails.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+
+/// The interval between two looks at the script's processes.
+const LOOK: Duration = Duration::from_millis(20);
+/// In so many looks in a row all of them sleep: the script waits for its launchers.
+const WAITS: u32 = 5;
+/// So many, and the script will not start a launcher that is still missing.
+const ALONE: u32 = 50;
 
 /// A launcher that was started.
 #[derive(Serialize)]
@@ -28,6 +38,10 @@ pub struct Started {
 pub struct Ended {
     /// The launchers that were started, by node.
     pub launchers: Vec<Started>,
+    /// True if at one moment each node had a launcher.
+    pub met: bool,
+    /// True if the script ended before its launchers, which PBS then kills.
+    pub left: bool,
     /// Its exit code; `None` for a signal.
     pub code: Option<i32>,
     /// The last lines that it printed.
@@ -48,6 +62,8 @@ pub fn run(script: &str, hosts: &[String], id: &str) -> Result<Ended> {
     fs::write(folder.join("nodes"), slots)?;
     fs::write(folder.join("job.sh"), script)?;
     programs(&folder, id)?;
+    let made = Command::new("mkfifo").arg(folder.join("gate")).status().context("cannot run mkfifo")?;
+    ensure!(made.success(), "mkfifo failed");
     let mut command = Command::new("bash");
     command.arg(folder.join("job.sh")).current_dir(folder.join("home")).env("PATH", path(&folder));
     let variables = [
@@ -61,18 +77,67 @@ pub fn run(script: &str, hosts: &[String], id: &str) -> Result<Ended> {
     ];
     command.envs(variables);
     command.env("HOME", folder.join("home")).env("PBS_O_WORKDIR", folder.join("home"));
-    let ended = command.env("PBS_NODEFILE", folder.join("nodes")).output().context("cannot run bash")?;
-    let printed = [ended.stdout, ended.stderr].concat();
-    Ok(Ended {
-        launchers: launchers(&folder)?,
-        code: ended.status.code(),
-        printed: last(&String::from_utf8_lossy(&printed)),
-    })
+    let printed = File::create(folder.join("printed"))?;
+    command.stdout(printed.try_clone()?).stderr(printed).process_group(0);
+    let script = command.env("PBS_NODEFILE", folder.join("nodes")).spawn().context("cannot run bash")?;
+    let (status, met, left) = watch(script, &folder, hosts)?;
+    let printed = fs::read(folder.join("printed"))?;
+    let (code, printed) = (status.code(), last(&String::from_utf8_lossy(&printed)));
+    Ok(Ended { launchers: launchers(&folder)?, met, left, code, printed })
 }
 
-/// `mpiprocs=` of the script's `select`: how many lines of the host file a node has.
+/// Lets the launchers end when the script waits for them: when all nodes have one, or no further one is started. Returns the script's
+/// end, if the launchers have met, and if the script had ended before them.
+fn watch(mut script: Child, folder: &Path, hosts: &[String]) -> Result<(ExitStatus, bool, bool)> {
+    // Launchers read from the gate, and get nothing until it is closed.
+    let gate = folder.join("gate");
+    let open = File::options().read(true).write(true).open(&gate)?;
+    let is_there = || -> Result<bool> {
+        let nodes: BTreeSet<String> = launchers(folder)?.into_iter().map(|one| one.node).collect();
+        Ok(hosts.iter().all(|host| nodes.contains(host)))
+    };
+    let mut asleep = 0;
+    let (met, ended) = loop {
+        std::thread::sleep(LOOK);
+        let all = processes(script.id()).iter().all(|(state, name)| is_asleep(*state, name));
+        asleep = if all { asleep + 1 } else { 0 };
+        let (met, ended) = (is_there()?, script.try_wait()?.is_some());
+        if ended || asleep >= if met { WAITS } else { ALONE } {
+            break (met, ended);
+        }
+    };
+    let left = ended && processes(script.id()).iter().any(|(state, _)| *state != 'Z');
+    // Removed first: who comes later finds no gate, and does not wait.
+    fs::remove_file(&gate)?;
+    drop(open);
+    let status = script.wait()?;
+    while processes(script.id()).iter().any(|(state, _)| *state != 'Z') {
+        std::thread::sleep(LOOK);
+    }
+    Ok((status, met, left))
+}
+
+/// State and name of each process that the script has started, by `/proc/PID/stat`: `12 (bash) S 1 12 …`.
+fn processes(group: u32) -> Vec<(char, String)> {
+    let stat = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("stat")).ok();
+    let of_group = |stat: String| {
+        let (head, tail) = stat.rsplit_once(") ")?;
+        let mut words = tail.split(' ');
+        let (state, its_group) = (words.next()?.chars().next()?, words.nth(1)?);
+        (its_group == group.to_string()).then(|| (state, head.split_once('(').map_or("", |(_, name)| name).to_owned()))
+    };
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(stat).filter_map(of_group).collect()
+}
+
+/// Who sleeps for a time wakes up by itself.
+fn is_asleep(state: char, name: &str) -> bool {
+    matches!(state, 'S' | 'Z') && name != "sleep"
+}
+
+/// `mpiprocs=` of the script's `select`: how many lines of the host file a node has. As qsub does, looks at lines before the first command.
 fn mpiprocs(script: &str) -> usize {
-    let directives = script.lines().filter(|line| line.starts_with("#PBS"));
+    let head = script.lines().map(str::trim_start).take_while(|line| line.is_empty() || line.starts_with('#'));
+    let directives = head.filter(|line| line.starts_with("#PBS"));
     let number = |line: &str| {
         let digits: String = line.split_once("mpiprocs=")?.1.chars().take_while(char::is_ascii_digit).collect();
         digits.parse().ok()
@@ -91,7 +156,11 @@ fn programs(folder: &Path, id: &str) -> Result<()> {
         "node=$1; shift\nexec env -i PATH='{path}' HOME='{site}/home' SITE_NODE=\"$node\" HOSTNAME=\"$node\" PBS_JOBID='{id}' \
          PBS_ENVIRONMENT=PBS_BATCH \"$@\""
     );
-    let record = format!("file=$(mktemp '{site}/launchers/XXXXXXXX')\nprintf '%s\\0' \"$SITE_NODE\" \"$@\" >\"$file\"");
+    // The name says that the record is complete.
+    let record = format!(
+        "file=$(mktemp '{site}/XXXXXXXX')\nprintf '%s\\0' \"$SITE_NODE\" \"$@\" >\"$file\"\nmv \"$file\" '{site}/launchers/'\n\
+         if [ -p '{site}/gate' ]; then read -r _ <'{site}/gate'; fi 2>/dev/null\nexit 0"
+    );
     let nodes = format!("'{site}/nodes'");
     let texts: [(&str, String); 10] = [
         ("on", on),

@@ -17,6 +17,8 @@ struct Started {
 #[derive(Debug, Deserialize)]
 struct Ended {
     launchers: Vec<Started>,
+    met: bool,
+    left: bool,
     code: Option<i32>,
     printed: String,
 }
@@ -53,6 +55,14 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
              of its node itself",
         )
         .or_fail("a node has no launcher, so the others wait for it")?;
+    claim(!ended.left, "a script that ends after its launchers").or_fail(
+        "the script ended while its launchers were running: PBS ends the job with its script, and kills what is left on the nodes. Let the \
+         script wait for them",
+    )?;
+    claim(ended.met, "launchers on all nodes at the same time").or_fail(
+        "the launchers were started one after the other: the first waits for those of the other nodes and does not end, so that the script never \
+         comes to the next. Start each in the background, with &, and wait for all of them",
+    )?;
     let flags: Vec<BTreeMap<String, String>> = ended.launchers.iter().map(|one| flags(&one.words)).collect();
     let of = |names: &[&str]| -> BTreeSet<Option<&String>> {
         flags.iter().map(|flags| names.iter().find_map(|name| flags.get(*name))).collect()

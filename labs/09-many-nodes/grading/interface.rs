@@ -16,6 +16,13 @@ struct Interface {
     speed: u32,
 }
 
+impl Interface {
+    fn network(&self) -> Option<(u32, u8)> {
+        let bits = u32::from(self.address?);
+        Some((bits & u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0), self.prefix))
+    }
+}
+
 type Nodes = Vec<Vec<Interface>>;
 type Found = Result<Vec<String>, String>;
 
@@ -31,7 +38,15 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             of("ib0", [10, net, 8, host], 24, 200_000, true, false, false),
             of("eno1", [10, net, 0, host], 20, 1000, true, true, false),
             // The system of some nodes names it otherwise.
-            of(if number % 2 == 1 { "ens3" } else { "hsn0" }, [10, net, 32, host], 20, 100_000, true, true, false),
+            of(
+                if number % 2 == 1 { "ens3" } else { "hsn0" },
+                [10, net, 32 + host, host],
+                20,
+                100_000,
+                true,
+                true,
+                false,
+            ),
             of("hsn1", [10, net, 48, host], 20, 150_000, number.is_multiple_of(2), true, false),
         ]
     };
@@ -44,11 +59,23 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     };
     let slow = without(&["hsn0", "ens3"]);
     let none = without(&["hsn0", "ens3", "eno1"]);
-    let cases: [(Nodes, Option<Vec<String>>); 4] = [
+    // With a network more, whose fastest interface, and the sum of all, are faster than those of the others, and which is slow on all nodes
+    // but one.
+    let uneven = |fastest: usize| {
+        let mut nodes = several.clone();
+        for (number, node) in nodes.iter_mut().enumerate() {
+            let speed = if number == fastest { 800_000 } else { 10_000 };
+            node.insert(0, of("ib1", [10, net, 64, number as u8 + 1], 20, speed, true, true, false));
+        }
+        nodes
+    };
+    let cases: [(Nodes, Option<Vec<String>>); 6] = [
         (several.clone(), Some(fast.clone())),
-        (turned, Some(fast)),
+        (turned, Some(fast.clone())),
         (slow, Some(vec!["eno1".into(); count])),
         (none, None),
+        (uneven(0), Some(fast.clone())),
+        (uneven(count - 1), Some(fast)),
     ];
     let inputs: Vec<&Nodes> = cases.iter().map(|(nodes, _)| nodes).collect();
     let outputs = runner.call::<_, Found>(1, &inputs)?;
@@ -71,6 +98,8 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
     let chosen: Vec<Option<&Interface>> =
         nodes.iter().zip(names).map(|(node, name)| node.iter().find(|one| one.name == *name)).collect();
     let any = |what: fn(&Interface) -> bool| chosen.iter().flatten().any(|one| what(one));
+    let fast = right.iter().zip(nodes).filter_map(|(name, node)| node.iter().find(|one| one.name == *name));
+    let fast = fast.map(|one| one.speed).min().unwrap_or_default();
     let absent = names.len() != nodes.len() || chosen.iter().any(Option::is_none);
     let addresses: Vec<_> = chosen.iter().flatten().map(|one| one.address).collect();
     let same = addresses.iter().enumerate().any(|(at, one)| addresses[..at].contains(one));
@@ -89,7 +118,15 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
             "the same address on two nodes: the bridge of a container runtime, which each node has for itself. A rank that connects to \
              it reaches its own node",
         )
-        .or_fail("these connect the nodes, but a faster network does, too")
+        .diagnose_if(
+            chosen.iter().flatten().any(|one| one.network() != chosen[0].and_then(Interface::network)),
+            "these are in different networks, so that no node reaches another through them: `network()` is the network of an interface",
+        )
+        .diagnose_if(
+            chosen.iter().flatten().any(|one| one.speed > fast),
+            "a network is as fast as its slowest interface: every step waits for the slowest node, however fast the others are",
+        )
+        .or_fail("these connect the nodes, but a faster network does, too: `network()` says which interfaces are in one")
 }
 
 fn listed(number: usize, node: &[Interface]) -> String {

@@ -21,6 +21,8 @@ struct Case {
     /// An error if `None`.
     right: Option<Option<(u64, u64)>>,
     what: &'static str,
+    /// What is wrong with any other decision. Only who has the cases before right gets here.
+    why: Option<&'static str>,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -46,7 +48,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut torn = both(own(old), own(new));
     torn[0][1].whole = false;
     let shared_half = on_all([parts(old, &all), parts(new, &all[..lost])].concat());
-    let case = |disks, right, what| Case { disks, right, what };
+    let mut copied = both(own(old), own(new));
+    copied[1].push(part_of(new, 0, nodes));
+    copied[0][1].whole = false;
+    let mut all_torn = own(new);
+    all_torn.iter_mut().flatten().for_each(|one| one.whole = false);
+    // The same position again, saved by one rank more: together they would have all parts of either.
+    let mixed = both(own(old), replaced(own(new)));
+    let mixed = both(
+        mixed,
+        (0..nodes).map(|node| if node == 0 { vec![part_of(new, lost, nodes + 1)] } else { Vec::new() }).collect(),
+    );
+    // And by one rank less, of which all parts are there.
+    let fewer = both(
+        replaced(own(new)),
+        (0..nodes).map(|node| if node < lost { vec![part_of(new, node, lost)] } else { Vec::new() }).collect(),
+    );
+    let case = |disks, right, what| Case { disks, right, what, why: None };
+    let special = |disks, right, what, why| Case { disks, right, what, why: Some(why) };
     let cases = [
         case(vec![Vec::new(); nodes], Some(None), "the first start"),
         case(shared, Some(Some(new)), "a shared disk"),
@@ -55,17 +74,35 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         case(shared_half, Some(Some(old)), "a shared disk; a node was lost while it saved its part"),
         case(torn, Some(Some(old)), "disks of nodes; the first node's newest part is torn"),
         case(replaced(both(own(old), own(new))), None, "disks of nodes; a new node is in the place of the last one"),
+        special(
+            copied,
+            Some(Some(new)),
+            "disks of nodes; a part of the first node is torn, and the second one has a copy of it",
+            "a damaged copy of a part does no harm if another node has the part whole",
+        ),
+        special(
+            all_torn,
+            None,
+            "disks of nodes, with torn parts only",
+            "the nodes find parts, all of them torn: that is no first start, and a repaired disk could bring them back. Starting at the \
+             beginning is right only where nothing is found",
+        ),
+        special(mixed, Some(Some(old)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
+        special(fewer, Some(Some(new)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
     ];
     let inputs: Vec<&Disks> = cases.iter().map(|case| &case.disks).collect();
     let outputs = runner.call::<_, Decision>(1, &inputs)?;
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
+const MIXED: &str = "parts of different snapshots were counted as one: the same position was saved by jobs of different numbers of ranks, and only \
+                     parts with the same `of` belong together";
+
 fn part_of((epoch, step): (u64, u64), part: usize, of: usize) -> Part {
     Part { epoch, step, part, of, whole: true }
 }
 
-fn check(Case { disks, right, what }: &Case, observed: &Decision) -> anyhow::Result<()> {
+fn check(Case { disks, right, what, why }: &Case, observed: &Decision) -> anyhow::Result<()> {
     let all: Vec<&Part> = disks.iter().flatten().collect();
     let newest = all.iter().map(|one| (one.epoch, one.step)).max();
     let took_newest = matches!(observed, Ok(Some(at)) if Some(*at) == newest);
@@ -78,6 +115,7 @@ fn check(Case { disks, right, what }: &Case, observed: &Decision) -> anyhow::Res
     };
     claim
         .given(format!("{what}: {}", listed(disks)))
+        .diagnose_if(why.is_some(), why.unwrap_or_default())
         .diagnose_if(
             right.is_none() && *observed == Ok(None),
             "training starts over, although the disk of the lost node has the missing parts: nobody would notice that days are thrown away",

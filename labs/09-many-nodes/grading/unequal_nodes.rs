@@ -20,6 +20,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             let samples = world * random.below(2..5) + 1;
             (workers, samples)
         })
+        // So few that a later rank passes them all twice.
+        .chain([(vec![1, many, 1], 2)])
         .collect();
     let inputs: Vec<Input> = layouts.iter().flat_map(|(workers, samples)| places(workers, *samples)).collect();
     let outputs = runner.call::<_, Found>(1, &inputs)?;
@@ -58,6 +60,7 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
     let world = found.len();
     let ranks: Vec<Option<usize>> = found.iter().map(|one| one.as_ref().ok().map(|place| place.0)).collect();
     let twice = (0..world).find(|rank| ranks.iter().filter(|one| **one == Some(*rank)).count() > 1);
+    let absent = (0..world).find(|rank| !ranks.contains(&Some(*rank)));
     let lengths: Vec<usize> = found.iter().filter_map(|one| one.as_ref().ok().map(|place| place.2.len())).collect();
     let unequal = lengths.iter().any(|length| *length != lengths[0]);
     for (rank, ((_, node, local, _), one)) in places(workers, samples).into_iter().zip(found).enumerate() {
@@ -78,12 +81,28 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
                 ),
             )
             .diagnose_if(
+                place.0 != rank && absent.is_some(),
+                format!(
+                    "no process has rank {}, which the others wait for: a node's first rank is the number of workers before it, not a \
+                     multiple of the largest node's",
+                    absent.unwrap_or_default()
+                ),
+            )
+            .diagnose_if(
                 place.0 != rank,
                 "the ranks of a node do not follow each other, as all launchers number them: the other nodes' launchers would disagree",
             )
             .diagnose_if(
                 unequal && place.2.iter().enumerate().all(|(step, at)| *at == rank + step * world),
                 "the ranks have different numbers of samples: one has a step more than the others, and waits for them in it forever",
+            )
+            .diagnose_if(
+                place.2.iter().any(|at| *at >= samples),
+                "there is no such sample: where there are many ranks for few samples, the first ones are taken more than once again",
+            )
+            .diagnose_if(
+                place.2.len() == right.2.len() && place.2.iter().enumerate().all(|(step, at)| rank + step * world >= samples || *at == right.2[step]),
+                "the last step is filled up with other samples than the first ones: every rank goes on at the beginning of the order",
             )
             .diagnose_if(
                 place.0 == rank,

@@ -65,6 +65,56 @@ wait
 "#
 }
 
+/// The given script with pbsdsh in front of the launcher, and the directives as deep as in the given file: qsub reads them.
+pub fn indented() -> &'static str {
+    r#"#!/bin/bash
+    #PBS -N train
+    #PBS -l select=2:ncpus=4:mpiprocs=2
+    head=$(head -n 1 "$PBS_NODEFILE")
+    nodes=$(sort "$PBS_NODEFILE" | uniq | wc -l)
+    pbsdsh lockstep run --nnodes="$nodes" --nproc-per-node=2 --rdzv-id="$PBS_JOBID" --rdzv-backend=c10d --rdzv-endpoint="$head:29500" train
+    "#
+}
+
+/// Starts the next launcher when the one before has ended.
+pub fn one_by_one() -> &'static str {
+    r#"#!/bin/bash
+#PBS -l select=2:ncpus=4:mpiprocs=2
+head=$(head -n 1 "$PBS_NODEFILE")
+nodes=$(sort -u "$PBS_NODEFILE" | wc -l)
+for host in $(sort -u "$PBS_NODEFILE"); do
+  ssh "$host" lockstep run --nnodes="$nodes" --nproc-per-node=2 --rdzv-id="$PBS_JOBID" --rdzv-backend=c10d --rdzv-endpoint="$head:29500" train
+done
+"#
+}
+
+/// Does not wait for its launchers.
+pub fn no_wait() -> &'static str {
+    r#"#!/bin/bash
+#PBS -l select=2:ncpus=4:mpiprocs=2
+head=$(head -n 1 "$PBS_NODEFILE")
+nodes=$(sort -u "$PBS_NODEFILE" | wc -l)
+for host in $(sort -u "$PBS_NODEFILE"); do
+  ssh "$host" lockstep run --nnodes="$nodes" --nproc-per-node=2 --rdzv-id="$PBS_JOBID" --rdzv-backend=c10d --rdzv-endpoint="$head:29500" train &
+done
+"#
+}
+
+/// Right: gives the first launcher a second before the others come, and waits for it by itself.
+pub fn head_first() -> &'static str {
+    r#"#!/bin/bash
+#PBS -l select=2:ncpus=4:mpiprocs=2
+mapfile -t hosts < <(awk '!seen[$1]++' "$PBS_NODEFILE")
+run="lockstep run --nnodes=${#hosts[@]} --nproc-per-node=2 --rdzv-id=$PBS_JOBID --rdzv-backend=c10d --rdzv-endpoint=${hosts[0]}:29500 train"
+ssh "${hosts[0]}" "$run" &
+first=$!
+sleep 1.2
+for host in "${hosts[@]:1}"; do ssh "$host" "$run" & done
+wait $first
+wait
+"#
+}
+
 /// Right: a loop with ssh, and torchrun's old command line with numbers of nodes.
 pub fn ssh_loop() -> &'static str {
     r#"#!/bin/bash

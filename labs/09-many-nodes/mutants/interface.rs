@@ -61,6 +61,36 @@ pub fn slow(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     all.min_by_key(|chosen| chosen.iter().map(|one| one.speed).min()).map(|chosen| names(&chosen)).context("no network")
 }
 
+/// Judges a network by the first node's interface.
+pub fn first_speed(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let all = networks(nodes, works).into_iter().filter(|chosen| differ(chosen));
+    all.max_by_key(|chosen| chosen[0].speed).map(|chosen| names(&chosen)).context("no network")
+}
+
+/// Adds the speeds of all nodes.
+pub fn sum_of_speeds(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let all = networks(nodes, works).into_iter().filter(|chosen| differ(chosen));
+    let speed = |chosen: &Vec<&Interface>| chosen.iter().map(|one| one.speed).sum::<u32>();
+    all.max_by_key(speed).map(|chosen| names(&chosen)).context("no network")
+}
+
+/// Takes the first three numbers of an address for its network.
+pub fn three_numbers(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let mut of_24_bits = nodes.to_vec();
+    of_24_bits.iter_mut().flatten().for_each(|one| one.prefix = 24);
+    by_network(&of_24_bits)
+}
+
+/// Takes the fastest interface of each node.
+pub fn fastest_of_each(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let bridge = |one: &Interface| one.name == "docker0";
+    let one = |node: &Vec<Interface>| {
+        node.iter().filter(|one| works(one) && !bridge(one)).max_by_key(|one| one.speed).cloned()
+    };
+    let chosen: Option<Vec<Interface>> = nodes.iter().map(one).collect();
+    Ok(names(&chosen.context("a node has none")?.iter().collect::<Vec<_>>()))
+}
+
 /// Gives all nodes the name that the first one has.
 pub fn one_name(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     let chosen = by_network(nodes)?;

@@ -62,17 +62,36 @@ pub fn refuses(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     Ok(whole)
 }
 
+/// Takes no snapshot of which any copy of a part is torn.
+pub fn any_torn(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    let all = || disks.iter().flatten();
+    let torn = |one: &&Part| all().any(|other| !other.whole && (other.epoch, other.step) == (one.epoch, one.step));
+    or_refuse(complete(all().filter(|one| !torn(one))).pop(), disks)
+}
+
+/// Takes a disk with torn parts only for an empty one.
+pub fn torn_is_nothing(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    let whole: Vec<Vec<Part>> =
+        disks.iter().map(|disk| disk.iter().filter(|one| one.whole).cloned().collect()).collect();
+    from_the_newest(&whole)
+}
+
+/// Puts parts of one position together, of whatever snapshot they are.
+pub fn mixed(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    or_refuse(complete(disks.iter().flatten().filter(|one| one.whole)).pop(), disks)
+}
+
 /// Right: removes what is not complete, from the newest back.
 pub fn from_the_newest(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     let mut there = BTreeMap::new();
     for one in disks.iter().flatten() {
-        let parts = there.entry((one.epoch, one.step)).or_insert_with(|| vec![false; one.of]);
+        let parts = there.entry((one.epoch, one.step, one.of)).or_insert_with(|| vec![false; one.of]);
         parts[one.part] |= one.whole;
     }
     let empty = there.is_empty();
-    while let Some((at, parts)) = there.pop_last() {
+    while let Some(((epoch, step, _), parts)) = there.pop_last() {
         if parts.into_iter().all(|whole| whole) {
-            return Ok(Some(at));
+            return Ok(Some((epoch, step)));
         }
     }
     if empty { Ok(None) } else { bail!("no complete snapshot") }

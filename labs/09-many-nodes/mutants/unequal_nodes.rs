@@ -58,6 +58,31 @@ pub fn in_turn(workers: &[usize], node: usize, local_rank: usize, samples: usize
     Ok(Place { rank, world_size, positions: padded(rank, world_size, samples) })
 }
 
+/// Gives each node as many ranks as the largest one.
+pub fn by_most(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
+    checked(workers, node, local_rank)?;
+    let world_size = workers.iter().sum();
+    let rank = node * workers.iter().max().copied().unwrap_or(0) + local_rank;
+    Ok(Place { rank, world_size, positions: padded(rank, world_size, samples) })
+}
+
+/// Fills up with the last sample.
+pub fn last_again(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
+    let place = lists(workers, node, local_rank, samples)?;
+    let position = |step: usize| (place.rank + step * place.world_size).min(samples - 1);
+    Ok(Place { positions: (0..place.positions.len()).map(position).collect(), ..place })
+}
+
+/// Fills up with the first samples, once.
+pub fn once_again(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
+    let place = lists(workers, node, local_rank, samples)?;
+    let position = |step: usize| match place.rank + step * place.world_size {
+        at if at < samples => at,
+        at => at - samples,
+    };
+    Ok(Place { positions: (0..place.positions.len()).map(position).collect(), ..place })
+}
+
 /// Does not check that there is such a process.
 pub fn unchecked(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
     let world_size = workers.iter().sum();

@@ -9,6 +9,7 @@ use crate::disks::Part;
 
 /// Decides where training continues: `disks[n]` is what node n finds. Returns the epoch and the step of the newest snapshot of which
 /// the nodes together have all parts, each of them whole. Returns `None`, for a start at the beginning, if no node finds anything.
+/// Jobs of different numbers of ranks can have saved the same position: two snapshots, whose parts do not belong together.
 ///
 /// # Errors
 /// When there are parts, but no complete snapshot: the disk of a lost node has the others. Starting at the beginning would throw away

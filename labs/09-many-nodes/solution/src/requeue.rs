@@ -9,6 +9,7 @@ use crate::disks::Part;
 
 /// Decides where training continues: `disks[n]` is what node n finds. Returns the epoch and the step of the newest snapshot of which
 /// the nodes together have all parts, each of them whole. Returns `None`, for a start at the beginning, if no node finds anything.
+/// Jobs of different numbers of ranks can have saved the same position: two snapshots, whose parts do not belong together.
 ///
 /// # Errors
 /// When there are parts, but no complete snapshot: the disk of a lost node has the others. Starting at the beginning would throw away
@@ -18,10 +19,8 @@ pub fn requeue(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     //~ // A shared disk shows the same part on several nodes. `positions.sort(); positions.dedup();`
     //~ todo!("decide where training continues")
     let all: Vec<&Part> = disks.iter().flatten().collect();
-    let has = |at: (u64, u64), part: usize| {
-        all.iter().any(|one| (one.epoch, one.step, one.part) == (at.0, at.1, part) && one.whole)
-    };
-    let complete = |one: &&&Part| (0..one.of).all(|part| has((one.epoch, one.step), part));
+    let has = |part: Part| all.contains(&&part);
+    let complete = |one: &&&Part| (0..one.of).all(|part| has(Part { part, whole: true, ..(**one).clone() }));
     let newest = all.iter().filter(complete).map(|one| (one.epoch, one.step)).max();
     if newest.is_none() && !all.is_empty() {
         bail!(
