@@ -20,12 +20,24 @@ pub struct Job {
     model: Vec<Position>,
     snapshot: Option<(Vec<Position>, Position)>,
     until_kill: Option<u64>,
+    /// The length of the model when the process before was killed.
+    killed_at: usize,
+    repeated: Vec<u64>,
 }
 
 impl Job {
     /// A job that has not started.
     pub fn new(epochs: u64, steps: u64, save_every: u64) -> Self {
-        Job { epochs, steps, save_every, model: Vec::new(), snapshot: None, until_kill: None }
+        Job {
+            epochs,
+            steps,
+            save_every,
+            model: Vec::new(),
+            snapshot: None,
+            until_kill: None,
+            killed_at: 0,
+            repeated: Vec::new(),
+        }
     }
 
     /// Loads the model of the last snapshot and returns the position that was saved with it. Returns `None` on the first start.
@@ -44,6 +56,10 @@ impl Job {
             return Err(Killed);
         }
         self.until_kill = self.until_kill.map(|left| left - 1);
+        if let Some(lost) = self.killed_at.checked_sub(self.model.len()) {
+            self.repeated.extend((lost > 0).then_some(lost as u64));
+            self.killed_at = 0;
+        }
         self.model.push((epoch, step));
         Ok(())
     }
@@ -55,7 +71,13 @@ impl Job {
 
     /// Starts a new process, which is killed after `until_kill` steps, or never.
     pub fn start(&mut self, until_kill: Option<u64>) {
+        self.killed_at = self.killed_at.max(self.model.len());
         (self.model, self.until_kill) = (Vec::new(), until_kill);
+    }
+
+    /// How many steps were trained again, for each process that had to.
+    pub fn repeated(&self) -> &[u64] {
+        &self.repeated
     }
 
     /// The steps that the model was trained with, in order.

@@ -22,17 +22,30 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // Not killed, but started again after the last step.
         (epochs, steps, 1, vec![epochs * steps + 1]),
     ];
-    let outputs = runner.call::<_, Vec<Position>>(1, &cases)?;
-    cases.iter().enumerate().try_for_each(|(case, given)| check(given, outputs.of(0, case)))
+    let outputs = runner.call::<_, (Vec<Position>, Vec<u64>)>(1, &cases)?;
+    cases.iter().enumerate().try_for_each(|(case, given)| check(given, &outputs.of(0, case).0))?;
+    cases.iter().enumerate().try_for_each(|(case, given)| check_repeated(given, &outputs.of(0, case).1))
 }
 
-fn check(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
-    let (epochs, steps, save_every, kills) = case;
-    let expected: Vec<Position> = (0..*epochs).flat_map(|epoch| (0..*steps).map(move |step| (epoch, step))).collect();
-    let count = |position: &Position| observed.iter().filter(|one| *one == position).count();
-    let twice = expected.iter().find(|position| count(position) > 1);
-    let missing = expected.iter().find(|position| count(position) == 0);
-    let whole_epoch = (0..*epochs).find(|epoch| (0..*steps).all(|step| count(&(*epoch, step)) > 1));
+/// A kill costs the steps since the last snapshot, and no others.
+fn check_repeated(case: &Case, repeated: &[u64]) -> anyhow::Result<()> {
+    let (_, steps, save_every, _) = case;
+    // Who counts the steps of each epoch saves a little later after its end.
+    let most = save_every - 1 + steps % save_every;
+    let found = repeated.iter().copied().max().unwrap_or_default();
+    Claim::that(
+        found <= most,
+        format!("at most {most} steps are trained again after a kill"),
+        format!("{repeated:?} steps were trained again"),
+    )
+    .given(given(case))
+    .or_fail(format!(
+        "the model is right, and {found} steps were computed for nothing: a snapshot is due after every {save_every}, in the middle of an epoch, \
+         too, and a new process goes on from it"
+    ))
+}
+
+fn given((epochs, steps, save_every, kills): &Case) -> String {
     let ends: Vec<String> = kills
         .iter()
         .map(|kill| match kill {
@@ -40,8 +53,17 @@ fn check(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
             kill => format!("killed after {kill} steps"),
         })
         .collect();
-    let claim = Claim::that(expected == observed, steps_of(&expected), steps_of(observed))
-        .given(format!("{epochs} epochs of {steps} steps, a snapshot every {save_every}; {}", ends.join(", then ")));
+    format!("{epochs} epochs of {steps} steps, a snapshot every {save_every}; {}", ends.join(", then "))
+}
+
+fn check(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
+    let (epochs, steps, ..) = case;
+    let expected: Vec<Position> = (0..*epochs).flat_map(|epoch| (0..*steps).map(move |step| (epoch, step))).collect();
+    let count = |position: &Position| observed.iter().filter(|one| *one == position).count();
+    let twice = expected.iter().find(|position| count(position) > 1);
+    let missing = expected.iter().find(|position| count(position) == 0);
+    let whole_epoch = (0..*epochs).find(|epoch| (0..*steps).all(|step| count(&(*epoch, step)) > 1));
+    let claim = Claim::that(expected == observed, steps_of(&expected), steps_of(observed)).given(given(case));
     let claim = match (whole_epoch, twice, missing) {
         (Some(epoch), ..) => claim.diagnose_if(
             true,

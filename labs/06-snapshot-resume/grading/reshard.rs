@@ -11,6 +11,8 @@ const RANKS: usize = 3;
 const EPOCHS: u64 = 2;
 const DIVIDE: &str =
     "what is left of an epoch must be divided among the ranks of this start, not among those that saved";
+const TOGETHER: &str = "a rank with a longer share has a step more. Cut what is left into steps of all ranks, and each step into the ranks' \
+                        batches: in the last step of an epoch a rank may have fewer samples than others, or none";
 
 /// The number of ranks of a start, and after how many steps it is stopped.
 type Start = (usize, Option<usize>);
@@ -40,7 +42,7 @@ struct Done {
 pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
     let mut random = runner.random();
     let mut seed = || random.below(1..1000) as u64;
-    let seeds = [seed(), seed(), seed()];
+    let seeds = [seed(), seed(), seed(), seed()];
     let batch = random.below(2..5);
     let case = |which: usize, samples: usize, starts: Vec<Start>| Case {
         epochs: EPOCHS,
@@ -59,16 +61,26 @@ pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
         case(1, even, vec![(3, Some((even / 3).div_ceil(batch) + 2)), (2, None)]),
         case(2, even, vec![(2, Some((even / 2).div_ceil(batch))), (3, Some(0)), (3, None)]),
     ];
-    let outputs = runner.call::<_, Done>(RANKS, &cases).map_err(|error| explain(error, why))?;
+    try_all(runner, &cases, DIVIDE)?;
+    // Three ranks share a rest of 6 batches and a sample: one of them has a sample more, and would have a step more.
+    let uneven = [case(3, 8 * batch + 1, vec![(2, Some(1)), (3, None)])];
+    try_all(runner, &uneven, TOGETHER)
+}
+
+fn try_all(runner: &mut Runner, cases: &[Case], apart: &'static str) -> Result<()> {
+    let outputs =
+        runner.call::<_, Done>(RANKS, cases).map_err(|error| explain(error, |finding| why(finding, apart)))?;
     cases.iter().enumerate().try_for_each(|(number, case)| {
         let ranks: Vec<&Done> = outputs.all(number).collect();
-        Job { case, ranks }.check()
+        Job { case, ranks, apart }.check()
     })
 }
 
 struct Job<'a> {
     case: &'a Case,
     ranks: Vec<&'a Done>,
+    /// Why ranks are in different steps.
+    apart: &'static str,
 }
 
 impl Job<'_> {
@@ -97,7 +109,7 @@ impl Job<'_> {
         )
         .given(self.given())
         .verdict(Verdict::RanksDisagree)
-        .or_fail(format!("some ranks are in the next epoch while others have samples left: {DIVIDE}"))
+        .or_fail(format!("some ranks are in the next epoch while others have samples left: {}", self.apart))
     }
 
     fn check_epoch(&self, epoch: u64) -> Result<()> {
@@ -202,6 +214,11 @@ impl Job<'_> {
             own_steps.for_each(|(_, samples)| (steps, of_rank) = (steps + 1, of_rank + samples.len()));
         }
         let left = order.len().saturating_sub(before);
+        if before == 0 {
+            return Some(format!(
+                "no sample of epoch {epoch} was taken: the number of those that are taken is 0 again when an epoch begins"
+            ));
+        }
         (left > 0).then(|| {
             format!("the last {left} samples of epoch {epoch} are left out: the last step of an epoch may have fewer samples than `batch_size`")
         })
@@ -214,7 +231,7 @@ impl Job<'_> {
 }
 
 /// Explains why ranks did not finish.
-fn why(finding: &Finding) -> Option<String> {
+fn why(finding: &Finding, apart: &str) -> Option<String> {
     (finding.verdict == Verdict::Hang)
-        .then(|| format!("some ranks have a step left when the others have none, and wait for them: {DIVIDE}"))
+        .then(|| format!("some ranks have a step left when the others have none, and wait for them: {apart}"))
 }

@@ -58,6 +58,23 @@ pub fn every_epoch(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
+/// Saves at the end of each epoch only.
+pub fn only_epochs(job: &mut Job) -> Result<(), Killed> {
+    let (first_epoch, _) = job.load().unwrap_or((0, 0));
+    for epoch in first_epoch..job.epochs {
+        for step in 0..job.steps {
+            job.train(epoch, step)?;
+        }
+        job.save(epoch + 1, 0);
+    }
+    Ok(())
+}
+
+/// Saves nothing, and begins again each time.
+pub fn never_saves(job: &mut Job) -> Result<(), Killed> {
+    (0..job.epochs * job.steps).try_for_each(|done| job.train(done / job.steps, done % job.steps))
+}
+
 /// Right: saves the last step and adds one after loading. The end of an epoch needs no special case.
 pub fn adds_on_load(job: &mut Job) -> Result<(), Killed> {
     let begin = job.load().map_or(0, |(epoch, step)| epoch * job.steps + step + 1);

@@ -22,6 +22,11 @@ pub fn seedless(_: u64, samples: usize, epochs: Range<u64>) -> Vec<Vec<usize>> {
     epochs.map(|epoch| shuffled(samples, &mut KeyedRng::new(&[epoch]))).collect()
 }
 
+/// Right: the sum of seed and epoch, as PyTorch's `DistributedSampler` takes it.
+pub fn sum(seed: u64, samples: usize, epochs: Range<u64>) -> Vec<Vec<usize>> {
+    epochs.map(|epoch| shuffled(samples, &mut KeyedRng::new(&[seed + epoch]))).collect()
+}
+
 /// Right but slower with each epoch: draws all earlier epochs again and discards them.
 pub fn replays(seed: u64, samples: usize, epochs: Range<u64>) -> Vec<Vec<usize>> {
     let mut random = KeyedRng::new(&[seed]);

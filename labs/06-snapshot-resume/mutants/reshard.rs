@@ -141,15 +141,46 @@ pub fn old_shares(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Right: saves before each step what is taken before it, and repeats the step that was not saved.
-pub fn before_each_step(run: &mut Run) -> Result<()> {
+/// Cuts its own share of what is left into batches.
+pub fn own_batches(run: &mut Run) -> Result<()> {
     let (first, done) = saved(run);
     for epoch in first..run.settings.epochs {
         let mut taken = if epoch == first { done } else { 0 };
         for batch in share(run, epoch, taken).chunks(run.settings.batch_size) {
-            run.save(&[epoch, taken as u64]);
             run.train(epoch, batch)?;
             taken += batch.len() * run.ranks;
+            run.save(&[epoch, taken as u64]);
+        }
+    }
+    Ok(())
+}
+
+/// Goes on counting where the epoch before has ended.
+pub fn not_reset(run: &mut Run) -> Result<()> {
+    let (first, mut taken) = saved(run);
+    for epoch in first..run.settings.epochs {
+        let left = run.order(epoch).split_off(taken);
+        for step in left.chunks(run.settings.batch_size * run.ranks) {
+            let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
+            run.train(epoch, &batch)?;
+            taken += step.len();
+            run.save(&[epoch, taken as u64]);
+        }
+    }
+    Ok(())
+}
+
+/// Right: takes neighbours, and saves before each step what is taken before it, so that a step that was not saved is repeated.
+pub fn before_each_step(run: &mut Run) -> Result<()> {
+    let (first, done) = saved(run);
+    for epoch in first..run.settings.epochs {
+        let mut taken = if epoch == first { done } else { 0 };
+        let left = run.order(epoch).split_off(taken);
+        for step in left.chunks(run.settings.batch_size * run.ranks) {
+            run.save(&[epoch, taken as u64]);
+            let each = step.len().div_ceil(run.ranks);
+            run.train(epoch, step.chunks(each).nth(run.rank).unwrap_or(&[]))?;
+            taken += step.len();
         }
         run.save(&[epoch + 1, 0]);
     }

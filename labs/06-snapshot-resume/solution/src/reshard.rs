@@ -2,7 +2,8 @@
 //!
 //! A job saves after each step. It is stopped in the middle of an epoch and started again, perhaps with more ranks, perhaps with fewer,
 //! and perhaps several times in one epoch. In each epoch, all starts together must train the model with each sample once. `batch_size`
-//! counts the samples of one rank, so that a step of three ranks has more samples than one of two.
+//! counts the samples of one rank, so that a step of three ranks has more samples than one of two. All ranks take each step together: in the
+//! last one of an epoch, a rank may have fewer samples than others, or none.
 
 use anyhow::Result;
 
@@ -26,10 +27,12 @@ pub fn reshard(run: &mut Run) -> Result<()> {
     for epoch in first..run.settings.epochs {
         // The samples that all ranks together have taken: the beginning of the epoch's order, whoever took them.
         let mut taken = if epoch == first { done } else { 0 };
-        let share: Vec<usize> = run.order(epoch).into_iter().skip(taken + run.rank).step_by(run.ranks).collect();
-        for batch in share.chunks(run.settings.batch_size) {
-            run.train(epoch, batch)?;
-            taken += batch.len() * run.ranks;
+        let left = run.order(epoch).split_off(taken);
+        // A step of all ranks. Whoever cuts a share of his own into batches has a step more than a rank whose share is shorter.
+        for step in left.chunks(run.settings.batch_size * run.ranks) {
+            let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
+            run.train(epoch, &batch)?;
+            taken += step.len();
             run.save(&[epoch, taken as u64]);
         }
     }
