@@ -93,6 +93,9 @@ pub struct ResNet {
     fc: Option<Classifier>,
 }
 
+/// The layers of a unit.
+type Layers<'a> = dyn Fn(&Tensor) -> Tensor + 'a;
+
 impl ResNet {
     /// The module of the head's variables, which stays trained when the rest is frozen.
     pub const HEAD: &str = "fc";
@@ -152,7 +155,7 @@ impl ResNet {
         &self,
         inputs: &Tensor,
         train: bool,
-        run: &dyn Fn(&str, &Tensor, &dyn Fn(&Tensor) -> Tensor) -> Tensor,
+        run: &dyn Fn(&str, &Tensor, &Layers<'_>) -> Tensor,
     ) -> Tensor {
         let mut features = match &self.stem {
             Some((conv1, bn1)) => run("", inputs, &|pictures| {
