@@ -250,8 +250,20 @@ impl ProcessGroup {
         }
         let options = options.clone();
         let aborted = AtomicBool::new(false);
-        let inner =
-            Inner { handle, name, rank, size, asked, backends, why_backend: why, members, job, options, debug, aborted };
+        let inner = Inner {
+            handle,
+            name,
+            rank,
+            size,
+            asked,
+            backends,
+            why_backend: why,
+            members,
+            job,
+            options,
+            debug,
+            aborted,
+        };
         Ok(ProcessGroup { inner: Arc::new(inner), timeout: Cell::new(None) })
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::{Backend, BackendConfig};
 use crate::error::{Error, ErrorKind};
 use crate::ffi::{self, Exception, WorkHandle};
+use crate::{Backend, BackendConfig};
 
 /// An operation of libtorch.
 #[derive(Debug)]

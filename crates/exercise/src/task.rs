@@ -35,7 +35,7 @@ impl Task {
         I: DeserializeOwned,
         O: Serialize,
     {
-        let run = move |inputs, begin: Begin<'_>| each(parse(inputs)?, begin, |input| answer(input));
+        let run = move |inputs, begin: Begin<'_>| each(parse(inputs)?, begin, &answer);
         Task { name: name.into(), run: Box::new(run) }
     }
 

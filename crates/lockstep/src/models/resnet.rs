@@ -93,8 +93,8 @@ pub struct ResNet {
     fc: Option<Classifier>,
 }
 
-/// The layers of a unit.
-type Layers<'a> = dyn Fn(&Tensor) -> Tensor + 'a;
+/// Runs a unit: gets its name, its inputs and its layers, and returns what comes out.
+type RunUnit<'a> = dyn Fn(&str, &Tensor, &dyn Fn(&Tensor) -> Tensor) -> Tensor + 'a;
 
 impl ResNet {
     /// The module of the head's variables, which stays trained when the rest is frozen.
@@ -149,14 +149,9 @@ impl ResNet {
         ResNet { stem, blocks, fc }
     }
 
-    /// The forward pass in units: `run` gets the name, the inputs and the layers of each in turn, and returns what comes out. A unit has the
+    /// The forward pass in units: `run` is called with each in turn. A unit has the
     /// variables that begin with its name; the first, `""`, those that are in no other.
-    pub fn forward_units(
-        &self,
-        inputs: &Tensor,
-        train: bool,
-        run: &dyn Fn(&str, &Tensor, &Layers<'_>) -> Tensor,
-    ) -> Tensor {
+    pub fn forward_units(&self, inputs: &Tensor, train: bool, run: &RunUnit<'_>) -> Tensor {
         let mut features = match &self.stem {
             Some((conv1, bn1)) => run("", inputs, &|pictures| {
                 let stem = bn1.forward_t(&pictures.apply(conv1), train).relu_();
