@@ -1,7 +1,8 @@
-//! Grades `crop`: one picture with many keys, on two ranks in different orders.
+//! Grades `crop`: one picture with many keys, on two ranks in different orders; and keys that one number cannot tell apart.
 
 use std::collections::BTreeMap;
 
+use lockstep_grading::runner::Inputs;
 use lockstep_grading::{Claim, Runner, Verdict};
 
 type Picture = Vec<Vec<u8>>;
@@ -14,10 +15,17 @@ const PADDING: usize = 2;
 /// With this many pictures, a place is never drawn only once in 10^9 times.
 const PICTURES: u64 = 150;
 
+/// With this padding there are 1681 places, so two keys rarely share one.
+const WIDE: usize = 20;
+/// The first picture of each block. Decimal digits that are reserved for a part of the key end at these numbers.
+const BLOCKS: [u64; 4] = [0, 100, 1_000, 10_000];
+const IN_BLOCK: u64 = 16;
+/// Two blocks of different keys share this many places in less than one of 10^11 pairs.
+const ALIKE: usize = 8;
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let (height, width) = (random.below(4..7), random.below(7..10));
-    let picture: Picture = (0..height).map(|y| (0..width).map(|x| (1 + y * width + x) as u8).collect()).collect();
+    let small = drawn(random.below(4..7), random.below(7..10));
     let (seed, epoch) = (random.below(1..1000) as u64, random.below(1..100) as u64);
     let mut keys: Vec<Key> = Vec::new();
     for (seed, epoch) in [(seed, epoch), (seed, epoch + 1), (seed + 1, epoch), (seed + 1, epoch + 1)] {
@@ -25,13 +33,16 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     }
     // Rank 1 crops some of the same pictures, in another order.
     let other: Vec<Key> = keys.iter().rev().step_by(2).copied().collect();
-    let outputs = runner.call::<_, Vec<Picture>>(2, &[(&picture, PADDING, [&keys, &other])])?;
+    let (large, blocks) = (drawn(WIDE + 4, WIDE + 5), blocks(&mut random));
+    let far: Vec<Key> = blocks.concat();
+    let inputs = [(&small, PADDING, [&keys, &other]), (&large, WIDE, [&far, &vec![]])];
+    let outputs = runner.call::<_, Vec<Picture>>(2, &inputs)?;
     let mut places = BTreeMap::new();
     for (key, cropped) in keys.iter().zip(outputs.of(0, 0)) {
-        places.insert(*key, place(&picture, cropped, *key)?);
+        places.insert(*key, place(&small, PADDING, cropped, *key)?);
     }
     for (key, cropped) in other.iter().zip(outputs.of(1, 0)) {
-        let here = place(&picture, cropped, *key)?;
+        let here = place(&small, PADDING, cropped, *key)?;
         Claim::that(here == places[key], format!("{} on both ranks", at(places[key])), at(here))
             .verdict(Verdict::RanksDisagree)
             .on_rank(1)
@@ -42,18 +53,40 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             )?;
     }
     keyed(&places)?;
-    spread(&places)
+    spread(&places)?;
+    let mut places = BTreeMap::new();
+    for (key, cropped) in far.iter().zip(outputs.of(0, 1)) {
+        places.insert(*key, place(&large, WIDE, cropped, *key)?);
+    }
+    independent(&blocks, &places)
+}
+
+/// A picture without a black pixel.
+fn drawn(height: usize, width: usize) -> Picture {
+    (0..height).map(|y| (0..width).map(|x| (1 + (y * width + x) % 255) as u8).collect()).collect()
+}
+
+/// The keys of blocks of pictures, in two epochs and with two seeds.
+fn blocks(random: &mut Inputs) -> Vec<Vec<Key>> {
+    // Even, so that the next number differs in one bit only: then the exclusive or repeats keys, too.
+    let (seed, epoch) = (2 * random.below(1..500) as u64, 2 * random.below(1..50) as u64);
+    let mut blocks = Vec::new();
+    for (seed, epoch) in [(seed, epoch), (seed, epoch + 1), (seed + 1, epoch), (seed + 1, epoch + 1)] {
+        blocks.extend(BLOCKS.map(|first| (first..first + IN_BLOCK).map(|index| (seed, epoch, index)).collect()));
+    }
+    blocks
 }
 
 /// The place of the window.
-fn place(picture: &Picture, cropped: &Picture, key: Key) -> anyhow::Result<Place> {
-    let places = || (0..=2 * PADDING).flat_map(|top| (0..=2 * PADDING).map(move |left| (top, left)));
-    let found = places().find(|place| window(picture, *place, false) == *cropped);
-    if let Some(found) = found {
+fn place(picture: &Picture, padding: usize, cropped: &Picture, key: Key) -> anyhow::Result<Place> {
+    if let Some(found) = found(cropped, padding)
+        && window(picture, padding, found, false) == *cropped
+    {
         return Ok(found);
     }
     let size = |picture: &Picture| format!("{} × {}", picture.len(), picture.first().map_or(0, Vec::len));
-    let expected = format!("a window of {} into the picture with {PADDING} black pixels around it", size(picture));
+    let expected = format!("a window of {} into the picture with {padding} black pixels around it", size(picture));
+    let mut places = (0..=2 * padding).flat_map(|top| (0..=2 * padding).map(move |left| (top, left)));
     Claim::that(false, expected, format!("{cropped:?}"))
         .given(format!("{}, the picture {picture:?}", describe(key)))
         .diagnose_if(
@@ -61,17 +94,32 @@ fn place(picture: &Picture, cropped: &Picture, key: Key) -> anyhow::Result<Place
             format!("the crop is {}, but the window must have the size of the picture", size(cropped)),
         )
         .diagnose_if(
-            places().any(|place| window(picture, place, true) == *cropped),
+            places.any(|place| window(picture, padding, place, true) == *cropped),
             "outside of the picture, its edge is repeated: the padding is black, 0",
         )
         .or_fail("the crop is not a window into the padded picture")?;
     Ok((0, 0))
 }
 
-fn window(picture: &Picture, (top, left): Place, repeat_edge: bool) -> Picture {
-    let inside = |at: usize, length: usize| match at.checked_sub(PADDING) {
+/// The place that follows from the black lines at the edges of a crop. The picture is larger than the padding.
+fn found(cropped: &Picture, padding: usize) -> Option<Place> {
+    let width = cropped.first()?.len();
+    let offset = |length: usize, lit: &dyn Fn(usize) -> bool| {
+        let lit: Vec<usize> = (0..length).filter(|line| lit(*line)).collect();
+        match (*lit.first()?, *lit.last()?) {
+            (0, last) => Some(padding + length - 1 - last),
+            (first, _) => padding.checked_sub(first),
+        }
+    };
+    let top = offset(cropped.len(), &|y| cropped[y].iter().any(|pixel| *pixel > 0))?;
+    let left = offset(width, &|x| cropped.iter().any(|row| row.get(x).is_some_and(|pixel| *pixel > 0)))?;
+    Some((top, left))
+}
+
+fn window(picture: &Picture, padding: usize, (top, left): Place, repeat_edge: bool) -> Picture {
+    let inside = |at: usize, length: usize| match at.checked_sub(padding) {
         Some(at) if at < length => Some(at),
-        _ if repeat_edge => Some(at.saturating_sub(PADDING).min(length - 1)),
+        _ if repeat_edge => Some(at.saturating_sub(padding).min(length - 1)),
         _ => None,
     };
     let pixel = |y, x| Some(picture[inside(y + top, picture.len())?][inside(x + left, picture[0].len())?]);
@@ -130,6 +178,27 @@ fn spread(places: &BTreeMap<Key, Place>) -> anyhow::Result<()> {
             "the last places are never drawn: with a padding of p, there are 2 p + 1 places in each direction",
         )
         .or_fail("some places are never drawn")
+}
+
+/// Checks that no two blocks of keys share their places.
+fn independent(blocks: &[Vec<Key>], places: &BTreeMap<Key, Place>) -> anyhow::Result<()> {
+    for (number, block) in blocks.iter().enumerate() {
+        for other in &blocks[..number] {
+            let twin = |key: &Key| other.iter().find(|other| places[*other] == places[key]).map(|twin| (*key, *twin));
+            let twins: Vec<(Key, Key)> = block.iter().filter_map(twin).collect();
+            let Some((key, twin)) = twins.first().copied().filter(|_| twins.len() >= ALIKE) else { continue };
+            Claim::that(false, "no connection between two keys", format!("{} on both", at(places[&key])))
+                .given(format!("{}, and {}; a padding of {WIDE}", describe(key), describe(twin)))
+                .or_fail(format!(
+                    "{} is cropped like {}, and so are {} of {IN_BLOCK} pictures in a row: the parts of the key are joined into a \
+                     number that other keys have, too, such as a sum. Give the generator all three numbers",
+                    describe(key),
+                    describe(twin),
+                    twins.len()
+                ))?;
+        }
+    }
+    Ok(())
 }
 
 fn at((top, left): Place) -> String {

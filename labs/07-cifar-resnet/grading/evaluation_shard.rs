@@ -4,13 +4,13 @@ use lockstep_grading::{Claim, Runner};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    // Not a multiple of the number of ranks, so there is a remainder.
-    let uneven = |random: &mut lockstep_grading::runner::Inputs, ranks: usize| {
-        let (times, rest) = (random.below(5..20), random.below(2..ranks));
-        (times * ranks + rest, ranks)
-    };
     let mut worlds = vec![(11, 4), (9, 3), (2, 4), (random.below(5..50), 1)];
-    worlds.extend([3, 4, 5].map(|ranks| uneven(&mut random, ranks)));
+    for ranks in [3, 4, 5] {
+        // A rest of one distinguishes blocks that are rounded up, a larger one a rank that takes the whole rest.
+        for rest in [random.below(2..ranks), 1] {
+            worlds.push((random.below(5..20) * ranks + rest, ranks));
+        }
+    }
     let of_all_ranks = |&(samples, ranks): &(usize, usize)| (0..ranks).map(move |rank| (samples, ranks, rank));
     let inputs: Vec<_> = worlds.iter().flat_map(of_all_ranks).collect();
     let outputs = runner.call::<_, Vec<usize>>(1, &inputs)?;
@@ -60,6 +60,8 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
     let lengths: Vec<usize> = shares.iter().map(|share| share.len()).collect();
     let (longest, shortest) = (lengths.iter().max().copied().unwrap_or(0), lengths.iter().min().copied().unwrap_or(0));
     let others = &lengths[1..];
+    let long = samples.div_ceil(ranks);
+    let left = |rank: usize| samples.saturating_sub(rank * long).min(long);
     Claim::that(longest - shortest <= 1, "lengths that differ by one at most", format!("lengths {lengths:?}"))
         .given(&given)
         .diagnose_if(
@@ -69,6 +71,13 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
         .diagnose_if(
             others.last() == Some(&longest),
             "the last rank takes the whole remainder, and the others wait for it: give each rank at most one sample of it",
+        )
+        .diagnose_if(
+            lengths.iter().copied().eq((0..ranks).map(left)),
+            format!(
+                "rounded up: all ranks have {long} pictures, and the last ranks get what is left. Round down, and give one more picture to \
+                 as many ranks as there are pictures left over"
+            ),
         )
         .or_fail("the lengths differ too much: the other ranks wait for the longest share")
 }

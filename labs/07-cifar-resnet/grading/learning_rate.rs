@@ -12,12 +12,14 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let rate = random.below(1..40) as f64 / 128.0;
     let (ranks, warmup) = (random.below(4..9), 2 * random.below(5..50) as u64);
     let up: Recipe = (rate, 64, 32, 2 * ranks, warmup);
+    // Between two whole multiples of the recipe's batch.
+    let between: Recipe = (rate, 64, 36, ranks, warmup);
     let down: Recipe = (rate, 256, 16, ranks, warmup);
     let equal: Recipe = (rate, 32 * ranks, 32, ranks, warmup);
     let at_once: Recipe = (rate, 32, 32, ranks, 0);
     let steps = [warmup, 0, warmup / 2, warmup - 1, 1, warmup + 1, 10 * warmup];
     let inputs: Vec<(Recipe, u64)> =
-        [up, down, equal, at_once].into_iter().flat_map(|recipe| steps.map(|step| (recipe, step))).collect();
+        [up, between, down, equal, at_once].into_iter().flat_map(|recipe| steps.map(|step| (recipe, step))).collect();
     let outputs = runner.call::<_, Option<f64>>(1, &inputs)?;
     inputs.iter().enumerate().try_for_each(|(case, (recipe, step))| check(*recipe, *step, *outputs.of(0, case)))
 }
@@ -38,6 +40,8 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
     let right = if step >= warmup || full <= rate { full } else { line(rate, full, step) };
     let is = |value: f64| (value - observed).abs() <= TOLERANCE;
     let rising = step < warmup && full > rate;
+    let whole = rate * (batch_of_rank * ranks / batch) as f64;
+    let of_whole = if rising { line(rate, whole, step) } else { whole };
     Claim::close(&[right], &[observed], TOLERANCE)
         .given(given)
         .diagnose_if(
@@ -65,6 +69,18 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
         .diagnose_if(
             step < warmup && full < rate && is(line(rate, full, step)),
             "starts with a larger rate than the scaled one: with a smaller batch, there is nothing to warm up to",
+        )
+        .diagnose_if(
+            step >= warmup && full < rate && is(rate),
+            "the recipe's own rate, although the batch is smaller than the recipe's: then the rate must be smaller, too",
+        )
+        .diagnose_if(
+            batch_of_rank * ranks > batch && is(of_whole),
+            format!(
+                "the growth of the batch was rounded down to a whole number: it is {} / {batch}. In Rust the quotient of two integers is \
+                 an integer; convert both with `as f64` first",
+                batch_of_rank * ranks
+            ),
         )
         .or_fail("this is not the rate of the linear scaling rule with warm-up")
 }

@@ -97,6 +97,54 @@ pub fn clamped(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     (0..picture.len()).map(row).collect()
 }
 
+/// Adds the parts of the key up, so a picture is cropped like its neighbour in the next epoch.
+pub fn adds_up(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed + key.epoch + key.index]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// Adds the epoch to the seed: a run with the next seed repeats the crops an epoch later.
+pub fn one_stream_a_run(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed + key.epoch, key.index]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// Reserves two digits for the picture, which has more.
+pub fn in_digits(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed * 10_000 + key.epoch * 100 + key.index]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// Joins the parts with an exclusive or.
+pub fn exclusive_or(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed ^ key.epoch ^ key.index]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
 /// Right: creates the padded picture and cuts the window out of it.
 pub fn pads_first(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.index, key.epoch, key.seed]);
@@ -108,4 +156,16 @@ pub fn pads_first(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>>
     let place = random.below((2 * padding + 1) * (2 * padding + 1));
     let (top, left) = (place / (2 * padding + 1), place % (2 * padding + 1));
     padded[top..top + height].iter().map(|row| row[left..left + width].to_vec()).collect()
+}
+
+/// Right: one number for all three parts, which no other key has.
+pub fn packed(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.index << 40 | key.epoch << 20 | key.seed]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
 }

@@ -28,8 +28,20 @@ pub fn rank_0(samples: usize, _: usize, rank: usize) -> Vec<usize> {
     if rank == 0 { (0..samples).collect() } else { Vec::new() }
 }
 
+/// Gives each rank a block of the rounded-up length, so what is missing is all missing on the last rank.
+pub fn long_blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
+    let each = samples.div_ceil(world_size);
+    (rank * each..samples.min((rank + 1) * each)).collect()
+}
+
 /// Right: blocks of neighbours, the first ones longer by one sample.
 pub fn blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     let begin = |rank: usize| rank * (samples / world_size) + rank.min(samples % world_size);
+    (begin(rank)..begin(rank + 1)).collect()
+}
+
+/// Right: blocks between rounded fractions, the longer ones somewhere in the middle.
+pub fn fractions(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
+    let begin = |rank: usize| (rank * samples + world_size / 2) / world_size;
     (begin(rank)..begin(rank + 1)).collect()
 }

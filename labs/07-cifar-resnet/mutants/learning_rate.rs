@@ -72,6 +72,24 @@ pub fn falls(recipe: Recipe, step: u64) -> f64 {
     recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
 }
 
+/// Keeps the recipe's rate for a smaller batch.
+pub fn never_below(recipe: Recipe, step: u64) -> f64 {
+    let scale = ((recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64).max(1.0);
+    if step >= recipe.warmup {
+        return recipe.rate * scale;
+    }
+    recipe.rate * (1.0 + (scale - 1.0) * step as f64 / recipe.warmup as f64)
+}
+
+/// Divides whole numbers, as `//` does in Python.
+pub fn whole_times(recipe: Recipe, step: u64) -> f64 {
+    let scaled = recipe.rate * (recipe.batch_of_rank * recipe.world_size / recipe.batch) as f64;
+    if step >= recipe.warmup || scaled <= recipe.rate {
+        return scaled;
+    }
+    recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
+}
+
 /// Right: blends two rates.
 pub fn blends(recipe: Recipe, step: u64) -> f64 {
     let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;

@@ -59,3 +59,22 @@ pub fn two_passes(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tenso
     group.all_reduce(&mut variance, ReduceOp::Sum)?;
     Ok((mean, variance / count))
 }
+
+/// Right: one all-gather of each rank's count, mean and variance, combined as Chan, Golub and LeVeque do.
+pub fn gathers(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
+    let (mean, variance) = (batch.mean_dim(0, false, Kind::Double), batch.var_dim(0, false, false));
+    let count = mean.ones_like() * batch.size()[0];
+    let own = Tensor::stack(&[count, mean, variance], 0);
+    let mut all: Vec<Tensor> = group.members().iter().map(|_| own.zeros_like()).collect();
+    group.all_gather(&mut all, &own)?;
+    let (mut count, mut mean, mut squares) =
+        (own.get(0).zeros_like(), own.get(0).zeros_like(), own.get(0).zeros_like());
+    for of_rank in &all {
+        let (more, other) = (of_rank.get(0), of_rank.get(1));
+        let (sum, distance) = (&count + &more, other - &mean);
+        squares = squares + of_rank.get(2) * &more + distance.square() * &count * &more / &sum;
+        mean = mean + distance * &more / &sum;
+        count = sum;
+    }
+    Ok((mean, squares / count))
+}

@@ -2,7 +2,7 @@
 //!
 //! A picture is padded with black (0) on all four sides, and a window of the picture's size is cut out at a random place. Every
 //! place has the same probability. The place must depend only on the key: on two ranks or four, in any order, and after a
-//! resume, a picture is cropped in the same way in one epoch.
+//! resume, a picture is cropped in the same way in one epoch. Keys that differ in any part draw independently of each other.
 
 use lockstep::data::rng::KeyedRng;
 
