@@ -57,14 +57,15 @@ pub fn plateau(answer: fn(&mut Plateau, f64)) -> Task {
 /// The signature of `best`.
 type Answer = fn(&ProcessGroup, &mut Option<Best>, u64, u64, u64) -> anyhow::Result<()>;
 
-/// Inputs: the right predictions and the photographs of each epoch and rank. Results: the best epoch after each epoch.
+/// Inputs: the right predictions and the photographs of each epoch and rank. Results: the best epoch after each epoch, and its
+/// accuracy; `None` stands for NaN.
 pub fn best(answer: Answer) -> Task {
     Task::in_group("best", move |group, epochs: Vec<Vec<(u64, u64)>>| {
         let (mut best, mut kept) = (None, Vec::new());
         for (epoch, ranks) in (0..).zip(epochs) {
             let (right, photographs) = ranks[group.rank().get()];
             answer(group, &mut best, epoch, right, photographs)?;
-            kept.push(best.map(|best: Best| best.epoch));
+            kept.push(best.map(|best: Best| (best.epoch, best.accuracy.is_finite().then_some(best.accuracy))));
         }
         Ok(kept)
     })

@@ -6,6 +6,11 @@ use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 type Epochs = Vec<Vec<(usize, usize)>>;
 /// The best epoch after each epoch.
 type Kept = Vec<Option<u64>>;
+/// The same with its accuracy.
+type Bests = Vec<Option<(u64, Option<f64>)>>;
+
+/// Single precision is enough.
+const TOLERANCE: f64 = 1e-6;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let times = runner.random().below(1..6);
@@ -19,24 +24,61 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         case([20, 10, 5], &[[10, 5, 2], [14, 4, 1], [12, 5, 5], [15, 5, 2], [13, 4, 4]]),
         case([20, 10, 0], &[[10, 5, 0], [11, 4, 0], [9, 8, 0]]),
     ];
-    let outputs = runner.call::<_, Kept>(3, &cases).map_err(|error| explain(error, why))?;
+    let outputs = runner.call::<_, Bests>(3, &cases).map_err(|error| explain(error, why))?;
     for (number, epochs) in cases.iter().enumerate() {
-        let all: Vec<&Kept> = outputs.all(number).collect();
+        let kept = |bests: &Bests| bests.iter().map(|best| best.map(|(epoch, _)| epoch)).collect();
+        let all: Vec<Kept> = outputs.all(number).map(kept).collect();
         check(epochs, &all)?;
+        outputs.all(number).enumerate().try_for_each(|(rank, bests)| check_accuracy(epochs, rank, bests))?;
     }
     Ok(())
 }
 
-fn check(epochs: &Epochs, observed: &[&Kept]) -> anyhow::Result<()> {
-    let ratio = |(right, of): (usize, usize)| right as f64 / of as f64;
-    let all =
-        |ranks: &Vec<(usize, usize)>| ratio(ranks.iter().fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1)));
+fn ratio((right, of): (usize, usize)) -> f64 {
+    right as f64 / of as f64
+}
+
+/// The right predictions and the photographs of all ranks.
+fn sum(ranks: &[(usize, usize)]) -> (usize, usize) {
+    ranks.iter().fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1))
+}
+
+/// Checks the accuracy next to an epoch that is the right one.
+fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result<()> {
+    for (after, best) in bests.iter().enumerate() {
+        let Some((epoch, accuracy)) = *best else { continue };
+        let (ranks, seen) = (&epochs[epoch as usize], accuracy.unwrap_or(f64::NAN));
+        let (right, of) = sum(ranks);
+        let is = |value: f64| (value - seen).abs() <= TOLERANCE;
+        Claim::close(&[right as f64 / of as f64], &[seen], TOLERANCE)
+            .on_rank(rank)
+            .given(format!("right predictions of photographs, by rank, in epoch {epoch}: {ranks:?}; `accuracy` after epoch {after}"))
+            .diagnose_if(
+                is(right as f64),
+                "`accuracy` holds the number of right predictions. It is the part of all photographs that was predicted rightly, from 0 to 1: \
+                 a number does not compare epochs that validate another number of photographs",
+            )
+            .diagnose_if(
+                is(ratio(ranks[rank])),
+                "`accuracy` holds this rank's own, so the next epoch is compared with another number on each rank",
+            )
+            .diagnose_if(
+                is(right as f64 / of as f64 * 100.0),
+                "`accuracy` is in percent: it goes from 0 to 1",
+            )
+            .or_fail("`accuracy` is not that of the best epoch over all ranks")?;
+    }
+    Ok(())
+}
+
+fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
+    let all = |ranks: &Vec<(usize, usize)>| ratio(sum(ranks));
     let mean = |ranks: &Vec<(usize, usize)>| ranks.iter().map(|rank| ratio(*rank)).sum::<f64>() / ranks.len() as f64;
     let right = kept(epochs.iter().map(all), false);
     let given = format!("right predictions of photographs, by epoch and rank: {epochs:?}");
-    for (rank, &seen) in observed.iter().enumerate() {
+    for (rank, seen) in observed.iter().enumerate() {
         let claim = Claim::equal(&right, seen).on_rank(rank).given(format!("{given}; the best epoch after each epoch"));
-        let differ = observed.iter().any(|other| *other != seen);
+        let differ = observed.iter().any(|other| other != seen);
         let claim = if differ { claim.verdict(Verdict::RanksDisagree) } else { claim };
         let own = |of: usize| kept(epochs.iter().map(|ranks| ratio(ranks[of])), false);
         claim
@@ -64,8 +106,8 @@ fn why(finding: &Finding) -> Option<String> {
     let waits = finding.table.iter().any(|line| line.contains("waits in"));
     let others = finding.table.iter().any(|line| !line.contains("waits in"));
     (finding.verdict == Verdict::Hang && waits && others).then(|| {
-        "a rank waits in a collective that others do not call: whether it is called must not depend on a rank's own accuracy. Sum first, on all \
-         ranks and in every epoch, and then decide"
+        "a rank waits in a collective that others do not call: whether it is called must not depend on a rank's own numbers, \
+         neither on its accuracy nor on whether it has a photograph. Sum first, on all ranks and in every epoch, and then decide"
             .into()
     })
 }

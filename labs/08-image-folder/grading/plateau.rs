@@ -18,6 +18,9 @@ enum Flaw {
     AgainstTheLast,
     AnyBetter,
     NotANumber,
+    Absolute,
+    Creeping,
+    NewBest,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -38,6 +41,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         [Some(first)].into_iter().chain(vec![None; patience + 1]).chain([Some(first + 0.1)]).collect(),
     ];
     losses.push(vec![None, Some(first), Some(first - 0.1)]);
+    // Small losses that fall by much more than the threshold, but by less than it in absolute numbers.
+    losses.push((0..patience + 4).map(|time| Some(first * (0.01 - 5e-6 * time as f64))).collect());
+    // Falls by less than the threshold in each epoch, and by more than it in two.
+    let creep = (6 + random.below(0..3)) as f64 * 1e-5;
+    losses.push((0..patience + 4).map(|time| Some(first * (1.0 - creep * time as f64))).collect());
     let cases: Vec<Case> = losses.into_iter().map(|losses| (rate, factor, patience as u64, losses)).collect();
     let outputs = runner.call::<_, Vec<f64>>(1, &cases)?;
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
@@ -47,7 +55,7 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
     let (rate, factor, patience, losses) = case;
     let is = |flaw| lockstep_grading::close(&rates(case, flaw), observed, 1e-12);
     let listed: Vec<String> =
-        losses.iter().map(|loss| loss.map_or("NaN".into(), |loss| format!("{loss:.5}"))).collect();
+        losses.iter().map(|loss| loss.map_or("NaN".into(), |loss| format!("{loss:.6}"))).collect();
     Claim::close(&rates(case, Flaw::None), observed, 1e-12)
         .given(format!("rate {rate}, factor {factor}, patience {patience}, losses {}", listed.join(" ")))
         .diagnose_if(
@@ -64,6 +72,11 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         )
         .diagnose_if(is(Flaw::AddsUp), "all bad epochs are counted: count only those in a row, since a better epoch resets the count")
         .diagnose_if(
+            is(Flaw::Creeping),
+            "the best loss moved with a loss that was not better: only a loss that is less than best * (1 - THRESHOLD) becomes the best. Otherwise \
+             many small falls never add up to a large one",
+        )
+        .diagnose_if(
             is(Flaw::AgainstTheLast),
             "compared with the previous epoch: compare with the best loss so far, since a fall from a worse loss is no improvement",
         )
@@ -75,6 +88,15 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
             is(Flaw::NotANumber),
             "NaN counts as better: every comparison with it is false, so test whether the loss is better, not whether it is worse",
         )
+        .diagnose_if(
+            is(Flaw::Absolute),
+            "the threshold was subtracted as it is: it is a fraction of the best loss, so a better loss is less than best * (1 - THRESHOLD). \
+             Small losses fall by less than 0.0001 and are better all the same",
+        )
+        .diagnose_if(
+            is(Flaw::NewBest),
+            "the best loss is forgotten with a reduction: then the next loss counts as better, however bad it is. Only the count starts again",
+        )
         .or_fail("these are not the rates of ReduceLROnPlateau")
 }
 
@@ -83,7 +105,11 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
     let (mut rate, mut best, mut bad) = (*rate, f64::INFINITY, 0);
     let mut step = |loss: &Option<f64>| {
         let loss = loss.unwrap_or(f64::NAN);
-        let bound = if flaw == Flaw::AnyBetter { best } else { best * (1.0 - THRESHOLD) };
+        let bound = match flaw {
+            Flaw::AnyBetter => best,
+            Flaw::Absolute => best - THRESHOLD,
+            _ => best * (1.0 - THRESHOLD),
+        };
         let late = bad > *patience;
         if loss < bound || flaw == Flaw::NotANumber && loss.is_nan() {
             best = loss;
@@ -91,7 +117,7 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
         } else {
             bad += 1;
         }
-        if flaw == Flaw::AgainstTheLast {
+        if flaw == Flaw::AgainstTheLast || flaw == Flaw::Creeping && loss < best {
             best = loss;
         }
         let time = match flaw {
@@ -101,6 +127,7 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
         };
         if time {
             rate *= factor;
+            best = if flaw == Flaw::NewBest { f64::INFINITY } else { best };
             bad = if flaw == Flaw::NoNewCount { bad } else { 0 };
         }
         rate

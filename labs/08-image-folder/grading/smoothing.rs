@@ -8,12 +8,14 @@ type Case = (Vec<Vec<f64>>, Vec<i64>, f64);
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let mut case = |epsilon: f64, size: f64| -> Case {
-        let (pictures, classes) = (random.below(3..8), random.below(3..7));
+        // As many pictures as classes would hide which of the two a loss was divided by.
+        let (classes, pictures) = (random.below(3..7), random.below(3..7));
+        let pictures = if pictures < classes { pictures } else { pictures + 1 };
         let right: Vec<i64> = (0..pictures).map(|_| random.below(0..classes) as i64).collect();
         let mut logits: Vec<Vec<f64>> = (0..pictures).map(|_| random.numbers(classes)).collect();
-        for (logits, class) in logits.iter_mut().zip(&right) {
-            // The right class is well ahead, so smoothing adds a large part of the loss.
-            logits[*class as usize] += 9.0;
+        for (picture, (logits, class)) in logits.iter_mut().zip(&right).enumerate() {
+            // The right class is well ahead, so smoothing adds a large part of the loss. In the first picture it is behind.
+            logits[*class as usize] += if picture > 0 { 9.0 } else { -9.0 };
             logits.iter_mut().for_each(|logit| *logit *= size);
         }
         (logits, right, epsilon)
@@ -27,7 +29,7 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
     let (logits, right, epsilon) = case;
     let (pictures, classes) = (right.len() as f64, logits[0].len() as f64);
     let loss = loss(case, *epsilon);
-    // Single precision is enough. The largest losses are a few hundred.
+    // Single precision is enough. The largest losses are about a thousand.
     let tolerance = 1e-6 * (1.0 + loss * 10.0);
     let given = format!("ε {epsilon}, right classes {right:?}, logits {logits:?}");
     let [seen] = observed else {
@@ -58,21 +60,72 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
             "not a finite number: with large logits, a probability is 0 in floating point and its logarithm infinite. Use `log_softmax`, \
              which never computes the probability itself",
         )
+        .diagnose_if(
+            is(loss / classes),
+            "the mean over pictures and classes: the terms of a picture's classes are summed, and the mean is taken over pictures only",
+        )
+        .diagnose_if(
+            is(of_targets(case, 1.0 - epsilon, epsilon / classes, &across_classes(logits))),
+            "the targets of a picture do not add up to 1: the right class gets a share of ε, too, so its target is 1 − ε + ε / K",
+        )
+        .diagnose_if(
+            is(of_targets(case, 1.0 - epsilon + epsilon / classes, epsilon / classes, &across_pictures(logits))),
+            "the softmax is taken over the pictures, dimension 0: it is taken over the classes of each picture, the last dimension",
+        )
+        .diagnose_if(
+            kept_finite(case, *epsilon).into_iter().any(is),
+            "a small constant keeps the logarithm finite, and the loss is wrong where a probability is smaller than it. Use `log_softmax`, \
+             which never computes the probability itself and needs no constant",
+        )
         .or_fail("this is not the cross entropy with label smoothing")
 }
 
-fn loss((logits, right, _): &Case, epsilon: f64) -> f64 {
-    let of_picture = |(logits, right): (&Vec<f64>, &i64)| {
-        let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = logits.iter().map(|logit| (logit - most).exp()).sum();
-        let share = epsilon / logits.len() as f64;
-        let term = |(class, logit): (usize, &f64)| {
-            let target = if class as i64 == *right { 1.0 - epsilon + share } else { share };
-            -target * (logit - most - sum.ln())
-        };
-        logits.iter().enumerate().map(term).sum::<f64>()
+/// The right loss for this ε.
+fn loss(case: &Case, epsilon: f64) -> f64 {
+    let share = epsilon / case.0[0].len() as f64;
+    of_targets(case, 1.0 - epsilon + share, share, &across_classes(&case.0))
+}
+
+/// The loss with a target for the right class and another for each of the others.
+fn of_targets((_, right, _): &Case, own: f64, other: f64, logarithms: &[Vec<f64>]) -> f64 {
+    let of_picture = |(logarithms, right): (&Vec<f64>, &i64)| {
+        let target = |class: usize| if class as i64 == *right { own } else { other };
+        logarithms.iter().enumerate().map(|(class, logarithm)| -target(class) * logarithm).sum::<f64>()
     };
-    logits.iter().zip(right).map(of_picture).sum::<f64>() / right.len() as f64
+    logarithms.iter().zip(right).map(of_picture).sum::<f64>() / right.len() as f64
+}
+
+/// The logarithms of the probabilities.
+fn across_classes(logits: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    logits.iter().map(|logits| log_softmax(logits)).collect()
+}
+
+/// The same, with a softmax over pictures.
+fn across_pictures(logits: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let column = |class: usize| log_softmax(&logits.iter().map(|logits| logits[class]).collect::<Vec<f64>>());
+    let columns: Vec<Vec<f64>> = (0..logits[0].len()).map(column).collect();
+    (0..logits.len()).map(|picture| columns.iter().map(|column| column[picture]).collect()).collect()
+}
+
+fn log_softmax(logits: &[f64]) -> Vec<f64> {
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = logits.iter().map(|logit| (logit - most).exp()).sum();
+    logits.iter().map(|logit| logit - most - sum.ln()).collect()
+}
+
+/// The losses with a constant that is added to each probability, or that no probability is less than.
+fn kept_finite(case: &Case, epsilon: f64) -> Vec<f64> {
+    let share = epsilon / case.0[0].len() as f64;
+    let logarithms = across_classes(&case.0);
+    let with = |kept: &dyn Fn(f64) -> f64| {
+        let kept = |logarithm: &f64| kept(logarithm.exp()).ln();
+        let logarithms: Vec<Vec<f64>> = logarithms.iter().map(|of| of.iter().map(kept).collect()).collect();
+        of_targets(case, 1.0 - epsilon + share, share, &logarithms)
+    };
+    let powers = (2..=30).map(|power| 0.1_f64.powi(power));
+    let constants =
+        powers.chain([f64::from(f32::EPSILON), f64::EPSILON, f64::MIN_POSITIVE, f64::from(f32::MIN_POSITIVE)]);
+    constants.flat_map(|constant| [with(&|p| p + constant), with(&|p| p.max(constant))]).collect()
 }
 
 /// The entropy of the smoothed target.

@@ -15,6 +15,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     };
     let runs = [run(&[5, 7, 6, 4]), run(&[3, 5, 8, 6, 7, 4])];
     let mut cases: Vec<Case> = runs.iter().map(|run| (run.clone(), vec![])).collect();
+    // The last epoch equals the best one.
+    cases.push(([&runs[0][..], &runs[0][1..2]].concat(), vec![]));
     for run in &runs {
         cases.extend((0..3 * run.len() as u64).map(|kill| (run.clone(), vec![kill])));
     }
@@ -33,8 +35,13 @@ fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::
     let given = format!("epochs of accuracies {accuracies:?}, {kills_text}");
     let model = |epoch: Option<u64>| epoch.map_or("no model".into(), |epoch| format!("that of epoch {epoch}"));
     let expected = format!("the best model is that of epoch {best}");
+    let equal = |epoch: Option<u64>| epoch.is_some_and(|epoch| at(epoch) == at(best));
     Claim::that(file == Some(best), &expected, model(file))
         .given(&given)
+        .diagnose_if(
+            kills.is_empty() && equal(file),
+            "of two equal epochs, the later one is kept: keep the first, as in task 4. A model that is no better is not written again",
+        )
         .diagnose_if(
             file.is_some_and(|file| file > best),
             "a worse model has replaced the best one after a restart: the best accuracy so far is not in the snapshot, or is not read \

@@ -86,6 +86,43 @@ pub fn asks_if_promising(
     Ok(())
 }
 
+/// Compares counts of right predictions, which is right as long as each epoch validates as many photographs.
+pub fn counts(
+    group: &ProcessGroup,
+    best: &mut Option<Best>,
+    epoch: u64,
+    right: u64,
+    _photographs: u64,
+) -> anyhow::Result<()> {
+    let mut sum = Tensor::from(right as i64);
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    let accuracy = sum.int64_value(&[]) as f64;
+    if best.is_none_or(|best| accuracy > best.accuracy) {
+        *best = Some(Best { epoch, accuracy });
+    }
+    Ok(())
+}
+
+/// Returns at once on a rank without photographs.
+pub fn empty_leaves(
+    group: &ProcessGroup,
+    best: &mut Option<Best>,
+    epoch: u64,
+    right: u64,
+    photographs: u64,
+) -> anyhow::Result<()> {
+    if photographs == 0 {
+        return Ok(());
+    }
+    let mut sums = Tensor::from_slice(&[right as f64, photographs as f64]);
+    group.all_reduce(&mut sums, ReduceOp::Sum)?;
+    let accuracy = sums.double_value(&[0]) / sums.double_value(&[1]);
+    if best.is_none_or(|best| accuracy > best.accuracy) {
+        *best = Some(Best { epoch, accuracy });
+    }
+    Ok(())
+}
+
 /// Right: adds up and divides on rank 0, which broadcasts the result.
 pub fn broadcasts(
     group: &ProcessGroup,
@@ -100,5 +137,23 @@ pub fn broadcasts(
     group.broadcast(&mut accuracy, Rank::ZERO)?;
     let accuracy = accuracy.double_value(&[0]);
     *best = best.filter(|best| best.accuracy >= accuracy).or(Some(Best { epoch, accuracy }));
+    Ok(())
+}
+
+/// Right: single precision, which is exact up to 16 million photographs.
+pub fn in_single_precision(
+    group: &ProcessGroup,
+    best: &mut Option<Best>,
+    epoch: u64,
+    right: u64,
+    photographs: u64,
+) -> anyhow::Result<()> {
+    let mut sums = Tensor::from_slice(&[right as f32, photographs as f32]);
+    group.all_reduce(&mut sums, ReduceOp::Sum)?;
+    let accuracy = f64::from(sums.double_value(&[0]) as f32 / sums.double_value(&[1]) as f32);
+    match best {
+        Some(before) if before.accuracy >= accuracy => {}
+        _ => *best = Some(Best { epoch, accuracy }),
+    }
     Ok(())
 }

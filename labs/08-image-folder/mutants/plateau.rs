@@ -86,6 +86,49 @@ pub fn not_a_number(schedule: &mut Plateau, loss: f64) {
     }
 }
 
+/// Subtracts the threshold as an absolute number.
+pub fn absolute(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best - THRESHOLD {
+        schedule.best = loss;
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// Takes every lower loss as the best one, even if it counts as no better.
+pub fn creeping(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    schedule.best = schedule.best.min(loss);
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// Forgets the best loss with each reduction.
+pub fn new_best(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.best = loss;
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+        schedule.best = f64::INFINITY;
+    }
+}
+
 /// Right: subtracts the threshold and sets the count in one place.
 pub fn one_count(schedule: &mut Plateau, loss: f64) {
     let better =

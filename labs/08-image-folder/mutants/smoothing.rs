@@ -52,10 +52,54 @@ pub fn overflows(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     of_picture.mean(Kind::Double)
 }
 
+/// Takes the mean over classes, too.
+pub fn mean_of_classes(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
+    -(target * logits.log_softmax(-1, Kind::Double)).mean(Kind::Double)
+}
+
+/// Targets 1 − ε and ε / K, which do not add up to 1.
+pub fn no_own_share(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let hot = right.one_hot(classes).to_kind(Kind::Double);
+    let target = &hot * (1.0 - epsilon) + (1.0_f64 - &hot) * (epsilon / classes as f64);
+    -(target * logits.log_softmax(-1, Kind::Double)).sum(Kind::Double) / right.size()[0]
+}
+
+/// Takes the softmax over the pictures.
+pub fn across_pictures(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
+    let of_picture = -(target * logits.log_softmax(0, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
+    of_picture.mean(Kind::Double)
+}
+
+/// Adds a constant so that the logarithm stays finite.
+pub fn added_constant(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
+    let logarithms = (logits.softmax(-1, Kind::Double) + 1e-9).log();
+    -(target * logarithms).sum(Kind::Double) / right.size()[0]
+}
+
+/// Raises small probabilities so that the logarithm stays finite.
+pub fn clamped(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
+    let logarithms = logits.softmax(-1, Kind::Double).clamp_min(1e-12).log();
+    -(target * logarithms).sum(Kind::Double) / right.size()[0]
+}
+
 /// Right: blends the plain cross entropy and the mean over all classes.
 pub fn two_terms(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     let logarithms = logits.log_softmax(-1, Kind::Double);
     let plain = -logarithms.gather(1, &right.unsqueeze(1), false).mean(Kind::Double);
     let all = -logarithms.mean(Kind::Double);
     plain * (1.0 - epsilon) + all * epsilon
+}
+
+/// Right: libtorch's own function.
+pub fn the_librarys(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    logits.cross_entropy_loss::<Tensor>(right, None, tch::Reduction::Mean, -100, epsilon)
 }
