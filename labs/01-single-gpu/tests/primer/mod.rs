@@ -124,6 +124,7 @@ fn tensors_are_made_and_read() -> Result<()> {
     let shape = z.size();                                       // z.shape
     let sum = (&t * 2.0 + 1.0).sum(Kind::Double);               // (t * 2 + 1).sum()
     let means = m.mean_dim(0, false, Kind::Double);             // m.mean(dim=0)
+    let rest = 1.0_f64 - &t;                                    // 1 - t
     let whole = t.to_kind(Kind::Int64);                         // t.long()
     let mut u = t.copy();                                       // u = t.clone()
     u += &t;                                                    // u += t
@@ -133,7 +134,7 @@ fn tensors_are_made_and_read() -> Result<()> {
     assert_eq!((row.sum(Kind::Double).double_value(&[]), column.sum(Kind::Double).double_value(&[])), (3.0, 6.0));
     assert_eq!((part.double_value(&[0]), number, numbers, shape), (2.0, 3.0, vec![1.0, 2.0, 3.0, 4.0], vec![2, 3]));
     assert_eq!((sum.double_value(&[]), means.double_value(&[1]), whole.int64_value(&[3])), (24.0, 3.0, 4));
-    assert_eq!((u.double_value(&[3]), same.data_ptr()), (4.0, t.data_ptr()));
+    assert_eq!((u.double_value(&[3]), rest.double_value(&[3]), same.data_ptr()), (4.0, -3.0, t.data_ptr()));
     Ok(())
 }
 
