@@ -133,7 +133,7 @@ fn each_rank_holds_its_share_and_sends_what_the_theory_says() {
         .0
         .lines()
         .find_map(|line| line.split_once(whole)?.0.split(' ').rev().find_map(|word| word.parse::<u64>().ok()));
-    assert!(most.is_some_and(|most| most >= 2 * BLOCK && most < ALL), "{most:?} in {}", sharded.0);
+    assert!(most.is_some_and(|most| (2 * BLOCK..ALL).contains(&most)), "{most:?} in {}", sharded.0);
 
     // Sequences × characters × f: two exchanges a block each way; one more for the embedding forward, and the head backward. And three
     // numbers for each character in the loss.
