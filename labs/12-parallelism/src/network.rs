@@ -47,7 +47,7 @@ pub(crate) struct Part<'a> {
 /// The whole network's initial weights, the same on every rank.
 pub(crate) enum Start {
     Transformer { weights: Weights, blocks: i64 },
-    ResNet(ResNetStart),
+    ResNet(Box<ResNetStart>),
 }
 
 impl Start {
@@ -56,7 +56,7 @@ impl Start {
             Model::Transformer => {
                 Start::Transformer { weights: model::draw(args.blocks, args.seed, kind), blocks: args.blocks }
             }
-            Model::Resnet => Start::ResNet(ResNetStart::draw(args.seed, kind)),
+            Model::Resnet => Start::ResNet(Box::new(ResNetStart::draw(args.seed, kind))),
         }
     }
 
