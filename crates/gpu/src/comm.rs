@@ -4,6 +4,7 @@
 //! those of the other ranks never ends, unless [`Comm::abort`] ends it.
 
 use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
@@ -46,6 +47,7 @@ pub struct Comm {
     gpu: Gpu,
     rank: usize,
     size: usize,
+    collectives: AtomicU64,
 }
 
 #[derive(Clone, Copy)]
@@ -123,7 +125,8 @@ impl Comm {
     }
 
     fn new(handle: ncclComm_t, gpu: &Gpu, rank: usize, size: usize) -> Self {
-        Comm { handle: Mutex::new(Some(Handle(handle))), gpu: gpu.clone(), rank, size }
+        let (handle, collectives) = (Mutex::new(Some(Handle(handle))), AtomicU64::default());
+        Comm { handle, gpu: gpu.clone(), rank, size, collectives }
     }
 
     /// The rank in it.
@@ -139,6 +142,11 @@ impl Comm {
     /// Its device.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// The number of collectives that were issued on it: operations of all ranks, not sends and receives.
+    pub fn collectives(&self) -> u64 {
+        self.collectives.load(Ordering::Relaxed)
     }
 
     /// Combines the elements of all ranks, in place.
@@ -161,7 +169,7 @@ impl Comm {
         };
         let (at, len) = (buffer.address(), buffer.len() * each);
         // SAFETY: in place; the buffer has the bytes of this many elements, and is freed only after the work on its device.
-        self.issue("ncclAllReduce", |comm| unsafe {
+        self.issue_collective("ncclAllReduce", |comm| unsafe {
             sys::ncclAllReduce(at as _, at as _, len, dtype, operation(how), comm, stream.handle().cast())
         })
     }
@@ -173,7 +181,7 @@ impl Comm {
     pub fn broadcast(&self, buffer: &Buffer, root: usize, stream: &Stream) -> Result<()> {
         let (at, len) = (buffer.address(), buffer.len());
         // SAFETY: as in `all_reduce`.
-        self.issue("ncclBroadcast", |comm| unsafe {
+        self.issue_collective("ncclBroadcast", |comm| unsafe {
             sys::ncclBroadcast(at as _, at as _, len, FLOAT, number(root), comm, stream.handle().cast())
         })
     }
@@ -185,7 +193,7 @@ impl Comm {
     pub fn reduce_scatter(&self, from: &Buffer, to: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
         self.lengths("ncclReduceScatter", from, to)?;
         // SAFETY: as in `all_reduce`; `from` has as many elements as all ranks get.
-        self.issue("ncclReduceScatter", |comm| unsafe {
+        self.issue_collective("ncclReduceScatter", |comm| unsafe {
             let (from, to, len) = (from.address() as _, to.address() as _, to.len());
             sys::ncclReduceScatter(from, to, len, FLOAT, operation(how), comm, stream.handle().cast())
         })
@@ -198,7 +206,7 @@ impl Comm {
     pub fn all_gather(&self, from: &Buffer, to: &Buffer, stream: &Stream) -> Result<()> {
         self.lengths("ncclAllGather", to, from)?;
         // SAFETY: as in `all_reduce`; `to` has as many elements as all ranks send.
-        self.issue("ncclAllGather", |comm| unsafe {
+        self.issue_collective("ncclAllGather", |comm| unsafe {
             let (from, to, len) = (from.address() as _, to.address() as _, from.len());
             sys::ncclAllGather(from, to, len, FLOAT, comm, stream.handle().cast())
         })
@@ -278,6 +286,11 @@ impl Comm {
 
     fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn issue_collective(&self, call: &'static str, issue: impl FnOnce(ncclComm_t) -> sys::ncclResult_t) -> Result<()> {
+        self.collectives.fetch_add(1, Ordering::Relaxed);
+        self.issue(call, issue)
     }
 
     fn issue(&self, call: &'static str, issue: impl FnOnce(ncclComm_t) -> sys::ncclResult_t) -> Result<()> {

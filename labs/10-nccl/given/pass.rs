@@ -27,9 +27,12 @@ pub struct Pass {
     layers: Vec<Layer>,
     compute: Stream,
     communication: Stream,
-    /// The all-reduces that each stream comes after.
-    after: [RefCell<BTreeSet<usize>>; 2],
+    /// The work that each stream comes after.
+    after: [RefCell<BTreeSet<Work>>; 2],
     exposed: Cell<bool>,
+    /// The last backward pass, and the backward passes that each all-reduce came after.
+    last: Cell<Option<usize>>,
+    reduced: RefCell<Vec<(usize, BTreeSet<Work>)>>,
     waits: u64,
 }
 
@@ -40,10 +43,17 @@ struct Layer {
     weight: Buffer,
 }
 
+/// Work of a layer that others can come after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    Backward(usize),
+    AllReduce(usize),
+}
+
 /// A place in one of the two streams.
 pub struct Place {
     event: Event,
-    after: BTreeSet<usize>,
+    after: BTreeSet<Work>,
 }
 
 /// What the grader sees.
@@ -52,6 +62,8 @@ pub struct Seen {
     weights: Vec<f32>,
     /// A layer's backward pass had to wait for an all-reduce.
     exposed: bool,
+    /// The layers whose all-reduce came after the last backward pass, without the one of that pass.
+    late: Vec<usize>,
     /// How often the host waited.
     waits: u64,
 }
@@ -66,8 +78,17 @@ impl Pass {
             Ok(Layer { gradient: all(*before)?, part: all(*part)?, weight: all(0.0)? })
         };
         let layers = layers.iter().map(layer).collect::<Result<_>>()?;
-        let after = [RefCell::default(), RefCell::default()];
-        Ok(Pass { comm, layers, compute, communication, after, exposed: Cell::new(false), waits: host_waits() })
+        Ok(Pass {
+            comm,
+            layers,
+            compute,
+            communication,
+            after: Default::default(),
+            exposed: Cell::default(),
+            last: Cell::default(),
+            reduced: RefCell::default(),
+            waits: host_waits(),
+        })
     }
 
     /// The layers, in the order of the backward pass.
@@ -77,9 +98,12 @@ impl Pass {
 
     /// Puts the backward pass of a layer into the compute stream: a kernel that adds to its gradient.
     pub fn backward(&self, layer: usize) -> Result<()> {
-        if !self.set(Side::Compute).borrow().is_empty() {
+        let mut after = self.set(Side::Compute).borrow_mut();
+        if after.iter().any(|work| matches!(work, Work::AllReduce(_))) {
             self.exposed.set(true);
         }
+        after.insert(Work::Backward(layer));
+        self.last.set(Some(layer));
         let Layer { gradient, part, .. } = &self.layers[layer];
         Ok(self.compute.add(gradient, part)?)
     }
@@ -87,7 +111,9 @@ impl Pass {
     /// Puts the all-reduce of a layer's gradient into the communication stream.
     pub fn all_reduce(&self, layer: usize) -> Result<()> {
         self.comm.all_reduce(&self.layers[layer].gradient, Reduction::Avg, &self.communication)?;
-        self.set(Side::Communication).borrow_mut().insert(layer);
+        let mut after = self.set(Side::Communication).borrow_mut();
+        self.reduced.borrow_mut().push((layer, after.clone()));
+        after.insert(Work::AllReduce(layer));
         Ok(())
     }
 
@@ -110,10 +136,8 @@ impl Pass {
 
     /// Makes the host wait for all work of a stream.
     pub fn synchronize(&self, side: Side) -> Result<()> {
-        if side == Side::Communication {
-            let done = self.set(side).borrow().clone();
-            self.set(Side::Compute).borrow_mut().extend(done);
-        }
+        let done = self.set(side).borrow().clone();
+        self.after.iter().for_each(|after| after.borrow_mut().extend(&done));
         Ok(self.stream(side).synchronize()?)
     }
 
@@ -125,14 +149,21 @@ impl Pass {
         let weights = self.layers.iter().map(weight).collect::<Result<_>>()?;
         // The other ranks may still need this one's part.
         self.communication.synchronize()?;
-        Ok(Seen { weights, exposed: self.exposed.get(), waits })
+        Ok(Seen { weights, exposed: self.exposed.get(), late: self.late(), waits })
+    }
+
+    fn late(&self) -> Vec<usize> {
+        let Some(last) = self.last.get() else { return Vec::new() };
+        let is_late =
+            |(layer, after): &&(usize, BTreeSet<Work>)| *layer != last && after.contains(&Work::Backward(last));
+        self.reduced.borrow().iter().filter(is_late).map(|(layer, _)| *layer).collect()
     }
 
     fn stream(&self, side: Side) -> &Stream {
         if side == Side::Compute { &self.compute } else { &self.communication }
     }
 
-    fn set(&self, side: Side) -> &RefCell<BTreeSet<usize>> {
+    fn set(&self, side: Side) -> &RefCell<BTreeSet<Work>> {
         &self.after[side as usize]
     }
 }

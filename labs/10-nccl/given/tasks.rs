@@ -1,6 +1,6 @@
 //! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use c10d::Store;
@@ -28,23 +28,42 @@ fn sum(job: &Job, comm: &Comm, number: f32) -> Result<f32> {
     Ok(stream.download(&buffer)?[0])
 }
 
-/// Inputs: the numbers of the ranks for each communicator. Results: the sums that its ranks get.
+/// How long the rank that is late waits for others, which may wait for it.
+const LATE: Duration = Duration::from_secs(2);
+
+/// Inputs: the rank that asks for its ids when the others have theirs, and each communicator's number with the numbers of its ranks. Results:
+/// the ids and, if they are those of the other ranks, the sums.
 pub fn share_id(answer: fn(&Store, usize, usize) -> Result<UniqueId>) -> Task {
-    Task::new("share_id", move |numbers: Vec<Vec<f32>>| {
+    Task::new("share_id", move |(late, comms): (usize, Vec<(usize, Vec<f32>)>)| {
         let job = Job::from_env()?;
-        let sums = numbers.iter().enumerate().map(|(number, of_rank)| {
-            let id = answer(&job.store, job.rank, number)?;
-            let comm = Comm::join(&job.gpu, &id, job.rank, job.size)?;
+        let key = |what: &str, rank: usize| format!("share_id/{}/{what}/{rank}", comms[0].0);
+        job.store.set(&key("here", job.rank), b"1")?;
+        (0..job.size).try_for_each(|rank| job.store.get(&key("here", rank)).map(drop))?;
+        if job.rank == late {
+            let others: Vec<String> = (0..job.size).filter(|rank| *rank != late).map(|rank| key("has", rank)).collect();
+            let _ = job.store.wait(&others.iter().map(String::as_str).collect::<Vec<_>>(), LATE);
+        }
+        let ids = comms.iter().map(|(number, _)| answer(&job.store, job.rank, *number));
+        let ids: Vec<UniqueId> = ids.collect::<Result<_>>()?;
+        let bytes: Vec<Vec<u8>> = ids.iter().map(|id| id.bytes().to_vec()).collect();
+        job.store.set(&key("has", job.rank), &bytes.concat())?;
+        for rank in 0..job.size {
+            if job.store.get(&key("has", rank))? != bytes.concat() {
+                return Ok((bytes, Vec::new()));
+            }
+        }
+        let sums = ids.iter().zip(&comms).map(|(id, (_, of_rank))| {
+            let comm = Comm::join(&job.gpu, id, job.rank, job.size)?;
             let found = sum(&job, &comm, of_rank[job.rank])?;
             Ok((found, comm))
         });
         // No communicator ends before the last is there.
         let sums: Vec<(f32, Comm)> = sums.collect::<Result<_>>()?;
-        Ok(sums.into_iter().map(|(sum, _)| sum).collect::<Vec<_>>())
+        Ok((bytes, sums.into_iter().map(|(sum, _)| sum).collect::<Vec<_>>()))
     })
 }
 
-/// Inputs: each rank's elements. Results: the elements that it has received.
+/// Inputs: each rank's elements. Results: the elements that it has received, and the number of collectives.
 pub fn ring(answer: fn(&Comm, &Buffer, &Buffer, &Stream) -> Result<()>) -> Task {
     Task::new("ring", move |elements: Vec<Vec<f32>>| {
         let job = Job::from_env()?;
@@ -53,7 +72,7 @@ pub fn ring(answer: fn(&Comm, &Buffer, &Buffer, &Stream) -> Result<()>) -> Task 
         let incoming = stream.upload(&vec![0.0; elements[job.rank].len()])?;
         let comm = job.comm("ring")?;
         answer(&comm, &own, &incoming, &stream)?;
-        Ok(stream.download(&incoming)?)
+        Ok((stream.download(&incoming)?, comm.collectives()))
     })
 }
 
@@ -71,10 +90,17 @@ pub fn overlap(answer: fn(&Pass) -> Result<()>) -> Task {
     })
 }
 
-/// Inputs: what rank 1 does, and the patience in milliseconds. Results: how it ended, and a sum over a communicator that is made afterwards.
+/// Set in a process that is rank 1 until it ends.
+const LOST: &str = "LOCKSTEP_EXERCISE_LOST";
+
+/// Inputs: what rank 1 does, and the patience in milliseconds. Results: how it ended, the buffer, whether the communicator still works, and
+/// a sum over one that is made afterwards.
 pub fn finish(answer: fn(&Comm, &Event, Duration) -> Result<Ended>) -> Task {
     Task::new("finish", move |(does, patience): (String, u64)| {
         let job = Job::from_env()?;
+        if does == "lost" && job.rank == 1 {
+            return lose_rank_1(&job);
+        }
         let stream = job.gpu.stream()?;
         let buffer = stream.upload(&[1.0])?;
         let comm = job.comm(&does)?;
@@ -87,12 +113,44 @@ pub fn finish(answer: fn(&Comm, &Event, Duration) -> Result<Ended>) -> Task {
         } else {
             comm.all_reduce(&buffer, Reduction::Sum, &stream)?;
         }
+        job.store.set("issued", b"1")?;
         let ended = answer(&comm, &stream.record()?, Duration::from_millis(patience))?;
         // Hangs if nothing has ended the operation.
         stream.synchronize()?;
+        let found = stream.download(&buffer)?[0];
+        if does == "lost" {
+            return Ok((ended, found, false, 0.0));
+        }
+        let works = comm.check().is_ok();
         let again = job.comm(&format!("after {does}"))?;
-        Ok((ended, stream.download(&buffer)?[0], sum(&job, &again, 1.0)?))
+        Ok((ended, found, works, sum(&job, &again, 1.0)?))
     })
+}
+
+/// Has a process of its own be rank 1, which ends when rank 0 waits for it.
+fn lose_rank_1(job: &Job) -> Result<(Ended, f32, bool, f32)> {
+    if std::env::var_os(LOST).is_some() {
+        let comm = job.comm("lost")?;
+        sum(job, &comm, 1.0)?;
+        job.store.get("issued")?;
+        // The answer must not find the error at its first look.
+        std::thread::sleep(Duration::from_millis(300));
+        std::process::exit(0);
+    }
+    let mut process = std::process::Command::new(std::env::current_exe()?).env(LOST, "").spawn()?;
+    let ended = loop {
+        if let Some(ended) = process.try_wait()? {
+            break ended;
+        }
+        // The grader watches the ranks and not their children: if all ranks sleep while this one starts, they seem to hang.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(5) {
+            std::hint::spin_loop();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    anyhow::ensure!(ended.success(), "the process of rank 1 ended with {ended}");
+    Ok((Ended::Aborted, 0.0, false, 0.0))
 }
 
 /// Inputs: a measured collective. Results: its bandwidths.

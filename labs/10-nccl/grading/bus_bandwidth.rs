@@ -68,9 +68,17 @@ fn check(case: &Measured, found: &Bandwidth) -> anyhow::Result<()> {
             "these are GiB, of 2³⁰ bytes: bandwidths of links are given in GB, of 10⁹ bytes",
         )
         .diagnose_if(
+            is(n * one, factor, 1e9) && !of_all,
+            "that is n times one rank's buffer: nccl-tests counts what all ranks have together for all-gather and reduce-scatter only",
+        )
+        .diagnose_if(
             is(one, factor, 1e9) && of_all,
             "the size is what all ranks have together, n times the count of one rank's call: all-gather counts what is sent, reduce-scatter \
              what is received",
+        )
+        .diagnose_if(
+            is(size / element as f64, factor, 1e9),
+            "these are elements a second: a bandwidth counts bytes, and `element` is how many each of the `count` elements has",
         )
         .diagnose_if(
             is(size, 1.0, 1e9),

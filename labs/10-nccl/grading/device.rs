@@ -1,9 +1,23 @@
 //! The simulated device that answers are graded on.
 
-use lockstep_grading::CallOptions;
+use lockstep_grading::{CallOptions, Finding, Outputs, Runner};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Calls the answer on so many ranks. A finding does not say where in a group of c10d the ranks were: they have none.
+pub(crate) fn call<I: Serialize, O: DeserializeOwned>(
+    runner: &mut Runner,
+    ranks: usize,
+    inputs: &[I],
+) -> anyhow::Result<Outputs<O>> {
+    runner.call_with(&simulated(ranks), inputs).map_err(|error| match error.downcast::<Finding>() {
+        Ok(finding) => Finding { table: Vec::new(), ..finding }.into(),
+        Err(error) => error,
+    })
+}
 
 /// So many ranks, each with a device of its own. Streams start what is asked for, so that each run gives the same result.
-pub(crate) fn simulated(ranks: usize) -> CallOptions {
+fn simulated(ranks: usize) -> CallOptions {
     let variables = [
         ("LOCKSTEP_GPU", "simulated"),
         ("LOCKSTEP_GPU_COUNT", "4"),

@@ -1,4 +1,5 @@
-//! Grades `finish`: an operation that ends, one whose other rank is late, and one whose other rank has called another operation.
+//! Grades `finish`: an operation that ends, one whose other rank is late, one whose other rank has called another operation, and one
+//! whose other rank has ended.
 
 use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 use serde::Deserialize;
@@ -13,19 +14,24 @@ enum Ended {
     Aborted,
 }
 
-/// How it ended, the buffer, and the sum over a new communicator.
-type Result = (Ended, f32, f32);
+/// How it ended, the buffer, whether the communicator still works, and the sum over a new one.
+type Result = (Ended, f32, bool, f32);
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
-    // Where the operation ends, patience is far longer than any machine takes.
-    for (does, patience, expected) in
-        [("same", 60_000, Ended::Done), ("late", 60_000, Ended::Done), ("another", 300, Ended::Aborted)]
-    {
+    // Where the answer must not wait for its end, patience is far longer than any machine takes.
+    let cases = [
+        ("same", 600_000, Ended::Done),
+        ("late", 600_000, Ended::Done),
+        ("another", 300, Ended::Aborted),
+        ("lost", 600_000, Ended::Aborted),
+    ];
+    for (does, patience, expected) in cases {
         let given = format!("{}, a patience of {patience} ms", words(does));
-        let outputs = runner.call_with::<_, Result>(&device::simulated(RANKS), &[(does, patience)]);
-        let outputs = outputs.map_err(|error| explained(error, &given))?;
-        for (rank, found) in outputs.all(0).enumerate() {
-            check(rank, &given, expected, *found)?;
+        let outputs = device::call::<_, Result>(runner, RANKS, &[(does, patience)]);
+        let outputs = outputs.map_err(|error| explained(error, does, &given))?;
+        // Rank 1 of the last case has ended.
+        for (rank, found) in outputs.all(0).enumerate().take(if does == "lost" { 1 } else { RANKS }) {
+            check(rank, does, &given, expected, *found)?;
         }
     }
     Ok(())
@@ -35,17 +41,33 @@ fn words(does: &str) -> &'static str {
     match does {
         "same" => "both ranks call all-reduce at once",
         "late" => "rank 1 calls all-reduce half a second later",
-        _ => "rank 0 calls all-reduce and rank 1 broadcast",
+        "another" => "rank 0 calls all-reduce and rank 1 broadcast",
+        _ => "rank 0 calls all-reduce, and the process of rank 1 ends",
     }
 }
 
-fn explained(error: anyhow::Error, given: &str) -> anyhow::Error {
+fn explained(error: anyhow::Error, does: &str, given: &str) -> anyhow::Error {
     let error = explain(error, |finding| {
-        (finding.verdict == Verdict::Hang).then(|| {
-            "the operation waits for one that never comes, and nothing ends it: no error is reported, a wait has no time limit, and to give \
-             up waiting does not end it either. After `patience`, call `abort`, which takes it out of the stream"
-                .into()
-        })
+        let why = match (finding.verdict, does) {
+            (Verdict::Hang, "same" | "late") => {
+                "the operation was done long ago, and the answer still waits: to sleep for the whole of `patience` makes every operation take \
+                 that long. Ask the event again and again, with a short sleep, and return as soon as it is reached"
+            }
+            (Verdict::Hang, "another") => {
+                "the operation waits for one that never comes, and nothing ends it: no error is reported, a wait has no time limit, and to \
+                 give up waiting does not end it either. After `patience`, call `abort`, which takes it out of the stream"
+            }
+            (Verdict::Hang, _) => {
+                "the operation never ends, since a rank has: `check` reports that as an error of the communicator, long before `patience` has \
+                 passed. Ask it in each turn, and `abort` after an error, too"
+            }
+            (Verdict::Crash, "lost") if finding.diagnosis.contains("the answer returned an error") => {
+                "the answer returned the error of the communicator, and the operation is still in the stream: after an error, `abort` ends it, \
+                 and that is how it ended"
+            }
+            _ => return None,
+        };
+        Some(why.into())
     });
     match error.downcast::<Finding>() {
         Ok(finding) => finding.given(given).into(),
@@ -53,7 +75,13 @@ fn explained(error: anyhow::Error, given: &str) -> anyhow::Error {
     }
 }
 
-fn check(rank: usize, given: &str, expected: Ended, (ended, found, again): Result) -> anyhow::Result<()> {
+fn check(
+    rank: usize,
+    does: &str,
+    given: &str,
+    expected: Ended,
+    (ended, found, works, again): Result,
+) -> anyhow::Result<()> {
     Claim::equal(&expected, &ended)
         .on_rank(rank)
         .given(given)
@@ -69,6 +97,12 @@ fn check(rank: usize, given: &str, expected: Ended, (ended, found, again): Resul
     if expected == Ended::Done {
         let sum = RANKS as f32;
         Claim::equal(&sum, &found).on_rank(rank).given(given).or_fail("`Done`, but the sum was not there yet")?;
+        Claim::that(works, "a communicator that works", "it was aborted").on_rank(rank).given(given).or_fail(
+            "the operation was done, and the communicator was aborted all the same: the job's next operation fails. Only what hangs is aborted",
+        )?;
+    }
+    if does == "lost" {
+        return Ok(());
     }
     Claim::equal(&(RANKS as f32), &again).on_rank(rank).given(given).or_fail("a new communicator must work afterwards")
 }

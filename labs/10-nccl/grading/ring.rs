@@ -4,6 +4,9 @@ use lockstep_grading::{Claim, Runner, Verdict, explain};
 
 use super::device;
 
+/// The elements, and the number of collectives.
+type Received = (Vec<f32>, u64);
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     for ranks in [3, 4] {
@@ -11,9 +14,18 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let of_rank =
             |rank: usize| -> Vec<f32> { (0..4).map(|_| (100 * (rank + 1) + random.below(0..100)) as f32).collect() };
         let elements: Vec<Vec<f32>> = (0..ranks).map(of_rank).collect();
-        let outputs = runner.call_with::<_, Vec<f32>>(&device::simulated(ranks), &[&elements]).map_err(explained)?;
+        let outputs = device::call::<_, Received>(runner, ranks, &[&elements]).map_err(explained)?;
         for (rank, found) in outputs.all(0).enumerate() {
-            check(rank, &elements, found)?;
+            check(rank, &elements, &found.0)?;
+        }
+        for (rank, (_, collectives)) in outputs.all(0).enumerate() {
+            Claim::that(*collectives == 0, "a send and a receive", format!("{collectives} collectives"))
+                .on_rank(rank)
+                .given(format!("{ranks} ranks"))
+                .or_fail(
+                    "the elements are right, but a collective has sent them to every rank, of which one needs them: a ring sends each \
+                     element once, however many ranks there are",
+                )?;
         }
     }
     Ok(())
@@ -22,8 +34,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 fn explained(error: anyhow::Error) -> anyhow::Error {
     explain(error, |finding| {
         (finding.verdict == Verdict::Hang).then(|| {
-            "every stream is in a send that waits for its receive, and that receive is behind the send of the next rank's stream: a \
-             cycle. Calls between the begin and the end of one group are one operation, in which no call waits for another"
+            "every rank's send waits for a receive, and that receive is behind the next rank's own send: a cycle. A communicator runs its \
+             calls in their order, also on different streams. Calls between the begin and the end of one group are one operation, in \
+             which no call waits for another"
                 .into()
         })
     })

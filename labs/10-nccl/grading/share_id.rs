@@ -1,4 +1,4 @@
-//! Grades `share_id`: two communicators of three ranks, one after the other.
+//! Grades `share_id`: pairs of communicators of three ranks, of which one asks for its ids when the others have theirs.
 
 use lockstep_grading::{Claim, Runner, Verdict, explain};
 
@@ -6,38 +6,100 @@ use super::device;
 
 const RANKS: usize = 3;
 
+/// The rank that is late; the numbers of the communicators and of their ranks.
+type Case = (usize, Vec<(usize, Vec<f32>)>);
+/// The ids, and the sums if all ranks have the same ids.
+type Joined = (Vec<Vec<u8>>, Vec<f32>);
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let mut of_ranks = || (0..RANKS).map(|_| random.below(1..100) as f32).collect();
-    let numbers: Vec<Vec<f32>> = vec![of_ranks(), of_ranks()];
-    let outputs = runner.call_with::<_, Vec<f32>>(&device::simulated(RANKS), &[&numbers]).map_err(explained)?;
-    let expected: Vec<f32> = numbers.iter().map(|of_ranks| of_ranks.iter().sum()).collect();
-    for (rank, found) in outputs.all(0).enumerate() {
-        Claim::equal(&expected[..], &found[..])
+    let mut of_ranks = || (0..RANKS).map(|_| random.below(1..100) as f32).collect::<Vec<_>>();
+    // Whichever rank makes the ids, in one of the two another one is late.
+    let cases: Vec<Case> = [2, 1]
+        .into_iter()
+        .map(|late| (late, [0, 1].map(|number| (4 - 2 * late + number, of_ranks())).into()))
+        .collect();
+    let outputs = device::call::<_, Joined>(runner, RANKS, &cases).map_err(explained)?;
+    for (case, (late, comms)) in cases.iter().enumerate() {
+        let found: Vec<&Joined> = outputs.all(case).collect();
+        check(*late, comms, &found)?;
+    }
+    Ok(())
+}
+
+fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined]) -> anyhow::Result<()> {
+    let ids = |rank: usize| &found[rank].0;
+    let same = (0..RANKS).all(|rank| ids(rank) == ids(0));
+    let differ = |differs: &dyn Fn(&[u8], &[u8]) -> bool| {
+        let pairs = (0..RANKS).flat_map(|one| (0..RANKS).map(move |other| (one, other)));
+        pairs.into_iter().any(|(one, other)| ids(one).iter().zip(ids(other)).any(|(one, other)| differs(one, other)))
+    };
+    let of_another = |one: usize| (0..RANKS).any(|other| ids(one)[0] == ids(other)[1]);
+    let numbers: Vec<usize> = comms.iter().map(|(number, _)| *number).collect();
+    let given = format!("communicators {numbers:?}; rank {late} asks when the others have both ids");
+    Claim::that(same, "the same ids on all ranks", listed(found))
+        .given(&*given)
+        .verdict(Verdict::RanksDisagree)
+        .diagnose_if(
+            (0..RANKS).any(of_another),
+            "a rank has the id of another communicator: both ids had the same key, and who reads late finds the newer one, or who reads early \
+             the older. Each communicator needs a key of its own in the store",
+        )
+        .diagnose_if(differ(&|one, other| one != other && one == cut(other)), AS_TEXT)
+        .or_fail(
+            "the ranks have other ids than each other, and each would wait in ncclCommInitRank for others that never come. One rank makes the id, \
+             and every rank, that one too, joins with what is in the store",
+        )?;
+    let expected: Vec<f32> = comms.iter().map(|(_, of_ranks)| of_ranks.iter().sum()).collect();
+    for (rank, (_, sums)) in found.iter().enumerate() {
+        Claim::equal(&expected[..], &sums[..])
             .on_rank(rank)
-            .given(format!("the ranks' numbers in two communicators: {numbers:?}"))
+            .given(format!("{given}; the ranks' numbers: {comms:?}"))
             .or_fail("the ranks have joined, but not the same communicator")?;
     }
     Ok(())
 }
 
+const AS_TEXT: &str = "the id did not arrive as it was sent: it is 128 bytes of any value, with zeros among them, and some that no text has, so \
+                       it cannot travel as a text";
+
+/// The bytes up to the first zero, and then zeros.
+fn cut(id: &[u8]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = id.iter().copied().take_while(|byte| *byte != 0).collect();
+    bytes.resize(id.len(), 0);
+    bytes
+}
+
+/// The end of what is not zero in each id, which differs from id to id.
+fn listed(found: &[&Joined]) -> String {
+    let id = |id: &Vec<u8>| {
+        let bytes: Vec<String> = id.iter().filter(|byte| **byte != 0).map(|byte| format!("{byte:02x}")).collect();
+        format!("…{}", bytes[bytes.len().saturating_sub(4)..].concat())
+    };
+    let rank = |(rank, (ids, _)): (usize, &&Joined)| {
+        format!("rank {rank}: {}", ids.iter().map(id).collect::<Vec<_>>().join(", "))
+    };
+    found.iter().enumerate().map(rank).collect::<Vec<_>>().join("; ")
+}
+
 fn explained(error: anyhow::Error) -> anyhow::Error {
     explain(error, |finding| {
+        let says = |words: &str| finding.diagnosis.contains(words);
         match finding.verdict {
-        Verdict::Hang => Some(
-            "ranks wait in ncclCommInitRank for others that never come: they have joined with other ids. One rank makes the id, and \
-             every rank, that one too, joins with what is in the store"
-                .into(),
-        ),
-        Verdict::Crash if finding.diagnosis.contains("has been used") => Some(
-            "the second communicator was joined with the id of the first: an id is good for one communicator, so each needs a key of its \
-             own in the store"
-                .into(),
-        ),
-        Verdict::Crash if ["not of this process", "no unique id", "is not there"].iter().any(|words| finding.diagnosis.contains(words)) => Some(
-            "the id arrived in part: it is 128 bytes of any value, zeros among them, so it cannot travel as a text that a zero ends".into(),
-        ),
-        _ => None,
-    }
+            Verdict::Hang => Some(
+                "a rank waits in the store for a key that nobody sets. The rank that makes the id sets it, and all others get it, under the same \
+                 key"
+                    .into(),
+            ),
+            Verdict::Crash if says("has been used") => Some(
+                "the second communicator was joined with the id of the first: an id is good for one communicator, so each needs a key of its \
+                 own in the store"
+                    .into(),
+            ),
+            Verdict::Crash if ["not of this process", "no unique id", "is not there"].iter().any(|words| says(words)) => {
+                Some(AS_TEXT.into())
+            }
+            _ => None,
+        }
     })
 }

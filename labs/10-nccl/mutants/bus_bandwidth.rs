@@ -43,6 +43,13 @@ pub fn binary(measured: &Measured) -> Bandwidth {
     Bandwidth { algorithm, bus: algorithm * factor(measured) }
 }
 
+/// Counts elements, not bytes.
+pub fn elements(measured: &Measured) -> Bandwidth {
+    let right = sent_in_a_ring(measured);
+    let element = measured.element as f64;
+    Bandwidth { algorithm: right.algorithm / element, bus: right.bus / element }
+}
+
 /// Right: counts the bytes that a rank of a ring sends.
 pub fn sent_in_a_ring(measured: &Measured) -> Bandwidth {
     let gigabytes = |bytes: f64| bytes / measured.seconds / 1e9;

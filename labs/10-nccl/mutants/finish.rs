@@ -47,13 +47,66 @@ pub fn aborted_is_done(comm: &Comm, done: &Event, patience: Duration) -> Result<
     Ok(Ended::Done)
 }
 
-/// Right: one thread waits, another one aborts.
+/// Does not ask for errors of the communicator.
+pub fn no_check(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
+    let begun = Instant::now();
+    while !done.is_done()? {
+        if begun.elapsed() >= patience {
+            comm.abort()?;
+            return Ok(Ended::Aborted);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(Ended::Done)
+}
+
+/// Returns an error of the communicator, and does not abort.
+pub fn error_returned(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
+    let begun = Instant::now();
+    while !done.is_done()? {
+        comm.check()?;
+        if begun.elapsed() >= patience {
+            comm.abort()?;
+            return Ok(Ended::Aborted);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(Ended::Done)
+}
+
+/// Aborts what is done, too.
+pub fn always_aborts(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
+    let begun = Instant::now();
+    let mut ended = Ended::Done;
+    while !done.is_done()? {
+        if comm.check().is_err() || begun.elapsed() >= patience {
+            ended = Ended::Aborted;
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    comm.abort()?;
+    Ok(ended)
+}
+
+/// Sleeps for the whole of the patience, and then looks.
+pub fn sleeps(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
+    std::thread::sleep(patience);
+    at_once(comm, done, patience)
+}
+
+/// Right: one thread waits, another one looks for errors and aborts.
 pub fn watchdog_thread(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
     std::thread::scope(|scope| {
         let (ended, end) = channel();
-        let watchdog = scope.spawn(move || match end.recv_timeout(patience) {
-            Err(RecvTimeoutError::Timeout) => comm.abort().map(|()| Ended::Aborted),
-            _ => Ok(Ended::Done),
+        let begun = Instant::now();
+        let watchdog = scope.spawn(move || {
+            while end.recv_timeout(Duration::from_millis(5)) == Err(RecvTimeoutError::Timeout) {
+                if comm.check().is_err() || begun.elapsed() >= patience {
+                    return comm.abort().map(|()| Ended::Aborted);
+                }
+            }
+            Ok(Ended::Done)
         });
         done.synchronize()?;
         let _ = ended.send(());

@@ -76,6 +76,37 @@ pub fn in_turns(pass: &Pass) -> Result<()> {
     optimizer(pass)
 }
 
+/// Lets all all-reduces wait for the last backward pass.
+pub fn after_all(pass: &Pass) -> Result<()> {
+    for layer in pass.layers() {
+        pass.backward(layer)?;
+    }
+    let gradients = pass.record(Side::Compute)?;
+    pass.wait(Side::Communication, &gradients)?;
+    for layer in pass.layers() {
+        pass.all_reduce(layer)?;
+    }
+    let averaged = pass.record(Side::Communication)?;
+    pass.wait(Side::Compute, &averaged)?;
+    optimizer(pass)
+}
+
+/// Right: gives all kernels to the device first, and then the all-reduces, of which each waits for its own layer.
+pub fn kernels_first(pass: &Pass) -> Result<()> {
+    let mut gradients = Vec::new();
+    for layer in pass.layers() {
+        pass.backward(layer)?;
+        gradients.push(pass.record(Side::Compute)?);
+    }
+    for (layer, gradient) in gradients.iter().enumerate() {
+        pass.wait(Side::Communication, gradient)?;
+        pass.all_reduce(layer)?;
+    }
+    let averaged = pass.record(Side::Communication)?;
+    pass.wait(Side::Compute, &averaged)?;
+    optimizer(pass)
+}
+
 /// Right: the optimizer's step of each layer waits for that layer only.
 pub fn layer_by_layer(pass: &Pass) -> Result<()> {
     let mut averaged = Vec::new();

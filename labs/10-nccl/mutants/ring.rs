@@ -35,6 +35,30 @@ pub fn itself(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> 
     Ok(())
 }
 
+/// Receives on a stream of its own.
+pub fn second_stream(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
+    let (next, previous) = neighbours(comm);
+    let other = comm.gpu().stream()?;
+    comm.send(own, next, stream)?;
+    comm.recv(incoming, previous, &other)?;
+    Ok(())
+}
+
+/// Lets each rank in turn send its elements to all.
+pub fn broadcasts(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
+    let (_, previous) = neighbours(comm);
+    for root in 0..comm.size() {
+        let unused = stream.upload(&vec![0.0; own.len()])?;
+        let buffer = match root {
+            root if root == comm.rank() => own,
+            root if root == previous => incoming,
+            _ => &unused,
+        };
+        comm.broadcast(buffer, root, stream)?;
+    }
+    Ok(())
+}
+
 /// Right: without a group, but every second rank receives first.
 pub fn turns(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
     let (next, previous) = neighbours(comm);

@@ -21,6 +21,25 @@ pub fn one_key(store: &Store, rank: usize, _: usize) -> Result<UniqueId> {
     parsed(&store.get("id")?)
 }
 
+/// Uses one key for all communicators, and sets it for each.
+pub fn newest_counts(store: &Store, rank: usize, _: usize) -> Result<UniqueId> {
+    if rank == 0 {
+        let id = UniqueId::new()?;
+        store.set("id", id.bytes())?;
+        return Ok(id);
+    }
+    parsed(&store.get("id")?)
+}
+
+/// Looks for a key with its own rank, which nobody sets.
+pub fn own_key(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
+    let key = format!("id {number} of rank {rank}");
+    if rank == 0 {
+        store.set(&key, UniqueId::new()?.bytes())?;
+    }
+    parsed(&store.get(&key)?)
+}
+
 /// Sends the bytes up to the first zero, as if they were a string of C's.
 pub fn as_text(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     let key = format!("id {number}");
@@ -31,6 +50,26 @@ pub fn as_text(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     let mut bytes = store.get(&key)?;
     bytes.resize(UniqueId::BYTES, 0);
     parsed(&bytes)
+}
+
+/// Sends the bytes as UTF-8, which replaces what is none.
+pub fn as_utf8(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
+    let key = format!("id {number}");
+    if rank == 0 {
+        store.set(&key, String::from_utf8_lossy(UniqueId::new()?.bytes()).as_bytes())?;
+    }
+    parsed(&store.get(&key)?)
+}
+
+/// Right: rank 1 makes it and keeps it, and the others read it.
+pub fn rank_1_makes(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
+    let own = store.prefix(&format!("communicator {number}"))?;
+    if rank == 1 {
+        let id = UniqueId::new()?;
+        own.set("id", id.bytes())?;
+        return Ok(id);
+    }
+    parsed(&own.get("id")?)
 }
 
 /// Right: each rank makes an id, and the first in the store counts.

@@ -5,11 +5,13 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 
 /// The most bytes of a frame: a message of 256 MiB, the memory of a device.
 const MOST: u32 = 1 << 29;
-const MAGIC: [u8; 12] = *b"lockstep sim";
+/// Its last byte is in no text.
+const MAGIC: [u8; 12] = *b"lockstepsim\xff";
 /// `NCCL_UNIQUE_ID_BYTES`.
 const ID_BYTES: usize = 128;
 
-/// `ncclUniqueId`: where the hub listens, a number that it gives once, and its secret. As in NCCL's, there are zeros among the bytes.
+/// `ncclUniqueId`: where the hub listens, a number that it gives once, and its secret. As in NCCL's, there are zeros among the
+/// bytes, and some that are no text.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UniqueId([u8; ID_BYTES]);

@@ -7,7 +7,8 @@ use anyhow::Result;
 
 use crate::pass::{Pass, Side};
 
-/// Backward pass, all-reduce and optimizer's step of all layers. The host never waits, and no backward pass waits for an all-reduce.
+/// Backward pass, all-reduce and optimizer's step of all layers. The host never waits, no backward pass waits for an all-reduce, and of
+/// the all-reduces only that of the last layer waits for the last backward pass.
 pub fn overlap(pass: &Pass) -> Result<()> {
     // <answer>
     //~ // Nothing orders the two streams. Which places have to be recorded, and who waits for them?
