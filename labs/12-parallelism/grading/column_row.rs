@@ -41,12 +41,17 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 impl Case {
     /// The summand of y that comes from some outputs of the first layer, through the second's columns `shift` places on.
     fn summand(&self, inner: std::ops::Range<usize>, shift: usize) -> Vec<f64> {
+        self.summand_after(|hidden| hidden.max(0.0), inner, shift)
+    }
+
+    /// The same, with another function than the ReLU.
+    fn summand_after(&self, relu: fn(f64) -> f64, inner: std::ops::Range<usize>, shift: usize) -> Vec<f64> {
         let mut y = vec![0.0; self.n * self.f];
         for row in 0..self.n {
             for k in inner.clone() {
                 let hidden: f64 = (0..self.f).map(|i| self.x[row * self.f + i] * self.first[k * self.f + i]).sum();
                 let column = (k + shift) % self.h;
-                (0..self.f).for_each(|o| y[row * self.f + o] += hidden.max(0.0) * self.second[o * self.h + column]);
+                (0..self.f).for_each(|o| y[row * self.f + o] += relu(hidden) * self.second[o * self.h + column]);
             }
         }
         y
@@ -72,7 +77,11 @@ impl Case {
         let part = self.h / self.ranks;
         let given = format!("n = {}, f = {}, h = {} on {} ranks", self.n, self.f, self.h, self.ranks);
         let is = |other: &[f64]| close(other, &found.outputs, TOLERANCE);
-        Claim::close(&self.summand(0..self.h, 0), &found.outputs, TOLERANCE)
+        let right = self.summand(0..self.h, 0);
+        let linear = self.summand_after(|hidden| hidden, 0..self.h, 0);
+        let relu_at_the_end: Vec<f64> = linear.iter().map(|sum| sum.max(0.0)).collect();
+        let mean: Vec<f64> = right.iter().map(|sum| sum / self.ranks as f64).collect();
+        Claim::close(&right, &found.outputs, TOLERANCE)
             .on_rank(rank)
             .given(&given)
             .diagnose_if(
@@ -87,6 +96,14 @@ impl Case {
             .diagnose_if(
                 is(&self.summand(0..self.h, part)),
                 "a rank's columns of the second weight must be those of the outputs that it has of the first",
+            )
+            .diagnose_if(
+                is(&mean),
+                "this is the mean of the ranks' summands: gradients of parts of a batch are averaged, but the summands of an output are added",
+            )
+            .diagnose_if(
+                is(&linear) || is(&relu_at_the_end),
+                "there is no ReLU between the layers: each rank applies it to its outputs of the first layer, before the second",
             )
             .or_fail("this is not relu(x W₁ᵀ) W₂ᵀ")?;
         let all = (self.f * self.h) as i64;
@@ -110,6 +127,11 @@ impl Case {
             found.bytes == (self.n * part * 8 + self.n * self.f / self.ranks * 8) as u64,
             "the outputs are right, but the first layer's were gathered: a second layer that is divided by its inputs needs only those \
              that the rank has",
+        )
+        .diagnose_if(
+            found.bytes == (self.n * (self.h + self.f) * 8) as u64,
+            "the outputs are right, but what the first layer gives was summed over the ranks: divided by outputs, it gives whole sums, and a \
+             rank's part of the second layer needs no others",
         )
         .diagnose_if(
             found.calls == 2,

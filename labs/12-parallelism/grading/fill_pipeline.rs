@@ -1,7 +1,7 @@
 //! Grades `fill_pipeline`: whether the table is a schedule, how many micro-batches each stage holds, how long it takes, and the bubble.
 
 use lockstep_cost::{Action, Schedule, ScheduleError};
-use lockstep_grading::{Claim, Finding, Runner, Verdict};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -12,7 +12,22 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let (table, bubble) = outputs.of(0, number);
         check(case, table, *bubble)?;
     }
-    Ok(())
+    // Fewer micro-batches than there are stages after the first.
+    let few = (stages + 1, random.below(1..stages));
+    let outputs = runner.call::<_, (Vec<Vec<String>>, f64)>(1, &[few]);
+    let outputs = outputs.map_err(|error| explain(error, |finding| why(few, finding)))?;
+    let (table, bubble) = outputs.of(0, 0);
+    check(few, table, *bubble)
+}
+
+fn why((stages, micro_batches): (usize, usize), finding: &Finding) -> Option<String> {
+    (finding.verdict == Verdict::Crash).then(|| {
+        format!(
+            "{}. This was with p = {stages} and m = {micro_batches}: the first stage has fewer micro-batches than there are stages after it, \
+             and so it begins with all that there are",
+            finding.diagnosis,
+        )
+    })
 }
 
 fn action(text: &str) -> anyhow::Result<Action> {

@@ -64,7 +64,8 @@ fn check(
             "Adam keeps two numbers for each parameter: the means of its gradients and of their squares",
         )
         .diagnose_if(
-            scheme == Scheme::Zero && predicted.parameters < counted.parameters,
+            scheme == Scheme::Zero
+                && (predicted.parameters < counted.parameters || predicted.gradients < counted.gradients),
             "this optimizer divides its states only, ZeRO's first stage: parameters and gradients stay whole on each rank",
         )
         .diagnose_if(
@@ -82,6 +83,20 @@ fn check(
         .diagnose_if(
             is(Scheme::Pipeline, Bytes { sent: 2 * rows * features * 4, ..counted }),
             "the last stage sends no activations, and the first no gradient: each has one neighbour",
+        )
+        .diagnose_if(
+            is(Scheme::Tensor, Bytes { sent: 2 * counted.sent, ..counted }),
+            "a block here is one pair of layers, with one all-reduce forward and one backward: four are those of a transformer's block, which has \
+             two such pairs",
+        )
+        .diagnose_if(
+            is(Scheme::Tensor, Bytes { sent: 4 * counted.sent, ..counted }),
+            "a block's outputs are exchanged, which have as many features as its inputs, and not what lies between its two layers, which has \
+             four times as many: of that, a rank needs only its own part",
+        )
+        .diagnose_if(
+            is(Scheme::Pipeline, Bytes { sent: rows * features * 4, ..counted }),
+            "a stage in the middle has two neighbours: it sends activations to the one after it and a gradient to the one before it",
         )
         .or_fail("the prediction is not what was counted")
 }

@@ -66,6 +66,29 @@ pub fn other_columns(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &
     summed(group, hidden.matmul(&second.columns((rank + 1) % ranks * part, part).tr()))
 }
 
+/// Averages, as with gradients.
+pub fn averages(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
+    let (ranks, rank, _, part) = parts(group, x, first);
+    let hidden = x.matmul(&first.rows(rank * part, part).tr()).relu();
+    Ok(summed(group, hidden.matmul(&second.columns(rank * part, part).tr()))? / ranks)
+}
+
+/// Applies the ReLU after the second layer.
+pub fn relu_at_the_end(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
+    let (_, rank, _, part) = parts(group, x, first);
+    let hidden = x.matmul(&first.rows(rank * part, part).tr());
+    Ok(summed(group, hidden.matmul(&second.columns(rank * part, part).tr()))?.relu())
+}
+
+/// Sums what the first layer gives, although no rank needs another's part.
+pub fn sums_between(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
+    let (_, rank, _, part) = parts(group, x, first);
+    let hidden = Tensor::zeros([x.size()[0], first.size()[0]], (x.kind(), x.device()));
+    hidden.narrow(1, rank * part, part).copy_(&x.matmul(&first.rows(rank * part, part).tr()).relu());
+    let mine = summed(group, hidden)?.narrow(1, rank * part, part);
+    summed(group, mine.matmul(&second.columns(rank * part, part).tr()))
+}
+
 /// Right: the parts in the ranks' reverse order.
 pub fn mirrored(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
     let (ranks, rank, _, part) = parts(group, x, first);

@@ -56,6 +56,18 @@ pub fn of_the_work(stages: usize, micro_batches: usize) -> Result<Filled> {
     Ok((after(stages, micro_batches, |stage| stages - 1 - stage), (stages - 1) as f64 / micro_batches as f64))
 }
 
+/// Begins with a forward pass for each later stage, whether there are as many micro-batches or not.
+pub fn as_many_as_stages(stages: usize, micro_batches: usize) -> Result<Filled> {
+    let stage = |stage| {
+        let warm_up = stages - 1 - stage;
+        let mut actions: Vec<_> = (0..warm_up).map(Forward).collect();
+        (0..micro_batches - warm_up).for_each(|turn| actions.extend([Forward(warm_up + turn), Backward(turn)]));
+        actions.extend((micro_batches - warm_up..micro_batches).map(Backward));
+        actions
+    };
+    Ok(((0..stages).map(stage).collect(), bubble(stages, micro_batches)))
+}
+
 /// Right: counts the bubble, in turns of all stages.
 pub fn counts(stages: usize, micro_batches: usize) -> Result<Filled> {
     let table = after(stages, micro_batches, |stage| stages - 1 - stage);

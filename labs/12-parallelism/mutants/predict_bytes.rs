@@ -59,6 +59,30 @@ pub fn two_neighbours(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> B
     if scheme == Scheme::Pipeline { Bytes { sent: both, ..bytes } } else { bytes }
 }
 
+/// Four exchanges a block, as a transformer has.
+pub fn of_a_transformer(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Tensor { Bytes { sent: 2 * bytes.sent, ..bytes } } else { bytes }
+}
+
+/// Exchanges what lies between the two layers.
+pub fn between_layers(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Tensor { Bytes { sent: 4 * bytes.sent, ..bytes } } else { bytes }
+}
+
+/// Every stage has one neighbour, as on two ranks.
+pub fn one_neighbour(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Pipeline { Bytes { sent: model.rows * model.features * 4, ..bytes } } else { bytes }
+}
+
+/// ZeRO divides gradients, too, its second stage.
+pub fn second_stage(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Zero { Bytes { gradients: bytes.gradients / ranks, ..bytes } } else { bytes }
+}
+
 /// Right: adds up what every layer has and every exchange sends.
 pub fn adds_up(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
     let Model { blocks, features, rows } = *model;
