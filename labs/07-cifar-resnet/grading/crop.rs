@@ -35,7 +35,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let other: Vec<Key> = keys.iter().rev().step_by(2).copied().collect();
     let (large, blocks) = (drawn(WIDE + 4, WIDE + 5), blocks(&mut random));
     let far: Vec<Key> = blocks.concat();
-    let inputs = [(&small, PADDING, [&keys, &other]), (&large, WIDE, [&far, &vec![]])];
+    let inputs = [(&small, PADDING, [&keys[..], &other[..]]), (&large, WIDE, [&far[..], &[]])];
     let outputs = runner.call::<_, Vec<Picture>>(2, &inputs)?;
     let mut places = BTreeMap::new();
     for (key, cropped) in keys.iter().zip(outputs.of(0, 0)) {
