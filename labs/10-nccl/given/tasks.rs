@@ -46,7 +46,7 @@ pub fn share_id(answer: fn(&Store, usize, usize) -> Result<UniqueId>) -> Task {
         let ids = comms.iter().map(|(number, _)| answer(&job.store, job.rank, *number));
         let ids: Vec<UniqueId> = ids.collect::<Result<_>>()?;
         let bytes: Vec<Vec<u8>> = ids.iter().map(|id| id.bytes().to_vec()).collect();
-        job.store.set(&key("has", job.rank), &bytes.concat())?;
+        job.store.set(&key("has", job.rank), bytes.concat())?;
         for rank in 0..job.size {
             if job.store.get(&key("has", rank))? != bytes.concat() {
                 return Ok((bytes, Vec::new()));
