@@ -40,14 +40,15 @@ impl UniqueId {
         UniqueId(bytes)
     }
 
-    /// The place, unless something else made these bytes.
+    /// The place, unless something else made these bytes, or cut them off.
     pub(super) fn place(&self) -> Option<Place> {
         let mut reader = Reader(&self.0[12..]);
         (self.0[..12] == MAGIC).then_some(())?;
         let port = u16::from_le_bytes(reader.take()?);
         let token = u64::from_be_bytes(reader.take()?);
         let hub = SocketAddrV4::new(Ipv4Addr::from(reader.take::<4>()?), port);
-        Some(Place { hub, token, secret: reader.u64()? })
+        let whole = hub.port() != 0 && !hub.ip().is_unspecified();
+        whole.then_some(Place { hub, token, secret: reader.u64()? })
     }
 }
 
