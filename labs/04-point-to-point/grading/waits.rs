@@ -124,7 +124,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("each sends first"), "{text}");
-        let mixed = diagnosis(&[send(0, 1), "rank 1: waits in recv [4] Double tag 1 from rank 0 (group 2)".into()]);
+        let mixed = diagnosis(&[send(0, 1), "rank 1: waits in recv [4] Double tag 0 from rank 0 (group 2)".into()]);
         assert!(mixed.unwrap().contains("which waits in recv for rank 0: a cycle"));
     }
 
