@@ -59,14 +59,16 @@ bool in_time(std::function<void()> call) noexcept {
   }
 }
 
+// Has a connection of its own to the store, made while all is well: another thread may wait for something on the group's. libtorch's
+// server looks up the name of each new client, and answers nobody meanwhile, which takes seconds where no name server answers.
 class Words {
  public:
   // `names` are unique to this group, unlike its ranks: the store may have words of an earlier attempt.
-  Words(StorePtr store, std::vector<std::string> names) : store_(std::move(store)), names_(std::move(names)) {}
+  Words(const StorePtr& store, std::vector<std::string> names) : store_(store->clone()), names_(std::move(names)) {}
 
   void leave(int rank, int culprit) const {
     (void)in_time([store = store_, key = key(rank), text = std::to_string(culprit)] {
-      store->clone()->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+      store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
     });
   }
 
@@ -77,10 +79,9 @@ class Words {
     auto found = std::make_shared<std::map<int, int>>();
     if (ranks.empty()) return *found;
     const bool answered = in_time([store = store_, keys, found] {
-      const auto own = store->clone(); // another thread may wait for something, and hold the connection
       for (const auto& [rank, key] : keys) {
-        if (!own->check({key})) continue;
-        const auto text = own->get(key);
+        if (!store->check({key})) continue;
+        const auto text = store->get(key);
         (*found)[rank] = std::stoi(std::string(text.begin(), text.end()));
       }
     });
@@ -91,8 +92,8 @@ class Words {
  private:
   std::string key(int rank) const { return "lockstep/gave_up/" + names_[static_cast<size_t>(rank)]; }
 
-  StorePtr store_;
-  std::vector<std::string> names_;
+  const StorePtr store_;
+  const std::vector<std::string> names_;
 };
 
 // ---- Gloo's connections

@@ -98,11 +98,6 @@ Status lc_store_clone(const StoreHandle* store, StoreHandle** out) noexcept {
   return guard([&] { *out = new StoreHandle{store->store->clone()}; });
 }
 
-// Another handle to the same store, with the same connection.
-Status lc_store_share(const StoreHandle* store, StoreHandle** out) noexcept {
-  return guard([&] { *out = new StoreHandle{store->store}; });
-}
-
 void lc_store_free(StoreHandle* store) noexcept {
   (void)guard([&] { delete store; });
 }

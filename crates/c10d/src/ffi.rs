@@ -256,7 +256,6 @@ unsafe extern "C" {
     pub(crate) fn lc_store_hash(timeout_ms: i64, out: *mut *mut StoreHandle) -> Status;
     pub(crate) fn lc_store_prefix(prefix: Bytes, base: *const StoreHandle, out: *mut *mut StoreHandle) -> Status;
     pub(crate) fn lc_store_clone(store: *const StoreHandle, out: *mut *mut StoreHandle) -> Status;
-    pub(crate) fn lc_store_share(store: *const StoreHandle, out: *mut *mut StoreHandle) -> Status;
     pub(crate) fn lc_store_free(store: *mut StoreHandle);
     pub(crate) fn lc_store_set(store: *const StoreHandle, key: Bytes, value: Bytes) -> Status;
     pub(crate) fn lc_store_get(store: *const StoreHandle, key: Bytes, out: *mut *mut Blobs) -> Status;

@@ -112,17 +112,18 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// Starts the answering thread, which has its own connection to the store.
+    /// Starts the answering thread. It and those that ask have a connection of their own to the store, on which no call blocks. It is
+    /// open before anything fails: libtorch's server looks up the name of each new client, and answers nobody meanwhile.
     pub(crate) fn start(store: &Store, rank: Rank, world: WorldSize) -> Result<Self> {
         let shared = Arc::new(Shared::default());
-        let (own, theirs) = (Arc::new(store.clone_later()?), store.try_clone()?);
+        let store = Arc::new(store.try_clone()?);
         let clock = (world.get() > 1).then(Clock::of_this_thread);
         if let Some(clock) = &clock {
-            let shared = Arc::clone(&shared);
+            let (store, shared) = (Arc::clone(&store), Arc::clone(&shared));
             let mut exchange = Exchange::new(Arc::clone(clock), rank, world);
             std::thread::spawn(move || {
-                answer_until_stopped(&theirs, rank, &shared, &mut exchange);
-                drop(theirs);
+                answer_until_stopped(&store, rank, &shared, &mut exchange);
+                drop(store);
                 exchange.finish();
                 shared.note().deaf = true;
                 shared.changed.notify_all();
@@ -130,7 +131,7 @@ impl Reporter {
         } else {
             shared.note().deaf = true;
         }
-        Ok(Reporter { rank, store: own, shared, clock })
+        Ok(Reporter { rank, store, shared, clock })
     }
 
     /// From now on the rank's pace includes for whom it waits in the default group.

@@ -4,7 +4,6 @@
 
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -21,8 +20,6 @@ pub struct Store {
     handle: NonNull<StoreHandle>,
     name: String,
     port: Option<u16>,
-    /// For a store that connects on first use: the connected store, once it exists.
-    later: Option<OnceLock<Box<Store>>>,
 }
 
 // SAFETY: every c10d store guards its state with a mutex (TCPStore::activeOpLock_, FileStore::activeFileOpLock_,
@@ -84,7 +81,7 @@ impl Store {
             let error = Error::new(format!("{verb} {name}"), exception).after(begun.elapsed());
             if options.host_server { explain_taken_port(error) } else { error }
         })?;
-        Ok(Store { handle, name: format!("TCPStore at {host}:{bound}"), port: Some(bound), later: None })
+        Ok(Store { handle, name: format!("TCPStore at {host}:{bound}"), port: Some(bound) })
     }
 
     /// Opens a store in a file that all processes can access; `num_workers` processes share it, and the last one
@@ -128,15 +125,6 @@ impl Store {
         // SAFETY: `base` is alive as long as self, and `out` may be written.
         let mut store = Self::made(self.name.clone(), |out| unsafe { ffi::lc_store_clone(base, out) })?;
         store.port = self.port;
-        Ok(store)
-    }
-
-    /// As [`Store::try_clone`], but connects on first use: a server has thousands of clients.
-    pub(crate) fn clone_later(&self) -> Result<Self> {
-        let base = self.handle.as_ptr();
-        // SAFETY: `base` is alive as long as self, and `out` may be written.
-        let mut store = Self::made(self.name.clone(), |out| unsafe { ffi::lc_store_share(base, out) })?;
-        (store.port, store.later) = (self.port, Some(OnceLock::new()));
         Ok(store)
     }
 
@@ -328,20 +316,9 @@ impl Store {
         Ok(missing)
     }
 
-    /// The handle that owns the connection.
-    fn opened(&self) -> Result<NonNull<StoreHandle>> {
-        let Some(later) = &self.later else { return Ok(self.handle) };
-        if let Some(store) = later.get() {
-            return Ok(store.handle);
-        }
-        let store = Box::new(self.try_clone()?);
-        // If two threads get here, the second connection is closed unused.
-        Ok(later.get_or_init(|| store).handle)
-    }
-
     fn made(name: String, make: impl FnOnce(*mut *mut StoreHandle) -> ffi::Status) -> Result<Self> {
         match ffi::made(make) {
-            Ok(handle) => Ok(Store { handle, name, port: None, later: None }),
+            Ok(handle) => Ok(Store { handle, name, port: None }),
             Err(exception) => Err(Error::new(format!("open {name}"), exception)),
         }
     }
@@ -353,7 +330,7 @@ impl Store {
         call: impl FnOnce(*const StoreHandle) -> Result<T, Exception>,
     ) -> Result<T> {
         let begun = Instant::now();
-        call(self.opened()?.as_ptr()).map_err(|exception| {
+        call(self.as_ptr()).map_err(|exception| {
             let what = if key.is_empty() { operation.to_owned() } else { format!("{operation} {key:?}") };
             Error::new(what, exception).with_peer(Some(self.name.clone())).after(begun.elapsed())
         })

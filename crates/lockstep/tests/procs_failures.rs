@@ -51,14 +51,13 @@ fn main() -> ExitCode {
                 survivors_over_hosts("strays", "call 4, broadcast from rank 0 of [2] Float");
             }),
             ("survivors_on_several_hosts_of_a_backward_pass_name_the_killed_rank", || {
-                // The store does not always answer for the report of who is missing, but the rank is named.
-                survivors_over_hosts("ddp", "rank 1")
+                survivors_over_hosts("ddp", DEAD)
             }),
             ("survivors_of_a_killed_rank_leave_no_shared_memory", leaves_no_shared_memory),
             ("ranks_that_cannot_share_memory_use_gloo_and_their_events_say_why", chooses),
             ("ranks_share_memory_where_dev_shm_is_full", shares_where_dev_shm_is_full),
             ("survivors_name_the_lost_rank_at_a_few_moments", || survive_a_few(1)),
-            ("soak_over_hosts_at_a_few_moments", || survive_a_few(2)),
+            ("survivors_on_several_hosts_name_the_lost_rank_at_a_few_moments", || survive_a_few(2)),
             ("soak_at_200_moments", || soak(1)),
             ("soak_over_hosts_at_200_moments", || soak(2)),
             ("ddp_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("ddp")),
