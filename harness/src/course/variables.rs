@@ -206,6 +206,11 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "set by the grader for ranks of a learner's program: the file that says what is asked, and the folder for answers",
     },
     Variables {
+        names: &["LOCKSTEP_EXERCISE_LOST"],
+        by: "lab 10's exercise",
+        meaning: "set for the process that is rank 1 until it ends, where a task loses a rank",
+    },
+    Variables {
         names: &["LOCKSTEP_GPU"],
         by: "lab 10",
         meaning: "`simulated` takes the course's simulated device in place of GPUs and NVIDIA's libraries; `real`, the default, takes these",
