@@ -1,8 +1,12 @@
-// What tch cannot ask of libtorch's kernels: determinism, memory with the channels last, page-locked memory, and the peak of a device's memory.
+// What tch cannot ask of libtorch's kernels: determinism, memory with the channels last, page-locked memory, the peak of a device's memory,
+// and the threads of one thread's operations.
 
 #include "status.hpp"
 
+#include <dlfcn.h>
+
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -39,6 +43,21 @@ Status lc_to_channels_last(at::Tensor* tensor) noexcept {
 
 Status lc_pin_memory(const at::Tensor* tensor, at::Tensor** out) noexcept {
   return guard([&] { *out = new at::Tensor(tensor->pin_memory()); });
+}
+
+// at::set_num_threads(1) would hold for all threads that libtorch does not know yet. OpenMP and MKL have a number for each thread, and
+// libtorch's copies of the two are the ones to tell.
+Status lc_one_thread_here() noexcept {
+  return guard([] {
+    (void)at::get_num_threads(); // sets this thread's number if it is the first question
+    void* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) return;
+    using Set = void (*)(int);
+    if (const auto set = reinterpret_cast<Set>(dlsym(library, "omp_set_num_threads"))) set(1);
+    using SetLocal = int (*)(int);
+    if (const auto set = reinterpret_cast<SetLocal>(dlsym(library, "MKL_Set_Num_Threads_Local"))) (void)set(1);
+    dlclose(library);
+  });
 }
 
 // Bytes of tensors on a GPU: the most at a time since the last reset.

@@ -303,6 +303,7 @@ unsafe extern "C" {
     pub(crate) fn lc_channels_last(tensor: TensorPtr, out: *mut *mut C_tensor) -> Status;
     pub(crate) fn lc_to_channels_last(tensor: *mut C_tensor) -> Status;
     pub(crate) fn lc_pin_memory(tensor: TensorPtr, out: *mut *mut C_tensor) -> Status;
+    pub(crate) fn lc_one_thread_here() -> Status;
     pub(crate) fn lc_peak_memory(device: i32, bytes: *mut i64) -> Status;
     pub(crate) fn lc_reset_peak_memory(device: i32) -> Status;
 

@@ -1,4 +1,5 @@
-//! What tch cannot ask of libtorch's kernels: determinism, memory with the channels last, page-locked memory, and the peak of a GPU's memory.
+//! What tch cannot ask of libtorch's kernels: determinism, memory with the channels last, page-locked memory, the peak of a GPU's memory,
+//! and the threads of one thread's operations.
 
 use tch::{Device, Tensor};
 
@@ -53,6 +54,16 @@ pub fn to_channels_last(tensor: &mut Tensor) -> Result<()> {
 pub fn pin_memory(tensor: &Tensor) -> Result<Tensor> {
     // SAFETY: the tensor is borrowed for the call, and the result may be written.
     made("lock memory for copies to a GPU", |out| unsafe { ffi::lc_pin_memory(tensor.as_ptr(), out) })
+}
+
+/// From now on the operations of the calling thread use no other thread, as in a worker of Python's loader; `torch.set_num_threads(1)` for
+/// this thread alone. `tch::set_num_threads` changes the number for all threads that start later, too.
+///
+/// # Errors
+/// libtorch's.
+pub fn use_one_thread_here() -> Result<()> {
+    // SAFETY: changes settings of the calling thread.
+    done("use one thread", unsafe { ffi::lc_one_thread_here() })
 }
 
 /// The most bytes that tensors on a GPU had at a time, since the start or [`reset_peak_memory`]; `torch.cuda.max_memory_allocated`. `None`
@@ -117,6 +128,20 @@ mod tests {
         use_deterministic_algorithms(false).unwrap();
         // PyTorch fills new memory with NaN meanwhile (torch.utils.deterministic.fill_uninitialized_memory).
         assert!(filled);
+    }
+
+    #[test]
+    fn one_thread_of_a_program_may_compute_alone() {
+        tch::set_num_threads(3);
+        let (other, later) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                use_one_thread_here().unwrap();
+                tch::get_num_threads()
+            });
+            let other = other.join().unwrap();
+            (other, scope.spawn(tch::get_num_threads).join().unwrap())
+        });
+        assert_eq!((other, later, tch::get_num_threads()), (1, 3, 3));
     }
 
     #[test]

@@ -23,7 +23,7 @@
 //! | `storage` | [`Storage`]: the memory of a tensor, and whether it is freed |
 //! | `floats` | [`Floats`]: a tensor that is written in its own memory |
 //! | `amp` | [`autocast`], [`unscale`]: mixed precision |
-//! | `kernels` | [`use_deterministic_algorithms`], [`channels_last`], [`pin_memory`], [`peak_memory`] |
+//! | `kernels` | [`use_deterministic_algorithms`], [`channels_last`], [`pin_memory`], [`peak_memory`], [`use_one_thread_here`] |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
 //! | `autograd` | [`exchange`]: a collective and its gradient; [`checkpoint`]: a function computed again in the backward pass |
@@ -81,7 +81,7 @@ pub use group::{Aborter, Called, ProcessGroup, Traffic};
 pub use hooks::{Pack, Unpack, add_grad, on_gradient, with_saved_tensors};
 pub use kernels::{
     channels_last, is_channels_last, peak_memory, pin_memory, reset_peak_memory, to_channels_last,
-    use_deterministic_algorithms,
+    use_deterministic_algorithms, use_one_thread_here,
 };
 pub use lockstep_contract::desync_report::{Call, RankState};
 pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};

@@ -35,10 +35,9 @@ use crate::sampler::Sampler;
 /// without, only that one. Batches that the caller keeps are extra.
 ///
 /// **Threads.** Workers are started for each [`Epoch`] and joined at its end (some 20 µs a worker), so no thread outlives its
-/// iterator. Their libtorch calls use the process's intra-op thread count, each worker with its own team: with two workers and
-/// four threads, twelve threads may compete for the cores. The count belongs to the process, so workers do not change it:
-/// calling `tch::set_num_threads` from one would change it for every thread that starts later. Set it once, in `main` or by
-/// `OMP_NUM_THREADS` (launchers set that to 1).
+/// iterator. Each computes with one thread, as a worker of Python's loader does: with more, they would take the cores from the
+/// training. Without workers, the caller's operations have the process's number of threads, and a sum over many numbers may
+/// differ in its last bits. Launchers set that number to 1.
 pub struct DataLoader {
     dataset: Arc<dyn Dataset>,
     sampler: Box<dyn Sampler>,

@@ -88,7 +88,11 @@ impl Drop for Workers {
 }
 
 fn spawn(number: usize, plan: Arc<Plan>, steps: Receiver<usize>, loaded: Sender<Loaded>) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name(format!("loader-{number}")).spawn(move || work(&plan, &steps, &loaded))
+    thread::Builder::new().name(format!("loader-{number}")).spawn(move || {
+        // It cannot fail on a CPU; with more threads a worker is only slower.
+        let _ = c10d::use_one_thread_here();
+        work(&plan, &steps, &loaded);
+    })
 }
 
 fn work(plan: &Plan, steps: &Receiver<usize>, loaded: &Sender<Loaded>) {
