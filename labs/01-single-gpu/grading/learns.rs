@@ -47,8 +47,8 @@ fn before_each_step(given: &str, samples: &[Sample], before: &[f64], losses: &[f
     Claim::that(!is_after, format!("a first loss of {begin:.4}"), format!("{:.4}", losses[0]))
         .given(given)
         .or_fail(
-            "the layer learns, but these are the losses after each step, which take a second forward pass: return the loss of the step's own \
-             forward pass, which was there before the step",
+            "the layer learns, but these are the losses after each step, which take a second forward pass: return the loss of the step's \
+             own forward pass, which was there before the step",
         )
 }
 

@@ -83,8 +83,8 @@ fn other_shares(given: &str, visited: Vec<&[Vec<usize>]>) -> anyhow::Result<()> 
         .on_rank(0)
         .given(given)
         .or_fail(
-            "each rank visits the same samples in all epochs, in another order: it takes its share first and shuffles that. All ranks shuffle \
-             the numbers of all samples, and then take their shares, so that a rank sees other samples in the next epoch",
+            "each rank visits the same samples in all epochs, in another order: it takes its share first and shuffles that. All ranks \
+             shuffle the numbers of all samples, and then take their shares, so that a rank sees other samples in the next epoch",
         )
 }
 

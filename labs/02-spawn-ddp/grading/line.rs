@@ -114,7 +114,7 @@ fn check_bytes(given: &str, rank: usize, steps: usize, bytes: usize) -> anyhow::
         .on_rank(rank)
         .given(given)
         .or_fail(
-            "the line is right, but the points themselves are sent: if each rank gets them all, every rank does the work of one process. Each \
-             computes on its own share, and the ranks exchange the gradients",
+            "the line is right, but the points themselves are sent: if each rank gets them all, every rank does the work of one process. \
+             Each computes on its own share, and the ranks exchange the gradients",
         )
 }

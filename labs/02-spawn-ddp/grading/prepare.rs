@@ -44,8 +44,8 @@ fn why(finding: &Finding) -> Option<String> {
     match finding.verdict {
         Verdict::Crash if finding.diagnosis.contains("(os error 2)") => Some(format!(
             "rank {rank} looked for the file before it was there: it did not wait for the rank that downloads. A barrier \
-             stops only the ranks that call it, and only until all have called it: every rank must call it, and the one that downloads must \
-             call it after the download ({})",
+             stops only the ranks that call it, and only until all have called it: every rank must call it, and the one that downloads \
+             must call it after the download ({})",
             finding.diagnosis
         )),
         Verdict::Crash if finding.diagnosis.contains("(os error 17)") => Some(format!(
@@ -55,7 +55,10 @@ fn why(finding: &Finding) -> Option<String> {
         Verdict::Hang => {
             let ranks = |words: &str| finding.table.iter().filter(|line| line.contains(words)).count();
             let some = ranks("barrier") > 0 && ranks("has finished") > 0;
-            some.then(|| "some ranks wait in the barrier for those that never call it: every rank must call it, including the one that downloads".to_owned())
+            some.then(|| {
+                "some ranks wait in the barrier for those that never call it: every rank must call it, including the one that downloads"
+                    .to_owned()
+            })
         }
         _ => None,
     }

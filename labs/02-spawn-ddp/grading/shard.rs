@@ -42,8 +42,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .diagnose_if(
                 observed.first() != Some(&(rank % samples)) && rank >= samples,
                 format!(
-                    "there are fewer samples than ranks, so rank {rank} has padding only, and the padding begins at sample 0 again and again: its \
-                     first sample is {}",
+                    "there are fewer samples than ranks, so rank {rank} has padding only, and the padding begins at sample 0 again and \
+                     again: its first sample is {}",
                     rank % samples
                 ),
             )

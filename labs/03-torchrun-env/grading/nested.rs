@@ -36,8 +36,8 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
             .given(format!("nprocs {nprocs}, started by its user, {with}"))
             .diagnose_if(
                 refuses && case == 0,
-                "the program refuses, although `variables` is empty: it does not look there, but perhaps at the environment of this process, \
-                 which a launcher of another kind has started. What the program is to know of its launcher is in `variables`",
+                "the program refuses, although `variables` is empty: it does not look there, but perhaps at the environment of this \
+                 process, which a launcher of another kind has started. What the program is to know of its launcher is in `variables`",
             )
             .diagnose_if(
                 refuses,

@@ -107,14 +107,14 @@ fn check_calls(rank: usize, ranks: usize, calls: &[Called]) -> anyhow::Result<()
     .given(format!("the calls with {ranks} ranks"))
     .diagnose_if(
         !blocking,
-        "the tensors are right, but not by `send` and `recv` alone: this task is about blocking messages, and in which order they go around a \
-         ring without a cycle of ranks that wait",
+        "the tensors are right, but not by `send` and `recv` alone: this task is about blocking messages, and in which order they go \
+         around a ring without a cycle of ranks that wait",
     )
     .diagnose_if(
         elsewhere.is_some(),
         format!(
-            "the tensors are right, but this rank exchanges messages with a rank that is not its neighbour in that direction ({}): it sends to \
-             the next rank only, and receives from the previous one only",
+            "the tensors are right, but this rank exchanges messages with a rank that is not its neighbour in that direction ({}): it \
+             sends to the next rank only, and receives from the previous one only",
             elsewhere.map_or("", |(call, _)| call)
         ),
     )

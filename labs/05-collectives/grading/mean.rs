@@ -63,8 +63,8 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
         )
         .diagnose_if(
             observed.iter().all(|mean| mean.is_nan()) && shards.iter().any(Vec::is_empty),
-            "this is NaN on every rank, because a rank without samples has put NaN into the sum: the mean of no numbers is 0 / 0, which is NaN, \
-             and NaN times 0 is NaN again. The sum of no numbers is 0: add up sums, not means",
+            "this is NaN on every rank, because a rank without samples has put NaN into the sum: the mean of no numbers is 0 / 0, which is \
+             NaN, and NaN times 0 is NaN again. The sum of no numbers is 0: add up sums, not means",
         )
         .diagnose_if(
             observed[rank].is_nan() && own.is_empty(),

@@ -121,8 +121,8 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     .on_rank(rank)
     .given(format!("{ranks} ranks"))
     .or_fail(
-        "the result is right, but whole blocks are sent to every rank, which keeps a part of each: with p ranks that is p times as much as is \
-         needed. Send every rank its own part only, as all_to_all does",
+        "the result is right, but whole blocks are sent to every rank, which keeps a part of each: with p ranks that is p times as much as \
+         is needed. Send every rank its own part only, as all_to_all does",
     )
 }
 

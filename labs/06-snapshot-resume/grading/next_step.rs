@@ -40,8 +40,8 @@ fn check_repeated(case: &Case, repeated: &[u64]) -> anyhow::Result<()> {
     )
     .given(given(case))
     .or_fail(format!(
-        "the model is right, and {found} steps were computed for nothing: a snapshot is due after every {save_every}, in the middle of an epoch, \
-         too, and a new process goes on from it"
+        "the model is right, and {found} steps were computed for nothing: a snapshot is due after every {save_every}, in the middle of an \
+         epoch, too, and a new process goes on from it"
     ))
 }
 

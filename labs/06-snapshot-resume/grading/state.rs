@@ -53,8 +53,11 @@ fn check(case: &Case, end: u64, undisturbed: &[f64], observed: &[f64], computed:
             as_if(Loses::Rate),
             "the learning rate starts at its initial value after a stop: save it, or compute it from the step",
         )
-        .diagnose_if(as_if(Loses::Nothing), "the weights are nearly the same, but not to the last bit: a number is rounded in the snapshot, or computed in another way than \
-             step by step, as a power is")
+        .diagnose_if(
+            as_if(Loses::Nothing),
+            "the weights are nearly the same, but not to the last bit: a number is rounded in the snapshot, or computed in another way \
+             than step by step, as a power is",
+        )
         .or_fail("the resumed run does not end like the undisturbed one: what else does the next step read?")
 }
 

@@ -84,8 +84,8 @@ fn why(finding: &Finding) -> Option<String> {
     let left = finding.table.iter().any(|line| line.contains("has finished"));
     let waits = finding.table.iter().any(|line| line.contains("waits in"));
     (finding.verdict == Verdict::Hang && left && waits).then(|| {
-        "some ranks wait in a collective that others never call: the ranks have different numbers of batches, one of them none. Add up on each \
-         rank first, and let all ranks call one all-reduce at the end"
+        "some ranks wait in a collective that others never call: the ranks have different numbers of batches, one of them none. Add up on \
+         each rank first, and let all ranks call one all-reduce at the end"
             .into()
     })
 }

@@ -1,8 +1,8 @@
 //! Task 4: a line, from one process to many.
 //!
 //! Gradient descent fits a line to points. Each rank holds its share of the points, as in task 1. In every step, all ranks
-//! together use the next `batch_size` points. Points stay on their rank. At the end, all ranks must have the line that one process with all points finds:
-//! the number of ranks must not change the result.
+//! together use the next `batch_size` points. Points stay on their rank. At the end, all ranks must have the line that one
+//! process with all points finds: the number of ranks must not change the result.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};

@@ -4,7 +4,8 @@
 //! ranks must take the same number of steps, or some would wait forever in a collective. So if the samples do not divide evenly,
 //! the shares are filled with samples from the beginning. PyTorch's `DistributedSampler` does the same with `shuffle=False`.
 
-/// Returns the numbers of the samples that `rank` takes. The data set has `samples` samples, at least one, and there may be more ranks.
+/// Returns the numbers of the samples that `rank` takes. The data set has `samples` samples: at least one, and
+/// perhaps fewer than there are ranks.
 pub fn shard(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     // <answer>
     //~ // For 7 samples and 3 ranks: rank 0 takes 0, 3, 6, rank 1 takes 1, 4, 0, rank 2 takes 2, 5, 1.
