@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use c10d::{GroupOptions, Rank};
 use lockstep::broadcast_object;
 use lockstep_exercise::Task;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::notes;
 use crate::job::{Job, Killed};
 use crate::ranks::{Run, Settings, Snapshot, Step};
 
-/// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill. Results: the steps in the model, and
-/// how many were trained again after a kill.
+/// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill. Results: the steps in the
+/// model, and how many were trained again after a kill.
 pub fn next_step(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
     Task::new("next_step", move |(epochs, steps, save_every, kills): (u64, u64, u64, Vec<u64>)| {
         let mut job = Job::new(epochs, steps, save_every);
@@ -69,9 +69,32 @@ pub fn whole(answer: fn(&Path, &[u8]) -> std::io::Result<()>) -> Task {
     })
 }
 
-/// Inputs: the folder.
+/// Inputs: the folder, and whether it can be read. Results: the snapshot, or the error if the folder cannot be read.
 pub fn newest(answer: fn(&Path) -> std::io::Result<Option<PathBuf>>) -> Task {
-    Task::new("newest", move |folder: PathBuf| Ok(answer(&folder)?))
+    Task::new("newest", move |(folder, readable): (PathBuf, bool)| {
+        if readable {
+            return Ok(Ok(answer(&folder)?));
+        }
+        let _full = NoMoreFiles::begin()?;
+        Ok(answer(&folder).map_err(|error| error.to_string()))
+    })
+}
+
+/// As long as this lives, the process can open no file or folder: too many are open.
+struct NoMoreFiles(Rlimit);
+
+impl NoMoreFiles {
+    fn begin() -> std::io::Result<Self> {
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: before.maximum })?;
+        Ok(NoMoreFiles(before))
+    }
+}
+
+impl Drop for NoMoreFiles {
+    fn drop(&mut self) {
+        let _ = setrlimit(Resource::Nofile, self.0); // the limit that was there is allowed
+    }
 }
 
 /// A job and its starts: the number of ranks, and the steps until the stop.

@@ -20,6 +20,11 @@ enum State {
 /// The snapshots in a folder, the last written one first: epoch, step and state. `None` if the folder does not exist.
 type Snapshots = Option<Vec<(u64, u64, State)>>;
 
+/// The answer's result: a snapshot, or the error where the folder cannot be read.
+type Found = Result<Option<PathBuf>, String>;
+
+const UNREADABLE: &str = "a folder with good snapshots that cannot be read: too many files are open";
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     use State::{Empty, Good, Torn, Zeros};
     let mut random = runner.random();
@@ -38,12 +43,28 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     ];
     let folders: Vec<tempfile::TempDir> =
         folders_to_try.iter().map(|_| tempfile::tempdir()).collect::<Result<_, _>>()?;
-    let inputs: Vec<PathBuf> = folders.iter().map(|folder| folder.path().join("snapshots")).collect();
-    for (folder, snapshots) in inputs.iter().zip(&folders_to_try) {
+    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().join("snapshots")).collect();
+    for (folder, snapshots) in paths.iter().zip(&folders_to_try) {
         create(folder, snapshots)?;
     }
-    let outputs = runner.call::<_, Option<PathBuf>>(1, &inputs).map_err(|error| explain(error, why))?;
-    folders_to_try.iter().enumerate().try_for_each(|(case, snapshots)| check(snapshots, outputs.of(0, case).as_deref()))
+    // The first folder once more, which cannot be read then.
+    let inputs: Vec<(&PathBuf, bool)> = paths.iter().map(|path| (path, true)).chain([(&paths[0], false)]).collect();
+    let shown = |case: usize| folders_to_try.get(case).map_or(UNREADABLE.to_owned(), given);
+    let outputs =
+        runner.call::<_, Found>(1, &inputs).map_err(|error| lockstep_grading::given(explain(error, why), shown))?;
+    for (case, snapshots) in folders_to_try.iter().enumerate() {
+        let found = outputs.of(0, case).as_ref().map_err(|error| anyhow::anyhow!("an error as a result: {error}"))?;
+        check(snapshots, found.as_deref())?;
+    }
+    check_unreadable(outputs.of(0, folders_to_try.len()))
+}
+
+/// Checks that a folder that cannot be read is not taken for one without a snapshot.
+fn check_unreadable(found: &Found) -> anyhow::Result<()> {
+    Claim::that(found.is_err(), "an error", format!("{found:?}")).given(UNREADABLE).or_fail(
+        "the folder is there but cannot be read, and training starts from the beginning without a word: only `ErrorKind::NotFound` is the \
+         first start. Return every other error",
+    )
 }
 
 fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
@@ -82,7 +103,10 @@ fn why(finding: &Finding) -> Option<String> {
     let text = &finding.diagnosis;
     let missing = finding.verdict == Verdict::Crash && text.contains("No such file");
     let torn = finding.verdict == Verdict::Crash && (text.contains("torn") || text.contains("damaged"));
-    let what = if missing {
+    let unreadable = finding.verdict == Verdict::Crash && text.contains("os error 24");
+    let what = if unreadable {
+        "return the error of a folder that cannot be read, so that the program can report it"
+    } else if missing {
         "on the first start there is no folder yet, which is not an error"
     } else if torn {
         "a damaged snapshot ends the program, and ends it again at every restart: skip it"

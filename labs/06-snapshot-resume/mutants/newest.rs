@@ -69,6 +69,14 @@ pub fn first_start(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(good.max_by_key(|path| position(path)))
 }
 
+/// Takes every error of `read_dir` for the first start.
+pub fn any_error(folder: &Path) -> Result<Option<PathBuf>> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let good = paths.filter(|path| position(path).is_some() && read(path).is_ok());
+    Ok(good.max_by_key(|path| position(path)))
+}
+
 /// Right but slower: reads all of them.
 pub fn reads_all(folder: &Path) -> std::io::Result<Option<PathBuf>> {
     if !folder.exists() {

@@ -1,7 +1,8 @@
 //! Task 5: the newest good snapshot.
 //!
 //! After a failure, the newest file is the one most likely to be torn. Training then continues from the one before it. On the
-//! very first start, there is no snapshot, and the folder does not exist.
+//! very first start, there is no snapshot, and the folder does not exist. A folder that cannot be read for another reason is an
+//! error: who takes it for an empty one starts the training over, without a word.
 
 use std::fs;
 use std::io::{ErrorKind, Result};
@@ -10,6 +11,9 @@ use std::path::{Path, PathBuf};
 use crate::files::{position, read};
 
 /// Returns the good snapshot in `folder` with the furthest position, or `None` if there is no good one.
+///
+/// # Errors
+/// When the folder exists but cannot be read.
 pub fn newest(folder: &Path) -> Result<Option<PathBuf>> {
     // `fs::read_dir(folder)` also lists files that are not snapshots. `position(&path)` parses the name, `read(&path)` checks the
     // file.
