@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::runner::Bounds;
 
-/// The default deadline of a call. Time in which the ranks wait for a core does not count. Right answers take about a second.
+/// The default deadline of a call. Time in which the ranks or the grader wait for a core does not count. Right answers take
+/// about a second.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Options of the grader.

@@ -151,6 +151,7 @@ impl<'a> RunningCall<'a> {
         while outcomes.iter().any(Option::is_none) && finding.is_none() {
             self.collect(&mut outcomes, workers)?;
             let now = Instant::now();
+            detector.turn(now);
             // A rank that is done only waits for the others, so it cannot hang.
             let busy: Vec<u32> =
                 pids.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none()).map(|(pid, _)| *pid).collect();

@@ -2,6 +2,9 @@
 //!
 //! A rank that waits for a message sleeps. A rank that computes, or waits for a core to compute on, does not. So a deadlock is
 //! detected long before the deadline, and a slow machine is not mistaken for a deadlock.
+//!
+//! On a busy machine, ranks that wait for one another in turns wait for a core in turns, too: each of many threads a little, and the
+//! store, which is in this process, as well. So the deadline also counts the turns of this process, which come as late as theirs.
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,10 @@ use lockstep_watchdog::{Awake, Queue, StallDetector, threads};
 const STILL: Duration = Duration::from_secs(5);
 /// More CPU time than the background threads of sleeping ranks use in that time.
 const NOTHING: Duration = Duration::from_millis(100);
+/// What a turn of this process counts at most. On an idle machine it takes about half of it.
+const TURN: Duration = Duration::from_millis(10);
+/// Part of the diagnosis of a hang in which a rank does not wait.
+pub const COMPUTES: &str = "a rank still computes";
 
 /// A point in time, and how long the ranks had waited for a core until then.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +32,8 @@ pub(super) struct HangDetector {
     begun: Moment,
     still: StallDetector,
     queue: Queue,
+    /// The time of all turns so far, and the last one.
+    turns: (Duration, Instant),
 }
 
 impl HangDetector {
@@ -33,7 +42,14 @@ impl HangDetector {
             begun: Moment { at: begun, lost: Duration::ZERO },
             still: StallDetector::new(STILL, NOTHING),
             queue: Queue::default(),
+            turns: (Duration::ZERO, begun),
         }
+    }
+
+    /// Counts a turn of this process. Must be called in each.
+    pub(super) fn turn(&mut self, now: Instant) {
+        let (sum, last) = self.turns;
+        self.turns = (sum + (now - last).min(TURN), now);
     }
 
     /// Returns why these processes hang, if they do. Must be called often.
@@ -42,8 +58,12 @@ impl HangDetector {
             return Some(format!("no rank has done anything for {} s", STILL.as_secs()));
         }
         let now = self.moment(pids, now);
-        let over = now.is_later(deadline, self.begun);
-        over.then(|| format!("not finished after {} s", deadline.as_secs()))
+        let over = now.is_later(deadline, self.begun) && self.turns.0 >= deadline;
+        let computes = || pids.iter().filter_map(|pid| threads(*pid)).any(|rank| rank.used >= deadline / 2);
+        over.then(|| match computes() {
+            true => format!("not finished after {} s, and {COMPUTES}", deadline.as_secs()),
+            false => format!("not finished after {} s", deadline.as_secs()),
+        })
     }
 
     /// The current moment for these processes.
@@ -97,7 +117,15 @@ mod tests {
         let mut detector = HangDetector::new(begun);
         let this = [std::process::id()];
         assert_eq!(detector.hang(Duration::from_secs(20), &this, begun), None);
-        let why = detector.hang(Duration::from_secs(20), &this, begun + Duration::from_secs(3600));
+        let late = begun + Duration::from_secs(3600);
+        detector.turn(late);
+        assert_eq!(detector.hang(Duration::from_secs(20), &this, late), None, "one turn, however long it took");
+        for turn in 1..=2000 {
+            detector.turn(late + TURN * turn);
+        }
+        let why = detector.hang(Duration::from_secs(20), &this, late + TURN * 2000);
         assert_eq!(why.as_deref(), Some("not finished after 20 s"));
+        let why = detector.hang(Duration::ZERO, &this, late + TURN * 2000);
+        assert_eq!(why.as_deref(), Some("not finished after 0 s, and a rank still computes"));
     }
 }

@@ -18,6 +18,7 @@ pub use call::CallOptions;
 pub(crate) use confine::exec as confined;
 pub use confine::{CONFINED, writes_are_confined};
 pub use desync_report::{BESIDE, SEPARATOR};
+pub use hang_detector::COMPUTES;
 pub use inputs::Inputs;
 pub use outcome::RankOutcome;
 pub use task_runner::{Outputs, Runner};
