@@ -1,6 +1,6 @@
 //! Grades `leaders`: nodes of unequal size on 4 ranks.
 
-use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain, given};
+use lockstep_grading::{COMPUTES, Claim, Finding, Numbers, Runner, Verdict, explain, given};
 use serde::Deserialize;
 
 const RANKS: usize = 4;
@@ -79,8 +79,8 @@ fn check_calls(rank: usize, nodes: &[usize], calls: &[Call]) -> anyhow::Result<(
     .given(format!("nodes of {nodes:?} ranks; the operations of this rank"))
     .diagnose_if(
         wrong.is_some_and(|call| involved(rank, call).len() == RANKS),
-        "the sum is right, but an operation has all ranks in it, so it sends between nodes from ranks that are not leaders. Only the second \
-         step sends between nodes, and only leaders take part in it",
+        "the sum is right, but an operation has all ranks in it, so it sends between nodes from ranks that are not leaders. Only the \
+         second step sends between nodes, and only leaders take part in it",
     )
     .or_fail(
         "the sum is right, but an operation sends between nodes from a rank that is not a leader: the groups are not the nodes. Node n has \
@@ -97,8 +97,9 @@ fn why(finding: &Finding) -> Option<String> {
             finding.diagnosis
         ));
     }
-    let outside_calls = finding.table.iter().filter(|line| line.contains("is in no call")).count();
-    (finding.verdict == Verdict::Hang && outside_calls > 0).then(|| {
+    // A rank that computes without end is in no call, either.
+    let waits = finding.verdict == Verdict::Hang && !finding.diagnosis.contains(COMPUTES);
+    (waits && finding.table.iter().any(|line| line.contains("is in no call"))).then(|| {
         "ranks wait in new_group. Each rank counts its calls of new_group, and the count is the group's name: ranks that have \
          made different calls wait for each other under different names, or meet the members of another group. Every rank must \
          call it for every group, in the same order, even for groups that it is not in"

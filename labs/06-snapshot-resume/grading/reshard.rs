@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{COMPUTES, Claim, Finding, Runner, Verdict, explain};
 use serde::{Deserialize, Serialize};
 
 /// The processes, of which a start uses the first ones.
@@ -11,8 +11,8 @@ const RANKS: usize = 3;
 const EPOCHS: u64 = 2;
 const DIVIDE: &str =
     "what is left of an epoch must be divided among the ranks of this start, not among those that saved";
-const TOGETHER: &str = "a rank with a longer share has a step more. Cut what is left into steps of all ranks, and each step into the ranks' \
-                        batches: in the last step of an epoch a rank may have fewer samples than others, or none";
+const TOGETHER: &str = "a rank with a longer share has a step more. Cut what is left into steps of all ranks, and each step into the \
+                        ranks' batches: in the last step of an epoch a rank may have fewer samples than others, or none";
 
 /// The number of ranks of a start, and after how many steps it is stopped.
 type Start = (usize, Option<usize>);
@@ -187,8 +187,8 @@ impl Job<'_> {
                     }
                     Some(begin) => {
                         return Some(format!(
-                            "epoch {epoch} goes on with sample {begin} of its order, and {before} were trained before ({saved}). It may have \
-                             been stopped more than once, each time on another number of ranks"
+                            "epoch {epoch} goes on with sample {begin} of its order, and {before} were trained before ({saved}). It may \
+                             have been stopped more than once, each time on another number of ranks"
                         ));
                     }
                 }
@@ -202,8 +202,8 @@ impl Job<'_> {
             if !places.is_empty() && !places.iter().copied().eq(before..before + places.len()) {
                 return Some(if places.last().is_some_and(|last| last - before >= places.len()) {
                     format!(
-                        "what {ranks} ranks have taken of epoch {epoch} is not the next part of its order, so that no number tells the next \
-                         start what is left: in each step the ranks take neighbours in the order, one each"
+                        "what {ranks} ranks have taken of epoch {epoch} is not the next part of its order, so that no number tells the \
+                         next start what is left: in each step the ranks take neighbours in the order, one each"
                     )
                 } else {
                     format!("{ranks} ranks visit some samples of epoch {epoch} twice")
@@ -220,7 +220,10 @@ impl Job<'_> {
             ));
         }
         (left > 0).then(|| {
-            format!("the last {left} samples of epoch {epoch} are left out: the last step of an epoch may have fewer samples than `batch_size`")
+            format!(
+                "the last {left} samples of epoch {epoch} are left out: the last step of an epoch may have fewer samples than \
+                 `batch_size`"
+            )
         })
     }
 
@@ -232,6 +235,6 @@ impl Job<'_> {
 
 /// Explains why ranks did not finish.
 fn why(finding: &Finding, apart: &str) -> Option<String> {
-    (finding.verdict == Verdict::Hang)
+    (finding.verdict == Verdict::Hang && !finding.diagnosis.contains(COMPUTES))
         .then(|| format!("some ranks have a step left when the others have none, and wait for them: {apart}"))
 }
