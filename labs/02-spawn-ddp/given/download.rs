@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long each half of the download takes while another rank might continue without it.
-const SLOW: Duration = Duration::from_millis(1000);
+/// How often each half of the download looks whether another rank has continued without it: for a second, and for longer on a busy
+/// machine, where the other ranks need longer, too.
+const LOOKS: usize = 200;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A file to download.
@@ -35,8 +36,10 @@ impl Download {
     }
 
     fn wait(&self) {
-        let begin = Instant::now();
-        while begin.elapsed() < SLOW && !(self.others_are_done)() {
+        for _ in 0..LOOKS {
+            if (self.others_are_done)() {
+                return;
+            }
             std::thread::sleep(LOOK);
         }
     }

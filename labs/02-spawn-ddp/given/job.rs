@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Result, ensure};
@@ -15,8 +15,9 @@ use tch::{Kind, Tensor};
 
 /// The checkpoint, on a disk that all ranks share.
 const CHECKPOINT: &str = "checkpoint.safetensors";
-/// How long a save takes at most while another rank might read the file too early.
-const SLOW: Duration = Duration::from_secs(1);
+/// How often a save looks whether another rank has asked for the file too early: for a second, and for longer on a busy machine, where
+/// the other ranks need longer, too.
+const LOOKS: usize = 200;
 const LOOK: Duration = Duration::from_millis(5);
 /// The first input of sample `i` is `i / NAMES`, so that a batch shows which samples it has.
 const NAMES: f64 = 64.0;
@@ -90,8 +91,10 @@ impl Job {
     /// Writes the weights to the checkpoint. Only one process at a time may do this.
     pub fn save(&self, vs: &VarStore) -> Result<()> {
         self.seen().saves += 1;
-        let begin = Instant::now();
-        while begin.elapsed() < SLOW && !Path::new("asked").exists() {
+        for _ in 0..LOOKS {
+            if Path::new("asked").exists() {
+                break;
+            }
             thread::sleep(LOOK);
         }
         // Each process has a name of its own for the file: a collision is counted, and does not end the run.

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The command of one worker, which records its rank and then runs for half a second. If the program that started it has ended
-/// by then, it keeps running, like a worker that no process waits for.
+/// The command of one worker, which records its rank and then takes ten short naps: half a second, and more on a busy machine. If the
+/// program that started it has ended by then, it keeps running, like a worker that no process waits for.
 pub fn worker(rank: usize, world_size: usize) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", "echo $RANK >> $NOTES; sleep 0.5; if [ -e $OVER ]; then sleep 60; fi"]);
+    let naps = "for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done";
+    command.args(["-c", &format!("echo $RANK >> $NOTES; {naps}; if [ -e $OVER ]; then sleep 60; fi")]);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
     command.env("NOTES", file("notes")).env("OVER", file("over"));
     command
