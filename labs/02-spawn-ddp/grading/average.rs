@@ -42,13 +42,13 @@ fn check(
                 "summed, not averaged: divide by the number of ranks, or the step becomes too large by that factor",
             )
             .diagnose_if(
-                near(&given[rank]),
-                "never reduced: this is the rank's own gradient, so the ranks' models drift apart",
-            )
-            .diagnose_if(
                 rank > 0 && first_is_right,
                 "rank 0 has the mean, and this rank has not: `reduce` leaves the result on one rank. All ranks need it: all_reduce, or a \
                  broadcast after the reduce",
+            )
+            .diagnose_if(
+                near(&given[rank]),
+                "never reduced: this is the rank's own gradient, so the ranks' models drift apart",
             )
             .diagnose_if(near(&twice), "divided by the number of ranks twice")
             .or_fail("the result is not the mean of the ranks' gradients")?;
