@@ -116,14 +116,15 @@ pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Receive
     Task::in_group("deadline", move |all, (does, values, patience_ms): (Peer, Vec<f64>, u64)| {
         let group = all.new_group(&[patient, peer], &Default::default())?.context("both ranks are members")?;
         let key = |what: &str| format!("deadline/{}/{what}", group.name());
-        let (there, left, decided) = (key("there"), key("left"), key("decided"));
+        let (left, decided) = (key("left"), key("decided"));
+        // Neither a deadline nor a connection may end while the other rank still connects.
+        let connected = [0, 1].map(|rank| key(&format!("connected/{rank}")));
+        all.store().set(&connected[all.rank().get()], "")?;
+        all.store().wait(&[&connected[0], &connected[1]], SILENCE)?;
         if all.rank() == peer {
-            all.store().set(&there, "")?;
             act(all.store(), group, does, &tensor(&values), &left, &decided)?;
             return Ok(None);
         }
-        // A deadline must not pass while the peer still connects.
-        all.store().wait(&[&there], SILENCE)?;
         if let Peer::Leaves = does {
             all.store().wait(&[&left], SILENCE)?;
         }
