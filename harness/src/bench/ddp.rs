@@ -81,11 +81,9 @@ impl Options {
     }
 }
 
-/// Ours, and Python's with both of its optimizers: by default it loops over the parameters, ours has one kernel for all.
+/// Ours, and Python's.
 pub(super) fn programs(backends: &Backends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    backends.sides(frame, "Python's DDP", |python| {
-        Ok(vec![Program::twin("python", &python, &[]), Program::twin("python-fused", &python, &["--fused"])])
-    })
+    backends.sides(frame, "Python's DDP", Program::twins_by_optimizer)
 }
 
 fn quantities(ranks: usize, on_gpus: bool) -> Vec<Quantity> {

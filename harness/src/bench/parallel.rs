@@ -67,7 +67,8 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         self.frame.exec("parallel", |signals| {
-            let (programs, not_measured) = programs(&self.backends, &self.frame)?;
+            let theirs = "Python's divided training";
+            let (programs, not_measured) = self.backends.sides(&self.frame, theirs, Program::twins_by_optimizer)?;
             let mut plan = Plan { cases: vec![], not_measured };
             for ranks in self.ranks.iter().copied().map(usize::from) {
                 // A scheme's ranks are its own, so that the memory is that of one scheme.
@@ -86,13 +87,6 @@ impl Options {
             Ok(plan)
         })
     }
-}
-
-/// Ours, and Python's with both of its optimizers: by default it loops over the parameters, ours has one kernel for all.
-fn programs(backends: &Backends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    backends.sides(frame, "Python's divided training", |python| {
-        Ok(vec![Program::twin("python", &python, &[]), Program::twin("python-fused", &python, &["--fused"])])
-    })
 }
 
 /// The name has all that the numbers depend on, so that only the same work is compared.

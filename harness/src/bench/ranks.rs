@@ -133,6 +133,14 @@ impl Program {
         let words = [python.program.clone().into(), "-c".into(), TWIN.into()];
         Program { name, words: words.into_iter().chain(flags.iter().map(OsString::from)).collect() }
     }
+
+    /// The twin with each of its optimizers: by default Python's loops over the parameters, ours has one kernel for all.
+    ///
+    /// # Errors
+    /// None: [`Frame::sides`] takes functions that may fail.
+    pub(super) fn twins_by_optimizer(python: Python) -> anyhow::Result<Vec<Self>> {
+        Ok(vec![Self::twin("python", &python, &[]), Self::twin("python-fused", &python, &["--fused"])])
+    }
 }
 
 /// The ranks of one side.
