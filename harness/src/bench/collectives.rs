@@ -11,7 +11,7 @@ use lockstep_cost::Collective;
 
 use super::frame::Frame;
 use super::machine::rank_labels;
-use super::ranks::{Backends, Program, Ranks};
+use super::ranks::{DeviceAndBackends, Program, Ranks};
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::Code;
@@ -35,7 +35,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, value_parser = clap::value_parser!(u64).range(4..=1 << 28))]
     max_bytes: u64,
     #[command(flatten)]
-    backends: Backends,
+    on: DeviceAndBackends,
     #[command(flatten)]
     frame: Frame,
 }
@@ -44,7 +44,7 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         self.frame.exec("collectives", |signals| {
-            let (programs, not_measured) = programs(&self.backends, &self.frame)?;
+            let (programs, not_measured) = programs(&self.on, &self.frame)?;
             let mut plan = Plan { cases: vec![], not_measured };
             for &ranks in &self.ranks {
                 let ranks = usize::from(ranks);
@@ -53,7 +53,7 @@ impl Options {
                 plan.cases.extend(operations.map(|operation| {
                     let sizes = sizes(operation, self.max_bytes, ranks);
                     Case {
-                        name: format!("{}, {}{}", operation.name(), count(ranks, "rank"), self.backends.place()),
+                        name: format!("{}, {}{}", operation.name(), count(ranks, "rank"), self.on.suffix()),
                         quantities: sizes.iter().map(|bytes| quantity(operation, *bytes, ranks)).collect(),
                         labels: rank_labels(ranks, cores),
                         sides: jobs.iter().map(|job| side(Rc::clone(job), operation, &sizes)).collect(),
@@ -65,8 +65,8 @@ impl Options {
     }
 }
 
-fn programs(backends: &Backends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    backends.sides(frame, "Python's collectives", |python| Ok(vec![Program::twin("python", &python, &[])]))
+fn programs(on: &DeviceAndBackends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    on.sides(frame, "Python's collectives", |python| Ok(vec![Program::twin("python", &python, &[])]))
 }
 
 /// The sizes of a collective, each once, in ascending order.

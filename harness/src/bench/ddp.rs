@@ -14,7 +14,7 @@ use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 
 use super::frame::Frame;
 use super::machine::rank_labels;
-use super::ranks::{Backends, Program, Ranks};
+use super::ranks::{DeviceAndBackends, Program, Ranks};
 use super::results::Unit::{Bytes, Seconds, Share};
 use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::Code;
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     steps: u32,
     #[command(flatten)]
-    backends: Backends,
+    on: DeviceAndBackends,
     #[command(flatten)]
     frame: Frame,
 }
@@ -62,14 +62,14 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         self.frame.exec("ddp", |signals| {
-            let (programs, not_measured) = programs(&self.backends, &self.frame)?;
-            let (mut plan, on_gpus) = (Plan { cases: vec![], not_measured }, self.backends.on_gpus());
+            let (programs, not_measured) = programs(&self.on, &self.frame)?;
+            let (mut plan, on_gpus) = (Plan { cases: vec![], not_measured }, self.on.on_gpus());
             for ranks in self.ranks.iter().copied().map(usize::from) {
                 let jobs = Ranks::of_each(&programs, ranks, patience, signals);
                 plan.cases.extend(self.models.iter().map(|model| {
                     let order = StepOrder { model: *model, batch: self.batch, steps: self.steps };
                     Case {
-                        name: case(*model, ranks, self.batch) + self.backends.place(),
+                        name: case(*model, ranks, self.batch) + self.on.suffix(),
                         quantities: quantities(ranks, on_gpus),
                         labels: rank_labels(ranks, cores),
                         sides: sides_of(&jobs, order, move |step, time| values(step, ranks, on_gpus, time)),
@@ -82,8 +82,8 @@ impl Options {
 }
 
 /// Ours, and Python's.
-pub(super) fn programs(backends: &Backends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    backends.sides(frame, "Python's DDP", Program::twins_by_optimizer)
+pub(super) fn programs(on: &DeviceAndBackends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    on.sides(frame, "Python's DDP", Program::twins_by_optimizer)
 }
 
 fn quantities(ranks: usize, on_gpus: bool) -> Vec<Quantity> {

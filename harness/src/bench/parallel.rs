@@ -1,7 +1,8 @@
-//! `lockstep bench parallel`: a training step of a model that is divided over the ranks, by the optimizer's states, by units, or within layers:
-//! its time, what a rank sends and what it holds.
+//! `lockstep bench parallel`: a training step of a model that is divided over the ranks, by the optimizer's states, by units, or within
+//! layers: its time, what a rank sends and what it holds.
 //!
-//! In each turn all sides start from the same weights and take the same steps, so their losses must be equal.
+//! In each turn all sides start from the same weights and take the same steps, so their losses must be equal. Leaves out GPUs: the kernel
+//! does not see what NCCL sends.
 
 use std::cell::OnceCell;
 use std::rc::Rc;

@@ -50,7 +50,7 @@ pub(super) enum Backend {
 
 /// Where the tensors of all sides are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Place {
+enum Device {
     /// In host memory
     Cpu,
     /// On a GPU for each rank, with NCCL
@@ -60,12 +60,19 @@ enum Place {
 /// The sides of a bench that are ours.
 #[derive(Debug, Args)]
 pub(super) struct Backends {
-    /// Where tensors are, Python's too
-    #[arg(long, value_enum, default_value_t = Place::Cpu)]
-    device: Place,
     /// What carries our collectives of tensors in host memory: a list. The first is the side `lockstep`, each further one a side of its own
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["gloo"])]
     backends: Vec<Backend>,
+}
+
+/// The same for a bench whose tensors may be on GPUs.
+#[derive(Debug, Args)]
+pub(super) struct DeviceAndBackends {
+    /// Where tensors are, Python's too
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    device: Device,
+    #[command(flatten)]
+    backends: Backends,
 }
 
 impl Backends {
@@ -83,7 +90,22 @@ impl Backends {
             Program::named(if place == 0 { "lockstep" } else { backend.side() }, *backend)
         };
         let own = self.backends.iter().enumerate().map(named).collect::<anyhow::Result<Vec<_>>>()?;
-        let (mut programs, not_measured) = frame.sides(peer, own, theirs)?;
+        frame.sides(peer, own, theirs)
+    }
+}
+
+impl DeviceAndBackends {
+    /// As [`Backends::sides`], on the device.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn sides(
+        &self,
+        frame: &Frame,
+        peer: &str,
+        theirs: impl FnOnce(Python) -> anyhow::Result<Vec<Program>>,
+    ) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+        let (mut programs, not_measured) = self.backends.sides(frame, peer, theirs)?;
         if self.on_gpus() {
             programs.iter_mut().for_each(|program| program.words.extend(["--device".into(), "cuda".into()]));
         }
@@ -91,11 +113,11 @@ impl Backends {
     }
 
     pub(super) fn on_gpus(&self) -> bool {
-        self.device == Place::Cuda
+        self.device == Device::Cuda
     }
 
     /// What the name of a case says of it, so that only the same work is compared.
-    pub(super) fn place(&self) -> &'static str {
+    pub(super) fn suffix(&self) -> &'static str {
         if self.on_gpus() { ", on GPUs" } else { "" }
     }
 }

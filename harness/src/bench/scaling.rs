@@ -16,7 +16,7 @@ use super::launcher::{Launcher, Shape};
 use super::machine::rank_labels;
 use super::nodes::{Nodes, Span, numbers};
 use super::place::{ALONE, BUCKET, EXPOSED, Mode, ONE, Place, STEP};
-use super::ranks::{Backends, Ranks};
+use super::ranks::{DeviceAndBackends, Ranks};
 use super::results::Unit::{Bytes, Seconds};
 use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::{Code, Refused};
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     steps: u32,
     #[command(flatten)]
-    backends: Backends,
+    on: DeviceAndBackends,
     #[command(flatten)]
     frame: Frame,
 }
@@ -58,7 +58,7 @@ impl Options {
         let points = self.points(nodes.as_ref(), cores)?;
         let samples = shares(&points.iter().map(|(ranks, _)| *ranks).collect::<Vec<_>>(), self.batch)?;
         self.frame.exec("scaling", |signals| {
-            let (programs, mut not_measured) = programs(&self.backends, &self.frame)?;
+            let (programs, mut not_measured) = programs(&self.on, &self.frame)?;
             not_measured.extend(job.as_ref().filter(|_| nodes.is_none()).and_then(other_nodes));
             let mut plan = Plan { cases: vec![], not_measured };
             for (&(ranks, span), &share) in points.iter().zip(&samples) {
@@ -82,7 +82,7 @@ impl Options {
                             "{} scaling of {}{on}{}",
                             mode.name(),
                             case(model, ranks, batch),
-                            self.backends.place()
+                            self.on.suffix()
                         ),
                         quantities: quantities(&place),
                         labels,
