@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use c10d::{ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions, Splits};
+use c10d::{P2pOp, ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions, Splits};
 use lockstep::measure::{Repeats, time};
 use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder};
 use lockstep_cost::Collective;
@@ -125,12 +125,16 @@ fn bucket(group: &Rc<ProcessGroup>, length: i64) -> Result<Tensor> {
     Ok(parameter.grad())
 }
 
-/// To the next rank, from the one before.
+/// To the next rank, from the one before. In one batch, as nccl-tests does it: NCCL works off the messages between two ranks in order, so
+/// each of two ranks that receive first would wait for the other.
 fn send_recv(group: &ProcessGroup, input: &Tensor, output: &Tensor) -> Result<()> {
     let (rank, world) = (group.rank().get(), group.size().get());
-    let received = group.irecv(output.shallow_clone(), Rank::new((rank + world - 1) % world), 0)?;
-    group.send(input, Rank::new((rank + 1) % world), 0)?;
-    received.wait().map(drop)?;
+    let (before, next) = (Rank::new((rank + world - 1) % world), Rank::new((rank + 1) % world));
+    let works = group.batch_isend_irecv(vec![
+        P2pOp::Recv { tensor: output.shallow_clone(), from: before, tag: 0 },
+        P2pOp::Send { tensor: input.shallow_clone(), to: next, tag: 0 },
+    ])?;
+    works.into_iter().try_for_each(|work| work.wait().map(drop))?;
     Ok(())
 }
 

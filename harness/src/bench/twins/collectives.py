@@ -73,9 +73,9 @@ def call(operation, inputs, outputs, rank):
         dist.all_to_all_single(outputs[0], inputs[0])
     elif operation == "send_recv":
         world = dist.get_world_size()
-        received = dist.irecv(outputs[0], (rank - 1) % world)
-        dist.send(inputs[0], (rank + 1) % world)
-        received.wait()
+        both = [dist.P2POp(dist.irecv, outputs[0], (rank - 1) % world), dist.P2POp(dist.isend, inputs[0], (rank + 1) % world)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
     else:
         dist.barrier()
 
