@@ -11,6 +11,7 @@ mod agent;
 mod error;
 mod event;
 mod log;
+mod memory;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use agent::{AgentEvent, AgentLog, AgentRecord, AgentSink, VerdictRecord, rea
 pub use error::EventsError;
 pub use event::{Event, Record};
 pub use log::{EventLog, read, read_folder};
+pub use memory::memory_line;
 pub use sink::EventSink;
 
 /// The variable that names the folder for event files.

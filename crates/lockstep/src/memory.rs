@@ -9,6 +9,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use c10d::{ProcessGroup, Reducer, Storage, storage_bytes};
+use lockstep_events::memory_line;
 use tch::Tensor;
 
 use crate::optim::Optimizer;
@@ -108,18 +109,8 @@ impl fmt::Display for MemoryBytes {
             ("activations", self.activations),
             ("buckets", self.buckets),
         ];
-        let kinds = kinds.map(|(kind, bytes)| format!("{kind} {}", shown(bytes)));
-        write!(f, "{}: {}; sent {}", shown(self.total()), kinds.join(", "), shown(self.sent))
+        f.write_str(&memory_line(&kinds, self.sent))
     }
-}
-
-/// In the largest unit of which there is one.
-fn shown(bytes: u64) -> String {
-    let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(power, _)| bytes >> power > 0);
-    unit.map_or_else(
-        || format!("{bytes} B"),
-        |(power, unit)| format!("{:.1} {unit}", bytes as f64 / f64::from(1 << power)),
-    )
 }
 
 /// The tensors that autograd keeps for a backward pass.
@@ -166,8 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shows_bytes_in_the_largest_unit() {
-        assert_eq!([0, 1023, 1536, 5 << 20, 3 << 29].map(shown), ["0 B", "1023 B", "1.5 KiB", "5.0 MiB", "1.5 GiB"]);
+    fn shows_all_kinds_in_one_line() {
         let bytes = MemoryBytes { parameters: 8, optimizer: 2048, sent: 16, ..Default::default() };
         let line = "2.0 KiB: parameters 8 B, gradients 0 B, optimizer 2.0 KiB, activations 0 B, buckets 0 B; sent 16 B";
         assert_eq!(bytes.to_string(), line);

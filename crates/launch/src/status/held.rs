@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lockstep_events::memory_line;
 use serde::Deserialize;
 
 /// The bytes of a rank, by kind; the fields of [`lockstep_events::Event::Memory`].
@@ -43,18 +44,8 @@ impl Held {
 /// `3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B`.
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kinds: Vec<String> = self.kinds().map(|(kind, bytes)| format!("{kind} {}", shown(bytes))).collect();
-        write!(f, "{}: {}; sent {}", shown(self.total()), kinds.join(", "), shown(self.sent))
+        f.write_str(&memory_line(&self.kinds().collect::<Vec<_>>(), self.sent))
     }
-}
-
-/// In the largest unit of which there is one.
-fn shown(bytes: u64) -> String {
-    let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(power, _)| bytes >> power > 0);
-    unit.map_or_else(
-        || format!("{bytes} B"),
-        |(power, unit)| format!("{:.1} {unit}", bytes as f64 / f64::from(1 << power)),
-    )
 }
 
 #[cfg(test)]
