@@ -5,8 +5,9 @@
 
 Puts the course's answers into the exercises of these labs (by number; all without one). Then, N times for each task (3): adds a line at
 the top of the answer, which makes the compiler look at all of it again, and times `lockstep grade LAB --task TASK`. One more time it
-times the build alone. Prints a table of medians in seconds, and the tasks above the limit (5); then the exit code is 1. The exercises are put back
-at the end, also after an interruption. Wants a quiet machine: the first lines say what it was. Needs a finished set-up, and no package.
+times the build alone. Prints a table of medians in seconds, and the tasks above the limit (5); then the exit code is 1. The exercises
+and the learner's progress are put back at the end, also after an interruption. Wants a quiet machine: the first line says what it was.
+Needs a finished set-up, and no package.
 """
 
 import argparse
@@ -24,7 +25,8 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CARGO = os.environ.get("CARGO", "cargo")
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
-# A verdict that takes longer is a hang: the grader's own deadlines are shorter.
+PROGRESS = ROOT / "progress.toml"
+# A verdict that takes longer, in seconds, is a hang: the grader's own deadlines are shorter.
 DEADLINE = 600
 
 
@@ -40,10 +42,13 @@ def main(args):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through all that is to be put back
     known = {path.parent.name[:2]: path.parent for path in sorted(ROOT.glob("labs/*/lab.toml"))}
     unknown = [lab for lab in args.labs if lab not in known]
-    if unknown or args.rounds < 1:
-        sys.exit(f"edit-to-verdict: no lab {', '.join(unknown)}: there are {', '.join(known)}" if unknown else "edit-to-verdict: --rounds is 1 or more")
+    if unknown:
+        sys.exit(f"edit-to-verdict: no lab {', '.join(unknown)}: there are {', '.join(known)}")
+    if args.rounds < 1:
+        sys.exit("edit-to-verdict: --rounds is 1 or more")
     run([CARGO, "build", "--quiet"])
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start; {args.rounds} edits of each answer, median (least to greatest)\n")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
+    print(f"{args.rounds} edits of each answer, median (least to greatest)\n")
     print("| lab | task | edit to verdict, s | of it the build, s |\n|---|---|---|---|", flush=True)
     slow, failed = [], []
     for number in args.labs or known:
@@ -63,7 +68,8 @@ def main(args):
 
 
 class answered:
-    """A lab's exercise with the course's answers in it, and the tasks' files in the course's order."""
+    """A lab's exercise with the course's answers in it, and the tasks' files in the course's order. The end puts back what was there
+    before, the learner's progress included."""
 
     def __init__(self, lab):
         self.exercise, self.solution = lab / "exercise" / "src", lab / "solution" / "src"
@@ -73,6 +79,7 @@ class answered:
     def __enter__(self):
         self.kept = pathlib.Path(tempfile.mkdtemp(prefix="edit-to-verdict-"))
         shutil.copytree(self.exercise, self.kept / "src")
+        self.progress = PROGRESS.read_bytes() if PROGRESS.exists() else None
         try:
             for name in self.names:
                 write(self.exercise / f"{name}.rs", (self.solution / f"{name}.rs").read_text())
@@ -85,31 +92,27 @@ class answered:
     def __exit__(self, *_):
         for path in (self.kept / "src").iterdir():
             write(self.exercise / path.name, path.read_text())
+        if self.progress is None:
+            PROGRESS.unlink(missing_ok=True)
+        else:
+            PROGRESS.write_bytes(self.progress)
         shutil.rmtree(self.kept)
 
 
 def measure(number, task, rounds):
     """The seconds of each edit to its verdict, those of the build after one more, and the last words of a verdict that is not "right"."""
     text, times, verdict = task.read_text(), [], None
-    progress = ROOT / "progress.toml"
-    before = progress.read_bytes() if progress.exists() else None
     for round in range(1, rounds + 1):
         edit(task, text, round)
         begun = time.monotonic()
-        ended = run([TARGET / "debug" / "lockstep", "grade", number, "--task", task.stem], check=False)
+        ended = run([TARGET / "debug" / "lockstep", "grade", number, "--task", task.stem], check=False, deadline=DEADLINE)
         times.append(time.monotonic() - begun)
         if ended.returncode:
             verdict = ended.stdout.strip()
     edit(task, text, rounds + 1)
     begun = time.monotonic()
     run([CARGO, "build", "--quiet", "--package", f"ex-{number}"])
-    build = time.monotonic() - begun
-    # The learner's own progress stays.
-    if before is None:
-        progress.unlink(missing_ok=True)
-    else:
-        progress.write_bytes(before)
-    return times, build, verdict
+    return times, time.monotonic() - begun, verdict
 
 
 def edit(task, text, round):
@@ -122,10 +125,14 @@ def write(path, text):
         path.write_text(text)
 
 
-def run(command, check=True):
-    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
+def run(command, check=True, deadline=None):
+    words = " ".join(map(str, command))
+    try:
+        ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=deadline)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"edit-to-verdict: {words} did not end within {deadline} s")
     if check and ended.returncode:
-        sys.exit(f"{ended.stdout}edit-to-verdict: {' '.join(map(str, command))} ended with exit code {ended.returncode}")
+        sys.exit(f"{ended.stdout}edit-to-verdict: {words} ended with exit code {ended.returncode}")
     return ended
 
 
