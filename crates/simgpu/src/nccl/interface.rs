@@ -7,9 +7,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use getifaddrs::getifaddrs;
 
-/// Without the variable ranks of this machine only can connect. NCCL itself would choose an interface.
+/// Without the variable, or if it is empty, ranks of this machine only can connect. NCCL itself would choose an interface.
 pub(super) fn address() -> io::Result<Ipv4Addr> {
-    let Ok(rule) = std::env::var("NCCL_SOCKET_IFNAME") else { return Ok(Ipv4Addr::LOCALHOST) };
+    let rule = std::env::var("NCCL_SOCKET_IFNAME").unwrap_or_default();
+    if rule.is_empty() {
+        return Ok(Ipv4Addr::LOCALHOST);
+    }
     let interfaces: Vec<(String, Ipv4Addr)> = getifaddrs()?
         .filter_map(|entry| match entry.address.ip_addr() {
             Some(IpAddr::V4(address)) => Some((entry.name, address)),
