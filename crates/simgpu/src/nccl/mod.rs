@@ -1,9 +1,9 @@
 //! NCCL's entry points: communicators between processes and within one.
 //!
-//! Who makes a unique id serves it: a thread of that process, the hub, listens on the interface that `NCCL_SOCKET_IFNAME` names, and without
-//! it on the loopback device. Each rank of a communicator
-//! connects to the hub and sends it its operations; the hub answers an operation once all ranks have sent the same one. Operations
-//! that do not match are never answered: their ranks wait until somebody aborts, or fail at the device's deadline.
+//! Who makes a unique id serves it: a thread of that process, the hub, listens on the interface that `NCCL_SOCKET_IFNAME` names, and
+//! without it on the loopback device. Each rank of a communicator connects to the hub and sends it its operations; the hub answers an
+//! operation once all ranks have sent the same one. Operations that do not match are never answered: their ranks wait until somebody
+//! aborts, or fail at the device's deadline.
 //!
 //! Stricter than NCCL: a send ends only when its receive has begun, however short it is. Not here: an upper limit on the number of
 //! channels, protocols, other networks than TCP over IPv4, and the wait for connections in the first use of an algorithm or peer.

@@ -62,7 +62,7 @@ macro_rules! integers {
             }
 
             fn after_mean(self, ranks: usize) -> Self {
-                // A group has at most 127 ranks whose numbers are of one byte.
+                // Of more ranks than the type can count the mean is less than one.
                 <$type>::try_from(ranks).map_or(0, |ranks| self / ranks)
             }
         }
