@@ -1,6 +1,7 @@
 //! Training steps of a model that is divided over the ranks: from the same weights in every turn, so that losses can be compared.
 //!
-//! What a rank sends is what its process writes to sockets, as the kernel counts it; what it keeps, the memory of its tensors between two steps.
+//! What a rank sends is what its process writes to sockets, as the kernel counts it; what it keeps, the memory of its tensors between
+//! two steps.
 
 use std::fs;
 use std::rc::Rc;

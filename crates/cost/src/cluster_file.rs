@@ -1,4 +1,5 @@
-//! A file with a cluster and a transformer, from which to choose a [`Layout`](crate::Layout). An example is `labs/12-parallelism/cluster.toml`.
+//! A file with a cluster and a transformer, from which to choose a [`Layout`](crate::Layout). An example is
+//! `labs/12-parallelism/cluster.toml`.
 
 use std::path::Path;
 

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 pub enum Event {
     /// The process has joined its group. `device` has PyTorch's form: `cpu`, `cuda:0`.
     Start { world_size: usize, device: String, pid: u32 },
-    /// The process has joined a group of `world_size` ranks over `backend` (`gloo`, `shm`, `shm+gloo`, `nccl`, or two: `cpu:shm,cuda:nccl`). If the ranks chose it,
-    /// `reason` says why.
+    /// The process has joined a group of `world_size` ranks over `backend` (`gloo`, `shm`, `shm+gloo`, `nccl`, or two:
+    /// `cpu:shm,cuda:nccl`). If the ranks chose it, `reason` says why.
     Group {
         world_size: usize,
         backend: String,

@@ -26,10 +26,9 @@ pub enum JoinError {
 /// Joins the default group as the environment says, like `init_process_group(init_method="env://")`: connects to the store at
 /// `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
 ///
-/// For tensors in host memory the ranks choose a backend ([`Backend::Auto`]): shared memory within a host, Gloo between
-/// hosts;
-/// `LOCKSTEP_BACKEND` may name one, `shm` or `gloo`. If `device` is a GPU, the group has NCCL for tensors there under the same name,
-/// like `cpu:gloo,cuda:nccl` in Python. A program that was built without NCCL ([`Backend::HAS_NCCL`]) has Gloo for both, which copies a
+/// For tensors in host memory the ranks choose a backend ([`Backend::Auto`]): shared memory within a host, Gloo between hosts.
+/// `LOCKSTEP_BACKEND` may name one, `shm` or `gloo`. If `device` is a GPU, the group also has NCCL for the tensors there, like
+/// `cpu:gloo,cuda:nccl` in Python. A program that was built without NCCL ([`Backend::HAS_NCCL`]) has Gloo for both, which copies a
 /// GPU's tensors through host memory. An event says which ones these are, and why.
 ///
 /// Without a launcher, rank 0 prints to stderr what was taken from MPI's launcher or Slurm ([`LaunchEnv::source`]).

@@ -102,7 +102,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The progress of `rank`. If it is `watched`, a reader of its events shows it, and there are no lines.
+    /// The progress of `rank`. If it is `watched`, its events go to a reader, such as the launcher's status, and there are no lines.
     pub fn new(rank: Rank, watched: bool) -> Self {
         let (shown, terminal) = (rank.is_zero(), io::stderr().is_terminal());
         let visible = shown && terminal;

@@ -1,5 +1,5 @@
-//! `lockstep bench collectives`: every collective over Gloo, shared memory or NCCL, by size and number of ranks, as nccl-tests reports it: time, algorithm and
-//! bus bandwidth, and results that were checked. The α–β model is fitted through the times.
+//! `lockstep bench collectives`: every collective over Gloo, shared memory or NCCL, by size and number of ranks, as nccl-tests reports
+//! it: time, algorithm and bus bandwidth, and results that were checked. The α–β model is fitted through the times.
 
 use std::rc::Rc;
 

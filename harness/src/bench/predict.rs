@@ -112,16 +112,14 @@ impl Options {
         };
         if layouts::asks_for_layouts(&text) {
             if self.picture.is_some() {
-                return Err(refused(
-                    "--picture draws ways to exchange gradients, and the file asks for layouts".into(),
-                )
-                .into());
+                let why = "--picture draws ways to exchange gradients, and the file asks for layouts";
+                return Err(refused(why.into()).into());
             }
             let file = ClusterFile::parse(&text).map_err(|error| refused(error.to_string()))?;
             show(layouts::tables(&file, &self.nodes));
             screen.line(
-                "a prediction, not a measurement, of layouts that divide heads and blocks equally: 16 bytes for each parameter, and what blocks \
-                 keep for the backward pass; no overlap",
+                "a prediction, not a measurement, of layouts that divide heads and blocks equally: 16 bytes for each parameter, and what \
+                 blocks keep for the backward pass; no overlap",
             );
             return Ok(Code::Success);
         }

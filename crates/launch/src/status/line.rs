@@ -10,8 +10,8 @@ use super::{AgentPhase, AgentView, Late, Progress};
 const LATE: Duration = Duration::from_secs(300);
 
 /// `4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · rank 3 late: loader (45 %), 5 s ago · 12.3 s`,
-/// in at most `width` characters: less important parts are dropped first. The least important is the memory of the rank that holds most. Epochs count from 0 as in the event files;
-/// steps are completed steps.
+/// in at most `width` characters: less important parts are dropped first. The least important is the memory of the rank that holds
+/// most. Epochs count from 0 as in the event files; steps are completed steps.
 pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, late: Option<&Late>, width: usize) -> String {
     // Progress of ranks that no longer exist, or from before their restart, is outdated.
     let restart = progress.values().map(|of| of.restart).max();
@@ -197,8 +197,8 @@ mod tests {
         progress.get_mut(&1).unwrap().held = held(4096);
         progress.get_mut(&2).unwrap().held = held(8192);
         progress.get_mut(&3).unwrap().held = held(8192);
-        let expected = "4 ranks on 2 nodes · restart 1/3 · running · rank 2 holds 12.0 KiB: parameters 4.0 KiB, optimizer 8.0 KiB; sent 100 B \
-                        · 12.3 s";
+        let expected = "4 ranks on 2 nodes · restart 1/3 · running · rank 2 holds 12.0 KiB: parameters 4.0 KiB, optimizer 8.0 KiB; \
+                        sent 100 B · 12.3 s";
         assert_eq!(line(&view(), &progress, None, 200), expected);
         assert_eq!(line(&view(), &progress, None, 100), "4 ranks on 2 nodes · restart 1/3 · running · 12.3 s");
         assert!(!line(&AgentView { phase: AgentPhase::Stopping, ..view() }, &progress, None, 200).contains("holds"));

@@ -149,8 +149,8 @@ impl ResNet {
         ResNet { stem, blocks, fc }
     }
 
-    /// The forward pass in units: `run` is called with each in turn. A unit has the
-    /// variables that begin with its name; the first, `""`, those that are in no other.
+    /// The forward pass in units: `run` is called with each in turn. A unit has the variables that begin with its name; the first, `""`,
+    /// those that are in no other.
     pub fn forward_units(&self, inputs: &Tensor, train: bool, run: &RunUnit<'_>) -> Tensor {
         let mut features = match &self.stem {
             Some((conv1, bn1)) => run("", inputs, &|pictures| {

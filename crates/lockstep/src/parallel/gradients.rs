@@ -6,8 +6,8 @@ use tch::{Tensor, no_grad};
 
 use crate::optim::by_dtype_and_device;
 
-/// Replaces each gradient by its mean over the ranks of `group`, in one message for each dtype. All ranks have the same parameters in the same
-/// order; those without a gradient have none on any rank.
+/// Replaces each gradient by its mean over the ranks of `group`, in one message for each dtype. All ranks have the same parameters in
+/// the same order; those without a gradient have none on any rank.
 ///
 /// # Errors
 /// Any failure of the all-reduce.

@@ -2,8 +2,8 @@
 
 """The twin of crates/bench-ranks in Python, after the files with what it can do.
 
-Its last argument is the bench's socket: a path, or tcp:HOST:PORT:WORD, where WORD is to be sent first. Before it, `--fused` asks for SGD's fused kernel instead of Python's default, `--sync` for
-files that are safe on disk, and `--device cuda` for GPUs.
+Its last argument is the bench's socket: a path, or tcp:HOST:PORT:WORD, where WORD is to be sent first. Before it, `--fused` asks for an
+optimizer's fused kernel instead of Python's default, `--sync` for files that are safe on disk, and `--device cuda` for GPUs.
 """
 
 import datetime
@@ -15,7 +15,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-KINDS = {"collective": collective, "parallel": parallel, "pictures": pictures, "snapshot": snapshot, "step": step}  # noqa: F821, the files before this one
+# The functions are in the files before this one.
+KINDS = {"collective": collective, "parallel": parallel, "pictures": pictures, "snapshot": snapshot, "step": step}  # noqa: F821
 
 
 def connected(address):
