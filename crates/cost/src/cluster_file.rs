@@ -28,9 +28,17 @@ pub enum ClusterFileError {
         #[source]
         source: std::io::Error,
     },
-    /// It is not TOML, or lacks something.
+    /// It describes something else.
+    #[error("{path}: {why}")]
+    Contents {
+        /// The file.
+        path: String,
+        /// Why.
+        why: Box<ClusterFileError>,
+    },
+    /// It is not TOML, or lacks something: the parser's words.
     #[error("not a file of a cluster and a transformer: {0}")]
-    Form(#[from] toml::de::Error),
+    Form(String),
     /// A number with which nothing can be computed.
     #[error("{name} cannot be {value}")]
     Number {
@@ -84,9 +92,10 @@ impl ClusterFile {
     /// # Errors
     /// It cannot be read, or describes something else.
     pub fn read(path: &Path) -> Result<Self, ClusterFileError> {
+        let name = || path.display().to_string();
         let read = std::fs::read_to_string(path);
-        let text = read.map_err(|source| ClusterFileError::Read { path: path.display().to_string(), source })?;
-        Self::parse(&text)
+        let text = read.map_err(|source| ClusterFileError::Read { path: name(), source })?;
+        Self::parse(&text).map_err(|why| ClusterFileError::Contents { path: name(), why: Box::new(why) })
     }
 
     /// Reads a file's text.
@@ -94,7 +103,7 @@ impl ClusterFile {
     /// # Errors
     /// It describes something else.
     pub fn parse(text: &str) -> Result<Self, ClusterFileError> {
-        let file: File = toml::from_str(text)?;
+        let file: File = toml::from_str(text).map_err(|error| ClusterFileError::Form(error.to_string()))?;
         file.check()?;
         let File { nodes, node, network, transformer } = file;
         let link =
@@ -177,5 +186,9 @@ mod tests {
         }
         let error = ClusterFile::read(Path::new("/no/such/file")).unwrap_err().to_string();
         assert_eq!(error, "cannot read /no/such/file");
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let error = ClusterFile::read(&manifest).unwrap_err();
+        let words = format!("{}: not a file of a cluster and a transformer: ", manifest.display());
+        assert!(error.to_string().starts_with(&words) && std::error::Error::source(&error).is_none(), "{error}");
     }
 }
