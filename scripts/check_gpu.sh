@@ -67,7 +67,7 @@ pack_programs() {
   TREE=$(mktemp -d)
   trap 'rm -rf "$TREE"' EXIT
   mkdir -p "$TREE/scripts/lib" "$TREE/target/debug/deps"
-  (cd "$ROOT" && cargo build) >&2
+  (cd "$ROOT" && cargo build "${PROGRAMS[@]/#/--bin=}") >&2
   for file in "${PROGRAMS[@]}"; do strip -o "$TREE/target/debug/$file" "$BIN/$file"; done
   for test in "${TESTS[@]}"; do
     file=$(built_test "${test%:*}" "${test#*:}")
@@ -83,9 +83,12 @@ pack_programs() {
   say "$1 takes $size MiB: unpack it on the machine with the GPU, and run scripts/check_gpu.sh there"
 }
 
-# built_test PACKAGE NAME: the file of a program of tests.
+# built_test PACKAGE NAME: the file of a program of tests. Where no other package has the name, it is built without --package, like the
+# programs above: c10d alone has fewer features of its dependencies, with which cargo would compile tch and c10d a second time.
 built_test() {
-  (cd "$ROOT" && cargo test --no-run --package "$1" --test "$2" --message-format json 2>/dev/null) |
+  local package=()
+  if [ "$2" = it ]; then package=(--package "$1"); fi
+  (cd "$ROOT" && cargo test --no-run "${package[@]}" --test "$2" --message-format json 2>/dev/null) |
     sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 
@@ -126,7 +129,8 @@ check() {
   [ "$FAILED" = 0 ]
 }
 
-# step SECONDS NAME COMMAND...: runs a step and notes its verdict. All steps together have ten minutes. A function runs in this script, again, under the deadline.
+# step SECONDS NAME COMMAND...: runs a step and notes its verdict. All steps together have ten minutes. A function runs in a shell of
+# its own, under the deadline.
 step() {
   local limit=$1 name=$2 log=$WORK/log begun=$SECONDS rc=0 verdict
   shift 2
@@ -262,7 +266,7 @@ bench_collectives() {
 # Returns false, and says so, where there are fewer than two GPUs.
 needs_two() {
   [ "$GPUS" -lt 2 ] || return 0
-  echo "not verified here: two ranks need two GPUs, and $GPUS is here"
+  echo "not verified here: two ranks need two GPUs (here: $GPUS)"
   return 1
 }
 
