@@ -1,22 +1,23 @@
 """A pen for the book's drawings: boxes, arrows and words as SVG, in the classes of book/lockstep.css, which give them the
 theme's colours. Positions are in pixels of the drawing's own width, and every drawing has a title and a text alternative.
 
-Most drawings have two forms, of which the page shows the one that fits: about 700 px for a desk, and 340 px for a phone, where nothing
-must be scrolled."""
+Each drawing has two forms, of which the page shows the one that fits: about 700 px for a desk, and 340 px for a phone, where nothing must
+be scrolled."""
 
 import html
 import math
 
 
 class Drawing:
-    def __init__(self, name, width, height, title, description, narrow=None):
-        """`narrow` says which form this is: True, False, or None if there is one for all pages."""
+    def __init__(self, name, width, height, title, description, narrow):
+        """`narrow` is True for a phone's form and False for a desk's."""
         self.name = name
-        form = {None: "", True: " phone", False: " desk"}[narrow]
+        form = "phone" if narrow else "desk"
         of = f"{name}-narrow" if narrow else name
         ids = f"{of}-title {of}-desc"
         self.parts = [
-            f'<svg class="drawing{form}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{ids}" xmlns="http://www.w3.org/2000/svg">',
+            f'<svg class="drawing {form}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{ids}" '
+            'xmlns="http://www.w3.org/2000/svg">',
             f'<title id="{of}-title">{html.escape(title, quote=False)}</title>',
             f'<desc id="{of}-desc">{html.escape(" ".join(description.split()), quote=False)}</desc>',
         ]
@@ -58,6 +59,16 @@ class Drawing:
         turn = round(math.degrees(math.atan2(y2 - y1, x2 - x1)), 1)
         turned = f' transform="rotate({turn:g} {x2:g} {y2:g})"' if turn else ""
         self.parts.append(f'<path class="head" d="M{x2:g} {y2:g} l-7 -4 v8 z"{turned}></path>')
+
+    def time(self, x1, x2, y, gap=8):
+        """The axis of time, with its name after the arrow."""
+        self.arrow(x1, y, x2, y)
+        self.text(x2 + gap, y + 4, "time", "faint", "start")
+
+    def lanes(self, *lanes):
+        """The names of lanes, each with its baseline."""
+        for y, name in lanes:
+            self.text(8, y, name, "strong", "start")
 
     def span(self, x1, x2, y, words):
         """A bracket over x1 to x2, with words above it."""
