@@ -117,9 +117,9 @@ check() {
   step 90 "lab 07 in bfloat16, with channels last" lab_07 --precision bfloat16 --channels-last
   step 90 "lab 07 in float16, with a gradient scaler" lab_07 --precision float16
   step 120 "lab 07 has the losses of Python's DDP" beside_python
-  step 60 "a step of DDP, its time and memory, beside Python's" bench_step
-  step 60 "collectives of two ranks beside Python's" bench_collectives
-  step 60 "an NCCL group of one rank, and Gloo beside it" tests c10d-cuda
+  step 60 "a step of DDP, its time and memory, next to Python's" bench_step
+  step 60 "collectives of two ranks, next to Python's" bench_collectives
+  step 60 "an NCCL group of one rank, and Gloo next to it" tests c10d-cuda
   step 60 "an NCCL group of two ranks" two_ranks
   step 60 "the simulated device behaves as documented" simulated_device
   step 60 "real devices behave as the simulated one" real_device

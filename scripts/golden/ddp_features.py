@@ -1,5 +1,5 @@
 """Golden values for crates/lockstep/tests/it/ddp_features: what Python's DDP does with sparse gradients and a static graph, and
-what it tells in its logging data.
+what its logging data say.
 
 Run it with a Python that has PyTorch 2.11; it rewrites crates/lockstep/golden/ddp_features.json. Two ranks on Gloo train each
 model for six steps. Weights and inputs follow the integer formulas of ddp.py.

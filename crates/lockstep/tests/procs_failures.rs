@@ -270,7 +270,7 @@ fn survive_a_few(hosts: usize) {
     });
 }
 
-/// Ranks on shared memory, on so many hosts, lose one at the moments of these seeds.
+/// Ranks on shared memory, on one host or several, lose one of them at the moments of these seeds.
 fn survive(moments: impl IntoIterator<Item = u32>, hosts: usize) {
     soak::run(moments, hosts, |case, layout| {
         let (store, port) = host();

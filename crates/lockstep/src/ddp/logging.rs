@@ -1,4 +1,4 @@
-//! What DDP tells of itself: its options, its buckets, and how long the parts of a step took.
+//! What DDP says of itself: its options, its buckets, and how long the parts of a step took.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
