@@ -36,7 +36,9 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn exec(mut self) -> anyhow::Result<Code> {
-        self.split_tasks()?;
+        if self.class.is_none() {
+            self.split_tasks();
+        }
         let (root, labs) = (checkout()?, find_all(&self.labs)?);
         let options = lockstep_grading::Options::seeded(self.seed);
         if let Some(folder) = self.class {
@@ -57,15 +59,14 @@ impl Options {
         Ok(Code::Success)
     }
 
-    /// Words after the first lab that are its tasks become tasks, as other commands have them: `lockstep grade 02 average`.
-    fn split_tasks(&mut self) -> anyhow::Result<()> {
-        let [lab, others @ ..] = &self.labs[..] else { return Ok(()) };
-        let Ok(tasks) = find(lab).and_then(|lab| lab.tasks()) else { return Ok(()) };
-        if others.is_empty() || !others.iter().all(|name| tasks.find(name).is_ok()) {
-            return Ok(());
+    /// Words after the first lab that are its tasks, or at least no labs, become tasks, as other commands have them: `lockstep grade 02
+    /// average`.
+    fn split_tasks(&mut self) {
+        let [lab, others @ ..] = &self.labs[..] else { return };
+        let Ok(tasks) = find(lab).and_then(|lab| lab.tasks()) else { return };
+        if others.iter().all(|name| tasks.find(name).is_ok() || find(name).is_err()) {
+            self.tasks.extend(self.labs.drain(1..));
         }
-        self.tasks.extend(self.labs.drain(1..));
-        Ok(())
     }
 }
 

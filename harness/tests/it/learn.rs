@@ -173,6 +173,15 @@ fn grades_what_cargo_built_and_notes_what_was_passed() {
 }
 
 #[test]
+fn words_after_a_lab_are_its_tasks_unless_a_class_is_graded() {
+    let checkout = Checkout::new();
+    checkout.run(&["grade", "02", "shrad"]).code(2).says(&["there is no task shrad in this lab"]);
+    // A class is graded by labs, so the word must not be left out in silence.
+    fs::create_dir(checkout.path("class")).unwrap();
+    checkout.run(&["grade", "02", "shard", "--class", "class"]).code(2).says(&["there is no lab \"shard\""]);
+}
+
+#[test]
 fn prints_the_compilers_first_error() {
     let checkout = Checkout::new();
     checkout.cargo(Err("error[E0308]: mismatched types"));
