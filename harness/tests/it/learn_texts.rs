@@ -43,7 +43,8 @@ fn shows_what_a_new_lab_lacks() {
 fn shows_a_passed_task_and_one_whose_program_ends_without_an_answer() {
     let checkout = Checkout::new();
     let _guard = filtered(Some(&checkout.path("")));
-    let program = checkout.script("broken", "echo about to end\nexit 3\n");
+    let begins = r#"printf 0 >"$LOCKSTEP_ANSWERS/rank-$RANK.begun""#;
+    let program = checkout.script("broken", &format!("{begins}\necho about to end\nexit 3\n"));
     checkout.cargo(Ok(&program));
     fs::write(checkout.path("labs/02-spawn-ddp/exercise/src/shard.rs"), "mine").unwrap();
     let grade = ["grade", "02", "--task", "shard", "--seed", "7"];

@@ -72,8 +72,15 @@ pub(super) fn leak(orphans: &[Orphan]) -> Option<Finding> {
 /// The signals with which the kernel kills a process that exceeds a limit (signal(7)), and what the process did.
 const LIMITS: [(i32, &str); 2] = [(24, "computed for longer"), (25, "wrote or printed more to one file")];
 
-/// The finding for a rank whose process ended without an answer.
-pub(super) fn died(exit: &Exit) -> Finding {
+/// The finding for the first rank whose process ended without an answer.
+pub(super) fn first_death(outcomes: &[RankOutcome]) -> Option<Finding> {
+    outcomes.iter().enumerate().find_map(|(rank, outcome)| match outcome {
+        RankOutcome::Died(exit) => Some(died(exit).on_rank(rank)),
+        _ => None,
+    })
+}
+
+fn died(exit: &Exit) -> Finding {
     let limit = LIMITS.iter().find(|(signal, _)| *exit == Exit::Signal(*signal));
     if let Some((_, what)) = limit {
         return Finding::new(

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::call::{CallOptions, CallResult, RunningCall};
 use super::inputs::Inputs;
-use super::outcome::{RankOutcome, died, first_finding, leak, misunderstood};
+use super::outcome::{RankOutcome, first_death, first_finding, leak, misunderstood};
 use crate::{Finding, Options};
 
 /// Longer inputs are not shown, in bytes.
@@ -62,20 +62,8 @@ impl Runner {
         I: Serialize,
         O: DeserializeOwned,
     {
-        let result = self.run_checked(options, inputs)?;
-        let death = result.outcomes.iter().enumerate().find_map(|(rank, outcome)| match outcome {
-            RankOutcome::Died(exit) => Some(died(exit).on_rank(rank)),
-            _ => None,
-        });
-        if let Some(death) = death {
-            return Err(Finding { input: result.input(&death), printed: result.printed, ..death }.into());
-        }
-        result
-            .outcomes
-            .into_iter()
-            .map(|outcome| outputs(outcome, inputs.len()))
-            .collect::<anyhow::Result<_>>()
-            .map(Outputs)
+        let outcomes = self.run_checked(options, inputs, first_death)?;
+        outcomes.into_iter().map(|outcome| outputs(outcome, inputs.len())).collect::<anyhow::Result<_>>().map(Outputs)
     }
 
     /// Calls the answer where ranks are expected to die, and returns the outcome of each rank.
@@ -83,25 +71,25 @@ impl Runner {
     /// # Errors
     /// A [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
     pub fn outcomes<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Vec<RankOutcome>> {
-        self.run_checked(options, inputs).map(|result| result.outcomes)
+        self.run_checked(options, inputs, |_| None)
     }
 
-    /// The results, if no rank has failed; ranks may have died.
-    fn run_checked<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<CallResult> {
+    /// The outcome of each rank, if none has failed; `death` says what is wrong with ranks that died.
+    fn run_checked<I: Serialize>(
+        &mut self,
+        options: &CallOptions,
+        inputs: &[I],
+        death: impl FnOnce(&[RankOutcome]) -> Option<Finding>,
+    ) -> anyhow::Result<Vec<RankOutcome>> {
         let inputs = inputs.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
         let request = Call { task: self.task.clone(), inputs };
         let result = self.run(options, &request)?;
         if let Some(why) = result.outcomes.iter().find_map(misunderstood) {
             bail!("the task {} does not fit its grading: {why}", self.task);
         }
-        let failed = result.finding.clone().or_else(|| first_finding(&result.outcomes));
-        match failed.or_else(|| leak(&result.orphans)) {
-            Some(finding) => {
-                let input = result.input(&finding);
-                let given = finding.given.clone().or_else(|| described(&request.inputs, input?));
-                Err(Finding { input, given, printed: result.printed, ..finding }.into())
-            }
-            None => Ok(result),
+        match fault(&result, &request.inputs, death) {
+            Some(finding) => Err(finding.into()),
+            None => Ok(result.outcomes),
         }
     }
 
@@ -149,6 +137,19 @@ impl<O> Outputs<O> {
     }
 }
 
+/// What is wrong with a call, if anything is, with the input and what the ranks printed.
+fn fault(
+    result: &CallResult,
+    inputs: &[serde_json::Value],
+    death: impl FnOnce(&[RankOutcome]) -> Option<Finding>,
+) -> Option<Finding> {
+    let failed = result.finding.clone().or_else(|| first_finding(&result.outcomes));
+    let finding = failed.or_else(|| leak(&result.orphans)).or_else(|| death(&result.outcomes))?;
+    let input = result.input(&finding);
+    let given = finding.given.clone().or_else(|| described(inputs, input?));
+    Some(Finding { input, given, printed: result.printed.clone(), ..finding })
+}
+
 /// An input as the answer gets it, or its number if it is long.
 fn described(inputs: &[serde_json::Value], number: usize) -> Option<String> {
     let text = inputs.get(number)?.to_string();
@@ -173,17 +174,33 @@ fn outputs<O: DeserializeOwned>(outcome: RankOutcome, inputs: usize) -> anyhow::
 
 #[cfg(test)]
 mod tests {
+    use lockstep_process::Exit;
     use serde_json::json;
 
-    use super::described;
+    use super::*;
 
     #[test]
     fn shows_short_inputs_and_numbers_long_ones() {
-        let long = json!("x".repeat(super::SHOWN));
+        let long = json!("x".repeat(SHOWN));
         assert_eq!(described(&[json!([1, 3])], 0).unwrap(), "[1,3]");
         let several = [long.clone(), json!([1, 3])];
         assert_eq!(described(&several, 1).unwrap(), "input 2 of 2: [1,3]");
         assert_eq!(described(&several, 0).unwrap(), "input 1 of 2");
         assert_eq!((described(&[long], 0), described(&several, 2)), (None, None));
+    }
+
+    #[test]
+    fn a_death_has_its_input_unless_it_was_expected() {
+        let result = CallResult {
+            outcomes: vec![RankOutcome::Answered(Answer::Done { outputs: vec![] }), RankOutcome::Died(Exit::Code(3))],
+            finding: None,
+            begun: vec![Some(1), Some(0)],
+            orphans: vec![],
+            printed: vec!["about to end".into()],
+        };
+        let found = fault(&result, &[json!(5), json!(7)], first_death).unwrap();
+        assert_eq!((found.rank, found.input, found.given.as_deref()), (Some(1), Some(0), Some("input 1 of 2: 5")));
+        assert_eq!(found.printed, ["about to end"]);
+        assert!(fault(&result, &[json!(5), json!(7)], |_| None).is_none());
     }
 }
