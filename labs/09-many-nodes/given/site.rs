@@ -19,9 +19,9 @@ use serde::Serialize;
 
 /// The interval between two looks at the script's processes.
 const LOOK: Duration = Duration::from_millis(20);
-/// In so many looks in a row all of them sleep: the script waits for its launchers.
+/// If all of them sleep in this many looks in a row, the script waits for its launchers.
 const WAITS: u32 = 5;
-/// So many, and the script will not start a launcher that is still missing.
+/// If in this many, the script will not start a launcher that is still missing.
 const ALONE: u32 = 50;
 
 /// A launcher that was started.

@@ -98,10 +98,11 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
             )
             .diagnose_if(
                 place.2.iter().any(|at| *at >= samples),
-                "there is no such sample: where there are many ranks for few samples, the first ones are taken more than once again",
+                "there is no such sample: the last step is filled up with the first samples, over and over where there are more ranks than samples",
             )
             .diagnose_if(
-                place.2.len() == right.2.len() && place.2.iter().enumerate().all(|(step, at)| rank + step * world >= samples || *at == right.2[step]),
+                place.2.len() == right.2.len()
+                    && place.2.iter().zip(&right.2).enumerate().all(|(step, (at, right))| rank + step * world >= samples || at == right),
                 "the last step is filled up with other samples than the first ones: every rank goes on at the beginning of the order",
             )
             .diagnose_if(

@@ -4,7 +4,7 @@ use lockstep_grading::{CallOptions, Finding, Outputs, Runner};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Calls the answer on so many ranks. A finding does not say where in a group of c10d the ranks were: they have none.
+/// Calls the answer on this many ranks. A finding does not say where in a group of c10d the ranks were: they have none.
 pub(crate) fn call<I: Serialize, O: DeserializeOwned>(
     runner: &mut Runner,
     ranks: usize,
@@ -16,7 +16,7 @@ pub(crate) fn call<I: Serialize, O: DeserializeOwned>(
     })
 }
 
-/// So many ranks, each with a device of its own. Streams start what is asked for, so that each run gives the same result.
+/// A call on this many ranks, each with a device of its own. Streams start what is asked for, so that each run gives the same result.
 fn simulated(ranks: usize) -> CallOptions {
     let variables = [
         ("LOCKSTEP_GPU", "simulated"),
