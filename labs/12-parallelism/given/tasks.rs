@@ -69,6 +69,7 @@ pub fn predict_bytes(answer: fn(&Model, Scheme, u64, u64) -> Bytes) -> Task {
 struct Sharded {
     gradients: Vec<Vec<f64>>,
     gathers: u64,
+    frees: u64,
     reduces: u64,
     bytes: u64,
     most: [u64; 2],
@@ -95,6 +96,7 @@ pub fn free_units(answer: ShardedStep) -> Task {
             Ok(Sharded {
                 gradients,
                 gathers: seen.gathers.get(),
+                frees: seen.frees.get(),
                 reduces: seen.reduces.get(),
                 bytes,
                 most: seen.most(),

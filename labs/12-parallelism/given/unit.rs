@@ -39,6 +39,7 @@ impl<'a> Unit<'a> {
     /// Frees the weight. What was its memory becomes NaN, so that one can see who reads it later.
     pub fn free(&self) {
         if let Some(mut whole) = self.whole.take() {
+            self.seen.frees.set(self.seen.frees.get() + 1);
             let _nan = whole.fill_(f64::NAN);
         }
     }
@@ -80,6 +81,7 @@ impl<'a> Unit<'a> {
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) gathers: Cell<u64>,
+    pub(crate) frees: Cell<u64>,
     pub(crate) reduces: Cell<u64>,
     weights: Alive,
     gradients: Alive,

@@ -11,6 +11,7 @@ const UNITS: usize = 4;
 struct Sharded {
     gradients: Vec<Numbers>,
     gathers: u64,
+    frees: u64,
     reduces: u64,
     bytes: u64,
     most: [u64; 2],
@@ -34,17 +35,18 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let [x, targets] = [(); 2].map(|()| (0..ranks).map(|_| random.numbers(n * f)).collect::<Vec<_>>());
         let case = Case { ranks, n, f, weights, x, targets };
         let outputs = runner.call::<_, Sharded>(ranks, &[([n, f], &case.weights, &case.x, &case.targets)])?;
-        let gradients = case.gradients();
+        let [right, inputs_first] = [false, true].map(|inputs_first| case.gradients(inputs_first));
         for (rank, found) in outputs.all(0).enumerate() {
-            case.check(rank, &gradients, found)?;
+            case.check(rank, &right, &inputs_first, found)?;
         }
     }
     Ok(())
 }
 
 impl Case {
-    /// The mean gradient of each whole weight.
-    fn gradients(&self) -> Vec<Vec<f64>> {
+    /// The mean gradient of each whole weight. With `inputs_first`, that of a unit's inputs is put in the place of that of its outputs
+    /// before the weight's is computed from it.
+    fn gradients(&self, inputs_first: bool) -> Vec<Vec<f64>> {
         let mut mean = vec![vec![0.0; self.f * self.f]; UNITS];
         for (x, targets) in self.x.iter().zip(&self.targets) {
             let mut inputs = vec![x.clone()];
@@ -54,12 +56,15 @@ impl Case {
             }
             let mut of_outputs: Vec<f64> = inputs[UNITS].iter().zip(targets).map(|(y, target)| y - target).collect();
             for unit in (0..UNITS).rev() {
+                let of_inputs = self.product(&of_outputs, &self.weights[unit], false);
+                let of_outputs_seen = if inputs_first { &of_inputs } else { &of_outputs };
                 for (place, sum) in mean[unit].iter_mut().enumerate() {
                     let (output, input) = (place / self.f, place % self.f);
-                    let product = |row: usize| of_outputs[row * self.f + output] * inputs[unit][row * self.f + input];
+                    let product =
+                        |row: usize| of_outputs_seen[row * self.f + output] * inputs[unit][row * self.f + input];
                     *sum += (0..self.n).map(product).sum::<f64>() / self.ranks as f64;
                 }
-                of_outputs = self.product(&of_outputs, &self.weights[unit], false);
+                of_outputs = of_inputs;
             }
         }
         mean
@@ -73,7 +78,13 @@ impl Case {
         (0..self.n * f).map(element).collect()
     }
 
-    fn check(&self, rank: usize, whole: &[Vec<f64>], found: &Sharded) -> anyhow::Result<()> {
+    fn check(
+        &self,
+        rank: usize,
+        whole: &[Vec<f64>],
+        inputs_first: &[Vec<f64>],
+        found: &Sharded,
+    ) -> anyhow::Result<()> {
         let part = self.f * self.f / self.ranks;
         let given = format!("{UNITS} units of {} features, {} rows on each of {} ranks", self.f, self.n, self.ranks);
         let twice = found.gathers > UNITS as u64;
@@ -86,7 +97,8 @@ impl Case {
             .given(&given)
             .or_fail("there is one gradient for each unit")?;
         for (unit, (expected, numbers)) in whole.iter().zip(&found.gradients).enumerate() {
-            let expected = &expected[rank * part..(rank + 1) * part];
+            let rows = rank * part..(rank + 1) * part;
+            let expected = &expected[rows.clone()];
             let scale = expected.iter().fold(1.0_f64, |most, number| most.max(number.abs()));
             Claim::that(
                 close(expected, numbers, TOLERANCE * scale),
@@ -119,9 +131,13 @@ impl Case {
                 "this is the rank's own gradient of the whole weight: each rank needs its rows of the mean, which a reduce-scatter gives it",
             )
             .diagnose_if(
+                close(&inputs_first[unit][rows.clone()], numbers, TOLERANCE * scale),
+                "the gradient of the unit's inputs was put in the place of that of its outputs too early: the gradient of the weight is computed \
+                 from that of the outputs",
+            )
+            .diagnose_if(
                 found.gathers == UNITS as u64 && found.gradients.last().is_some_and(|last| {
-                    let expected = &whole[UNITS - 1][rank * part..(rank + 1) * part];
-                    close(expected, last, TOLERANCE * scale)
+                    close(&whole[UNITS - 1][rows.clone()], last, TOLERANCE * scale)
                 }),
                 "the last unit's gradient is right and the others are not: the gradient of a unit's inputs is that of its outputs times its weight",
             )
@@ -142,11 +158,15 @@ impl Case {
                  that of a whole model",
             )
             .diagnose_if(
-                true,
+                // The last two may stay.
+                found.frees + 2 < found.gathers,
+                "the gradients are right, but weights stay whole after their last use in a pass: free a unit after its outputs, and again after \
+                 both of its gradients",
+            )
+            .or_fail(
                 "the gradients are right, but several weights were gathered long before they are needed: gather one when its turn comes, or one \
                  ahead of it",
-            )
-            .or_fail("too many weights are whole at once")?;
+            )?;
         Claim::that(gradients <= 2, "at most two whole gradients at once", format!("{gradients} whole gradients at once"))
             .on_rank(rank)
             .given(given)

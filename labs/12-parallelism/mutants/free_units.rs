@@ -86,6 +86,26 @@ pub fn keeps_all(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec
     backward(units, &inputs, x - targets, both)
 }
 
+/// Frees nothing in the backward pass.
+pub fn never_again(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
+    let (inputs, of_outputs) = forward(units, x, targets)?;
+    backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
+        unit.gather()?;
+        Ok((unit.reduce(unit.weight_gradient(x, of_outputs))?, unit.input_gradient(of_outputs)))
+    })
+}
+
+/// Computes the gradient of the weight from that of the inputs, which has taken the place of that of the outputs.
+pub fn inputs_first(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
+    let (inputs, of_outputs) = forward(units, x, targets)?;
+    backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
+        unit.gather()?;
+        let of_outputs = unit.input_gradient(of_outputs);
+        unit.free();
+        Ok((unit.reduce(unit.weight_gradient(x, &of_outputs))?, of_outputs))
+    })
+}
+
 /// Gathers all units before the backward pass.
 pub fn gathers_all(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
     let (inputs, of_outputs) = forward(units, x, targets)?;
