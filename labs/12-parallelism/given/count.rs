@@ -5,7 +5,9 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Traffic};
 use lockstep::optim::{Adam, AdamOptions, Optimizer, ZeroRedundancyOptimizer, named_parameters};
-use lockstep::parallel::{Activations, ColumnParallelLinear, ParallelMlp, Pipeline, RowParallelLinear, Schedule};
+use lockstep::parallel::{
+    Activations, ColumnParallelLinear, FullyShard, FullyShardOptions, ParallelMlp, Pipeline, RowParallelLinear, Schedule,
+};
 use lockstep::{DdpOptions, DistributedDataParallel};
 use tch::nn::{Path, VarStore};
 use tch::{Device, Kind, Tensor};
@@ -25,6 +27,7 @@ pub(crate) fn count(group: &Rc<ProcessGroup>, scheme: Scheme, model: Model) -> R
     };
     let through = |blocks: &[Whole], x: &Tensor| blocks.iter().fold(x.shallow_clone(), |x, block| block.forward(&x));
     let all = model.rows as i64;
+    let mut sharded = None;
     let pass: Box<dyn Fn() -> Result<()> + '_> = match scheme {
         Scheme::Ddp | Scheme::Zero => {
             let options = DdpOptions { fixed_buckets: true, ..Default::default() };
@@ -32,6 +35,20 @@ pub(crate) fn count(group: &Rc<ProcessGroup>, scheme: Scheme, model: Model) -> R
             Box::new(move || {
                 let loss = ddp.forward_with(|blocks| through(blocks, &rows(all / ranks as i64)).sum(Kind::Float))?;
                 Ok(ddp.backward(&loss)?)
+            })
+        }
+        Scheme::Sharded => {
+            let blocks = blocks(0..model.blocks);
+            let names: Vec<String> = (0..model.blocks).map(|block| block.to_string()).collect();
+            let units: Vec<&str> = names.iter().map(String::as_str).collect();
+            let units = Rc::new(FullyShard::new(&vs, Rc::clone(group), &units, &FullyShardOptions::default())?);
+            sharded = Some(Rc::clone(&units));
+            Box::new(move || {
+                let mut x = rows(all / ranks as i64);
+                for (name, block) in names.iter().zip(&blocks) {
+                    x = units.forward(name, &x, |x| block.forward(x))?;
+                }
+                Ok(units.backward(&x.sum(Kind::Float))?)
             })
         }
         Scheme::Tensor => {
@@ -58,7 +75,9 @@ pub(crate) fn count(group: &Rc<ProcessGroup>, scheme: Scheme, model: Model) -> R
             })
         }
     };
-    let (params, options) = (named_parameters(&vs), AdamOptions::default());
+    let params = sharded.map_or_else(|| named_parameters(&vs), |units| units.named_parameters());
+    let held: Vec<Tensor> = params.iter().map(|(_, param)| param.shallow_clone()).collect();
+    let options = AdamOptions::default();
     let (states, sent) = match scheme {
         Scheme::Zero => {
             let mut zero = ZeroRedundancyOptimizer::new(params, options, Rc::clone(group))?;
@@ -72,10 +91,9 @@ pub(crate) fn count(group: &Rc<ProcessGroup>, scheme: Scheme, model: Model) -> R
         }
     };
     let bytes = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
-    let params = vs.trainable_variables();
     Ok(Bytes {
-        parameters: params.iter().map(bytes).sum(),
-        gradients: params.iter().map(Tensor::grad).filter(Tensor::defined).map(|grad| bytes(&grad)).sum(),
+        parameters: held.iter().map(bytes).sum(),
+        gradients: held.iter().map(Tensor::grad).filter(Tensor::defined).map(|grad| bytes(&grad)).sum(),
         states: states.tensors().iter().map(|(_, tensor)| bytes(tensor)).sum(),
         sent,
     })

@@ -22,6 +22,9 @@ pub enum Scheme {
     Ddp,
     /// As `Ddp`, but a rank has the optimizer's states of its share of the parameters, updates these, and sends them to the others.
     Zero,
+    /// Each rank has an equal part of each block's weights, and computes the whole model with its rows: a block is gathered before its forward
+    /// pass, freed after it, gathered again before its backward pass, and its gradients are reduced.
+    Sharded,
     /// Each rank has a part of each layer: column, then row.
     Tensor,
     /// Each rank has some of the blocks; rank 0 the first ones. The batch is divided into micro-batches.
@@ -29,7 +32,7 @@ pub enum Scheme {
 }
 
 /// What one rank holds after a step of Adam, and what it passes to its group in a step: an all-reduce or a broadcast of n bytes counts n on
-/// each rank, a message n on its sender.
+/// each rank, a message n on its sender; an all-gather counts the part that the rank gives, and a reduce-scatter all that it gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bytes {
     /// Of parameters.

@@ -15,6 +15,7 @@ struct Model {
 enum Scheme {
     Ddp,
     Zero,
+    Sharded,
     Tensor,
     Pipeline,
 }
@@ -35,7 +36,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // Fewer than the numbers of a weight, so that the schemes differ.
         let rows = (2 * ranks * random.below(1..3)) as u64;
         let model = Model { blocks, features, rows };
-        let cases = [Scheme::Ddp, Scheme::Zero, Scheme::Tensor, Scheme::Pipeline].map(|scheme| (model, scheme));
+        let schemes = [Scheme::Ddp, Scheme::Zero, Scheme::Sharded, Scheme::Tensor, Scheme::Pipeline];
+        let cases = schemes.map(|scheme| (model, scheme));
         let outputs = runner.call::<_, (Bytes, Bytes)>(ranks, &cases)?;
         for (number, (model, scheme)) in cases.into_iter().enumerate() {
             for (rank, (predicted, counted)) in outputs.all(number).enumerate() {
@@ -56,9 +58,18 @@ fn check(
     let Model { blocks, features, rows } = model;
     let is = |scheme_is: Scheme, wrong: Bytes| scheme == scheme_is && predicted == wrong;
     let ranks = ranks as u64;
+    let all = blocks * 8 * features * features * 4;
     Claim::that(predicted == counted, format!("counted: {counted:?}"), format!("predicted: {predicted:?}"))
         .on_rank(rank)
         .given(format!("{scheme:?} on {ranks} ranks, {blocks} blocks of {features} features, {rows} rows"))
+        .diagnose_if(
+            predicted.parameters * 4 == counted.parameters,
+            "these are numbers and not bytes: in single precision each has 4",
+        )
+        .diagnose_if(
+            predicted.parameters * 2 == counted.parameters,
+            "a block has two weights, W₁ and W₂, each of 4 f² numbers",
+        )
         .diagnose_if(
             predicted == Bytes { states: counted.states / 2, ..counted },
             "Adam keeps two numbers for each parameter: the means of its gradients and of their squares",
@@ -71,6 +82,24 @@ fn check(
         .diagnose_if(
             is(Scheme::Zero, Bytes { sent: counted.sent / 2, ..counted }),
             "the gradients are averaged, and then the others need the parameters that a rank has updated",
+        )
+        .diagnose_if(
+            scheme == Scheme::Sharded
+                && (predicted.parameters > counted.parameters || predicted.gradients > counted.gradients),
+            "a rank holds its part only, of gradients as of parameters and states: a block is whole while it computes, and not after a step",
+        )
+        .diagnose_if(
+            is(Scheme::Sharded, Bytes { sent: all / ranks + all, ..counted }),
+            "a block is freed after its forward pass, and so it is gathered twice: the backward pass needs its weights, too",
+        )
+        .diagnose_if(
+            is(Scheme::Sharded, Bytes { sent: 3 * all, ..counted }),
+            "an all-gather counts what a rank gives to it, its part of the weights, although it gets the whole",
+        )
+        .diagnose_if(
+            is(Scheme::Sharded, Bytes { sent: all, ..counted }),
+            "two all-gathers of a block count this rank's part of its weights each, and the reduce-scatter all of its gradients, which a rank \
+             gives to it",
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: counted.sent / 2, ..counted }),

@@ -10,6 +10,7 @@ fn right(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
     match scheme {
         Scheme::Ddp => Bytes { parameters: all, gradients: all, states: 2 * all, sent: all },
         Scheme::Zero => Bytes { parameters: all, gradients: all, states: 2 * part, sent: 2 * all },
+        Scheme::Sharded => Bytes { parameters: part, gradients: part, states: 2 * part, sent: 2 * part + all },
         Scheme::Tensor => {
             Bytes { parameters: part, gradients: part, states: 2 * part, sent: 2 * model.blocks * activations }
         }
@@ -83,6 +84,44 @@ pub fn second_stage(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Byt
     if scheme == Scheme::Zero { Bytes { gradients: bytes.gradients / ranks, ..bytes } } else { bytes }
 }
 
+/// Numbers in place of bytes.
+pub fn numbers(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let Bytes { parameters, gradients, states, sent } = right(model, scheme, ranks, rank);
+    Bytes { parameters: parameters / 4, gradients: gradients / 4, states: states / 4, sent: sent / 4 }
+}
+
+/// One weight a block.
+pub fn one_weight(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let Bytes { parameters, gradients, states, sent } = right(model, scheme, ranks, rank);
+    let sent = if matches!(scheme, Scheme::Tensor | Scheme::Pipeline) { sent } else { sent / 2 };
+    Bytes { parameters: parameters / 2, gradients: gradients / 2, states: states / 2, sent }
+}
+
+fn of_sharded(model: &Model, scheme: Scheme, ranks: u64, rank: u64, wrong: impl Fn(u64, Bytes) -> Bytes) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Sharded { wrong(bytes.parameters * ranks, bytes) } else { bytes }
+}
+
+/// Keeps whole gradients in fully sharded training.
+pub fn whole_gradients(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { gradients: all, ..bytes })
+}
+
+/// Gathers a block once.
+pub fn gathered_once(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { sent: all / ranks + all, ..bytes })
+}
+
+/// Counts what an all-gather gives.
+pub fn gathered_whole(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { sent: 3 * all, ..bytes })
+}
+
+/// Sends gradients only, as DDP does.
+pub fn sent_as_ddp(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { sent: all, ..bytes })
+}
+
 /// Right: adds up what every layer has and every exchange sends.
 pub fn adds_up(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
     let Model { blocks, features, rows } = *model;
@@ -94,6 +133,8 @@ pub fn adds_up(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
     let sent = match scheme {
         Scheme::Ddp => parameters,
         Scheme::Zero => parameters + parameters,
+        // A block's parts, forward and backward, and its gradients.
+        Scheme::Sharded => (0..blocks).map(|_| (2 * held(true) + parameters) / blocks).sum(),
         Scheme::Tensor => (0..blocks).map(|_| output + output).sum(),
         Scheme::Pipeline => {
             [rank + 1 < ranks, rank > 0].iter().filter(|has_neighbour| **has_neighbour).map(|_| output).sum()

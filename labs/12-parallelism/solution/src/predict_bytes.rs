@@ -15,6 +15,11 @@ pub fn predict_bytes(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> By
         Scheme::Ddp => Bytes { parameters: all, gradients: all, states: 2 * all, sent: all },
         // Gradients are averaged, then each parameter is broadcast by its owner.
         Scheme::Zero => Bytes { parameters: all, gradients: all, states: 2 * all / ranks, sent: 2 * all },
+        // Each block is gathered twice, to which a rank gives its part, and reduced once, to which it gives all gradients.
+        Scheme::Sharded => {
+            let part = all / ranks;
+            Bytes { parameters: part, gradients: part, states: 2 * part, sent: 2 * part + all }
+        }
         // For each block the sum of its outputs, and the sum of the gradients of its inputs.
         Scheme::Tensor => {
             let part = all / ranks;
