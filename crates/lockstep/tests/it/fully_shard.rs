@@ -1,5 +1,6 @@
 //! Fully sharded training: what one rank does with the whole batch, and memory that is really freed.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -66,6 +67,15 @@ impl Net {
         let hidden = model.forward("middle", &hidden, &middle).unwrap();
         let hidden = model.forward("middle", &hidden, &middle).unwrap();
         model.forward("last", &hidden, last).unwrap()
+    }
+
+    /// The same, with activations that are computed again in the backward pass.
+    fn checkpointed(self: &Rc<Self>, model: &FullyShard, x: &Tensor) -> Tensor {
+        ["first", "middle", "middle", "last"].into_iter().fold(x.shallow_clone(), |x, unit| {
+            let net = Rc::clone(self);
+            let at = UNITS.iter().position(|name| *name == unit).unwrap();
+            model.forward_checkpointed(unit, &x, move |x| net.units()[at](x)).unwrap()
+        })
     }
 }
 
@@ -166,12 +176,23 @@ fn joined(group: &ProcessGroup, model: &FullyShard, parts: Vec<Tensor>) -> BTree
 }
 
 fn train_sharded<R: Rule>(group: Rc<ProcessGroup>, options: &R, kind: Kind, shard: &FullyShardOptions) -> Trained {
+    train_sharded_by(|net, model, x| net.sharded(model, x), group, options, kind, shard)
+}
+
+fn train_sharded_by<R: Rule>(
+    forward: impl Fn(&Rc<Net>, &FullyShard, &Tensor) -> Tensor,
+    group: Rc<ProcessGroup>,
+    options: &R,
+    kind: Kind,
+    shard: &FullyShardOptions,
+) -> Trained {
     let (vs, net, model) = sharded(&group, kind, shard);
+    let net = Rc::new(net);
     let mut optimizer = FusedOptimizer::new(model.named_parameters(), options.clone()).unwrap();
     let step = |step| {
         let (inputs, targets) = batch(step, kind, Some(&group));
         optimizer.zero_grad();
-        let loss = loss(&net.sharded(&model, &inputs), &targets);
+        let loss = loss(&forward(&net, &model, &inputs), &targets);
         model.backward(&loss).unwrap();
         optimizer.step().unwrap();
         loss.double_value(&[])
@@ -217,6 +238,52 @@ fn sgd_with_momentum_does_what_one_rank_does() {
 #[test]
 fn adam_w_does_what_one_rank_does() {
     equals_one_rank_and_ddp(adam_w());
+}
+
+#[test]
+fn activations_that_are_computed_again_do_what_one_rank_does() {
+    let whole = train_whole(&adam_w(), Kind::Double);
+    for world in 1..=3 {
+        for reshard_after_forward in [true, false] {
+            let shard = FullyShardOptions { reshard_after_forward, ..Default::default() };
+            let trained =
+                ranks(world, |group| train_sharded_by(Net::checkpointed, group, &adam_w(), Kind::Double, &shard));
+            let what =
+                format!("{world} ranks, reshard {reshard_after_forward}, computed again: distance from one rank");
+            margin::below(what, Trained::distance(&trained, &whole), 1e-10);
+        }
+    }
+}
+
+#[test]
+fn what_is_computed_again_sends_no_byte_more() {
+    ranks(2, |group| {
+        let (_vs, net, model) = sharded(&group, Kind::Double, &FullyShardOptions::default());
+        let (net, runs) = (Rc::new(net), Rc::new(Cell::new(0)));
+        let step = |checkpointed: bool| {
+            let (inputs, targets) = batch(0, Kind::Double, Some(&group));
+            let before = group.traffic().unwrap();
+            let output = UNITS.iter().enumerate().fold(inputs, |x, (at, unit)| {
+                let (net, runs) = (Rc::clone(&net), Rc::clone(&runs));
+                let body = move |x: &Tensor| {
+                    runs.set(runs.get() + 1);
+                    net.units()[at](x)
+                };
+                let output = match checkpointed {
+                    true => model.forward_checkpointed(unit, &x, body),
+                    false => model.forward(unit, &x, body),
+                };
+                output.unwrap()
+            });
+            model.backward(&loss(&output, &targets)).unwrap();
+            soon(|| (model.bytes().gathered, model.bytes().unreduced), (0, 0));
+            let sent = group.traffic().unwrap() - before;
+            (runs.take(), (sent.bytes, sent.calls))
+        };
+        let ((once, sent), (twice, sent_again)) = (step(false), step(true));
+        assert_eq!((once, twice), (3, 6));
+        assert_eq!(sent, sent_again);
+    });
 }
 
 /// Without prefetch the order of the sums is the same.

@@ -111,6 +111,25 @@ impl FullyShard {
         self.passes.forward(at, inputs, |inputs| nn::failure::caught(|| body(inputs)))
     }
 
+    /// As [`forward`](Self::forward), but of the unit's activations only `inputs` are kept: the backward pass gathers the parameters
+    /// and runs `body` a second time, with the same random numbers. This is [`c10d::checkpoint`] for a unit; inside `body`, that
+    /// one computes with NaN in the backward pass, since the parameters are not there.
+    ///
+    /// The parameters are freed after the forward pass, whatever `reshard_after_forward` is. As many bytes are sent as by
+    /// [`forward`](Self::forward); a unit that is used more than once in a pass has its gradients reduced after each use.
+    ///
+    /// # Errors
+    /// Those of [`forward`](Self::forward), and a panic of `body`, with its text; here, or in [`backward`](Self::backward).
+    pub fn forward_checkpointed(
+        &self,
+        unit: &str,
+        inputs: &Tensor,
+        body: impl Fn(&Tensor) -> Tensor + 'static,
+    ) -> Result<Tensor> {
+        let at = self.passes.find(unit)?;
+        self.passes.forward_checkpointed(at, inputs, move |inputs| nn::failure::caught(|| body(inputs)))
+    }
+
     /// Runs backward from a loss. When it returns, each rank has the mean gradient of its part of the parameters, added to what
     /// was there; inside [`no_sync`](Self::no_sync), gradients stay whole on each rank and add up.
     ///

@@ -1,9 +1,10 @@
 //! The forward and backward passes over all units: when each is gathered, freed and reduced.
 
 use std::cell::{Cell, RefCell};
+use std::panic::resume_unwind;
 use std::rc::{Rc, Weak};
 
-use c10d::{Error, Pack, Result, Storage, Unpack};
+use c10d::{Error, OwnThread, Pack, Result, Storage, Unpack};
 use tch::{Tensor, no_grad};
 
 use super::bytes::ShardBytes;
@@ -79,10 +80,33 @@ impl Passes {
         let output = c10d::with_saved_tensors(self.pack(at, &whole), || body(&inputs))?;
         unit.conceal()?;
         drop(whole);
-        if self.options.reshard_after_forward || !c10d::grad_enabled() {
+        // What is computed again in the backward pass is needed at once, and freed when its gradients are there.
+        let is_needed = self.is_backward.get() || !self.options.reshard_after_forward;
+        if !is_needed || !c10d::grad_enabled() {
             unit.reshard()?;
         }
         output
+    }
+
+    /// The same, and again in the backward pass.
+    pub(super) fn forward_checkpointed(
+        self: &Rc<Self>,
+        at: usize,
+        inputs: &Tensor,
+        body: impl Fn(&Tensor) -> Result<Tensor> + 'static,
+    ) -> Result<Tensor> {
+        // Here, since nothing is recorded inside.
+        self.units[at].start_gather()?;
+        self.prefetch_forward(at)?;
+        let own = OwnThread::new((Rc::clone(self), body));
+        c10d::checkpoint(inputs, move |inputs| {
+            let run = || {
+                let (passes, body) = own.get()?;
+                passes.forward(at, inputs, body)
+            };
+            // `checkpoint` makes an error of it again.
+            run().unwrap_or_else(|error: Error| resume_unwind(Box::new(error)))
+        })
     }
 
     /// Starts the next unit's all-gather, if the pass goes as the one before.
