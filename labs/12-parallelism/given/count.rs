@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Traffic};
 use lockstep::optim::{Adam, AdamOptions, Optimizer, ZeroRedundancyOptimizer, named_parameters};
 use lockstep::parallel::{
-    Activations, ColumnParallelLinear, FullyShard, FullyShardOptions, ParallelMlp, Pipeline, RowParallelLinear, Schedule,
+    Activations, ColumnParallelLinear, FullyShard, FullyShardOptions, ParallelMlp, Pipeline, RowParallelLinear,
+    Schedule,
 };
 use lockstep::{DdpOptions, DistributedDataParallel};
 use tch::nn::{Path, VarStore};

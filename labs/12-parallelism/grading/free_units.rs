@@ -78,13 +78,7 @@ impl Case {
         (0..self.n * f).map(element).collect()
     }
 
-    fn check(
-        &self,
-        rank: usize,
-        whole: &[Vec<f64>],
-        inputs_first: &[Vec<f64>],
-        found: &Sharded,
-    ) -> anyhow::Result<()> {
+    fn check(&self, rank: usize, whole: &[Vec<f64>], inputs_first: &[Vec<f64>], found: &Sharded) -> anyhow::Result<()> {
         let part = self.f * self.f / self.ranks;
         let given = format!("{UNITS} units of {} features, {} rows on each of {} ranks", self.f, self.n, self.ranks);
         let twice = found.gathers > UNITS as u64;
