@@ -99,7 +99,7 @@ pub fn free_units(answer: ShardedStep) -> Task {
                 frees: seen.frees.get(),
                 reduces: seen.reduces.get(),
                 bytes,
-                most: seen.most(),
+                most: seen.most.get(),
             })
         },
     )

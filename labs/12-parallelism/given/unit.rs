@@ -31,8 +31,10 @@ impl<'a> Unit<'a> {
         let mut whole = self.part.new_empty([features, features], (self.part.kind(), self.part.device()));
         self.group.all_gather_into_tensor(&mut whole, &self.part)?;
         self.seen.gathers.set(self.seen.gathers.get() + 1);
-        self.seen.note(&self.seen.weights, &whole);
-        *self.whole.borrow_mut() = Some(whole);
+        if self.whole.replace(Some(whole)).is_none() {
+            self.seen.whole.set(self.seen.whole.get() + 1);
+        }
+        self.seen.note();
         Ok(())
     }
 
@@ -40,6 +42,7 @@ impl<'a> Unit<'a> {
     pub fn free(&self) {
         if let Some(mut whole) = self.whole.take() {
             self.seen.frees.set(self.seen.frees.get() + 1);
+            self.seen.whole.set(self.seen.whole.get() - 1);
             let _nan = whole.fill_(f64::NAN);
         }
     }
@@ -57,12 +60,16 @@ impl<'a> Unit<'a> {
     /// The gradient of the whole weight, from the inputs and the gradient of the outputs.
     pub fn weight_gradient(&self, x: &Tensor, of_outputs: &Tensor) -> Tensor {
         let gradient = of_outputs.tr().matmul(x).contiguous();
-        self.seen.note(&self.seen.gradients, &gradient);
+        self.seen.gradients.borrow_mut().extend(Storage::of(&gradient));
+        self.seen.note();
         gradient
     }
 
     /// This rank's rows of the mean of all ranks' gradients of the whole weight. A collective.
     pub fn reduce(&self, of_weight: Tensor) -> Result<Tensor> {
+        // Gloo's threads may hold it for a moment longer.
+        let reduced = Storage::of(&of_weight).map(|memory| memory.id());
+        self.seen.gradients.borrow_mut().retain(|memory| Some(memory.id()) != reduced);
         let mut rows = self.part.empty_like();
         self.group.reduce_scatter_tensor(&mut rows, &of_weight, ReduceOp::Sum)?;
         self.seen.reduces.set(self.seen.reduces.get() + 1);
@@ -83,26 +90,19 @@ pub(crate) struct Seen {
     pub(crate) gathers: Cell<u64>,
     pub(crate) frees: Cell<u64>,
     pub(crate) reduces: Cell<u64>,
-    weights: Alive,
-    gradients: Alive,
+    /// Weights that are whole now.
+    whole: Cell<u64>,
+    /// Gradients of whole weights that were not reduced, and may still be in memory.
+    gradients: RefCell<Vec<Storage>>,
+    /// The most whole weights, and the most such gradients, at once.
+    pub(crate) most: Cell<[u64; 2]>,
 }
 
-/// Memory that may still be there, and the most bytes of it at once.
-#[derive(Default)]
-struct Alive(RefCell<Vec<Storage>>, Cell<u64>);
-
 impl Seen {
-    fn note(&self, kind: &Alive, tensor: &Tensor) {
-        kind.0.borrow_mut().extend(Storage::of(tensor));
-        for Alive(memory, most) in [&self.weights, &self.gradients] {
-            let mut memory = memory.borrow_mut();
-            memory.retain(|memory| memory.bytes() > 0);
-            most.set(most.get().max(memory.iter().map(Storage::bytes).sum()));
-        }
-    }
-
-    /// The most bytes of whole weights, and of whole gradients, at once.
-    pub(crate) fn most(&self) -> [u64; 2] {
-        [self.weights.1.get(), self.gradients.1.get()]
+    fn note(&self) {
+        let mut gradients = self.gradients.borrow_mut();
+        gradients.retain(|memory| memory.bytes() > 0);
+        let most = self.most.get();
+        self.most.set([most[0].max(self.whole.get()), most[1].max(gradients.len() as u64)]);
     }
 }

@@ -142,7 +142,7 @@ impl Case {
 
     fn check_cost(&self, rank: usize, given: &str, found: &Sharded) -> anyhow::Result<()> {
         let weight = (self.f * self.f * 8) as u64;
-        let [weights, gradients] = found.most.map(|most| most / weight);
+        let [weights, gradients] = found.most;
         Claim::that(weights <= 2, "at most two whole weights at once", format!("{weights} whole weights at once"))
             .on_rank(rank)
             .given(given)
