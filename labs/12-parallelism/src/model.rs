@@ -142,20 +142,20 @@ impl Network for Transformer {
     // ANCHOR: units
     /// Characters `[n, CONTEXT]` to activations `[n, CONTEXT, FEATURES]`, and these to logits `[n, CONTEXT, VOCABULARY]`: the part of
     /// that way which this rank has. With a part of each layer, the logits are those of a part of the vocabulary.
-    fn forward(&self, inputs: &Tensor, run: &Run<'_>) -> Tensor {
+    fn forward(&self, inputs: &Tensor, run: &dyn Run) -> Tensor {
         let start = match &self.embedding {
-            Some((embedding, positions)) => run("embedding", inputs, &|x| embedding.forward(x) + positions),
+            Some((embedding, positions)) => run.unit("embedding", inputs, &|x| embedding.forward(x) + positions),
             None => inputs.shallow_clone(),
         };
         let end = self.blocks.iter().enumerate().fold(start, |x, (number, block)| {
-            if !self.recompute {
-                return run(&number.to_string(), &x, &|x| locked(block, x));
+            let (name, block) = (number.to_string(), Arc::clone(block));
+            match self.recompute {
+                true => run.unit_again(&name, &x, Box::new(move |x| locked(&block, x))),
+                false => run.unit(&name, &x, &|x| locked(&block, x)),
             }
-            let block = Arc::clone(block);
-            c10d::checkpoint(&x, move |x| locked(&block, x)).unwrap_or_else(|error| raise(error))
         });
         match &self.head {
-            Some(head) => run("head", &end, &|x| head.forward(&normalized(x))),
+            Some(head) => run.unit("head", &end, &|x| head.forward(&normalized(x))),
             None => end,
         }
     }

@@ -5,6 +5,8 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use c10d::ProcessGroup;
+use lockstep::nn::raise;
+use lockstep::parallel::FullyShard;
 use tch::nn::VarStore;
 use tch::{Kind, Tensor};
 
@@ -16,7 +18,7 @@ use crate::text::{Batch, Text};
 /// A network, or this rank's part of it.
 pub(crate) trait Network {
     /// The part of the way from inputs to outputs which this rank has; `run` runs the layers of each unit.
-    fn forward(&self, inputs: &Tensor, run: &Run<'_>) -> Tensor;
+    fn forward(&self, inputs: &Tensor, run: &dyn Run) -> Tensor;
 
     /// The mean loss of the whole network's outputs.
     fn loss(&self, outputs: &Tensor, targets: &Tensor) -> Tensor;
@@ -25,12 +27,39 @@ pub(crate) trait Network {
     fn units(&self) -> Vec<String>;
 }
 
+/// Layers that are computed again in the backward pass.
+pub(crate) type Again = Box<dyn Fn(&Tensor) -> Tensor + Send>;
+
 /// Runs a unit: its name, its inputs and its layers.
-pub(crate) type Run<'a> = dyn Fn(&str, &Tensor, &dyn Fn(&Tensor) -> Tensor) -> Tensor + 'a;
+pub(crate) trait Run {
+    fn unit(&self, name: &str, inputs: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor) -> Tensor;
+
+    /// The same, but of the activations only `inputs` are kept.
+    fn unit_again(&self, name: &str, inputs: &Tensor, layers: Again) -> Tensor;
+}
 
 /// Runs a unit's layers, and nothing else.
-pub(crate) fn plain(_: &str, inputs: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor) -> Tensor {
-    layers(inputs)
+pub(crate) struct Plain;
+
+impl Run for Plain {
+    fn unit(&self, _: &str, inputs: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor) -> Tensor {
+        layers(inputs)
+    }
+
+    fn unit_again(&self, _: &str, inputs: &Tensor, layers: Again) -> Tensor {
+        c10d::checkpoint(inputs, layers).unwrap_or_else(|error| raise(error))
+    }
+}
+
+/// Gathers a unit before its layers run, and frees it afterwards.
+impl Run for FullyShard {
+    fn unit(&self, name: &str, inputs: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor) -> Tensor {
+        self.forward(name, inputs, layers).unwrap_or_else(|error| raise(error))
+    }
+
+    fn unit_again(&self, name: &str, inputs: &Tensor, layers: Again) -> Tensor {
+        self.forward_checkpointed(name, inputs, layers).unwrap_or_else(|error| raise(error))
+    }
 }
 
 /// What a rank has of a network.

@@ -93,8 +93,9 @@ impl ResNetPart {
 
 impl Network for ResNetPart {
     /// Pictures `[n, 3, 32, 32]` to logits `[n, 10]`.
-    fn forward(&self, inputs: &Tensor, run: &Run<'_>) -> Tensor {
-        self.net.forward_units(&inputs.to_kind(self.kind), true, run)
+    fn forward(&self, inputs: &Tensor, run: &dyn Run) -> Tensor {
+        let run = |unit: &str, x: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor| run.unit(unit, x, layers);
+        self.net.forward_units(&inputs.to_kind(self.kind), true, &run)
     }
 
     fn loss(&self, logits: &Tensor, classes: &Tensor) -> Tensor {

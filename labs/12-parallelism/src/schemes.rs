@@ -12,7 +12,7 @@ use tch::nn::VarStore;
 use tch::{Kind, Tensor};
 
 use crate::args::{Args, Model, Order, Scheme};
-use crate::network::{Network, Part, Start, plain};
+use crate::network::{Network, Part, Plain, Start};
 use crate::text::Batch;
 use crate::threads::Threads;
 
@@ -113,21 +113,18 @@ impl Training {
         let loss = match &self.how {
             How::Replicated(model) => {
                 let mine = batch.chunk(world).swap_remove(rank);
-                let loss = model.forward_with(|net| net.loss(&net.forward(&mine.inputs, &plain), &mine.targets))?;
+                let loss = model.forward_with(|net| net.loss(&net.forward(&mine.inputs, &Plain), &mine.targets))?;
                 model.backward(&loss)?;
                 self.sum_over_ranks(loss.double_value(&[]) / world as f64)?
             }
             How::Sharded(net, units) => {
                 let mine = batch.chunk(world).swap_remove(rank);
-                let run = |unit: &str, x: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor| {
-                    units.forward(unit, x, layers).unwrap_or_else(|error| nn::raise(error))
-                };
-                let loss = nn::caught(|| net.loss(&net.forward(&mine.inputs, &run), &mine.targets))?;
+                let loss = nn::caught(|| net.loss(&net.forward(&mine.inputs, units), &mine.targets))?;
                 units.backward(&loss)?;
                 self.sum_over_ranks(loss.double_value(&[]) / world as f64)?
             }
             How::Divided(net) => {
-                let loss = nn::caught(|| net.loss(&net.forward(&batch.inputs, &plain), &batch.targets))?;
+                let loss = nn::caught(|| net.loss(&net.forward(&batch.inputs, &Plain), &batch.targets))?;
                 c10d::backward_over(&self.group, &loss)?;
                 loss.double_value(&[])
             }
@@ -135,7 +132,7 @@ impl Training {
                 let micro = batch.chunk(pipeline.schedule().micro_batches());
                 let report = pipeline.step(
                     |number| micro[number].inputs.shallow_clone(),
-                    |x| stage.forward(x, &plain),
+                    |x| stage.forward(x, &Plain),
                     |number, logits| stage.loss(logits, &micro[number].targets),
                 )?;
                 let loss = report.loss.unwrap_or(0.0);
@@ -200,10 +197,6 @@ fn check(args: &Args, world: usize) -> Result<i64> {
         args.model == Model::Transformer || !(is_threads || args.scheme == Scheme::Tensor || args.recompute),
         "--model resnet is for the schemes ddp, zero, sharded and pipeline, without --recompute: its convolutions have no parts here, and batch \
          normalization would count a batch twice"
-    );
-    ensure!(
-        args.scheme != Scheme::Sharded || !args.recompute,
-        "--recompute is not for the scheme `sharded`, whose units belong to one thread"
     );
     Ok(parts)
 }

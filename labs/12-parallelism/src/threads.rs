@@ -11,7 +11,7 @@ use tch::nn::VarStore;
 use tch::{Kind, Tensor};
 
 use crate::model::{Layers, Transformer, Weights};
-use crate::network::{Network, plain};
+use crate::network::{Network, Plain};
 use crate::text::Batch;
 
 pub(crate) struct Threads {
@@ -40,7 +40,7 @@ impl Threads {
             let mine = named_parameters(&own);
             // A layer begins with a bias of zeros; this one continues.
             tch::no_grad(|| mine.iter().zip(&copies).for_each(|((_, to), (_, from))| to.shallow_clone().copy_(from)));
-            let loss = model.loss(&model.forward(&part.inputs, &plain), &part.targets);
+            let loss = model.loss(&model.forward(&part.inputs, &Plain), &part.targets);
             c10d::backward(&loss)?;
             Ok((loss.double_value(&[]), mine.iter().map(|(_, param)| param.grad()).collect()))
         };
