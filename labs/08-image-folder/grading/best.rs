@@ -55,8 +55,8 @@ fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result
             .given(format!("right predictions of photographs, by rank, in epoch {epoch}: {ranks:?}; `accuracy` after epoch {after}"))
             .diagnose_if(
                 is(right as f64),
-                "`accuracy` holds the number of right predictions. It is the part of all photographs that was predicted rightly, from 0 to 1: \
-                 a number does not compare epochs that validate another number of photographs",
+                "`accuracy` holds the number of right predictions. It is the part of all photographs that was predicted rightly, from 0 \
+                 to 1: a number does not compare epochs that validate another number of photographs",
             )
             .diagnose_if(
                 is(ratio(ranks[rank])),
@@ -87,7 +87,10 @@ fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
                 "each rank decides by its own share: they keep models of different epochs, and the file has the model of the rank that \
                  wrote last",
             )
-            .diagnose_if(!differ && *seen == own(0), "rank 0's share decides for all ranks: the predictions of the other ranks do not count")
+            .diagnose_if(
+                !differ && *seen == own(0),
+                "rank 0's share decides for all ranks: the predictions of the other ranks do not count",
+            )
             .diagnose_if(
                 *seen == kept(epochs.iter().map(mean), false),
                 "decided by the mean of the ranks' accuracies: a photograph in a short share weighs more. Sum right predictions and \

@@ -54,8 +54,8 @@ fn check((head, layers): &(String, Vec<Layer>), (count, changed): &(usize, Vec<S
         .given(&given)
         .diagnose_if(
             *count == everything || *count == everything + norm,
-            "the count is that of all parameters: `trainable_variables` lists every parameter that was created as trainable, frozen or not. \
-             Check whether each tensor requires a gradient",
+            "the count is that of all parameters: `trainable_variables` lists every parameter that was created as trainable, frozen or \
+             not. Check whether each tensor requires a gradient",
         )
         .diagnose_if(*count == expected.len(), "tensors were counted: count the numbers in them (`numel`)")
         .or_fail("count the numbers in the head's weights and biases")

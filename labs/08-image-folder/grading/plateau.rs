@@ -61,8 +61,8 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         .diagnose_if(
             is(Flaw::Impatient),
             format!(
-                "an epoch early: {patience} epochs without improvement are allowed, and the next one reduces the rate, so compare with > and not \
-                 with >="
+                "an epoch early: {patience} epochs without improvement are allowed, and the next one reduces the rate, so compare with > \
+                 and not with >="
             ),
         )
         .diagnose_if(is(Flaw::Patient), "an epoch late: count the epoch first, and then compare")
@@ -73,8 +73,8 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         .diagnose_if(is(Flaw::AddsUp), "all bad epochs are counted: count only those in a row, since a better epoch resets the count")
         .diagnose_if(
             is(Flaw::Creeping),
-            "the best loss moved with a loss that was not better: only a loss that is less than best * (1 - THRESHOLD) becomes the best. Otherwise \
-             many small falls never add up to a large one",
+            "the best loss moved with a loss that was not better: only a loss that is less than best * (1 - THRESHOLD) becomes the best. \
+             Otherwise many small falls never add up to a large one",
         )
         .diagnose_if(
             is(Flaw::AgainstTheLast),
@@ -90,12 +90,13 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(Flaw::Absolute),
-            "the threshold was subtracted as it is: it is a fraction of the best loss, so a better loss is less than best * (1 - THRESHOLD). \
-             Small losses fall by less than 0.0001 and are better all the same",
+            "the threshold was subtracted as it is: it is a fraction of the best loss, so a better loss is less than best * (1 - \
+             THRESHOLD). Small losses fall by less than 0.0001 and are better all the same",
         )
         .diagnose_if(
             is(Flaw::NewBest),
-            "the best loss is forgotten with a reduction: then the next loss counts as better, however bad it is. Only the count starts again",
+            "the best loss is forgotten with a reduction: then the next loss counts as better, however bad it is. Only the count starts \
+             again",
         )
         .or_fail("these are not the rates of ReduceLROnPlateau")
 }

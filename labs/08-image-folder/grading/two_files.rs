@@ -62,6 +62,7 @@ fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::
     Claim::that(trained as usize <= most, format!("at most {most} trained epochs"), format!("{trained}"))
         .given(&given)
         .or_fail(
-            "a resumed run repeats more than the interrupted epoch: the best model is not the last one, so write a snapshot after every epoch",
+            "a resumed run repeats more than the interrupted epoch: the best model is not the last one, so write a snapshot after every \
+             epoch",
         )
 }

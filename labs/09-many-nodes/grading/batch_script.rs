@@ -60,8 +60,8 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
          script wait for them",
     )?;
     claim(ended.met, "launchers on all nodes at the same time").or_fail(
-        "the launchers were started one after the other: the first waits for those of the other nodes and does not end, so that the script never \
-         comes to the next. Start each in the background, with &, and wait for all of them",
+        "the launchers were started one after the other: the first waits for those of the other nodes and does not end, so that the \
+         script never comes to the next. Start each in the background, with &, and wait for all of them",
     )?;
     let flags: Vec<BTreeMap<String, String>> = ended.launchers.iter().map(|one| flags(&one.words)).collect();
     let of = |names: &[&str]| -> BTreeSet<Option<&String>> {

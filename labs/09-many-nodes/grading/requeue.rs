@@ -95,8 +95,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
-const MIXED: &str = "parts of different snapshots were counted as one: the same position was saved by jobs of different numbers of ranks, and only \
-                     parts with the same `of` belong together";
+const MIXED: &str = "parts of different snapshots were counted as one: the same position was saved by jobs of different numbers of ranks, \
+                     and only parts with the same `of` belong together";
 
 fn part_of((epoch, step): (u64, u64), part: usize, of: usize) -> Part {
     Part { epoch, step, part, of, whole: true }

@@ -98,7 +98,8 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
             )
             .diagnose_if(
                 place.2.iter().any(|at| *at >= samples),
-                "there is no such sample: the last step is filled up with the first samples, over and over where there are more ranks than samples",
+                "there is no such sample: the last step is filled up with the first samples, over and over where there are more ranks \
+                 than samples",
             )
             .diagnose_if(
                 place.2.len() == right.2.len()

@@ -31,8 +31,8 @@ fn sum(job: &Job, comm: &Comm, number: f32) -> Result<f32> {
 /// How long the rank that is late waits for others, which may wait for it.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Inputs: the rank that asks for its ids when the others have theirs, and each communicator's number with the numbers of its ranks. Results:
-/// the ids and, if they are those of the other ranks, the sums.
+/// Inputs: the rank that asks for its ids when the others have theirs, and each communicator's number with the numbers of its ranks.
+/// Results: the ids and, if they are those of the other ranks, the sums.
 pub fn share_id(answer: fn(&Store, usize, usize) -> Result<UniqueId>) -> Task {
     Task::new("share_id", move |(late, comms): (usize, Vec<(usize, Vec<f32>)>)| {
         let job = Job::from_env()?;

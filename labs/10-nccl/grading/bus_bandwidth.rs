@@ -73,8 +73,8 @@ fn check(case: &Measured, found: &Bandwidth) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(one, factor, 1e9) && of_all,
-            "the size is what all ranks have together, n times the count of one rank's call: all-gather counts what is sent, reduce-scatter \
-             what is received",
+            "the size is what all ranks have together, n times the count of one rank's call: all-gather counts what is sent, \
+             reduce-scatter what is received",
         )
         .diagnose_if(
             is(size / element as f64, factor, 1e9),

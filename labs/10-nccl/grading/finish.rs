@@ -50,20 +50,20 @@ fn explained(error: anyhow::Error, does: &str, given: &str) -> anyhow::Error {
     let error = explain(error, |finding| {
         let why = match (finding.verdict, does) {
             (Verdict::Hang, "same" | "late") => {
-                "the operation was done long ago, and the answer still waits: to sleep for the whole of `patience` makes every operation take \
-                 that long. Ask the event again and again, with a short sleep, and return as soon as it is reached"
+                "the operation was done long ago, and the answer still waits: to sleep for the whole of `patience` makes every operation \
+                 take that long. Ask the event again and again, with a short sleep, and return as soon as it is reached"
             }
             (Verdict::Hang, "another") => {
                 "the operation waits for one that never comes, and nothing ends it: no error is reported, a wait has no time limit, and to \
                  give up waiting does not end it either. After `patience`, call `abort`, which takes it out of the stream"
             }
             (Verdict::Hang, _) => {
-                "the operation never ends, since a rank has: `check` reports that as an error of the communicator, long before `patience` has \
-                 passed. Ask it in each turn, and `abort` after an error, too"
+                "the operation never ends, since a rank has: `check` reports that as an error of the communicator, long before `patience` \
+                 has passed. Ask it in each turn, and `abort` after an error, too"
             }
             (Verdict::Crash, "lost") if finding.diagnosis.contains("the answer returned an error") => {
-                "the answer returned the error of the communicator, and the operation is still in the stream: after an error, `abort` ends it, \
-                 and that is how it ended"
+                "the answer returned the error of the communicator, and the operation is still in the stream: after an error, `abort` \
+                 ends it, and that is how it ended"
             }
             _ => return None,
         };
@@ -98,7 +98,8 @@ fn check(
         let sum = RANKS as f32;
         Claim::equal(&sum, &found).on_rank(rank).given(given).or_fail("`Done`, but the sum was not there yet")?;
         Claim::that(works, "a communicator that works", "it was aborted").on_rank(rank).given(given).or_fail(
-            "the operation was done, and the communicator was aborted all the same: the job's next operation fails. Only what hangs is aborted",
+            "the operation was done, and the communicator was aborted all the same: the job's next operation fails. Only what hangs is \
+             aborted",
         )?;
     }
     if does == "lost" {

@@ -24,7 +24,8 @@ pub struct Recipe {
 const START: f64 = 3.0;
 
 /// Trains the smallest network with two layers, y = b·(a·x), to answer x: the loss is steep at the start and flat near the end, as
-/// those of large networks are. `samples` are the rank's, for each step `batch_of_a_rank` of them. Returns the last step's loss over all ranks.
+/// those of large networks are. `samples` are the rank's, for each step `batch_of_a_rank` of them. Returns the last step's loss over all
+/// ranks.
 pub fn train(group: &ProcessGroup, recipe: &Recipe, samples: &[f64], rate: impl Fn(u64) -> f64) -> Result<f64> {
     let (mut a, mut b, mut loss) = (START, START, f64::NAN);
     for (step, batch) in (0..).zip(samples.chunks(recipe.batch_of_a_rank)) {

@@ -68,15 +68,19 @@ fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, found: &Counte
         .on_rank(rank)
         .given(given)
         .verdict(if own || is(&only_first) { Verdict::RanksDisagree } else { Verdict::WrongValue })
-        .diagnose_if(own, "this is the rank's own gradient: nothing was exchanged, so the models drift apart. The last pass has to exchange")
+        .diagnose_if(
+            own,
+            "this is the rank's own gradient: nothing was exchanged, so the models drift apart. The last pass has to exchange",
+        )
         .diagnose_if(
             is(&only_first),
-            "only the first pass has exchanged its gradient, and those after it were added on this rank alone: a pass exchanges all that has \
-             been added up so far, so the last one has to be outside of no_sync",
+            "only the first pass has exchanged its gradient, and those after it were added on this rank alone: a pass exchanges all that \
+             has been added up so far, so the last one has to be outside of no_sync",
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0))) && found.calls > 1,
-            "the means of all micro-batches are added up, so the step is too large by their number; and gradients are exchanged in each pass",
+            "the means of all micro-batches are added up, so the step is too large by their number; and gradients are exchanged in each \
+             pass",
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0))),
@@ -117,8 +121,8 @@ fn check_cost(given: &str, sizes: &[usize], rank: usize, found: &Counted) -> any
     .given(given)
     .diagnose_if(
         passes > 1,
-        "the gradient is right, but a forward pass begins before the backward pass of the one before it: the activations of all of them are \
-         kept, which takes as much memory as one large batch",
+        "the gradient is right, but a forward pass begins before the backward pass of the one before it: the activations of all of them \
+         are kept, which takes as much memory as one large batch",
     )
     .or_fail("the gradient is right, but a pass takes more than one micro-batch: that is the memory that there is not")
 }

@@ -68,13 +68,13 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
     .verdict(if apart { Verdict::RanksDisagree } else { Verdict::WrongValue })
     .diagnose_if(
         apart,
-        "the ranks have different means, although each has the same sum: the numbers that are added up, or what becomes of the sum, depend on the \
-         rank, such as a scale by the rank's own largest number. A scale must be the same on all ranks",
+        "the ranks have different means, although each has the same sum: the numbers that are added up, or what becomes of the sum, \
+         depend on the rank, such as a scale by the rank's own largest number. A scale must be the same on all ranks",
     )
     .diagnose_if(
         largest < SMALL,
-        "half precision has 11 bits down to 6e-5, and fewer below: these numbers were brought there. A fixed scale that keeps large numbers \
-         from overflow costs small ones their bits; a division by the number of ranks is enough",
+        "half precision has 11 bits down to 6e-5, and fewer below: these numbers were brought there. A fixed scale that keeps large \
+         numbers from overflow costs small ones their bits; a division by the number of ranks is enough",
     )
     .diagnose_if(
         is(&means, coarse),

@@ -64,8 +64,8 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
         .given(&given)
         .diagnose_if(
             warm_up == 0 && rates.iter().any(|rate| rate.is_nan()),
-            "the rate is not a number: without a warm-up, 0 steps of 0 are 0 / 0. From step `warm_up` on, which is step 0 here, the rate is the \
-             scaled one",
+            "the rate is not a number: without a warm-up, 0 steps of 0 are 0 / 0. From step `warm_up` on, which is step 0 here, the rate \
+             is the scaled one",
         )
         .diagnose_if(
             warm_up == 0 && rates.first() == Some(&lr),
@@ -74,7 +74,8 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
         .diagnose_if(
             times.fract() > 0.0 && is(&rising(lr, lr * times.floor())),
             format!(
-                "the batches' ratio is {times:.3}, and here it is {:.0}: a division of integers drops the remainder. Convert before you divide",
+                "the batches' ratio is {times:.3}, and here it is {:.0}: a division of integers drops the remainder. Convert before you \
+                 divide",
                 times.floor()
             ),
         )
@@ -88,8 +89,8 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(&constant(lr)),
-            format!("the recipe's own rate: with so few steps it does not get far, and {ends}. A batch that is {times:.1} times as large takes \
-                     steps that are {times:.1} times as long"),
+            format!("the recipe's own rate: with so few steps it does not get far, and {ends}. A batch that is {times:.1} times as large \
+                     takes steps that are {times:.1} times as long"),
         )
         .diagnose_if(
             is(&rising(lr, lr * ranks as f64)),
@@ -108,7 +109,9 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
             with_warm_up && rates.last() > right.last(),
             "the rate rises beyond the end of the warm-up: the scaled one is what the batch allows, and no more",
         )
-        .or_fail("the rate is the recipe's in step 0, rises by the same amount in each step, and is the scaled one from the warm-up's end on")?;
+        .or_fail(
+            "the rate is the recipe's in step 0, rises by the same amount in each step, and is the scaled one from the warm-up's end on",
+        )?;
     if warm_up == 0 {
         return Ok(());
     }

@@ -41,13 +41,13 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 calls >= 2 * steps as u64,
-                "the log is right, and all ranks stop for it in each step, twice: add up the losses on each rank, and exchange once for a line. A \
-                 barrier next to an all-reduce waits for nothing",
+                "the log is right, and all ranks stop for it in each step, twice: add up the losses on each rank, and exchange once for a \
+                 line. A barrier next to an all-reduce waits for nothing",
             )
             .diagnose_if(
                 calls >= steps as u64,
-                "the log is right, and has an operation for each step, which costs the same whether it is waited for at once or later: add up the \
-                 losses on each rank, and exchange once for a line",
+                "the log is right, and has an operation for each step, which costs the same whether it is waited for at once or later: \
+                 add up the losses on each rank, and exchange once for a line",
             )
             .diagnose_if(calls == 0, "the log is right, but nothing was exchanged in the group")
             .or_fail("the log is right, but it takes more operations than it has lines")?;

@@ -45,7 +45,8 @@ const WAYS: [(Way, &str); 5] = [
     ),
     (
         Way::LastLoss,
-        "remembered is what the result lacks to this step's gradient: compare it with all that was due, or what was left out before is gone",
+        "remembered is what the result lacks to this step's gradient: compare it with all that was due, or what was left out before is \
+         gone",
     ),
     (
         Way::NotOrthonormal,
@@ -108,8 +109,8 @@ fn not_contiguous(finding: &Finding) -> Option<String> {
     let refused = finding.verdict == Verdict::Crash && finding.diagnosis.contains("is not contiguous");
     refused.then(|| {
         format!(
-            "a matrix is sent as `tr` or `linalg_qr` left it, by columns. If it is left: first the mean over all ranks, then orthonormal columns, \
-             or each rank makes others orthonormal, and their mean is not ({})",
+            "a matrix is sent as `tr` or `linalg_qr` left it, by columns. If it is left: first the mean over all ranks, then orthonormal \
+             columns, or each rank makes others orthonormal, and their mean is not ({})",
             finding.diagnosis
         )
     })

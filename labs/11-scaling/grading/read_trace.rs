@@ -47,8 +47,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
-/// A forward pass, a backward pass that fills buckets, and their all-reduces, which end together on all ranks. The first two are under way at
-/// the same time. Meanwhile the loader's thread reads.
+/// A forward pass, a backward pass that fills buckets, and their all-reduces, which end together on all ranks. The first two are under
+/// way at the same time. Meanwhile the loader's thread reads.
 fn draw(random: &mut Inputs, late: Late) -> Case {
     let ranks = random.below(3..6);
     let straggler = random.below(0..ranks);
@@ -186,12 +186,13 @@ fn check_rest(case: &Case, given: &str, exposed: &[f64], found: &Reading) -> any
         .given(given)
         .diagnose_if(
             Some(found.straggler) == most_compute,
-            "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The others \
-             wait for the rank that calls its all-reduces last, whatever holds it up",
+            "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The \
+             others wait for the rank that calls its all-reduces last, whatever holds it up",
         )
         .diagnose_if(
             longest.contains(&Some(found.straggler)),
-            "this rank communicates for longest because it came first and waits: the straggler comes last, and for it the exchange is short",
+            "this rank communicates for longest because it came first and waits: the straggler comes last, and for it the exchange is \
+             short",
         )
         .or_fail("the others wait for the rank that calls its all-reduces last")
 }

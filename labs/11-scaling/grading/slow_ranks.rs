@@ -151,11 +151,13 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
         )
         .diagnose_if(
             found.0 == Cause::Logging && kind.exchange == SLOW,
-            "the exchange is long on all ranks, but there are no more calls than buckets: the network is slow, and nothing else is exchanged",
+            "the exchange is long on all ranks, but there are no more calls than buckets: the network is slow, and nothing else is \
+             exchanged",
         )
         .diagnose_if(
             found.0 == Cause::Logging,
-            "the exchange is long because ranks wait in it for a slow one: there are no more calls than buckets, so nothing else is exchanged",
+            "the exchange is long because ranks wait in it for a slow one: there are no more calls than buckets, so nothing else is \
+             exchanged",
         )
         .diagnose_if(
             found.1 == longest,

@@ -22,8 +22,8 @@ pub enum Scheme {
     Ddp,
     /// As `Ddp`, but a rank has the optimizer's states of its share of the parameters, updates these, and sends them to the others.
     Zero,
-    /// Each rank has an equal part of each block's weights, and computes the whole model with its rows: a block is gathered before its forward
-    /// pass, freed after it, gathered again before its backward pass, and its gradients are reduced.
+    /// Each rank has an equal part of each block's weights, and computes the whole model with its rows: a block is gathered before its
+    /// forward pass, freed after it, gathered again before its backward pass, and its gradients are reduced.
     Sharded,
     /// Each rank has a part of each layer: column, then row.
     Tensor,

@@ -90,8 +90,8 @@ impl Case {
             )
             .diagnose_if(
                 is(&self.relu_of_parts()),
-                "the ReLU was applied to each rank's summand of the first layer: it must see whole sums, and the ReLU of a sum is not the sum \
-                 of ReLUs",
+                "the ReLU was applied to each rank's summand of the first layer: it must see whole sums, and the ReLU of a sum is not the \
+                 sum of ReLUs",
             )
             .diagnose_if(
                 is(&self.summand(0..self.h, part)),
@@ -99,7 +99,8 @@ impl Case {
             )
             .diagnose_if(
                 is(&mean),
-                "this is the mean of the ranks' summands: gradients of parts of a batch are averaged, but the summands of an output are added",
+                "this is the mean of the ranks' summands: gradients of parts of a batch are averaged, but the summands of an output are \
+                 added",
             )
             .diagnose_if(
                 is(&linear) || is(&relu_at_the_end),
@@ -130,13 +131,13 @@ impl Case {
         )
         .diagnose_if(
             found.bytes == (self.n * (self.h + self.f) * 8) as u64,
-            "the outputs are right, but what the first layer gives was summed over the ranks: divided by outputs, it gives whole sums, and a \
-             rank's part of the second layer needs no others",
+            "the outputs are right, but what the first layer gives was summed over the ranks: divided by outputs, it gives whole sums, \
+             and a rank's part of the second layer needs no others",
         )
         .diagnose_if(
             found.calls == 2,
-            "the outputs are right, but with two exchanges: divided by inputs, the first layer gives summands, which must be added before the \
-             ReLU. Divide it by outputs",
+            "the outputs are right, but with two exchanges: divided by inputs, the first layer gives summands, which must be added before \
+             the ReLU. Divide it by outputs",
         )
         .or_fail("the outputs are right, but a single all-reduce of n·f numbers is enough")
     }

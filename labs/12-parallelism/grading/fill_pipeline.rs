@@ -23,8 +23,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 fn why((stages, micro_batches): (usize, usize), finding: &Finding) -> Option<String> {
     (finding.verdict == Verdict::Crash).then(|| {
         format!(
-            "{}. This was with p = {stages} and m = {micro_batches}: the first stage has fewer micro-batches than there are stages after it, \
-             and so it begins with all that there are",
+            "{}. This was with p = {stages} and m = {micro_batches}: the first stage has fewer micro-batches than there are stages after \
+             it, and so it begins with all that there are",
             finding.diagnosis,
         )
     })
@@ -73,8 +73,8 @@ fn check_waits(given: &str, schedule: &Schedule) -> anyhow::Result<()> {
         .given(given)
         .diagnose_if(
             stages > 1 && at_once(0),
-            "stage 0 waits for the first gradient after a single forward pass, and meanwhile the others have no work: begin with a forward pass \
-             for each stage that follows",
+            "stage 0 waits for the first gradient after a single forward pass, and meanwhile the others have no work: begin with a \
+             forward pass for each stage that follows",
         )
         .or_fail("the stages wait longer than they must")
 }

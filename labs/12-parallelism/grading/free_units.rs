@@ -1,5 +1,5 @@
-//! Grades `free_units`: the gradients, which are NaN where a freed weight was read; gathers, reduces and bytes; and how much is whole at once.
-//! On 2 and 3 ranks.
+//! Grades `free_units`: the gradients, which are NaN where a freed weight was read; gathers, reduces and bytes; and how much is whole at
+//! once. On 2 and 3 ranks.
 
 use lockstep_grading::{Claim, Numbers, Runner, close};
 use serde::Deserialize;
@@ -103,37 +103,39 @@ impl Case {
             .given(&given)
             .diagnose_if(
                 nan.iter().all(|nan| *nan),
-                "all gradients are NaN, also that of the last unit, which comes first: already the outputs are, so a weight was freed before the \
-                 forward pass used it",
+                "all gradients are NaN, also that of the last unit, which comes first: already the outputs are, so a weight was freed \
+                 before the forward pass used it",
             )
             .diagnose_if(
                 is_read_freed && twice,
                 format!(
-                    "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was freed before the \
-                     gradient of its inputs was computed"
+                    "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was \
+                     freed before the gradient of its inputs was computed"
                 ),
             )
             .diagnose_if(
                 is_read_freed,
                 format!(
-                    "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was freed after the \
-                     forward pass and not gathered again, but the gradient of its inputs needs it"
+                    "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was \
+                     freed after the forward pass and not gathered again, but the gradient of its inputs needs it"
                 ),
             )
             .diagnose_if(
                 numbers.len() == self.f * self.f,
-                "this is the rank's own gradient of the whole weight: each rank needs its rows of the mean, which a reduce-scatter gives it",
+                "this is the rank's own gradient of the whole weight: each rank needs its rows of the mean, which a reduce-scatter gives \
+                 it",
             )
             .diagnose_if(
                 close(&inputs_first[unit][rows.clone()], numbers, TOLERANCE * scale),
-                "the gradient of the unit's inputs was put in the place of that of its outputs too early: the gradient of the weight is computed \
-                 from that of the outputs",
+                "the gradient of the unit's inputs was put in the place of that of its outputs too early: the gradient of the weight is \
+                 computed from that of the outputs",
             )
             .diagnose_if(
                 found.gathers == UNITS as u64 && found.gradients.last().is_some_and(|last| {
                     close(&whole[UNITS - 1][rows.clone()], last, TOLERANCE * scale)
                 }),
-                "the last unit's gradient is right and the others are not: the gradient of a unit's inputs is that of its outputs times its weight",
+                "the last unit's gradient is right and the others are not: the gradient of a unit's inputs is that of its outputs times \
+                 its weight",
             )
             .or_fail("this is not the rank's part of the mean gradient")?;
         }
@@ -148,25 +150,25 @@ impl Case {
             .given(given)
             .diagnose_if(
                 found.gathers <= UNITS as u64,
-                "the gradients are right, but no weight is freed between the passes: at the end of the forward pass all are whole, and the memory is \
-                 that of a whole model",
+                "the gradients are right, but no weight is freed between the passes: at the end of the forward pass all are whole, and \
+                 the memory is that of a whole model",
             )
             .diagnose_if(
                 // The last two may stay.
                 found.frees + 2 < found.gathers,
-                "the gradients are right, but weights stay whole after their last use in a pass: free a unit after its outputs, and again after \
-                 both of its gradients",
+                "the gradients are right, but weights stay whole after their last use in a pass: free a unit after its outputs, and again \
+                 after both of its gradients",
             )
             .or_fail(
-                "the gradients are right, but several weights were gathered long before they are needed: gather one when its turn comes, or one \
-                 ahead of it",
+                "the gradients are right, but several weights were gathered long before they are needed: gather one when its turn comes, \
+                 or one ahead of it",
             )?;
         Claim::that(gradients <= 2, "at most two whole gradients at once", format!("{gradients} whole gradients at once"))
             .on_rank(rank)
             .given(given)
             .or_fail(
-                "the gradients are right, but those of whole weights are kept until the end: reduce each as soon as it is there, and only the rank's \
-                 rows stay",
+                "the gradients are right, but those of whole weights are kept until the end: reduce each as soon as it is there, and only \
+                 the rank's rows stay",
             )?;
         let units = UNITS as u64;
         // A rank passes its part to a gather, and the whole gradient to a reduce-scatter.
@@ -181,7 +183,8 @@ impl Case {
         .given(given)
         .diagnose_if(
             found.gathers > 2 * units,
-            "the gradients are right, but a unit is gathered more than twice: both gradients of its backward pass can use the same gathered weight",
+            "the gradients are right, but a unit is gathered more than twice: both gradients of its backward pass can use the same \
+             gathered weight",
         )
         .or_fail("the gradients are right, but more is sent than needed")
     }

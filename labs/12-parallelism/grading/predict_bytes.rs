@@ -86,7 +86,8 @@ fn check(
         .diagnose_if(
             scheme == Scheme::Sharded
                 && (predicted.parameters > counted.parameters || predicted.gradients > counted.gradients),
-            "a rank holds its part only, of gradients as of parameters and states: a block is whole while it computes, and not after a step",
+            "a rank holds its part only, of gradients as of parameters and states: a block is whole while it computes, and not after a \
+             step",
         )
         .diagnose_if(
             is(Scheme::Sharded, Bytes { sent: all / ranks + all, ..counted }),
@@ -98,8 +99,8 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Sharded, Bytes { sent: all, ..counted }),
-            "two all-gathers of a block count this rank's part of its weights each, and the reduce-scatter all of its gradients, which a rank \
-             gives to it",
+            "two all-gathers of a block count this rank's part of its weights each, and the reduce-scatter all of its gradients, which a \
+             rank gives to it",
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: counted.sent / 2, ..counted }),
@@ -115,13 +116,13 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: 2 * counted.sent, ..counted }),
-            "a block here is one pair of layers, with one all-reduce forward and one backward: four are those of a transformer's block, which has \
-             two such pairs",
+            "a block here is one pair of layers, with one all-reduce forward and one backward: four are those of a transformer's block, \
+             which has two such pairs",
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: 4 * counted.sent, ..counted }),
-            "a block's outputs are exchanged, which have as many features as its inputs, and not what lies between its two layers, which has \
-             four times as many: of that, a rank needs only its own part",
+            "a block's outputs are exchanged, which have as many features as its inputs, and not what lies between its two layers, which \
+             has four times as many: of that, a rank needs only its own part",
         )
         .diagnose_if(
             is(Scheme::Pipeline, Bytes { sent: rows * features * 4, ..counted }),

@@ -158,8 +158,8 @@ pub fn same_gradient(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result
     })
 }
 
-/// Right: keeps the last unit between the passes, which need it one after the other, and does not gather the first again, whose inputs need no
-/// gradient.
+/// Right: keeps the last unit between the passes, which need it one after the other, and does not gather the first again, whose inputs
+/// need no gradient.
 pub fn gathers_less(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
     let (mut inputs, mut x) = (Vec::new(), x.shallow_clone());
     for (number, unit) in units.iter().enumerate() {
