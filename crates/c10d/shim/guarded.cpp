@@ -228,6 +228,7 @@ class Guarded : public c10d::Backend {
     queued_.notify_one();
     return work;
   }
+        queue_.front().line = job.line; // for `drain`
 
   // The only thread that compares: all ranks process their calls in the order in which they were made.
   void work() {

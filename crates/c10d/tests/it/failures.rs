@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::ranks_with;
 use crate::common::rank;
-use c10d::{DebugLevel, ErrorKind, GroupOptions, ProcessGroup, RankState, ReduceOp, Store, WorldSize};
+use c10d::{Backend, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, RankState, ReduceOp, Store, WorldSize};
 use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
 
@@ -131,6 +131,30 @@ fn monitored_barrier_names_all_missing_ranks_on_rank_zero() {
 #[test]
 fn monitored_barrier_passes_when_all_come() {
     ranks_with(3, &crate::common::options(), |group| group.monitored_barrier(crate::common::DEADLINE, false).unwrap());
+}
+
+#[test]
+fn monitored_barrier_names_the_earlier_call_that_waits_for_others() {
+    let (done, wait) = channel::<()>();
+    let (done, wait) = (std::sync::Mutex::new(Some(done)), std::sync::Mutex::new(wait));
+    let compares = GroupOptions { compare_calls: Some(true), ..crate::common::options() };
+    ranks_with(2, &compares, |group| {
+        if group.rank().is_zero() {
+            let sum = group.all_reduce_async(zeros(1), ReduceOp::Sum).unwrap();
+            let error = group.monitored_barrier(Duration::from_millis(300), true).unwrap_err();
+            // Shared memory compares calls itself, and does not keep their text.
+            let why = match group.backend() {
+                Backend::SharedMemory => "Calls before this one have not ended",
+                _ => "not started: \"all_reduce(Sum) of [1] Float\" waits for other ranks",
+            };
+            drop(done.lock().unwrap().take());
+            sum.wait().unwrap_err();
+            assert!(error.detail().contains(why), "{error}");
+        } else {
+            // Leaves when rank 0 has its error.
+            wait.lock().unwrap().recv_timeout(crate::common::DEADLINE).unwrap_err();
+        }
+    });
 }
 
 fn detail() -> GroupOptions {
