@@ -3,6 +3,7 @@
 // collective begins with one line of text from every rank, and each message ends with one (comparison.hpp).
 
 #include "comparison.hpp"
+#include "gloo_connections.hpp"
 #include "shim.hpp"
 #include "shm/segment.hpp"
 
@@ -53,20 +54,12 @@ class Guarded : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
   void shutdown() override { inner_->shutdown(); }
 
-  // May be called by any thread. Gloo cannot abort, but closes all of its connections when a message is late, which ends all
-  // waits of this rank and of its peers. Its thread may still use the message's memory, which lives as long as the group.
+  // May be called by any thread. Gloo cannot abort.
   void abort() override {
     if (inner_->getBackendName() != "gloo") return inner_->abort();
-    if (size_ == 1) return;
     // A monitored barrier holds the lock while it waits.
     const std::unique_lock<std::mutex> lock(launching_, std::try_to_lock);
-    try {
-      Tensors nothing{at::empty({1}, at::kByte)};
-      never_comes_ = inner_->recv(nothing, (rank_ + 1) % size_, kNoTag);
-      never_comes_->wait(Milliseconds(1));
-    } catch (const std::exception&) {
-      // It is late, or the connections were closed before.
-    }
+    close_connections(*inner_);
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
@@ -181,8 +174,6 @@ class Guarded : public c10d::Backend {
   }
 
  private:
-  static constexpr int kNoTag = 1 << 20; // beyond those of src/p2p.rs
-
   static size_t bytes(const Tensors& tensors) {
     size_t sum = 0;
     for (const auto& tensor : tensors) sum += bytes_of(tensor);
@@ -228,7 +219,6 @@ class Guarded : public c10d::Backend {
     queued_.notify_one();
     return work;
   }
-        queue_.front().line = job.line; // for `drain`
 
   // The only thread that compares: all ranks process their calls in the order in which they were made.
   void work() {
@@ -238,6 +228,7 @@ class Guarded : public c10d::Backend {
       if (queue_.empty()) return;
       {
         const Job job = std::move(queue_.front());
+        queue_.front().line = job.line; // for `drain`
         lock.unlock();
         compare_and_start(job);
       }
@@ -309,7 +300,6 @@ class Guarded : public c10d::Backend {
   std::condition_variable queued_, started_;
   std::deque<Job> queue_; // the front is being compared
   bool stop_ = false;
-  WorkPtr never_comes_; // by which the group was aborted
   std::thread worker_;
 };
 

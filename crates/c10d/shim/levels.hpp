@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include "gloo_connections.hpp"
 #include "shim.hpp"
 #include "shm/members.hpp"
 
@@ -27,8 +28,6 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using Milliseconds = std::chrono::milliseconds;
 
-// No message has it: tags of messages are smaller.
-constexpr int kNoTag = 1 << 20;
 // How long a rank waits for the store, whose host may be stopped.
 constexpr Milliseconds kStorePatience{3000};
 // How long after a connection was closed a word of its rank may still come: Gloo closes all connections of a rank whose wait expires,
@@ -96,7 +95,7 @@ class Words {
   const std::vector<std::string> names_;
 };
 
-// ---- Gloo's connections
+// ---- Gloo's errors
 
 std::string text_of(std::exception_ptr why) {
   try {
@@ -118,37 +117,6 @@ bool is_late(const std::string& text) { return says(text, {"imed out", "imeout"}
 
 // Texts of Gloo's TCP transport, as far as they are not about what was sent.
 bool is_loss(const std::string& text) { return is_late(text) || says(text, {"onnection", "ocket closed", "roken pipe", "o route"}); }
-
-// A message that never comes; null if the connection is closed.
-WorkPtr never(c10d::Backend& gloo, int from) {
-  try {
-    Tensors scratch{at::empty({1}, at::kByte)};
-    return gloo.recv(scratch, from, kNoTag);
-  } catch (...) {
-    return nullptr;
-  }
-}
-
-// c10d cannot close Gloo's connections. Gloo closes all of a group when a wait for a message expires.
-void close_connections(c10d::Backend& gloo) {
-  for (int peer = 0; peer < gloo.getSize(); ++peer) {
-    if (peer == gloo.getRank()) continue;
-    const auto work = never(gloo, peer);
-    if (!work) continue;
-    try {
-      work->wait(Milliseconds(1));
-    } catch (...) {
-      return;
-    }
-  }
-}
-
-std::vector<int> closed_by(c10d::Backend& gloo) {
-  std::vector<int> ranks;
-  for (int peer = 0; peer < gloo.getSize(); ++peer)
-    if (peer != gloo.getRank() && !never(gloo, peer)) ranks.push_back(peer);
-  return ranks;
-}
 
 // ---- the levels
 

@@ -62,6 +62,29 @@ fn the_others_learn_which_rank_aborted_whatever_they_wait_for() {
     }
 }
 
+/// What closes the connections to all must not depend on the one to a rank that has left.
+#[test]
+fn an_abort_reaches_the_others_also_after_a_rank_has_left() {
+    for aborts in [0, 2] {
+        ranks(3, |group| {
+            group.barrier().unwrap();
+            match group.rank().get() {
+                1 => {}
+                me if me == aborts => {
+                    // Ends when it sees that rank 1 has left.
+                    assert_eq!(group.recv(&mut zeros(1), rank(1), 0).unwrap_err().kind(), ErrorKind::PeerGone);
+                    group.abort().unwrap();
+                    assert_eq!(group.barrier().unwrap_err().kind(), ErrorKind::Aborted);
+                }
+                _ => {
+                    let error = group.recv(&mut zeros(1), rank(aborts), 0).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::PeerGone, "{error}");
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn another_thread_ends_the_waits_of_its_rank() {
     for (name, call) in CALLS {
