@@ -148,7 +148,15 @@ void lc_group_free(GroupHandle* group, bool give_up) noexcept {
 // Ends all operations of this rank, and so those of its peers. May be called by any thread, while the group lives.
 Status lc_group_abort(const GroupHandle* group) noexcept {
   return guard([&] {
-    for (const auto& backend : group->guarded) backend->abort();
+    std::exception_ptr failure;
+    for (const auto& backend : group->guarded) {
+      try {
+        backend->abort();
+      } catch (...) {
+        failure = std::current_exception(); // the other one is aborted all the same
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
   });
 }
 
