@@ -12,6 +12,7 @@ use torch_sys::C_tensor;
 
 use crate::callback::{drop_guarded, explain, guarded};
 use crate::error::{Error, Result};
+use crate::tensors::backend_for;
 use crate::work::Call;
 use crate::{ProcessGroup, ffi, pace};
 
@@ -60,6 +61,7 @@ pub fn exchange(
     let operation = format!("{} of {:?} {:?} in a layer", forward.name(), input.size(), input.kind());
     let communicates = !matches!(forward, Exchange::Identity | Exchange::OwnPart);
     let call = if communicates { Call::collective } else { Call::local }(group.inner(), operation);
+    let call = call.on(backend_for(group, std::slice::from_ref(input)));
     let _waiting = communicates.then(pace::waiting);
     let mut out = ptr::null_mut();
     // SAFETY: the group is alive, the tensor is borrowed for the call, and one pointer is written.
@@ -78,6 +80,7 @@ pub fn exchange(
 /// Any failure of a collective in the pass.
 pub fn backward_over(group: &ProcessGroup, loss: &Tensor) -> Result<()> {
     let call = Call::collective(group.inner(), "backward through layers that communicate".into());
+    let call = call.on(backend_for(group, std::slice::from_ref(loss)));
     // SAFETY: the tensor is borrowed for the call.
     call.end(unsafe { ffi::lc_backward(loss.as_ptr()) }.check())
 }

@@ -12,9 +12,9 @@ use tch::Tensor;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Bytes, ReducerHandle, Status, pointers};
-use crate::tensors::check_dense;
+use crate::tensors::{backend_for, check_dense};
 use crate::work::Call;
-use crate::{ProcessGroup, Rank, Storage, pace};
+use crate::{Backend, ProcessGroup, Rank, Storage, pace};
 
 /// Built-in ways to communicate a bucket; the numbers are c10d's (default_comm_hooks.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,8 @@ impl Default for ReducerOptions {
 pub struct Reducer {
     handle: NonNull<ReducerHandle>,
     group: Rc<ProcessGroup>,
+    /// That of the parameters' device.
+    backend: Backend,
 }
 
 impl Reducer {
@@ -137,7 +139,8 @@ impl Reducer {
             }
         })
         .map_err(|exception| Error::new("make a reducer", exception).at_rank(group.rank()))?;
-        Ok(Reducer { handle, group })
+        let backend = backend_for(&group, &tensors);
+        Ok(Reducer { handle, group, backend })
     }
 
     /// Call it before each forward pass whose gradients will be reduced.
@@ -237,7 +240,7 @@ impl Reducer {
     }
 
     fn collective(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
-        let record = Call::collective(self.group.inner(), operation.into());
+        let record = Call::collective(self.group.inner(), operation.into()).on(self.backend);
         record.end(call().check())
     }
 
@@ -342,7 +345,7 @@ pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
     }
     check_dense(OPERATION, params).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(params);
-    let record = Call::collective(group.inner(), OPERATION.into());
+    let record = Call::collective(group.inner(), OPERATION.into()).on(backend_for(group, params));
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     record.end(unsafe { ffi::lc_verify_params(group.as_ptr(), list.as_ptr(), list.len()) }.check())
 }
@@ -353,7 +356,7 @@ pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_byte
     group.check_member(&operation, root)?;
     check_dense(&operation, tensors).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(tensors);
-    let record = Call::collective(group.inner(), operation);
+    let record = Call::collective(group.inner(), operation).on(backend_for(group, tensors));
     let _waiting = pace::waiting();
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     let status = unsafe {

@@ -20,16 +20,16 @@ impl ProcessGroup {
         if !tensor.defined() || !tensor.is_sparse() {
             return refuse("the tensor is not sparse: use all_reduce".to_owned());
         }
-        if self.backends().of(Device::Cpu).is_none() || tensor.device() != Device::Cpu {
+        let Some(backend) = self.backends().of(Device::Cpu).filter(|_| tensor.device() == Device::Cpu) else {
             return refuse("sparse tensors are summed on the CPU only, by Gloo or in shared memory".to_owned());
-        }
+        };
         if !matches!(tensor.kind(), Kind::Float | Kind::Double | Kind::Int | Kind::Int64) {
             return refuse(format!(
                 "sparse tensors of {:?} are not summed: convert it with `.to_kind()`",
                 tensor.kind()
             ));
         }
-        let call = Call::collective(self.inner(), format!("{CALL} of {}", describe(tensor)));
+        let call = Call::collective(self.inner(), format!("{CALL} of {}", describe(tensor))).on(backend);
         let _waiting = pace::waiting();
         // SAFETY: the group is alive as long as self, and the tensor is borrowed for the call, which waits for its end.
         call.end(unsafe { ffi::lc_all_reduce_sparse(self.as_ptr(), tensor.as_ptr(), self.timeout_ms()) }.check())

@@ -10,6 +10,7 @@ use tch::Tensor;
 use crate::ProcessGroup;
 use crate::error::Result;
 use crate::ffi;
+use crate::tensors::backend_for;
 use crate::work::Call;
 
 /// The result of [`sync_batch_norm`].
@@ -49,7 +50,7 @@ pub fn sync_batch_norm(
 ) -> Result<SyncBatchNorm> {
     // The number of samples may differ between ranks, so ranks compare only the channels.
     let operation = format!("sync_batch_norm of {} channels of {:?}", weight.numel(), inputs.kind());
-    let call = Call::collective(group.inner(), operation);
+    let call = Call::collective(group.inner(), operation).on(backend_for(group, std::slice::from_ref(inputs)));
     let mut out = [ptr::null_mut(); 3];
     // SAFETY: the group is alive and the tensors are borrowed for the call; three pointers are written.
     let status = unsafe {

@@ -177,13 +177,23 @@ impl<'a> Guard<'a> {
 
     /// The backend that gets the call.
     pub(crate) fn backend(&self) -> Backend {
-        let of_first = self.first.as_ref().and_then(of_tch).and_then(|device| self.group.backends().of(device));
-        of_first.unwrap_or(self.group.backend())
+        backend_of(self.group, self.first.as_ref())
     }
 
     pub(crate) fn refuse<T>(&self, detail: String) -> Result<T> {
         Err(Error::bad_argument(self.call, detail).at_rank(self.group.rank()))
     }
+}
+
+/// The backend that gets a call with this first tensor.
+fn backend_of(group: &ProcessGroup, first: Option<&ffi::TensorFacts>) -> Backend {
+    let of_first = first.and_then(of_tch).and_then(|device| group.backends().of(device));
+    of_first.unwrap_or(group.backend())
+}
+
+/// The same for a call of libtorch's that no [`Guard`] checks.
+pub(crate) fn backend_for(group: &ProcessGroup, tensors: &[Tensor]) -> Backend {
+    backend_of(group, tensors.first().and_then(|tensor| facts(tensor).ok()).as_ref())
 }
 
 /// Why no call can use the tensor, as the end of a sentence.
