@@ -43,18 +43,19 @@ impl BackendConfig {
     /// # Errors
     /// `BadArgument` for a backend that cannot carry such tensors.
     pub fn pair(cpu: Backend, cuda: Backend) -> Result<Self> {
-        let pair = BackendConfig { cpu: Some(cpu), cuda: Some(cuda) };
-        match (cpu, cuda) {
-            (Backend::Nccl { .. }, _) => {
-                Err(Error::bad_argument(Self::CALL, "nccl carries tensors on GPUs only: use cpu:gloo"))
+        BackendConfig { cpu: Some(cpu), cuda: Some(cuda) }.checked()
+    }
+
+    /// Refuses a backend that cannot carry the tensors of its device.
+    fn checked(self) -> Result<Self> {
+        let detail = match (self.cpu, self.cuda) {
+            (Some(Backend::Nccl { .. }), _) => "nccl carries tensors on GPUs only: use cpu:gloo".to_owned(),
+            (_, Some(cuda @ (Backend::SharedMemory | Backend::TwoLevels | Backend::Auto))) => {
+                format!("{} carries tensors in host memory only: use cuda:nccl, or cuda:gloo", cuda.name())
             }
-            (_, Backend::SharedMemory | Backend::TwoLevels | Backend::Auto) => {
-                let detail =
-                    format!("{} carries tensors in host memory only: use cuda:nccl, or cuda:gloo", cuda.name());
-                Err(Error::bad_argument(Self::CALL, detail))
-            }
-            _ => Ok(pair),
-        }
+            _ => return Ok(self),
+        };
+        Err(Error::bad_argument(Self::CALL, detail))
     }
 
     /// Reads Python's form: a backend's name, or `cpu:gloo,cuda:nccl`. The names are [`Backend::name`]s, in upper or lower case.
@@ -64,10 +65,12 @@ impl BackendConfig {
     /// `BadArgument` for everything else, and for NCCL if `device` is not a GPU.
     pub fn parse(text: &str, device: Device) -> Result<Self> {
         let bad = |detail: String| Error::bad_argument(Self::CALL, detail);
+        let unknown =
+            |name: &str| bad(format!("there is no backend {name:?} in {text:?}: use auto, gloo, shm or nccl"));
         let backend = |name: &str| match (name, device) {
             ("nccl", Device::Cuda(device)) => Ok(Backend::Nccl { device }),
             ("nccl", _) => Err(bad(format!("nccl in {text:?} needs a GPU, and this rank is on {device:?}"))),
-            _ => Backend::of_host_memory(name).ok_or_else(|| bad(format!("there is no backend {name:?} in {text:?}"))),
+            _ => Backend::of_host_memory(name).ok_or_else(|| unknown(name)),
         };
         let lower = text.to_ascii_lowercase();
         if !lower.contains(':') {
@@ -89,16 +92,7 @@ impl BackendConfig {
                 return Err(bad(format!("duplicate device type {kind} in {text:?}")));
             }
         }
-        let carries_nothing =
-            |backend| bad(format!("{} cannot carry these tensors in {text:?}", Backend::name(backend)));
-        match config {
-            BackendConfig { cpu: Some(cpu), cuda: Some(cuda) } => Self::pair(cpu, cuda),
-            BackendConfig { cpu: Some(cpu), cuda: None } if cpu.is_nccl() => Err(carries_nothing(cpu)),
-            BackendConfig { cpu: None, cuda: Some(cuda) } if cuda != Backend::Gloo && !cuda.is_nccl() => {
-                Err(carries_nothing(cuda))
-            }
-            config => Ok(config),
-        }
+        config.checked()
     }
 
     /// The backend of tensors on `device`; `None` if the group takes none of these.
@@ -227,13 +221,13 @@ mod tests {
     #[test]
     fn refuses_what_no_backend_can_do_and_says_what_it_read() {
         for (text, says) in [
-            ("ucc", "there is no backend \"ucc\""),
+            ("ucc", "there is no backend \"ucc\" in \"ucc\": use auto, gloo, shm or nccl"),
             ("cpu:gloo,cuda", "invalid device:backend pairing \"cuda\""),
             ("cpu:gloo:nccl", "invalid device:backend pairing \"cpu:gloo:nccl\""),
             ("cpu:gloo,cpu:shm", "duplicate device type cpu"),
             ("xpu:gloo", "there is no device type \"xpu\""),
-            ("cpu:nccl", "nccl cannot carry these tensors"),
-            ("cuda:shm", "shm cannot carry these tensors"),
+            ("cpu:nccl", "nccl carries tensors on GPUs only: use cpu:gloo"),
+            ("cuda:shm", "shm carries tensors in host memory only: use cuda:nccl, or cuda:gloo"),
             ("cpu:nccl,cuda:nccl", "nccl carries tensors on GPUs only"),
             ("cpu:gloo,cuda:auto", "auto carries tensors in host memory only"),
             ("", "there is no backend \"\""),
