@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{ProcessGroup, list};
+use super::ProcessGroup;
+use super::create::list;
 use crate::error::{Error, Result};
 use crate::options::GroupOptions;
 use crate::{BackendConfig, Rank};

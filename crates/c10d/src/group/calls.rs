@@ -1,0 +1,116 @@
+//! What is noted of a group's calls: how many there were, which, and what the rank's report says of them.
+
+use std::ops::Sub;
+use std::time::Duration;
+
+use lockstep_contract::desync_report::Call;
+
+use super::{Inner, ProcessGroup};
+use crate::error::{Error, ErrorKind};
+use crate::pace::Arrivals;
+use crate::reporter::{Entry, Kind, Reporter};
+use crate::{Rank, WorldSize, ffi};
+
+/// A number of operations and the bytes of the tensors that a rank has passed to them. An all-reduce of S bytes counts S, however
+/// its algorithm moves them; sends count, receives do not, nor does what the ranks exchange to compare calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Operations.
+    pub calls: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Sub for Traffic {
+    type Output = Self;
+
+    /// What was passed since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Traffic { calls: self.calls - earlier.calls, bytes: self.bytes - earlier.bytes }
+    }
+}
+
+/// A call of a group's operation, as [`ProcessGroup::called`] returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// The operation, with its shapes and the peer of a message, and its group.
+    pub call: Call,
+    /// The ranks of the job in the group.
+    pub members: Vec<Rank>,
+    /// True if the rank has waited for its end.
+    pub waited: bool,
+}
+
+impl ProcessGroup {
+    /// What this rank has passed to the group's operations so far, whoever called them: the training loop, a
+    /// [`Reducer`](crate::Reducer) or a layer. `None` with NCCL, whose calls nothing counts; with two other backends, only what went
+    /// through [`backend`](Self::backend).
+    pub fn traffic(&self) -> Option<Traffic> {
+        let mut traffic = Traffic::default();
+        // SAFETY: the group is alive, and both numbers are written before the call returns.
+        let is_counted = unsafe { ffi::lc_group_traffic(self.as_ptr(), &mut traffic.calls, &mut traffic.bytes) };
+        is_counted.then_some(traffic)
+    }
+
+    /// Records this rank's calls in all groups of the job from now on, and forgets earlier ones.
+    pub fn record_calls(&self) {
+        if let Some(reporter) = &self.inner.job.reporter {
+            reporter.record_calls();
+        }
+    }
+
+    /// The calls since [`record_calls`](Self::record_calls). A pass of a [`Reducer`](crate::Reducer) is one call, whatever it
+    /// exchanges. Without desync reports there are none.
+    pub fn called(&self) -> Vec<Called> {
+        self.inner.job.reporter.as_ref().map(Reporter::called).unwrap_or_default()
+    }
+
+    /// How long this rank has waited for each rank in the group's collectives. `None` unless the ranks share memory, where each
+    /// sees when the others arrive.
+    pub fn waited_for(&self) -> Option<Vec<Duration>> {
+        // SAFETY: the group is alive as long as self.
+        unsafe { Arrivals::of(self.as_ptr(), self.size()) }?.waited()
+    }
+
+    /// The time since the last operation was called; `None` with NCCL.
+    pub(crate) fn since_last_call(&self) -> Option<Duration> {
+        // SAFETY: the group is alive as long as self.
+        let nanoseconds = unsafe { ffi::lc_group_since_last_call(self.as_ptr()) };
+        u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+    }
+}
+
+impl Inner {
+    pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Entry> {
+        self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, &self.members, operation, kind))
+    }
+
+    pub(crate) fn wait(&self, entry: Entry) {
+        if let Some(reporter) = &self.job.reporter {
+            reporter.wait(entry);
+        }
+    }
+
+    pub(crate) fn leave(&self, entry: Entry) {
+        if let Some(reporter) = &self.job.reporter {
+            reporter.leave(entry);
+        }
+    }
+
+    /// Adds the reports of other ranks that may be involved in the failure: the peer of a message, otherwise all.
+    pub(crate) fn explain(&self, error: Error, entry: Entry, peer: Option<Rank>) -> Error {
+        match &self.job.reporter {
+            Some(reporter) if error.kind() == ErrorKind::BadArgument || self.size == WorldSize::ONE => {
+                reporter.leave(entry);
+                error
+            }
+            Some(reporter) => {
+                let why = format!("{:?}", error.kind());
+                let peer = peer.and_then(|peer| self.members.get(peer.get()));
+                let asked = peer.map_or(self.members.as_slice(), std::slice::from_ref);
+                error.with_desync_report(reporter.report(entry, &why, &self.name, asked))
+            }
+            None => error,
+        }
+    }
+}
