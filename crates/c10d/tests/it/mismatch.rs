@@ -7,6 +7,7 @@ use std::time::Duration;
 use c10d::{
     ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Splits, Store, WorldSize, broadcast_coalesced, verify_params,
 };
+use lockstep_watchdog::scaled;
 use tch::{Device, Kind, Tensor};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -109,7 +110,7 @@ fn a_message_of_an_unexpected_shape_or_dtype_is_a_mismatch() {
 /// The options of ranks that do not compare, such as Rust ranks together with Python's, or a build without debug
 /// assertions.
 fn without_comparison() -> GroupOptions {
-    GroupOptions { compare_calls: Some(false), timeout: Duration::from_secs(3), ..common::options() }
+    GroupOptions { compare_calls: Some(false), timeout: scaled(Duration::from_secs(3)), ..common::options() }
 }
 
 #[test]
