@@ -1,5 +1,5 @@
-// What tch cannot ask of libtorch's kernels: determinism, memory with the channels last, page-locked memory, the peak of a device's memory,
-// and the threads of one thread's operations.
+// What tch cannot ask of libtorch's kernels: determinism, memory with the channels last, page-locked memory, the peak of
+// a GPU's memory, and the threads of one thread's operations.
 
 #include "status.hpp"
 

@@ -195,7 +195,8 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
     auto sizes = logger->get_bucket_sizes();
     // The reducer keeps the nodes with the check alive.
     auto only = only_this_thread(tensors);
-    *out = new ReducerHandle{std::move(reducer), std::move(only), group->backend, std::move(logger), options->static_graph, std::move(sizes)};
+    *out = new ReducerHandle{std::move(reducer), std::move(only),       group->backend,
+                             std::move(logger),  options->static_graph, std::move(sizes)};
   });
 }
 

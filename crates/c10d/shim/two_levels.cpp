@@ -85,7 +85,9 @@ class TwoLevels : public c10d::Backend, public WithArena {
     check_reduction(tensors.at(0), o.reduceOp);
     return launch(OpType::ALLREDUCE, tensors, o.timeout, [this, tensor = tensors[0], op = o.reduceOp](Run& run) {
       auto sum = flat(tensor);
-      within(run, Run::kUp, [&](auto& local, auto left) { return local.allreduce(list(sum), reduction<c10d::AllreduceOptions>(op, left)); });
+      within(run, Run::kUp, [&](auto& local, auto left) {
+        return local.allreduce(list(sum), reduction<c10d::AllreduceOptions>(op, left));
+      });
       all_reduce_between(run, sum, op);
       share(run, sum);
     });
@@ -112,7 +114,9 @@ class TwoLevels : public c10d::Backend, public WithArena {
       auto all = flat(tensor);
       const bool here = host_of(root) == host_of(rank_);
       if (here) share(run, all, position_of(root), Run::kUp);
-      between(run, [&](auto& leaders, auto left) { return leaders.broadcast(list(all), rooted<c10d::BroadcastOptions>(host_of(root), left)); });
+      between(run, [&](auto& leaders, auto left) {
+        return leaders.broadcast(list(all), rooted<c10d::BroadcastOptions>(host_of(root), left));
+      });
       if (!here) share(run, all);
     });
   }
@@ -269,7 +273,9 @@ class TwoLevels : public c10d::Backend, public WithArena {
 
   // Copies a tensor of one rank of this host, usually the first, to the others.
   void share(Run& run, const at::Tensor& tensor, int position = 0, Run::Level level = Run::kDown) {
-    within(run, level, [&](auto& local, auto left) { return local.broadcast(list(tensor), rooted<c10d::BroadcastOptions>(position, left)); });
+    within(run, level, [&](auto& local, auto left) {
+      return local.broadcast(list(tensor), rooted<c10d::BroadcastOptions>(position, left));
+    });
   }
 
   // ---- gathered bytes: for each host as many blocks as the largest host has ranks
@@ -315,7 +321,9 @@ class TwoLevels : public c10d::Backend, public WithArena {
       for (int rank : levels_->hosts()[static_cast<size_t>(host_of(rank_))])
         parts[0].push_back(input.narrow(0, rank * output.numel(), output.numel()));
     }
-    within(run, Run::kDown, [&](auto& local, auto left) { return local.scatter(list(output), parts, rooted<c10d::ScatterOptions>(0, left)); });
+    within(run, Run::kDown, [&](auto& local, auto left) {
+      return local.scatter(list(output), parts, rooted<c10d::ScatterOptions>(0, left));
+    });
   }
 
   // ---- calls

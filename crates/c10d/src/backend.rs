@@ -91,8 +91,9 @@ impl Backend {
         matches!(self, Backend::Nccl { .. })
     }
 
-    /// Connects this rank to the others, on the backend's own store: the backend, which one [`Backend::Auto`] chose, and why. With `detail` the ranks compare their
-    /// calls as PyTorch's debug mode does; with `compares` they compare them in the shim, if all ranks want that.
+    /// Connects this rank to the others, on the backend's own store: the backend, which one [`Backend::Auto`] chose, and why. With
+    /// `detail` the ranks compare their calls as PyTorch's debug mode does; with `compares` they compare them in the shim, if all
+    /// ranks want that.
     pub(crate) fn connect(
         self,
         member: &MemberConfig<'_>,

@@ -2,9 +2,9 @@
 //! the DDP reducer. Also the fused optimizer kernels, which tch lacks, batch normalization over all ranks, and collectives with a gradient.
 //!
 //! These are its own: that normalization and those gradients, which PyTorch implements in Python, and a backend in shared
-//! memory for ranks on one host (`shim/shm/`), which `shim/two_levels.cpp` combines with Gloo over several. Otherwise it neither computes nor communicates. A C++ shim (`shim/`) exports
-//! libtorch's classes, and this crate adds ownership, types and errors. It is the only crate of the project with unsafe
-//! code.
+//! memory for ranks on one host (`shim/shm/`), which `shim/two_levels.cpp` combines with Gloo over several. Otherwise it
+//! neither computes nor communicates. A C++ shim (`shim/`) exports libtorch's classes, and this crate adds ownership, types
+//! and errors.
 //!
 //! | module | duty |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! NCCL for process groups, from a small library that is embedded in the program.
 //!
-//! The library is the part of the shim that needs `libtorch_cuda.so` (`shim/nccl.cpp`, built where set-up has installed libtorch for CUDA). If it were linked, every run would load CUDA. A separate file could get lost, so the program embeds its
-//! bytes and maps them from memory when the first NCCL group is created. Without it, creating an NCCL group is
-//! an error.
+//! The library is the part of the shim that needs `libtorch_cuda.so` (`shim/nccl.cpp`, built where set-up has installed
+//! libtorch for CUDA). If it were linked, every run would load CUDA. A separate file could get lost, so the program embeds
+//! its bytes and maps them from memory when the first NCCL group is created. Without it, creating an NCCL group is an error.
 //!
 //! Everything that works without a GPU (compiling, linking, loading, errors) is tested everywhere; `tests/cuda.rs`
 //! prints what a machine without a GPU could not verify.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`](crate::Backend::default_timeout).
+/// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See
+/// [`Backend::default_timeout`](crate::Backend::default_timeout).
 pub const DEFAULT_GROUP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// How much c10d checks, as in `TORCH_DISTRIBUTED_DEBUG`.
@@ -67,10 +68,10 @@ pub struct GroupOptions {
     pub endpoint: Endpoint,
     /// How much to check. `None` reads `TORCH_DISTRIBUTED_DEBUG`; a subgroup then inherits its parent's level.
     pub debug: Option<DebugLevel>,
-    /// Whether the ranks of a group over Gloo, or over several hosts, compare their calls before each collective, as ranks that share the
-    /// memory of one host always do. If the call, shape or dtype of a
-    /// rank differs, it gets a `Mismatch` that names both sides, before any value is sent. For a message, only the
-    /// receiver compares and gets the error, and its tensor stays unchanged; see
+    /// Whether the ranks of a group over Gloo, or over several hosts, compare their calls before each collective, as ranks that
+    /// share the memory of one host always do. If the call, shape or dtype of a rank differs, it gets a `Mismatch` that names
+    /// both sides, before any value is sent. For a message, only the receiver compares and gets the error, and its tensor stays
+    /// unchanged; see
     /// [`ProcessGroup::send`](crate::ProcessGroup::send) for the sender. The comparison costs one short exchange per
     /// collective. It takes place only if all ranks want it, so never with ranks of other programs.
     ///

@@ -271,7 +271,8 @@ impl Store {
         })
     }
 
-    /// Takes the first value of a queue. If there is none, it waits for one until [`timeout`](Self::timeout). A FileStore does not support it.
+    /// Takes the first value of a queue. If there is none, it waits for one until [`timeout`](Self::timeout). A FileStore
+    /// does not support it.
     pub fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         self.call("queue_pop", key, |store| {
             // SAFETY: handle and bytes outlive the call; `out` may be written.

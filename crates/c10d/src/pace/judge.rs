@@ -86,7 +86,8 @@ impl Cause {
                 "most of that waiting for a processor; other processes take those of its node, or its threads are too many"
             }
             Cause::Other => {
-                "most of that neither computing nor loading; it sleeps, or waits for a file, a lock or a device: `lockstep stacks` shows for which"
+                "most of that neither computing nor loading; it sleeps, or waits for a file, a lock or a device: `lockstep stacks` \
+                 shows for which"
             }
         }
     }

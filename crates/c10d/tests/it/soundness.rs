@@ -313,7 +313,8 @@ fn every_operation_with_every_layout_is_correct_or_refused() {
         ranks(world, |group| {
             for operation in OPERATIONS {
                 let (shapes, reads) = (operation.tensors)(world as i64);
-                // Lists that only the root passes are skipped, because no other rank would refuse them. For a message, the second half is skipped.
+                // Lists that only the root passes are skipped, because no other rank would refuse them. For a message, the second
+                // half is skipped.
                 let everywhere = match operation.name {
                     "gather" | "isend" => 0..1,
                     "scatter" | "irecv" => reads..shapes.len(),
