@@ -165,9 +165,12 @@ fn a_port_in_use_is_reported_with_its_address() {
 
 #[test]
 fn connecting_to_a_missing_host_ends_at_the_deadline() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // The port of a client: nobody listens there, and nobody else gets it.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let port = client.local_addr().unwrap().port();
     let options = TcpStoreOptions { timeout: Duration::from_millis(300), ..TcpStoreOptions::default() };
-    let error = Store::tcp("127.0.0.1", free, &options).unwrap_err();
+    let error = Store::tcp("127.0.0.1", port, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");
 }
 
