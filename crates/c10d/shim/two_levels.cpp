@@ -53,7 +53,7 @@ void check_reduction(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   set_reduction(call, op);
 }
 
-class TwoLevels : public c10d::Backend, public WithArena {
+class TwoLevels : public c10d::Backend, public WithMemory {
  public:
   TwoLevels(std::shared_ptr<Levels> levels, Milliseconds timeout)
       : Backend(levels->rank(), levels->all().getSize()),
@@ -76,7 +76,7 @@ class TwoLevels : public c10d::Backend, public WithArena {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
   void abort() override { levels_->abort(); }
-  const std::shared_ptr<shm::Arena>& arena() const override { return levels_->local().arena(); }
+  const std::shared_ptr<Post>& post() const override { return levels_->local().post(); }
 
   // ---- in two levels
 
@@ -217,6 +217,7 @@ class TwoLevels : public c10d::Backend, public WithArena {
     return all;
   }
 
+  shm::Members& members() const { return *post()->members; }
   int host_of(int64_t rank) const { return host_of_[static_cast<size_t>(rank)]; }
   int position_of(int64_t rank) const { return position_of_[static_cast<size_t>(rank)]; }
 
@@ -252,13 +253,17 @@ class TwoLevels : public c10d::Backend, public WithArena {
   template <class Launch>
   void within(Run& run, Run::Level level, Launch&& launch) {
     const CallerWaits hint;
+    std::optional<shm::Members::ForOtherHosts> waits;
+    if (level == Run::kDown) waits.emplace(members());
     launch(levels_->local(), run.left(level))->wait();
   }
 
   // Calls an operation among the hosts' first ranks.
   template <class Launch>
   void between(Run& run, Launch&& launch) {
-    if (levels_->leaders() != nullptr) launch(*levels_->leaders(), run.left(Run::kBetween))->wait();
+    if (levels_->leaders() == nullptr) return;
+    const shm::Members::ForOtherHosts waits(members());
+    launch(*levels_->leaders(), run.left(Run::kBetween))->wait();
   }
 
   void all_reduce_between(Run& run, at::Tensor& sum, const c10d::ReduceOp& op) {

@@ -8,6 +8,8 @@
 #include "messages.hpp"
 #include "sparse_sum.hpp"
 
+#include <limits>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -28,12 +30,6 @@ struct CallerWaits {
   CallerWaits() { caller_waits = true; }
   ~CallerWaits() { caller_waits = before; }
   const bool before = caller_waits;
-};
-
-// A backend with shared memory for buckets.
-struct WithArena {
-  virtual ~WithArena() = default;
-  virtual const std::shared_ptr<shm::Arena>& arena() const = 0;
 };
 
 // ---- work handles
@@ -83,6 +79,13 @@ struct Post {
 
   Post(std::unique_ptr<shm::Members> all, bool compares, std::chrono::milliseconds timeout)
       : members(std::move(all)), messages(*members, compares), timeout(timeout) {}
+};
+
+// A backend of ranks that share memory, all of them or those of each host.
+struct WithMemory {
+  virtual ~WithMemory() = default;
+  virtual const std::shared_ptr<Post>& post() const = 0;
+  const std::shared_ptr<shm::Arena>& arena() const { return post()->members->arena(); }
 };
 
 class MessageWork : public c10d::Work {
@@ -163,7 +166,7 @@ void set_reduction(shm::Call& call, const c10d::ReduceOp& op) {
 
 // ---- the backend
 
-class SharedMemory : public c10d::Backend, public WithArena {
+class SharedMemory : public c10d::Backend, public WithMemory {
  public:
   SharedMemory(std::unique_ptr<shm::Members> members, bool compares, std::chrono::milliseconds timeout)
       : Backend(members->rank(), members->size()),
@@ -177,8 +180,7 @@ class SharedMemory : public c10d::Backend, public WithArena {
   uint64_t getSequenceNumberForGroup() override { return calls_; }
   void abort() override { members().abort(); }
 
-  const std::shared_ptr<shm::Arena>& arena() const override { return post_->members->arena(); }
-  const std::shared_ptr<Post>& post() const { return post_; }
+  const std::shared_ptr<Post>& post() const override { return post_; }
   // Ends this rank's part in the group because of a failure elsewhere.
   void fail(int culprit) { members().fail(culprit); }
   // Tells the others that a thread of this rank begins or ends to wait for something outside of the memory.
@@ -472,7 +474,7 @@ void install_bucket_allocator() {
 class BucketsIn {
  public:
   explicit BucketsIn(const c10::intrusive_ptr<c10d::Backend>& backend) {
-    if (const auto* memory = dynamic_cast<const WithArena*>(backend.get())) bucket_arena = &memory->arena();
+    if (const auto* memory = dynamic_cast<const WithMemory*>(backend.get())) bucket_arena = &memory->arena();
   }
   ~BucketsIn() { bucket_arena = nullptr; }
   BucketsIn(const BucketsIn&) = delete;
@@ -517,22 +519,28 @@ struct StoreKeys : shm::Keys {
 
 extern "C" {
 
-// How long the group's collectives have waited for whom; null unless it shares memory.
+// How long the group's collectives have waited for whom; null unless ranks share memory.
 ArrivalsHandle* lc_group_arrivals(const GroupHandle* group) noexcept {
-  const auto* memory = dynamic_cast<const SharedMemory*>(group->backend.get());
+  const auto* memory = dynamic_cast<const WithMemory*>(group->backend.get());
   return memory == nullptr ? nullptr : new (std::nothrow) ArrivalsHandle{memory->post()};
 }
 
-// `seconds` has room for `n` ranks. The wait under way is for rank `*now_for`, or -1. False if the group is gone.
+// `seconds` has room for `n` ranks; those of other hosts have none (NaN). The wait under way is for rank `*now_for`, for one of another host
+// (shm::kElsewhere), or there is none (-1). False if the group is gone.
 bool lc_arrivals_read(const ArrivalsHandle* arrivals, double* seconds, size_t n, int32_t* now_for, double* now_seconds) noexcept {
   const auto post = arrivals->post.lock();
   if (!post) return false;
   bool read = false;
   (void)guard([&] {
-    const auto waits = post->members->waits();
-    if (waits.seconds.size() != n) return;
-    std::copy(waits.seconds.begin(), waits.seconds.end(), seconds);
-    *now_for = waits.now_for;
+    const auto& members = *post->members;
+    const auto waits = members.waits();
+    std::fill_n(seconds, n, std::numeric_limits<double>::quiet_NaN());
+    for (int rank = 0; rank < members.size(); ++rank) {
+      const auto name = static_cast<size_t>(members.name(rank));
+      if (name >= n) return;
+      seconds[name] = waits.seconds[static_cast<size_t>(rank)];
+    }
+    *now_for = waits.now_for < 0 ? waits.now_for : members.name(waits.now_for);
     *now_seconds = waits.now_seconds;
     read = true;
   });

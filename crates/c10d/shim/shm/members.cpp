@@ -35,6 +35,10 @@ int culprit_of(uint32_t word) {
 
 int64_t nanoseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count(); }
 
+int64_t now() { return nanoseconds(Clock::now().time_since_epoch()); }
+
+double seconds(int64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
+
 size_t cores() {
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -171,20 +175,30 @@ Members::Waiting::Waiting(Members& members, int on) : members(members), on(on), 
 
 Members::Waiting::~Waiting() {
   members.waits_since_.store(0);
-  if (on != members.rank_) members.waited_[on].fetch_add(nanoseconds(Clock::now() - begun), std::memory_order_relaxed);
+  if (on == members.rank_ || members.other_hosts_since_.load() != 0) return;
+  members.waited_[on].fetch_add(nanoseconds(Clock::now() - begun), std::memory_order_relaxed);
 }
+
+Members::ForOtherHosts::ForOtherHosts(Members& members) : members(members) { members.other_hosts_since_.store(now()); }
+
+Members::ForOtherHosts::~ForOtherHosts() { members.other_hosts_since_.store(0); }
 
 // A wait that ends meanwhile is none.
 Waits Members::waits() const {
   Waits all;
-  for (int rank = 0; rank < size_; ++rank) all.seconds.push_back(1e-9 * static_cast<double>(waited_[rank].load(std::memory_order_relaxed)));
+  for (int rank = 0; rank < size_; ++rank) all.seconds.push_back(seconds(waited_[rank].load(std::memory_order_relaxed)));
+  if (const int64_t since = other_hosts_since_.load(); since != 0) {
+    all.now_for = kElsewhere;
+    all.now_seconds = seconds(now() - since);
+    return all;
+  }
   const int64_t since = waits_since_.load();
   if (since == 0) return all;
   const int on = waits_on_.load();
   const int late = on == rank_ ? combining() : origin(laggard(on));
   if (late == rank_ || waits_since_.load() != since) return all;
   all.now_for = late;
-  all.now_seconds = 1e-9 * static_cast<double>(nanoseconds(Clock::now().time_since_epoch()) - since);
+  all.now_seconds = seconds(now() - since);
   return all;
 }
 

@@ -45,7 +45,7 @@ struct Deadline {
 // How long a rank has waited in collectives, and for whom.
 struct Waits {
   std::vector<double> seconds; // for each rank, by waits that have ended
-  int now_for = -1;            // the rank that holds up a wait under way; -1 if there is none
+  int now_for = -1;            // the rank that holds up a wait under way; kElsewhere if it is on another host, -1 if there is no wait
   double now_seconds = 0;      // how long that has taken
 };
 
@@ -131,6 +131,13 @@ class Members {
 
   // May be called by any thread.
   Waits waits() const;
+
+  // While it lives, this rank waits for those of other hosts, itself or in memory for the rank that does: no rank of this host is late.
+  struct ForOtherHosts {
+    explicit ForOtherHosts(Members& members);
+    ~ForOtherHosts();
+    Members& members;
+  };
 
   // Ends this rank's part in the group: its own later operations fail, and those of peers that wait for it.
   // They name the culprit, if known.
@@ -219,6 +226,7 @@ class Members {
   std::unique_ptr<std::atomic<int64_t>[]> waited_; // nanoseconds in waits for each rank that have ended
   std::atomic<int> waits_on_{-1};                  // the rank of the wait under way
   std::atomic<int64_t> waits_since_{0};            // its begin, in nanoseconds of the clock; 0 if there is none
+  std::atomic<int64_t> other_hosts_since_{0};      // the same of a wait for other hosts
   std::atomic<bool> aborted_{false};
   bool spins_;
   std::function<void()> between_;

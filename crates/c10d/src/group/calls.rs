@@ -66,7 +66,7 @@ impl ProcessGroup {
     }
 
     /// How long this rank has waited for each rank in the group's collectives. `None` unless the ranks share memory, where each
-    /// sees when the others arrive.
+    /// sees when the others arrive. Over several hosts it sees those of its own: the others have 0.
     pub fn waited_for(&self) -> Option<Vec<Duration>> {
         // SAFETY: the group is alive as long as self.
         unsafe { Arrivals::of(self.as_ptr(), self.size()) }?.waited()

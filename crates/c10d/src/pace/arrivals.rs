@@ -1,4 +1,4 @@
-//! For whom a rank waits in the collectives of a group that shares memory.
+//! For whom a rank waits in the collectives of a group that shares memory, on one host or on each of several.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -8,15 +8,36 @@ use serde::{Deserialize, Serialize};
 use crate::WorldSize;
 use crate::ffi::{self, ArrivalsHandle, GroupHandle};
 
+/// For whom a rank waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Awaited {
+    /// The rank that holds it up.
+    Rank(usize),
+    /// Some rank of another host.
+    OtherHost,
+}
+
+/// `shm::kElsewhere`.
+const ELSEWHERE: i32 = -2;
+
+impl Awaited {
+    fn of(number: i32) -> Option<Self> {
+        if number == ELSEWHERE {
+            return Some(Awaited::OtherHost);
+        }
+        usize::try_from(number).ok().map(Awaited::Rank)
+    }
+}
+
 /// A rank's waits for the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Waits {
-    /// Seconds that it has waited for each rank; empty where nobody knows.
+    /// Seconds that it has waited for each rank, as far as it knows: for those of its own host. Empty where nobody knows.
     #[serde(default)]
-    pub(crate) seconds: Vec<f64>,
-    /// The rank that holds up the wait under way, and how many seconds that has taken.
+    pub(crate) seconds: Vec<Option<f64>>,
+    /// Who holds up the wait under way, and how many seconds that has taken.
     #[serde(default)]
-    pub(crate) now: Option<(usize, f64)>,
+    pub(crate) now: Option<(Awaited, f64)>,
 }
 
 impl Waits {
@@ -24,7 +45,8 @@ impl Waits {
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let known = self.seconds.len() == earlier.seconds.len();
         let pairs = self.seconds.iter().zip(&earlier.seconds).filter(|_| known);
-        Waits { seconds: pairs.map(|(now, then)| now - then).collect(), now: self.now }
+        let seconds = pairs.map(|(now, then)| Some((*now)? - (*then)?)).collect();
+        Waits { seconds, now: self.now }
     }
 }
 
@@ -41,7 +63,7 @@ unsafe impl Send for Arrivals {}
 unsafe impl Sync for Arrivals {}
 
 impl Arrivals {
-    /// `None` unless the group's ranks share memory.
+    /// `None` unless the group's ranks share memory, or those of each host do.
     ///
     /// # Safety
     /// The group of `world` ranks must be alive.
@@ -57,13 +79,15 @@ impl Arrivals {
         let (list, n) = (seconds.as_mut_ptr(), seconds.len());
         // SAFETY: the handle is alive; `n` numbers and two more may be written.
         let read = unsafe { ffi::lc_arrivals_read(self.handle.as_ptr(), list, n, &mut rank, &mut time) };
-        read.then(|| Waits { seconds, now: usize::try_from(rank).ok().map(|rank| (rank, time)) })
+        let known = |seconds: f64| Some(seconds).filter(|seconds| !seconds.is_nan());
+        let seconds = seconds.into_iter().map(known).collect();
+        read.then(|| Waits { seconds, now: Awaited::of(rank).map(|rank| (rank, time)) })
     }
 
-    /// The time that the rank has waited for each rank.
+    /// The time that the rank has waited for each rank; 0 where it is not known.
     pub(crate) fn waited(&self) -> Option<Vec<Duration>> {
         let waits = self.read()?;
-        Some(waits.seconds.into_iter().map(|seconds| Duration::from_secs_f64(seconds.max(0.0))).collect())
+        Some(waits.seconds.iter().map(|seconds| Duration::from_secs_f64(seconds.unwrap_or(0.0).max(0.0))).collect())
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Clock {
     loading: AtomicU64,
     /// What the kernel's scheduler says of the thread (Documentation/scheduler/sched-stats.rst).
     schedstat: Option<PathBuf>,
-    /// Of the job's default group, if its ranks share memory.
+    /// Of the job's default group, if its ranks share memory, or those of each host do.
     arrivals: OnceLock<Arrivals>,
 }
 

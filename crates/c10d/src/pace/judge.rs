@@ -37,7 +37,8 @@ pub struct Finding {
     pub times: f64,
     /// The length of the interval, in seconds.
     pub seconds: f64,
-    /// How many seconds of it each rank waited for the late ones; empty unless the ranks share memory.
+    /// How many seconds of it each rank waited for the late ones; empty unless all ranks share memory, or the wait
+    /// [goes on](Self::goes_on).
     pub waited: Vec<f64>,
     /// The interval is one wait of all others, which had not ended when this was found.
     pub goes_on: bool,
@@ -153,9 +154,10 @@ pub(super) fn judge(ranks: &[Span]) -> Option<Finding> {
         let starve = Finding { ranks, hosts, cause, share, times: 1.0, seconds, waited, goes_on: false };
         return (share >= STARVES).then_some(starve);
     }
-    // Arrivals are known of the default group's collectives alone: they speak against it only where most of the waiting was there.
+    // Arrivals are known of the default group's collectives alone, and within each host: they speak against it only where most of the
+    // waiting was there.
     let waited = waited_for(ranks, &late);
-    let (for_late, for_others) = (waited.iter().sum::<f64>(), waited_for(ranks, &others).iter().sum::<f64>());
+    let (for_late, for_others) = (known_waits(ranks, &late), known_waits(ranks, &others));
     let all: f64 = ranks.iter().map(|rank| rank.sums.waited).sum();
     if for_late < for_others && for_late + for_others > all / 2.0 {
         return None;
@@ -169,12 +171,16 @@ pub(super) fn judge(ranks: &[Span]) -> Option<Finding> {
     Some(Finding { ranks: late, hosts, cause, share: lost, times, seconds, waited, goes_on: false })
 }
 
-/// How many seconds each rank waited for these; empty if the arrivals of a rank are not known.
+/// How many seconds each rank waited for these; empty if a rank does not know it.
 fn waited_for(ranks: &[Span], these: &[usize]) -> Vec<f64> {
-    if ranks.iter().any(|rank| rank.waits.seconds.len() != ranks.len()) {
-        return Vec::new();
-    }
-    ranks.iter().map(|rank| these.iter().map(|&other| rank.waits.seconds[other]).sum()).collect()
+    let of = |rank: &Span| these.iter().map(|&other| *rank.waits.seconds.get(other)?).sum::<Option<f64>>();
+    ranks.iter().map(of).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// How many seconds all ranks waited for these, as far as they know.
+fn known_waits(ranks: &[Span], these: &[usize]) -> f64 {
+    let of = |rank: &Span| these.iter().filter_map(|&other| *rank.waits.seconds.get(other)?).sum::<f64>();
+    ranks.iter().map(of).sum()
 }
 
 /// The first that explains half of the difference. The order matters: a loader without workers computes, and a computing thread may
@@ -269,12 +275,28 @@ pub(super) mod tests {
     fn where_arrivals_are_known_names_only_ranks_for_which_others_waited() {
         let with = |waits: [[f64; 3]; 3]| {
             let mut ranks = [[6.0, 0.0, 4.0, 0.0], [6.0, 0.0, 4.0, 0.0], [0.0, 0.0, 10.0, 0.0]].map(span);
-            ranks.iter_mut().zip(waits).for_each(|(rank, seconds)| rank.waits.seconds = seconds.into());
+            ranks.iter_mut().zip(waits).for_each(|(rank, seconds)| rank.waits.seconds = seconds.map(Some).into());
             judge(&ranks).map(|finding| (finding.ranks, finding.waited))
         };
         let late = with([[0.0, 0.1, 5.8], [0.2, 0.0, 5.7], [0.0; 3]]);
         assert_eq!(late, Some((vec![2], vec![5.8, 5.7, 0.0])));
         assert_eq!(with([[0.0, 4.0, 1.0], [5.0, 0.0, 1.0], [0.0; 3]]), None);
+    }
+
+    #[test]
+    fn where_only_each_host_knows_its_arrivals_what_it_knows_counts() {
+        let (fast, slow) = ([6.0, 0.0, 4.0, 0.0], [0.0, 0.0, 10.0, 0.0]);
+        let with = |of_own_host: f64| {
+            let mut ranks = [fast, slow, fast, fast].map(span);
+            // Ranks 0 and 1 are on one host, 2 and 3 on another.
+            ranks[0].waits.seconds = vec![Some(0.0), Some(5.8), None, None];
+            ranks[1].waits.seconds = vec![Some(0.0), Some(0.0), None, None];
+            ranks[2].waits.seconds = vec![None, None, Some(0.0), Some(of_own_host)];
+            ranks[3].waits.seconds = vec![None, None, Some(of_own_host), Some(0.0)];
+            judge(&ranks).map(|finding| (finding.ranks, finding.waited))
+        };
+        assert_eq!(with(0.1), Some((vec![1], vec![])));
+        assert_eq!(with(5.5), None);
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //! its reporter's thread publishes the sums once a second (`exchange.rs`), and that of rank 0 compares them (`judge.rs`)
 //! and reports what holds for several intervals (`watch.rs`). No step has a collective or a store operation for it.
 //!
-//! Ranks that share memory also know who arrives last in each collective (`arrivals.rs`). So a rank for which all others wait is
-//! reported while they do (`stall.rs`), and a rank for which nobody waits is never reported as late.
+//! Ranks that share memory also know who arrives last in each collective (`arrivals.rs`); over several hosts, those of each host know it
+//! of each other, and of the rest only that they wait for another host. So a rank for which all others wait is reported while they do
+//! (`stall.rs`), and a rank for which nobody waits is never reported as late.
 //!
 //! Only the thread that joined the default group is measured. Waits on NCCL are on the GPU, so nothing is seen of them
 //! there, and nothing is reported.

@@ -1,5 +1,6 @@
 //! A rank for which all others wait at this moment, while it lasts.
 
+use super::arrivals::Awaited;
 use super::judge::{Cause, Finding};
 use super::watch::Reading;
 
@@ -31,21 +32,21 @@ impl Stalls {
     }
 }
 
-/// The rank for which all others wait while it waits for nobody, and the shortest of their waits.
+/// The rank for which all others wait while it waits for nobody, and the shortest of their waits. Ranks on other hosts do not see for
+/// whom they wait; if all but one wait, it is for that one.
 fn awaited(now: &Reading) -> Option<(usize, f64)> {
-    let mut waits = now.iter().filter_map(|span| span.waits.now);
-    let (late, first) = waits.next()?;
-    let (count, shortest) = waits.try_fold((1, first), |(count, shortest), (rank, time)| {
-        (rank == late).then_some((count + 1, time.min(shortest)))
-    })?;
-    let all_others = count + 1 == now.len() && now.get(late).is_some_and(|span| span.waits.now.is_none());
-    all_others.then_some((late, shortest))
+    let mut idle = (0..now.len()).filter(|&rank| now[rank].waits.now.is_none());
+    let (Some(late), None) = (idle.next(), idle.next()) else { return None };
+    let waits: Vec<(Awaited, f64)> = now.iter().filter_map(|span| span.waits.now).collect();
+    let all_for_it = waits.iter().all(|(of, _)| [Awaited::Rank(late), Awaited::OtherHost].contains(of));
+    let shortest = waits.iter().map(|(_, time)| *time).reduce(f64::min).filter(|_| all_for_it);
+    shortest.map(|time| (late, time))
 }
 
 /// Returns true if every wait has gone on since the reading before: a rank that has stopped publishes no end of its own.
 fn grows(now: &Reading, before: &Reading) -> bool {
-    let longer = |now: Option<(usize, f64)>, before: Option<(usize, f64)>| match (now, before) {
-        (Some((rank, time)), Some((former, less))) => rank == former && time > less,
+    let longer = |now: Option<(Awaited, f64)>, before: Option<(Awaited, f64)>| match (now, before) {
+        (Some((awaited, time)), Some((former, less))) => awaited == former && time > less,
         (None, None) => true,
         _ => false,
     };
@@ -68,9 +69,15 @@ mod tests {
     use super::super::judge::tests::span;
     use super::*;
 
+    const BEYOND: Option<Awaited> = Some(Awaited::OtherHost);
+
+    fn on(rank: usize) -> Option<Awaited> {
+        Some(Awaited::Rank(rank))
+    }
+
     /// Ranks that wait for these, all since the beginning; the rest of the time they run.
-    fn reading(seconds: f64, waits: &[Option<usize>]) -> Reading {
-        let of = |wait: &Option<usize>| {
+    fn reading(seconds: f64, waits: &[Option<Awaited>]) -> Reading {
+        let of = |wait: &Option<Awaited>| {
             let mut span = span([0.0, 0.0, if wait.is_none() { seconds } else { 0.0 }, 0.0]);
             span.sums.wall = seconds;
             span.waits.now = wait.map(|rank| (rank, seconds));
@@ -79,7 +86,7 @@ mod tests {
         waits.iter().map(of).collect()
     }
 
-    fn reports(waits: &[Option<usize>], seconds: impl IntoIterator<Item = u32>) -> Vec<(u32, Finding)> {
+    fn reports(waits: &[Option<Awaited>], seconds: impl IntoIterator<Item = u32>) -> Vec<(u32, Finding)> {
         let mut stalls = Stalls::default();
         let find = |at: u32| Some((at, stalls.take(&reading(f64::from(at), waits))?));
         seconds.into_iter().filter_map(find).collect()
@@ -87,7 +94,7 @@ mod tests {
 
     #[test]
     fn names_the_rank_for_which_all_others_wait_and_again_after_twice_the_time() {
-        let found = reports(&[Some(1), None, Some(1)], 1..60);
+        let found = reports(&[on(1), None, on(1)], 1..60);
         assert_eq!(found.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [10, 20, 40]);
         let (_, finding) = &found[0];
         assert_eq!((finding.ranks.as_slice(), finding.cause), (&[1][..], Cause::Computing));
@@ -97,12 +104,27 @@ mod tests {
     }
 
     #[test]
+    fn names_a_rank_of_another_host_if_it_alone_does_not_wait() {
+        for waits in [&[on(2), BEYOND, None, BEYOND][..], &[None, BEYOND], &[BEYOND, BEYOND, None]] {
+            let found = reports(waits, 1..15);
+            let late = waits.iter().position(Option::is_none).unwrap();
+            assert_eq!(
+                found.iter().map(|(at, found)| (*at, found.ranks.clone())).collect::<Vec<_>>(),
+                [(10, vec![late])]
+            );
+        }
+    }
+
+    #[test]
     fn names_nobody_where_ranks_wait_for_different_ones_or_for_each_other() {
         for waits in [
-            &[Some(1), None, None][..],
-            &[Some(1), None, Some(0)],
-            &[Some(1), Some(0)],
-            &[Some(1), Some(2), Some(2)],
+            &[on(1), None, None][..],
+            &[on(1), None, on(0)],
+            &[on(1), on(0)],
+            &[on(1), on(2), on(2)],
+            &[BEYOND, BEYOND],
+            &[BEYOND, None, None],
+            &[BEYOND, None, on(0)],
             &[None, None],
             &[None],
             &[],
@@ -113,6 +135,6 @@ mod tests {
 
     #[test]
     fn a_wait_that_is_not_published_again_counts_for_nothing() {
-        assert!(reports(&[Some(1), None], [30, 30, 30]).is_empty());
+        assert!(reports(&[on(1), None], [30, 30, 30]).is_empty());
     }
 }

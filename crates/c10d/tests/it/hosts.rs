@@ -1,12 +1,15 @@
 //! Groups over several hosts, which are simulated: which backend the ranks choose, the same values as Gloo's in every layout, and who is
-//! named when a rank is lost.
+//! named when a rank is lost or late.
 
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::common::{DEADLINE, is_shared, options, rank, ranks_over};
-use c10d::{Backend, ErrorKind, GroupOptions, ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions, Splits, Store};
+use c10d::{
+    Backend, ErrorKind, GroupOptions, ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions, Splits, Store, pace,
+};
 use lockstep_watchdog::scaled;
 use tch::{Device, Kind, Tensor};
 
@@ -280,4 +283,51 @@ fn a_rank_that_does_not_come_ends_the_others_at_their_deadline() {
             assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");
         });
     }
+}
+
+/// Ends when the sums show it, as the test of one host does.
+#[test]
+fn each_rank_counts_how_long_it_waited_for_the_ranks_of_its_own_host() {
+    let begun = Instant::now();
+    ranks_over(&[0, 1, 0, 1], Backend::Auto, &options(), |group| {
+        let (me, late) = (group.rank().get(), 2);
+        loop {
+            assert!(begun.elapsed() < DEADLINE, "{:?}", group.waited_for());
+            if me == late {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            let waited: Vec<f64> = group.waited_for().unwrap().iter().map(Duration::as_secs_f64).collect();
+            let here = [me, (me + 2) % 4];
+            assert!((0..4).all(|rank| here.contains(&rank) || waited[rank] == 0.0), "{waited:?}");
+            // Rank 3 waits in memory for rank 1, which waits over Gloo: that is not due to rank 1.
+            let shows = match me {
+                0 => waited[2] > 0.5,
+                _ => waited.iter().sum::<f64>() < 0.5 * begun.elapsed().as_secs_f64(),
+            };
+            let mut all_show = Tensor::from(i64::from(shows));
+            group.all_reduce(&mut all_show, ReduceOp::Min).unwrap();
+            if all_show.int64_value(&[]) == 1 {
+                return;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_for_which_those_of_all_hosts_wait_is_named_before_it_comes() {
+    let (sender, heard) = channel();
+    let heard = Mutex::new(heard);
+    pace::listen(move |line, finding| {
+        // The receiver is gone after the first.
+        let _ = sender.send((line.to_owned(), finding.cloned()));
+    });
+    let found = ranks_over(&[0, 1, 0, 1], Backend::Auto, &options(), |group| {
+        let found = (group.rank() == rank(2)).then(|| heard.lock().unwrap().recv_timeout(DEADLINE).unwrap());
+        group.barrier().unwrap();
+        found
+    });
+    let (line, finding) = found.into_iter().flatten().next().unwrap();
+    let finding = finding.unwrap();
+    assert_eq!((finding.ranks.as_slice(), finding.goes_on), (&[2][..], true), "{line}");
+    assert!([0, 1, 3].iter().all(|&other| finding.waited[other] >= 10.0), "{finding:?}");
 }
