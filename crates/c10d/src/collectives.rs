@@ -19,7 +19,7 @@ use crate::ffi::{self, GroupHandle, Status, TensorPtr, WorkHandle, pointers};
 use crate::in_use::Access;
 use crate::sizes;
 use crate::store::millis;
-use crate::tensors::{Guard, Traffic, describe};
+use crate::tensors::{Guard, Purpose, describe};
 use crate::work::{Call, Pending, Work};
 use crate::{Backend, ProcessGroup, Rank, pace};
 
@@ -209,7 +209,7 @@ impl ProcessGroup {
     fn start_broadcast(&self, tensor: &Tensor, root: Rank) -> Result<Pending> {
         const CALL: &str = "broadcast";
         self.check_member(CALL, root)?;
-        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        let mut guard = Guard::new(CALL, self, Purpose::Collective);
         if self.rank() == root { guard.reads("the tensor", tensor) } else { guard.writes("the tensor", tensor) }?;
         let call = format!("{CALL} from rank {root} of {}", describe(tensor));
         let tensor = tensor.as_ptr();
@@ -222,7 +222,7 @@ impl ProcessGroup {
     fn start_all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Pending> {
         const CALL: &str = "all_reduce";
         self.check_op(CALL, op, tensor)?;
-        let mut guard = Guard::new(CALL, self, Traffic::Reduction);
+        let mut guard = Guard::new(CALL, self, Purpose::Reduction);
         guard.writes("the tensor", tensor)?;
         let call = format!("{CALL}({op:?}) of {}", describe(tensor));
         let tensor = tensor.as_ptr();
@@ -236,7 +236,7 @@ impl ProcessGroup {
         const CALL: &str = "reduce";
         self.check_member(CALL, root)?;
         self.check_op(CALL, op, tensor)?;
-        let mut guard = Guard::new(CALL, self, Traffic::Reduction);
+        let mut guard = Guard::new(CALL, self, Purpose::Reduction);
         guard.writes("the tensor", tensor)?;
         let call = format!("{CALL}({op:?}) to rank {root} of {}", describe(tensor));
         let tensor = tensor.as_ptr();
@@ -249,7 +249,7 @@ impl ProcessGroup {
     fn start_all_gather(&self, outputs: &[Tensor], input: &Tensor) -> Result<Pending> {
         const CALL: &str = "all_gather";
         self.check_count(CALL, "outputs", outputs.len(), self.size().get())?;
-        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        let mut guard = Guard::new(CALL, self, Purpose::Collective);
         guard.reads("the input", input)?;
         guard.list("output", outputs, Access::Write, input)?;
         let call = format!("{CALL} of {}", describe(input));
@@ -262,7 +262,7 @@ impl ProcessGroup {
 
     fn start_all_gather_into_tensor(&self, output: &Tensor, input: &Tensor) -> Result<Pending> {
         const CALL: &str = "all_gather_into_tensor";
-        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        let mut guard = Guard::new(CALL, self, Purpose::Collective);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
         sizes::check_parts(&guard, self.size(), ("output", output), ("input", input))?;
@@ -278,7 +278,7 @@ impl ProcessGroup {
         const CALL: &str = "gather";
         self.check_member(CALL, root)?;
         self.check_count(CALL, "outputs", outputs.len(), self.only_at(root))?;
-        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        let mut guard = Guard::new(CALL, self, Purpose::Collective);
         guard.reads("the input", input)?;
         guard.list("output", outputs, Access::Write, input)?;
         let call = format!("{CALL} to rank {root} of {}", describe(input));
@@ -294,7 +294,7 @@ impl ProcessGroup {
         const CALL: &str = "scatter";
         self.check_member(CALL, root)?;
         self.check_count(CALL, "inputs", inputs.len(), self.only_at(root))?;
-        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        let mut guard = Guard::new(CALL, self, Purpose::Collective);
         guard.writes("the output", output)?;
         guard.list("input", inputs, Access::Read, output)?;
         let call = format!("{CALL} from rank {root} of {}", describe(output));
@@ -310,7 +310,7 @@ impl ProcessGroup {
         const CALL: &str = "reduce_scatter";
         self.check_count(CALL, "inputs", inputs.len(), self.size().get())?;
         self.check_op(CALL, op, output)?;
-        let mut guard = Guard::new(CALL, self, Traffic::Reduction);
+        let mut guard = Guard::new(CALL, self, Purpose::Reduction);
         guard.writes("the output", output)?;
         guard.list("input", inputs, Access::Read, output)?;
         let call = format!("{CALL}({op:?}) of {}", describe(output));
@@ -325,7 +325,7 @@ impl ProcessGroup {
     fn start_reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<Pending> {
         const CALL: &str = "reduce_scatter_tensor";
         self.check_op(CALL, op, output)?;
-        let mut guard = Guard::new(CALL, self, Traffic::Reduction);
+        let mut guard = Guard::new(CALL, self, Purpose::Reduction);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
         sizes::check_parts(&guard, self.size(), ("input", input), ("output", output))?;
@@ -340,7 +340,7 @@ impl ProcessGroup {
     fn start_all_to_all(&self, output: &Tensor, input: &Tensor, splits: &Splits) -> Result<Pending> {
         const CALL: &str = "all_to_all_single";
         let (outputs, inputs) = splits.lists();
-        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        let mut guard = Guard::new(CALL, self, Purpose::Collective);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
         sizes::check_splits(&guard, self.size(), output, input, splits)?;
@@ -366,7 +366,7 @@ impl ProcessGroup {
     }
 
     fn start_barrier(&self) -> Result<Pending> {
-        let guard = Guard::new("barrier", self, Traffic::Collective);
+        let guard = Guard::new("barrier", self, Purpose::Collective);
         // SAFETY: `start`'s contract.
         self.start(guard, "barrier".into(), |group, out| unsafe { ffi::lc_barrier(group, self.timeout_ms(), out) })
     }

@@ -18,7 +18,7 @@ use tch::Tensor;
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::in_use::InUse;
-use crate::tensors::{Guard, Traffic, describe};
+use crate::tensors::{Guard, Purpose, describe};
 use crate::work::{Call, Pending, Receiving, Way, Work};
 use crate::{P2pOp, ProcessGroup, Rank};
 
@@ -126,7 +126,7 @@ impl ProcessGroup {
                 return Err(Error::bad_argument(name, detail).at_rank(self.rank()));
             }
         }
-        let mut guard = Guard::new(name, self, Traffic::Message);
+        let mut guard = Guard::new(name, self, Purpose::Message);
         if way == Way::To { guard.reads("the tensor", tensor) } else { guard.writes("the tensor", tensor) }?;
         let operation = format!("{name} {} tag {tag}", describe(tensor));
         let backend = guard.backend();

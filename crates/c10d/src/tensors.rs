@@ -34,9 +34,9 @@ const COLLECTIVE: [i32; 9] = [0, 1, 3, 4, 5, 6, 7, BOOL, 15];
 const CPU: i32 = 0;
 const CUDA: i32 = 1;
 
-/// How an operation uses the values of its tensors.
+/// What an operation does with the values of its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Traffic {
+pub(crate) enum Purpose {
     /// Transfers them between all ranks.
     Collective,
     /// Combines them, for example by a sum.
@@ -49,15 +49,15 @@ pub(crate) enum Traffic {
 pub(crate) struct Guard<'a> {
     call: &'a str,
     group: &'a ProcessGroup,
-    traffic: Traffic,
+    purpose: Purpose,
     /// The dtype and device of the first tensor, which all others must share.
     first: Option<ffi::TensorFacts>,
     spans: Vec<Span>,
 }
 
 impl<'a> Guard<'a> {
-    pub(crate) fn new(call: &'a str, group: &'a ProcessGroup, traffic: Traffic) -> Self {
-        Guard { call, group, traffic, first: None, spans: Vec::new() }
+    pub(crate) fn new(call: &'a str, group: &'a ProcessGroup, purpose: Purpose) -> Self {
+        Guard { call, group, purpose, first: None, spans: Vec::new() }
     }
 
     /// Checks a tensor that the call only reads.
@@ -136,7 +136,7 @@ impl<'a> Guard<'a> {
             ));
         };
         let taken = match backend {
-            Backend::Gloo => facts.device_type == CPU || self.traffic != Traffic::Message,
+            Backend::Gloo => facts.device_type == CPU || self.purpose != Purpose::Message,
             Backend::SharedMemory | Backend::TwoLevels | Backend::Auto => true,
             Backend::Nccl { device } => usize::try_from(facts.device_index) == Ok(device),
         };
@@ -153,10 +153,10 @@ impl<'a> Guard<'a> {
 
     fn wrong_kind(&self, facts: &ffi::TensorFacts) -> Option<String> {
         let backend = of_tch(facts).and_then(|device| self.group.backends().of(device)).unwrap_or(self.group.backend());
-        let taken = match self.traffic {
-            Traffic::Message => KINDS.iter().any(|&(number, _)| number == facts.kind),
-            Traffic::Collective => COLLECTIVE.contains(&facts.kind),
-            Traffic::Reduction => COLLECTIVE.contains(&facts.kind) && (facts.kind != BOOL || backend.is_nccl()),
+        let taken = match self.purpose {
+            Purpose::Message => KINDS.iter().any(|&(number, _)| number == facts.kind),
+            Purpose::Collective => COLLECTIVE.contains(&facts.kind),
+            Purpose::Reduction => COLLECTIVE.contains(&facts.kind) && (facts.kind != BOOL || backend.is_nccl()),
         };
         let name = backend.name();
         if !taken {
