@@ -525,8 +525,8 @@ ArrivalsHandle* lc_group_arrivals(const GroupHandle* group) noexcept {
   return memory == nullptr ? nullptr : new (std::nothrow) ArrivalsHandle{memory->post()};
 }
 
-// `seconds` has room for `n` ranks; those of other hosts have none (NaN). The wait under way is for rank `*now_for`, for one of another host
-// (shm::kElsewhere), or there is none (-1). False if the group is gone.
+// `seconds` has room for `n` ranks; those of other hosts have none (NaN). The wait under way is for rank `*now_for`, for one of
+// another host (shm::kElsewhere), or there is none (-1). False if the group is gone.
 bool lc_arrivals_read(const ArrivalsHandle* arrivals, double* seconds, size_t n, int32_t* now_for, double* now_seconds) noexcept {
   const auto post = arrivals->post.lock();
   if (!post) return false;
