@@ -150,8 +150,11 @@ class Levels {
     try {
       std::rethrow_exception(why);
     } catch (const shm::Failure& failure) {
-      if (!failed_) end(failure.culprit);
-      return why;
+      if (failed_) return why;
+      // A rank of this host is late, maybe because it waits for another host, for as long as this one waited.
+      const auto found = is_late(failure.what()) ? find_late(failure.culprit) : Found{failure.culprit, ""};
+      end(found.culprit);
+      return found.culprit == failure.culprit ? why : failure_of(found, failure.what());
     } catch (...) {
     }
     if (failed_) return std::make_exception_ptr(after_failure());
@@ -162,7 +165,7 @@ class Levels {
     }
     const auto found = is_late(text) ? find_late(peer) : find_closed();
     end(found.culprit);
-    return std::make_exception_ptr(shm::Failure(found.text + (found.culprit < 0 ? text : ""), found.culprit));
+    return failure_of(found, text);
   }
 
   // Without a word: this rank is the lost one.
@@ -183,8 +186,28 @@ class Levels {
   static Found named(int culprit) { return {culprit, "connection closed by peer: another rank gave up" + shm::because_of(culprit)}; }
   static Found closed(int culprit) { return {culprit, "connection closed by peer: rank " + std::to_string(culprit)}; }
 
+  // An error that names nobody says what it was.
+  static std::exception_ptr failure_of(const Found& found, const std::string& text) {
+    return std::make_exception_ptr(shm::Failure(found.text + (found.culprit < 0 ? text : ""), found.culprit));
+  }
+
   shm::Failure after_failure() const {
     return shm::Failure("connection closed: an earlier operation of this group failed on this rank" + shm::because_of(culprit_), culprit_);
+  }
+
+  // The rank that these words lead to: one that gave up because of another is not the first. -1 if they lead to nobody but this rank.
+  int first_cause(const std::map<int, int>& words) const {
+    for (const auto& [rank, culprit] : words) {
+      int cause = culprit;
+      // Two that were late for each other may name each other.
+      for (size_t i = 0; i < words.size(); ++i) {
+        const auto next = words.find(cause);
+        if (next == words.end()) break;
+        cause = next->second;
+      }
+      if (cause >= 0 && cause != rank_) return cause;
+    }
+    return -1;
   }
 
   // The first rank that closes its connections and leaves no word. Without a store nothing but a single closed connection tells.
@@ -193,10 +216,9 @@ class Levels {
     for (;;) {
       const bool last = shm::Clock::now() >= until;
       const auto ranks = closed_by(*all_);
-      const auto words = words_.read(ranks);
+      const auto words = words_.read(others());
       if (!words) return ranks.size() == 1 ? closed(ranks[0]) : nobody();
-      for (const auto& [rank, culprit] : *words)
-        if (culprit >= 0 && culprit != rank_) return named(culprit);
+      if (const int cause = first_cause(*words); cause >= 0) return named(cause);
       for (int rank : ranks)
         if (last && words->count(rank) == 0) return closed(rank);
       if (last) return nobody();
@@ -204,14 +226,18 @@ class Levels {
     }
   }
 
-  // Whom those name that gave up earlier; otherwise the message's other rank, if there is one.
+  // Whom those name that gave up; otherwise the rank that was waited for, if it is known and leaves no word: it may give up at this moment.
   Found find_late(int peer) const {
-    const auto words = words_.read(others());
-    if (!words) return nobody();
-    for (const auto& [rank, culprit] : *words)
-      if (culprit >= 0 && culprit != rank_) return named(culprit);
-    if (peer < 0 || words->count(peer) != 0) return nobody();
-    return {peer, "Timed out waiting for rank " + std::to_string(peer) + " over Gloo"};
+    const auto until = shm::Clock::now() + kWordPatience;
+    for (;;) {
+      const bool last = shm::Clock::now() >= until;
+      const auto words = words_.read(others());
+      if (!words) return nobody();
+      if (const int cause = first_cause(*words); cause >= 0) return named(cause);
+      if (last && (peer < 0 || words->count(peer) != 0)) return nobody();
+      if (last) return {peer, "Timed out waiting for rank " + std::to_string(peer) + " over Gloo"};
+      std::this_thread::sleep_for(kLook);
+    }
   }
 
   std::vector<int> others() const {
