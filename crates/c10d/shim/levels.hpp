@@ -164,7 +164,8 @@ class Levels {
       return why;
     }
     const auto found = is_late(text) ? find_late(peer) : find_closed();
-    end(found.culprit);
+    // Who is late with a message may itself wait for another rank, and nobody else shall be told that it is the first.
+    end(is_late(text) && found.culprit == peer ? shm::kElsewhere : found.culprit);
     return failure_of(found, text);
   }
 
@@ -228,6 +229,8 @@ class Levels {
 
   // Whom those name that gave up; otherwise the rank that was waited for, if it is known and leaves no word: it may give up at this moment.
   Found find_late(int peer) const {
+    // Gloo closes this rank's connections at once, and others look whether it left a word.
+    words_.leave(rank_, shm::kElsewhere);
     const auto until = shm::Clock::now() + kWordPatience;
     for (;;) {
       const bool last = shm::Clock::now() >= until;

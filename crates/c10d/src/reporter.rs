@@ -32,7 +32,8 @@ struct Note {
     /// Those of the open operations whose end the rank waits for.
     waiting: BTreeSet<u64>,
     next_entry: u64,
-    failed: Option<(Call, String)>,
+    /// With the first entry after it.
+    failed: Option<(u64, Call, String)>,
     /// The calls and their entries, if they are to be recorded.
     called: Option<Vec<(u64, Called)>>,
     /// Groups that the rank leaves, with farewells that are not in the store yet.
@@ -53,7 +54,7 @@ impl Note {
     /// A failure without a later call is the most informative state; otherwise the rank is blocked in what it waits for, or in the
     /// oldest open operation.
     fn state(&self) -> RankState {
-        if let Some((call, why)) = &self.failed {
+        if let Some((_, call, why)) = &self.failed {
             return RankState::Failed { call: call.clone(), why: why.clone() };
         }
         let waiting = self.waiting.first().filter(|entry| self.open.contains_key(entry));
@@ -71,7 +72,7 @@ impl Note {
     /// The state that a rank publishes when it leaves a group.
     fn farewell(&self) -> RankState {
         match &self.failed {
-            Some((call, why)) => RankState::Failed { call: call.clone(), why: why.clone() },
+            Some((_, call, why)) => RankState::Failed { call: call.clone(), why: why.clone() },
             None => RankState::Left { finished: self.finished, panicking: std::thread::panicking() },
         }
     }
@@ -141,15 +142,28 @@ impl Reporter {
         }
     }
 
-    /// Records that the rank enters an operation of a group of these members.
-    pub(crate) fn enter(&self, group: &str, members: &[Rank], operation: &str, kind: Kind) -> Entry {
+    /// Records that the rank enters an operation of a group of these members, which may be a message with `peer`.
+    pub(crate) fn enter(
+        &self,
+        group: &str,
+        members: &[Rank],
+        operation: &str,
+        kind: Kind,
+        peer: Option<Rank>,
+    ) -> Entry {
         let mut note = self.shared.note();
         let number = (kind == Kind::Collective).then(|| {
             let number = note.issued.entry(group.to_owned()).or_default();
             *number += 1;
             *number
         });
-        let call = Call { group: group.to_owned(), number, operation: operation.to_owned(), beside: Vec::new() };
+        let call = Call {
+            group: group.to_owned(),
+            number,
+            operation: operation.to_owned(),
+            peer: peer.map(Rank::get),
+            beside: Vec::new(),
+        };
         let entry = note.next_entry;
         note.next_entry += 1;
         if let Some(called) = &mut note.called {
@@ -179,13 +193,13 @@ impl Reporter {
         self.shared.note().called.iter().flatten().map(|(_, called)| called.clone()).collect()
     }
 
-    /// Records that the operation has finished. Earlier failures are cleared, since the rank continues.
+    /// Records that the operation has finished. A failure before it began is cleared, since the rank continues.
     pub(crate) fn leave(&self, entry: Entry) {
         let mut note = self.shared.note();
         note.open.remove(&entry.0);
         note.waiting.remove(&entry.0);
         note.finished += 1;
-        note.failed = None;
+        note.failed.take_if(|(next, ..)| entry.0 >= *next);
     }
 
     /// Publishes a farewell for the ranks that are still in the group. Call it before the group's connections are
@@ -211,15 +225,15 @@ impl Reporter {
         note.held_up |= waited.timed_out();
     }
 
-    /// Records that the operation failed, and asks the given ranks of its group for their states. Returns shortly after
-    /// [`PATIENCE`], even if the store does not answer.
+    /// Records that the operation failed, and asks the given ranks of its group for their states; if they wait for messages, also those
+    /// ranks that they wait for. Returns shortly after [`PATIENCE`], even if the store does not answer.
     pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
         let own = {
             let mut note = self.shared.note();
             note.waiting.remove(&entry.0);
             match note.open.remove(&entry.0) {
                 Some(call) => {
-                    note.failed = Some((call.clone(), why.to_owned()));
+                    note.failed = Some((note.next_entry, call.clone(), why.to_owned()));
                     RankState::Failed { call, why: why.to_owned() }
                 }
                 None => note.state(),
@@ -266,7 +280,7 @@ impl Drop for Reporter {
     }
 }
 
-/// Opens a new round, answers it, and collects the others' answers.
+/// Opens a new round, answers it, and collects the others' answers, and those of ranks that the others wait for.
 fn ask(
     store: &Store,
     rank: Rank,
@@ -279,12 +293,17 @@ fn ask(
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut answers = BTreeMap::new();
-        for &other in others {
+        let mut next = others.to_vec();
+        while let Some(other) = next.pop() {
+            if other == rank || answers.contains_key(&other) {
+                continue;
+            }
             // The farewell first: a rank that has left this group may still be in others, and answer.
             let answer = match read(store, &farewell_key(group, other.get()))? {
                 Some(farewell) => Some(farewell),
                 None => read(store, &answer_key(round, other.get()))?,
             };
+            next.extend(answer.as_ref().and_then(RankState::call).and_then(|call| call.peer).map(Rank::new));
             answers.insert(other, answer);
         }
         if answers.values().all(Option::is_some) || Instant::now() >= deadline {
@@ -350,6 +369,7 @@ mod tests {
             group: "0".to_owned(),
             number: None,
             operation: operation.to_owned(),
+            peer: None,
             beside: Vec::new(),
         };
         let with = |operation, beside: &str| Call { beside: vec![beside.to_owned()], ..call(operation) };
@@ -358,5 +378,32 @@ mod tests {
         assert_eq!(note.state(), RankState::In(with("isend", "recv")));
         note.waiting.insert(1);
         assert_eq!(note.state(), RankState::In(with("recv", "isend")));
+    }
+
+    #[test]
+    fn a_report_on_a_message_goes_on_to_whom_its_peer_waits_for() {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(3).unwrap());
+        let reporter = |rank| Reporter::start(&store, Rank::new(rank), world).unwrap();
+        let receive = |reporter: &Reporter, from| {
+            reporter.enter("0", &[], &format!("recv from rank {from}"), Kind::Message, Some(Rank::new(from)))
+        };
+        let (ours, theirs) = (reporter(0), reporter(1));
+        receive(&theirs, 2);
+        let text = ours.report(receive(&ours, 1), "Timeout", "0", &[Rank::new(1)]).to_string();
+        assert!(text.contains("rank 1 was in recv from rank 2"), "{text}");
+        assert!(text.contains("rank 2 did not answer"), "{text}");
+    }
+
+    #[test]
+    fn a_failure_stays_until_an_operation_ends_that_began_after_it() {
+        let store = Store::hash().unwrap();
+        let reporter = Reporter::start(&store, Rank::ZERO, WorldSize::ONE).unwrap();
+        let enter = |operation| reporter.enter("0", &[], operation, Kind::Message, None);
+        let (sent, received) = (enter("isend"), enter("recv"));
+        let _ = reporter.report(received, "Timeout", "0", &[]);
+        reporter.leave(sent);
+        assert!(matches!(reporter.shared.note().state(), RankState::Failed { .. }));
+        reporter.leave(enter("recv"));
+        assert_eq!(reporter.shared.note().state(), RankState::Between { finished: 2 });
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Call {
 impl Call {
     /// A call that all ranks of the group make.
     pub(crate) fn collective(group: &Arc<Inner>, operation: String) -> Self {
-        let entry = group.enter(&operation, Kind::Collective);
+        let entry = group.enter(&operation, Kind::Collective, None);
         Self::new(group, operation, Kind::Collective, entry, None)
     }
 
@@ -38,7 +38,7 @@ impl Call {
     /// each other shows.
     pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
         let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
-        let entry = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message);
+        let entry = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message, peer);
         Self::new(group, operation, Kind::Message, entry, peer)
     }
 

@@ -65,6 +65,9 @@ pub struct Call {
     pub number: Option<u64>,
     /// Its name and shapes.
     pub operation: String,
+    /// The rank of the job that a message is to or from, if it is that of one rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<usize>,
     /// The rank's other operations that are in progress, in the order in which they began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     fn call(group: &str, number: Option<u64>) -> Call {
-        Call { group: group.into(), number, operation: "all_reduce of [4]".into(), beside: Vec::new() }
+        Call { group: group.into(), number, operation: "all_reduce of [4]".into(), peer: None, beside: Vec::new() }
     }
 
     fn states() -> [RankState; 5] {

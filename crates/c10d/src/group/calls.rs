@@ -81,8 +81,10 @@ impl ProcessGroup {
 }
 
 impl Inner {
-    pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Entry> {
-        self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, &self.members, operation, kind))
+    /// `peer` is a message's, by its rank in this group.
+    pub(crate) fn enter(&self, operation: &str, kind: Kind, peer: Option<Rank>) -> Option<Entry> {
+        let peer = peer.and_then(|peer| self.members.get(peer.get()).copied());
+        self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, &self.members, operation, kind, peer))
     }
 
     pub(crate) fn wait(&self, entry: Entry) {
@@ -97,7 +99,8 @@ impl Inner {
         }
     }
 
-    /// Adds the reports of other ranks that may be involved in the failure: the peer of a message, otherwise all.
+    /// Adds the reports of other ranks that may be involved in the failure: the peer of a message, and whom that waits for in turn;
+    /// otherwise all.
     pub(crate) fn explain(&self, error: Error, entry: Entry, peer: Option<Rank>) -> Error {
         match &self.job.reporter {
             Some(reporter) if error.kind() == ErrorKind::BadArgument || self.size == WorldSize::ONE => {

@@ -178,7 +178,7 @@ fn blamed(error: &str) -> Option<usize> {
         let (_, rest) = error.split_once(words)?;
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
-    if ["waiting over Gloo: ", "waits over Gloo", "waited for over Gloo"].iter().any(|words| error.contains(words)) {
+    if error.contains(" over Gloo") {
         let (before, _) = error.split_once(" did not answer within")?;
         return before.rsplit(' ').next()?.parse().ok();
     }
