@@ -225,9 +225,16 @@ impl Reporter {
         note.held_up |= waited.timed_out();
     }
 
-    /// Records that the operation failed, and asks the given ranks of its group for their states; if they wait for messages, also those
-    /// ranks that they wait for. Returns shortly after [`PATIENCE`], even if the store does not answer.
-    pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
+    /// Records that the operation failed, and asks these ranks of its group for their states, and whom they wait for in turn: the other
+    /// rank of a message, all members in a collective. Returns shortly after [`PATIENCE`], even if the store does not answer.
+    pub(crate) fn report(
+        &self,
+        entry: Entry,
+        why: &str,
+        group: &str,
+        asked: &[Rank],
+        members: &[Rank],
+    ) -> DesyncReport {
         let own = {
             let mut note = self.shared.note();
             note.waiting.remove(&entry.0);
@@ -239,8 +246,7 @@ impl Reporter {
                 None => note.state(),
             }
         };
-        let others: Vec<Rank> = members.iter().copied().filter(|&rank| rank != self.rank).collect();
-        match self.ask_in_time(own.clone(), group.to_owned(), others) {
+        match self.ask_in_time(own.clone(), group.to_owned(), asked.to_vec(), members.to_vec()) {
             Ok(answers) => DesyncReport { own, answers, store_error: None },
             Err(why) => DesyncReport { own, answers: BTreeMap::new(), store_error: Some(why) },
         }
@@ -252,13 +258,14 @@ impl Reporter {
         &self,
         own: RankState,
         group: String,
-        others: Vec<Rank>,
+        asked: Vec<Rank>,
+        members: Vec<Rank>,
     ) -> Result<BTreeMap<Rank, Option<RankState>>, String> {
         let (sender, receiver) = channel();
         let (store, rank) = (Arc::clone(&self.store), self.rank);
         std::thread::spawn(move || {
             // The receiver is gone if this comes too late.
-            let _ = sender.send(ask(&store, rank, &own, &group, &others));
+            let _ = sender.send(ask(&store, rank, &own, &group, &asked, &members));
         });
         match receiver.recv_timeout(PATIENCE + 5 * POLL) {
             Ok(asked) => asked.map_err(|error| error.detail().to_owned()),
@@ -286,14 +293,15 @@ fn ask(
     rank: Rank,
     own: &RankState,
     group: &str,
-    others: &[Rank],
+    asked: &[Rank],
+    members: &[Rank],
 ) -> Result<BTreeMap<Rank, Option<RankState>>> {
     let round = store.add(ASKED, 1)?;
     publish(store, &answer_key(round, rank.get()), own)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut answers = BTreeMap::new();
-        let mut next = others.to_vec();
+        let mut next = asked.to_vec();
         while let Some(other) = next.pop() {
             if other == rank || answers.contains_key(&other) {
                 continue;
@@ -303,7 +311,11 @@ fn ask(
                 Some(farewell) => Some(farewell),
                 None => read(store, &answer_key(round, other.get()))?,
             };
-            next.extend(answer.as_ref().and_then(RankState::call).and_then(|call| call.peer).map(Rank::new));
+            match answer.as_ref().and_then(RankState::call) {
+                Some(Call { peer: Some(peer), .. }) => next.push(Rank::new(*peer)),
+                Some(call) if call.number.is_some() && call.group == group => next.extend(members),
+                _ => {}
+            }
             answers.insert(other, answer);
         }
         if answers.values().all(Option::is_some) || Instant::now() >= deadline {
@@ -389,8 +401,21 @@ mod tests {
         };
         let (ours, theirs) = (reporter(0), reporter(1));
         receive(&theirs, 2);
-        let text = ours.report(receive(&ours, 1), "Timeout", "0", &[Rank::new(1)]).to_string();
+        let text = ours.report(receive(&ours, 1), "Timeout", "0", &[Rank::new(1)], &[]).to_string();
         assert!(text.contains("rank 1 was in recv from rank 2"), "{text}");
+        assert!(text.contains("rank 2 did not answer"), "{text}");
+    }
+
+    #[test]
+    fn a_report_on_a_message_goes_on_to_all_ranks_if_its_peer_is_in_a_collective() {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(3).unwrap());
+        let reporter = |rank| Reporter::start(&store, Rank::new(rank), world).unwrap();
+        let (ours, theirs) = (reporter(0), reporter(1));
+        theirs.enter("0", &[], "barrier", Kind::Collective, None);
+        let entry = ours.enter("0", &[], "recv from rank 1", Kind::Message, Some(Rank::new(1)));
+        let members: Vec<Rank> = world.ranks().collect();
+        let text = ours.report(entry, "Timeout", "0", &[Rank::new(1)], &members).to_string();
+        assert!(text.contains("rank 1 was in call 1, barrier"), "{text}");
         assert!(text.contains("rank 2 did not answer"), "{text}");
     }
 
@@ -400,7 +425,7 @@ mod tests {
         let reporter = Reporter::start(&store, Rank::ZERO, WorldSize::ONE).unwrap();
         let enter = |operation| reporter.enter("0", &[], operation, Kind::Message, None);
         let (sent, received) = (enter("isend"), enter("recv"));
-        let _ = reporter.report(received, "Timeout", "0", &[]);
+        let _ = reporter.report(received, "Timeout", "0", &[], &[]);
         reporter.leave(sent);
         assert!(matches!(reporter.shared.note().state(), RankState::Failed { .. }));
         reporter.leave(enter("recv"));

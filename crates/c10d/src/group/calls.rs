@@ -111,7 +111,7 @@ impl Inner {
                 let why = format!("{:?}", error.kind());
                 let peer = peer.and_then(|peer| self.members.get(peer.get()));
                 let asked = peer.map_or(self.members.as_slice(), std::slice::from_ref);
-                error.with_desync_report(reporter.report(entry, &why, &self.name, asked))
+                error.with_desync_report(reporter.report(entry, &why, &self.name, asked, &self.members))
             }
             None => error,
         }
