@@ -53,12 +53,17 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             )?;
     }
     keyed(&places)?;
-    spread(&places)?;
+    let spread = spread(&places);
+    if on_the_diagonal(&places) || without_the_last(&places) {
+        return spread;
+    }
     let mut places = BTreeMap::new();
     for (key, cropped) in far.iter().zip(outputs.of(0, 1)) {
         places.insert(*key, place(&large, WIDE, cropped, *key)?);
     }
-    independent(&blocks, &places)
+    // Before the places that are missing: an answer that joins the parts of the key draws less often, and may miss one by chance.
+    independent(&blocks, &places)?;
+    spread
 }
 
 /// A picture without a black pixel.
@@ -160,21 +165,28 @@ fn keyed(places: &BTreeMap<Key, Place>) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn on_the_diagonal(places: &BTreeMap<Key, Place>) -> bool {
+    places.values().all(|(top, left)| top == left)
+}
+
+fn without_the_last(places: &BTreeMap<Key, Place>) -> bool {
+    places.values().all(|(top, left)| *top < 2 * PADDING && *left < 2 * PADDING)
+}
+
 /// Checks that all places are drawn.
 fn spread(places: &BTreeMap<Key, Place>) -> anyhow::Result<()> {
     let missing: Vec<Place> = (0..=2 * PADDING)
         .flat_map(|top| (0..=2 * PADDING).map(move |left| (top, left)))
         .filter(|place| !places.values().any(|seen| seen == place))
         .collect();
-    let all = |what: fn(&Place) -> bool| places.values().all(what);
     Claim::that(missing.is_empty(), "each of the 25 places", format!("never {missing:?} (from top, from left)"))
         .given(format!("{} crops with a padding of {PADDING}", places.len()))
         .diagnose_if(
-            all(|(top, left)| top == left),
+            on_the_diagonal(places),
             "the window moves only along the diagonal: draw two numbers, one for each direction",
         )
         .diagnose_if(
-            all(|(top, left)| *top < 2 * PADDING && *left < 2 * PADDING),
+            without_the_last(places),
             "the last places are never drawn: with a padding of p, there are 2 p + 1 places in each direction",
         )
         .or_fail("some places are never drawn")
