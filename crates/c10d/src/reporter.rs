@@ -225,16 +225,9 @@ impl Reporter {
         note.held_up |= waited.timed_out();
     }
 
-    /// Records that the operation failed, and asks these ranks of its group for their states, and whom they wait for in turn: the other
-    /// rank of a message, all members in a collective. Returns shortly after [`PATIENCE`], even if the store does not answer.
-    pub(crate) fn report(
-        &self,
-        entry: Entry,
-        why: &str,
-        group: &str,
-        asked: &[Rank],
-        members: &[Rank],
-    ) -> DesyncReport {
+    /// Records that the operation failed, and asks the ranks that it waits for, and whom these wait for in turn: the other rank of a
+    /// message, otherwise all members. Returns shortly after [`PATIENCE`], even if the store does not answer.
+    pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
         let own = {
             let mut note = self.shared.note();
             note.waiting.remove(&entry.0);
@@ -246,7 +239,7 @@ impl Reporter {
                 None => note.state(),
             }
         };
-        match self.ask_in_time(own.clone(), group.to_owned(), asked.to_vec(), members.to_vec()) {
+        match self.ask_in_time(own.clone(), group.to_owned(), members.to_vec()) {
             Ok(answers) => DesyncReport { own, answers, store_error: None },
             Err(why) => DesyncReport { own, answers: BTreeMap::new(), store_error: Some(why) },
         }
@@ -258,14 +251,13 @@ impl Reporter {
         &self,
         own: RankState,
         group: String,
-        asked: Vec<Rank>,
         members: Vec<Rank>,
     ) -> Result<BTreeMap<Rank, Option<RankState>>, String> {
         let (sender, receiver) = channel();
         let (store, rank) = (Arc::clone(&self.store), self.rank);
         std::thread::spawn(move || {
             // The receiver is gone if this comes too late.
-            let _ = sender.send(ask(&store, rank, &own, &group, &asked, &members));
+            let _ = sender.send(ask(&store, rank, &own, &group, &members));
         });
         match receiver.recv_timeout(PATIENCE + 5 * POLL) {
             Ok(asked) => asked.map_err(|error| error.detail().to_owned()),
@@ -293,7 +285,6 @@ fn ask(
     rank: Rank,
     own: &RankState,
     group: &str,
-    asked: &[Rank],
     members: &[Rank],
 ) -> Result<BTreeMap<Rank, Option<RankState>>> {
     let round = store.add(ASKED, 1)?;
@@ -301,7 +292,8 @@ fn ask(
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut answers = BTreeMap::new();
-        let mut next = asked.to_vec();
+        let peer = own.call().and_then(|call| call.peer);
+        let mut next = peer.map_or(members.to_vec(), |peer| vec![Rank::new(peer)]);
         while let Some(other) = next.pop() {
             if other == rank || answers.contains_key(&other) {
                 continue;
@@ -401,7 +393,7 @@ mod tests {
         };
         let (ours, theirs) = (reporter(0), reporter(1));
         receive(&theirs, 2);
-        let text = ours.report(receive(&ours, 1), "Timeout", "0", &[Rank::new(1)], &[]).to_string();
+        let text = ours.report(receive(&ours, 1), "Timeout", "0", &[]).to_string();
         assert!(text.contains("rank 1 was in recv from rank 2"), "{text}");
         assert!(text.contains("rank 2 did not answer"), "{text}");
     }
@@ -414,7 +406,7 @@ mod tests {
         theirs.enter("0", &[], "barrier", Kind::Collective, None);
         let entry = ours.enter("0", &[], "recv from rank 1", Kind::Message, Some(Rank::new(1)));
         let members: Vec<Rank> = world.ranks().collect();
-        let text = ours.report(entry, "Timeout", "0", &[Rank::new(1)], &members).to_string();
+        let text = ours.report(entry, "Timeout", "0", &members).to_string();
         assert!(text.contains("rank 1 was in call 1, barrier"), "{text}");
         assert!(text.contains("rank 2 did not answer"), "{text}");
     }
@@ -425,7 +417,7 @@ mod tests {
         let reporter = Reporter::start(&store, Rank::ZERO, WorldSize::ONE).unwrap();
         let enter = |operation| reporter.enter("0", &[], operation, Kind::Message, None);
         let (sent, received) = (enter("isend"), enter("recv"));
-        let _ = reporter.report(received, "Timeout", "0", &[], &[]);
+        let _ = reporter.report(received, "Timeout", "0", &[]);
         reporter.leave(sent);
         assert!(matches!(reporter.shared.note().state(), RankState::Failed { .. }));
         reporter.leave(enter("recv"));

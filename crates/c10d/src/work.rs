@@ -79,7 +79,7 @@ impl Call {
             .after(self.begun.elapsed());
         self.group.lifetime().end_after(self.backend, &error);
         match self.entry.take() {
-            Some(entry) => self.group.explain(error, entry, self.peer),
+            Some(entry) => self.group.explain(error, entry),
             None => error,
         }
     }

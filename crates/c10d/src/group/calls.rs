@@ -101,7 +101,7 @@ impl Inner {
 
     /// Adds the reports of other ranks that may be involved in the failure: the peer of a message, and whom that waits for in turn;
     /// otherwise all.
-    pub(crate) fn explain(&self, error: Error, entry: Entry, peer: Option<Rank>) -> Error {
+    pub(crate) fn explain(&self, error: Error, entry: Entry) -> Error {
         match &self.job.reporter {
             Some(reporter) if error.kind() == ErrorKind::BadArgument || self.size == WorldSize::ONE => {
                 reporter.leave(entry);
@@ -109,9 +109,7 @@ impl Inner {
             }
             Some(reporter) => {
                 let why = format!("{:?}", error.kind());
-                let peer = peer.and_then(|peer| self.members.get(peer.get()));
-                let asked = peer.map_or(self.members.as_slice(), std::slice::from_ref);
-                error.with_desync_report(reporter.report(entry, &why, &self.name, asked, &self.members))
+                error.with_desync_report(reporter.report(entry, &why, &self.name, &self.members))
             }
             None => error,
         }

@@ -203,8 +203,7 @@ mod tests {
         gloo.leave_group("0");
         let [ours, _theirs] = [reporter(nccl, 0), reporter(nccl, 1)];
         let entry = ours.enter("0", &[], "all_reduce", Kind::Collective, None);
-        let members = [Rank::ZERO, Rank::new(1)];
-        let text = ours.report(entry, "Timeout", "0", &members, &members).to_string();
+        let text = ours.report(entry, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
         assert!(text.contains("rank 1 was outside any collective, after 0 finished calls"), "{text}");
     }
 }
