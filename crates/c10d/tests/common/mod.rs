@@ -3,10 +3,11 @@
 //! levels are simulated.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses a part
 
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
+use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize, pace};
 use tch::Device;
 
 /// Longer than any test takes on a busy machine; a hang ends here.
@@ -14,6 +15,16 @@ pub const DEADLINE: Duration = Duration::from_secs(600);
 
 pub fn options() -> GroupOptions {
     GroupOptions { timeout: DEADLINE, endpoint: Endpoint::Interface("lo".into()), ..GroupOptions::default() }
+}
+
+/// What this process says on the pace of its ranks from now on: the line, and the finding if it is one.
+pub fn findings() -> Receiver<(String, Option<pace::Finding>)> {
+    let (sender, heard) = channel();
+    pace::listen(move |line, finding| {
+        // The receiver is gone when the test has heard enough.
+        let _ = sender.send((line.to_owned(), finding.cloned()));
+    });
+    heard
 }
 
 /// Runs `body` once per rank and returns the results in rank order.

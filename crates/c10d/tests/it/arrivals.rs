@@ -1,12 +1,11 @@
 //! Ranks that share memory know for whom they wait, and a rank for which all others wait is named while they do.
 
-use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ranks;
-use crate::common::DEADLINE;
-use c10d::{ReduceOp, pace};
+use crate::common::{DEADLINE, findings};
+use c10d::ReduceOp;
 use tch::Tensor;
 
 /// Ends when the sums show it, however busy the machine is: other waits grow, too, but not by 100 ms in each step.
@@ -32,12 +31,7 @@ fn each_rank_counts_how_long_it_waited_for_whom() {
 
 #[test]
 fn a_rank_for_which_all_others_wait_is_named_before_it_comes() {
-    let (sender, heard) = channel();
-    let heard = Mutex::new(heard);
-    pace::listen(move |line, finding| {
-        // The receiver is gone after the first.
-        let _ = sender.send((line.to_owned(), finding.cloned()));
-    });
+    let heard = Mutex::new(findings());
     let found = ranks(3, |group| {
         let late = group.rank().get() == 1;
         let found = late.then(|| heard.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(DEADLINE).unwrap());
