@@ -58,6 +58,7 @@ pub fn reap_orphans(except: &[i32]) {
 /// Reaps a child if it has ended.
 pub(super) fn reap(pid: i32) {
     let Some(pid) = Pid::from_raw(pid) else { return };
+    let _reaping = process::none_starting();
     while let Err(rustix::io::Errno::INTR) = waitpid(Some(pid), WaitOptions::NOHANG) {}
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,6 +11,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
 use super::Exit;
+
+/// Read from a child's start until its descriptor is open, written to reap: an agent reaps every child of its process that has ended.
+static STARTING: RwLock<()> = RwLock::new(());
 
 /// A child of this process. Dropping it neither ends nor reaps it.
 #[derive(Debug)]
@@ -25,6 +29,7 @@ impl Process {
     /// # Errors
     /// The system's error.
     pub fn start(command: &mut Command) -> io::Result<Self> {
+        let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
         let mut child = command.spawn()?;
         match open(Pid::from_child(&child)) {
             Ok(pidfd) => Ok(Process { child, pidfd }),
@@ -82,6 +87,11 @@ impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+}
+
+/// While this is held, every child that was started has its descriptor.
+pub(super) fn none_starting() -> RwLockWriteGuard<'static, ()> {
+    STARTING.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A descriptor for a child of this process, or for another process that the caller then checks again.

@@ -4,6 +4,7 @@
 //!   a program
 //! - `next`: waits for a death and reports it; `end`, `kill`: signals all workers; `sweep`; `folder PATH`; `close`
 //! - `block`: does nothing until the next line comes
+//! - `commands COUNT`: starts so many commands that end at once in another thread, as a scheduler is asked, while this one waits for deaths
 //!
 //! Every answer is one line on standard output; the workers' output goes to standard error.
 
@@ -11,10 +12,11 @@ use std::ffi::OsString;
 use std::io::{BufRead, stderr, stdin};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use lockstep_process::{Died, Signal, Sink, Spec, Stdin, Workers};
+use lockstep_process::{Died, Process, Signal, Sink, Spec, Stdin, Workers};
 
 /// The name of the subcommand.
 pub(crate) const AGENT: &str = "agent";
@@ -65,6 +67,15 @@ fn execute(workers: &mut Workers, verb: &str, rest: &str) -> String {
             "registered".into()
         }
         "block" => "blocked".into(),
+        "commands" => {
+            let count: usize = rest.parse().unwrap();
+            let start = |_: &usize| Process::start(&mut Command::new("true")).is_ok();
+            let starter = thread::spawn(move || (0..count).filter(start).count());
+            while !starter.is_finished() {
+                assert!(workers.next(Some(Instant::now() + Duration::from_millis(1))).unwrap().is_none());
+            }
+            format!("started {}", starter.join().unwrap())
+        }
         other => panic!("no command {other}"),
     }
 }

@@ -14,6 +14,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("starts::a_program_that_exits_with_127_was_started", a_program_that_exits_with_127_was_started),
     ("starts::an_agent_reports_the_ends_of_a_hundred_workers", an_agent_reports_the_ends_of_a_hundred_workers),
+    (
+        "starts::a_command_that_ends_at_once_is_held_before_it_is_reaped",
+        a_command_that_ends_at_once_is_held_before_it_is_reaped,
+    ),
 ];
 
 fn a_worker_leads_a_session_of_its_own() {
@@ -78,5 +82,12 @@ fn an_agent_reports_the_ends_of_a_hundred_workers() {
     reported.dedup();
     assert!(reported.len() == 100 && reported.iter().all(|line| line.ends_with(" 3 exit code 3")), "{reported:?}");
     assert_eq!(agent.ask("sweep"), "swept 0 left 0");
+    agent.close();
+}
+
+/// The agent reaps every child that has ended, also one that another thread has just started and does not hold yet.
+fn a_command_that_ends_at_once_is_held_before_it_is_reaped() {
+    let mut agent = AgentProcess::launch();
+    assert_eq!(agent.ask("commands 300"), "started 300");
     agent.close();
 }
