@@ -8,13 +8,33 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 
+#include <pthread.h>
+
 using namespace shim;
 using c10d::ProcessGroup;
 using c10d::ProcessGroupGloo;
 
 namespace {
 
+// Gives this thread a name while it starts others that have none of their own: they inherit it.
+class ThreadName {
+ public:
+  explicit ThreadName(const char* name) : known_(pthread_getname_np(pthread_self(), before_, sizeof(before_)) == 0) {
+    if (known_) pthread_setname_np(pthread_self(), name);
+  }
+  ~ThreadName() {
+    if (known_) pthread_setname_np(pthread_self(), before_);
+  }
+  ThreadName(const ThreadName&) = delete;
+  ThreadName& operator=(const ThreadName&) = delete;
+
+ private:
+  char before_[16] = {};
+  bool known_;
+};
+
 c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const MemberConfig& config, Bytes interface, Bytes host) {
+  const ThreadName named("gloo transport"); // lockstep_contract::background
   const auto timeout = std::chrono::milliseconds(config.timeout_ms);
   if (interface.size == 0 && host.size == 0) return ProcessGroupGloo::Options::create_default(timeout);
   auto options = ProcessGroupGloo::Options::create(timeout);

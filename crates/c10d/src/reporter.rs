@@ -6,14 +6,17 @@
 //! rank and poll interval. The same thread publishes the rank's pace ([`crate::pace`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+use lockstep_contract::background::DESYNC_REPORT;
 use lockstep_contract::desync_report::{ASKED, Call, RankState, answer_key, farewell_key};
 
 use crate::desync_report::{DesyncReport, PATIENCE};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::pace::{Arrivals, Clock, Exchange};
 use crate::{Called, Rank, Store, WorldSize};
 
@@ -22,6 +25,9 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// How long a rank that leaves a group waits until its farewell is in the store, whose host may be stopped.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How long it waits until all others have joined the group.
+const JOINING: Duration = Duration::from_secs(10);
 
 /// A rank's own record of the operations that it is in.
 #[derive(Debug, Default)]
@@ -36,8 +42,10 @@ struct Note {
     failed: Option<(u64, Call, String)>,
     /// The calls and their entries, if they are to be recorded.
     called: Option<Vec<(u64, Called)>>,
-    /// Groups that the rank leaves, with farewells that are not in the store yet.
-    leaving: Vec<(String, RankState)>,
+    /// Its state while it joins a group.
+    joining: Option<RankState>,
+    /// Groups that the rank leaves, until it may.
+    leaving: Vec<Leaving>,
     /// The reporter is being dropped.
     stop: bool,
     /// The answering thread has ended.
@@ -46,16 +54,30 @@ struct Note {
     held_up: bool,
 }
 
+/// A group that the rank leaves.
+#[derive(Clone, Debug)]
+struct Leaving {
+    group: String,
+    farewell: RankState,
+    /// The farewell is in the store.
+    published: bool,
+    /// The group's size, if the rank waits until all have joined.
+    size: Option<WorldSize>,
+}
+
 /// Returned by [`Reporter::enter`], for [`Reporter::leave`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry(u64);
 
 impl Note {
-    /// A failure without a later call is the most informative state; otherwise the rank is blocked in what it waits for, or in the
-    /// oldest open operation.
+    /// A failure without a later call is the most informative state; otherwise the rank is blocked in the group that it joins, in what it
+    /// waits for, or in the oldest open operation.
     fn state(&self) -> RankState {
         if let Some((_, call, why)) = &self.failed {
             return RankState::Failed { call: call.clone(), why: why.clone() };
+        }
+        if let Some(joining) = &self.joining {
+            return joining.clone();
         }
         let waiting = self.waiting.first().filter(|entry| self.open.contains_key(entry));
         match waiting.or_else(|| self.open.keys().next()) {
@@ -122,13 +144,21 @@ impl Reporter {
         if let Some(clock) = &clock {
             let (store, shared) = (Arc::clone(&store), Arc::clone(&shared));
             let mut exchange = Exchange::new(Arc::clone(clock), rank, world);
-            std::thread::spawn(move || {
+            let answer = move || {
                 answer_until_stopped(&store, rank, &shared, &mut exchange);
                 drop(store);
                 exchange.finish();
                 shared.note().deaf = true;
                 shared.changed.notify_all();
-            });
+            };
+            let failed = |error: io::Error| {
+                Error::with_kind(
+                    ErrorKind::Internal,
+                    "starting the thread that answers desync reports",
+                    error.to_string(),
+                )
+            };
+            Builder::new().name(DESYNC_REPORT.into()).spawn(answer).map_err(failed)?;
         } else {
             shared.note().deaf = true;
         }
@@ -167,7 +197,9 @@ impl Reporter {
         let entry = note.next_entry;
         note.next_entry += 1;
         if let Some(called) = &mut note.called {
-            called.push((entry, Called { call: call.clone(), members: members.to_vec(), waited: false }));
+            let waited_before = called.iter().filter(|(_, earlier)| earlier.waited).count();
+            called
+                .push((entry, Called { call: call.clone(), members: members.to_vec(), waited: false, waited_before }));
         }
         note.open.insert(entry, call);
         Entry(entry)
@@ -188,6 +220,11 @@ impl Reporter {
         self.shared.note().called = Some(Vec::new());
     }
 
+    /// Returns true if calls are recorded.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.shared.note().called.is_some()
+    }
+
     /// The recorded calls.
     pub(crate) fn called(&self) -> Vec<Called> {
         self.shared.note().called.iter().flatten().map(|(_, called)| called.clone()).collect()
@@ -202,27 +239,51 @@ impl Reporter {
         note.failed.take_if(|(next, ..)| entry.0 >= *next);
     }
 
+    /// Records for the time of the call that the rank joins this group.
+    pub(crate) fn while_joining<T>(&self, group: &str, members: &[Rank], join: impl FnOnce() -> T) -> T {
+        let members = members.iter().map(|rank| rank.get()).collect();
+        self.shared.note().joining = Some(RankState::Joining { group: group.to_owned(), members });
+        let joined = join();
+        self.shared.note().joining = None;
+        joined
+    }
+
+    /// Counts the rank among those that have joined this group, whose members connect as they join.
+    pub(crate) fn joined(&self, group: &str) -> Result<()> {
+        self.store.add(&joined_key(group), 1).map(drop)
+    }
+
     /// Publishes a farewell for the ranks that are still in the group. Call it before the group's connections are
-    /// closed, so that a rank that sees them closed finds the farewell in the store. Gives up after [`FAREWELL`].
-    pub(crate) fn leave_group(&self, group: &str) {
-        self.bid_farewell(group, Note::farewell);
+    /// closed, so that a rank that sees them closed finds the farewell in the store, and one that still joins does not see them
+    /// closed: a `size` is that of a group whose members count themselves. Gives up after [`FAREWELL`] and [`JOINING`].
+    pub(crate) fn leave_group(&self, group: &str, size: Option<WorldSize>) {
+        let note = self.shared.note();
+        // After a failure another rank may be lost, which never joins.
+        let size = size.filter(|_| note.failed.is_none());
+        let farewell = note.farewell();
+        self.bid_farewell(note, group, farewell, size);
     }
 
     /// As [`leave_group`](Self::leave_group), for a group that this rank aborts.
     pub(crate) fn abort_group(&self, group: &str) {
-        self.bid_farewell(group, |note| RankState::Aborted { finished: note.finished });
+        let note = self.shared.note();
+        let farewell = RankState::Aborted { finished: note.finished };
+        self.bid_farewell(note, group, farewell, None);
     }
 
-    fn bid_farewell(&self, group: &str, farewell: impl FnOnce(&Note) -> RankState) {
-        let mut note = self.shared.note();
-        let farewell = farewell(&note);
-        note.leaving.push((group.to_owned(), farewell));
+    fn bid_farewell(&self, mut note: MutexGuard<'_, Note>, group: &str, farewell: RankState, size: Option<WorldSize>) {
+        note.leaving.push(Leaving { group: group.to_owned(), farewell, published: false, size });
         self.shared.changed.notify_all();
-        let pending =
-            |note: &mut Note| !note.deaf && !note.held_up && note.leaving.iter().any(|(name, _)| name == group);
-        let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, pending);
+        let leaving = |note: &Note| note.leaving.iter().find(|leaving| leaving.group == group).cloned();
+        let unpublished =
+            |note: &mut Note| !note.deaf && !note.held_up && leaving(note).is_some_and(|leaving| !leaving.published);
+        let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, unpublished);
         let (mut note, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         note.held_up |= waited.timed_out();
+        let joining = |note: &mut Note| !note.deaf && !note.held_up && leaving(note).is_some();
+        let waited = self.shared.changed.wait_timeout_while(note, JOINING, joining);
+        let (mut note, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        note.leaving.retain(|leaving| !leaving.published || leaving.group != group);
     }
 
     /// Records that the operation failed, and asks the ranks that it waits for, and whom these wait for in turn: the other rank of a
@@ -333,17 +394,18 @@ fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared, exchange: &m
     let mut answered = 0;
     loop {
         let note = shared.note();
-        let idle = |note: &mut Note| !note.stop && note.leaving.is_empty();
-        let (note, _) = shared.changed.wait_timeout_while(note, POLL, idle).unwrap_or_else(PoisonError::into_inner);
+        let poll = if note.leaving.is_empty() { POLL } else { POLL / 20 };
+        let idle = |note: &mut Note| !note.stop && note.leaving.iter().all(|leaving| leaving.published);
+        let (note, _) = shared.changed.wait_timeout_while(note, poll, idle).unwrap_or_else(PoisonError::into_inner);
         let (stop, now, leaving) = (note.stop, note.state(), note.leaving.clone());
         drop(note);
-        for (group, farewell) in &leaving {
-            if publish(store, &farewell_key(group, rank.get()), farewell).is_err() {
-                return;
-            }
+        for leaving in &leaving {
+            let Ok(may) = may_leave(store, rank, leaving) else { return };
+            let mut note = shared.note();
+            note.leaving.iter_mut().filter(|of| of.group == leaving.group).for_each(|of| of.published = true);
+            note.leaving.retain(|of| !may || of.group != leaving.group);
+            shared.changed.notify_all();
         }
-        shared.note().leaving.drain(..leaving.len());
-        shared.changed.notify_all();
         if stop {
             return;
         }
@@ -351,6 +413,23 @@ fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared, exchange: &m
             Ok(rounds) => answered = rounds,
             Err(_) => return,
         }
+    }
+}
+
+/// The key that counts the members of a group that have joined it.
+fn joined_key(group: &str) -> String {
+    format!("lockstep/joined/{group}")
+}
+
+/// Publishes the farewell. Returns true once all members have joined.
+fn may_leave(store: &Store, rank: Rank, leaving: &Leaving) -> Result<bool> {
+    let Leaving { group, farewell, published, size } = leaving;
+    if !published {
+        publish(store, &farewell_key(group, rank.get()), farewell)?;
+    }
+    match size {
+        Some(size) => Ok(store.add(&joined_key(group), 0)? >= size.get() as i64),
+        None => Ok(true),
     }
 }
 
@@ -409,6 +488,31 @@ mod tests {
         let text = ours.report(entry, "Timeout", "0", &members).to_string();
         assert!(text.contains("rank 1 was in call 1, barrier"), "{text}");
         assert!(text.contains("rank 2 did not answer"), "{text}");
+    }
+
+    #[test]
+    fn a_rank_leaves_when_all_have_joined() {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+        let [first, late] = [0, 1].map(|rank| Reporter::start(&store, Rank::new(rank), world).unwrap());
+        first.joined("0").unwrap();
+        std::thread::scope(|scope| {
+            let leaves = scope.spawn(|| first.leave_group("0", Some(world)));
+            store.get(&farewell_key("0", 0)).unwrap();
+            assert!(!leaves.is_finished());
+            late.joined("0").unwrap();
+        });
+        assert!(first.shared.note().leaving.is_empty());
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_the_members_of_a_new_group_says_so() {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+        let [ours, theirs] = [0, 1].map(|rank| Reporter::start(&store, Rank::new(rank), world).unwrap());
+        let members: Vec<Rank> = world.ranks().collect();
+        let entry = ours.enter("0", &members, "barrier", Kind::Collective, None);
+        let report = theirs.while_joining("2", &members, || ours.report(entry, "Timeout", "0", &members));
+        assert!(report.to_string().contains("rank 1 was joining group 2 of ranks 0, 1"), "{report}");
+        assert_eq!(theirs.shared.note().state(), RankState::Between { finished: 0 });
     }
 
     #[test]

@@ -36,6 +36,13 @@ pub enum RankState {
         /// Its error.
         why: String,
     },
+    /// It joins this group, which waits for all members.
+    Joining {
+        /// The group's name.
+        group: String,
+        /// Their ranks in the whole job.
+        members: Vec<usize>,
+    },
     /// It is in no operation.
     Between {
         /// The number of calls that it has finished.
@@ -89,7 +96,10 @@ impl RankState {
     pub fn call(&self) -> Option<&Call> {
         match self {
             RankState::In(call) | RankState::Failed { call, .. } => Some(call),
-            RankState::Between { .. } | RankState::Left { .. } | RankState::Aborted { .. } => None,
+            RankState::Joining { .. }
+            | RankState::Between { .. }
+            | RankState::Left { .. }
+            | RankState::Aborted { .. } => None,
         }
     }
 }
@@ -100,6 +110,11 @@ impl fmt::Display for RankState {
         match self {
             RankState::In(call) => write!(f, "was in {call}"),
             RankState::Failed { call, why } => write!(f, "failed in {call} ({why})"),
+            RankState::Joining { group, .. } if group == WHOLE_JOB => f.write_str("was joining the group of all ranks"),
+            RankState::Joining { group, members } => {
+                let members: Vec<String> = members.iter().map(usize::to_string).collect();
+                write!(f, "was joining group {group} of ranks {}", members.join(", "))
+            }
             RankState::Between { finished } => {
                 write!(f, "was outside any collective, after {finished} finished calls")
             }
@@ -135,13 +150,15 @@ mod tests {
         Call { group: group.into(), number, operation: "all_reduce of [4]".into(), peer: None, beside: Vec::new() }
     }
 
-    fn states() -> [RankState; 5] {
+    fn states() -> [RankState; 7] {
         [
             RankState::In(Call { beside: vec!["isend to rank 1".into()], ..call("0", Some(3)) }),
             RankState::Failed { call: call("pair", None), why: "Timeout".into() },
             RankState::Between { finished: 2 },
             RankState::Left { finished: 2, panicking: true },
             RankState::Aborted { finished: 3 },
+            RankState::Joining { group: "2".into(), members: vec![0, 3] },
+            RankState::Joining { group: WHOLE_JOB.into(), members: vec![0, 1] },
         ]
     }
 
@@ -164,5 +181,7 @@ mod tests {
         assert_eq!(said[2], "was outside any collective, after 2 finished calls");
         assert_eq!(said[3], "panicked after 2 finished calls");
         assert_eq!(said[4], "has aborted the group after 3 finished calls");
+        assert_eq!(said[5], "was joining group 2 of ranks 0, 3");
+        assert_eq!(said[6], "was joining the group of all ranks");
     }
 }

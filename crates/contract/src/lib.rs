@@ -1,5 +1,6 @@
 //! The formats that a launcher shares with its workers, in addition to torchrun's variables and the event files.
 //!
+//! - [`background`]: threads of a rank that run whatever it does.
 //! - [`bench`]: what `lockstep bench` asks of its ranks, and what they answer.
 //! - [`error_file`]: the file that a failing worker writes for the process that started it.
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
@@ -12,6 +13,7 @@
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
 //! else.
 
+pub mod background;
 pub mod bench;
 mod cleared;
 pub mod desync_report;

@@ -28,4 +28,4 @@ pub use exercise::{Grading, Lab};
 pub use finding::{Finding, Found, Verdict, explain, given};
 pub use numbers::Numbers;
 pub use options::{DEADLINE, Options};
-pub use runner::{BESIDE, COMPUTES, CallOptions, Inputs, Outputs, RankOutcome, Runner, SEPARATOR};
+pub use runner::{BESIDE, COMPUTES, CallOptions, Inputs, JOINS, Outputs, RankOutcome, Runner, SEPARATOR};

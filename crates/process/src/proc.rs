@@ -104,13 +104,15 @@ fn thread_folders(pid: i32) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// A thread's time on a core and its time in the run queue (the kernel's sched-stats.rst).
+/// A thread's times on a core and in the run queue (the kernel's sched-stats.rst).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// On a core.
     pub running: Duration,
     /// Ready to run, while all cores were busy.
     pub waiting: Duration,
+    /// How often it was given a core.
+    pub turns: u64,
 }
 
 impl Schedule {
@@ -127,8 +129,10 @@ impl Schedule {
 
     fn in_folder(folder: &Path) -> Self {
         let text = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
-        let mut nanos = text.split_ascii_whitespace().map(|field| Duration::from_nanos(field.parse().unwrap_or(0)));
-        Schedule { running: nanos.next().unwrap_or_default(), waiting: nanos.next().unwrap_or_default() }
+        let mut numbers = text.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        let (running, waiting, turns) = (next(), next(), next());
+        Schedule { running: Duration::from_nanos(running), waiting: Duration::from_nanos(waiting), turns }
     }
 }
 
@@ -195,6 +199,11 @@ fn listed_children(pid: i32) -> Option<Vec<i32>> {
         }
     }
     Some(children)
+}
+
+/// The parent of each visible process.
+pub fn parents() -> BTreeMap<i32, i32> {
+    pids().filter_map(|pid| Some((pid, Stat::of(pid)?.parent))).collect()
 }
 
 /// All descendants of `ancestor` among these processes, which are given with their parents. The listing is not atomic,

@@ -18,7 +18,7 @@ mod waits;
 mod watchdog;
 
 pub use load::scaled;
-pub use proc::{Awake, threads};
+pub use proc::{Awake, descendants, threads, threads_except};
 pub use queue::Queue;
 pub use stall_detector::StallDetector;
 pub use waits::{drain, output, receive, until};

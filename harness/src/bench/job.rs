@@ -7,7 +7,7 @@
 mod connection;
 mod loss;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -230,7 +230,7 @@ impl<'a> Job<'a> {
     /// Resident memory of the agents, with their helpers and without ranks: bytes of each, on average.
     pub(super) fn memory(&self) -> f64 {
         let workers: BTreeSet<i32> = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid)).collect();
-        let parents = parents();
+        let parents = proc::parents();
         let of_agent = |agent: &Agent| {
             let agent = agent.process.pid().as_raw_pid();
             let helpers = proc::descendants(agent, &parents);
@@ -243,7 +243,7 @@ impl<'a> Job<'a> {
     /// Processor time of the ranks and of what they started, in seconds.
     pub(super) fn processor_time(&self) -> f64 {
         let ranks = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid));
-        let parents = parents();
+        let parents = proc::parents();
         let all: BTreeSet<i32> =
             ranks.flat_map(|pid| proc::descendants(pid, &parents).into_iter().chain([pid])).collect();
         all.into_iter().filter_map(proc::Stat::of).map(|stat| (stat.used + stat.used_by_children).as_secs_f64()).sum()
@@ -357,11 +357,6 @@ impl Drop for Job<'_> {
             let _ = agent.process.child.wait();
         }
     }
-}
-
-/// The parent of each process.
-fn parents() -> BTreeMap<i32, i32> {
-    proc::pids().filter_map(|pid| Some((pid, proc::Stat::of(pid)?.parent))).collect()
 }
 
 /// In bytes.

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // a panic fails the test
 #![allow(clippy::duplicate_mod)] // once for each backend
 
+mod background;
 mod checkpoint;
 #[path = "../common/mod.rs"]
 mod common;

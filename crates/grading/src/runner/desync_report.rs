@@ -13,6 +13,8 @@ const LOOKS: usize = 100;
 const LOOK: Duration = Duration::from_millis(20);
 /// What comes between the call in which a rank waits and its others in progress.
 pub const BESIDE: &str = "; also in progress: ";
+/// What a rank does that waits for the members of a new group.
+pub const JOINS: &str = "waits in new_group: group";
 /// What comes between those.
 pub const SEPARATOR: &str = " and ";
 
@@ -49,6 +51,8 @@ fn describe(at: &RankState) -> String {
         RankState::In(call) if call.beside.is_empty() => format!("waits in {call}"),
         RankState::In(call) => format!("waits in {call}{BESIDE}{}", call.beside.join(SEPARATOR)),
         RankState::Failed { call, why } => format!("failed in {call} ({why})"),
+        RankState::Joining { group, .. } if group == WHOLE_JOB => "waits in init_process_group".into(),
+        RankState::Joining { group, members } => format!("{JOINS} {group} of ranks {members:?}"),
         RankState::Between { finished } => format!("is in no call, after {finished} finished calls"),
         RankState::Left { finished, panicking: false } => format!("has left the group after {finished} calls"),
         RankState::Left { finished, panicking: true } => format!("panicked after {finished} calls"),
@@ -66,6 +70,9 @@ mod tests {
         let call = r#"{"group":"0","number":3,"operation":"all_reduce of [4]"}"#;
         assert_eq!(say(&format!(r#"{{"In":{call}}}"#)), "waits in call 3, all_reduce of [4]");
         assert_eq!(say(r#"{"Between":{"finished":2}}"#), "is in no call, after 2 finished calls");
+        let joining = |group| say(&format!(r#"{{"Joining":{{"group":"{group}","members":[0,2]}}}}"#));
+        assert_eq!(joining("3"), "waits in new_group: group 3 of ranks [0, 2]");
+        assert_eq!(joining("0"), "waits in init_process_group");
         let message = r#"{"In":{"group":"pair","number":null,"operation":"recv from rank 1"}}"#;
         assert_eq!(say(message), "waits in recv from rank 1 (group pair)");
         let two = r#"{"In":{"group":"0","number":null,"operation":"recv from rank 1","beside":["isend to rank 1"]}}"#;

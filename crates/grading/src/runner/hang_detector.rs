@@ -1,14 +1,16 @@
 //! Detects a hang: all ranks sleep, or the deadline has passed.
 //!
-//! A rank that waits for a message sleeps. A rank that computes, or waits for a core to compute on, does not. So a deadlock is
-//! detected long before the deadline, and a slow machine is not mistaken for a deadlock.
+//! In a rank that waits for a message no thread runs, except for those of the [background]. In one that computes, that waits for a core
+//! to compute on, or that looks for something again and again, one does; so it does in a process that a rank has started and waits for.
+//! So a deadlock is detected long before the deadline, and a slow machine is not mistaken for a deadlock.
 //!
 //! On a busy machine, ranks that wait for one another in turns wait for a core in turns, too: each of many threads a little, and the
 //! store, which is in this process, as well. So the deadline also counts the turns of this process, which come as late as theirs.
 
 use std::time::{Duration, Instant};
 
-use lockstep_watchdog::{Awake, Queue, StallDetector, threads};
+use lockstep_contract::background;
+use lockstep_watchdog::{Awake, Queue, StallDetector, descendants, threads, threads_except};
 
 /// Ranks that have slept this long are stalled.
 const STILL: Duration = Duration::from_secs(5);
@@ -26,11 +28,20 @@ pub(super) struct Moment {
     lost: Duration,
 }
 
+/// Notices that processes do nothing.
+#[derive(Debug)]
+struct Sleepers {
+    still: StallDetector,
+    turns: u64,
+}
+
 /// Watches the ranks of one call.
 #[derive(Debug)]
 pub(super) struct HangDetector {
     begun: Moment,
-    still: StallDetector,
+    ranks: Sleepers,
+    /// The processes that ranks have started.
+    below: Sleepers,
     queue: Queue,
     /// The time of all turns so far, and the last one.
     turns: (Duration, Instant),
@@ -40,7 +51,8 @@ impl HangDetector {
     pub(super) fn new(begun: Instant) -> Self {
         HangDetector {
             begun: Moment { at: begun, lost: Duration::ZERO },
-            still: StallDetector::new(STILL, NOTHING),
+            ranks: Sleepers::new(),
+            below: Sleepers::new(),
             queue: Queue::default(),
             turns: (Duration::ZERO, begun),
         }
@@ -54,7 +66,7 @@ impl HangDetector {
 
     /// Returns why these processes hang, if they do. Must be called often.
     pub(super) fn hang(&mut self, deadline: Duration, pids: &[u32], now: Instant) -> Option<String> {
-        if self.still.is_stalled(asleep(pids.iter().map(|pid| threads(*pid))), now) {
+        if self.ranks.are_stalled(pids, now) && self.is_stalled_below(pids, now) {
             return Some(format!("no rank has done anything for {} s", STILL.as_secs()));
         }
         let now = self.moment(pids, now);
@@ -64,6 +76,12 @@ impl HangDetector {
             true => format!("not finished after {} s, and {COMPUTES}", deadline.as_secs()),
             false => format!("not finished after {} s", deadline.as_secs()),
         })
+    }
+
+    /// Returns true if none of the processes that ranks have started does anything.
+    fn is_stalled_below(&mut self, pids: &[u32], now: Instant) -> bool {
+        let below = descendants(pids);
+        below.is_empty() || self.below.are_stalled(&below, now)
     }
 
     /// The current moment for these processes.
@@ -79,24 +97,65 @@ impl Moment {
     }
 }
 
-/// The total CPU time of processes that are all asleep. `None` if one is awake or gone.
-fn asleep(processes: impl Iterator<Item = Option<Awake>>) -> Option<Duration> {
-    let all: Option<Vec<Awake>> = processes.collect();
-    let all = all.filter(|all| !all.is_empty() && all.iter().all(|process| !process.awake))?;
-    Some(all.iter().map(|process| process.used).sum())
+impl Sleepers {
+    fn new() -> Self {
+        Sleepers { still: StallDetector::new(STILL, NOTHING), turns: 0 }
+    }
+
+    /// Returns true if no thread of these processes has run until `now` for [`STILL`], except in the background.
+    fn are_stalled(&mut self, pids: &[u32], now: Instant) -> bool {
+        self.have_stalled(pids.iter().map(|pid| threads_except(*pid, &background::THREADS)).collect(), now)
+    }
+
+    /// The same for what the processes are now; `None` if one is gone.
+    fn have_stalled(&mut self, seen: Option<Vec<Awake>>, now: Instant) -> bool {
+        let turns = seen.iter().flatten().map(|process| process.turns).sum();
+        let ran = std::mem::replace(&mut self.turns, turns) != turns;
+        let asleep = seen.filter(|all| !ran && !all.is_empty() && all.iter().all(|process| !process.awake));
+        self.still.is_stalled(asleep.map(|all| all.iter().map(|process| process.used).sum()), now)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use rustix::process::{Pid, Signal, kill_process_group};
+
     use super::*;
 
     #[test]
-    fn treats_a_process_that_is_awake_or_gone_as_active() {
-        let process = |awake, used| Some(Awake { awake, used: Duration::from_secs(used) });
-        assert_eq!(asleep([process(false, 1), process(false, 2)].into_iter()), Some(Duration::from_secs(3)));
-        assert_eq!(asleep([process(false, 1), process(true, 2)].into_iter()), None);
-        assert_eq!(asleep([process(false, 1), None].into_iter()), None);
-        assert_eq!(asleep([].into_iter()), None);
+    fn processes_stall_while_all_are_there_and_no_thread_of_theirs_runs() {
+        let begun = Instant::now();
+        let process = |awake, turns| Awake { awake, used: Duration::ZERO, turns };
+        let stalls = |then: Option<Vec<Awake>>| {
+            let mut sleepers = Sleepers::new();
+            let mut look = |seen, seconds| sleepers.have_stalled(seen, begun + Duration::from_secs(seconds));
+            let asleep = || Some(vec![process(false, 7), process(false, 8)]);
+            assert!(!look(asleep(), 0) && !look(asleep(), 1) && look(asleep(), 6));
+            look(then, 7)
+        };
+        assert!(stalls(Some(vec![process(false, 7), process(false, 8)])));
+        assert!(!stalls(Some(vec![process(false, 7), process(true, 8)])), "one is awake");
+        assert!(!stalls(Some(vec![process(false, 7), process(false, 9)])), "one has run in between");
+        assert!(!stalls(Some(vec![])) && !stalls(None), "one is gone");
+    }
+
+    #[test]
+    fn takes_what_a_rank_has_started_for_its_own_work() {
+        let mut shell = Command::new("sh").args(["-c", "while :; do :; done & wait"]).process_group(0).spawn().unwrap();
+        let rank = [shell.id()];
+        let working = || descendants(&rank).iter().any(|pid| threads(*pid).is_some_and(|seen| seen.awake));
+        while !working() {
+            std::thread::yield_now();
+        }
+        let mut detector = HangDetector::new(Instant::now());
+        let later = |seconds| Instant::now() + Duration::from_secs(seconds);
+        assert!(!detector.is_stalled_below(&rank, later(0)) && !detector.is_stalled_below(&rank, later(6)));
+        assert!(detector.is_stalled_below(&[], later(6)));
+        kill_process_group(Pid::from_child(&shell), Signal::KILL).unwrap();
+        shell.wait().unwrap();
     }
 
     #[test]

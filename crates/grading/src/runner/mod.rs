@@ -17,7 +17,7 @@ pub use bounds::Bounds;
 pub use call::CallOptions;
 pub(crate) use confine::exec as confined;
 pub use confine::{CONFINED, writes_are_confined};
-pub use desync_report::{BESIDE, SEPARATOR};
+pub use desync_report::{BESIDE, JOINS, SEPARATOR};
 pub use hang_detector::COMPUTES;
 pub use inputs::Inputs;
 pub use outcome::RankOutcome;

@@ -290,6 +290,7 @@ fn a_desync_report_names_the_rank_that_is_not_in_the_call() {
         outside.cause,
         "rank 1 was outside any collective, after 3 finished calls while others were in call 4, all_reduce of [4]"
     );
+    assert_eq!(rank("rank 2 was in the same call; rank 1 was joining group 2 of ranks 0, 1").rank, 1);
     assert_eq!(rank("rank 1 was in call 4, broadcast of [4]").rank, 1);
     assert_eq!(rank("rank 1 did not answer within 3 s: it has exited, was killed").rank, 1);
     // A rank in another call may itself wait for the one that is in none.

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use lockstep_process::{Signal, proc};
 use rustix::process::{Pid, kill_process};
 
-use super::{Job, parents};
+use super::Job;
 
 /// Between two attempts to connect to the first agent.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ impl Job<'_> {
     pub(in crate::bench) fn lose_node(&mut self) -> anyhow::Result<Instant> {
         ensure!(self.agents.len() > 1, "the only node cannot be lost");
         let mut lost = self.agents.pop().context("there is no agent")?;
-        let started = proc::descendants(lost.process.pid().as_raw_pid(), &parents());
+        let started = proc::descendants(lost.process.pid().as_raw_pid(), &proc::parents());
         let now = Instant::now();
         lost.process.signal(Signal::KILL)?;
         for pid in started.into_iter().filter_map(Pid::from_raw) {

@@ -138,8 +138,14 @@ fn call(line: &str) -> String {
 fn desync(case: &Case<'_>) -> Option<Found> {
     let line = case.line(&["this rank was in "])?;
     let (before, own) = line.split_once("this rank was in ")?;
-    let marks =
-        ["was outside any collective", "has left the group", "panicked after", "did not answer within", "was in call "];
+    let marks = [
+        "was outside any collective",
+        "was joining ",
+        "has left the group",
+        "panicked after",
+        "did not answer within",
+        "was in call ",
+    ];
     let parts = before.split("; ").filter_map(|part| {
         let part = &part[part.rfind("rank ")?..];
         let rank = number_after(part, "rank ")?;

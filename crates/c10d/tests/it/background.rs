@@ -1,0 +1,21 @@
+//! The threads of a rank that run without its doing anything have names of their own.
+
+use std::fs;
+
+use c10d::Backend;
+use lockstep_contract::background::THREADS;
+
+use crate::common::{options, ranks_on};
+
+#[test]
+fn background_threads_have_their_names() {
+    let names = || -> Vec<String> {
+        let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).collect()
+    };
+    for seen in ranks_on(Backend::Gloo, 2, &options(), |_group| names()) {
+        for name in THREADS {
+            assert!(seen.iter().any(|thread| thread.trim_end() == name), "{name} in {seen:?}");
+        }
+    }
+}
