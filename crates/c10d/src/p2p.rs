@@ -117,7 +117,7 @@ impl ProcessGroup {
     }
 
     /// Refuses calls that would wait forever, because the peer is outside the group or this rank itself, and tensors
-    /// that cannot be sent.
+    /// that cannot be sent. While calls are recorded, the memory of a receive is NaN from here on.
     fn begin(&self, name: &str, tensor: &Tensor, way: Way, peer: Option<Rank>, tag: u16) -> Result<(Call, InUse)> {
         if let Some(peer) = peer {
             self.check_member(name, peer)?;
@@ -131,6 +131,10 @@ impl ProcessGroup {
         let operation = format!("{name} {} tag {tag}", describe(tensor));
         let backend = guard.backend();
         let memory = guard.claim(&operation)?;
+        if way == Way::From && self.is_recording() && tensor.is_floating_point() {
+            // Memory that cannot be filled stays as it is.
+            let _ = tensor.detach().f_fill_(f64::NAN);
+        }
         Ok((Call::message(self.inner(), operation, way, peer).on(backend), memory))
     }
 }

@@ -39,6 +39,8 @@ pub struct Called {
     pub members: Vec<Rank>,
     /// True if the rank has waited for its end.
     pub waited: bool,
+    /// How many earlier calls' ends the rank had waited for when it made this one.
+    pub waited_before: usize,
 }
 
 impl ProcessGroup {
@@ -52,11 +54,17 @@ impl ProcessGroup {
         is_counted.then_some(traffic)
     }
 
-    /// Records this rank's calls in all groups of the job from now on, and forgets earlier ones.
+    /// Records this rank's calls in all groups of the job from now on, and forgets earlier ones. A message that is received then has NaN
+    /// in its floating-point memory from the call on until it arrives, which shows who reads it before.
     pub fn record_calls(&self) {
         if let Some(reporter) = &self.inner.job.reporter {
             reporter.record_calls();
         }
+    }
+
+    /// Returns true if calls are recorded.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.inner.job.reporter.as_ref().is_some_and(Reporter::is_recording)
     }
 
     /// The calls since [`record_calls`](Self::record_calls). A pass of a [`Reducer`](crate::Reducer) is one call, whatever it

@@ -59,6 +59,26 @@ fn calls_are_recorded_from_the_moment_that_is_asked_for() {
         assert_eq!(sent.call.operation, format!("isend [1] Float tag 7 to rank {peer}"));
         assert_eq!(received.call.operation, format!("recv [1] Float tag 7 from rank {peer}"));
         assert_eq!(sent.members, [rank(0), rank(1)]);
+        group.barrier().unwrap();
+        let waited_before: Vec<usize> = group.called().iter().map(|called| called.waited_before).collect();
+        assert_eq!(waited_before, [0, 0, 2]);
+    });
+}
+
+#[test]
+fn the_memory_of_a_recorded_receive_is_nan_until_the_message_arrives() {
+    ranks(2, |group| {
+        group.record_calls();
+        if !group.rank().is_zero() {
+            group.barrier().unwrap();
+            return group.send(&number(1.0), rank(0), 7).unwrap();
+        }
+        let buffer = number(5.0);
+        let same_memory = buffer.shallow_clone();
+        let receiving = group.irecv(buffer, rank(1), 7).unwrap();
+        assert!(same_memory.double_value(&[0]).is_nan(), "nothing is sent yet");
+        group.barrier().unwrap();
+        assert_eq!(receiving.wait().unwrap().double_value(&[0]), 1.0);
     });
 }
 
