@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use c10d::ProcessGroup;
-use safetensors::{SafeTensors, View as _};
+use safetensors::{SafeTensorError, SafeTensors, View as _};
+use tch::Tensor;
 use tch::nn::VarStore;
-use tch::{TchError, Tensor};
 
 use crate::snapshot::{self, OnSaveError, View};
 use crate::{Rank, Reporter, object_collectives};
@@ -25,10 +25,16 @@ use crate::{Rank, Reporter, object_collectives};
 /// Fails when the folder cannot be created or written; the old file is then unchanged.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
     replace(path, None, |partial| {
-        // The format has no strides, and tch refuses channels that are last in memory.
-        let in_order = |(name, variable): (String, Tensor)| Ok((name, variable.f_contiguous()?));
-        let tensors = vs.variables().into_iter().map(in_order).collect::<Result<Vec<_>, TchError>>()?;
-        Ok(Tensor::write_safetensors(&tensors, partial)?)
+        // The format has no strides, and channels may be last in memory.
+        let view = |(name, variable): (String, Tensor)| {
+            let view = View::new(&name, &variable.f_contiguous()?)?;
+            anyhow::Ok((name, view))
+        };
+        let views = vs.variables().into_iter().map(view).collect::<anyhow::Result<Vec<_>>>()?;
+        safetensors::serialize_to_file(views, None, partial).map_err(|error| match error {
+            SafeTensorError::IoError(error) => error.into(),
+            error => error.into(),
+        })
     })
 }
 

@@ -31,7 +31,8 @@ pub enum PretrainedError {
     },
     /// The weights belong to another model.
     #[error(
-        "the weights in {} do not fit the model: {}; leave out by name what the model is to keep as it is, a new head for one",
+        "the weights in {} do not fit the model: {}; make the model in the file's sizes, and leave out by name what it is to keep as it \
+         is, a new head for one",
         path.display(), differences(missing, unexpected, different)
     )]
     Unfit {
