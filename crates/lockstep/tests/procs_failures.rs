@@ -25,8 +25,11 @@ use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
 
 const WORLD: usize = 3;
-/// Longer than any step; larger on a busy machine.
+/// The groups' timeout: longer than any step.
 const TIMEOUT: Duration = Duration::from_secs(8);
+/// The variable with it in milliseconds, more on a busy machine, but the same on all ranks: who waits for longer than the others is
+/// the last to give up, and they name that rank.
+const TIMEOUT_MS: &str = "LOCKSTEP_TEST_TIMEOUT_MS";
 /// What a desync report says of rank 1.
 const DEAD: &str = "rank 1 did not answer";
 const LEFT: &str = "rank 1 has left the group";
@@ -94,7 +97,7 @@ fn case(name: &str) -> anyhow::Result<()> {
 
 /// Three successful collectives, then the fault on rank 1.
 fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
-    let options = GroupOptions { timeout: scaled(TIMEOUT), ..on_host(env) };
+    let options = GroupOptions { timeout: timeout()?, ..on_host(env) };
     let group = Rc::new(init_process_group(env, Device::Cpu, &options)?);
     let mut t = Tensor::ones([2], (Kind::Float, Device::Cpu));
     for _ in 0..3 {
@@ -120,6 +123,14 @@ fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
         "large" => Ok(group.all_reduce(&mut Tensor::ones([4_000_000], (Kind::Float, Device::Cpu)), ReduceOp::Sum)?),
         _ => Ok(group.all_reduce(&mut t, ReduceOp::Sum)?),
     }
+}
+
+fn timeout() -> anyhow::Result<Duration> {
+    Ok(Duration::from_millis(std::env::var(TIMEOUT_MS)?.parse()?))
+}
+
+fn set_timeout(command: &mut Command) -> &mut Command {
+    command.env(TIMEOUT_MS, scaled(TIMEOUT).as_millis().to_string())
 }
 
 /// The variable with each rank's host in a job over several hosts, which are simulated: `0,1,0`.
@@ -190,7 +201,7 @@ fn worker(case: &str, rank: usize, agent_store: bool, port: u16) -> Command {
 }
 
 fn of_rank(mut command: Command, rank: usize, agent_store: bool, port: u16) -> Command {
-    command
+    set_timeout(&mut command)
         .envs(
             [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", WORLD), ("LOCAL_WORLD_SIZE", WORLD)]
                 .map(|(name, value)| (name, value.to_string())),
@@ -381,7 +392,9 @@ fn names_who_never_came() {
 }
 
 fn spawn_reports() {
-    let output = finish(program("spawned"));
+    let mut command = program("spawned");
+    set_timeout(&mut command);
+    let output = finish(command);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("process 1 terminated with signal SIGKILL"), "{error}");

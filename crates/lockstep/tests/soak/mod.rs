@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use c10d::{Backend, GroupOptions, ProcessGroup, ReduceOp, Store};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group};
-use lockstep_watchdog::scaled;
 use rand_mt::Mt;
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
@@ -19,8 +18,6 @@ use crate::program::{KillOnDrop, text};
 
 /// The test's case for a program that takes part.
 pub(crate) const CASE: &str = "soak";
-/// After this, survivors give up on a rank that has stopped.
-const TIMEOUT: Duration = Duration::from_secs(8);
 /// Calls of a rank whose peers never fail; more than any moment.
 const CALLS: u32 = 100_000;
 
@@ -73,7 +70,7 @@ pub(crate) fn work(env: &LaunchEnv, seed: &str) -> anyhow::Result<()> {
     let patient = crate::on_host(env);
     // Ranks start at different times.
     let all = init_process_group(env, Device::Cpu, &patient)?;
-    let short = GroupOptions { timeout: scaled(TIMEOUT), ..patient };
+    let short = GroupOptions { timeout: crate::timeout()?, ..patient };
     let chosen = if moment.hosts.contains(&1) { Backend::TwoLevels } else { Backend::SharedMemory };
     ensure!(all.backend() == chosen, "{:?}", all.why_backend());
     let group = Rc::new(all.new_group(all.members(), &short)?.context("this rank is a member")?);
@@ -149,15 +146,24 @@ pub(crate) fn run(
     let mut wrong = vec![];
     for moment in seeds.into_iter().map(|seed| Moment::draw(seed, hosts)) {
         let (store, commands) = job(&format!("{CASE} {} {hosts}", moment.seed), &moment.hosts);
-        for (rank, output) in survivors(&moment, commands) {
-            let error = text(&output.stderr);
-            if output.status.code() != Some(1) || blamed(&error) != Some(moment.victim) {
-                wrong.push(format!("{moment:?}: rank {rank} ended with {:?}: {error}", output.status));
-            }
+        let survivors = survivors(&moment, commands);
+        let names_it =
+            |output: &Output| output.status.code() == Some(1) && blamed(&text(&output.stderr)) == Some(moment.victim);
+        if !survivors.iter().all(|(_, output)| names_it(output)) {
+            let says = |(rank, output): &(usize, Output)| {
+                let right = if names_it(output) { "" } else { "not " };
+                format!("\nrank {rank} ({right}right) ended with {:?}: {}", output.status, text(&output.stderr))
+            };
+            wrong.push(format!("{moment:?}: {}", survivors.iter().map(says).collect::<String>()));
         }
         drop(store);
     }
-    assert!(wrong.is_empty(), "{} survivors did not name the lost rank:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "the lost rank was not named by all survivors of {} moments:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 /// What they printed.
