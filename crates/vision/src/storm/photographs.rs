@@ -1,10 +1,11 @@
 //! The photographs of a seed, in memory and as files.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use image::RgbImage;
 use image::codecs::jpeg::JpegEncoder;
 use lockstep::data::rng::KeyedRng;
@@ -66,8 +67,8 @@ impl Storm {
     /// photograph in one of `sizes` (width and height). Missing folders are created; each file is written atomically.
     ///
     /// # Errors
-    /// Fails when `sizes` is empty or contains a 0, when a split would be too small to have every class, or when a folder or
-    /// file cannot be written.
+    /// Fails when `sizes` is empty or contains a 0, when a split would be too small to have every class, when other photographs
+    /// are there already, or when a folder or file cannot be written.
     pub fn write(
         dir: &Path,
         seed: u64,
@@ -83,8 +84,29 @@ impl Storm {
             "draw {train} and {validation} photographs: each split needs one of each of the {} classes at least",
             CLASSES.len()
         );
-        Self::new(seed, Split::Train).write_split(&dir.join("Train"), train, sizes)?;
-        Self::new(seed, Split::Test).write_split(&dir.join("Validation"), validation, sizes)
+        let splits = [(Split::Train, "Train", train), (Split::Test, "Validation", validation)];
+        let splits = splits.map(|(split, name, count)| (Self::new(seed, split), dir.join(name), count));
+        splits.iter().try_for_each(|(houses, dir, count)| houses.refuse_others(dir, *count))?;
+        splits.iter().try_for_each(|(houses, dir, count)| houses.write_split(dir, *count, sizes))
+    }
+
+    /// The class and the file name of a house.
+    fn place(self, index: usize) -> (&'static str, String) {
+        (CLASSES[self.label(index) as usize], format!("house-{index:05}.jpg"))
+    }
+
+    /// Refuses a folder with files that would not be written over: the lab would take them for houses of this seed.
+    fn refuse_others(self, dir: &Path, count: usize) -> anyhow::Result<()> {
+        let own: BTreeSet<PathBuf> =
+            (0..count).map(|index| self.place(index)).map(|(class, name)| dir.join(class).join(name)).collect();
+        let inside = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let other = inside(dir).flat_map(|class| inside(&class)).find(|path| !own.contains(path));
+        other.map_or(Ok(()), |path| {
+            bail!(
+                "{} is there already, and is none of these {count}: draw into another folder, or remove this one",
+                path.display()
+            )
+        })
     }
 
     fn write_split(self, dir: &Path, count: usize, sizes: &[(u32, u32)]) -> anyhow::Result<()> {
@@ -95,8 +117,8 @@ impl Storm {
         for index in 0..count {
             let mut rng = KeyedRng::new(&[self.seed, SIZES, self.split, index as u64]);
             let (width, height) = sizes[rng.below(sizes.len())];
-            let class = CLASSES[self.label(index) as usize];
-            write_jpeg(&dir.join(class), &format!("house-{index:05}.jpg"), &self.picture(index, width, height))?;
+            let (class, name) = self.place(index);
+            write_jpeg(&dir.join(class), &name, &self.picture(index, width, height))?;
         }
         Ok(())
     }

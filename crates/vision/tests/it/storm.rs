@@ -101,6 +101,21 @@ fn writes_folders_that_can_be_read_back() -> anyhow::Result<()> {
 }
 
 #[test]
+fn refuses_a_folder_with_other_photographs_and_writes_over_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |seed, counts| Storm::write(folder.path(), seed, counts, &[(16, 16)]);
+    write(5, (12, 3)).unwrap();
+    write(5, (12, 3)).unwrap();
+    for (seed, counts) in [(5, (9, 3)), (6, (12, 3))] {
+        let error = write(seed, counts).unwrap_err().to_string();
+        assert!(error.contains("is there already") && error.contains("draw into another folder"), "{error}");
+    }
+    write(5, (15, 6)).unwrap();
+    let Splits { train, validation, .. } = Splits::open(folder.path()).unwrap();
+    assert_eq!((train.counts(), validation.counts()), (vec![5; 3], vec![2; 3]));
+}
+
+#[test]
 fn refuses_photographs_without_pixels_and_folders_that_cannot_be_made() {
     let folder = tempfile::tempdir().unwrap();
     for sizes in [&[][..], &[(0, 4)], &[(4, 4), (4, 0)]] {
