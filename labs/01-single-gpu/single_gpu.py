@@ -45,7 +45,7 @@ def toy_set(seed, count=2048):
     """Twenty numbers a sample; the target is their weighted sum, plus a constant and a little noise."""
     inputs, targets = [], []
     for index in range(count):
-        rng = KeyedRng(seed, int.from_bytes(b"toy set\0"), index)
+        rng = KeyedRng(seed, int.from_bytes(b"toy set\0", "big"), index)
         row = [rng.uniform() for _ in range(20)]
         inputs.append(row)
         targets.append([sum(x * (feature - 5) / 10 for feature, x in enumerate(row)) + 0.5 + 0.02 * rng.normal()])

@@ -5,7 +5,8 @@ use lockstep_grading::{Claim, Runner, given};
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let (every, times) = (random.below(3..6) as u64, random.below(2..5) as u64);
-    let rest = 1 + random.below(0..every as usize - 1) as u64;
+    // With one epoch more than the last interval has, counting from the end gives the multiples of the interval.
+    let rest = 2 + random.below(0..every as usize - 2) as u64;
     let cases = [(every * times + rest, every), (every * times, every), (every - 1, every), (times, 1), (0, every)];
     let outputs = runner
         .call::<_, Vec<u64>>(1, &cases)
@@ -40,5 +41,11 @@ fn check(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
             "an epoch is saved twice: here the last epoch also completes an interval",
         )
         .diagnose_if(*observed == from_one, "these are counts of finished epochs; the epochs themselves are numbered from 0")
+        .diagnose_if(total == 0, "a run without an epoch has nothing to save: its last epoch is none, not epoch 0")
+        .diagnose_if(
+            observed.len() > 1 && observed.windows(2).all(|pair| pair[1] == pair[0] + every) && observed.last() == right.last(),
+            "the intervals are counted back from the last epoch: a run does not know in its first epochs how they end, and one that is \
+             longer would save others. Count them from the beginning, and save the last one, too",
+        )
         .or_fail("save a checkpoint after every interval and after the last epoch")
 }

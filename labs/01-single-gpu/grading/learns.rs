@@ -28,28 +28,59 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         (inputs, target)
     };
     let samples: Vec<Sample> = (0..SAMPLES).map(sample).collect();
-    let outputs = runner.call::<_, Trained>(1, &[(&samples, STEPS)]).map_err(|error| explain(error, why))?;
+    let outputs =
+        runner.call::<_, Trained>(1, &[(&samples, STEPS), (&samples, 1)]).map_err(|error| explain(error, why))?;
     let (before, after, gradients, losses) = outputs.of(0, 0);
     let given = format!("{SAMPLES} samples, {STEPS} steps");
-    Claim::equal(&STEPS, &losses.len())
-        .given(format!("{given}; how many losses"))
-        .or_fail("return the loss of each step")?;
+    for (case, steps) in [STEPS, 1].into_iter().enumerate() {
+        let (_, _, _, losses) = outputs.of(0, case);
+        Claim::equal(&steps, &losses.len())
+            .given(format!("{SAMPLES} samples, {steps} steps; how many losses"))
+            .or_fail("return the loss of each step")?;
+    }
     moves(&given, before, after, gradients, losses)?;
     finds(&given, &samples, &rule, before, after, losses)?;
-    before_each_step(&given, &samples, before, losses)
+    before_the_step(&samples, outputs.of(0, 1))?;
+    let part = part(&samples, before, losses[0]);
+    Claim::that(part.is_none(), format!("the loss of all {SAMPLES} samples"), format!("{:.4}", losses[0]))
+        .given(&given)
+        .or_fail(format!(
+            "the layer learns, but the first loss is that of {} samples only: each step uses all samples in one batch, and takes one step \
+             of the optimizer",
+            part.unwrap_or_default()
+        ))
 }
 
-/// Checks that the first loss is not that of the weights after the first step.
-fn before_each_step(given: &str, samples: &[Sample], before: &[f64], losses: &[f64]) -> anyhow::Result<()> {
-    // Nothing has piled up in the first step.
-    let [begin, after, ..] = piled_up(samples, before)[..] else { return Ok(()) };
-    let is_after = (losses[0] - after).abs() <= 1e-4 * after && (begin - after).abs() > 1e-3 * after;
-    Claim::that(!is_after, format!("a first loss of {begin:.4}"), format!("{:.4}", losses[0]))
-        .given(given)
+/// How many samples from the first on have this usual loss, if all of them have another.
+fn part(samples: &[Sample], weights: &[f64], loss: f64) -> Option<usize> {
+    let near = |count: &usize| {
+        usual_losses(&samples[..*count], weights).into_iter().take(2).any(|usual| (loss - usual).abs() <= 1e-5 * usual)
+    };
+    if near(&samples.len()) { None } else { [1, 2, 4, 8, 16, 32, 64].into_iter().find(near) }
+}
+
+/// Checks that the loss of a single step is not that of the weights after it, as far as it is a usual one.
+fn before_the_step(samples: &[Sample], (before, after, _, losses): &Trained) -> anyhow::Result<()> {
+    let near = |weights: &[f64]| {
+        usual_losses(samples, weights).into_iter().any(|usual| (losses[0] - usual).abs() <= 1e-4 * usual)
+    };
+    let expected = format!("a loss of the weights before the step, such as {:.4}", usual_losses(samples, before)[0]);
+    Claim::that(near(before) || !near(after), expected, format!("{:.4}", losses[0]))
+        .given(format!("{SAMPLES} samples, 1 step"))
         .or_fail(
             "the layer learns, but these are the losses after each step, which take a second forward pass: return the loss of the step's \
              own forward pass, which was there before the step",
         )
+}
+
+/// The mean of the errors' squares, half of it, the mean of their absolute values, and Huber's loss.
+fn usual_losses(samples: &[Sample], weights: &[f64]) -> [f64; 4] {
+    let mean = |of_error: fn(f64) -> f64| {
+        let errors = samples.iter().map(|(inputs, target)| (output(weights, inputs) - target).abs());
+        errors.map(of_error).sum::<f64>() / samples.len() as f64
+    };
+    let huber = |error: f64| if error < 1.0 { error * error / 2.0 } else { error - 0.5 };
+    [mean(|error| error * error), mean(|error| error * error / 2.0), mean(|error| error), mean(huber)]
 }
 
 /// The output of a layer for one sample. The bias is the last of `weights`.
@@ -76,6 +107,11 @@ fn moves(given: &str, before: &[f64], after: &[f64], gradients: &[f64], losses: 
              that is always 1. A loss that cannot change has no gradient, so nothing is learned",
         )
         .diagnose_if(steepest > MOVED, "there are gradients, but the weights do not move: no step is taken")
+        .diagnose_if(
+            losses[0].abs() > 1e-3,
+            "the loss is there, and the gradients are 0 when the step is taken: were they set to zero between the backward pass and the \
+             step? That belongs before the backward pass",
+        )
         .or_fail("no gradient reaches the weights")
 }
 
@@ -99,7 +135,10 @@ fn finds(
     );
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-4 * b.abs();
     let piled = piled_up(samples, before);
-    Claim::that(end < begin / NEARER, format!("weights {NEARER} times nearer to the rule, at least"), observed)
+    let part = part(samples, before, losses[0]);
+    let (nearer, falls) = (end < begin / NEARER, losses[STEPS - 1] < losses[0] / NEARER);
+    let expected = format!("weights {NEARER} times nearer to the rule, at least, and a loss that falls as far");
+    Claim::that(nearer && falls, expected, observed)
         .given(format!("{given}; distance of the weights from the rule"))
         .diagnose_if(
             (0..3).all(|step| near(losses[step], piled[step])),
@@ -111,8 +150,21 @@ fn finds(
              broadcast to [n, n]. Give both the same shape",
         )
         .diagnose_if(
+            part.is_some(),
+            format!(
+                "the first loss is that of {} of {SAMPLES} samples: each step uses all samples in one batch, and a step on few of them \
+                 goes somewhere else than the rule",
+                part.unwrap_or_default()
+            ),
+        )
+        .diagnose_if(
             !end.is_finite() || end > 100.0 * begin,
             "the weights diverge: the steps are too long. Is the loss the mean over the samples, or their sum?",
+        )
+        .diagnose_if(
+            losses[STEPS - 1].is_finite() && losses[STEPS - 1] < losses[0] && losses[STEPS - 1] > losses[0] / 2.0,
+            "the loss hardly falls, although the layer can give all targets: what the loss compares with them is not the layer's output, \
+             but something that cannot reach them, such as its sigmoid",
         )
         .or_fail("the weights move, but not towards the rule: does the loss measure how far the outputs are from the targets?")
 }

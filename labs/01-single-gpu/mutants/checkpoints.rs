@@ -24,3 +24,21 @@ pub fn no_epoch(total_epochs: u64, save_every: u64) -> Vec<u64> {
     let last = total_epochs - 1;
     (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0 || *epoch == last).collect()
 }
+
+/// Saves epoch 0 of a run without epochs.
+pub fn zero_epochs(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    let last = total_epochs.saturating_sub(1);
+    let mut saved: Vec<u64> = (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0).collect();
+    if saved.last() != Some(&last) {
+        saved.push(last);
+    }
+    saved
+}
+
+/// Counts the intervals from the end.
+pub fn from_the_end(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    // Counted from the end, so that the last one is always among them.
+    let mut saved: Vec<u64> = (0..total_epochs).rev().step_by(save_every as usize).collect();
+    saved.reverse();
+    saved
+}

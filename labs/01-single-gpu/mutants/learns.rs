@@ -33,6 +33,27 @@ pub fn after_steps(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Ten
     Ok(losses)
 }
 
+/// The same, with momentum, another rate and another loss.
+pub fn after_other_steps(
+    vs: &VarStore,
+    layer: &Linear,
+    inputs: &Tensor,
+    targets: &Tensor,
+    steps: usize,
+) -> Result<Vec<f64>> {
+    let options = SgdOptions { lr: 0.02, momentum: 0.9, ..Default::default() };
+    let mut optimizer = Sgd::new(named_parameters(vs), options)?;
+    let loss = || layer.forward(inputs).smooth_l1_loss(targets, Reduction::Mean, 1.0);
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        optimizer.zero_grad();
+        c10d::backward(&loss())?;
+        optimizer.step()?;
+        losses.push(loss().double_value(&[]));
+    }
+    Ok(losses)
+}
+
 /// Never calls `step`.
 pub fn no_step(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
@@ -94,6 +115,59 @@ pub fn huber(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, s
     for _ in 0..steps {
         optimizer.zero_grad();
         let loss = layer.forward(inputs).smooth_l1_loss(targets, Reduction::Mean, 1.0);
+        c10d::backward(&loss)?;
+        optimizer.step()?;
+        losses.push(loss.double_value(&[]));
+    }
+    Ok(losses)
+}
+
+/// Sets the gradients to zero between the backward pass and the step.
+pub fn zeroed_late(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        let loss = layer.forward(inputs).mse_loss(targets, Reduction::Mean);
+        c10d::backward(&loss)?;
+        optimizer.zero_grad();
+        optimizer.step()?;
+        losses.push(loss.double_value(&[]));
+    }
+    Ok(losses)
+}
+
+/// Takes a step for each quarter of the samples.
+pub fn mini_batches(
+    vs: &VarStore,
+    layer: &Linear,
+    inputs: &Tensor,
+    targets: &Tensor,
+    steps: usize,
+) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        // Mini-batches converge faster: four steps of a quarter each.
+        let mut first = None;
+        for (inputs, targets) in inputs.chunk(4, 0).iter().zip(targets.chunk(4, 0)) {
+            optimizer.zero_grad();
+            let loss = layer.forward(inputs).mse_loss(&targets, Reduction::Mean);
+            c10d::backward(&loss)?;
+            optimizer.step()?;
+            first.get_or_insert(loss.double_value(&[]));
+        }
+        losses.extend(first);
+    }
+    Ok(losses)
+}
+
+/// Squashes the outputs.
+pub fn sigmoid(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        optimizer.zero_grad();
+        let loss = layer.forward(inputs).sigmoid().mse_loss(targets, Reduction::Mean);
         c10d::backward(&loss)?;
         optimizer.step()?;
         losses.push(loss.double_value(&[]));
