@@ -6,6 +6,7 @@ Weights and data are those of the Rust program, so the losses are the same.
 import argparse
 import math
 import os
+import time
 import tempfile
 
 import torch
@@ -52,7 +53,8 @@ def demo_basic(rank, world_size, store):
     dist.all_reduce(least, dist.ReduceOp.MIN)
     spread = (most - least).max().item()
     print(f"Rank {rank}: loss {loss:.4f}, weights differ between ranks by {spread:g}", flush=True)
-    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends,
+    time.sleep(0.1)  # for which it needs Python's lock: the last rank to arrive at the barrier leaves it no time
     dist.destroy_process_group()
 # ANCHOR_END: demo
 

@@ -10,7 +10,7 @@ use lockstep::events::{self, Event};
 use lockstep_exercise::{Task, numbers, tensor};
 use tch::Tensor;
 
-use crate::download::Download;
+use crate::download::{Download, Last};
 use crate::epochs::Sampler;
 use crate::job::{Job, Seen, Settings};
 
@@ -50,15 +50,24 @@ pub fn line(answer: fn(&ProcessGroup, &Tensor, &Tensor, usize, f64) -> anyhow::R
     })
 }
 
-/// Inputs: the text to download. Results: how often this rank has downloaded it, and what the rank has read.
+/// Inputs: the text to download, and when the last rank comes. Results: how often this rank has downloaded it, and what the rank has read.
 pub fn prepare(answer: fn(&ProcessGroup, &Path, &Download) -> anyhow::Result<String>) -> Task {
-    Task::in_group("prepare", move |group, text: String| {
-        let done = |rank: usize| PathBuf::from(format!("rank-{rank}-is-done"));
+    Task::in_group("prepare", move |group, (text, last): (String, Last)| {
+        // Each case has files of its own.
+        let folder = match last {
+            Last::Together => "data",
+            Last::AtHalf => "data-at-half",
+            Last::AtEnd => "data-at-end",
+        };
+        let done = |rank: usize| PathBuf::from(format!("{folder}-rank-{rank}-is-done"));
         let own = group.rank().get();
         let others: Vec<PathBuf> = (0..group.size().get()).filter(|rank| *rank != own).map(done).collect();
-        let download = Download::new(text, move || others.iter().all(|file| file.exists()));
+        let download = Download::new(folder, text, last, move || others.iter().all(|file| file.exists()));
         group.barrier()?;
-        let read = answer(group, Path::new("data"), &download);
+        if last != Last::Together && own + 1 == group.size().get() {
+            download.come_last()?;
+        }
+        let read = answer(group, Path::new(folder), &download);
         fs::write(done(own), "")?;
         Ok((download.count(), read?))
     })

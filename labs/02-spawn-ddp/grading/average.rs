@@ -33,6 +33,7 @@ fn check(
     for which in 0..sums.len() {
         let near = |of: &Gradients| lockstep_grading::close(&of[which], &observed[which], 1e-9);
         let first_is_right = lockstep_grading::close(&means[which], &of_rank_0[which], 1e-9);
+        let factor = factor(&sums[which], &observed[which]);
         let of_ranks: Vec<_> = given.iter().map(|gradients| &gradients[which]).collect();
         Claim::close(&means[which], &observed[which], 1e-9)
             .on_rank(rank)
@@ -51,9 +52,29 @@ fn check(
                 "never reduced: this is the rank's own gradient, so the ranks' models drift apart",
             )
             .diagnose_if(near(&twice), "divided by the number of ranks twice")
+            .diagnose_if(
+                factor.is_some_and(|by| by.round() == sums.len() as f64 && by != ranks),
+                format!("the sum was divided by {}, the number of gradients: \
+                         the mean is over the ranks, of which there are {ranks}", sums.len()),
+            )
+            .diagnose_if(
+                factor.is_some(),
+                format!(
+                    "the sum was divided by {:.3}, and there are {ranks} ranks: `group.size()` says how many",
+                    factor.unwrap_or_default()
+                ),
+            )
             .or_fail("the result is not the mean of the ranks' gradients")?;
     }
     Ok(())
+}
+
+/// What all sums were divided by, if they were divided by one number.
+fn factor(sums: &[f64], observed: &[f64]) -> Option<f64> {
+    let place = sums.iter().position(|sum| sum.abs() > 1e-6)?;
+    let by = sums[place] / observed.get(place)?;
+    let divided: Vec<f64> = sums.iter().map(|sum| sum / by).collect();
+    (by.is_finite() && lockstep_grading::close(&divided, observed, 1e-9)).then_some(by)
 }
 
 fn sum(given: &[Gradients], which: usize) -> Vec<f64> {

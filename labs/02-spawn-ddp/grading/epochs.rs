@@ -16,11 +16,16 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     // The ranks divide the samples evenly, so there is no padding.
     let (samples, seed) = (RANKS * random.below(8..14), random.below(0..1000) as u64);
-    let inputs = [(samples, seed, 0, EPOCHS), (samples, seed, LATER, EPOCHS), (samples, seed + 1000, 0, EPOCHS)];
+    let inputs = [
+        (samples, seed, 0, EPOCHS),
+        (samples, seed, LATER, EPOCHS),
+        (samples, seed + 1000, 0, EPOCHS),
+        (samples + RANKS - 1, seed, 0, 1),
+    ];
     let outputs = runner.call::<_, Visited>(RANKS, &inputs)?;
     let given = format!("{samples} samples, {RANKS} ranks, seed {seed}");
     for rank in 0..RANKS {
-        for (case, input) in inputs.iter().enumerate() {
+        for (case, input) in inputs[..3].iter().enumerate() {
             complete(rank, &given, (input.3 - input.2) as usize, samples / RANKS, outputs.of(rank, case))?;
         }
         all_differ(rank, &given, outputs.of(rank, 0))?;
@@ -29,6 +34,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let shares: Vec<&[usize]> = outputs.all(0).map(|visited| &visited[epoch][..]).collect();
         dealt_out(&format!("{given}, epoch {epoch}"), samples, &shares)?;
     }
+    let shares: Vec<&[usize]> = outputs.all(3).map(|visited| visited.first().map_or(&[][..], |share| share)).collect();
+    rest(samples + RANKS - 1, &shares)?;
     other_shares(&given, outputs.all(0).map(|visited| &visited[..]).collect())?;
     for rank in 0..RANKS {
         let [whole, later, other] = [0, 1, 2].map(|case| outputs.of(rank, case));
@@ -39,6 +46,25 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .or_fail("the order does not depend on the seed")?;
     }
     Ok(())
+}
+
+/// Checks that samples which the ranks cannot divide evenly are visited, too.
+fn rest(samples: usize, shares: &[&[usize]]) -> anyhow::Result<()> {
+    let visited: Vec<usize> = shares.iter().flat_map(|share| share.iter().copied()).collect();
+    let missing = (0..samples).filter(|sample| !visited.contains(sample)).count();
+    Claim::that(
+        missing == 0 && visited.len() == samples,
+        "every sample once, over all ranks",
+        format!("{missing} samples never, {} visits in all", visited.len()),
+    )
+    .given(format!("{samples} samples, {RANKS} ranks, which do not divide them evenly"))
+    .verdict(Verdict::RanksDisagree)
+    .diagnose_if(
+        missing > 0,
+        "the shares have equal lengths, and the samples that remain are never visited in this epoch: a share takes every sample of the \
+         order whose place is the rank plus a multiple of the world size, to the order's end",
+    )
+    .or_fail("without padding no sample is visited twice: some ranks have a sample more than others")
 }
 
 fn complete(rank: usize, given: &str, epochs: usize, each: usize, visited: &Visited) -> anyhow::Result<()> {

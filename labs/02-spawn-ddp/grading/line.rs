@@ -54,6 +54,17 @@ fn trained(points: &[(f64, f64)], batch_size: usize, rate: f64) -> Vec<f64> {
     line.into()
 }
 
+/// The same, where each batch counts as full.
+fn by_batch_size(points: &[(f64, f64)], batch_size: usize) -> Vec<f64> {
+    let (full, last) = points.split_at(points.len() / batch_size * batch_size);
+    let mut line = trained(full, batch_size, RATE);
+    let error = |(x, y): &(f64, f64)| x * line[0] + line[1] - y;
+    let mean = |sum: f64| 2.0 * sum / batch_size as f64;
+    let gradient = [mean(last.iter().map(|at| error(at) * at.0).sum()), mean(last.iter().map(error).sum())];
+    line = vec![line[0] - RATE * gradient[0], line[1] - RATE * gradient[1]];
+    line
+}
+
 fn agree(given: &str, shares: &[Points], batch_size: usize, lines: &[&Numbers]) -> anyhow::Result<()> {
     let alone = |batch_size: usize| {
         lines.iter().zip(shares).all(|(line, share)| close(&trained(share, batch_size, RATE), line, TOLERANCE))
@@ -103,6 +114,11 @@ fn check(given: &str, points: &Points, shares: &[Points], batch_size: usize, lin
             averaged(batch_size / ranks) || averaged(batch_size),
             "each rank has trained alone, and the lines are averaged at the end: the result differs from training together. \
              The ranks must agree in every step",
+        )
+        .diagnose_if(
+            close(&by_batch_size(points, batch_size), line, TOLERANCE),
+            "the last batch has fewer points than `batch_size`, and its sum was divided by `batch_size` all the same: divide by the \
+             number of points that are in the batch, on all ranks",
         )
         .or_fail("all ranks have the same line, but one process with all points finds another one")
 }

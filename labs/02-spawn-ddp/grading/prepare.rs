@@ -4,6 +4,13 @@ use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
 
 const RANKS: usize = 3;
 
+/// When the last rank comes, and how to say so.
+const LAST: [(&str, &str); 3] = [
+    ("together", ""),
+    ("at_half", ", the last of which comes when half of the file is there"),
+    ("at_end", ", the last of which comes after the download"),
+];
+
 /// How often a rank has downloaded the file, and the text that it has read.
 type Prepared = (usize, String);
 
@@ -11,21 +18,34 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let words: Vec<String> = (0..20).map(|_| random.below(10_000..100_000).to_string()).collect();
     let text = words.join(" ");
-    let shared = format!("{RANKS} ranks that share a disk");
-    let outputs =
-        runner.call::<_, Prepared>(RANKS, &[&text]).map_err(|error| given(explain(error, why), |_| shared.clone()))?;
-    let counts: Vec<usize> = outputs.all(0).map(|(count, _)| *count).collect();
+    let cases = LAST.map(|(last, _)| (&text, last));
+    let outputs = runner.call::<_, Prepared>(RANKS, &cases).map_err(|error| given(explain(error, why), shared))?;
+    (0..LAST.len()).try_for_each(|case| check(case, &text, &outputs.all(case).collect::<Vec<_>>()))
+}
+
+fn shared(case: usize) -> String {
+    format!("{RANKS} ranks that share a disk{}", LAST[case].1)
+}
+
+fn check(case: usize, text: &str, prepared: &[&Prepared]) -> anyhow::Result<()> {
+    let shared = shared(case);
+    let counts: Vec<usize> = prepared.iter().map(|(count, _)| *count).collect();
     Claim::that(counts.iter().sum::<usize>() == 1, "one download", format!("by rank: {counts:?}"))
         .given(&shared)
+        .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
+        .diagnose_if(
+            LAST[case].0 == "at_end", // and the ranks that came together have downloaded it once
+            "a rank that came later downloaded the file again: whoever finds nobody at work thinks that it is the first. Which rank \
+             downloads must not depend on who comes first: choose one by its number",
+        )
         .diagnose_if(
             counts.iter().all(|count| *count > 0),
-            "every rank downloads the file to the same path, where another rank may be writing or reading: one download is enough. Let one \
-             rank prepare the data while the others wait",
+            "every rank downloads the file: to the same path, where another rank may be writing or reading, or in turn or to paths of \
+             their own, which asks the source as often. But one download is enough: let one rank prepare the data while the others wait",
         )
-        .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
         .or_fail("the file is downloaded more than once")?;
-    for (rank, (_, read)) in outputs.all(0).enumerate() {
-        Claim::equal(&text, read)
+    for (rank, (_, read)) in prepared.iter().enumerate() {
+        Claim::equal(text, read.as_str())
             .on_rank(rank)
             .given(&shared)
             .diagnose_if(

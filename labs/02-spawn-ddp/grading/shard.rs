@@ -17,6 +17,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let (right, observed) = (right(samples, ranks, rank), outputs.of(0, case));
         let block: Vec<usize> = (rank * right.len()..(rank + 1) * right.len()).map(|place| place % samples).collect();
         let without_padding: Vec<usize> = (rank..samples).step_by(ranks).collect();
+        let own = without_padding.clone();
         let dropped = &right[..samples / ranks];
         Claim::equal(&right, observed)
             .on_rank(rank)
@@ -50,6 +51,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .diagnose_if(
                 observed.first() != Some(&(rank % samples)),
                 "the first sample of a rank is the one whose number is the rank",
+            )
+            .diagnose_if(
+                observed.len() > right.len(),
+                format!(
+                    "{} samples, where {} are enough for equal shares: a share is samples / ranks, rounded up, which adds nothing if the \
+                     samples divide evenly",
+                    observed.len(),
+                    right.len()
+                ),
+            )
+            .diagnose_if(
+                own.len() < right.len() && observed.len() == right.len() && observed.starts_with(&own),
+                format!(
+                    "the share is filled with {:?} instead of {:?}: the samples begin again after the last, and go around the ranks as \
+                     before, so that each rank that is short gets another one",
+                    &observed[own.len().min(observed.len())..],
+                    &right[own.len()..]
+                ),
             )
             .or_fail("the shares are not those of DistributedSampler without shuffling")?;
     }

@@ -45,3 +45,22 @@ pub fn gathers(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result
     }
     Ok(())
 }
+
+/// Divides by two.
+pub fn by_two(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+    for gradient in gradients {
+        group.all_reduce(gradient, ReduceOp::Sum)?;
+        *gradient /= 2.0;
+    }
+    Ok(())
+}
+
+/// Divides by the number of gradients.
+pub fn by_gradients(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+    let count = gradients.len() as f64;
+    for gradient in gradients {
+        group.all_reduce(gradient, ReduceOp::Sum)?;
+        *gradient /= count;
+    }
+    Ok(())
+}

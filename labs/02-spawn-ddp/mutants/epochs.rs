@@ -48,8 +48,8 @@ pub fn keyed(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     let of_epoch = |epoch: u64| {
         let mut order: Vec<usize> = (0..samples).collect();
         order.sort_by_key(|sample| KeyedRng::new(&[seed, epoch, *sample as u64]).next_u64());
-        let each = samples / world_size;
-        order[rank * each..(rank + 1) * each].to_vec()
+        let begin = |rank: usize| rank * samples / world_size;
+        order[begin(rank)..begin(rank + 1)].to_vec()
     };
     epochs.map(of_epoch).collect()
 }
@@ -63,4 +63,16 @@ pub fn share_first(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
         share
     };
     epochs.map(of_epoch).collect()
+}
+
+/// Takes blocks of equal length, and drops the rest.
+pub fn equal_blocks(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
+    let one = |epoch| {
+        let mut random = KeyedRng::new(&[sampler.seed, epoch]);
+        let mut order: Vec<usize> = (0..sampler.samples).collect();
+        (1..sampler.samples).rev().for_each(|place| order.swap(place, random.below(place + 1)));
+        let each = sampler.samples / sampler.world_size;
+        order[sampler.rank * each..][..each].to_vec()
+    };
+    epochs.map(one).collect()
 }

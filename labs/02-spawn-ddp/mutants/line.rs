@@ -103,3 +103,23 @@ pub fn with_counts(
     }
     Ok(line)
 }
+
+/// Divides the last batch's sum by the batch size.
+pub fn full_batches(
+    group: &ProcessGroup,
+    x: &Tensor,
+    y: &Tensor,
+    batch_size: usize,
+    rate: f64,
+) -> anyhow::Result<Tensor> {
+    let mut line = Tensor::zeros([2], (Kind::Double, Device::Cpu));
+    let size = group.size().get() as i64;
+    let batch = batch_size as i64 / size;
+    for (x, y) in x.split(batch, 0).iter().zip(&y.split(batch, 0)) {
+        // The sum over this rank's points, as part of the mean over the batch.
+        let mut sum = gradient(&line, x, y) * x.size()[0] as f64;
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        line -= sum * (rate / batch_size as f64);
+    }
+    Ok(line)
+}

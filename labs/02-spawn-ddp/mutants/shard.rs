@@ -22,3 +22,18 @@ pub fn pads_with_own(samples: usize, world_size: usize, rank: usize) -> Vec<usiz
     let own: Vec<usize> = (rank..samples).step_by(world_size).collect();
     (0..samples.div_ceil(world_size)).map(|turn| own.get(turn).copied().unwrap_or_else(|| own[0])).collect()
 }
+
+/// Rounds up where nothing is left to round.
+pub fn one_more(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
+    let each = samples / world_size + 1;
+    (0..each).map(|step| (rank + step * world_size) % samples).collect()
+}
+
+/// Fills each short share from sample 0 on.
+pub fn each_from_zero(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
+    let each = samples.div_ceil(world_size);
+    let mut own: Vec<usize> = (rank..samples).step_by(world_size).collect();
+    let missing = each - own.len();
+    own.extend(0..missing);
+    own
+}
