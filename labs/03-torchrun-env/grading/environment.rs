@@ -47,6 +47,15 @@ fn faulty(complete: &Variables) -> Vec<(Vec<&'static str>, String, Variables)> {
         (names, what, variables)
     };
     let mut faulty: Vec<_> = NAMES.into_iter().map(without).collect();
+    // Without a launcher none is set, or an address alone.
+    let address: Variables = complete
+        .iter()
+        .filter(|(name, _)| name.starts_with("MASTER"))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let others: Vec<&'static str> = NAMES.into_iter().filter(|name| !address.contains_key(*name)).collect();
+    faulty.push((NAMES.to_vec(), "no variable is set".to_owned(), Variables::new()));
+    faulty.push((others, "only the address is set".to_owned(), address));
     faulty.extend([
         with(vec!["RANK"], "two", "not a number"),
         with(vec!["LOCAL_RANK"], "-1", "below 0"),
@@ -96,7 +105,7 @@ fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> an
     };
     let named: Vec<&str> = text.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).collect();
     let names_it = names.iter().any(|name| named.contains(name));
-    let names_all = NAMES.iter().all(|name| named.contains(name));
+    let names_all = names.len() < NAMES.len() && NAMES.iter().all(|name| named.contains(name));
     Claim::that(names_it && !names_all, expected, format!("the error \"{text}\""))
         .given(given)
         .diagnose_if(names_all, format!("{what}, and the error names all variables: which one is it?"))

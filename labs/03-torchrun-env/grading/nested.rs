@@ -8,8 +8,8 @@ use lockstep_grading::{Claim, Runner};
 const NPROCS: usize = 2;
 /// How many processes the launcher starts.
 const LAUNCHED: usize = 2;
-/// An error that contains one of these words explains the problem.
-const WORDS: [&str; 6] = ["launch", "torchrun", "lockstep run", "RANK", "WORLD_SIZE", "spawn"];
+/// An error that contains one of these words, in capitals or not, explains the problem.
+const WORDS: [&str; 6] = ["launch", "torchrun", "lockstep run", "rank", "world", "spawn"];
 
 type Variables = BTreeMap<String, String>;
 /// The ranks of the workers that were started, and the error's text.
@@ -50,21 +50,25 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
 }
 
 fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
-    let of = |rank: usize, world: usize| {
+    let of = |rank: usize, world: usize, named: bool| {
         let [rank, world] = [rank, world].map(|number| number.to_string());
-        variables(&[
+        let mut all = variables(&[
             ("RANK", &rank),
             ("LOCAL_RANK", &rank),
             ("WORLD_SIZE", &world),
             ("LOCAL_WORLD_SIZE", &world),
             ("MASTER_ADDR", "127.0.0.1"),
             ("MASTER_PORT", port),
-            ("TORCHELASTIC_RUN_ID", "job-7"),
-        ])
+        ]);
+        if named {
+            all.insert("TORCHELASTIC_RUN_ID".into(), "job-7".into());
+        }
+        all
     };
-    let several: Vec<Variables> = (0..LAUNCHED).map(|rank| of(rank, LAUNCHED)).collect();
-    let one: Vec<Variables> = (0..LAUNCHED).map(|_| of(0, 1)).collect();
-    let outputs = runner.call::<_, Ended>(LAUNCHED, &[(NPROCS, &several), (NPROCS, &one)])?;
+    let several: Vec<Variables> = (0..LAUNCHED).map(|rank| of(rank, LAUNCHED, true)).collect();
+    let one: Vec<Variables> = (0..LAUNCHED).map(|_| of(0, 1, true)).collect();
+    let unnamed: Vec<Variables> = (0..LAUNCHED).map(|rank| of(rank, LAUNCHED, false)).collect();
+    let outputs = runner.call::<_, Ended>(LAUNCHED, &[(NPROCS, &several), (NPROCS, &one), (NPROCS, &unnamed)])?;
     let ended: Vec<&Ended> = outputs.all(0).collect();
     let all: Vec<usize> = ended.iter().flat_map(|(started, _)| started.iter().copied()).collect();
     let given = format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher");
@@ -84,7 +88,7 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
         )
         .or_fail("a program that a launcher has started must not start workers")?;
     for (rank, (_, error)) in ended.iter().enumerate() {
-        let says = error.as_ref().is_some_and(|text| WORDS.iter().any(|word| text.contains(word)));
+        let says = error.as_ref().is_some_and(|text| WORDS.iter().any(|word| text.to_lowercase().contains(word)));
         Claim::that(says, "an error that mentions the launcher", described(error))
             .on_rank(rank)
             .given(&given)
@@ -104,7 +108,21 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     .given(format!("nprocs {NPROCS}, started once by a launcher: RANK=0 WORLD_SIZE=1"))
     .or_fail(
         "a launcher that starts one process is still a launcher: it has its own store, and it may start more next time",
-    )
+    )?;
+    for (rank, (started, error)) in outputs.all(2).enumerate() {
+        Claim::that(
+            started.is_empty() && error.is_some(),
+            "no worker, and an error",
+            format!("{started:?}, {}", described(error)),
+        )
+        .on_rank(rank)
+        .given(format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher that sets the six variables and no other"))
+        .or_fail(
+            "the program knows torchrun only, by a variable of its own: other launchers, mpirun with a wrapper among them, set the ranks \
+             and not that. What all of them set is RANK and WORLD_SIZE",
+        )?;
+    }
+    Ok(())
 }
 
 fn variables(pairs: &[(&str, &str)]) -> Variables {

@@ -27,7 +27,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let all = [1, 0, gpus - 1].map(|local_rank| Case { gpus, list: None, local_rank });
     let listed = [1, 0].map(|local_rank| Case { gpus, list: Some(list.clone()), local_rank });
     let too_few = [Case { gpus, list: None, local_rank: gpus }, Case { gpus, list: Some(list), local_rank: length }];
-    let cases: Vec<Case> = all.into_iter().chain(listed).chain(too_few).collect();
+    // As many as some machines have: a number in a list may have two digits.
+    let long = [3, 0, 1].map(|local_rank| Case { gpus: 16, list: Some(vec![12, 3, 15, 11]), local_rank });
+    let cases: Vec<Case> = all.into_iter().chain(listed).chain(too_few).chain(long).collect();
     let inputs: Vec<_> = cases.iter().map(|case| (case.gpus, case.variables(), case.local_rank)).collect();
     let outputs = runner.call::<_, Opened>(1, &inputs)?;
     for (number, case) in cases.iter().enumerate() {
@@ -85,8 +87,17 @@ impl Case {
                          job: the local rank is a position in that list"
                     ),
                 )
+                .diagnose_if(
+                    self.list.is_some() && self.gpus > 9,
+                    "a GPU's number may have two digits, so the place in the list is no place in its text: split the list at its commas",
+                )
                 .or_fail("this is not the GPU of this local rank"),
             Err(error) => claim
+                .diagnose_if(
+                    self.list.is_some() && self.gpus > 9,
+                    "an error, although the list has an entry for this local rank. A number may have two digits: split the list at its \
+                     commas",
+                )
                 .diagnose_if(
                     error.contains("invalid device ordinal") && *local_rank > 0,
                     "a process that sees one GPU knows it as device 0, whatever its number on the machine is",

@@ -74,3 +74,31 @@ pub fn all_at_once(variables: &Variables) -> anyhow::Result<Worker> {
 }
 
 const NAMES: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+
+/// Takes itself for the only process if neither rank nor world size is set.
+pub fn alone(variables: &Variables) -> anyhow::Result<Worker> {
+    let get = |name: &'static str| variables.get(name).with_context(|| format!("{name} is not set"));
+    let number =
+        |name| -> anyhow::Result<usize> { get(name)?.parse().with_context(|| format!("{name} is not a number")) };
+    if variables.get("RANK").is_none() && variables.get("WORLD_SIZE").is_none() {
+        let master_addr = "localhost".to_owned();
+        return Ok(Worker {
+            rank: 0,
+            local_rank: 0,
+            world_size: 1,
+            local_world_size: 1,
+            master_addr,
+            master_port: 29500,
+        });
+    }
+    let (rank, world_size) = (number("RANK")?, number("WORLD_SIZE")?);
+    ensure!(rank < world_size, "RANK {rank} is not below WORLD_SIZE {world_size}");
+    Ok(Worker {
+        rank,
+        local_rank: number("LOCAL_RANK")?,
+        world_size,
+        local_world_size: number("LOCAL_WORLD_SIZE")?,
+        master_addr: get("MASTER_ADDR")?.to_owned(),
+        master_port: get("MASTER_PORT")?.parse().context("MASTER_PORT is not a port")?,
+    })
+}

@@ -1,4 +1,4 @@
-//! Wrong answers to `nested`.
+//! Answers to `nested`: wrong ones, and an unusual right one.
 
 use std::process::Child;
 
@@ -63,6 +63,33 @@ pub fn leaves(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     anyhow::ensure!(variables.get("RANK").is_none(), "started by a launcher");
     for rank in 0..nprocs {
         worker(rank, nprocs).spawn()?;
+    }
+    Ok(())
+}
+
+/// Knows torchrun by a variable of its own.
+pub fn torchrun_only(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        variables.get("TORCHELASTIC_RUN_ID").is_none(),
+        "torchrun has started this program: start it without a launcher"
+    );
+    let start = |rank| worker(rank, nprocs).spawn();
+    let mut workers: Vec<Child> = (0..nprocs).map(start).collect::<Result<_, _>>()?;
+    for worker in &mut workers {
+        anyhow::ensure!(worker.wait()?.success(), "a worker failed");
+    }
+    Ok(())
+}
+
+/// Right: says which rank the process is already.
+pub fn already(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
+    if let (Some(rank), Some(size)) = (variables.get("RANK"), variables.get("WORLD_SIZE")) {
+        anyhow::bail!("this is rank {rank} of {size} already");
+    }
+    let workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
+    for worker in workers {
+        let status = worker.wait_with_output()?.status;
+        anyhow::ensure!(status.success(), "a worker ended with {status}");
     }
     Ok(())
 }
