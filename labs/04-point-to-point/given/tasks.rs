@@ -28,11 +28,12 @@ pub fn ring(answer: fn(&ProcessGroup, &Tensor) -> Result<Vec<Tensor>>) -> Task {
     })
 }
 
-/// Inputs: the numbers of each rank's piece. Results with the calls.
+/// Inputs: the numbers of each rank's piece. Results with the calls, each with the number of earlier ones that had been waited for.
 pub fn exchange(answer: fn(&ProcessGroup, &Tensor) -> Result<Tensor>) -> Task {
     Task::in_group("exchange", move |group, by_rank: Vec<Vec<f64>>| {
         let (row, calls) = called(group, || answer(group, &tensor(&by_rank[group.rank().get()])))?;
-        Ok((numbers(&row)?, calls))
+        let waited_before: Vec<usize> = group.called().iter().map(|called| called.waited_before).collect();
+        Ok((numbers(&row)?, calls, waited_before))
     })
 }
 
@@ -46,6 +47,8 @@ struct Prefetched {
     overlapped: Vec<bool>,
     /// For each batch, how many had arrived when the computation began.
     arrived: Vec<usize>,
+    /// How many receives were started.
+    started: usize,
 }
 
 /// The computation that `prefetch` calls.
@@ -71,18 +74,22 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
         let (mut changed, mut overlapped, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
         group.record_calls();
         let mut compute = |batch: &Tensor| {
-            let at_first = batch.copy();
+            // Memory that nothing has arrived in is NaN, which equals nothing, not even itself.
+            let bits =
+                |batch: &Tensor| numbers(batch).map(|all| all.into_iter().map(f64::to_bits).collect::<Vec<_>>()).ok();
+            let at_first = bits(batch);
             let next = overlapped.len() + 1;
             let receives: Vec<bool> = group.called().iter().map(|called| called.waited).collect();
             arrived.push(receives.iter().filter(|waited| **waited).count());
             let in_progress = receives.contains(&false);
             overlapped.push(in_progress && next < batches.len() && there_within(group.store(), &key(next), LOOKS));
             (0..ARRIVAL).for_each(|_| sleep(LOOK));
-            changed.push(at_first != *batch);
+            changed.push(at_first != bits(batch));
             batch.sum(Kind::Double).double_value(&[])
         };
         let length = batches.first().map_or(0, Vec::len);
         seen.results = answer(group, batches.len(), i64::try_from(length)?, &mut compute)?;
+        seen.started = group.called().len();
         (seen.changed, seen.overlapped, seen.arrived) = (changed, overlapped, arrived);
         Ok(seen)
     })
@@ -98,6 +105,8 @@ enum Peer {
     IsLate,
     /// It closes its connections.
     Leaves,
+    /// There is none: the answer is to receive from its own rank, which no rank can.
+    Itself,
 }
 
 /// The result of `deadline`.
@@ -107,10 +116,12 @@ enum Outcome {
     Message(Vec<f64>),
     Late,
     Gone,
+    Error(String),
 }
 
 /// Inputs: the peer's behaviour, the numbers that it sends, the deadline in milliseconds. The peer is rank 1, and rank 0 runs
-/// the answer. Gloo closes a group in which a deadline has passed, so each case uses a new group.
+/// the answer. Results: its outcome, and how many receives it has started. Gloo closes a group in which a deadline has passed, so each
+/// case uses a new group.
 pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Received>) -> Task {
     let (patient, peer) = (Rank::ZERO, Rank::new(1));
     Task::in_group("deadline", move |all, (does, values, patience_ms): (Peer, Vec<f64>, u64)| {
@@ -128,13 +139,19 @@ pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Receive
         if let Peer::Leaves = does {
             all.store().wait(&[&left], SILENCE)?;
         }
-        let received = answer(&group, peer, i64::try_from(values.len())?, Duration::from_millis(patience_ms));
+        group.record_calls();
+        let from = if matches!(does, Peer::Itself) { patient } else { peer };
+        let received = answer(&group, from, i64::try_from(values.len())?, Duration::from_millis(patience_ms));
+        let started = group.called().len();
         all.store().set(&decided, "")?;
-        Ok(Some(match received? {
-            Received::Message(message) => Outcome::Message(numbers(&message)?),
-            Received::Late => Outcome::Late,
-            Received::Gone => Outcome::Gone,
-        }))
+        let outcome = match received {
+            Ok(Received::Message(message)) => Outcome::Message(numbers(&message)?),
+            Ok(Received::Late) => Outcome::Late,
+            Ok(Received::Gone) => Outcome::Gone,
+            Err(error) if matches!(does, Peer::Itself) => Outcome::Error(format!("{error:#}")),
+            Err(error) => return Err(error),
+        };
+        Ok(Some((outcome, started)))
     })
 }
 
@@ -145,7 +162,7 @@ fn act(store: &Store, group: ProcessGroup, does: Peer, message: &Tensor, left: &
     match does {
         Peer::Sends => group.send(message, Rank::ZERO, 0)?,
         // An answer that never gives up hangs, and so does this rank.
-        Peer::IsLate => store.wait(&[decided], SILENCE)?,
+        Peer::IsLate | Peer::Itself => store.wait(&[decided], SILENCE)?,
         Peer::Leaves => {
             drop(group);
             store.set(left, "")?;

@@ -11,6 +11,8 @@ enum Outcome {
     Message(Numbers),
     Late,
     Gone,
+    /// The answer has returned an error.
+    Error(String),
 }
 
 /// How often an answer may find that a message is late which is not.
@@ -18,7 +20,7 @@ const TRIES: usize = 3;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    for (does, patience) in [("sends", 3000), ("is_late", 300), ("leaves", 3000)] {
+    for (does, patience) in [("sends", 3000), ("is_late", 300), ("leaves", 3000), ("itself", 3000)] {
         let length = random.below(2..6);
         let message: Vec<f64> = random.numbers(length).iter().map(|value| 10.0 + value).collect();
         let case = Case { does, given: format!("a peer that {}, a deadline of {patience} ms", words(does)) };
@@ -26,9 +28,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // On a busy machine the deadline may pass before a message comes that is sent at once, but not each time.
         for _ in 0..tries {
             let outputs = runner
-                .call::<_, Option<Outcome>>(2, &[(does, &message, patience)])
+                .call::<_, Option<(Outcome, usize)>>(2, &[(does, &message, patience)])
                 .map_err(|error| case.explained(error))?;
-            observed = outputs.of(0, 0).clone().context("rank 0 left no outcome")?;
+            let (outcome, started) = outputs.of(0, 0).clone().context("rank 0 left no outcome")?;
+            case.check_tries(started)?;
+            observed = outcome;
             if observed != Outcome::Late {
                 break;
             }
@@ -42,6 +46,7 @@ fn words(does: &str) -> &'static str {
     match does {
         "sends" => "sends at once",
         "is_late" => "stays silent",
+        "itself" => "is the receiving rank itself",
         _ => "has closed its connections",
     }
 }
@@ -52,6 +57,24 @@ struct Case {
 }
 
 impl Case {
+    /// A wrong argument is neither a late peer nor one that is gone.
+    fn check_error(&self, observed: &Outcome) -> anyhow::Result<()> {
+        Claim::that(matches!(observed, Outcome::Error(_)), "an error", format!("{observed:?}"))
+            .on_rank(0)
+            .given(self.given.clone())
+            .diagnose_if(
+                *observed == Outcome::Gone,
+                "a rank cannot receive from itself, and the error says so: not every error that is no deadline is a peer that is gone. \
+                 `Gone` is for `ErrorKind::PeerGone`; return all others as errors",
+            )
+            .diagnose_if(
+                *observed == Outcome::Late,
+                "a rank cannot receive from itself, which no further wait will mend: `Late` is for `ErrorKind::Timeout`; return all \
+                 others as errors",
+            )
+            .or_fail("a rank cannot receive from itself: return the error")
+    }
+
     fn explained(&self, error: anyhow::Error) -> anyhow::Error {
         let error = explain(error, |finding| {
             let what = match (finding.verdict, self.does) {
@@ -77,11 +100,20 @@ impl Case {
         }
     }
 
+    /// Who tries again waits longer than `patience`.
+    fn check_tries(&self, started: usize) -> anyhow::Result<()> {
+        Claim::that(started <= 1, "one receive", format!("{started} receives")).on_rank(0).given(self.given.clone()).or_fail(
+            "a second try waits as long again, and the deadline is for all of the call: whether a late peer is worth another try is the \
+             caller's to say, and with Gloo a group in which a deadline has passed is closed",
+        )
+    }
+
     fn check(&self, message: Vec<f64>, observed: &Outcome) -> anyhow::Result<()> {
         let expected = match self.does {
             "sends" => Outcome::Message(Numbers(message)),
             "is_late" => Outcome::Late,
-            _ => Outcome::Gone,
+            "leaves" => Outcome::Gone,
+            _ => return self.check_error(observed),
         };
         let came = matches!(observed, Outcome::Message(_));
         Claim::equal(&expected, observed)

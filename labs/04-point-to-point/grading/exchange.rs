@@ -7,6 +7,9 @@ use super::waits;
 /// An operation, and whether its end was waited for.
 type Called = (String, bool);
 
+/// The row, the calls, and for each how many earlier ones had been waited for.
+type Exchanged = (Numbers, Vec<Called>, Vec<usize>);
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     // With 2 ranks, each rank is both neighbours of the other.
@@ -18,12 +21,13 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             random.numbers(length).into_iter().enumerate().map(value).collect()
         };
         let given: Vec<Vec<f64>> = (0..ranks).map(&mut piece).collect();
-        let outputs = runner.call::<_, (Numbers, Vec<Called>)>(ranks, &[&given]).map_err(waits::explain_hang)?;
-        for (rank, (observed, _)) in outputs.all(0).enumerate() {
+        let outputs = runner.call::<_, Exchanged>(ranks, &[&given]).map_err(waits::explain_hang)?;
+        for (rank, (observed, ..)) in outputs.all(0).enumerate() {
             check(rank, &given, observed)?;
         }
-        for (rank, (_, calls)) in outputs.all(0).enumerate() {
+        for (rank, (_, calls, waited_before)) in outputs.all(0).enumerate() {
             check_waits(rank, calls)?;
+            check_messages(rank, calls, waited_before)?;
         }
     }
     Ok(())
@@ -59,7 +63,7 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
             "the numbers at the ends are this rank's own: nothing was received",
         )
         .diagnose_if(
-            near(&around(0.0, 0.0)),
+            near(&around(0.0, 0.0)) || observed.first().is_some_and(|number| number.is_nan()),
             "the numbers at the ends are those from before the receive: use the tensors that `wait` returns",
         )
         .or_fail("the first number must be the last one of the previous rank's piece, the last number the first one of the next rank's")
@@ -74,5 +78,36 @@ fn check_waits(rank: usize, calls: &[Called]) -> anyhow::Result<()> {
         .or_fail(
             "the numbers are right, but a message that was started is dropped without `wait`: only `wait` shows that it has left, and one \
              that is dropped before may be abandoned, so that its receiver waits forever",
+        )
+}
+
+/// Checks that the numbers came as messages, and that no message is sent after one was waited for.
+fn check_messages(rank: usize, calls: &[Called], waited_before: &[usize]) -> anyhow::Result<()> {
+    let is = |call: &str, names: &[&str]| names.contains(&call.split([' ', '(']).next().unwrap_or(""));
+    let collective = calls.iter().any(|(call, _)| !is(call, &["isend", "irecv", "send", "recv", "barrier"]));
+    let blocks = calls.iter().any(|(call, _)| is(call, &["send"]));
+    // A receive after another holds up nobody, if both sends are under way; and a barrier before them is no wait for a message.
+    let barriers =
+        |before: usize| calls[..before].iter().filter(|(call, waited)| *waited && is(call, &["barrier"])).count();
+    let mut sends =
+        calls.iter().zip(waited_before).enumerate().filter(|(_, ((call, _), _))| is(call, &["isend", "send"]));
+    let waits = sends.any(|(number, (_, waited))| *waited > barriers(number));
+    let shown: Vec<&str> = calls.iter().map(|(call, _)| &**call).collect();
+    Claim::that(!collective && !blocks && !waits, "two isends and two irecvs, and then four waits", shown.join(", "))
+        .on_rank(rank)
+        .given("the calls")
+        .diagnose_if(
+            collective,
+            "the numbers are right, but a collective brings the borders of all ranks to all: with many ranks nearly all that a rank gets \
+             is not for it, and it waits for ranks that are not its neighbours. Two messages go out and two come in",
+        )
+        .diagnose_if(
+            blocks,
+            "the numbers are right, but a `send` that blocks holds up the other three, and the ranks must take turns: start all four with \
+             `isend` and `irecv`",
+        )
+        .or_fail(
+            "the numbers are right, but one message was waited for before the other was sent: so one direction waits for the other. Start \
+             all four, then wait for all",
         )
 }

@@ -15,6 +15,8 @@ struct Prefetched {
     overlapped: Vec<bool>,
     /// For each batch, how many had arrived when the computation began.
     arrived: Vec<usize>,
+    /// How many receives were started.
+    started: usize,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -27,11 +29,21 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let env = vec![("LOCKSTEP_COMPARE_CALLS".into(), "0".into())];
     let options = CallOptions { ranks: 2, env, ..CallOptions::default() };
     let outputs = runner.call_with::<_, Prefetched>(&options, &[&batches]).map_err(waits::explain_hang)?;
-    let seen = outputs.of(1, 0);
+    let (given, seen) = (format!("{} batches of {length} numbers: {batches:?}", batches.len()), outputs.of(1, 0));
+    check_sums(&given, &batches, seen)?;
+    check_overlap(&given, batches.len(), seen)?;
+    check_receives(&given, batches.len(), seen)
+}
+
+fn check_sums(given: &str, batches: &[Vec<f64>], seen: &Prefetched) -> anyhow::Result<()> {
     let sums: Vec<f64> = batches.iter().map(|batch| batch.iter().sum()).collect();
     let changed = seen.changed.iter().position(|changed| *changed);
+    let late = |(place, sum): (usize, &f64)| sum.is_nan() || sums.get(place + 1) == Some(sum);
+    let read_late = changed.is_none()
+        && seen.results.split_last().is_some_and(|(last, others)| {
+            !others.is_empty() && others.iter().enumerate().all(late) && Some(last) == sums.last()
+        });
     let shifted = sums[1..].iter().chain(sums.last()).eq(&seen.results[..]);
-    let given = || format!("{} batches of {length} numbers: {batches:?}", batches.len());
     Claim::that(
         changed.is_none() && sums[..] == seen.results[..],
         format!("sums of {sums:?}, and batches that stay as they are while `compute` works on them"),
@@ -42,7 +54,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         ),
     )
     .on_rank(1)
-    .given(given())
+    .given(given)
     .diagnose_if(
         seen.results.len() != batches.len(),
         format!("`compute` processed {} of {} batches", seen.results.len(), batches.len()),
@@ -54,26 +66,48 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
          handle to its memory",
     )
     .diagnose_if(
-        changed.is_some() || seen.results.first() == Some(&0.0),
+        read_late,
+        "only the last batch is right: the others were read, or copied, after the receive of the next batch into the same memory was \
+         started. From then on the memory belongs to that receive, even if the message comes a little later: copy before you start it",
+    )
+    .diagnose_if(
+        changed.is_some() || seen.results.iter().all(|sum| sum.is_nan()) || seen.results.first() == Some(&0.0),
         "the buffer of a receive in progress was read: a batch is complete when `wait` returns it, not before",
     )
-    .or_fail("`compute` must process each batch once, in the order of arrival")?;
-    let last = batches.len() - 1;
-    let alone = (0..last).find(|number| seen.overlapped.get(*number) != Some(&true));
+    .or_fail("`compute` must process each batch once, in the order of arrival")
+}
+
+fn check_overlap(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Result<()> {
+    let alone = (0..batches - 1).find(|number| seen.overlapped.get(*number) != Some(&true));
     Claim::that(
         alone.is_none(),
         "the next batch arrives while `compute` works on a batch",
         format!("batch {} did not arrive while `compute` worked on batch {}", alone.unwrap_or(0) + 1, alone.unwrap_or(0)),
     )
     .on_rank(1)
-    .given(given())
+    .given(given)
     .diagnose_if(
-        seen.arrived.first() == Some(&batches.len()),
+        seen.arrived.first() == Some(&batches),
         "the sums are right, but all batches were received before the first was computed on: while `compute` works nothing is in progress, \
          and the memory must hold all of them",
+    )
+    .diagnose_if(
+        seen.arrived.first().is_some_and(|arrived| *arrived > 1),
+        "the sums are right, but the next batch was waited for before `compute` worked on this one: while it works nothing is in progress. \
+         Start the receive before `compute`, and wait for it after",
     )
     .or_fail(
         "the sums are right, but receiving and computing no longer overlap: start to receive the next batch into other memory \
          before you compute on this one",
     )
+}
+
+fn check_receives(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Result<()> {
+    Claim::that(seen.started <= batches, format!("{batches} receives"), format!("{} receives", seen.started))
+        .on_rank(1)
+        .given(given)
+        .or_fail(
+            "the sums are right, but a receive was started for which no batch is left: it takes whatever rank 0 sends next, or waits for \
+             it, and is dropped without a wait. Before the last batch is computed on, there is nothing more to start",
+        )
 }

@@ -81,3 +81,41 @@ pub fn all_gone(group: &ProcessGroup, from: Rank, length: i64, patience: Duratio
     let received = group.irecv(buffer, from, 0).and_then(|work| work.wait_for(patience));
     Ok(received.map_or(Received::Gone, Received::Message))
 }
+
+/// Treats every error but a passed deadline as a peer that is gone.
+pub fn other_is_gone(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
+    match group.irecv(buffer, from, 0).and_then(|work| work.wait_for(patience)) {
+        Ok(message) => Ok(Received::Message(message)),
+        Err(error) if error.kind() == ErrorKind::Timeout => Ok(Received::Late),
+        Err(_) => Ok(Received::Gone),
+    }
+}
+
+/// Treats every error before the deadline as a peer that is gone.
+pub fn by_time(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
+    let begin = std::time::Instant::now();
+    match group.irecv(buffer, from, 0).and_then(|work| work.wait_for(patience)) {
+        Ok(message) => Ok(Received::Message(message)),
+        // An error before the deadline: the connection is closed.
+        Err(_) if begin.elapsed() < patience => Ok(Received::Gone),
+        Err(error) if error.kind() == ErrorKind::Timeout => Ok(Received::Late),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Tries three times.
+pub fn three_tries(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
+    // A late peer is worth another try.
+    for _ in 0..3 {
+        match group.irecv(buffer.shallow_clone(), from, 0).and_then(|work| work.wait_for(patience)) {
+            Ok(message) => return Ok(Received::Message(message)),
+            Err(error) if error.kind() == ErrorKind::Timeout => continue,
+            Err(error) if error.kind() == ErrorKind::PeerGone => return Ok(Received::Gone),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Received::Late)
+}

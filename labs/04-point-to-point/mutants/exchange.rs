@@ -125,3 +125,58 @@ pub fn in_order(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
     }
     Ok(row)
 }
+
+/// Right: all ranks meet at a barrier before the messages and after them.
+pub fn barriers(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    group.barrier()?;
+    let row = in_order(group, piece)?;
+    group.barrier()?;
+    Ok(row)
+}
+
+/// Sends in one direction, waits, then in the other.
+pub fn one_direction(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
+    let sent = group.isend(last.copy(), next, 0)?;
+    let before = group.irecv(last.zeros_like(), previous, 0)?.wait()?;
+    let _ = sent.wait()?;
+    let sent = group.isend(first.copy(), previous, 1)?;
+    let after = group.irecv(first.zeros_like(), next, 1)?.wait()?;
+    let _ = sent.wait()?;
+    Ok(Tensor::cat(&[&before, piece, &after], 0))
+}
+
+/// Gathers the borders of all ranks on all.
+pub fn gathers(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
+    let own = Tensor::cat(&[&first, &last], 0);
+    let mut all = Tensor::zeros([2 * size as i64], (piece.kind(), piece.device()));
+    group.all_gather_into_tensor(&mut all, &own)?;
+    let before = all.narrow(0, 2 * previous.get() as i64 + 1, 1);
+    let after = all.narrow(0, 2 * next.get() as i64, 1);
+    Ok(Tensor::cat(&[&before, piece, &after], 0))
+}
+
+/// Blocks, and ranks take turns.
+pub fn takes_turns(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
+    let (mut before, mut after) = (last.zeros_like(), first.zeros_like());
+    if me % 2 == 0 {
+        group.send(&last.contiguous(), next, 0)?;
+        group.recv(&mut before, previous, 0)?;
+        group.send(&first.contiguous(), previous, 1)?;
+        group.recv(&mut after, next, 1)?;
+    } else {
+        group.recv(&mut before, previous, 0)?;
+        group.send(&last.contiguous(), next, 0)?;
+        group.recv(&mut after, next, 1)?;
+        group.send(&first.contiguous(), previous, 1)?;
+    }
+    Ok(Tensor::cat(&[&before, piece, &after], 0))
+}

@@ -128,3 +128,62 @@ pub fn two_buffers(
     }
     Ok(results)
 }
+
+/// Copies the batch after the next receive was started.
+pub fn copies_late(
+    group: &ProcessGroup,
+    batches: usize,
+    length: i64,
+    compute: &mut dyn FnMut(&Tensor) -> f64,
+) -> Result<Vec<f64>> {
+    let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
+    let mut results = Vec::new();
+    let mut coming = Some(group.irecv(buffer, Rank::ZERO, 0)?);
+    while let Some(work) = coming.take() {
+        let arrived = work.wait()?;
+        if results.len() + 1 < batches {
+            coming = Some(group.irecv(arrived.shallow_clone(), Rank::ZERO, 0)?);
+        }
+        let batch = arrived.copy();
+        results.push(compute(&batch));
+    }
+    Ok(results)
+}
+
+/// Starts a receive after the last batch.
+pub fn one_too_many(
+    group: &ProcessGroup,
+    batches: usize,
+    length: i64,
+    compute: &mut dyn FnMut(&Tensor) -> f64,
+) -> Result<Vec<f64>> {
+    let receive = || group.irecv(Tensor::zeros([length], (Kind::Double, group.device())), Rank::ZERO, 0);
+    let mut results = Vec::new();
+    let mut coming = receive()?;
+    for _ in 0..batches {
+        let batch = coming.wait()?;
+        coming = receive()?;
+        results.push(compute(&batch));
+    }
+    Ok(results)
+}
+
+/// Waits for the next batch before it computes on this one.
+pub fn waits_before(
+    group: &ProcessGroup,
+    batches: usize,
+    length: i64,
+    compute: &mut dyn FnMut(&Tensor) -> f64,
+) -> Result<Vec<f64>> {
+    let receive = || group.irecv(Tensor::zeros([length], (Kind::Double, group.device())), Rank::ZERO, 0);
+    let mut results = Vec::new();
+    let mut batch = receive()?.wait()?;
+    for number in 0..batches {
+        let next = if number + 1 < batches { Some(receive()?.wait()?) } else { None };
+        results.push(compute(&batch));
+        if let Some(next) = next {
+            batch = next;
+        }
+    }
+    Ok(results)
+}
