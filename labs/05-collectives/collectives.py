@@ -5,6 +5,7 @@ Every rank starts with the numbers of the Rust program, 10 r + 1, 10 r + 2, …,
 
 import argparse
 import json
+import time
 from pathlib import Path
 
 import torch
@@ -117,5 +118,6 @@ if __name__ == "__main__":
     if args.results:
         args.results.mkdir(parents=True, exist_ok=True)
         (args.results / f"rank-{dist.get_rank()}.json").write_text(json.dumps(results))
-    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends,
+    time.sleep(0.1)  # for which it needs Python's lock: the last rank to arrive at the barrier leaves it no time
     dist.destroy_process_group()

@@ -40,14 +40,16 @@ struct Matrix {
     numbers: Vec<f64>,
 }
 
-/// Inputs: the rows of the whole matrix. Results with the calls.
+/// Inputs: the rows of the whole matrix. Results with the calls, and the bytes that the rank has passed to them.
 pub fn transpose(answer: fn(&ProcessGroup, &Tensor) -> Result<Tensor>) -> Task {
     Task::in_group("transpose", move |group, rows: Vec<Vec<f64>>| {
         let each = rows.len() / group.size().get();
         let own = &rows[group.rank().get() * each..][..each];
         let block = tensor(&own.concat()).view([i64::try_from(each)?, -1]);
+        let bytes = || group.traffic().map_or(0, |traffic| traffic.bytes);
+        let before = bytes();
         let (transposed, calls) = called(group, || answer(group, &block))?;
-        Ok((Matrix { size: transposed.size(), numbers: numbers(&transposed)? }, calls))
+        Ok((Matrix { size: transposed.size(), numbers: numbers(&transposed)? }, calls, bytes() - before))
     })
 }
 

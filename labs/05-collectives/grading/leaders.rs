@@ -1,6 +1,6 @@
 //! Grades `leaders`: nodes of unequal size on 4 ranks.
 
-use lockstep_grading::{COMPUTES, Claim, Finding, Numbers, Runner, Verdict, explain, given};
+use lockstep_grading::{COMPUTES, Claim, Finding, JOINS, Numbers, Runner, Verdict, explain, given};
 use serde::Deserialize;
 
 const RANKS: usize = 4;
@@ -97,14 +97,21 @@ fn why(finding: &Finding) -> Option<String> {
             finding.diagnosis
         ));
     }
-    // A rank that computes without end is in no call, either.
-    let waits = finding.verdict == Verdict::Hang && !finding.diagnosis.contains(COMPUTES);
-    (waits && finding.table.iter().any(|line| line.contains("is in no call"))).then(|| {
+    if finding.verdict != Verdict::Hang || finding.diagnosis.contains(COMPUTES) {
+        return None;
+    }
+    let some_rank = |words: &str| finding.table.iter().any(|line| line.contains(words));
+    let why = if some_rank(JOINS) {
         "ranks wait in new_group. Each rank counts its calls of new_group, and the count is the group's name: ranks that have \
          made different calls wait for each other under different names, or meet the members of another group. Every rank must \
          call it for every group, in the same order, even for groups that it is not in"
-            .into()
-    })
+    } else if some_rank("is in no call") {
+        "a rank waits, but in no operation of a group, so none of the others can wake it. The ranks of a node wait for their leader in \
+         the operation in which it passes the result on"
+    } else {
+        return None;
+    };
+    Some(why.into())
 }
 
 fn check(

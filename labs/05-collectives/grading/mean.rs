@@ -43,6 +43,7 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
     let count: usize = shards.iter().map(Vec::len).sum();
     let expected = sum / count as f64;
     let own = &shards[rank];
+    let longest = shards.iter().map(Vec::len).max().unwrap_or(0);
     let own_mean = own.iter().sum::<f64>() / own.len() as f64;
     let means = || shards.iter().filter(|own| !own.is_empty()).map(|own| own.iter().sum::<f64>() / own.len() as f64);
     let near = |wrong: f64| (wrong - observed[rank]).abs() <= TOLERANCE;
@@ -74,6 +75,18 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
         .diagnose_if(
             near(sum / own.len() as f64),
             "the sum of all ranks was divided by this rank's own number of samples: reduce the count as well",
+        )
+        .diagnose_if(
+            near(sum / (longest * shards.len()) as f64),
+            format!(
+                "the sum was divided as if each rank had {longest} samples, as many as the longest shard: a place that was filled up is no \
+                 sample. Add up the counts"
+            ),
+        )
+        .diagnose_if(
+            !agree && observed.iter().zip(shards).all(|(mean, own)| (mean * (own.len().max(1) * shards.len()) as f64 - sum).abs() <= 1e-3),
+            "the sum of all ranks was divided by this rank's count times the number of ranks, as if all shards were as long as its own: \
+             add up the counts, too",
         )
         .diagnose_if(near(sum / shards.len() as f64), "the sum was divided by the number of ranks, not of samples")
         .diagnose_if(

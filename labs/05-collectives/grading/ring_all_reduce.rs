@@ -17,6 +17,8 @@ enum Half {
     Missing,
     /// It adds the chunks that arrive.
     Adds,
+    /// It sends the chunks of the first half again, which are not finished.
+    Again,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -77,6 +79,13 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
         .given(format!("{length} numbers on each of {ranks} ranks: {given:?}"))
         .diagnose_if(observed == &given[rank][..] && even > 0, "this is the rank's own tensor: nothing was added up")
         .diagnose_if(
+            even == 0 && length > 1 && right > 0,
+            format!(
+                "there are fewer elements than ranks, {length} for {ranks}: there is a chunk for each rank all the same, and the last ones \
+                 are empty. `tensor_split` makes as many chunks as it is asked for, `chunk` and `split` may make fewer"
+            ),
+        )
+        .diagnose_if(
             observed == &simulated(given, Half::Missing)[rank][..],
             "only one chunk is finished, and the others are partial sums: after the reduce-scatter, every rank has one finished \
              chunk, and an all-gather must bring all of them to every rank",
@@ -84,6 +93,11 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
         .diagnose_if(
             observed == &simulated(given, Half::Adds)[rank][..],
             "in the second half, finished chunks were added to partial sums: they must replace them",
+        )
+        .diagnose_if(
+            observed == &simulated(given, Half::Again)[rank][..],
+            "the second half begins with a chunk that is not finished: it sends the same numbers of chunks as the first half. After the \
+             first half rank r has finished chunk r + 1, the one that arrived last, and sends that one first",
         )
         .diagnose_if(
             even < length && wrong_only(even..length),
@@ -127,17 +141,19 @@ fn simulated(given: &[Vec<f64>], half: Half) -> Vec<Vec<f64>> {
         begin..begin + each + usize::from(number < longer)
     };
     let mut held = given.to_vec();
-    let mut step = |step: usize, ahead: usize| {
+    let mut step = |step: usize, ahead: usize, adds: bool| {
         let before = held.clone();
         for (rank, own) in held.iter_mut().enumerate() {
             let previous = (rank + ranks - 1) % ranks;
             let comes = chunk((previous + ahead + ranks - step) % ranks);
-            comes.for_each(|place| own[place] += before[previous][place]);
+            comes.for_each(|place| own[place] = before[previous][place] + if adds { own[place] } else { 0.0 });
         }
     };
-    (0..ranks - 1).for_each(|number| step(number, 0));
-    if half == Half::Adds {
-        (0..ranks - 1).for_each(|number| step(number, 1));
+    (0..ranks - 1).for_each(|number| step(number, 0, true));
+    match half {
+        Half::Missing => {}
+        Half::Adds => (0..ranks - 1).for_each(|number| step(number, 1, true)),
+        Half::Again => (0..ranks - 1).for_each(|number| step(number, 0, false)),
     }
     held
 }

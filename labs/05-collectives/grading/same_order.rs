@@ -39,10 +39,17 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<(
         let of_ranks: Vec<f64> = given.iter().map(|metrics| metrics[name]).collect();
         let sum: f64 = of_ranks.iter().sum();
         let mixed = mixed(given, observed[name] * RANKS as f64);
+        let mean = |name: &str| given.iter().map(|metrics| metrics[name]).sum::<f64>() / RANKS as f64;
+        let moved = NAMES.into_iter().any(|of| of != name && (mean(of) - observed[name]).abs() <= TOLERANCE);
         let near = |wrong: f64| (wrong - observed[name]).abs() <= TOLERANCE;
         Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE)
             .on_rank(rank)
             .given(format!("`{name}` of {RANKS} ranks: {of_ranks:?}"))
+            .diagnose_if(
+                moved,
+                "this is the right mean of another metric: the ranks have reduced in the same order, and then the means were matched with \
+                 names in another, as the map has them. Keep the names in the order of the values",
+            )
             .diagnose_if(
                 mixed.is_some(),
                 format!(
@@ -51,6 +58,7 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<(
                     mixed.unwrap_or_default().join(", ")
                 ),
             )
+            .diagnose_if(near(sum / NAMES.len() as f64), "divided by the number of metrics, not of ranks")
             .diagnose_if(near(sum), "summed over the ranks, not averaged")
             .diagnose_if(near(of_ranks[rank]), "this is the rank's own value: nothing was reduced")
             .or_fail("this is not the mean over the ranks")?;

@@ -33,11 +33,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // Nor do a block's rows divide among the ranks.
         let (tall, wide) = (ranks + 1, random.below(ranks + 2..ranks + 5));
         let (rows, columns) = (ranks * tall, ranks * wide);
-        // Each number encodes its position: 2,203 is in row 2, column 3.
-        let base = 1000 * random.below(1..9);
+        // Each number encodes its position: 100,000,203 is in row 2, column 3.
+        // More digits than single precision has.
+        let base = 100_000_000 * random.below(1..9);
         let row = |row: usize| (0..columns).map(|column| (base + 100 * row + column) as f64).collect();
         let matrix: Rows = (0..rows).map(row).collect();
-        let outputs = runner.call::<_, (Matrix, Vec<Call>)>(ranks, &[&matrix]).map_err(|error| {
+        let outputs = runner.call::<_, (Matrix, Vec<Call>, u64)>(ranks, &[&matrix]).map_err(|error| {
             explain(error, |finding| {
                 if finding.verdict == Verdict::Crash && finding.diagnosis.contains("equal parts") {
                     return Some(format!(
@@ -56,11 +57,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                 })
             })
         })?;
-        for (rank, (observed, _)) in outputs.all(0).enumerate() {
+        for (rank, (observed, ..)) in outputs.all(0).enumerate() {
             check(rank, ranks, &matrix, observed)?;
         }
-        for (rank, (observed, calls)) in outputs.all(0).enumerate() {
+        for (rank, (observed, calls, bytes)) in outputs.all(0).enumerate() {
             check_received(rank, observed, calls)?;
+            check_sent(rank, ranks, observed, *bytes)?;
         }
     }
     Ok(())
@@ -95,6 +97,11 @@ fn check(rank: usize, ranks: usize, matrix: &Rows, observed: &Matrix) -> anyhow:
         .diagnose_if(holds(&upright), "these are the right columns, but they are not transposed yet")
         .diagnose_if(holds(&own_transposed), "the rank has transposed its own block: nothing was exchanged")
         .diagnose_if(holds(&own.to_vec()), "this is the rank's own block: nothing was exchanged")
+        .diagnose_if(
+            expected.numbers.iter().map(|number| f64::from(*number as f32)).eq(observed.numbers.iter().copied()),
+            "the right numbers, rounded to single precision: a result has the kind of the tensors that are sent, so create it with the \
+             block's `kind()`",
+        )
         .diagnose_if(zero, "part of the result was never received")
         .diagnose_if(
             expected.numbers == observed.numbers,
@@ -113,6 +120,22 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     let numbers: usize = calls.iter().map(|call| received(rank, call)).sum();
     let most = observed.numbers.len() / ranks * (ranks - 1);
     let shown: Vec<&str> = calls.iter().map(|call| &*call.operation).collect();
+    let named = |names: [&str; 4]| shown.iter().filter(|call| names.contains(&operation(call))).count();
+    let messages = named(["send", "recv", "isend", "irecv"]);
+    let collectives = shown.len() - messages - named(["barrier"; 4]);
+    // A message to each rank and one from it, or a collective of which each rank is the root.
+    let exchanges = collectives + messages.div_ceil(2);
+    Claim::that(
+        exchanges <= ranks,
+        format!("no more than {ranks} exchanges"),
+        format!("{exchanges}: {}", shown.join(", ")),
+    )
+    .on_rank(rank)
+    .given(format!("{ranks} ranks"))
+    .or_fail(
+        "the result is right, but it takes a call for each row of the block or for each column, and each call takes its time, however \
+         little it sends: put into one tensor what goes to a rank, and one call exchanges all",
+    )?;
     Claim::that(
         numbers <= most,
         format!("at most {most} numbers from other ranks"),
@@ -126,13 +149,31 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     )
 }
 
-/// How many numbers a call brings to this rank from others. With all_to_all, that is what the rank returns.
+/// Checks that the rank has sent no more than its block. In double precision, that is 8 bytes for each number.
+fn check_sent(rank: usize, ranks: usize, observed: &Matrix, bytes: u64) -> anyhow::Result<()> {
+    let block = 8 * observed.numbers.len() as u64;
+    Claim::that(bytes <= block, format!("at most {block} bytes sent"), format!("{bytes} bytes"))
+        .on_rank(rank)
+        .given(format!("{ranks} ranks"))
+        .or_fail(
+            "the result is right, but whole blocks are sent: the rank passes more than its block, and every rank keeps a part of what it \
+             gets. Send every rank its own part only",
+        )
+}
+
+/// The name of an operation.
+fn operation(call: &str) -> &str {
+    call.split([' ', '(']).next().unwrap_or("")
+}
+
+/// How many numbers a call brings to this rank from others.
 fn received(rank: usize, call: &Call) -> usize {
     let (operation, others) = (call.operation.as_str(), call.members.len() - 1);
     let shape = operation.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("", |(shape, _)| shape);
     let numbers: usize = shape.split(", ").filter_map(|length| length.parse::<usize>().ok()).product();
     let ours = |way: &str| operation.contains(&format!("{way} rank {rank} of"));
-    match operation.split([' ', '(']).next().unwrap_or("") {
+    match self::operation(operation) {
+        // What all_to_all brings is what others pass to it: `check_sent`.
         "all_gather" | "all_gather_into_tensor" | "all_reduce" => numbers * others,
         "gather" | "reduce" if ours("to") => numbers * others,
         "broadcast" | "scatter" if !ours("from") => numbers,

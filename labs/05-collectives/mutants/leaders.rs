@@ -74,6 +74,25 @@ pub fn members_only(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) 
     Ok(node.broadcast(tensor, Rank::ZERO)?)
 }
 
+/// Lets the other ranks sleep until their leader is ready, but nobody wakes them.
+pub fn sleeps(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
+    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
+    for size in nodes {
+        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
+        own = group.new_group(&members, &Default::default())?.or(own);
+        firsts.push(members[0]);
+        first += size;
+    }
+    let among_leaders = group.new_group(&firsts, &Default::default())?;
+    let node = own.context("every rank is on some node")?;
+    node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
+    match among_leaders {
+        Some(leaders) => leaders.all_reduce(tensor, ReduceOp::Sum)?,
+        None => std::thread::park(),
+    }
+    Ok(node.broadcast(tensor, Rank::ZERO)?)
+}
+
 /// Adds up over all ranks at once.
 pub fn at_once(group: &ProcessGroup, _: &[usize], tensor: &mut Tensor) -> Result<()> {
     Ok(group.all_reduce(tensor, ReduceOp::Sum)?)

@@ -56,3 +56,20 @@ pub fn mean_times_count(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     group.all_reduce(&mut totals, ReduceOp::Sum)?;
     Ok(totals.double_value(&[0]) / totals.double_value(&[1]))
 }
+
+/// Takes the longest shard for the length of all.
+pub fn longest(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
+    let mut sum = losses.sum(Kind::Double);
+    let mut longest = Tensor::from(losses.numel() as i64);
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    group.all_reduce(&mut longest, ReduceOp::Max)?;
+    Ok(sum.double_value(&[]) / (longest.int64_value(&[]) as f64 * group.size().get() as f64))
+}
+
+/// Takes its own shard for the length of all.
+pub fn as_long_as_own(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
+    let mut sum = losses.sum(Kind::Double);
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    // All shards are as long as this one.
+    Ok(sum.double_value(&[]) / (losses.numel().max(1) * group.size().get()) as f64)
+}

@@ -97,3 +97,35 @@ pub fn skips_empty(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     }
     Ok(())
 }
+
+/// Begins the second half with the chunks of the first.
+pub fn unfinished(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    let mut chunks = tensor.tensor_split(size as i64, 0);
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[(me + size - step) % size])?;
+        let _ = chunks[(me + size - step - 1) % size].g_add_(&arrived);
+    }
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[(me + size - step) % size])?;
+        chunks[(me + size - step - 1) % size].copy_(&arrived);
+    }
+    Ok(())
+}
+
+/// Takes the chunks that `chunk` makes, which may be fewer than the ranks.
+pub fn fewer_chunks(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    // `chunk` may return fewer than `size` chunks.
+    let mut chunks = tensor.chunk(size as i64, 0);
+    let count = chunks.len();
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[(me + size - step) % size % count])?;
+        let _ = chunks[(me + size - step - 1) % size % count].g_add_(&arrived);
+    }
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[(me + 1 + size - step) % size % count])?;
+        chunks[(me + size - step) % size % count].copy_(&arrived);
+    }
+    Ok(())
+}

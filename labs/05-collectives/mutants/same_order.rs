@@ -1,6 +1,6 @@
 //! Answers to `same_order`: wrong ones, and unusual right ones.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank, ReduceOp};
@@ -67,6 +67,28 @@ pub fn by_length(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<Has
         let mut sum = Tensor::from_slice(&[own[name]]);
         group.all_reduce(&mut sum, ReduceOp::Sum)?;
         means.insert(name.clone(), sum.double_value(&[0]) / ranks);
+    }
+    Ok(means)
+}
+
+/// Reduces by name, and reads the means in the map's order.
+pub fn unsorted_names(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
+    let sorted: BTreeMap<&String, f64> = own.iter().map(|(name, value)| (name, *value)).collect();
+    let values: Vec<f64> = sorted.into_values().collect();
+    let mut sums = Tensor::from_slice(&values) / group.size().get() as f64;
+    group.all_reduce(&mut sums, ReduceOp::Sum)?;
+    let means = Vec::<f64>::try_from(sums)?;
+    Ok(own.keys().zip(means).map(|(name, mean)| (name.clone(), mean)).collect())
+}
+
+/// Divides by the number of metrics.
+pub fn by_metrics(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
+    let sorted: BTreeMap<_, _> = own.clone().into_iter().collect();
+    let mut means = HashMap::new();
+    for (name, value) in sorted {
+        let mut sum = Tensor::from_slice(&[value]);
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        means.insert(name, sum.double_value(&[0]) / own.len() as f64);
     }
     Ok(means)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank, Splits};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 /// Reshapes the ranks' parts instead of putting them side by side.
 pub fn viewed(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
@@ -55,4 +55,63 @@ pub fn scatters(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
         anyhow::Ok(part)
     };
     Ok(Tensor::cat(&(0..group.size().get()).map(part_from).collect::<Result<Vec<_>>>()?, 1))
+}
+
+/// Sends whole blocks to all, each of which keeps its columns.
+pub fn whole_blocks(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
+    let (size, me) = (group.size().get(), group.rank().get() as i64);
+    let inputs: Vec<Tensor> = (0..size).map(|_| block.contiguous()).collect();
+    let mut outputs: Vec<Tensor> = inputs.iter().map(Tensor::zeros_like).collect();
+    group.all_to_all(&mut outputs, &inputs)?;
+    let each = block.size()[1] / size as i64;
+    let mine: Vec<Tensor> = outputs.iter().map(|block| block.narrow(1, me * each, each).transpose(0, 1)).collect();
+    Ok(Tensor::cat(&mine, 1))
+}
+
+/// Exchanges each row of the block in a call of its own.
+pub fn each_row(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
+    let (rows, columns) = block.size2()?;
+    let size = group.size().get() as i64;
+    let mut all = Vec::new();
+    for row in 0..rows {
+        let input = block.get(row).contiguous();
+        let mut output = Tensor::zeros([columns], (block.kind(), block.device()));
+        group.all_to_all_single(&mut output, &input, &Splits::Equal)?;
+        all.push(output.view([size, columns / size]));
+    }
+    // [row, rank, column] to [column, rank, row]
+    Ok(Tensor::stack(&all, 0).permute([2, 1, 0]).reshape([columns / size, size * rows]))
+}
+
+/// Sends single precision.
+pub fn single_precision(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
+    let (rows, columns) = block.size2()?;
+    let size = group.size().get() as i64;
+    let input = block.to_kind(Kind::Float).transpose(0, 1).contiguous();
+    let mut output = Tensor::zeros([columns, rows], (Kind::Float, block.device()));
+    group.all_to_all_single(&mut output, &input, &Splits::Equal)?;
+    Ok(Tensor::cat(&output.chunk(size, 0), 1))
+}
+
+/// Exchanges the parts as messages between each two ranks.
+pub fn messages(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
+    let (size, me) = (group.size().get(), group.rank().get());
+    let parts: Vec<Tensor> = block.transpose(0, 1).chunk(size as i64, 0).iter().map(Tensor::contiguous).collect();
+    let mut works = Vec::new();
+    let mut coming = Vec::new();
+    for (rank, part) in parts.iter().enumerate() {
+        if rank == me {
+            continue;
+        }
+        works.push(group.isend(part.copy(), Rank::new(rank), 0)?);
+        coming.push((rank, group.irecv(part.zeros_like(), Rank::new(rank), 0)?));
+    }
+    let mut arrived = parts;
+    for (rank, work) in coming {
+        arrived[rank] = work.wait()?;
+    }
+    for work in works {
+        let _ = work.wait()?;
+    }
+    Ok(Tensor::cat(&arrived, 1))
 }

@@ -4,6 +4,7 @@
 //! half. Its transpose must be divided in the same way, so every rank has to send something to every other rank. Transformers
 //! for long sequences do this in each layer: outside of the attention, a rank has part of the sequence with all heads; inside, it
 //! has the whole sequence with some of the heads. A rank receives only what it returns: whole blocks would be several times as much.
+//! Large blocks take no more calls than small ones.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Splits};
