@@ -7,6 +7,7 @@ import argparse
 import gzip
 import math
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -76,7 +77,8 @@ def join():
 
 
 def leave():
-    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends,
+    time.sleep(0.1)  # for which it needs Python's lock: the last rank to arrive at the barrier leaves it no time
     dist.destroy_process_group()
 # ANCHOR_END: train
 

@@ -23,6 +23,7 @@ pub struct Job {
     /// The length of the model when the process before was killed.
     killed_at: usize,
     repeated: Vec<u64>,
+    saves: u64,
 }
 
 impl Job {
@@ -37,6 +38,7 @@ impl Job {
             until_kill: None,
             killed_at: 0,
             repeated: Vec::new(),
+            saves: 0,
         }
     }
 
@@ -66,6 +68,7 @@ impl Job {
 
     /// Saves a snapshot of the current model, together with a position.
     pub fn save(&mut self, epoch: u64, step: u64) {
+        self.saves += 1;
         self.snapshot = Some((self.model.clone(), (epoch, step)));
     }
 
@@ -78,6 +81,11 @@ impl Job {
     /// How many steps were trained again, for each process that had to.
     pub fn repeated(&self) -> &[u64] {
         &self.repeated
+    }
+
+    /// How often a snapshot was saved, in all processes.
+    pub fn saves(&self) -> u64 {
+        self.saves
     }
 
     /// The steps that the model was trained with, in order.

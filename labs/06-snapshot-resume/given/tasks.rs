@@ -15,7 +15,7 @@ use crate::job::{Job, Killed};
 use crate::ranks::{Run, Settings, Snapshot, Step};
 
 /// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill. Results: the steps in the
-/// model, and how many were trained again after a kill.
+/// model, how many were trained again after a kill, and how often a snapshot was saved.
 pub fn next_step(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
     Task::new("next_step", move |(epochs, steps, save_every, kills): (u64, u64, u64, Vec<u64>)| {
         let mut job = Job::new(epochs, steps, save_every);
@@ -25,7 +25,7 @@ pub fn next_step(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
                 break;
             }
         }
-        Ok((job.model().to_vec(), job.repeated().to_vec()))
+        Ok((job.model().to_vec(), job.repeated().to_vec(), job.saves()))
     })
 }
 

@@ -29,7 +29,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     use State::{Empty, Good, Torn, Zeros};
     let mut random = runner.random();
     let (epoch, step) = (random.below(2..8) as u64, 10 * random.below(2..9) as u64);
-    let folders_to_try: Vec<Snapshots> = vec![
+    // Each epoch ends earlier than the one before. The order of a folder's files is the file system's: several folders, in both orders.
+    let falling = |more: u64| -> Vec<(u64, u64, State)> { (0..16).map(|at| (16 - at, more + 10 * at, Good)).collect() };
+    let rising = |more: u64| falling(more).into_iter().rev().collect();
+    let crossed = [falling(0), rising(0), falling(1), rising(1), falling(2), rising(2)].map(Some);
+    let mut folders_to_try: Vec<Snapshots> = vec![
         Some(vec![(epoch, 0, Good), (epoch - 1, step, Good), (epoch - 1, 0, Good)]),
         Some(vec![(epoch, step, Torn), (epoch, 0, Good), (epoch - 1, 0, Good)]),
         Some(vec![(epoch, step, Empty), (epoch, 0, Zeros), (epoch - 1, step, Good), (epoch - 1, 0, Good)]),
@@ -41,6 +45,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         Some(vec![]),
         None,
     ];
+    folders_to_try.extend(crossed);
     let folders: Vec<tempfile::TempDir> =
         folders_to_try.iter().map(|_| tempfile::tempdir()).collect::<Result<_, _>>()?;
     let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().join("snapshots")).collect();
@@ -73,6 +78,8 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
     let right = all.iter().filter(|one| one.2 == State::Good).max_by_key(place).map(name);
     let observed = observed.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let is = |one: Option<&(u64, u64, State)>| one.map(name) == observed;
+    let of = |name_of: &Option<String>| all.iter().find(|one| Some(name(one)) == *name_of);
+    let step_first = of(&right).zip(of(&observed)).is_some_and(|(right, one)| one.0 < right.0 && one.1 > right.1);
     let bad = all.iter().any(|one| one.2 != State::Good && Some(name(one)) == observed);
     let last_as_text = all.iter().filter(|one| one.2 == State::Good).max_by_key(|one| name(one));
     let last_written = all.iter().find(|one| one.2 == State::Good);
@@ -82,6 +89,11 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
         .diagnose_if(
             bad,
             "a torn snapshot was chosen: a name says nothing about the content of a file, so `read` it before you trust it",
+        )
+        .diagnose_if(
+            observed.is_some() && of(&observed).is_none(),
+            "this file reads well, but is no snapshot: its name has no position. A writer that was killed before it could rename leaves \
+             such a file, and other programs save under names of their own",
         )
         .diagnose_if(
             further && observed.is_none(),
@@ -95,6 +107,11 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
         .diagnose_if(
             is(last_written),
             "chosen by the time of the last change, which a copy or a touch changes: use the position in the name",
+        )
+        .diagnose_if(
+            step_first,
+            "the greater step was chosen, in an earlier epoch: a later epoch is further, whatever the steps are. Compare the pair, as \
+             `position` returns it: the epoch first",
         )
         .or_fail("choose the good snapshot with the furthest position")
 }
@@ -143,7 +160,8 @@ fn create(folder: &Path, snapshots: &Snapshots) -> anyhow::Result<()> {
     let Some(all) = snapshots else { return Ok(()) };
     fs::create_dir(folder)?;
     for other in [".snapshot-x.partial", "best_model.safetensors", "snapshot-notes"] {
-        fs::write(folder.join(other), "")?;
+        // What is no snapshot may read well: a writer was killed just before the rename.
+        fs::write(folder.join(other), bytes(State::Good))?;
     }
     for (age, one) in all.iter().enumerate() {
         let path = folder.join(name(one));

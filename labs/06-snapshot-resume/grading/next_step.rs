@@ -22,9 +22,23 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // Not killed, but started again after the last step.
         (epochs, steps, 1, vec![epochs * steps + 1]),
     ];
-    let outputs = runner.call::<_, (Vec<Position>, Vec<u64>)>(1, &cases)?;
+    let outputs = runner.call::<_, (Vec<Position>, Vec<u64>, u64)>(1, &cases)?;
     cases.iter().enumerate().try_for_each(|(case, given)| check(given, &outputs.of(0, case).0))?;
-    cases.iter().enumerate().try_for_each(|(case, given)| check_repeated(given, &outputs.of(0, case).1))
+    cases.iter().enumerate().try_for_each(|(case, given)| check_repeated(given, &outputs.of(0, case).1))?;
+    cases.iter().enumerate().try_for_each(|(case, given)| check_saves(given, outputs.of(0, case)))
+}
+
+/// A save costs time: one is due after every `save_every` steps. Who counts the steps of each epoch may save once more in each run.
+fn check_saves(case: &Case, (model, repeated, saves): &(Vec<Position>, Vec<u64>, u64)) -> anyhow::Result<()> {
+    let (_, _, save_every, kills) = case;
+    let trained = model.len() as u64 + repeated.iter().sum::<u64>();
+    let most = trained / save_every + kills.len() as u64 + 1;
+    Claim::that(*saves <= most, format!("at most {most} snapshots"), format!("{saves} snapshots in {trained} steps"))
+        .given(given(case))
+        .or_fail(format!(
+            "the model is right, and snapshots are saved more often than after every {save_every} steps: training waits for each. Who \
+             saves after each step, or at the end of each epoch as well, pays for what is not due"
+        ))
 }
 
 /// A kill costs the steps since the last snapshot, and no others.
@@ -74,6 +88,13 @@ fn check(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
             format!(
                 "the snapshot names the last step, not the next one: the loaded model had already been trained with step {step} of \
                  epoch {epoch}, and was trained with it again"
+            ),
+        ),
+        (None, None, Some((epoch, 0))) if observed.len() + 1 == expected.len() => claim.diagnose_if(
+            true,
+            format!(
+                "only step 0 of epoch {epoch} was skipped: the saved position means the step that was done at one place, and the one that \
+                 comes next at another, as at the end of an epoch. Let it mean the next step everywhere"
             ),
         ),
         (None, None, Some((epoch, 0))) => claim.diagnose_if(

@@ -54,8 +54,8 @@ pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
     let (first, second) = (random.below(2..4), random.below(1..3));
     // Enough for the mistakes to begin within the epoch, and no whole number of batches.
     let rest = first * batch + random.below(1..batch);
-    // Three ranks take an epoch of these in equal shares, and two the rest of it after 6 batches.
-    let even = 6 * (batch + 2);
+    // Three ranks take an epoch of these in whole steps, and two the rest of it after 6 batches: no rank is without samples in a step.
+    let even = 12 * batch;
     let cases = [
         case(0, (2 * first + 3 * second) * batch + rest, vec![(2, Some(first)), (3, Some(second)), (1, None)]),
         case(1, even, vec![(3, Some((even / 3).div_ceil(batch) + 2)), (2, None)]),
@@ -168,6 +168,12 @@ impl Job<'_> {
                         ));
                     }
                     Some(begin) if begin == before => {}
+                    Some(0) if self.pads(&own, &order[before..]) => {
+                        return Some(format!(
+                            "samples from the beginning of epoch {epoch} fill up its last step, as `DistributedSampler` does, so they are \
+                             trained twice: here a rank may have fewer samples than others in the last step, or none"
+                        ));
+                    }
                     Some(0) => {
                         return Some(format!(
                             "epoch {epoch} begins again, though {before} of its samples were already trained ({saved})"
@@ -225,6 +231,11 @@ impl Job<'_> {
                  `batch_size`"
             )
         })
+    }
+
+    /// Returns true if these are the samples that were left, and some more, fewer than a step has.
+    fn pads(&self, own: &[usize], left: &[usize]) -> bool {
+        left.iter().all(|sample| own.contains(sample)) && own.len() < left.len() + RANKS * self.case.batch_size
     }
 
     /// Returns true if an earlier start has ended in this epoch.

@@ -1,6 +1,7 @@
 //! Grades `state`: compares a run that was stopped with one that was not, and both with the momentum of PyTorch's SGD
 //! (`torch/optim/sgd.py`).
 
+use lockstep_grading::runner::Inputs;
 use lockstep_grading::{Claim, Runner, close};
 
 /// Initial weights, targets of two samples, and the steps at which the run is stopped.
@@ -13,17 +14,21 @@ enum Loses {
     Velocity,
     Rate,
     Both,
+    /// The last fall of the rate.
+    Behind,
+    /// The last bits of the rate, which is computed as a power.
+    Bits,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    // Far from the targets, so the velocity is never zero at a stop.
-    let initial: Vec<f64> = random.numbers(3).into_iter().map(|number| number + 10.0).collect();
-    let targets = [random.numbers(3), random.numbers(3)];
-    let (first, second) = (random.below(2..6) as u64, random.below(7..10) as u64);
-    let end = second + 5;
-    let case = |stops: &[u64]| (initial.clone(), targets.clone(), stops.to_vec());
-    let cases = [case(&[end]), case(&[first, end]), case(&[first, second, end])];
+    // A power of the decay often has the bits of a product of as many factors: draw steps at which it has not.
+    let (cases, end) = loop {
+        let (cases, end) = draw(&mut random);
+        if cases[1..].iter().all(|case| reference(case, Loses::Bits) != reference(case, Loses::Nothing)) {
+            break (cases, end);
+        }
+    };
     let outputs = runner.call::<_, (Vec<f64>, u64)>(1, &cases)?;
     let (undisturbed, _) = outputs.of(0, 0);
     let reference = reference(&cases[0], Loses::Nothing);
@@ -37,11 +42,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Runs of as many steps: without a stop, with one, and with two.
+fn draw(random: &mut Inputs) -> ([Case; 3], u64) {
+    // Far from the targets, so the velocity is never zero at a stop.
+    let initial: Vec<f64> = random.numbers(3).into_iter().map(|number| number + 10.0).collect();
+    let targets = [random.numbers(3), random.numbers(3)];
+    let (first, second) = (random.below(2..6) as u64, random.below(7..10) as u64);
+    let end = second + 5;
+    let case = |stops: &[u64]| (initial.clone(), targets.clone(), stops.to_vec());
+    ([case(&[end]), case(&[first, end]), case(&[first, second, end])], end)
+}
+
 fn check(case: &Case, end: u64, undisturbed: &[f64], observed: &[f64], computed: u64) -> anyhow::Result<()> {
     Claim::that(computed == end, format!("{end} steps are computed"), format!("{computed} steps are computed"))
         .given(given(case))
         .or_fail("the run does not continue where it was stopped: it must begin with the step that was saved")?;
     let as_if = |loses| close(&reference(case, loses), observed, 1e-9);
+    let far =
+        |one: &[f64]| one.iter().zip(undisturbed).map(|(one, right)| ((one - right) / right).abs()).fold(0.0, f64::max);
     Claim::equal(undisturbed, observed)
         .given(given(case))
         .diagnose_if(
@@ -57,6 +75,15 @@ fn check(case: &Case, end: u64, undisturbed: &[f64], observed: &[f64], computed:
             as_if(Loses::Nothing),
             "the weights are nearly the same, but not to the last bit: a number is rounded in the snapshot, or computed in another way \
              than step by step, as a power is",
+        )
+        .diagnose_if(
+            far(observed) < 1e-6,
+            "the weights are right to six digits and no further: a number is saved or computed in single precision. All of them are `f64`",
+        )
+        .diagnose_if(
+            as_if(Loses::Behind),
+            "the learning rate is one step behind after a stop: the snapshot holds the rate of the step that was done, and the next step \
+             reads the one that has fallen since",
         )
         .or_fail("the resumed run does not end like the undisturbed one: what else does the next step read?")
 }
@@ -78,8 +105,14 @@ fn reference((initial, targets, stops): &Case, loses: Loses) -> Vec<f64> {
         if stops.contains(&step) && matches!(loses, Loses::Rate | Loses::Both) {
             rate = 0.1;
         }
+        if stops.contains(&step) && loses == Loses::Behind {
+            rate /= 0.95;
+        }
+        if stops.contains(&step) && loses == Loses::Bits {
+            rate = 0.1 * 0.95_f64.powi(step as i32);
+        }
         for (at, weight) in weights.iter_mut().enumerate() {
-            velocity[at] = 0.9 * velocity[at] + *weight - targets[step as usize % 2][at];
+            velocity[at] = 0.9 * velocity[at] + (*weight - targets[step as usize % 2][at]);
             *weight -= rate * velocity[at];
         }
         rate *= 0.95;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use lockstep_grading::{CallOptions, Claim, RankOutcome, Runner};
+use lockstep_grading::{CallOptions, Claim, RankOutcome, Runner, explain};
 use serde::Deserialize;
 
 /// An operation on the disk, as `given/disk.rs` records it.
@@ -79,7 +79,29 @@ fn killed(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
         .or_fail(
             "the temporary file is in another folder, which may be on another disk: then a rename fails, or becomes a copy that can be \
              torn. Create it in the snapshot's folder",
+        )?;
+    again(runner, &path, new, &given)
+}
+
+/// Saves once more where a killed save has left its files.
+fn again(runner: &mut Runner, path: &Path, new: usize, given: &str) -> anyhow::Result<()> {
+    let given = format!("{given}; then a save in the same folder");
+    runner.call::<_, Vec<Note>>(1, &[(path, new, NEW, None::<u64>)]).map_err(|error| {
+        lockstep_grading::given(
+            explain(error, |finding| {
+                Some(format!(
+                    "the save after a killed one fails, and so will each that follows: what the killed one has left is in its way. A \
+                     temporary file of the same name is emptied and written again ({})",
+                    finding.diagnosis
+                ))
+            }),
+            |_| given.clone(),
         )
+    })?;
+    let there = content(path, new);
+    Claim::that(there == Content::New, Content::New.words(), there.words())
+        .given(&given)
+        .or_fail("the save after a killed one does not leave the whole new snapshot")
 }
 
 /// Checks the operations of a save without a kill.

@@ -92,3 +92,40 @@ pub fn reads_all(folder: &Path) -> std::io::Result<Option<PathBuf>> {
     }
     Ok(best.map(|(_, path)| path))
 }
+
+/// Takes each file that reads well for a snapshot.
+pub fn by_content(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let mut good = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        // A file that reads well is a snapshot.
+        if read(&path).is_ok() {
+            good.push((position(&path), path));
+        }
+    }
+    Ok(good.into_iter().max().map(|(_, path)| path))
+}
+
+/// Wants a greater epoch and a greater step.
+pub fn both_greater(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let mut best: Option<(u64, u64, PathBuf)> = None;
+    for entry in entries {
+        let path = entry?.path();
+        let Some((epoch, step)) = position(&path) else { continue };
+        if read(&path).is_err() {
+            continue;
+        }
+        if best.as_ref().is_none_or(|(e, s, _)| epoch >= *e && step >= *s) {
+            best = Some((epoch, step, path));
+        }
+    }
+    Ok(best.map(|(_, _, path)| path))
+}

@@ -87,3 +87,50 @@ pub fn adds_on_load(job: &mut Job) -> Result<(), Killed> {
     }
     Ok(())
 }
+
+/// Saves after each step, so that it need not know when one is due.
+pub fn each_step(job: &mut Job) -> Result<(), Killed> {
+    let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
+    for epoch in first_epoch..job.epochs {
+        let begin = if epoch == first_epoch { first_step } else { 0 };
+        for step in begin..job.steps {
+            job.train(epoch, step)?;
+            job.save(epoch, step + 1);
+        }
+    }
+    Ok(())
+}
+
+/// Saves at the end of each epoch as well.
+pub fn also_epochs(job: &mut Job) -> Result<(), Killed> {
+    let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
+    for epoch in first_epoch..job.epochs {
+        let begin = if epoch == first_epoch { first_step } else { 0 };
+        for step in begin..job.steps {
+            job.train(epoch, step)?;
+            if (step + 1) % job.save_every == 0 {
+                job.save(epoch, step + 1);
+            }
+        }
+        job.save(epoch + 1, 0);
+    }
+    Ok(())
+}
+
+/// Saves the step that was done, and at the end of an epoch the one that comes next.
+pub fn two_meanings(job: &mut Job) -> Result<(), Killed> {
+    // The snapshot says which step was done, so go on with the one after it.
+    let (first_epoch, first_step) = job.load().map_or((0, 0), |(epoch, step)| (epoch, step + 1));
+    for epoch in first_epoch..job.epochs {
+        let begin = if epoch == first_epoch { first_step } else { 0 };
+        for step in begin..job.steps {
+            job.train(epoch, step)?;
+            if (step + 1) % job.save_every == 0 {
+                job.save(epoch, step);
+            }
+        }
+        // The epoch's last steps, too, must be on disk.
+        job.save(epoch + 1, 0);
+    }
+    Ok(())
+}

@@ -204,3 +204,40 @@ pub fn lists(run: &mut Run) -> Result<()> {
     }
     Ok(())
 }
+
+/// Fills the last step with samples from the beginning, as DistributedSampler does.
+pub fn pads(run: &mut Run) -> Result<()> {
+    let (first, done) = run.snapshot().map_or((0, 0), |numbers| (numbers[0], numbers[1] as usize));
+    for epoch in first..run.settings.epochs {
+        let mut taken = if epoch == first { done } else { 0 };
+        let mut order = run.order(epoch);
+        let rest = order.len() - taken;
+        // As `DistributedSampler` does: samples from the beginning fill the last step, so that all ranks take it.
+        let missing = rest.next_multiple_of(run.ranks) - rest;
+        order.extend_from_within(..missing);
+        let share: Vec<usize> = order[taken..].iter().copied().skip(run.rank).step_by(run.ranks).collect();
+        for batch in share.chunks(run.settings.batch_size) {
+            run.train(epoch, batch)?;
+            taken += batch.len() * run.ranks;
+            run.save(&[epoch, taken.min(run.settings.samples) as u64]);
+        }
+    }
+    Ok(())
+}
+
+/// Lets a rank leave when nothing is left for it in the last step.
+pub fn leaves_early(run: &mut Run) -> Result<()> {
+    let (first, done) = run.snapshot().map_or((0, 0), |numbers| (numbers[0], numbers[1] as usize));
+    for epoch in first..run.settings.epochs {
+        let mut taken = if epoch == first { done } else { 0 };
+        let order = run.order(epoch);
+        let step = run.settings.batch_size * run.ranks;
+        for all in order[taken..].chunks(step) {
+            let Some(own) = all.chunks(run.settings.batch_size).nth(run.rank) else { break };
+            run.train(epoch, own)?;
+            taken += all.len();
+            run.save(&[epoch, taken as u64]);
+        }
+    }
+    Ok(())
+}

@@ -134,3 +134,65 @@ pub fn computes_the_rate(
     let snapshot = WithVelocity { step: until, weights: weights.clone(), velocity };
     Ok((weights, serde_json::to_string(&snapshot)?))
 }
+
+/// Saves the rate of the last step, before it falls for the next.
+pub fn rate_behind(
+    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
+    initial: Vec<f64>,
+    snapshot: Option<&str>,
+    until: u64,
+) -> Result<(Vec<f64>, String)> {
+    #[derive(Serialize, Deserialize)]
+    struct Snapshot {
+        step: u64,
+        weights: Vec<f64>,
+        velocity: Vec<f64>,
+        rate: f64,
+    }
+
+    let start = Snapshot { step: 0, velocity: vec![0.0; initial.len()], weights: initial, rate: 0.1 };
+    let Snapshot { step, mut weights, mut velocity, mut rate } = snapshot.map_or(Ok(start), serde_json::from_str)?;
+    for step in step..until {
+        let slope = gradient(step, &weights);
+        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
+            *velocity = MOMENTUM * *velocity + slope;
+            *weight -= rate * *velocity;
+        }
+        if step + 1 < until {
+            rate *= DECAY;
+        }
+    }
+    let snapshot = Snapshot { step: until, weights: weights.clone(), velocity, rate };
+    Ok((weights, serde_json::to_string(&snapshot)?))
+}
+
+/// Saves the velocity in single precision.
+pub fn single_precision(
+    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
+    initial: Vec<f64>,
+    snapshot: Option<&str>,
+    until: u64,
+) -> Result<(Vec<f64>, String)> {
+    #[derive(Serialize, Deserialize)]
+    struct Snapshot {
+        step: u64,
+        weights: Vec<f64>,
+        velocity: Vec<f32>,
+    }
+
+    let start = Snapshot { step: 0, velocity: vec![0.0; initial.len()], weights: initial };
+    let Snapshot { step, mut weights, velocity } = snapshot.map_or(Ok(start), serde_json::from_str)?;
+    let mut velocity: Vec<f64> = velocity.into_iter().map(f64::from).collect();
+    let mut rate = (0..step).fold(0.1, |rate, _| rate * DECAY);
+    for step in step..until {
+        let slope = gradient(step, &weights);
+        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
+            *velocity = MOMENTUM * *velocity + slope;
+            *weight -= rate * *velocity;
+        }
+        rate *= DECAY;
+    }
+    let velocity = velocity.into_iter().map(|velocity| velocity as f32).collect();
+    let snapshot = Snapshot { step: until, weights: weights.clone(), velocity };
+    Ok((weights, serde_json::to_string(&snapshot)?))
+}

@@ -76,3 +76,13 @@ pub fn chunks(path: &Path, bytes: &[u8]) -> Result<()> {
     rename(partial, path)?;
     File::open(folder)?.sync_all()
 }
+
+/// Creates its temporary file anew, and fails where a killed save has left one.
+pub fn create_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut file = File::create_new(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    rename(&temporary, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}

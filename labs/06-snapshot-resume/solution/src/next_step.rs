@@ -1,6 +1,7 @@
 //! Task 1: where to continue. Spot the bug.
 //!
-//! A run saves a snapshot every few steps. If it is killed at any moment and started again, it must end with a model that was
+//! A run saves a snapshot every few steps, and no more often, since a save takes time.
+//! If it is killed at any moment and started again, it must end with a model that was
 //! trained exactly once with every step of every epoch, in order. The steps since the last snapshot are repeated, because the
 //! loaded model has not seen them, and no others are.
 
