@@ -5,6 +5,7 @@ Weights, order, crops and flips are those of the Rust program, so the results ar
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ class Cifar(Dataset):
 
     def crop_and_flip(self, picture, index):
         """RandomCrop(32, padding=4) and RandomHorizontalFlip(), drawn again in each epoch and the same after a resume."""
-        rng = KeyedRng(self.seed, int.from_bytes(b"augments"), self.epoch, index)
+        rng = KeyedRng(self.seed, int.from_bytes(b"augments", "big"), self.epoch, index)
         top, left = rng.below(9), rng.below(9)
         picture = F.pad(picture, (4, 4, 4, 4))[:, top : top + 32, left : left + 32]
         return picture.flip(-1) if rng.uniform() < 0.5 else picture
@@ -149,7 +150,8 @@ def train(args):
             print(f"Epoch {epoch} | train loss: {loss:.4f}, train accuracy: {accuracy:.4f}", flush=True)
     if dist.get_rank() == 0:
         torch.save(model.module.state_dict(), args.model)
-    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends,
+    time.sleep(0.1)  # for which it needs Python's lock: the last rank to arrive at the barrier leaves it no time
     dist.destroy_process_group()
 # ANCHOR_END: train
 

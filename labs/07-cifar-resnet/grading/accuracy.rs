@@ -1,6 +1,6 @@
 //! Grades `accuracy`: three ranks whose shares, batches and accuracies differ.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
 
 /// The number of right predictions and of pictures in a batch.
 type Counts = (usize, usize);
@@ -17,7 +17,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     };
     // The means over batches, over ranks and over pictures all differ.
     let shares: [&[Counts]; 3] = [&[(4, 4), (3, 4), (0, 1)], &[(1, 4), (1, 3)], &[(1, 4)]];
-    let cases = [counts(&shares), counts(&[shares[0], shares[1], &[]])];
+    // As many as in a real test set: odd numbers of right predictions and of pictures, beyond 2048.
+    let many: Vec<Vec<Counts>> = vec![vec![(1200, 1301)], vec![(1100, 1251)], vec![(1, 1)]];
+    let cases = [counts(&shares), counts(&[shares[0], shares[1], &[]]), many];
     let mut batch = |(right, all): &Counts| -> Batch {
         let classes: Vec<i64> = (0..*all).map(|_| random.below(0..10) as i64).collect();
         let wrong = |(place, class): (usize, &i64)| if place < *right { *class } else { (class + 1) % 10 };
@@ -27,7 +29,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for ranks in &cases {
         inputs.push(ranks.iter().map(|batches| batches.iter().map(&mut batch).collect()).collect());
     }
-    let outputs = runner.call::<_, Option<f64>>(3, &inputs).map_err(|error| explain(error, why))?;
+    let outputs = runner
+        .call::<_, Option<f64>>(3, &inputs)
+        .map_err(|error| given(explain(error, why), |case| described(&cases[case])))?;
     for (case, counts) in cases.iter().enumerate() {
         let observed: Vec<f64> = outputs.all(case).map(|accuracy| accuracy.unwrap_or(f64::NAN)).collect();
         check(counts, &observed)?;
@@ -41,7 +45,9 @@ fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
     let own_or_zero: Vec<f64> = own.iter().map(|share| if share.is_nan() { 0.0 } else { *share }).collect();
     let each: Vec<Vec<f64>> =
         counts.iter().map(|batches| batches.iter().map(|batch| share(&[*batch])).collect()).collect();
-    let given = format!("right predictions of pictures, by rank and batch: {}", listed(counts));
+    let given = described(counts);
+    let all = counts.concat();
+    let hits = all.iter().map(|batch| batch.0).sum::<usize>() as f64;
     for (rank, &seen) in observed.iter().enumerate() {
         let is = |value: f64| (value - seen).abs() <= TOLERANCE;
         let claim = Claim::close(&[right], &[seen], TOLERANCE).on_rank(rank).given(&given);
@@ -63,6 +69,10 @@ fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
                 "only rank 0 has the right accuracy: `reduce` leaves the sum on one rank, `all_reduce` on all",
             )
             .diagnose_if(
+                differ && [1, counts.len()].iter().any(|times| is(hits / (pictures(&counts[rank]) * times) as f64)),
+                "the right predictions of all ranks, divided by this rank's pictures: add the pictures over the ranks, too",
+            )
+            .diagnose_if(
                 seen.is_nan(),
                 "NaN: a rank without pictures divides zero by zero. Divide once, by the number of pictures on all ranks",
             )
@@ -74,6 +84,23 @@ fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
             .diagnose_if(
                 is(mean(&each.concat())) || is(mean(&each.iter().map(|batches| mean(batches)).collect::<Vec<_>>())),
                 "the mean of the batches' accuracies: a picture in a short batch weighs more than one in a long batch",
+            )
+            .diagnose_if(
+                is(own_or_zero.iter().sum()),
+                "the sum of the ranks' accuracies: add up right predictions and pictures, and divide once",
+            )
+            .diagnose_if(
+                is(hits / all.len() as f64),
+                "the right predictions divided by the number of batches: divide by the number of pictures",
+            )
+            .diagnose_if(
+                is(hits / counts.iter().map(|batches| batches.first().map_or(0, |first| first.1 * batches.len())).sum::<usize>() as f64),
+                "each batch was counted with the length of its rank's first one: the last batches are shorter. Add up their lengths",
+            )
+            .diagnose_if(
+                !differ && all.len() == counts.len() && (seen / right - 1.0).abs() < 0.004,
+                "nearly right: beyond 2048 half precision has even numbers only, and bfloat16 beyond 256, so neither can count pictures. \
+                 Sum whole numbers, or in Double",
             )
             .or_fail("divide the right predictions of all ranks by the pictures of all ranks")?;
     }
@@ -90,6 +117,10 @@ fn why(finding: &Finding) -> Option<String> {
     })
 }
 
+fn pictures(batches: &[Counts]) -> usize {
+    batches.iter().map(|batch| batch.1).sum()
+}
+
 fn share(batches: &[Counts]) -> f64 {
     let (right, all) = batches.iter().fold((0, 0), |sum, batch| (sum.0 + batch.0, sum.1 + batch.1));
     right as f64 / all as f64
@@ -97,6 +128,10 @@ fn share(batches: &[Counts]) -> f64 {
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn described(counts: &[Vec<Counts>]) -> String {
+    format!("right predictions of pictures, by rank and batch: {}", listed(counts))
 }
 
 fn listed(counts: &[Vec<Counts>]) -> String {

@@ -10,6 +10,8 @@ type Picture = Vec<Vec<u8>>;
 type Key = (u64, u64, u64);
 /// The window's offset from the top and from the left.
 type Place = (usize, usize);
+/// A key with one part of another key, the second.
+type Other = fn(Key, Key) -> Key;
 
 const PADDING: usize = 2;
 /// With this many pictures, a place is never drawn only once in 10^9 times.
@@ -138,29 +140,33 @@ fn keyed(places: &BTreeMap<Key, Place>) -> anyhow::Result<()> {
         (Some((first, _)), Some((last, _))) => (*first, *last),
         _ => return Ok(()),
     };
-    let alike =
-        |other: fn(Key, Key, Key) -> Key| places.iter().all(|(key, place)| places[&other(*key, first, last)] == *place);
-    let parts = [
+    let parts: [(&str, Other, &str); 3] = [
         // Comes first: if all pictures share one place, two epochs or seeds may have the same one by chance.
-        (
-            "picture",
-            alike(|key, first, _| (key.0, key.1, first.2)),
-            "all pictures of an epoch are cropped at the same place",
-        ),
+        ("picture", |key, first| (key.0, key.1, first.2), "all pictures of an epoch are cropped at the same place"),
         (
             "epoch",
-            alike(|key, first, _| (key.0, first.1, key.2)),
+            |key, first| (key.0, first.1, key.2),
             "every epoch has the same crops, so the network sees the same picture each time",
         ),
-        ("seed", alike(|key, first, _| (first.0, key.1, key.2)), "every seed has the same crops"),
+        ("seed", |key, first| (first.0, key.1, key.2), "every seed has the same crops"),
     ];
-    for (part, alike, what) in parts {
-        Claim::that(!alike, format!("another {part}, other places"), "the same places")
-            .given(format!(
-                "{PICTURES} pictures in epochs {} and {}, with seeds {} and {}",
-                first.1, last.1, first.0, last.0
-            ))
+    let alike = |other: Other, of: fn(&Place) -> Place| {
+        places.iter().all(|(key, place)| of(&places[&other(*key, first)]) == of(place))
+    };
+    let given =
+        format!("{PICTURES} pictures in epochs {} and {}, with seeds {} and {}", first.1, last.1, first.0, last.0);
+    for (part, other, what) in parts {
+        Claim::that(!alike(other, |place| *place), format!("another {part}, other places"), "the same places")
+            .given(&given)
             .or_fail(format!("{what}: the key lacks the {part}"))?;
+    }
+    for (side, of) in [("top", (|place| (place.0, 0)) as fn(&Place) -> Place), ("left", |place| (0, place.1))] {
+        for (part, other, _) in parts {
+            let expected = format!("another {part}, other distances from the {side}");
+            Claim::that(!alike(other, of), expected, format!("the same distances from the {side}")).given(&given).or_fail(format!(
+                "the window's distance from the {side} does not depend on the {part}: draw both numbers with the whole key"
+            ))?;
+        }
     }
     Ok(())
 }
@@ -188,6 +194,10 @@ fn spread(places: &BTreeMap<Key, Place>) -> anyhow::Result<()> {
         .diagnose_if(
             without_the_last(places),
             "the last places are never drawn: with a padding of p, there are 2 p + 1 places in each direction",
+        )
+        .diagnose_if(
+            places.values().all(|(top, left)| *top >= PADDING && *left >= PADDING),
+            "the window never begins in the black border above or left of the picture: draw from all 2 p + 1 places, and subtract p",
         )
         .or_fail("some places are never drawn")
 }

@@ -32,6 +32,12 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
     let twice: Vec<usize> = (0..samples).filter(|picture| count(*picture) > 1).collect();
     let missing: Vec<usize> = (0..samples).filter(|picture| count(*picture) == 0).collect();
     let observed = format!("{shares:?}");
+    // Shares that are longer by one on the first ranks, each as if all were as long.
+    let length = |rank: usize| samples / ranks + usize::from(rank < samples % ranks);
+    let own_steps = shares.iter().enumerate().all(|(rank, share)| {
+        let length = length(rank);
+        share.iter().copied().eq(rank * length..(rank + 1) * length)
+    });
     let everything = |share: &&Vec<usize>| share.iter().copied().eq(0..samples);
     Claim::that(beyond.is_none(), format!("numbers below {samples}"), &observed)
         .given(&given)
@@ -47,6 +53,13 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
             format!(
                 "padded: the shares have the same length because pictures {twice:?} count twice. Padding is for training, where all \
                  ranks must take the same number of steps; an evaluation has no such need"
+            ),
+        )
+        .diagnose_if(
+            own_steps,
+            format!(
+                "pictures {twice:?} count more than once: the shares have the right lengths, but each rank begins at its number times its \
+                 own length. The ranks before it may have a longer share"
             ),
         )
         .or_fail(format!("pictures {twice:?} count more than once"))?;

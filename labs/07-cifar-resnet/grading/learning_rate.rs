@@ -1,6 +1,6 @@
 //! Grades `learning_rate`: the rates of single steps, for recipes that are scaled up, down and not at all.
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, given};
 
 /// The recipe's rate and batch, a rank's batch, the number of ranks, the steps of the warm-up.
 type Recipe = (f64, usize, usize, usize, u64);
@@ -10,7 +10,8 @@ const TOLERANCE: f64 = 1e-9;
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let rate = random.below(1..40) as f64 / 128.0;
-    let (ranks, warmup) = (random.below(4..9), 2 * random.below(5..50) as u64);
+    // Grown fourfold, a rate that rises by equal factors would be as large half way as one that rises from zero.
+    let (ranks, warmup) = (random.below(5..9), 2 * random.below(5..50) as u64);
     let up: Recipe = (rate, 64, 32, 2 * ranks, warmup);
     // Between two whole multiples of the recipe's batch.
     let between: Recipe = (rate, 64, 36, ranks, warmup);
@@ -20,15 +21,15 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let steps = [warmup, 0, warmup / 2, warmup - 1, 1, warmup + 1, 10 * warmup];
     let inputs: Vec<(Recipe, u64)> =
         [up, between, down, equal, at_once].into_iter().flat_map(|recipe| steps.map(|step| (recipe, step))).collect();
-    let outputs = runner.call::<_, Option<f64>>(1, &inputs)?;
+    let shown = |case: usize| described(inputs[case].0, inputs[case].1);
+    let outputs = runner.call::<_, Option<f64>>(1, &inputs).map_err(|error| given(error, shown))?;
     inputs.iter().enumerate().try_for_each(|(case, (recipe, step))| check(*recipe, *step, *outputs.of(0, case)))
 }
 
+/// Checks one rate. Long, because each known mistake is one diagnosis.
 fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()> {
     let (rate, batch, batch_of_rank, ranks, warmup) = recipe;
-    let given = format!(
-        "step {step}; rate {rate} for batches of {batch}, {ranks} ranks with {batch_of_rank} each, a warm-up of {warmup} steps"
-    );
+    let given = described(recipe, step);
     let Some(observed) = observed else {
         return Claim::that(false, "a number", "not a number")
             .given(given)
@@ -40,6 +41,7 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
     let right = if step >= warmup || full <= rate { full } else { line(rate, full, step) };
     let is = |value: f64| (value - observed).abs() <= TOLERANCE;
     let rising = step < warmup && full > rate;
+    let growth = full / rate;
     let whole = rate * (batch_of_rank * ranks / batch) as f64;
     let of_whole = if rising { line(rate, whole, step) } else { whole };
     Claim::close(&[right], &[observed], TOLERANCE)
@@ -57,8 +59,37 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
             "multiplied by the number of ranks: that is right only where a rank's batch is as large as the recipe's",
         )
         .diagnose_if(
+            !rising && is(rate / growth),
+            "scaled the wrong way round: a larger batch needs a larger rate. Divide the batch of all ranks by the recipe's",
+        )
+        .diagnose_if(
+            !rising && is(rate * growth.sqrt()),
+            "multiplied by the square root of the growth of the batch: the linear rule multiplies by the growth itself",
+        )
+        .diagnose_if(
+            rising && step > 0 && is(rate),
+            "the recipe's own rate until the end of the warm-up: it must rise with each step. The quotient of two integers is an integer \
+             in Rust, so `step / warmup` is 0 until then; convert both with `as f64` first",
+        )
+        .diagnose_if(
+            rising && step > 0 && is(rate * growth.powf(step as f64 / warmup as f64)),
+            "rises by equal factors: along a line, each step of the warm-up adds the same amount",
+        )
+        .diagnose_if(
+            rising && step > 0 && is(line(rate, rate + full, step)),
+            "rises beyond the scaled rate and falls back to it: what is added step by step is the scaled rate less the recipe's own",
+        )
+        .diagnose_if(
+            rising && step > 0 && is(rate + (full - rate) * step as f64 / (warmup - 1) as f64),
+            "the full rate one step early: it is reached at step `warmup`, not at the step before",
+        )
+        .diagnose_if(
             rising && is(line(0.0, full, step)),
             "warmed up from zero: start with the recipe's own rate, which is small enough for the first steps",
+        )
+        .diagnose_if(
+            rising && (is(full * (step + 1) as f64 / warmup as f64) || is(full * (step + 1) as f64 / (warmup + 1) as f64)),
+            "warmed up from a part of the scaled rate, whatever the recipe's own: start with that, which is known to work",
         )
         .diagnose_if(rising && is(full), "no warm-up: the first steps use the full scaled rate")
         .diagnose_if(rising && is(line(rate, full, step + 1)), "one step early: step 0 uses the recipe's own rate")
@@ -83,4 +114,10 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
             ),
         )
         .or_fail("this is not the rate of the linear scaling rule with warm-up")
+}
+
+fn described((rate, batch, batch_of_rank, ranks, warmup): Recipe, step: u64) -> String {
+    format!(
+        "step {step}; rate {rate} for batches of {batch}, {ranks} ranks with {batch_of_rank} each, a warm-up of {warmup} steps"
+    )
 }

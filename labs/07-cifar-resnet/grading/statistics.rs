@@ -29,6 +29,18 @@ fn check(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
     let right = of(&given.concat());
     let own: Vec<Pair> = given.iter().map(|batch| of(batch)).collect();
     let lengths: Vec<usize> = given.iter().map(Vec::len).collect();
+    let samples: usize = lengths.iter().sum();
+    let of_own_length = |times: usize| {
+        let of = |length: usize| {
+            right[0].iter().map(|mean| mean * samples as f64 / (length * times) as f64).collect::<Vec<_>>()
+        };
+        observed.iter().zip(&lengths).all(|(pair, length)| near(&of(*length), &pair[0]))
+    };
+    let less_own_square = |rank: usize| {
+        let of = |channel: usize| right[1][channel] + right[0][channel].powi(2) - own[rank][0][channel].powi(2);
+        near(&(0..right[0].len()).map(of).collect::<Vec<_>>(), &observed[rank][1])
+    };
+    let of_own_samples = || observed.iter().zip(given).all(|(pair, batch)| near(&around(&right[0], batch), &pair[1]));
     let input = format!("batches of {lengths:?} samples, rank 0's {:?}", given[0]);
     for which in [0, 1] {
         let name = NAMES[which];
@@ -43,6 +55,19 @@ fn check(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
                     near(&own[rank][which], &pair[which]),
                     format!("each rank has the {name} of its own batch, so each trains a different network"),
                 )
+                .diagnose_if(
+                    which == 0 && (of_own_length(1) || of_own_length(lengths.len())),
+                    "each rank divides the sum of all ranks by the length of its own batch: add the lengths over the ranks, too",
+                )
+                .diagnose_if(
+                    which == 1 && of_own_samples(),
+                    "the squared distances from the right mean, but of each rank's own samples: add them over the ranks, too",
+                )
+                .diagnose_if(
+                    which == 1 && less_own_square(rank),
+                    "the mean of all ranks' squares, less the square of this rank's own mean: subtract the square of the mean over all \
+                     samples",
+                )
                 .or_fail(format!("the ranks have different values of the {name}"))?;
         }
         let (rank, pair) = (0, observed[0]);
@@ -52,10 +77,12 @@ fn check(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
                 |channel: usize| own.iter().enumerate().map(|(rank, own)| weight(rank) * own[which][channel]).sum();
             channels.map(sum).collect::<Vec<f64>>()
         };
-        let samples: usize = lengths.iter().sum();
         let unweighted = mean_of(&|_| 1.0 / lengths.len() as f64);
         let weighted = mean_of(&|rank| lengths[rank] as f64 / samples as f64);
         let unbiased: Vec<f64> = right[1].iter().map(|value| value * samples as f64 / (samples - 1) as f64).collect();
+        let added: Vec<f64> = unweighted.iter().map(|value| value * lengths.len() as f64).collect();
+        let squares: Vec<f64> = right[0].iter().zip(&right[1]).map(|(mean, variance)| variance + mean * mean).collect();
+        let deviation: Vec<f64> = right[1].iter().map(|value| value.sqrt()).collect();
         Claim::close(&right[which], &pair[which], TOLERANCE)
             .on_rank(rank)
             .given(&input)
@@ -75,6 +102,12 @@ fn check(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
                 which == 1 && near(&unbiased, &pair[1]),
                 "divided by n - 1: batch norm normalizes with the variance over n",
             )
+            .diagnose_if(
+                near(&added, &pair[which]),
+                format!("the sum of the ranks' {name}s: add up what the samples contribute, and divide once, by the samples of all ranks"),
+            )
+            .diagnose_if(which == 1 && near(&squares, &pair[1]), "the mean of the squares: subtract the square of the mean")
+            .diagnose_if(which == 1 && near(&deviation, &pair[1]), "the standard deviation: the variance is its square")
             .or_fail(format!("this is not the {name} of all ranks' samples"))?;
     }
     Ok(())
@@ -88,7 +121,12 @@ fn of(rows: &[Vec<f64>]) -> Pair {
     let count = rows.len() as f64;
     let channel = |at: usize| rows.iter().map(move |row| row[at]);
     let mean: Vec<f64> = (0..rows[0].len()).map(|at| channel(at).sum::<f64>() / count).collect();
-    let distance = |at: usize| channel(at).map(|value| (value - mean[at]).powi(2)).sum::<f64>() / count;
-    let variance = (0..mean.len()).map(distance).collect();
+    let variance = around(&mean, rows);
     [mean, variance]
+}
+
+/// The mean squared distance of each channel from a centre.
+fn around(centre: &[f64], rows: &[Vec<f64>]) -> Vec<f64> {
+    let squares = |at: usize| rows.iter().map(|row| (row[at] - centre[at]).powi(2)).sum::<f64>();
+    (0..centre.len()).map(|at| squares(at) / rows.len() as f64).collect()
 }

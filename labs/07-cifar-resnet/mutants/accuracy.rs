@@ -60,6 +60,45 @@ pub fn each_batch(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow:
     Ok(correct / pictures)
 }
 
+/// Adds the right predictions over the ranks, but not the pictures.
+pub fn own_pictures(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
+    let (correct, pictures) = sums(batches);
+    let mut correct = Tensor::from_slice(&[correct]);
+    group.all_reduce(&mut correct, ReduceOp::Sum)?;
+    Ok(correct.double_value(&[]) / (pictures * group.size().get() as f64))
+}
+
+/// Adds the ranks' accuracies up.
+pub fn added(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
+    let (correct, pictures) = sums(batches);
+    let mut accuracy = Tensor::from_slice(&[correct / pictures]);
+    group.all_reduce(&mut accuracy, ReduceOp::Sum)?;
+    Ok(accuracy.double_value(&[]))
+}
+
+/// Divides by the number of batches.
+pub fn by_batches(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
+    let mut both = Tensor::from_slice(&[sums(batches).0, batches.len() as f64]);
+    group.all_reduce(&mut both, ReduceOp::Sum)?;
+    Ok(both.double_value(&[0]) / both.double_value(&[1]))
+}
+
+/// Counts in half precision.
+pub fn half_precision(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
+    let (correct, pictures) = sums(batches);
+    let mut all = Tensor::from_slice(&[correct, pictures]).to_kind(Kind::Half);
+    group.all_reduce(&mut all, ReduceOp::Sum)?;
+    Ok(all.double_value(&[0]) / all.double_value(&[1]))
+}
+
+/// Takes all batches for as long as the first.
+pub fn by_first_batch(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
+    let pictures = batches.first().map_or(0, |batch| batch.1.size()[0] * batches.len() as i64);
+    let mut all = Tensor::from_slice(&[sums(batches).0, pictures as f64]);
+    group.all_reduce(&mut all, ReduceOp::Sum)?;
+    Ok(all.double_value(&[0]) / all.double_value(&[1]))
+}
+
 /// Right: gathers the counts of all ranks as whole numbers.
 pub fn gathers(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
     let (mut correct, mut pictures) = (0, 0);
@@ -72,4 +111,11 @@ pub fn gathers(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Re
     group.all_gather(&mut all, &own)?;
     let sum = |place: i64| all.iter().map(|counts| counts.int64_value(&[place])).sum::<i64>() as f64;
     Ok(sum(0) / sum(1))
+}
+
+/// Right predictions, and pictures.
+fn sums(batches: &[(Tensor, Tensor)]) -> (f64, f64) {
+    let correct =
+        batches.iter().map(|(predicted, right)| predicted.eq_tensor(right).sum(Kind::Double).double_value(&[]));
+    (correct.sum(), batches.iter().map(|(_, right)| right.size()[0] as f64).sum())
 }

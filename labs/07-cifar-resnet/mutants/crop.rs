@@ -57,6 +57,27 @@ pub fn all_alike(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> 
     (0..picture.len()).map(row).collect()
 }
 
+/// Draws the second number without the picture's.
+pub fn half_keyed(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let top = KeyedRng::new(&[key.seed, key.epoch, key.index]).below(2 * padding + 1);
+    let left = KeyedRng::new(&[key.seed, key.epoch]).below(2 * padding + 1);
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// Never begins in the border.
+pub fn never_before(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
+    let (down, right) = (random.below(padding + 1), random.below(padding + 1));
+    let pixel = |y: usize, x: usize| picture.get(y + down)?.get(x + right).copied();
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
 /// Never draws the last place.
 pub fn one_short(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);

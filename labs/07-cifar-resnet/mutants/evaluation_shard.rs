@@ -34,6 +34,12 @@ pub fn long_blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize>
     (rank * each..samples.min((rank + 1) * each)).collect()
 }
 
+/// Begins each block at the rank times its own length.
+pub fn own_steps(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
+    let length = samples / world_size + usize::from(rank < samples % world_size);
+    (rank * length..(rank + 1) * length).collect()
+}
+
 /// Right: blocks of neighbours, the first ones longer by one sample.
 pub fn blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     let begin = |rank: usize| rank * (samples / world_size) + rank.min(samples % world_size);

@@ -90,6 +90,73 @@ pub fn whole_times(recipe: Recipe, step: u64) -> f64 {
     recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
 }
 
+/// Divides by the growth of the batch.
+pub fn wrong_way_round(recipe: Recipe, step: u64) -> f64 {
+    let scale = recipe.batch as f64 / (recipe.batch_of_rank * recipe.world_size) as f64;
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 {
+        return scaled;
+    }
+    recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
+}
+
+/// Uses the square root rule.
+pub fn square_root(recipe: Recipe, step: u64) -> f64 {
+    let scale = ((recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64).sqrt();
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 {
+        return scaled;
+    }
+    recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
+}
+
+/// Divides the step by the warm-up as whole numbers, which gives 0.
+pub fn whole_steps(recipe: Recipe, step: u64) -> f64 {
+    let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 {
+        return scaled;
+    }
+    recipe.rate + (scaled - recipe.rate) * (step / recipe.warmup) as f64
+}
+
+/// Multiplies in each step by the same factor.
+pub fn by_factors(recipe: Recipe, step: u64) -> f64 {
+    let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 {
+        return scaled;
+    }
+    recipe.rate * scale.powf(step as f64 / recipe.warmup as f64)
+}
+
+/// Adds the scaled rate to the recipe's own.
+pub fn beyond(recipe: Recipe, step: u64) -> f64 {
+    let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 {
+        return scaled;
+    }
+    recipe.rate + scaled * step as f64 / recipe.warmup as f64
+}
+
+/// Reaches the scaled rate at the step before the last one of the warm-up.
+pub fn full_early(recipe: Recipe, step: u64) -> f64 {
+    let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 {
+        return scaled;
+    }
+    recipe.rate + (scaled - recipe.rate) * step as f64 / (recipe.warmup - 1) as f64
+}
+
+/// Warms up from a part of the scaled rate, as many schedules do.
+pub fn from_a_part(recipe: Recipe, step: u64) -> f64 {
+    let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 { scaled } else { scaled * (step + 1) as f64 / recipe.warmup as f64 }
+}
+
 /// Right: blends two rates.
 pub fn blends(recipe: Recipe, step: u64) -> f64 {
     let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;

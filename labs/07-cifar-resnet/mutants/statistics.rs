@@ -48,6 +48,68 @@ pub fn unbiased(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor,
     Ok((mean, variance / (count - 1)))
 }
 
+/// Adds the sums over the ranks, but not the lengths.
+pub fn own_length(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
+    let sum = batch.sum_dim_intlist(0, false, Kind::Double);
+    let squares = batch.square().sum_dim_intlist(0, false, Kind::Double);
+    let mut both = Tensor::stack(&[sum, squares], 0);
+    group.all_reduce(&mut both, ReduceOp::Sum)?;
+    let both = both / (batch.size()[0] as f64 * group.size().get() as f64);
+    let mean = both.get(0);
+    let variance = both.get(1) - mean.square();
+    Ok((mean, variance))
+}
+
+/// Adds the ranks' means and variances up.
+pub fn added(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
+    let (mut mean, mut variance) = (batch.mean_dim(0, false, Kind::Double), batch.var_dim(0, false, false));
+    group.all_reduce(&mut mean, ReduceOp::Sum)?;
+    group.all_reduce(&mut variance, ReduceOp::Sum)?;
+    Ok((mean, variance))
+}
+
+/// Takes the distances from the common mean over each rank's own samples.
+pub fn own_distances(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
+    let mut count = Tensor::from_slice(&[batch.size()[0] as f64]);
+    let mut mean = batch.sum_dim_intlist(0, false, Kind::Double);
+    group.all_reduce(&mut count, ReduceOp::Sum)?;
+    group.all_reduce(&mut mean, ReduceOp::Sum)?;
+    mean = mean / &count;
+    let variance = (batch - &mean).square().mean_dim(0, false, Kind::Double);
+    Ok((mean, variance))
+}
+
+/// Forgets to subtract the square of the mean.
+pub fn of_squares(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
+    let count = Tensor::from_slice(&[batch.size()[0] as f64]);
+    let sum = batch.sum_dim_intlist(0, false, Kind::Double);
+    let squares = batch.square().sum_dim_intlist(0, false, Kind::Double);
+    let mut all = Tensor::cat(&[count, sum, squares], 0);
+    group.all_reduce(&mut all, ReduceOp::Sum)?;
+    let channels = batch.size()[1];
+    let parts = (&all / all.get(0)).split_with_sizes([1, channels, channels], 0);
+    Ok((parts[1].shallow_clone(), parts[2].shallow_clone()))
+}
+
+/// Returns the standard deviation.
+pub fn deviation(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
+    let count = Tensor::from_slice(&[batch.size()[0] as f64]);
+    let sum = batch.sum_dim_intlist(0, false, Kind::Double);
+    let squares = batch.square().sum_dim_intlist(0, false, Kind::Double);
+    let mut all = Tensor::cat(&[count, sum, squares], 0);
+    group.all_reduce(&mut all, ReduceOp::Sum)?;
+    let channels = batch.size()[1];
+    let parts = (&all / all.get(0)).split_with_sizes([1, channels, channels], 0);
+    let variance = &parts[2] - parts[1].square();
+    Ok((parts[1].shallow_clone(), variance.sqrt()))
+}
+
+/// Subtracts the square of its own mean.
+pub fn own_square(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
+    let (mean, squares) = of_squares(group, batch)?;
+    Ok((mean, squares - batch.mean_dim(0, false, Kind::Double).square()))
+}
+
 /// Right and more precise: first the mean, then the squared distances from it.
 pub fn two_passes(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
     let mut count = Tensor::from_slice(&[batch.size()[0] as f64]);

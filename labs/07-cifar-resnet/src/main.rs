@@ -75,7 +75,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 
     // ANCHOR: optimizer
     let schedule = args.schedule(env.world_size.get(), loader.steps())?;
-    let options = SgdOptions { lr: schedule.lr(u64::MAX), momentum: 0.9, weight_decay: 1e-5, ..Default::default() };
+    let lr = schedule.lr(u64::MAX); // that after the warm-up
+    let options = SgdOptions { lr, momentum: 0.9, weight_decay: 1e-5, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
     let mut scaler = args.precision.scaler();
     // ANCHOR_END: optimizer
@@ -135,7 +136,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         let (next, state) = (Position::start_of(epoch + 1), scaler.state_dict());
         snapshots.save_if_with(true, next, &vs, &optimizer, &state, model.group())?;
     }
-    report.eval(args.num_epochs, &evaluate_with(&model, test_set, device, &evaluation)?);
+    report.eval(args.num_epochs.max(start.epoch), &evaluate_with(&model, test_set, device, &evaluation)?);
     snapshots.finish()?;
     // ANCHOR_END: loop
     if let Some(folder) = &args.weights {
