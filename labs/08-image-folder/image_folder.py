@@ -6,6 +6,7 @@ seeds do. The file of the best model is the same format: --epochs 0 measures wha
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -106,7 +107,8 @@ def train(args):
     sums = evaluate(model, validation_set, args.batch_size, device)
     loss, accuracy = (sums[:2] / sums[2]).tolist()
     say(f"Best model (val loss: {loss:.4f}, val accuracy: {accuracy:.4f}) is in {args.best}")
-    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends,
+    time.sleep(0.1)  # for which it needs Python's lock: the last rank to arrive at the barrier leaves it no time
     dist.destroy_process_group()
 # ANCHOR_END: train
 

@@ -45,6 +45,12 @@ fn sum(ranks: &[(usize, usize)]) -> (usize, usize) {
 
 /// Checks the accuracy next to an epoch that is the right one.
 fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result<()> {
+    // Of one epoch alone, this rank's own accuracy may be the highest one.
+    let highest = |epoch: u64| epochs[epoch as usize].iter().copied().map(ratio).fold(0.0, f64::max);
+    let all_are_highest = bests
+        .iter()
+        .flatten()
+        .all(|&(epoch, seen)| seen.is_some_and(|seen| (highest(epoch) - seen).abs() <= TOLERANCE));
     for (after, best) in bests.iter().enumerate() {
         let Some((epoch, accuracy)) = *best else { continue };
         let (ranks, seen) = (&epochs[epoch as usize], accuracy.unwrap_or(f64::NAN));
@@ -57,6 +63,19 @@ fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result
                 is(right as f64),
                 "`accuracy` holds the number of right predictions. It is the part of all photographs that was predicted rightly, from 0 \
                  to 1: a number does not compare epochs that validate another number of photographs",
+            )
+            .diagnose_if(
+                is(right as f64 / ranks[rank].1 as f64),
+                "`accuracy` divides the right predictions of all ranks by the photographs of this rank alone: sum both, and divide once",
+            )
+            .diagnose_if(
+                is(right as f64 / (ranks[rank].1 * ranks.len()) as f64),
+                "`accuracy` divides by this rank's photographs, times the ranks: shares differ in length. Sum the photographs, too",
+            )
+            .diagnose_if(
+                all_are_highest,
+                "`accuracy` is the highest of the ranks' own: it says how good the model is on one share. Sum right predictions and \
+                 photographs, and divide once",
             )
             .diagnose_if(
                 is(ratio(ranks[rank])),
@@ -90,6 +109,16 @@ fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
             .diagnose_if(
                 !differ && *seen == own(0),
                 "rank 0's share decides for all ranks: the predictions of the other ranks do not count",
+            )
+            .diagnose_if(
+                differ && seen.iter().all(Option::is_none),
+                "this rank never updates `best`: all ranks hold the same model and make the same decision, also those that do not write \
+                 the file",
+            )
+            .diagnose_if(
+                differ && rank > 0 && observed[0] == right && !seen.iter().all(Option::is_none),
+                "rank 0 keeps the right epochs, and this rank others: `reduce` leaves the sums on one rank, and all ranks make the \
+                 decision",
             )
             .diagnose_if(
                 *seen == kept(epochs.iter().map(mean), false),

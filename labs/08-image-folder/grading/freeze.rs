@@ -10,7 +10,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // The second of each pair is not part of the head, although its name begins with the same letters.
     let heads = [("head", "header"), ("fc", "fc2"), ("classifier", "classifier_before")];
     let mut case = |(head, other): (&str, &str)| {
-        let names = [format!("{head}.0"), format!("{head}.2"), other.to_owned(), "layer1.0".into(), "layer1.1".into()];
+        // A block of the backbone has a module of the head's name.
+        let within = format!("layer1.{head}");
+        let names = [format!("{head}.0"), format!("{head}.2"), other.to_owned(), "layer1.0".into(), within];
         let layers: Vec<Layer> = names.into_iter().map(|name| (name, random.below(3..9))).collect();
         (head.to_owned(), layers)
     };
@@ -42,10 +44,25 @@ fn check((head, layers): &(String, Vec<Layer>), (count, changed): &(usize, Vec<S
             "nothing is frozen: a training step changes the backbone as well. `detach` returns another tensor and leaves the parameter \
              as it was. There is no warning, just as for `require_grad = False` (sic) in Python",
         )
-        .diagnose_if(changed.is_empty(), "the head is frozen, too: nothing is trained")
+        .diagnose_if(
+            changed.is_empty(),
+            "the head is frozen, too: nothing is trained. Its parameters may be those of modules in it, as `head.0.bias`",
+        )
+        .diagnose_if(
+            !changed.iter().any(|name| expected.contains(name)),
+            "the wrong way round: the head is frozen, and the rest is trained",
+        )
         .diagnose_if(
             *changed == tensors(&|name| name.starts_with(head.as_str())),
             format!("a module whose name only begins with \"{head}\" is trained, too: the name of a module ends at a dot"),
+        )
+        .diagnose_if(
+            *changed == tensors(&|name| name.split('.').any(|part| part == head)),
+            format!("a module of the backbone with the name \"{head}\" is trained, too: the head is the one at the beginning of the name"),
+        )
+        .diagnose_if(
+            changed.iter().all(|name| expected.contains(name) || name.ends_with(".bias")),
+            "the backbone's weights are frozen, and its biases are not: all of its parameters are to keep their values",
         )
         .or_fail("train the head and nothing else")?;
     let (right, norm) = (numbers(&inside), 8);

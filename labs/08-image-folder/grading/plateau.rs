@@ -13,6 +13,7 @@ enum Flaw {
     None,
     Impatient,
     Patient,
+    CountsAfter,
     NoNewCount,
     AddsUp,
     AgainstTheLast,
@@ -21,6 +22,8 @@ enum Flaw {
     Absolute,
     Creeping,
     NewBest,
+    SkipsNan,
+    FromInfinity,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -34,10 +37,15 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         [Some(first)].into_iter().chain(worse(2 * patience + 4)).collect(),
         // Improves twice before the patience runs out.
         [Some(first)].into_iter().chain(worse(patience)).chain([Some(first - 0.5)]).chain(worse(patience)).collect(),
-        // Each loss is better than the one before, but none is better than the first.
-        [Some(first)].into_iter().chain((0..patience + 3).map(|time| Some(first + 1.0 - 0.1 * time as f64))).collect(),
+        // Each loss is better than the one before, but none is better than the first, not even after a reduction.
+        [Some(first)]
+            .into_iter()
+            .chain((0..2 * patience + 2).map(|time| Some(first + 1.0 - 0.1 * time as f64)))
+            .collect(),
         // Improves by less than the threshold.
         (0..patience + 4).map(|time| Some(first * (1.0 - 1e-5 * time as f64))).collect(),
+        // A NaN between losses that are no better: not to count it is not the same as to take it for better.
+        [Some(first)].into_iter().chain(worse(1)).chain([None]).chain(worse(patience)).collect(),
         [Some(first)].into_iter().chain(vec![None; patience + 1]).chain([Some(first + 0.1)]).collect(),
     ];
     losses.push(vec![None, Some(first), Some(first - 0.1)]);
@@ -59,13 +67,17 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
     Claim::close(&rates(case, Flaw::None), observed, 1e-12)
         .given(format!("rate {rate}, factor {factor}, patience {patience}, losses {}", listed.join(" ")))
         .diagnose_if(
+            is(Flaw::SkipsNan) && !is(Flaw::NotANumber),
+            "an epoch with a loss of NaN is not counted: it is never better, so it is one more of those in a row",
+        )
+        .diagnose_if(
             is(Flaw::Impatient),
             format!(
                 "an epoch early: {patience} epochs without improvement are allowed, and the next one reduces the rate, so compare with > \
                  and not with >="
             ),
         )
-        .diagnose_if(is(Flaw::Patient), "an epoch late: count the epoch first, and then compare")
+        .diagnose_if(is(Flaw::Patient) || is(Flaw::CountsAfter), "an epoch late: count the epoch first, and then compare")
         .diagnose_if(
             is(Flaw::NoNewCount),
             "reduced in every epoch once the patience has run out: reset the count after a reduction",
@@ -85,6 +97,11 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
             "any fall counts, however small: a better loss is less than best * (1 - THRESHOLD), or noise keeps the rate up forever",
         )
         .diagnose_if(
+            is(Flaw::FromInfinity),
+            "no loss is better, not even the first: a fall from infinity, divided by infinity, is NaN. Compare with best * (1 - \
+             THRESHOLD), which is infinite as well",
+        )
+        .diagnose_if(
             is(Flaw::NotANumber),
             "NaN counts as better: every comparison with it is false, so test whether the loss is better, not whether it is worse",
         )
@@ -95,8 +112,12 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(Flaw::NewBest),
-            "the best loss is forgotten with a reduction: then the next loss counts as better, however bad it is. Only the count starts \
-             again",
+            "the best loss is forgotten with a reduction: then a later loss counts as better, although it is worse than the best. Only \
+             the count starts again",
+        )
+        .diagnose_if(
+            observed.iter().any(|now| now > rate),
+            "the rate rises: a reduction multiplies it by the factor, which is less than 1",
         )
         .or_fail("these are not the rates of ReduceLROnPlateau")
 }
@@ -106,9 +127,13 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
     let (mut rate, mut best, mut bad) = (*rate, f64::INFINITY, 0);
     let mut step = |loss: &Option<f64>| {
         let loss = loss.unwrap_or(f64::NAN);
+        if flaw == Flaw::SkipsNan && loss.is_nan() {
+            return rate;
+        }
         let bound = match flaw {
             Flaw::AnyBetter => best,
             Flaw::Absolute => best - THRESHOLD,
+            Flaw::FromInfinity => f64::NEG_INFINITY,
             _ => best * (1.0 - THRESHOLD),
         };
         let late = bad > *patience;
@@ -123,13 +148,17 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
         }
         let time = match flaw {
             Flaw::Impatient => bad >= *patience,
-            Flaw::Patient => late,
+            Flaw::Patient | Flaw::CountsAfter => late,
             _ => bad > *patience,
         };
         if time {
             rate *= factor;
             best = if flaw == Flaw::NewBest { f64::INFINITY } else { best };
-            bad = if flaw == Flaw::NoNewCount { bad } else { 0 };
+            bad = match flaw {
+                Flaw::NoNewCount => bad,
+                Flaw::CountsAfter => 1,
+                _ => 0,
+            };
         }
         rate
     };

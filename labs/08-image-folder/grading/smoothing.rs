@@ -73,6 +73,10 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
             "the softmax is taken over the pictures, dimension 0: it is taken over the classes of each picture, the last dimension",
         )
         .diagnose_if(
+            is(of_targets(case, 1.0 - epsilon + epsilon / pictures, epsilon / pictures, &across_classes(logits))),
+            "ε is divided by the number of pictures: K is the number of classes, the last dimension",
+        )
+        .diagnose_if(
             kept_finite(case, *epsilon).into_iter().any(is),
             "a small constant keeps the logarithm finite, and the loss is wrong where a probability is smaller than it. Use `log_softmax`, \
              which never computes the probability itself and needs no constant",

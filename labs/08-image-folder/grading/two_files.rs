@@ -13,6 +13,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut run = |base: &[usize]| -> Vec<f64> {
         base.iter().map(|accuracy| (accuracy * 10 + random.below(0..9)) as f64 / 100.0).collect()
     };
+    // The first epoch is the best one.
+    let first = run(&[8, 5, 7, 4]);
     let runs = [run(&[5, 7, 6, 4]), run(&[3, 5, 8, 6, 7, 4])];
     let mut cases: Vec<Case> = runs.iter().map(|run| (run.clone(), vec![])).collect();
     // The last epoch equals the best one.
@@ -21,6 +23,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         cases.extend((0..3 * run.len() as u64).map(|kill| (run.clone(), vec![kill])));
     }
     cases.extend((0..8).map(|_| (runs[1].clone(), vec![random.below(1..9) as u64, random.below(1..5) as u64])));
+    cases.push((first.clone(), vec![]));
+    cases.extend((0..12).map(|kill| (first.clone(), vec![kill])));
     let outputs = runner.call::<_, Ended>(1, &cases)?;
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
@@ -43,9 +47,18 @@ fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::
             "of two equal epochs, the later one is kept: keep the first, as in task 4. A model that is no better is not written again",
         )
         .diagnose_if(
+            kills.is_empty() && file.is_some_and(|file| file > best),
+            "a worse model has replaced the best one, without any restart: write the best model only after an epoch that is better than \
+             the best one before",
+        )
+        .diagnose_if(
             file.is_some_and(|file| file > best),
-            "a worse model has replaced the best one after a restart: the best accuracy so far is not in the snapshot, or is not read \
-             from it, so the first model after the restart counts as the best",
+            "a worse model has replaced the best one after a restart: the best accuracy so far is not in the snapshot (one that is \
+             written first cannot hold it), or is not read from it, so the first model after the restart counts as the best",
+        )
+        .diagnose_if(
+            best == 0 && file.is_none(),
+            "the first epoch's model is the best one, and was never written: before there is another one, the first is the best",
         )
         .diagnose_if(
             file.is_none_or(|file| file < best) && !kills.is_empty(),
@@ -63,6 +76,6 @@ fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::
         .given(&given)
         .or_fail(
             "a resumed run repeats more than the interrupted epoch: the best model is not the last one, so write a snapshot after every \
-             epoch",
+             epoch. Its `next_epoch` is the epoch after it, and a restart begins there",
         )
 }

@@ -123,6 +123,92 @@ pub fn empty_leaves(
     Ok(())
 }
 
+/// Adds up right predictions, and divides by this rank's photographs.
+pub fn own_divisor(
+    group: &ProcessGroup,
+    best: &mut Option<Best>,
+    epoch: u64,
+    right: u64,
+    photographs: u64,
+) -> anyhow::Result<()> {
+    let mut sum = Tensor::from(right as f64);
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    let accuracy = sum.double_value(&[]) / photographs as f64;
+    if best.is_none_or(|best| accuracy > best.accuracy) {
+        *best = Some(Best { epoch, accuracy });
+    }
+    Ok(())
+}
+
+/// Takes the highest accuracy of a rank.
+pub fn highest(
+    group: &ProcessGroup,
+    best: &mut Option<Best>,
+    epoch: u64,
+    right: u64,
+    photographs: u64,
+) -> anyhow::Result<()> {
+    let own = if photographs == 0 { 0.0 } else { right as f64 / photographs as f64 };
+    let mut most = Tensor::from(own);
+    group.all_reduce(&mut most, ReduceOp::Max)?;
+    let accuracy = most.double_value(&[]);
+    if best.is_none_or(|best| accuracy > best.accuracy) {
+        *best = Some(Best { epoch, accuracy });
+    }
+    Ok(())
+}
+
+/// Updates the best epoch on rank 0 alone.
+pub fn rank_0_keeps(
+    group: &ProcessGroup,
+    best: &mut Option<Best>,
+    epoch: u64,
+    right: u64,
+    photographs: u64,
+) -> anyhow::Result<()> {
+    let mut sums = Tensor::from_slice(&[right as f64, photographs as f64]);
+    group.all_reduce(&mut sums, ReduceOp::Sum)?;
+    let accuracy = sums.double_value(&[0]) / sums.double_value(&[1]);
+    if group.rank().get() == 0 && best.is_none_or(|best| accuracy > best.accuracy) {
+        *best = Some(Best { epoch, accuracy });
+    }
+    Ok(())
+}
+
+/// Sums on rank 0 only.
+pub fn reduces(
+    group: &ProcessGroup,
+    best: &mut Option<Best>,
+    epoch: u64,
+    right: u64,
+    photographs: u64,
+) -> anyhow::Result<()> {
+    let mut sums = Tensor::from_slice(&[right as i64, photographs as i64]);
+    group.reduce(&mut sums, Rank::ZERO, ReduceOp::Sum)?;
+    let accuracy = sums.int64_value(&[0]) as f64 / sums.int64_value(&[1]) as f64;
+    if best.is_none_or(|best| accuracy > best.accuracy) {
+        *best = Some(Best { epoch, accuracy });
+    }
+    Ok(())
+}
+
+/// Takes all shares for as long as its own.
+pub fn equal_shares(
+    group: &ProcessGroup,
+    best: &mut Option<Best>,
+    epoch: u64,
+    right: u64,
+    photographs: u64,
+) -> anyhow::Result<()> {
+    let mut sum = Tensor::from_slice(&[right as i64]);
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    let accuracy = sum.int64_value(&[0]) as f64 / (photographs * group.size().get() as u64) as f64;
+    if best.is_none_or(|best| accuracy > best.accuracy) {
+        *best = Some(Best { epoch, accuracy });
+    }
+    Ok(())
+}
+
 /// Right: adds up and divides on rank 0, which broadcasts the result.
 pub fn broadcasts(
     group: &ProcessGroup,

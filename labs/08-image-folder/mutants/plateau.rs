@@ -129,6 +129,80 @@ pub fn new_best(schedule: &mut Plateau, loss: f64) {
     }
 }
 
+/// Takes the loss at a reduction as the best one.
+pub fn new_best_at_reduction(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.best = loss;
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.best = loss;
+        schedule.bad = 0;
+    }
+}
+
+/// Checks the count before it counts the epoch.
+pub fn counts_after(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.best = loss;
+        schedule.bad = 0;
+    } else {
+        if schedule.bad > schedule.patience {
+            schedule.rate *= schedule.factor;
+            schedule.bad = 0;
+        }
+        schedule.bad += 1;
+    }
+}
+
+/// Divides by the factor.
+pub fn divides(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.best = loss;
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    if schedule.bad > schedule.patience {
+        schedule.rate /= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// Leaves out an epoch with a loss of NaN.
+pub fn skips_nan(schedule: &mut Plateau, loss: f64) {
+    if loss.is_nan() {
+        return;
+    }
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.best = loss;
+        schedule.bad = 0;
+        return;
+    }
+    schedule.bad += 1;
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// Divides the fall by the best loss, which is infinite at first.
+pub fn from_infinity(schedule: &mut Plateau, loss: f64) {
+    if (schedule.best - loss) / schedule.best > THRESHOLD {
+        schedule.best = loss;
+        schedule.bad = 0;
+        return;
+    }
+    schedule.bad += 1;
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
 /// Right: subtracts the threshold and sets the count in one place.
 pub fn one_count(schedule: &mut Plateau, loss: f64) {
     let better =

@@ -91,6 +91,14 @@ pub fn clamped(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     -(target * logarithms).sum(Kind::Double) / right.size()[0]
 }
 
+/// Divides ε by the number of pictures.
+pub fn shared_by_pictures(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let (pictures, classes) = (logits.size()[0], logits.size()[1]);
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / pictures as f64;
+    let of_picture = -(target * logits.log_softmax(-1, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
+    of_picture.mean(Kind::Double)
+}
+
 /// Right: blends the plain cross entropy and the mean over all classes.
 pub fn two_terms(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     let logarithms = logits.log_softmax(-1, Kind::Double);

@@ -77,6 +77,53 @@ pub fn last_of_equals(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
+/// Writes the best model after every epoch.
+pub fn every_model(job: &mut Job) -> Result<(), Killed> {
+    let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
+    for epoch in start..job.epochs {
+        let accuracy = job.train_and_validate(epoch)?;
+        if best.is_none_or(|best| accuracy > best.accuracy) {
+            best = Some(Best { epoch, accuracy });
+        }
+        job.save_best_model()?;
+        job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
+    }
+    Ok(())
+}
+
+/// Puts the epoch that is done into the snapshot, not the next one.
+pub fn same_epoch(job: &mut Job) -> Result<(), Killed> {
+    let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
+    for epoch in start..job.epochs {
+        let accuracy = job.train_and_validate(epoch)?;
+        if best.is_none_or(|best| accuracy > best.accuracy) {
+            best = Some(Best { epoch, accuracy });
+            job.save_best_model()?;
+        }
+        job.save_snapshot(Snapshot { next_epoch: epoch, best })?;
+    }
+    Ok(())
+}
+
+/// Has nothing to compare the first model with, and does not write it.
+pub fn not_the_first(job: &mut Job) -> Result<(), Killed> {
+    let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
+    for epoch in start..job.epochs {
+        let accuracy = job.train_and_validate(epoch)?;
+        let Some(before) = best else {
+            best = Some(Best { epoch, accuracy });
+            job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
+            continue;
+        };
+        if accuracy > before.accuracy {
+            best = Some(Best { epoch, accuracy });
+            job.save_best_model()?;
+        }
+        job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
+    }
+    Ok(())
+}
+
 /// Right, with one write more than necessary: a snapshot before the best model and one after it.
 pub fn two_snapshots(job: &mut Job) -> Result<(), Killed> {
     let snapshot = job.load_snapshot().unwrap_or(Snapshot { next_epoch: 0, best: None });
