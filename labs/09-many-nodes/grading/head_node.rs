@@ -21,7 +21,8 @@ struct Case {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let mut id = || random.below(10_000..999_999);
+    // Larger than 16 bits, and even, so that the index of an array changes the last digits.
+    let mut id = || 2 * random.below(50_000..500_000);
     let mut cases = Vec::new();
     let lists = [
         ("n1", "n1"),
@@ -32,6 +33,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         ("login,gpu[01-02]", "login"),
         ("r[1-2]n[0-3]", "r1n0"),
         ("node[08-11]-ib", "node08-ib"),
+        ("r[2,4]n[0-3]", "r2n0"),
+        ("login-a,login-b", "login-a"),
+        ("gpu-a[03-05]", "gpu-a03"),
     ];
     for (list, head) in lists {
         let id = id();
@@ -66,6 +70,7 @@ fn slurm(list: &str, head: &str, id: usize, here: &str) -> Case {
     let variables = texts([
         ("SLURM_JOB_ID", id.to_string()),
         ("SLURM_JOB_NODELIST", list.to_owned()),
+        ("SLURMD_NODENAME", here.to_owned()),
         ("HOSTNAME", here.to_owned()),
     ]);
     Case { job: (variables, Texts::new()), expected: (head.to_owned(), port(id)), here: here.to_owned(), sorted: None }
@@ -113,10 +118,18 @@ fn broken(cases: &[Case]) -> Vec<(Job, &'static str)> {
 fn check(case: &Case, found: &Found) -> anyhow::Result<()> {
     let claim = Claim::equal(&Ok(case.expected.clone()), found).given(listed(&case.job));
     let Ok((head, port)) = found else {
-        return claim.or_fail("an error, although the scheduler says all that is needed");
+        let large = matches!(found, Err(error) if error.contains("too large"));
+        return claim
+            .diagnose_if(
+                large,
+                "an error, although the scheduler says all that is needed: a job's number can be larger than 65535, the largest port",
+            )
+            .or_fail("an error, although the scheduler says all that is needed");
     };
     let (right, right_port) = &case.expected;
     let list = case.job.0.get("SLURM_JOB_NODELIST");
+    let is_cut = |list: &&String| list.starts_with(&format!("{head}-"));
+    let digits = case.job.0.get("PBS_JOBID").map(|id| id.chars().filter(char::is_ascii_digit).collect::<String>());
     let unpadded = |name: &str| name.replace('0', "");
     claim
         .diagnose_if(
@@ -128,12 +141,25 @@ fn check(case: &Case, found: &Found) -> anyhow::Result<()> {
             "this node's own name: every node would wait for the others at itself. All nodes must find the same name",
         )
         .diagnose_if(
+            head != right && list.is_some_and(|list| is_cut(&list)),
+            "the name ends at its hyphen: only within brackets does that separate the first number from the last, elsewhere it belongs to \
+             the name",
+        )
+        .diagnose_if(
             head.contains(['[', ']', ',']) || list.is_some_and(|list| list.split(',').next() == Some(head) && head != right),
             "this is a part of Slurm's short form, not a name: a comma or a dash within brackets separates numbers, not nodes",
         )
         .diagnose_if(
             head != right && unpadded(head) == unpadded(right),
             "the number in the brackets has lost its leading zeros, which belong to the name",
+        )
+        .diagnose_if(
+            head != right && right.starts_with(head) && list.is_some_and(|list| list.contains(']')),
+            "what follows the bracket belongs to each node's name, and may have brackets of its own: here the name ends before it",
+        )
+        .diagnose_if(
+            port != right_port && digits.and_then(|digits| digits.parse().ok()).map(self::port) == Some(*port),
+            "the index in the brackets, which numbers the jobs of an array, was read as the end of the job's number",
         )
         .diagnose_if(
             head == right && port != right_port,

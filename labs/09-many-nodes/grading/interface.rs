@@ -28,7 +28,7 @@ type Found = Result<Vec<String>, String>;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let count = random.below(2..5);
+    let count = random.below(3..6);
     let net = random.below(1..100) as u8;
     let node = |number: usize| {
         let host = number as u8 + 1;
@@ -69,13 +69,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         }
         nodes
     };
-    let cases: [(Nodes, Option<Vec<String>>); 6] = [
+    // With the bridge of virtual machines, which has another name and address than that of containers.
+    let mut bridge = several.clone();
+    bridge.iter_mut().for_each(|node| node.push(of("virbr0", [192, 168, 122, 1], 24, 400_000, true, true, false)));
+    // With a network in which the last two nodes have got the same address, and the others have not.
+    let mut twice = several.clone();
+    for (number, node) in twice.iter_mut().enumerate() {
+        let host = number.min(count - 2) as u8 + 1;
+        node.insert(0, of("ib2", [10, net, 80, host], 20, 700_000, true, true, false));
+    }
+    let cases: [(Nodes, Option<Vec<String>>); 8] = [
         (several.clone(), Some(fast.clone())),
         (turned, Some(fast.clone())),
         (slow, Some(vec!["eno1".into(); count])),
         (none, None),
         (uneven(0), Some(fast.clone())),
-        (uneven(count - 1), Some(fast)),
+        (uneven(count - 1), Some(fast.clone())),
+        (bridge, Some(fast.clone())),
+        (twice, Some(fast)),
     ];
     let inputs: Vec<&Nodes> = cases.iter().map(|(nodes, _)| nodes).collect();
     let outputs = runner.call::<_, Found>(1, &inputs)?;
@@ -114,9 +125,14 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
             "an interface without a carrier: it is switched on, and nothing answers at its other end",
         )
         .diagnose_if(
+            same && addresses.iter().all(|one| *one == addresses[0]),
+            "the same address on all nodes: the bridge of a container runtime or of virtual machines, whatever its name, which each node \
+             has for itself. A rank that connects to it reaches its own node",
+        )
+        .diagnose_if(
             same,
-            "the same address on two nodes: the bridge of a container runtime, which each node has for itself. A rank that connects to \
-             it reaches its own node",
+            "the same address on two nodes, and others on the rest: each address must differ from every other, or a rank that looks for \
+             one of the two finds the other, or itself",
         )
         .diagnose_if(
             chosen.iter().flatten().any(|one| one.network() != chosen[0].and_then(Interface::network)),
@@ -126,7 +142,9 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
             chosen.iter().flatten().any(|one| one.speed > fast),
             "a network is as fast as its slowest interface: every step waits for the slowest node, however fast the others are",
         )
-        .or_fail("these connect the nodes, but a faster network does, too: `network()` says which interfaces are in one")
+        .or_fail(
+            "these connect the nodes, but a faster network does, too: `network()` says which interfaces are in one, whatever their names",
+        )
 }
 
 fn listed(number: usize, node: &[Interface]) -> String {

@@ -64,6 +64,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         replaced(own(new)),
         (0..nodes).map(|node| if node < lost { vec![part_of(new, node, lost)] } else { Vec::new() }).collect(),
     );
+    // All but one in the middle, which the second node would have saved.
+    let mut gap = both(own(old), own(new));
+    gap[1].truncate(1);
     let case = |disks, right, what| Case { disks, right, what, why: None };
     let special = |disks, right, what, why| Case { disks, right, what, why: Some(why) };
     let cases = [
@@ -89,6 +92,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         ),
         special(mixed, Some(Some(old)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
         special(fewer, Some(Some(new)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
+        case(gap, Some(Some(old)), "disks of nodes; the second one was lost while it saved its part"),
     ];
     let inputs: Vec<&Disks> = cases.iter().map(|case| &case.disks).collect();
     let outputs = runner.call::<_, Decision>(1, &inputs)?;
@@ -139,6 +143,10 @@ fn check(Case { disks, right, what, why }: &Case, observed: &Decision) -> anyhow
         .diagnose_if(
             observed.is_err() && right.is_some(),
             "the newest snapshot is not complete, and one before it is: resume from that, it was kept for this case",
+        )
+        .diagnose_if(
+            matches!((observed, right), (Ok(Some(taken)), Some(Some(right))) if taken.0 < right.0 && taken.1 > right.1),
+            "a snapshot of an epoch before, for its larger step: steps begin again in each epoch, so the epoch counts first",
         )
         .or_fail("not the newest complete snapshot")
 }

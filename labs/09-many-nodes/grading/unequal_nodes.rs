@@ -63,6 +63,8 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
     let absent = (0..world).find(|rank| !ranks.contains(&Some(*rank)));
     let lengths: Vec<usize> = found.iter().filter_map(|one| one.as_ref().ok().map(|place| place.2.len())).collect();
     let unequal = lengths.iter().any(|length| *length != lengths[0]);
+    let neighbours =
+        |place: &Place| place.2.len() > 1 && place.2.windows(2).all(|pair| pair[1] == (pair[0] + 1) % samples);
     for (rank, ((_, node, local, _), one)) in places(workers, samples).into_iter().zip(found).enumerate() {
         let right = expected(rank, world, samples);
         let claim = Claim::equal(&Ok::<_, String>(right.clone()), *one)
@@ -95,6 +97,15 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
             .diagnose_if(
                 unequal && place.2.iter().enumerate().all(|(step, at)| *at == rank + step * world),
                 "the ranks have different numbers of samples: one has a step more than the others, and waits for them in it forever",
+            )
+            .diagnose_if(
+                place.2.len() < right.2.len() && right.2.starts_with(&place.2),
+                "the samples that do not suffice for all ranks are dropped: the first ones are to be taken again, so that each sample is \
+                 trained with in each epoch",
+            )
+            .diagnose_if(
+                neighbours(place) && place.2[0] == rank * place.2.len() % samples,
+                "each rank has a block of samples that follow each other: a rank's positions are a world size apart",
             )
             .diagnose_if(
                 place.2.iter().any(|at| *at >= samples),

@@ -76,6 +76,52 @@ pub fn assumes(job: &Job) -> Result<(String, u16)> {
     Ok(scans(job).unwrap_or(("localhost".into(), 29_500)))
 }
 
+/// Takes the name that Slurm has for this node.
+pub fn node_name(job: &Job) -> Result<(String, u16)> {
+    let own = job.get("SLURMD_NODENAME").map(str::to_owned);
+    let (head, port) = scans(job)?;
+    Ok((own.unwrap_or(head), port))
+}
+
+/// Splits at hyphens where there are no brackets, too.
+pub fn hyphen(job: &Job) -> Result<(String, u16)> {
+    let (head, port) = scans(job)?;
+    let cut = job.get("SLURM_JOB_NODELIST").filter(|list| !list.contains('['));
+    Ok((cut.map_or(head, |list| list.split(['-', ',']).next().unwrap_or(list).to_owned()), port))
+}
+
+/// Reads one bracket, and nothing that follows it.
+pub fn one_bracket(job: &Job) -> Result<(String, u16)> {
+    let (head, port) = scans(job)?;
+    let bracket = job.get("SLURM_JOB_NODELIST").and_then(|list| list.split_once('['));
+    let bracket = bracket.filter(|(before, _)| !before.contains(','));
+    let name = |(before, after): (&str, &str)| format!("{before}{}", after.split(['-', ',', ']']).next().unwrap_or(""));
+    Ok((bracket.map_or(head, name), port))
+}
+
+/// Splits at the first comma, and closes the bracket that this has opened.
+pub fn comma_in_bracket(job: &Job) -> Result<(String, u16)> {
+    let (head, port) = scans(job)?;
+    let first = job.get("SLURM_JOB_NODELIST").and_then(|list| list.split(',').next());
+    Ok((first.map_or(head, scanned), port))
+}
+
+/// Has no room for a number beyond 65535.
+pub fn sixteen_bits(job: &Job) -> Result<(String, u16)> {
+    let (head, _) = scans(job)?;
+    let id = job.get("SLURM_JOB_ID").or(job.get("PBS_JOBID")).context("no scheduler")?;
+    let digits: String = id.chars().take_while(char::is_ascii_digit).collect();
+    Ok((head, 20_000 + digits.parse::<u16>()? % 10_000))
+}
+
+/// Takes the digits of an array's index for a part of the job's number.
+pub fn all_digits(job: &Job) -> Result<(String, u16)> {
+    let (head, _) = scans(job)?;
+    let id = job.get("SLURM_JOB_ID").or(job.get("PBS_JOBID")).context("no scheduler")?;
+    let digits: String = id.chars().filter(char::is_ascii_digit).collect();
+    Ok((head, 20_000 + (digits.parse::<u64>()? % 10_000) as u16))
+}
+
 /// Right: reads the list character by character.
 pub fn scans(job: &Job) -> Result<(String, u16)> {
     let head = match job.get("SLURM_JOB_ID") {

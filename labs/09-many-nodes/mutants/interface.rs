@@ -102,6 +102,25 @@ pub fn falls_back(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     by_network(nodes).or_else(|_| first(nodes, |one| one.up))
 }
 
+/// Knows a bridge by its name, and does not compare addresses.
+pub fn bridge_by_name(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let bridge = |one: &Interface| ["docker", "br-", "cni", "podman"].iter().any(|name| one.name.starts_with(name));
+    fastest(networks(nodes, |one| works(one) && !bridge(one))).map(|chosen| names(&chosen))
+}
+
+/// Compares each address with the first node's only.
+pub fn not_the_first(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let other = |chosen: &Vec<&Interface>| chosen[1..].iter().all(|one| one.address != chosen[0].address);
+    fastest(networks(nodes, works).into_iter().filter(other).collect()).map(|chosen| names(&chosen))
+}
+
+/// Looks for interfaces with the same name that are in one network.
+pub fn network_of_a_name(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let all = networks(nodes, works).into_iter().filter(|chosen| differ(chosen));
+    fastest(all.filter(|chosen| chosen.iter().all(|one| one.name == chosen[0].name)).collect())
+        .map(|chosen| names(&chosen))
+}
+
 /// Right: sorts all interfaces by their network.
 pub fn by_network(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     let all = networks(nodes, works).into_iter().filter(|chosen| differ(chosen)).collect();

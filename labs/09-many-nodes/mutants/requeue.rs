@@ -81,6 +81,23 @@ pub fn mixed(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     or_refuse(complete(disks.iter().flatten().filter(|one| one.whole)).pop(), disks)
 }
 
+/// Takes a snapshot for complete if the first part and the last are there.
+pub fn last_part(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    let all: Vec<&Part> = disks.iter().flatten().filter(|one| one.whole).collect();
+    let has = |of: &Part, part| {
+        all.iter().any(|one| (one.epoch, one.step, one.of, one.part) == (of.epoch, of.step, of.of, part))
+    };
+    let complete = all.iter().filter(|one| has(one, 0) && has(one, one.of - 1));
+    or_refuse(complete.map(|one| (one.epoch, one.step)).max(), disks)
+}
+
+/// Compares steps before epochs.
+pub fn steps_first(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    let turned = |one: &Part| Part { epoch: one.step, step: one.epoch, ..one.clone() };
+    let turned: Vec<Vec<Part>> = disks.iter().map(|disk| disk.iter().map(turned).collect()).collect();
+    Ok(from_the_newest(&turned)?.map(|(step, epoch)| (epoch, step)))
+}
+
 /// Right: removes what is not complete, from the newest back.
 pub fn from_the_newest(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     let mut there = BTreeMap::new();

@@ -90,6 +90,20 @@ pub fn unchecked(workers: &[usize], node: usize, local_rank: usize, samples: usi
     Ok(Place { rank, world_size, positions: padded(rank, world_size, samples) })
 }
 
+/// Drops the last samples.
+pub fn drops(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
+    let mut place = lists(workers, node, local_rank, samples)?;
+    place.positions.truncate(samples / place.world_size);
+    Ok(place)
+}
+
+/// Gives each rank a block of samples.
+pub fn blocks(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
+    let place = lists(workers, node, local_rank, samples)?;
+    let each = place.positions.len();
+    Ok(Place { positions: (place.rank * each..(place.rank + 1) * each).map(|at| at % samples).collect(), ..place })
+}
+
 /// Right: lists all processes, and cycles through all samples.
 pub fn lists(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
     let all: Vec<_> =
