@@ -89,5 +89,13 @@ fn check(case: &Measured, found: &Bandwidth) -> anyhow::Result<()> {
             is(size, 2.0 * (n - 1.0) / n, 1e9),
             "that is the factor of all-reduce, which is a reduce-scatter and an all-gather: this one is a half of it, or a broadcast",
         )
+        .diagnose_if(
+            collective == Collective::Broadcast && is(size, (n - 1.0) / n, 1e9),
+            "in a broadcast the root's whole buffer crosses a link, however many ranks there are: the factor is 1",
+        )
+        .diagnose_if(
+            of_all && is(size, n - 1.0, 1e9),
+            "the n parts were counted twice: the size is that of all parts together, and a link carries n - 1 of the n",
+        )
         .or_fail("algorithm bandwidth is size by time; the factor of bus bandwidth is the part of the size that crosses a link")
 }

@@ -14,15 +14,15 @@ enum Ended {
     Aborted,
 }
 
-/// How it ended, the buffer, whether the communicator still works, and the sum over a new one.
-type Result = (Ended, f32, bool, f32);
+/// How it ended, the buffer, whether the communicator still works, the sum over a new one, and milliseconds until the answer returned.
+type Result = (Ended, f32, bool, f32, u64);
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
-    // Where the answer must not wait for its end, patience is far longer than any machine takes.
+    // Where the answer must not wait for its end, patience is far longer than any machine takes. Where it must, that has no whole second.
     let cases = [
         ("same", 600_000, Ended::Done),
         ("late", 600_000, Ended::Done),
-        ("another", 300, Ended::Aborted),
+        ("another", 900, Ended::Aborted),
         ("lost", 600_000, Ended::Aborted),
     ];
     for (does, patience, expected) in cases {
@@ -33,6 +33,14 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         for (rank, found) in outputs.all(0).enumerate().take(if does == "lost" { 1 } else { RANKS }) {
             check(rank, does, &given, expected, *found)?;
         }
+        // The first rank that aborts must have waited; the other one may see that as an error.
+        let waited = outputs.all(0).map(|found| found.4).max().unwrap_or_default();
+        Claim::that(does != "another" || waited >= patience, "an abort after the patience", format!("after {waited} ms"))
+            .given(given)
+            .or_fail(
+                "no rank has waited for the whole of `patience` before the abort: a rank that comes later, but in time, would be lost. \
+                 Compare durations as they are; `as_secs` drops what is less than a second",
+            )?;
     }
     Ok(())
 }
@@ -80,7 +88,7 @@ fn check(
     does: &str,
     given: &str,
     expected: Ended,
-    (ended, found, works, again): Result,
+    (ended, found, works, again, _): Result,
 ) -> anyhow::Result<()> {
     Claim::equal(&expected, &ended)
         .on_rank(rank)

@@ -56,6 +56,12 @@ fn check(rank: usize, layers: &[Vec<Layer>], seen: &Seen) -> anyhow::Result<()> 
              place in the communication stream",
         )
         .diagnose_if(
+            (0..LAYERS).any(|layer| seen.weights[layer] == own[layer])
+                && (0..LAYERS).all(|layer| [own[layer], expected[layer]].contains(&seen.weights[layer])),
+            "some layers have the rank's own gradient: their all-reduce is not behind the place that the compute stream waits for. A place \
+             is after the work that a stream has had when it was recorded, so record it after the last all-reduce, or one for each layer",
+        )
+        .diagnose_if(
             (0..LAYERS).any(|layer| seen.weights[layer] == overtaken(layer)),
             "the all-reduce averaged what was in the buffer before the backward pass added to it: the communication stream has to wait \
              for a place that was recorded after that kernel",

@@ -23,13 +23,13 @@ struct Machine {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let machines: Vec<Machine> = (0..CASES).map(|_| draw(&mut random)).collect();
+    let machines: Vec<Machine> = (0..CASES).map(|number| draw(&mut random, number % 2 == 0)).collect();
     let outputs = runner.call::<_, Vec<usize>>(1, &machines)?;
     machines.iter().enumerate().try_for_each(|(number, machine)| check(machine, outputs.of(0, number)))
 }
 
-/// A machine on which the mistakes that people make are seen.
-fn draw(random: &mut Inputs) -> Machine {
+/// A machine on which the mistakes that people make are seen: to count the slowest hops only, or else to add up all hops.
+fn draw(random: &mut Inputs, counts_slowest: bool) -> Machine {
     loop {
         let mut ways = vec![vec![Way::Nv; GPUS]; GPUS];
         for (one, other) in (0..GPUS).flat_map(|one| (0..one).map(move |other| (one, other))) {
@@ -49,6 +49,17 @@ fn draw(random: &mut Inputs) -> Machine {
         let is_own = |order: &[usize]| shows(order) && !is_worst(order) && Some(machine.chain(order)) != chain;
         let nearest = machine.nearest();
         let apart = nearest != by_number && is_own(&by_number) && is_own(&nearest);
+        let is_plain = |order: &[usize]| order == by_number || order == nearest;
+        let fits = |order: &Vec<usize>| !shows(order) || is_own(order) && !is_plain(order);
+        // Who goes through the orders one by one finds the first of these or the last.
+        let counts = machine.least(|order| machine.slowest_and_count(order));
+        let sums = machine.least(|order| machine.sum(order));
+        let is_apart = |order: &Vec<usize>| !shows(order) || !counts.contains(order);
+        let ends = |orders: &[Vec<usize>]| orders.first().into_iter().chain(orders.last()).cloned().collect::<Vec<_>>();
+        let is_mixed = !ends(&counts).iter().chain(&ends(&sums)).all(fits) || !ends(&sums).iter().all(is_apart);
+        if is_mixed || !ends(if counts_slowest { &counts } else { &sums }).iter().all(|order| shows(order)) {
+            continue;
+        }
         if apart && chains().all(|order| shows(&order) && !is_worst(&order)) {
             return machine;
         }
@@ -70,6 +81,26 @@ impl Machine {
         let mut hops = self.hops(order);
         hops.reverse();
         hops
+    }
+
+    /// All orders with the least of these, sorted.
+    fn least<K: Ord>(&self, key: impl Fn(&[usize]) -> K) -> Vec<Vec<usize>> {
+        let keys: Vec<(K, Vec<usize>)> = self.all().map(|order| (key(&order), order)).collect();
+        let Some(least) = keys.iter().map(|(key, _)| key).min() else { return Vec::new() };
+        let mut found: Vec<Vec<usize>> =
+            keys.iter().filter(|(key, _)| key == least).map(|(_, order)| order.clone()).collect();
+        found.sort();
+        found
+    }
+
+    fn slowest_and_count(&self, order: &[usize]) -> (Way, usize) {
+        let hops = self.hops(order);
+        (hops[0], hops.iter().filter(|hop| **hop == hops[0]).count())
+    }
+
+    /// Of the places in the list of all kinds, of which some are not drawn.
+    fn sum(&self, order: &[usize]) -> usize {
+        self.hops(order).into_iter().map(|hop| [0, 1, 3, 5][hop as usize]).sum()
     }
 
     fn chain(&self, order: &[usize]) -> Vec<Way> {
@@ -133,6 +164,16 @@ fn check(machine: &Machine, found: &[usize]) -> anyhow::Result<()> {
         .diagnose_if(
             machine.all().map(|order| machine.fastest_first(&order)).max() == Some(machine.fastest_first(found)),
             "these are the slowest ways: NV is faster than PIX, PIX than PHB, PHB than SYS",
+        )
+        .diagnose_if(
+            (hops[0], hops.iter().filter(|hop| **hop == hops[0]).count())
+                == (best[0], best.iter().filter(|hop| **hop == best[0]).count()),
+            "there are as few of the slowest hops as there can be, and more than needed of the next kind: where the slowest are equal, the \
+             next counts",
+        )
+        .diagnose_if(
+            Some(machine.sum(found)) == machine.all().map(|order| machine.sum(&order)).min(),
+            "the hops are the fastest on average, and a ring is as fast as its slowest hop: another order has fewer of these",
         )
         .or_fail("another order has fewer of the slowest hops")
 }

@@ -1,6 +1,6 @@
 //! Grades `share_id`: pairs of communicators of three ranks, of which one asks for its ids when the others have theirs.
 
-use lockstep_grading::{Claim, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
 use super::device;
 
@@ -24,7 +24,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let found: Vec<&Joined> = outputs.all(case).collect();
         check(*late, comms, &found)?;
     }
-    Ok(())
+    // Whoever makes the ids is rank 0 mostly. Then the others cannot have them before it, and must wait.
+    let (late, comms): Case = (0, [0, 1].map(|number| (4 + number, of_ranks())).into());
+    let outputs = device::call::<_, Joined>(runner, RANKS, &[(late, &comms)]);
+    let outputs = outputs.map_err(|error| explain(explained(error), by_a_look))?;
+    check(late, &comms, &outputs.all(0).collect::<Vec<_>>())
 }
 
 fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined]) -> anyhow::Result<()> {
@@ -82,13 +86,24 @@ fn listed(found: &[&Joined]) -> String {
     found.iter().enumerate().map(rank).collect::<Vec<_>>().join("; ")
 }
 
+/// Rank 0 is late, and another rank did not wait for it.
+fn by_a_look(finding: &Finding) -> Option<String> {
+    (finding.verdict == Verdict::Crash).then(|| {
+        format!(
+            "a rank looked for an id that was not there yet, since the rank that makes it asks later: to sleep for a time is a guess. \
+             `get` waits in the store until the key is there ({})",
+            finding.diagnosis
+        )
+    })
+}
+
 fn explained(error: anyhow::Error) -> anyhow::Error {
     explain(error, |finding| {
         let says = |words: &str| finding.diagnosis.contains(words);
         match finding.verdict {
             Verdict::Hang => Some(
-                "a rank waits in the store for a key that nobody sets. The rank that makes the id sets it, and all others get it, under \
-                 the same key"
+                "a rank waits in the store for a key that nobody sets, or that was deleted before all ranks had it. The rank that makes \
+                 the id sets it, and all others get it, under the same key"
                     .into(),
             ),
             Verdict::Crash if says("has been used") => Some(

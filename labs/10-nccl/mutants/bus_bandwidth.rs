@@ -50,6 +50,21 @@ pub fn elements(measured: &Measured) -> Bandwidth {
     Bandwidth { algorithm: right.algorithm / element, bus: right.bus / element }
 }
 
+/// Gives broadcast the factor of all-gather.
+pub fn broadcast_shares(measured: &Measured) -> Bandwidth {
+    let algorithm = size(measured) / measured.seconds / 1e9;
+    let shared = Measured { collective: Collective::AllGather, ..*measured };
+    let factor = if measured.collective == Collective::Broadcast { factor(&shared) } else { factor(measured) };
+    Bandwidth { algorithm, bus: algorithm * factor }
+}
+
+/// Counts the parts in the size and in the factor.
+pub fn parts_twice(measured: &Measured) -> Bandwidth {
+    let algorithm = size(measured) / measured.seconds / 1e9;
+    let parts = if size(measured) > (measured.count * measured.element) as f64 { measured.ranks as f64 } else { 1.0 };
+    Bandwidth { algorithm, bus: algorithm * factor(measured) * parts }
+}
+
 /// Right: counts the bytes that a rank of a ring sends.
 pub fn sent_in_a_ring(measured: &Measured) -> Bandwidth {
     let gigabytes = |bytes: f64| bytes / measured.seconds / 1e9;

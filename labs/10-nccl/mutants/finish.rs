@@ -95,6 +95,19 @@ pub fn sleeps(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
     at_once(comm, done, patience)
 }
 
+/// Counts whole seconds.
+pub fn whole_seconds(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
+    let begun = Instant::now();
+    while !done.is_done()? {
+        if comm.check().is_err() || begun.elapsed().as_secs() >= patience.as_secs() {
+            comm.abort()?;
+            return Ok(Ended::Aborted);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(Ended::Done)
+}
+
 /// Right: one thread waits, another one looks for errors and aborts.
 pub fn watchdog_thread(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
     std::thread::scope(|scope| {

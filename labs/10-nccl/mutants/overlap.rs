@@ -91,6 +91,19 @@ pub fn after_all(pass: &Pass) -> Result<()> {
     optimizer(pass)
 }
 
+/// Lets the optimizer wait for a place before the last all-reduce.
+pub fn before_the_last(pass: &Pass) -> Result<()> {
+    let mut reduced = pass.record(Side::Communication)?;
+    for layer in pass.layers() {
+        pass.backward(layer)?;
+        pass.wait(Side::Communication, &pass.record(Side::Compute)?)?;
+        reduced = pass.record(Side::Communication)?;
+        pass.all_reduce(layer)?;
+    }
+    pass.wait(Side::Compute, &reduced)?;
+    pass.layers().try_for_each(|layer| pass.optimizer(layer))
+}
+
 /// Right: gives all kernels to the device first, and then the all-reduces, of which each waits for its own layer.
 pub fn kernels_first(pass: &Pass) -> Result<()> {
     let mut gradients = Vec::new();

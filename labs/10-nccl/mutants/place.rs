@@ -65,6 +65,40 @@ pub fn twice(machine: &Machine) -> Vec<usize> {
     order
 }
 
+fn all_orders(count: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..count {
+        let longer = |order: Vec<usize>| {
+            let left: Vec<usize> = (0..count).filter(|gpu| !order.contains(gpu)).collect();
+            left.into_iter().map(move |gpu| [&order[..], &[gpu]].concat()).collect::<Vec<_>>()
+        };
+        all = all.into_iter().flat_map(longer).collect();
+    }
+    all
+}
+
+fn slowest_first(machine: &Machine, order: &[usize]) -> Vec<Way> {
+    let mut hops: Vec<Way> =
+        (0..order.len()).map(|at| machine.ways[order[at]][order[(at + 1) % order.len()]]).collect();
+    hops.sort_by(|one, other| other.cmp(one));
+    hops
+}
+
+/// Counts the slowest hops, and looks at no others.
+pub fn counts_slowest(machine: &Machine) -> Vec<usize> {
+    let key = |order: &Vec<usize>| {
+        let hops = slowest_first(machine, order);
+        (hops[0], hops.iter().filter(|hop| **hop == hops[0]).count())
+    };
+    all_orders(machine.ways.len()).into_iter().min_by_key(key).unwrap_or_default()
+}
+
+/// Adds up the hops, each by its place in the list of kinds.
+pub fn sum_of_hops(machine: &Machine) -> Vec<usize> {
+    let sum = |order: &Vec<usize>| slowest_first(machine, order).into_iter().map(|way| way as usize).sum::<usize>();
+    all_orders(machine.ways.len()).into_iter().min_by_key(sum).unwrap_or_default()
+}
+
 /// Right: weights in place of lists, and the shortest way through each set of GPUs (Held and Karp, 1962).
 pub fn held_karp(machine: &Machine) -> Vec<usize> {
     let count = machine.ways.len();

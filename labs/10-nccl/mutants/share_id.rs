@@ -61,6 +61,30 @@ pub fn as_utf8(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     parsed(&store.get(&key)?)
 }
 
+/// Sleeps for a time in which the other rank will have written the id.
+pub fn sleeps(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
+    let key = format!("id {number}");
+    if rank == 0 {
+        store.set(&key, UniqueId::new()?.bytes())?;
+    }
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    anyhow::ensure!(store.check(&[&key])?, "rank 0 has written no id");
+    parsed(&store.get(&key)?)
+}
+
+/// Tidies up: who has read the id deletes the key.
+pub fn reads_once(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
+    let key = format!("id {number}");
+    if rank == 0 {
+        let id = UniqueId::new()?;
+        store.set(&key, id.bytes())?;
+        return Ok(id);
+    }
+    let id = store.get(&key)?;
+    store.delete(&key)?;
+    parsed(&id)
+}
+
 /// Right: rank 1 makes it and keeps it, and the others read it.
 pub fn rank_1_makes(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     let own = store.prefix(&format!("communicator {number}"))?;
