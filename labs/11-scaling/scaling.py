@@ -8,6 +8,7 @@ import contextlib
 import gzip
 import math
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -80,7 +81,8 @@ def train(args):
     if dist.get_rank() == 0:
         loss, accuracy = (sums[:2] / sums[2]).tolist()
         print(f"final loss {loss:.4f}, accuracy {100 * accuracy:.1f} %, over all samples of the last epoch", flush=True)
-    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends,
+    time.sleep(0.1)  # for which it needs Python's lock: the last rank to arrive at the barrier leaves it no time
     dist.destroy_process_group()
 # ANCHOR_END: train
 

@@ -92,6 +92,24 @@ fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, found: &Counte
             "each micro-batch has the same share, and the last one has fewer samples: they count for more than the others",
         )
         .diagnose_if(is(&mean(&|micro| whole(&micro[..passes - 1]))), "the last micro-batch is left out")
+        .diagnose_if(
+            is(&mean(&whole).iter().map(|number| number / RANKS as f64).collect::<Vec<_>>()),
+            "this is divided by the number of ranks once more: DDP's exchange is a mean over the ranks, so the samples that count are the \
+             rank's own",
+        )
+        .diagnose_if(
+            is(&mean(&|micro| gradient(micro, |(_, targets)| targets.len() as f64 / (micro[0].1.len() * passes) as f64))),
+            "all micro-batches were counted with the length of the first, and the last one has fewer samples: divide by the sum of their \
+             lengths",
+        )
+        .diagnose_if(
+            is(&mean(&|micro| {
+                let again = gradient(&micro[..1], |_| 1.0);
+                whole(micro).iter().zip(&again).map(|(sum, again)| sum + again).collect()
+            })),
+            "the first micro-batch was taken again for the exchange, and its gradient was added once more: let the last pass exchange, or \
+             one without samples",
+        )
         .or_fail("this is not the gradient of one large batch")
 }
 

@@ -61,8 +61,11 @@ fn draw(random: &mut Inputs, which: usize) -> Case {
         .collect();
     times[which].1 *= OFF[which % OFF.len()];
     let off = times[which].0;
-    let gradients = 1e6 * random.below(50..400) as f64;
-    let backward = gradients * beta * HIDES[which % HIDES.len()];
+    let hides = HIDES[which % HIDES.len()];
+    // The smallest hidden bucket is larger than all gradients in some cases.
+    let most = if hides > 1.0 && which % 2 == 1 { 0.9 * alpha / (beta * (hides - 1.0)) } else { 400e6 };
+    let gradients = (most * random.below(125..1000) as f64 / 1000.0).round();
+    let backward = gradients * beta * hides;
     Case { measured: Measured { times, gradients, backward }, line: (alpha, beta), off }
 }
 
@@ -121,6 +124,12 @@ fn check_bucket(case: &Case, found: &Plan) -> anyhow::Result<()> {
         .diagnose_if(
             is(alpha * measured.gradients / measured.backward),
             "in that time the backward pass hides only latency: the bucket's own bytes take time, too",
+        )
+        .diagnose_if(
+            bucket.is_some_and(|bytes| bytes > measured.gradients)
+                && (found.bucket.is_none() || is(measured.gradients)),
+            "the smallest bucket that is hidden has more bytes than there are gradients, and it was cut off there: whether there are as \
+             many does not matter here. A bucket of all gradients takes longer to send than to fill",
         )
         .diagnose_if(
             bucket.is_none(),

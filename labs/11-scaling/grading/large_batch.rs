@@ -41,10 +41,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
     let Recipe { lr, batch, batch_of_a_rank, ranks, warm_up } = recipe;
     let times = (batch_of_a_rank * ranks) as f64 / batch as f64;
-    let rising = |from: f64, to: f64| -> Vec<f64> {
-        let risen = |step: usize| if step as u64 >= warm_up { 1.0 } else { step as f64 / warm_up as f64 };
-        (0..rates.len()).map(|step| from + (to - from) * risen(step)).collect()
+    let ramp = |from: f64, to: f64, risen: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
+        let part = |step: usize| if step as u64 >= warm_up { 1.0 } else { risen(step as f64, warm_up as f64) };
+        (0..rates.len()).map(|step| from + (to - from) * part(step)).collect()
     };
+    let rising = |from: f64, to: f64| ramp(from, to, &|step, steps| step / steps);
+    let along = |risen: &dyn Fn(f64, f64) -> f64| ramp(lr, lr * times, risen);
     let is = |other: &[f64]| close(other, rates, 1e-9);
     let constant = |rate: f64| vec![rate; rates.len()];
     let right = rising(lr, lr * times);
@@ -104,6 +106,26 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
         .diagnose_if(
             is(&rising(0.0, lr * times)),
             "the warm-up begins with a rate of 0, so the first step does nothing: the recipe's rate is known to work, begin with it",
+        )
+        .diagnose_if(
+            is(&along(&|step, steps| (times.powf(step / steps) - 1.0) / (times - 1.0))),
+            "the rate rises by the same factor in each step: in a linear warm-up it rises by the same amount",
+        )
+        .diagnose_if(
+            is(&along(&|_, _| 0.0)),
+            "the rate stays the recipe's for the whole of the warm-up, and then jumps: it is to rise by the same amount in each step",
+        )
+        .diagnose_if(
+            is(&along(&|step, steps| (step + 1.0) / steps)) || is(&along(&|step, steps| step / (steps - 1.0))),
+            "the scaled rate is there one step early: step 0 has the recipe's own rate, and step `warm_up` is the first with the scaled \
+             one",
+        )
+        .diagnose_if(
+            [0.0, 1.0].iter().any(|more| {
+                is(&(0..rates.len()).map(|at| lr * times * ((at as f64 + 1.0) / (warm_up as f64 + more)).min(1.0)).collect::<Vec<_>>())
+            }),
+            "the warm-up begins with a part of the scaled rate that says nothing of the recipe: its own rate is known to work, begin \
+             with it",
         )
         .diagnose_if(
             with_warm_up && rates.last() > right.last(),

@@ -23,7 +23,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let outputs = runner.call::<_, Counted>(RANKS, &[(&losses, every)])?;
     let given = format!("{steps} steps on {RANKS} ranks, a line for {every} steps");
     for (rank, found) in outputs.all(0).enumerate() {
-        check_values(&given, &losses, every, rank, &found.result.0)?;
+        check_values(&given, &losses, every, rank, &found.result.0, &outputs.of(0, 0).result.0)?;
     }
     let lines = steps.div_ceil(every) as u64;
     for (rank, found) in outputs.all(0).enumerate() {
@@ -55,7 +55,14 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_values(given: &str, losses: &[Vec<f64>], every: usize, rank: usize, found: &[f64]) -> anyhow::Result<()> {
+fn check_values(
+    given: &str,
+    losses: &[Vec<f64>],
+    every: usize,
+    rank: usize,
+    found: &[f64],
+    of_rank_0: &[f64],
+) -> anyhow::Result<()> {
     let mean = |numbers: &[f64]| numbers.iter().sum::<f64>() / numbers.len() as f64;
     let lines = |of: &dyn Fn(&[f64]) -> f64| -> Vec<Vec<f64>> {
         losses.iter().map(|losses| losses.chunks(every).map(of).collect()).collect()
@@ -64,6 +71,10 @@ fn check_values(given: &str, losses: &[Vec<f64>], every: usize, rank: usize, fou
         (0..lines[0].len()).map(|line| mean(&lines.iter().map(|of| of[line]).collect::<Vec<_>>())).collect()
     };
     let expected = over_ranks(lines(&mean));
+    let so_far: Vec<Vec<f64>> = losses
+        .iter()
+        .map(|losses| (1..=expected.len()).map(|line| mean(&losses[..losses.len().min(line * every)])).collect())
+        .collect();
     let is = |other: &[f64]| close(other, found, 1e-9);
     let whole = &expected[..expected.len() - 1];
     Claim::close(&expected, found, 1e-9)
@@ -74,6 +85,18 @@ fn check_values(given: &str, losses: &[Vec<f64>], every: usize, rank: usize, fou
         .diagnose_if(
             is(&over_ranks(lines(&|losses| losses[losses.len() - 1]))),
             "a line covers all of its steps, and this is the loss of the last one of them",
+        )
+        .diagnose_if(
+            rank > 0 && close(&expected, of_rank_0, 1e-9),
+            "rank 0 has the log, and this rank has not: `reduce` leaves the sum on one rank, and the log is needed on every rank",
+        )
+        .diagnose_if(
+            is(&over_ranks(so_far)),
+            "each line covers all steps from the first on: its sum must begin again with every line",
+        )
+        .diagnose_if(
+            found.len() == whole.len() && close(&whole[..whole.len() - 1], &found[..whole.len() - 1], 1e-9) && !is(whole),
+            "the last line, which covers fewer steps, was joined with the one before: it is a line of its own",
         )
         .diagnose_if(is(whole), "the last line is missing: it covers fewer steps, but they were trained")
         .diagnose_if(

@@ -36,9 +36,12 @@ enum Way {
     NotOrthonormal,
     Cold,
     Sums,
+    LeftOfGradient,
+    LostAddsUp,
+    LostDivided,
 }
 
-const WAYS: [(Way, &str); 5] = [
+const WAYS: [(Way, &str); 8] = [
     (
         Way::Forgets,
         "this is the result without error feedback: what earlier steps have left out is gone, and the same directions are left out again",
@@ -58,6 +61,18 @@ const WAYS: [(Way, &str); 5] = [
          on from there",
     ),
     (Way::Sums, "summed, not averaged: divide by the number of ranks"),
+    (
+        Way::LeftOfGradient,
+        "left comes from the gradient alone: both matrices come from what is due, or the directions that were left out are not found",
+    ),
+    (
+        Way::LostAddsUp,
+        "what was left out before is remembered twice: it was due in this step, so what this step lacks has it already",
+    ),
+    (
+        Way::LostDivided,
+        "what is remembered was divided by the number of ranks: it is this rank's own, and the mean of the next step divides it",
+    ),
 ];
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -193,7 +208,8 @@ fn follow(way: Way, mut right: Matrix, steps: &[Vec<Matrix>]) -> (Vec<f64>, Vec<
     for gradients in steps {
         let due: Vec<Matrix> =
             gradients.iter().zip(&lost).map(|(gradient, lost)| combine(gradient, lost, 1.0)).collect();
-        let left = mean(due.iter().map(|due| product(due, &right)));
+        let of = if way == Way::LeftOfGradient { gradients } else { &due };
+        let left = mean(of.iter().map(|of| product(of, &right)));
         let left = if way == Way::NotOrthonormal { left } else { orthonormal(left) };
         right = mean(due.iter().map(|due| product(&transposed(due), &left)));
         if way == Way::Sums {
@@ -209,6 +225,15 @@ fn follow(way: Way, mut right: Matrix, steps: &[Vec<Matrix>]) -> (Vec<f64>, Vec<
         lost = match way {
             Way::Forgets => lost,
             Way::LastLoss => gradients.iter().map(|gradient| combine(gradient, &result, -1.0)).collect(),
+            Way::LostAddsUp => {
+                let lacks = due.iter().map(|due| combine(due, &result, -1.0));
+                lost.iter().zip(lacks).map(|(lost, lacks)| combine(lost, &lacks, 1.0)).collect()
+            }
+            Way::LostDivided => {
+                let part =
+                    |due: &Matrix| combine(&vec![vec![0.0; m]; n], &combine(due, &result, -1.0), 1.0 / RANKS as f64);
+                due.iter().map(part).collect()
+            }
             _ => due.iter().map(|due| combine(due, &result, -1.0)).collect(),
         };
         if way == Way::Cold {

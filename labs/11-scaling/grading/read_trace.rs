@@ -37,11 +37,13 @@ enum Late {
     Computes,
     /// It waits for its loader, while another rank computes for longer and still comes before it.
     Begins,
+    /// It falls behind more and more, while another rank calls its first all-reduce last, and a third one computes until the end.
+    Grows,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let cases = [draw(&mut random, Late::Computes), draw(&mut random, Late::Begins)];
+    let cases = [Late::Computes, Late::Begins, Late::Grows].map(|late| draw(&mut random, late));
     let inputs: Vec<&String> = cases.iter().map(|case| &case.json).collect();
     let outputs = runner.call::<_, Reading>(1, &inputs)?;
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
@@ -53,10 +55,14 @@ fn draw(random: &mut Inputs, late: Late) -> Case {
     let ranks = random.below(3..6);
     let straggler = random.below(0..ranks);
     let slowest = if late == Late::Computes { straggler } else { (straggler + 1) % ranks };
+    let busy = (straggler + 2) % ranks;
+    let mut ends = Vec::new();
     let mut spans = Vec::new();
     let mut ready = vec![Vec::new(); ranks];
     for (rank, ready) in ready.iter_mut().enumerate() {
-        let slow = if rank == slowest { 3 } else { 2 };
+        let slow = if rank == slowest && late != Late::Grows { 3 } else { 2 };
+        let grows = if rank == straggler && late == Late::Grows { 2 } else { 1 };
+        let forward = if rank == slowest && late == Late::Grows { random.below(1700..1800) } else { 0 };
         let mut now = random.below(100..200);
         if rank == straggler && late == Late::Begins {
             let begin = now;
@@ -71,10 +77,11 @@ fn draw(random: &mut Inputs, late: Late) -> Case {
             now += 20;
             end
         };
-        compute(random.below(1900..2100) * slow / 2, &mut spans);
+        compute(forward + random.below(1900..2100) * slow / 2, &mut spans);
         for _ in 0..BUCKETS {
-            ready.push(compute(random.below(950..1050) * slow / 2, &mut spans));
+            ready.push(compute(grows * random.below(950..1050) * slow / 2, &mut spans));
         }
+        ends.push(now);
     }
     let mut last = 0;
     for bucket in 0..BUCKETS {
@@ -84,6 +91,9 @@ fn draw(random: &mut Inputs, late: Late) -> Case {
         for (rank, of) in ready.iter().enumerate() {
             spans.push(Span { rank, kind: "communication", begin: of[bucket], end: last });
         }
+    }
+    if late == Late::Grows {
+        spans.push(Span { rank: busy, kind: "compute", begin: ends[busy], end: last - 10 });
     }
     for rank in 0..ranks {
         spans.push(Span {
@@ -141,6 +151,12 @@ impl Case {
         (0..self.ranks).map(of).collect()
     }
 
+    /// The rank whose first all-reduce begins last.
+    fn calls_first_last(&self) -> Option<usize> {
+        let of = |rank: usize| self.spans.iter().filter(move |span| span.rank == rank && span.kind == "communication");
+        (0..self.ranks).max_by_key(|rank| of(*rank).map(|span| span.begin).min())
+    }
+
     fn communicates(&self) -> Vec<f64> {
         self.exposed(|_, _| false)
     }
@@ -179,11 +195,22 @@ fn check_rest(case: &Case, given: &str, exposed: &[f64], found: &Reading) -> any
         .diagnose_if((100.0 * observed - overlap).abs() < 0.1, "that is a part of 1, and a percentage was asked for")
         .or_fail("the overlap is the hidden part of all time with communication, over all ranks, each moment once")?;
     let largest = |of: &[f64]| (0..case.ranks).max_by(|a, b| of[*a].total_cmp(&of[*b]));
+    let least = (0..case.ranks).min_by(|a, b| exposed[*a].total_cmp(&exposed[*b]));
     let longest = [largest(exposed), largest(&case.communicates())];
     let computes = |rank: usize| case.covered(|span| span.rank == rank && span.kind == "compute");
     let most_compute = (0..case.ranks).max_by(|a, b| computes(*a).total_cmp(&computes(*b)));
     Claim::that(found.straggler == case.straggler, "another rank", format!("rank {}", found.straggler))
         .given(given)
+        .diagnose_if(
+            Some(found.straggler) == least,
+            "the least of this rank's communication is exposed, because it computes something else meanwhile: it waits as long as others. \
+             The one for which they wait calls its all-reduces last, so that these are short",
+        )
+        .diagnose_if(
+            case.calls_first_last() == Some(found.straggler),
+            "this rank calls its first all-reduce last, and is early for those after it: the others wait for another one, by far longer. \
+             Take all buckets together",
+        )
         .diagnose_if(
             Some(found.straggler) == most_compute,
             "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The \

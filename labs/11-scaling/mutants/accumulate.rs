@@ -81,6 +81,25 @@ pub fn drops_last(model: &Model, micro: &Micro) -> Result<()> {
     in_turn(model, micro, |targets| targets.size()[0] as f64 / samples)
 }
 
+/// Divides by the samples of all ranks.
+pub fn divides_by_ranks(model: &Model, micro: &Micro) -> Result<()> {
+    let samples = samples(micro) as f64 * model.group().size().get() as f64;
+    in_turn(model, micro, |targets| targets.size()[0] as f64 / samples)
+}
+
+/// Takes all micro-batches for as long as the first.
+pub fn length_of_first(model: &Model, micro: &Micro) -> Result<()> {
+    let samples = (micro[0].1.size()[0] * micro.len() as i64) as f64;
+    in_turn(model, micro, |targets| targets.size()[0] as f64 / samples)
+}
+
+/// Takes the first micro-batch again, so that the last pass exchanges.
+pub fn first_again(model: &Model, micro: &Micro) -> Result<()> {
+    let samples = samples(micro) as f64;
+    model.no_sync(|| micro.iter().try_for_each(|pair| pass(model, pair, pair.1.size()[0] as f64 / samples)))?;
+    pass(model, &micro[0], 1.0)
+}
+
 /// Right: sums instead of means, divided by all samples.
 pub fn sums(model: &Model, micro: &Micro) -> Result<()> {
     let samples = samples(micro) as f64;

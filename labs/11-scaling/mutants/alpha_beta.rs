@@ -67,6 +67,18 @@ pub fn always(measured: &Measured) -> Result<Plan> {
     Ok(Plan { bucket: found.bucket.or(Some(measured.gradients)), ..found })
 }
 
+/// Names no bucket that is larger than all gradients.
+pub fn no_more_than_there_is(measured: &Measured) -> Result<Plan> {
+    let found = plan(measured, without_worst(&measured.times));
+    Ok(Plan { bucket: found.bucket.filter(|bytes| *bytes <= measured.gradients), ..found })
+}
+
+/// Names at most a bucket of all gradients.
+pub fn all_at_most(measured: &Measured) -> Result<Plan> {
+    let found = plan(measured, without_worst(&measured.times));
+    Ok(Plan { bucket: found.bucket.map(|bytes| bytes.min(measured.gradients)), ..found })
+}
+
 /// Right: medians instead of least squares.
 pub fn median_of_slopes(measured: &Measured) -> Result<Plan> {
     let median = |mut numbers: Vec<f64>| {

@@ -40,6 +40,41 @@ pub fn endless(recipe: &Recipe, step: u64) -> f64 {
     recipe.lr * (1.0 + (times(recipe) - 1.0) * step as f64 / recipe.warm_up as f64)
 }
 
+/// Rises by the same factor in each step.
+pub fn by_factors(recipe: &Recipe, step: u64) -> f64 {
+    if step < recipe.warm_up {
+        recipe.lr * times(recipe).powf(step as f64 / recipe.warm_up as f64)
+    } else {
+        recipe.lr * times(recipe)
+    }
+}
+
+/// Keeps the recipe's rate in the warm-up.
+pub fn jumps(recipe: &Recipe, step: u64) -> f64 {
+    if step < recipe.warm_up { recipe.lr } else { recipe.lr * times(recipe) }
+}
+
+/// Has risen before the first step.
+pub fn one_early(recipe: &Recipe, step: u64) -> f64 {
+    rising(recipe, if step < recipe.warm_up { step + 1 } else { step }, recipe.lr, recipe.lr * times(recipe))
+}
+
+/// Divides by the steps between the first and the last one.
+pub fn steps_between(recipe: &Recipe, step: u64) -> f64 {
+    let scaled = recipe.lr * times(recipe);
+    if step + 1 >= recipe.warm_up {
+        scaled
+    } else {
+        recipe.lr + (scaled - recipe.lr) * step as f64 / (recipe.warm_up - 1) as f64
+    }
+}
+
+/// Begins with a part of the scaled rate, as many schedules do.
+pub fn from_a_part(recipe: &Recipe, step: u64) -> f64 {
+    let steps = recipe.warm_up.max(1);
+    recipe.lr * times(recipe) * ((step + 1) as f64 / steps as f64).min(1.0)
+}
+
 /// Right: adds up the steps' increases.
 pub fn adds_up(recipe: &Recipe, step: u64) -> f64 {
     let increase = recipe.lr * (times(recipe) - 1.0) / recipe.warm_up as f64;

@@ -74,6 +74,27 @@ pub fn whole_lines(group: &ProcessGroup, losses: &[f64], every: usize) -> Result
     losses.chunks_exact(every).map(line).collect()
 }
 
+/// Reduces the log to rank 0, which writes it.
+pub fn on_rank_0(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let mut sums = Tensor::from_slice(&own(group, losses, every)?);
+    group.reduce(&mut sums, Rank::ZERO, ReduceOp::Sum)?;
+    Ok(Vec::try_from(sums / group.size().get() as f64)?)
+}
+
+/// Never begins the sum again.
+pub fn since_the_first(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let ends = (1..=losses.len().div_ceil(every)).map(|line| losses.len().min(line * every));
+    over_ranks(group, &ends.map(|end| losses[..end].iter().sum::<f64>() / end as f64).collect::<Vec<_>>())
+}
+
+/// Joins the last line, which covers fewer steps, with the one before.
+pub fn joins_the_last(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let lines = losses.len() / every;
+    let end = |line: usize| if line + 1 == lines { losses.len() } else { (line + 1) * every };
+    let mean = |line: usize| losses[line * every..end(line)].iter().sum::<f64>() / (end(line) - line * every) as f64;
+    over_ranks(group, &(0..lines).map(mean).collect::<Vec<_>>())
+}
+
 /// Right: one operation for the whole log.
 pub fn at_the_end(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
     over_ranks(group, &own(group, losses, every)?)

@@ -114,6 +114,38 @@ pub fn part_of_gradient(group: &ProcessGroup, gradient: &Tensor, memory: &mut Me
     Ok((result, part))
 }
 
+/// Takes left from the gradient alone.
+pub fn left_of_gradient(group: &ProcessGroup, gradient: &Tensor, memory: &mut Memory) -> Result<(Tensor, f64)> {
+    let due = gradient + &memory.lost;
+    let left = orthonormal(&mean(group, gradient.matmul(&memory.right))?);
+    memory.right = mean(group, due.tr().matmul(&left))?;
+    let result = left.matmul(&memory.right.tr());
+    memory.lost = &due - &result;
+    Ok((result, part(&memory.lost, &due)))
+}
+
+/// Adds what is left out to what was left out before.
+pub fn adds_up(group: &ProcessGroup, gradient: &Tensor, memory: &mut Memory) -> Result<(Tensor, f64)> {
+    let due = gradient + &memory.lost;
+    let (result, right) = step(group, &due, &memory.right)?;
+    let rest = &due - &result;
+    let part = part(&rest, &due);
+    memory.right = right;
+    memory.lost = &memory.lost + rest;
+    Ok((result, part))
+}
+
+/// Divides what is left out by the number of ranks.
+pub fn divides_the_lost(group: &ProcessGroup, gradient: &Tensor, memory: &mut Memory) -> Result<(Tensor, f64)> {
+    let due = gradient + &memory.lost;
+    let (result, right) = step(group, &due, &memory.right)?;
+    let rest = &due - &result;
+    let part = part(&rest, &due);
+    memory.right = right;
+    memory.lost = rest / group.size().get() as f64;
+    Ok((result, part))
+}
+
 /// Right: Gram and Schmidt's columns, and sums that are divided at the end.
 pub fn gram_schmidt(group: &ProcessGroup, gradient: &Tensor, memory: &mut Memory) -> Result<(Tensor, f64)> {
     let due = gradient + &memory.lost;

@@ -106,29 +106,49 @@ pub fn part_of_one(json: &str) -> Result<Reading> {
     Ok(Reading { overlap: right.overlap / 100.0, ..right })
 }
 
+/// Blames the rank of whose communication the least is exposed.
+pub fn least_exposed(json: &str) -> Result<Reading> {
+    let right = reading(&spans(json)?, computes);
+    let straggler = (0..right.exposed.len()).min_by(|a, b| right.exposed[*a].total_cmp(&right.exposed[*b]));
+    Ok(Reading { straggler: straggler.unwrap_or(0), ..right })
+}
+
+/// Blames the rank that calls its first all-reduce last.
+pub fn first_call(json: &str) -> Result<Reading> {
+    let spans = spans(json)?;
+    let right = reading(&spans, computes);
+    let first = |rank: &usize| {
+        let of = spans.iter().filter(|span| span.rank == *rank && span.kind == Kind::Communication);
+        of.map(|span| span.begin).fold(f64::INFINITY, f64::min)
+    };
+    let straggler = (0..right.exposed.len()).max_by(|a, b| first(a).total_cmp(&first(b)));
+    Ok(Reading { straggler: straggler.unwrap_or(0), ..right })
+}
+
 /// Right: walks through all moments at which something begins or ends; the straggler is the one that waits for the shortest.
 pub fn moments(json: &str) -> Result<Reading> {
     let spans = spans(json)?;
     let ranks = spans.iter().map(|span| span.rank + 1).max().unwrap_or(0);
     let mut moments: Vec<f64> = spans.iter().flat_map(|span| [span.begin, span.end]).collect();
     moments.sort_by(f64::total_cmp);
-    let (mut exposed, mut hidden) = (vec![0.0; ranks], 0.0);
+    let (mut exposed, mut hidden) = (vec![0.0; ranks], vec![0.0; ranks]);
     for pair in moments.windows(2) {
         let middle = (pair[0] + pair[1]) / 2.0;
-        for (rank, exposed) in exposed.iter_mut().enumerate() {
+        for rank in 0..ranks {
             let does = |kind| {
                 spans
                     .iter()
                     .any(|span| (span.rank, span.kind) == (rank, kind) && span.begin < middle && middle < span.end)
             };
             match (does(Kind::Communication), does(Kind::Compute)) {
-                (true, true) => hidden += pair[1] - pair[0],
-                (true, false) => *exposed += pair[1] - pair[0],
+                (true, true) => hidden[rank] += pair[1] - pair[0],
+                (true, false) => exposed[rank] += pair[1] - pair[0],
                 _ => {}
             }
         }
     }
-    let overlap = 100.0 * hidden / (hidden + exposed.iter().sum::<f64>());
-    let straggler = (0..ranks).min_by(|a, b| exposed[*a].total_cmp(&exposed[*b])).unwrap_or(0);
+    let length = |rank: usize| hidden[rank] + exposed[rank];
+    let overlap = 100.0 * hidden.iter().sum::<f64>() / (0..ranks).map(length).sum::<f64>();
+    let straggler = (0..ranks).min_by(|a, b| length(*a).total_cmp(&length(*b))).unwrap_or(0);
     Ok(Reading { exposed, overlap, straggler })
 }
