@@ -5,6 +5,7 @@ Weights, sentences and batches are those of the Rust program, so the losses are 
 
 import argparse
 import functools
+import time
 
 import torch
 import torch.distributed as dist
@@ -189,14 +190,14 @@ def sentences(seed):
     subjects = ["the rank", "a worker", "the launcher", "one thread", "the store", "a bucket"]
     verbs = ["sends", "waits for", "adds up", "copies", "divides", "forgets"]
     objects = ["the gradients", "a message", "its part", "the weights", "all sums", "nothing"]
-    random = KeyedRng(seed, int.from_bytes(b"sentence"))
+    random = KeyedRng(seed, int.from_bytes(b"sentence", "big"))
     word = lambda words: words[random.below(6)]
     text = "".join(f"{word(subjects)} {word(verbs)} {word(objects)}.\n" for _ in range(400))
     return torch.tensor([0 if character == "\n" else ord(character) - 31 for character in text])
 
 
 def batch(characters, seed, step, size):
-    random = KeyedRng(seed, int.from_bytes(b"sequence"), step)
+    random = KeyedRng(seed, int.from_bytes(b"sequence", "big"), step)
     begins = [random.below(len(characters) - CONTEXT - 1) for _ in range(size)]
     return [torch.stack([characters[begin + shift :][:CONTEXT] for begin in begins]) for shift in (0, 1)]
 
@@ -216,7 +217,8 @@ def train(args):
     parameters, gradients, states = held(training)
     rank = dist.get_rank()
     print(f"[rank {rank}] parameters {parameters} bytes, gradients {gradients}, optimizer's states {states}", flush=True)
-    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends,
+    time.sleep(0.1)  # for which it needs Python's lock: the last rank to arrive at the barrier leaves it no time
     dist.destroy_process_group()
 
 

@@ -1,5 +1,5 @@
 //! Grades `choose_layout`: on a cluster with a slow network, on one where copies do not fit, on one whose ranks do not divide the heads, on
-//! one where nothing fits, all of them drawn; and on the lab's own.
+//! one where nothing fits, on one whose nodes are as near as ranks of a node, all of them drawn; and on the lab's own.
 
 use anyhow::Context;
 use lockstep_cost::{Cluster, ClusterFile, Job, Layout};
@@ -9,6 +9,8 @@ const LAB: &str = include_str!("../cluster.toml");
 /// Bandwidths of networks, in GB/s, with their latencies in µs.
 const NETWORK: [f64; 2] = [10.0, 20.0];
 const SLOW: [f64; 2] = [0.5, 100.0];
+/// A switch between nodes that is as fast as the links within one.
+const SWITCH: [f64; 2] = [400.0, 5.0];
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let files = files(&mut runner.random());
@@ -22,7 +24,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 }
 
 /// Each has one best layout by far, whatever is drawn: the second takes at least 2 % longer.
-fn files(random: &mut Inputs) -> [String; 5] {
+fn files(random: &mut Inputs) -> [String; 6] {
     let mut between = |(least, most): (usize, usize)| random.below(least..most);
     let mut file =
         |[nodes, ranks]: [usize; 2], [bandwidth, latency]: [f64; 2], [blocks, heads]: [usize; 2], millions, compute| {
@@ -41,6 +43,7 @@ fn files(random: &mut Inputs) -> [String; 5] {
         file([1, 8], NETWORK, [30, 12], (6000, 7000), (30_000, 40_000)),
         file([1, 5], NETWORK, [30, 12], (5000, 5500), (30_000, 40_000)),
         file([2, 2], NETWORK, [24, 16], (40_000, 50_000), (30_000, 40_000)),
+        file([4, 1], SWITCH, [24, 16], (5000, 5500), (30_000, 40_000)),
         LAB.to_owned(),
     ]
 }
@@ -79,6 +82,19 @@ fn check(job: &Job, cluster: &Cluster, found: Option<Layout>) -> anyhow::Result<
         .diagnose_if(
             is(&|layout| best.is_some_and(|best| layout.memory(job) < best.memory(job))),
             "it holds less than it may, and takes longer: what fits need not be made smaller",
+        )
+        .diagnose_if(
+            is(&|layout| layout.tensor <= cluster.per_node) && best.is_some_and(|best| best.tensor > cluster.per_node),
+            "the parts of a layer stay within a node, which is a rule for slow networks: this one is fast enough for parts on several \
+             nodes. The model knows both links, so compare all layouts",
+        )
+        .diagnose_if(
+            found.is_none() && !ranks.is_power_of_two(),
+            "a layout fits, and was not looked at: the three numbers divide the number of ranks, and need not be powers of two",
+        )
+        .diagnose_if(
+            found.is_none(),
+            "a layout fits: of those that do, take the fastest, and not the fastest of all, to see only then that it does not fit",
         )
         .or_fail("another layout that fits takes a shorter step")
 }

@@ -27,12 +27,23 @@ struct Case {
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     for ranks in [2, 3] {
-        let (n, f, h) = (random.below(2..5), ranks * random.below(1..3), ranks * random.below(2..4));
-        let (x, first, second) = (random.numbers(n * f), random.numbers(h * f), random.numbers(f * h));
-        let case = Case { ranks, n, f, h, x, first, second };
+        let (n, f) = (random.below(2..5), ranks * random.below(1..3));
+        // Larger than f, so that a part of one is not a part of the other.
+        let h = f + ranks * random.below(1..3);
+        let case = loop {
+            let (x, first, second) = (random.numbers(n * f), random.numbers(h * f), random.numbers(f * h));
+            let case = Case { ranks, n, f, h, x, first, second };
+            // The ReLU can make a part of the summands zero, and then nobody would miss them.
+            let is_zero = |inner| case.summand(inner, 0).iter().all(|sum| *sum == 0.0);
+            let part = h / ranks;
+            if !is_zero(f..h) && (0..ranks).all(|rank| !is_zero(rank * part..(rank + 1) * part)) {
+                break case;
+            }
+        };
         let outputs = runner.call::<_, Divided>(ranks, &[([n, f, h], &case.x, &case.first, &case.second)])?;
+        let same = outputs.all(0).all(|found| close(&outputs.of(0, 0).outputs, &found.outputs, TOLERANCE));
         for (rank, found) in outputs.all(0).enumerate() {
-            case.check(rank, found)?;
+            case.check(rank, same, found)?;
         }
     }
     Ok(())
@@ -73,17 +84,30 @@ impl Case {
         y
     }
 
-    fn check(&self, rank: usize, found: &Divided) -> anyhow::Result<()> {
+    fn check(&self, rank: usize, same: bool, found: &Divided) -> anyhow::Result<()> {
         let part = self.h / self.ranks;
         let given = format!("n = {}, f = {}, h = {} on {} ranks", self.n, self.f, self.h, self.ranks);
         let is = |other: &[f64]| close(other, &found.outputs, TOLERANCE);
         let right = self.summand(0..self.h, 0);
         let linear = self.summand_after(|hidden| hidden, 0..self.h, 0);
         let relu_at_the_end: Vec<f64> = linear.iter().map(|sum| sum.max(0.0)).collect();
+        let relu_of_summand = |rank: usize| -> Vec<f64> {
+            let summand = self.summand_after(|hidden| hidden, rank * part..(rank + 1) * part, 0);
+            summand.into_iter().map(|sum| sum.max(0.0)).collect()
+        };
+        let relu_of_summands: Vec<f64> = (0..self.ranks)
+            .map(relu_of_summand)
+            .reduce(|sum, one| sum.iter().zip(&one).map(|(sum, one)| sum + one).collect())
+            .unwrap_or_default();
         let mean: Vec<f64> = right.iter().map(|sum| sum / self.ranks as f64).collect();
         Claim::close(&right, &found.outputs, TOLERANCE)
             .on_rank(rank)
             .given(&given)
+            .diagnose_if(
+                same && is(&self.summand(0..self.f, 0)),
+                "only the first f of the h outputs of the first layer are there: its outputs are divided, so a rank's part has h/p of \
+                 them, and not f/p",
+            )
             .diagnose_if(
                 is(&self.summand(rank * part..(rank + 1) * part, 0)),
                 "this is the rank's own summand of y: the sum over all ranks is missing",
@@ -103,8 +127,13 @@ impl Case {
                  added",
             )
             .diagnose_if(
-                is(&linear) || is(&relu_at_the_end),
+                is(&linear) || is(&relu_at_the_end) || is(&relu_of_summands),
                 "there is no ReLU between the layers: each rank applies it to its outputs of the first layer, before the second",
+            )
+            .diagnose_if(
+                rank > 0,
+                "rank 0 has y, and this rank has not: `reduce` leaves the sum on one rank, and all ranks need it for the layers that \
+                 follow",
             )
             .or_fail("this is not relu(x W₁ᵀ) W₂ᵀ")?;
         let all = (self.f * self.h) as i64;

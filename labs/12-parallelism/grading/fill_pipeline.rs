@@ -44,6 +44,13 @@ fn check((stages, micro_batches): (usize, usize), table: &[Vec<String>], bubble:
             ScheduleError::Deadlock { .. } => {
                 format!("{error}. Messages come in the order in which the neighbour sends them")
             }
+            ScheduleError::Missing { action: Action::Forward(number) | Action::Backward(number), .. } if number >= micro_batches => {
+                format!(
+                    "a stage has micro-batch {number}, and the last one is {}: with fewer micro-batches than stages, the first stages \
+                     begin with all that there are",
+                    micro_batches - 1
+                )
+            }
             _ => error.to_string(),
         };
         Finding::new(Verdict::WrongValue, why).given(&given)
@@ -75,6 +82,11 @@ fn check_waits(given: &str, schedule: &Schedule) -> anyhow::Result<()> {
             stages > 1 && at_once(0),
             "stage 0 waits for the first gradient after a single forward pass, and meanwhile the others have no work: begin with a \
              forward pass for each stage that follows",
+        )
+        .diagnose_if(
+            (0..stages - 1).any(|stage| schedule.peak(stage) < (stages - stage).min(micro_batches)),
+            "a stage holds fewer micro-batches than it may, and so it waits: it comes back to the first one when that has been through all \
+             stages after it, and by then needs one forward pass for each of them and one of its own",
         )
         .or_fail("the stages wait longer than they must")
 }

@@ -35,9 +35,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let [x, targets] = [(); 2].map(|()| (0..ranks).map(|_| random.numbers(n * f)).collect::<Vec<_>>());
         let case = Case { ranks, n, f, weights, x, targets };
         let outputs = runner.call::<_, Sharded>(ranks, &[([n, f], &case.weights, &case.x, &case.targets)])?;
-        let [right, inputs_first] = [false, true].map(|inputs_first| case.gradients(inputs_first));
+        let [right, inputs_first] = [false, true].map(|inputs_first| case.gradients(inputs_first, 0));
+        let of_outputs = case.gradients(false, 1);
         for (rank, found) in outputs.all(0).enumerate() {
-            case.check(rank, &right, &inputs_first, found)?;
+            case.check(rank, &right, [&inputs_first, &of_outputs], found)?;
         }
     }
     Ok(())
@@ -45,8 +46,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 impl Case {
     /// The mean gradient of each whole weight. With `inputs_first`, that of a unit's inputs is put in the place of that of its outputs
-    /// before the weight's is computed from it.
-    fn gradients(&self, inputs_first: bool) -> Vec<Vec<f64>> {
+    /// before the weight's is computed from it. With `later` 1, a unit's outputs are in the place of its inputs.
+    fn gradients(&self, inputs_first: bool, later: usize) -> Vec<Vec<f64>> {
         let mut mean = vec![vec![0.0; self.f * self.f]; UNITS];
         for (x, targets) in self.x.iter().zip(&self.targets) {
             let mut inputs = vec![x.clone()];
@@ -60,8 +61,9 @@ impl Case {
                 let of_outputs_seen = if inputs_first { &of_inputs } else { &of_outputs };
                 for (place, sum) in mean[unit].iter_mut().enumerate() {
                     let (output, input) = (place / self.f, place % self.f);
-                    let product =
-                        |row: usize| of_outputs_seen[row * self.f + output] * inputs[unit][row * self.f + input];
+                    let product = |row: usize| {
+                        of_outputs_seen[row * self.f + output] * inputs[unit + later][row * self.f + input]
+                    };
                     *sum += (0..self.n).map(product).sum::<f64>() / self.ranks as f64;
                 }
                 of_outputs = of_inputs;
@@ -78,7 +80,13 @@ impl Case {
         (0..self.n * f).map(element).collect()
     }
 
-    fn check(&self, rank: usize, whole: &[Vec<f64>], inputs_first: &[Vec<f64>], found: &Sharded) -> anyhow::Result<()> {
+    fn check(
+        &self,
+        rank: usize,
+        whole: &[Vec<f64>],
+        [inputs_first, of_outputs]: [&[Vec<f64>]; 2],
+        found: &Sharded,
+    ) -> anyhow::Result<()> {
         let part = self.f * self.f / self.ranks;
         let given = format!("{UNITS} units of {} features, {} rows on each of {} ranks", self.f, self.n, self.ranks);
         let twice = found.gathers > UNITS as u64;
@@ -137,6 +145,16 @@ impl Case {
                 "the last unit's gradient is right and the others are not: the gradient of a unit's inputs is that of its outputs times \
                  its weight",
             )
+            .diagnose_if(
+                close(&of_outputs[unit][rows.clone()], numbers, TOLERANCE * scale),
+                "the gradient of the weight was computed from the unit's outputs: keep the inputs of each unit in the forward pass",
+            )
+            .diagnose_if(
+                numbers.len() == expected.len()
+                    && expected.iter().zip(numbers.iter()).all(|(right, found)| (right - found * self.n as f64).abs() <= TOLERANCE * scale),
+                "this is divided by the number of rows: the loss is half of the squared distance of all rows together, and the mean is \
+                 that over the ranks",
+            )
             .or_fail("this is not the rank's part of the mean gradient")?;
         }
         self.check_cost(rank, &given, found)
@@ -160,8 +178,8 @@ impl Case {
                  after both of its gradients",
             )
             .or_fail(
-                "the gradients are right, but several weights were gathered long before they are needed: gather one when its turn comes, \
-                 or one ahead of it",
+                "the gradients are right, but several weights were gathered long before they are needed, or freed long after: gather one \
+                 when its turn comes, or one ahead of it, and free it when both of its gradients are there",
             )?;
         Claim::that(gradients <= 2, "at most two whole gradients at once", format!("{gradients} whole gradients at once"))
             .on_rank(rank)

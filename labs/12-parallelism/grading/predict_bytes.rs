@@ -128,5 +128,19 @@ fn check(
             is(Scheme::Pipeline, Bytes { sent: rows * features * 4, ..counted }),
             "a stage in the middle has two neighbours: it sends activations to the one after it and a gradient to the one before it",
         )
+        .diagnose_if(
+            is(Scheme::Zero, Bytes { sent: all + all / ranks, ..counted }),
+            "a broadcast of n bytes counts n on each rank, on those that receive as on the one that sends: all ranks take part in all of \
+             them",
+        )
+        .diagnose_if(
+            is(Scheme::Tensor, Bytes { sent: counted.sent - rows * features * 4, ..counted }),
+            "the first block's inputs are those of an embedding, which needs their gradient: that block's backward pass ends with an \
+             all-reduce, too",
+        )
+        .diagnose_if(
+            is(Scheme::Tensor, Bytes { sent: counted.sent / ranks, ..counted }),
+            "the layers are divided, and not the batch: each rank has all rows, and the all-reduces have the outputs for all of them",
+        )
         .or_fail("the prediction is not what was counted")
 }

@@ -69,6 +69,33 @@ pub fn never_none(file: &Path) -> Choice {
     })
 }
 
+/// Keeps the parts of a layer within a node, whatever the network.
+pub fn tensor_in_node(file: &Path) -> Choice {
+    of_file(file, |job, cluster| {
+        let fit = all(cluster).filter(|layout| layout.divides(job) && layout.memory(job) <= cluster.memory);
+        fastest(fit.filter(|layout| layout.tensor <= cluster.per_node), job, cluster)
+    })
+}
+
+/// Looks at powers of two alone.
+pub fn powers_of_two(file: &Path) -> Choice {
+    of_file(file, |job, cluster| {
+        let fit = all(cluster).filter(|layout| layout.divides(job) && layout.memory(job) <= cluster.memory);
+        let are_powers = |layout: &Layout| {
+            [layout.data, layout.tensor, layout.pipeline].iter().all(|number| number.is_power_of_two())
+        };
+        fastest(fit.filter(are_powers), job, cluster)
+    })
+}
+
+/// Takes the fastest of all, if it fits.
+pub fn fastest_or_none(file: &Path) -> Choice {
+    of_file(file, |job, cluster| {
+        let best = fastest(all(cluster).filter(|layout| layout.divides(job)), job, cluster);
+        best.filter(|layout| layout.memory(job) <= cluster.memory)
+    })
+}
+
 /// Right: sorts all by the time of a step and takes the first that fits.
 pub fn sorts(file: &Path) -> Choice {
     of_file(file, |job, cluster| {

@@ -89,6 +89,29 @@ pub fn sums_between(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &W
     summed(group, mine.matmul(&second.columns(rank * part, part).tr()))
 }
 
+/// Takes f/p outputs of the first layer.
+pub fn parts_of_f(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
+    let (_, rank, part, _) = parts(group, x, first);
+    let hidden = x.matmul(&first.rows(rank * part, part).tr()).relu();
+    summed(group, hidden.matmul(&second.columns(rank * part, part).tr()))
+}
+
+/// Reduces to rank 0.
+pub fn on_rank_0(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
+    let (_, rank, _, part) = parts(group, x, first);
+    let hidden = x.matmul(&first.rows(rank * part, part).tr()).relu();
+    let mut y = hidden.matmul(&second.columns(rank * part, part).tr());
+    group.reduce(&mut y, c10d::Rank::ZERO, ReduceOp::Sum)?;
+    Ok(y)
+}
+
+/// Applies the ReLU to the summands of y.
+pub fn relu_of_summands(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
+    let (_, rank, _, part) = parts(group, x, first);
+    let hidden = x.matmul(&first.rows(rank * part, part).tr());
+    summed(group, hidden.matmul(&second.columns(rank * part, part).tr()).relu())
+}
+
 /// Right: the parts in the ranks' reverse order.
 pub fn mirrored(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
     let (ranks, rank, _, part) = parts(group, x, first);

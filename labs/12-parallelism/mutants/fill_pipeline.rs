@@ -68,6 +68,21 @@ pub fn as_many_as_stages(stages: usize, micro_batches: usize) -> Result<Filled> 
     Ok(((0..stages).map(stage).collect(), bubble(stages, micro_batches)))
 }
 
+/// Goes back before it goes forward, and so begins with one forward pass less.
+pub fn one_too_few(stages: usize, micro_batches: usize) -> Result<Filled> {
+    Ok((after(stages, micro_batches, |stage| (stages - 1 - stage).saturating_sub(1)), bubble(stages, micro_batches)))
+}
+
+/// Begins with micro-batches that do not exist.
+pub fn more_than_there_are(stages: usize, micro_batches: usize) -> Result<Filled> {
+    let mut table = after(stages, micro_batches, |stage| stages - 1 - stage);
+    for (stage, actions) in table.iter_mut().enumerate() {
+        let more = (micro_batches..stages - 1 - stage).map(Forward);
+        actions.splice(micro_batches.min(actions.len())..micro_batches.min(actions.len()), more);
+    }
+    Ok((table, bubble(stages, micro_batches)))
+}
+
 /// Right: counts the bubble, in turns of all stages.
 pub fn counts(stages: usize, micro_batches: usize) -> Result<Filled> {
     let table = after(stages, micro_batches, |stage| stages - 1 - stage);

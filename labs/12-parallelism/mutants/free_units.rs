@@ -158,6 +158,30 @@ pub fn same_gradient(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result
     })
 }
 
+/// Takes a unit's outputs for its inputs.
+pub fn of_outputs(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
+    let (mut inputs, of_outputs) = forward(units, x, targets)?;
+    inputs.push(&of_outputs + targets);
+    backward(units, &inputs[1..], of_outputs, gathered)
+}
+
+/// Divides the loss by the number of rows.
+pub fn mean_of_rows(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
+    let (inputs, of_outputs) = forward(units, x, targets)?;
+    backward(units, &inputs, of_outputs / x.size()[0] as f64, gathered)
+}
+
+/// Frees all units at the end of the backward pass.
+pub fn freed_at_the_end(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
+    let (inputs, of_outputs) = forward(units, x, targets)?;
+    let gradients = backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
+        unit.gather()?;
+        Ok((unit.reduce(unit.weight_gradient(x, of_outputs))?, unit.input_gradient(of_outputs)))
+    });
+    units.iter().for_each(Unit::free);
+    gradients
+}
+
 /// Right: keeps the last unit between the passes, which need it one after the other, and does not gather the first again, whose inputs
 /// need no gradient.
 pub fn gathers_less(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {

@@ -122,6 +122,24 @@ pub fn sent_as_ddp(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Byte
     of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { sent: all, ..bytes })
 }
 
+/// Counts only the broadcasts of its own parameters.
+pub fn own_broadcasts(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Zero { Bytes { sent: bytes.parameters + bytes.parameters / ranks, ..bytes } } else { bytes }
+}
+
+/// Forgets that the first inputs need a gradient.
+pub fn no_embedding(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Tensor { Bytes { sent: bytes.sent - model.rows * model.features * 4, ..bytes } } else { bytes }
+}
+
+/// Divides the batch, too.
+pub fn own_rows(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Tensor { Bytes { sent: bytes.sent / ranks, ..bytes } } else { bytes }
+}
+
 /// Right: adds up what every layer has and every exchange sends.
 pub fn adds_up(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
     let Model { blocks, features, rows } = *model;
