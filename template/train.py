@@ -6,6 +6,7 @@ Weights, order and data are those of the Rust program, so the losses are the sam
 import argparse
 import math
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -85,7 +86,8 @@ def main():
         loss, accuracy = (sums[:2] / sums[2]).tolist()
         if dist.get_rank() == 0:
             print(f"Epoch: {epoch}, Accuracy: {accuracy:.4f}, Loss: {loss:.6f}", flush=True)
-    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends,
+    time.sleep(0.1)  # for which it needs Python's lock: the last rank to arrive at the barrier leaves it no time
     dist.destroy_process_group()
 
 
