@@ -6,5 +6,8 @@ pub const DESYNC_REPORT: &str = "desync report";
 /// Waits for messages of Gloo's TCP connections. The shim names it (`gloo_options` in group.cpp).
 pub const GLOO: &str = "gloo transport";
 
+/// Looks whether an answer of an exercise sleeps.
+pub const SLEEP_WATCH: &str = "sleep watch";
+
 /// All of them.
-pub const THREADS: [&str; 2] = [DESYNC_REPORT, GLOO];
+pub const THREADS: [&str; 3] = [DESYNC_REPORT, GLOO, SLEEP_WATCH];

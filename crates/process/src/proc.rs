@@ -104,6 +104,13 @@ fn thread_folders(pid: i32) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
+/// Returns true if a thread of this process is in a call that sleeps for a time, and waits for nothing else.
+pub fn is_in_sleep(thread: i32) -> bool {
+    let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+    let number = call.split_ascii_whitespace().next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number: i64| [libc::SYS_nanosleep, libc::SYS_clock_nanosleep].contains(&number))
+}
+
 /// A thread's times on a core and in the run queue (the kernel's sched-stats.rst).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {

@@ -12,6 +12,8 @@ use serde::Deserialize;
 /// longer, too.
 const LOOKS: usize = 200;
 const LOOK: Duration = Duration::from_millis(5);
+/// A minute: the longest sleep of another rank that is waited for.
+const SLEEP_LOOKS: usize = 12_000;
 
 /// When the last rank comes. The others begin together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -25,21 +27,39 @@ pub enum Last {
     AtEnd,
 }
 
+/// What the other ranks do.
+pub struct Others {
+    /// For each of them, a file that is there once it is done.
+    pub done: Vec<PathBuf>,
+    /// And one that is there while it sleeps, as a rank does that guesses how long the download takes.
+    pub sleeps: Vec<PathBuf>,
+}
+
+impl Others {
+    fn are_done(&self) -> bool {
+        self.done.iter().all(|file| file.exists())
+    }
+
+    fn are_awake(&self) -> bool {
+        !self.sleeps.iter().any(|file| file.exists())
+    }
+}
+
 /// A file to download.
 pub struct Download {
     text: String,
     last: Last,
     /// This file is there once the last rank may come, and this one once it has.
     marks: [PathBuf; 2],
-    others_are_done: Box<dyn Fn() -> bool>,
+    others: Others,
     count: Cell<usize>,
 }
 
 impl Download {
-    /// A download of this text. It is slow until the other ranks are done. Its files begin with `name`.
-    pub fn new(name: &str, text: String, last: Last, others_are_done: impl Fn() -> bool + 'static) -> Self {
+    /// A download of this text. It is slow until the other ranks are done, and while one of them sleeps. Its files begin with `name`.
+    pub fn new(name: &str, text: String, last: Last, others: Others) -> Self {
         let marks = ["may-come", "has-come"].map(|what| format!("{name}-last-{what}").into());
-        Download { text, last, marks, others_are_done: Box::new(others_are_done), count: Cell::new(0) }
+        Download { text, last, marks, others, count: Cell::new(0) }
     }
 
     /// Lets the last rank come when it is to. Without a download by another rank it comes a little later.
@@ -47,7 +67,7 @@ impl Download {
         until(LOOKS, || self.marks[0].exists());
         if self.last == Last::AtEnd {
             // The rank that has downloaded goes on from there.
-            until(LOOKS / 4, &self.others_are_done);
+            until(LOOKS / 4, || self.others.are_done());
         }
         File::create(&self.marks[1]).map(drop)
     }
@@ -57,21 +77,27 @@ impl Download {
         self.count.set(self.count.get() + 1);
         let (first, second) = self.text.split_at(self.text.len() / 2);
         if self.last == Last::Together {
-            until(LOOKS, &self.others_are_done);
+            self.wait_for_others(LOOKS);
         }
         let mut file = File::create(file)?;
         file.write_all(first.as_bytes())?;
         match self.last {
-            Last::Together => until(LOOKS, &self.others_are_done),
+            Last::Together => self.wait_for_others(LOOKS),
             Last::AtHalf => {
                 File::create(&self.marks[0])?;
                 until(LOOKS, || self.marks[1].exists());
-                until(LOOKS / 2, &self.others_are_done);
+                self.wait_for_others(LOOKS / 2);
             }
             Last::AtEnd => {}
         }
         file.write_all(second.as_bytes())?;
         File::create(&self.marks[0]).map(drop)
+    }
+
+    /// Waits until the others are done, for so many looks, and for who sleeps even then.
+    fn wait_for_others(&self, looks: usize) {
+        until(looks, || self.others.are_done());
+        until(SLEEP_LOOKS, || self.others.are_awake());
     }
 
     /// How often this rank has downloaded the file.

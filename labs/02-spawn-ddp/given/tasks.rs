@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use c10d::ProcessGroup;
 use lockstep::LaunchEnv;
 use lockstep::events::{self, Event};
-use lockstep_exercise::{Task, numbers, tensor};
+use lockstep_exercise::{Task, mark_sleep, numbers, tensor};
 use tch::Tensor;
 
-use crate::download::{Download, Last};
+use crate::download::{Download, Last, Others};
 use crate::epochs::Sampler;
 use crate::job::{Job, Seen, Settings};
 
@@ -60,14 +60,17 @@ pub fn prepare(answer: fn(&ProcessGroup, &Path, &Download) -> anyhow::Result<Str
             Last::AtEnd => "data-at-end",
         };
         let done = |rank: usize| PathBuf::from(format!("{folder}-rank-{rank}-is-done"));
+        let sleeps = |rank: usize| PathBuf::from(format!("{folder}-rank-{rank}-sleeps"));
         let own = group.rank().get();
-        let others: Vec<PathBuf> = (0..group.size().get()).filter(|rank| *rank != own).map(done).collect();
-        let download = Download::new(folder, text, last, move || others.iter().all(|file| file.exists()));
+        let of_others = |file: &dyn Fn(usize) -> PathBuf| {
+            (0..group.size().get()).filter(|rank| *rank != own).map(file).collect::<Vec<_>>()
+        };
+        let download = Download::new(folder, text, last, Others { done: of_others(&done), sleeps: of_others(&sleeps) });
         group.barrier()?;
         if last != Last::Together && own + 1 == group.size().get() {
             download.come_last()?;
         }
-        let read = answer(group, Path::new(folder), &download);
+        let read = mark_sleep(&sleeps(own), || answer(group, Path::new(folder), &download));
         fs::write(done(own), "")?;
         Ok((download.count(), read?))
     })

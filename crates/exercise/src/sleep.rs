@@ -1,0 +1,99 @@
+//! Shows other ranks that this one's answer sleeps. A guess how long the others need must not pass because it was long enough: who is
+//! waited for takes longer then.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use lockstep_contract::background::SLEEP_WATCH;
+use lockstep_process::proc::{Schedule, is_in_sleep};
+use rustix::thread::gettid;
+
+/// The time between two looks.
+const LOOK: Duration = Duration::from_millis(50);
+/// Who is in the same sleep at so many looks does not poll.
+const LOOKS: usize = 4;
+
+/// Calls an answer. Meanwhile there is a file at `mark` while the answer is in one long sleep.
+pub fn mark_sleep<T>(mark: &Path, answer: impl FnOnce() -> T) -> T {
+    let thread = gettid().as_raw_nonzero().get();
+    let (answering, over) = channel::<()>();
+    let watch = move || {
+        let (mut turns, mut looks) = (None, 0);
+        while over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let now = turns_of(thread);
+            looks = if is_in_sleep(thread) && turns == Some(now) { looks + 1 } else { 0 };
+            turns = Some(now);
+            if looks == LOOKS {
+                drop(File::create(mark));
+            } else if looks == 0 {
+                drop(fs::remove_file(mark));
+            }
+        }
+        drop(fs::remove_file(mark));
+    };
+    thread::scope(|scope| {
+        // Without a thread nobody looks, and the others go on after their own time.
+        drop(thread::Builder::new().name(SLEEP_WATCH.into()).spawn_scoped(scope, watch));
+        let answered = answer();
+        drop(answering);
+        answered
+    })
+}
+
+/// How often the thread was given a core.
+fn turns_of(thread: i32) -> u64 {
+    let all = Schedule::of_threads(std::process::id() as i32);
+    all.iter().find(|(id, _)| *id == thread).map_or(0, |(_, schedule)| schedule.turns)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Runs an answer and returns whether its mark was ever there, and whether it is still.
+    fn marked(answer: impl FnOnce(&Path)) -> (bool, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("sleeps");
+        let (over, seen) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    seen.fetch_or(mark.exists(), Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            mark_sleep(&mark, || answer(&mark));
+            over.store(true, Ordering::Relaxed);
+        });
+        (seen.into_inner(), mark.exists())
+    }
+
+    #[test]
+    fn an_answer_that_sleeps_is_marked_until_it_goes_on() {
+        let long = lockstep_watchdog::scaled(Duration::from_secs(2));
+        assert_eq!(marked(|_| thread::sleep(long)), (true, false));
+    }
+
+    #[test]
+    fn waiting_for_somebody_is_no_sleep() {
+        let waits = |_: &Path| {
+            let (_alive, never) = channel::<()>();
+            drop(never.recv_timeout(Duration::from_secs(1)));
+        };
+        assert_eq!(marked(waits), (false, false));
+    }
+
+    #[test]
+    fn the_mark_goes_with_an_answer_that_panics() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("sleeps");
+        let panics = || mark_sleep(&mark, || panic!("the answer"));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert!(!mark.exists());
+    }
+}
