@@ -1,5 +1,6 @@
 //! One rank: reads the grader's call, runs the task, and leaves the answer.
 
+use std::backtrace::Backtrace;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::PathBuf;
@@ -50,7 +51,7 @@ fn program() -> String {
 }
 
 thread_local! {
-    /// The source location of the last panic of this thread.
+    /// Where in the answer this thread has panicked the last time.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -61,7 +62,7 @@ fn answer(tasks: impl IntoIterator<Item = Task>, call: Call, begin: Begin<'_>) -
     record_panics();
     match catch_unwind(AssertUnwindSafe(|| (task.run)(call.inputs, begin))) {
         Ok(Ok(outputs)) => Answer::Done { outputs },
-        Ok(Err(Failure::Answer(error))) => Answer::Failed { error: text(&error) },
+        Ok(Err(Failure::Answer(error))) => Answer::Failed { error: of_libtorch(&text(&error)) },
         Ok(Err(Failure::Course(why))) => Answer::Misunderstood { why },
         Err(panic) => panicked(&*panic),
     }
@@ -72,18 +73,40 @@ fn record_panics() {
     let (this, print) = (std::thread::current().id(), take_hook());
     set_hook(Box::new(move |info| {
         if std::thread::current().id() == this {
-            PLACE.set(info.location().map(ToString::to_string));
+            let location = info.location().map(ToString::to_string);
+            let of_lab = location.as_ref().is_some_and(|location| location.contains("labs/"));
+            let calls = (!of_lab).then(|| Backtrace::force_capture().to_string());
+            PLACE.set(calls.and_then(|calls| in_answer(&calls)).or(location));
         } else {
             print(info);
         }
     }));
 }
 
+/// The innermost place of a backtrace that is in a lab's answer: tch panics for whoever has called it.
+fn in_answer(backtrace: &str) -> Option<String> {
+    let places = backtrace.lines().filter_map(|line| line.trim().strip_prefix("at "));
+    let mut in_labs = places.filter_map(|place| place.rfind("/labs/").map(|begin| &place[begin + 1..]));
+    in_labs.find(|place| !place.contains("/given/")).map(str::to_owned)
+}
+
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
     let text = panic_text(panic).unwrap_or("no message");
     match text.strip_prefix(TODO) {
         Some(what) => Answer::NotStarted { what: what.trim_start_matches(": ").into() },
-        None => Answer::Panicked { message: text.into(), place: PLACE.take() },
+        None => Answer::Panicked { message: of_libtorch(text), place: PLACE.take() },
+    }
+}
+
+/// A message without the frames of libtorch's C++, which say nothing about the answer. A panic of tch has it in its debug form.
+fn of_libtorch(text: &str) -> String {
+    let frames = ["\nException raised from", "\\nException raised from"];
+    let end = frames.iter().filter_map(|mark| text.find(mark)).min().unwrap_or(text.len());
+    match text[..end].split_once("Torch(\"") {
+        Some((_, message)) if end < text.len() => {
+            format!("libtorch: {}", message.replace("\\n", "\n").replace("\\\"", "\""))
+        }
+        _ => text[..end].to_owned(),
     }
 }
 
@@ -123,6 +146,26 @@ mod tests {
             "{broken:?}"
         );
         assert_eq!(run(|_| anyhow::bail!("no"), &[1.into()]), Answer::Failed { error: "no".into() });
+    }
+
+    #[test]
+    fn an_error_of_libtorch_has_no_frames() {
+        let panics =
+            |_: i64| -> anyhow::Result<i64> { Ok(tch::Tensor::ones([2], tch::kind::FLOAT_CPU).view([3i64]).size()[0]) };
+        let Answer::Panicked { message, .. } = run(panics, &[1.into()]) else { panic!("no panic") };
+        assert_eq!(message, "libtorch: shape '[3]' is invalid for input of size 2");
+        let fails = |_: i64| Ok(tch::Tensor::ones([2], tch::kind::FLOAT_CPU).f_view([3i64])?.size()[0]);
+        let Answer::Failed { error } = run(fails, &[1.into()]) else { panic!("no error") };
+        assert_eq!(error, "Internal torch error: shape '[3]' is invalid for input of size 2");
+    }
+
+    #[test]
+    fn a_panic_is_where_the_answer_called() {
+        let backtrace = "   3: tch::wrappers::view\n             at /r/tch/src/generated.rs:9:1\n   4: ex_02::line\n             \
+                         at /labs/lockstep/labs/02-spawn-ddp/exercise/src/line.rs:31:9\n   5: ex_02::tasks\n             \
+                         at /labs/lockstep/labs/02-spawn-ddp/given/tasks.rs:53:5\n";
+        assert_eq!(in_answer(backtrace).as_deref(), Some("labs/02-spawn-ddp/exercise/src/line.rs:31:9"));
+        assert_eq!(in_answer("   3: main\n             at /r/src/main.rs:1:1\n"), None);
     }
 
     #[test]
