@@ -29,6 +29,8 @@ fn check(
 ) -> anyhow::Result<()> {
     let ranks = given.len() as f64;
     let divided = |by: f64| sums.iter().map(|values| values.iter().map(|value| value / by).collect()).collect();
+    let own_share: Gradients =
+        given[rank].iter().map(|values| values.iter().map(|value| value / ranks).collect()).collect();
     let (means, twice): (Gradients, Gradients) = (divided(ranks), divided(ranks * ranks));
     for which in 0..sums.len() {
         let near = |of: &Gradients| lockstep_grading::close(&of[which], &observed[which], 1e-9);
@@ -49,7 +51,13 @@ fn check(
             )
             .diagnose_if(
                 near(&given[rank]),
-                "never reduced: this is the rank's own gradient, so the ranks' models drift apart",
+                "never reduced: this is the rank's own gradient, so the ranks' models drift apart. If the mean was computed, it went \
+                 into a copy: the caller reads the tensors of `gradients`",
+            )
+            .diagnose_if(
+                near(&own_share),
+                "this is the rank's own gradient, divided by the number of ranks: the others' were never added, or into a copy. \
+                 `all_reduce` leaves the sum in the tensor that it is given",
             )
             .diagnose_if(near(&twice), "divided by the number of ranks twice")
             .diagnose_if(

@@ -64,3 +64,23 @@ pub fn by_gradients(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::R
     }
     Ok(())
 }
+
+/// Adds up copies, and divides the gradients.
+pub fn of_copies(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+    for gradient in gradients {
+        let mut sum = gradient.copy();
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        let _ = gradient.g_div_scalar_(group.size().get() as i64);
+    }
+    Ok(())
+}
+
+/// Keeps the mean in a tensor that nobody reads.
+pub fn to_nobody(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+    for gradient in gradients {
+        let mut mean = gradient.copy();
+        group.all_reduce(&mut mean, ReduceOp::Sum)?;
+        let _ = mean.g_div_scalar_(group.size().get() as i64);
+    }
+    Ok(())
+}

@@ -145,6 +145,13 @@ fn check(
             ),
         )
         .diagnose_if(
+            leader > 0 && !leads && observed[0] == &expected[..],
+            format!(
+                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, has not: all leaders need it, so they add up \
+                 with all_reduce, or rank 0 broadcasts among them what `reduce` has left there alone"
+            ),
+        )
+        .diagnose_if(
             mates < RANKS && observed[rank] == &of_node[..] && !leads,
             "this is the sum within the node: the leaders have not added up among themselves",
         )

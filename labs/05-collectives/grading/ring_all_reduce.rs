@@ -1,5 +1,7 @@
 //! Grades `ring_all_reduce`: tensors of several lengths on 3, 4 and 1 ranks, and how much each rank sends.
 
+use std::ops::Range;
+
 use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain, given};
 use serde::Deserialize;
 
@@ -48,6 +50,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
+const UNCHANGED: &str = "most of the tensor is as it was: nothing was added up, or the sums are in other tensors. `chunks[c] = …` puts another \
+                         tensor into the list, in place of the view: `g_add_` and `copy_` write into the view";
+
 fn why(finding: &Finding, length: usize, ranks: usize) -> Option<String> {
     let sizes = ["must match the size", "match the broadcast shape", "size of tensor"];
     let differ = finding.verdict == Verdict::Crash && sizes.iter().any(|words| finding.diagnosis.contains(words));
@@ -71,13 +76,14 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
     let expected: Vec<f64> = (0..length).map(|place| given.iter().map(|of| of[place]).sum()).collect();
     let even = length - length % ranks;
     let right = observed.iter().zip(&expected).filter(|(observed, expected)| observed == expected).count();
-    let wrong_only = |range: std::ops::Range<usize>| {
+    let wrong_only = |range: Range<usize>| {
         (0..length).all(|place| (observed.get(place) == Some(&expected[place])) != range.contains(&place))
     };
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
         .given(format!("{length} numbers on each of {ranks} ranks: {given:?}"))
-        .diagnose_if(observed == &given[rank][..] && even > 0, "this is the rank's own tensor: nothing was added up")
+        .diagnose_if(observed == &given[rank][..] && even > 0, UNCHANGED)
+        .diagnose_if(observed == with_one_chunk(given, rank, &expected), UNCHANGED)
         .diagnose_if(
             even == 0 && length > 1 && right > 0,
             format!(
@@ -132,20 +138,29 @@ fn check_traffic(rank: usize, given: &[Vec<f64>], sent: usize) -> anyhow::Result
         .or_fail("the sum is right, but the ranks sent more than one chunk in each of 2 (p - 1) steps")
 }
 
+/// The places of a chunk.
+fn chunk(number: usize, length: usize, ranks: usize) -> Range<usize> {
+    let (each, longer) = (length / ranks, length % ranks);
+    let begin = number * each + number.min(longer);
+    begin..begin + each + usize::from(number < longer)
+}
+
+/// A rank's own tensor with the sum in its own chunk, the only one that it never adds to.
+fn with_one_chunk(given: &[Vec<f64>], rank: usize, sum: &[f64]) -> Vec<f64> {
+    let mut held = given[rank].clone();
+    chunk(rank, sum.len(), given.len()).for_each(|place| held[place] = sum[place]);
+    held
+}
+
 /// What every rank holds after this mistake.
 fn simulated(given: &[Vec<f64>], half: Half) -> Vec<Vec<f64>> {
     let (ranks, length) = (given.len(), given[0].len());
-    let chunk = |number: usize| {
-        let (each, longer) = (length / ranks, length % ranks);
-        let begin = number * each + number.min(longer);
-        begin..begin + each + usize::from(number < longer)
-    };
     let mut held = given.to_vec();
     let mut step = |step: usize, ahead: usize, adds: bool| {
         let before = held.clone();
         for (rank, own) in held.iter_mut().enumerate() {
             let previous = (rank + ranks - 1) % ranks;
-            let comes = chunk((previous + ahead + ranks - step) % ranks);
+            let comes = chunk((previous + ahead + ranks - step) % ranks, length, ranks);
             comes.for_each(|place| own[place] = before[previous][place] + if adds { own[place] } else { 0.0 });
         }
     };

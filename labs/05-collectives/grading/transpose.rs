@@ -143,6 +143,10 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     )
     .on_rank(rank)
     .given(format!("{ranks} ranks"))
+    .diagnose_if(
+        numbers < 2 * most,
+        "the result is right, but more arrives than is returned: what every rank knows by itself, such as the sizes, need not be sent",
+    )
     .or_fail(
         "the result is right, but whole blocks are sent to every rank, which keeps a part of each: with p ranks that is p times as much as \
          is needed. Send every rank its own part only, as all_to_all does",
@@ -155,6 +159,10 @@ fn check_sent(rank: usize, ranks: usize, observed: &Matrix, bytes: u64) -> anyho
     Claim::that(bytes <= block, format!("at most {block} bytes sent"), format!("{bytes} bytes"))
         .on_rank(rank)
         .given(format!("{ranks} ranks"))
+        .diagnose_if(
+            bytes < 2 * block,
+            "the result is right, but more is sent than a block: what every rank knows by itself, such as the sizes, need not be sent",
+        )
         .or_fail(
             "the result is right, but whole blocks are sent: the rank passes more than its block, and every rank keeps a part of what it \
              gets. Send every rank its own part only",

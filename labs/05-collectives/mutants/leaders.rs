@@ -172,3 +172,21 @@ pub fn messages(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> R
     mates.iter().try_for_each(|mate| group.send(tensor, *mate, 1))?;
     Ok(())
 }
+
+/// Reduces among the leaders, which leaves the sum on the first one.
+pub fn one_leader(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
+    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
+    for size in nodes {
+        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
+        own = group.new_group(&members, &Default::default())?.or(own);
+        firsts.push(members[0]);
+        first += size;
+    }
+    let among_leaders = group.new_group(&firsts, &Default::default())?;
+    let node = own.context("every rank is on some node")?;
+    node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
+    if let Some(leaders) = among_leaders {
+        leaders.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
+    }
+    Ok(node.broadcast(tensor, Rank::ZERO)?)
+}

@@ -129,3 +129,19 @@ pub fn fewer_chunks(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     }
     Ok(())
 }
+
+/// Puts the sums into the list, in place of the views.
+pub fn no_views(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    let mut chunks = tensor.tensor_split(size as i64, 0);
+    let of = |behind: usize| (me + 2 * size - behind) % size;
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step)])?;
+        chunks[of(step + 1)] = &chunks[of(step + 1)] + &arrived;
+    }
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step + size - 1)])?;
+        chunks[of(step)].copy_(&arrived);
+    }
+    Ok(())
+}

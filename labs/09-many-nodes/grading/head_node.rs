@@ -146,6 +146,11 @@ fn check(case: &Case, found: &Found) -> anyhow::Result<()> {
              the name",
         )
         .diagnose_if(
+            head.contains(',') && !head.contains(['[', ']']),
+            "these are two nodes: the bracket belongs to a later one. The first node's part of the list ends at the first comma that is not \
+             within brackets",
+        )
+        .diagnose_if(
             head.contains(['[', ']', ',']) || list.is_some_and(|list| list.split(',').next() == Some(head) && head != right),
             "this is a part of Slurm's short form, not a name: a comma or a dash within brackets separates numbers, not nodes",
         )

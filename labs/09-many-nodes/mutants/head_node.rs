@@ -48,6 +48,14 @@ pub fn first_comma(job: &Job) -> Result<(String, u16)> {
     Ok((head.to_owned(), port(job)?))
 }
 
+/// Looks for a bracket before it looks for a comma.
+pub fn bracket_first(job: &Job) -> Result<(String, u16)> {
+    let (head, port) = scans(job)?;
+    let bracket = job.get("SLURM_JOB_NODELIST").and_then(|list| list.split_once('['));
+    let Some((before, _)) = bracket.filter(|(before, _)| before.contains(',')) else { return Ok((head, port)) };
+    Ok((format!("{before}01"), port))
+}
+
 /// Reads the number in the bracket as a number.
 pub fn number(job: &Job) -> Result<(String, u16)> {
     let Some(list) = job.get("SLURM_JOB_NODELIST") else { return Ok((lines(job)?[0].to_owned(), port(job)?)) };

@@ -76,6 +76,8 @@ fn check_values(
         .map(|losses| (1..=expected.len()).map(|line| mean(&losses[..losses.len().min(line * every)])).collect())
         .collect();
     let is = |other: &[f64]| close(other, found, 1e-9);
+    let over_all = |values: &[f64]| values.iter().map(|value| value * RANKS as f64).collect::<Vec<_>>();
+    let sums = over_ranks(lines(&|losses| losses.iter().sum()));
     let whole = &expected[..expected.len() - 1];
     Claim::close(&expected, found, 1e-9)
         .on_rank(rank)
@@ -90,6 +92,11 @@ fn check_values(
             rank > 0 && close(&expected, of_rank_0, 1e-9),
             "rank 0 has the log, and this rank has not: `reduce` leaves the sum on one rank, and the log is needed on every rank",
         )
+        .diagnose_if(
+            is(&over_all(&expected)) || is(&over_all(&sums)),
+            format!("the sum over the ranks, not their mean: divide by the number of ranks, {RANKS}, too"),
+        )
+        .diagnose_if(is(&sums), "the sum over the steps of a line, not their mean: divide by the number of its steps, too")
         .diagnose_if(
             is(&over_ranks(so_far)),
             "each line covers all steps from the first on: its sum must begin again with every line",

@@ -99,3 +99,13 @@ pub fn joins_the_last(group: &ProcessGroup, losses: &[f64], every: usize) -> Res
 pub fn at_the_end(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
     over_ranks(group, &own(group, losses, every)?)
 }
+
+/// Divides by the steps and not by the ranks.
+pub fn not_by_ranks(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let of_line = |losses: &[f64]| {
+        let mut sum = Tensor::from_slice(&[losses.iter().sum::<f64>()]);
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        Ok(sum.double_value(&[0]) / losses.len() as f64)
+    };
+    losses.chunks(every).map(of_line).collect()
+}
