@@ -35,18 +35,22 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 /// Wrong environments: the variables at fault, a description of the fault, and all variables.
 fn faulty(complete: &Variables) -> Vec<(Vec<&'static str>, String, Variables)> {
-    let without = |name: &'static str| {
-        let mut variables = complete.clone();
+    let without = |name: &'static str, of: &Variables| {
+        let mut variables = of.clone();
         variables.remove(name);
         (vec![name], format!("{name} is not set"), variables)
     };
+    // Of the first process, whose ranks are below any size that is guessed.
+    let mut first = complete.clone();
+    first.extend(["RANK", "LOCAL_RANK"].map(|name| (name.to_owned(), "0".to_owned())));
     let with = |names: Vec<&'static str>, value: &str, why: &str| {
         let mut variables = complete.clone();
         variables.insert(names[0].to_owned(), value.to_owned());
         let what = format!("{} is {value:?}, {why}", names[0]);
         (names, what, variables)
     };
-    let mut faulty: Vec<_> = NAMES.into_iter().map(without).collect();
+    let mut faulty: Vec<_> = NAMES.into_iter().map(|name| without(name, complete)).collect();
+    faulty.extend(["WORLD_SIZE", "LOCAL_WORLD_SIZE"].map(|name| without(name, &first)));
     // Without a launcher none is set, or an address alone.
     let address: Variables = complete
         .iter()

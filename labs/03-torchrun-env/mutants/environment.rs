@@ -1,5 +1,7 @@
 //! Answers to `environment`: wrong ones, and unusual right ones.
 
+use std::str::FromStr;
+
 use anyhow::{Context, ensure};
 
 use crate::environment::Worker;
@@ -101,4 +103,22 @@ pub fn alone(variables: &Variables) -> anyhow::Result<Worker> {
         master_addr: get("MASTER_ADDR")?.to_owned(),
         master_port: get("MASTER_PORT")?.parse().context("MASTER_PORT is not a port")?,
     })
+}
+
+/// Takes a missing world size for 1, which the rank is not below, mostly.
+pub fn size_1(variables: &Variables) -> anyhow::Result<Worker> {
+    fn number<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(text: &str, name: &str) -> anyhow::Result<T> {
+        text.parse().with_context(|| format!("{name} is {text:?}, not a number"))
+    }
+    let text = |name: &str| variables.get(name).with_context(|| format!("{name} is not set"));
+    let worker = Worker {
+        rank: number(text("RANK")?, "RANK")?,
+        local_rank: number(text("LOCAL_RANK")?, "LOCAL_RANK")?,
+        world_size: number(variables.get("WORLD_SIZE").unwrap_or("1"), "WORLD_SIZE")?,
+        local_world_size: number(text("LOCAL_WORLD_SIZE")?, "LOCAL_WORLD_SIZE")?,
+        master_addr: text("MASTER_ADDR")?.into(),
+        master_port: number(text("MASTER_PORT")?, "MASTER_PORT")?,
+    };
+    ensure!(worker.rank < worker.world_size, "RANK is not below WORLD_SIZE");
+    Ok(worker)
 }

@@ -17,6 +17,8 @@ enum Outcome {
 
 /// How often an answer may find that a message is late which is not.
 const TRIES: usize = 3;
+/// What a clock may round away, in milliseconds.
+const ROUNDED: u64 = 10;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -28,10 +30,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // On a busy machine the deadline may pass before a message comes that is sent at once, but not each time.
         for _ in 0..tries {
             let outputs = runner
-                .call::<_, Option<(Outcome, usize)>>(2, &[(does, &message, patience)])
+                .call::<_, Option<(Outcome, usize, u64)>>(2, &[(does, &message, patience)])
                 .map_err(|error| case.explained(error))?;
-            let (outcome, started) = outputs.of(0, 0).clone().context("rank 0 left no outcome")?;
+            let (outcome, started, took) = outputs.of(0, 0).clone().context("rank 0 left no outcome")?;
             case.check_tries(started)?;
+            case.check_patience(&outcome, took, patience)?;
             observed = outcome;
             if observed != Outcome::Late {
                 break;
@@ -106,6 +109,18 @@ impl Case {
             "a second try waits as long again, and the deadline is for all of the call: whether a late peer is worth another try is the \
              caller's to say, and with Gloo a group in which a deadline has passed is closed",
         )
+    }
+
+    /// A busy machine makes the wait longer, never shorter.
+    fn check_patience(&self, outcome: &Outcome, took: u64, patience: u64) -> anyhow::Result<()> {
+        let may_be_late = ["sends", "is_late"].contains(&self.does);
+        let early = may_be_late && *outcome == Outcome::Late && took + ROUNDED < patience;
+        Claim::that(!early, format!("`Late` after {patience} ms"), format!("`Late` after {took} ms"))
+            .on_rank(0)
+            .given(self.given.clone())
+            .or_fail(
+                "gives up before the deadline: wait for all of `patience`, whose part of a second is lost in `as_secs()`",
+            )
     }
 
     fn check(&self, message: Vec<f64>, observed: &Outcome) -> anyhow::Result<()> {

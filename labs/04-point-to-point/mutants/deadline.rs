@@ -119,3 +119,15 @@ pub fn three_tries(group: &ProcessGroup, from: Rank, length: i64, patience: Dura
     }
     Ok(Received::Late)
 }
+
+/// Waits for whole seconds only.
+pub fn whole_seconds(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
+    let whole = Duration::from_secs(patience.as_secs());
+    match group.irecv(buffer, from, 0).and_then(|work| work.wait_for(whole)) {
+        Ok(message) => Ok(Received::Message(message)),
+        Err(error) if error.kind() == ErrorKind::Timeout => Ok(Received::Late),
+        Err(error) if error.kind() == ErrorKind::PeerGone => Ok(Received::Gone),
+        Err(error) => Err(error.into()),
+    }
+}

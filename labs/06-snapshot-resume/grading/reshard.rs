@@ -62,8 +62,10 @@ pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
         case(2, even, vec![(2, Some((even / 2).div_ceil(batch))), (3, Some(0)), (3, None)]),
     ];
     try_all(runner, &cases, DIVIDE)?;
-    // Three ranks share a rest of 6 batches and a sample: one of them has a sample more, and would have a step more.
-    let uneven = [case(3, 8 * batch + 1, vec![(2, Some(1)), (3, None)])];
+    // Three ranks share a rest of 6 batches and a sample or two: one of them has a sample more, and would have a step more. Nor can they
+    // divide the whole epoch, so that who fills it up is seen.
+    let more = if (8 * batch + 1).is_multiple_of(RANKS) { 2 } else { 1 };
+    let uneven = [case(3, 8 * batch + more, vec![(2, Some(1)), (3, None)])];
     try_all(runner, &uneven, TOGETHER)
 }
 
@@ -94,7 +96,8 @@ impl Job<'_> {
 
     fn check(&self) -> Result<()> {
         (0..self.case.starts.len()).try_for_each(|start| self.check_together(start))?;
-        (0..EPOCHS).try_for_each(|epoch| self.check_epoch(epoch))
+        (0..EPOCHS).try_for_each(|epoch| self.check_epoch(epoch))?;
+        (0..EPOCHS).try_for_each(|epoch| self.check_batches(epoch))
     }
 
     /// In a step, all ranks of a start are in the same epoch.
@@ -132,6 +135,39 @@ impl Job<'_> {
         claim.or_fail(
             "an epoch that is resumed on another number of ranks must visit the samples that are left, each once",
         )
+    }
+
+    /// A rank's batch has `batch_size` samples as long as the epoch has enough of them.
+    fn check_batches(&self, epoch: u64) -> Result<()> {
+        let (batch, mut left) = (self.case.batch_size, self.case.samples);
+        for (start, (ranks, _)) in self.case.starts.iter().enumerate() {
+            let of_rank = |done: &&Done| -> Vec<usize> {
+                done.starts[start].iter().filter(|(of, _)| *of == epoch).map(|(_, samples)| samples.len()).collect()
+            };
+            let sizes: Vec<Vec<usize>> = self.ranks[..*ranks].iter().map(of_rank).collect();
+            for step in 0..sizes[0].len() {
+                let of_step: Vec<usize> = sizes.iter().map(|of_rank| of_rank[step]).collect();
+                let sum: usize = of_step.iter().sum();
+                let right = sum == left.min(batch * ranks) && of_step.iter().all(|size| *size <= batch);
+                Claim::that(
+                    right,
+                    format!("{} samples, at most {batch} on a rank", left.min(batch * ranks)),
+                    format!("samples of the ranks in step {step} of epoch {epoch}: {of_step:?}"),
+                )
+                .given(self.given())
+                .diagnose_if(
+                    of_step.iter().any(|size| *size > batch),
+                    format!("a rank's batch has more than `batch_size` samples, {batch}: divide the step among the ranks"),
+                )
+                .or_fail(format!(
+                    "each sample is visited once, but in steps of another size: `batch_size` counts the samples of one rank, so that a \
+                     step of {ranks} ranks has {} as long as so many are left",
+                    batch * ranks
+                ))?;
+                left -= sum;
+            }
+        }
+        Ok(())
     }
 
     fn given(&self) -> String {

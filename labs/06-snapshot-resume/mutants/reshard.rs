@@ -241,3 +241,18 @@ pub fn leaves_early(run: &mut Run) -> Result<()> {
     }
     Ok(())
 }
+
+/// Divides `batch_size` among the ranks, as if it counted the samples of all of them.
+pub fn shared_batch(run: &mut Run) -> Result<()> {
+    let (first, done) = saved(run);
+    for epoch in first..run.settings.epochs {
+        let mut taken = if epoch == first { done } else { 0 };
+        for step in run.order(epoch).split_off(taken).chunks(run.settings.batch_size) {
+            let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
+            run.train(epoch, &batch)?;
+            taken += step.len();
+            run.save(&[epoch, taken as u64]);
+        }
+    }
+    Ok(())
+}
