@@ -5,6 +5,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use lockstep_contract::error_file::without_frames;
+
 use crate::Rank;
 use crate::desync_report::DesyncReport;
 use crate::ffi::{Exception, Kind};
@@ -119,9 +121,7 @@ impl Error {
 
     /// A failure of libtorch in code that builds on this crate.
     pub fn of_torch(operation: impl Into<String>, error: &tch::TchError) -> Self {
-        let text = error.to_string();
-        // What follows is where in libtorch.
-        let message = text.split("\nException raised from").next().unwrap_or(&text).to_owned();
+        let message = without_frames(&error.to_string()).to_owned();
         Self::new(operation, Exception { kind: Kind::Other, message })
     }
 

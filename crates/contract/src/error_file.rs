@@ -182,6 +182,14 @@ pub fn panic_text(payload: &dyn Any) -> Option<&str> {
     payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str))
 }
 
+/// A message of libtorch without what follows it, the frames of its C++. In a panic it may stand in its debug form.
+#[must_use]
+pub fn without_frames(text: &str) -> &str {
+    let begins = ["\nException raised from", "\\nException raised from"];
+    let end = begins.iter().filter_map(|begin| text.find(begin)).min().unwrap_or(text.len());
+    &text[..end]
+}
+
 fn record_panic(path: &Path, info: &PanicHookInfo<'_>) -> io::Result<()> {
     let unix_nanos = unix_nanos();
     let text = panic_text(info.payload()).unwrap_or("a panic whose payload is not a string");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockstep_contract::error_file::panic_text;
+use lockstep_contract::error_file::{panic_text, without_frames};
 use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
 
 use crate::task::{Begin, Failure, Task, text};
@@ -100,13 +100,12 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
 
 /// A message without the frames of libtorch's C++, which say nothing about the answer. A panic of tch has it in its debug form.
 fn of_libtorch(text: &str) -> String {
-    let frames = ["\nException raised from", "\\nException raised from"];
-    let end = frames.iter().filter_map(|mark| text.find(mark)).min().unwrap_or(text.len());
-    match text[..end].split_once("Torch(\"") {
-        Some((_, message)) if end < text.len() => {
+    let kept = without_frames(text);
+    match kept.split_once("Torch(\"") {
+        Some((_, message)) if kept.len() < text.len() => {
             format!("libtorch: {}", message.replace("\\n", "\n").replace("\\\"", "\""))
         }
-        _ => text[..end].to_owned(),
+        _ => kept.to_owned(),
     }
 }
 
