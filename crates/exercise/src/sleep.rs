@@ -23,13 +23,14 @@ pub fn mark_sleep<T>(mark: &Path, answer: impl FnOnce() -> T) -> T {
     let watch = move || {
         let (mut turns, mut looks) = (None, 0);
         while over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-            let now = turns_of(thread);
-            looks = if is_in_sleep(thread) && turns == Some(now) { looks + 1 } else { 0 };
-            turns = Some(now);
+            let now = Schedule::of_thread(thread).turns;
+            let sleeps_on = turns.replace(now) == Some(now) && is_in_sleep(thread);
+            if !sleeps_on && looks >= LOOKS {
+                drop(fs::remove_file(mark));
+            }
+            looks = if sleeps_on { looks + 1 } else { 0 };
             if looks == LOOKS {
                 drop(File::create(mark));
-            } else if looks == 0 {
-                drop(fs::remove_file(mark));
             }
         }
         drop(fs::remove_file(mark));
@@ -41,12 +42,6 @@ pub fn mark_sleep<T>(mark: &Path, answer: impl FnOnce() -> T) -> T {
         drop(answering);
         answered
     })
-}
-
-/// How often the thread was given a core.
-fn turns_of(thread: i32) -> u64 {
-    let all = Schedule::of_threads(std::process::id() as i32);
-    all.iter().find(|(id, _)| *id == thread).map_or(0, |(_, schedule)| schedule.turns)
 }
 
 #[cfg(test)]

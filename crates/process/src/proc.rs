@@ -128,6 +128,11 @@ impl Schedule {
         Self::in_folder(Path::new("/proc/thread-self"))
     }
 
+    /// Reads those of a thread of this process.
+    pub fn of_thread(thread: i32) -> Self {
+        Self::in_folder(Path::new(&format!("/proc/self/task/{thread}")))
+    }
+
     /// Reads those of a process's threads, with the threads' ids.
     pub fn of_threads(pid: i32) -> Vec<(i32, Self)> {
         let numbered = |folder: PathBuf| Some((folder.file_name()?.to_str()?.parse().ok()?, Self::in_folder(&folder)));
@@ -313,6 +318,7 @@ mod tests {
         assert!(command_line(own).unwrap().starts_with(&std::env::args().next().unwrap()));
         assert!(threads(own).iter().any(|thread| thread.pid == own));
         assert!(Schedule::of_threads(own).iter().any(|(thread, _)| *thread == own));
+        assert_ne!(Schedule::of_thread(own), Schedule::default());
         assert!(threads(i32::MAX).is_empty() && Stat::of(i32::MAX).is_none());
     }
 
