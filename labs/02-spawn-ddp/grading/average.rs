@@ -28,10 +28,11 @@ fn check(
     of_rank_0: &Gradients,
 ) -> anyhow::Result<()> {
     let ranks = given.len() as f64;
-    let divided = |by: f64| sums.iter().map(|values| values.iter().map(|value| value / by).collect()).collect();
-    let own_share: Gradients =
-        given[rank].iter().map(|values| values.iter().map(|value| value / ranks).collect()).collect();
-    let (means, twice): (Gradients, Gradients) = (divided(ranks), divided(ranks * ranks));
+    let divided = |all: &[Vec<f64>], by: f64| -> Gradients {
+        all.iter().map(|values| values.iter().map(|value| value / by).collect()).collect()
+    };
+    let (means, twice) = (divided(sums, ranks), divided(sums, ranks * ranks));
+    let own_share = divided(&given[rank], ranks);
     for which in 0..sums.len() {
         let near = |of: &Gradients| lockstep_grading::close(&of[which], &observed[which], 1e-9);
         let first_is_right = lockstep_grading::close(&means[which], &of_rank_0[which], 1e-9);

@@ -120,8 +120,8 @@ enum Outcome {
 }
 
 /// Inputs: the peer's behaviour, the numbers that it sends, the deadline in milliseconds. The peer is rank 1, and rank 0 runs
-/// the answer. Results: its outcome, how many receives it has started, and how long it took in milliseconds. Gloo closes a group in which a deadline has passed, so each
-/// case uses a new group.
+/// the answer. Results: its outcome, how many receives it has started, and how long it took in milliseconds. Gloo closes a group in
+/// which a deadline has passed, so each case uses a new group.
 pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Received>) -> Task {
     let (patient, peer) = (Rank::ZERO, Rank::new(1));
     Task::in_group("deadline", move |all, (does, values, patience_ms): (Peer, Vec<f64>, u64)| {
