@@ -84,6 +84,18 @@ mod tests {
     }
 
     #[test]
+    fn the_watch_is_a_thread_of_the_background() {
+        let names = || lockstep_process::proc::threads(std::process::id() as i32).into_iter().map(|thread| thread.name);
+        let is_watched = |_: &Path| {
+            while !names().any(|name| name == SLEEP_WATCH) {
+                thread::yield_now(); // a thread gives itself its name
+            }
+        };
+        assert_eq!(marked(is_watched), (false, false));
+        assert!(lockstep_contract::background::THREADS.contains(&SLEEP_WATCH));
+    }
+
+    #[test]
     fn the_mark_goes_with_an_answer_that_panics() {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("sleeps");

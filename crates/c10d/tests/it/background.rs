@@ -3,7 +3,7 @@
 use std::fs;
 
 use c10d::Backend;
-use lockstep_contract::background::THREADS;
+use lockstep_contract::background::{DESYNC_REPORT, GLOO};
 
 use crate::common::{options, ranks_on};
 
@@ -14,7 +14,7 @@ fn background_threads_have_their_names() {
         threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).collect()
     };
     for seen in ranks_on(Backend::Gloo, 2, &options(), |_group| names()) {
-        for name in THREADS {
+        for name in [DESYNC_REPORT, GLOO] {
             assert!(seen.iter().any(|thread| thread.trim_end() == name), "{name} in {seen:?}");
         }
     }
