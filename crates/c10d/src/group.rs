@@ -178,8 +178,7 @@ impl ProcessGroup {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(reporter) = self.job.reporter.as_ref().filter(|_| !self.is_aborted()) {
-            let size = create::members_wait(&self.options, self.asked).then_some(self.size);
-            reporter.leave_group(&self.name, size);
+            reporter.leave_group(&self.name);
         }
     }
 }

@@ -61,8 +61,8 @@ struct Leaving {
     farewell: RankState,
     /// The farewell is in the store.
     published: bool,
-    /// The group's size, if the rank waits until all have joined.
-    size: Option<WorldSize>,
+    /// The rank waits for those that still join.
+    waits: bool,
 }
 
 /// Returned by [`Reporter::enter`], for [`Reporter::leave`].
@@ -239,40 +239,42 @@ impl Reporter {
         note.failed.take_if(|(next, ..)| entry.0 >= *next);
     }
 
-    /// Records for the time of the call that the rank joins this group.
-    pub(crate) fn while_joining<T>(&self, group: &str, members: &[Rank], join: impl FnOnce() -> T) -> T {
+    /// Records for the time of the call that the rank joins this group, and counts it among those that begin to, then among those
+    /// that have joined or failed to.
+    pub(crate) fn while_joining<T>(
+        &self,
+        group: &str,
+        members: &[Rank],
+        join: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let members = members.iter().map(|rank| rank.get()).collect();
         self.shared.note().joining = Some(RankState::Joining { group: group.to_owned(), members });
-        let joined = join();
+        let joined = self.store.add(&joining_key(group), 1).and_then(|_| join());
+        let counted = self.store.add(&joined_key(group), 1);
         self.shared.note().joining = None;
-        joined
-    }
-
-    /// Counts the rank among those that have joined this group, whose members connect as they join.
-    pub(crate) fn joined(&self, group: &str) -> Result<()> {
-        self.store.add(&joined_key(group), 1).map(drop)
+        joined.and_then(|joined| counted.map(|_| joined))
     }
 
     /// Publishes a farewell for the ranks that are still in the group. Call it before the group's connections are
     /// closed, so that a rank that sees them closed finds the farewell in the store, and one that still joins does not see them
-    /// closed: a `size` is that of a group whose members count themselves. Gives up after [`FAREWELL`] and [`JOINING`].
-    pub(crate) fn leave_group(&self, group: &str, size: Option<WorldSize>) {
+    /// closed. Gives up after [`FAREWELL`] and [`JOINING`].
+    pub(crate) fn leave_group(&self, group: &str) {
         let note = self.shared.note();
         // After a failure another rank may be lost, which never joins.
-        let size = size.filter(|_| note.failed.is_none());
+        let waits = note.failed.is_none();
         let farewell = note.farewell();
-        self.bid_farewell(note, group, farewell, size);
+        self.bid_farewell(note, group, farewell, waits);
     }
 
     /// As [`leave_group`](Self::leave_group), for a group that this rank aborts.
     pub(crate) fn abort_group(&self, group: &str) {
         let note = self.shared.note();
         let farewell = RankState::Aborted { finished: note.finished };
-        self.bid_farewell(note, group, farewell, None);
+        self.bid_farewell(note, group, farewell, false);
     }
 
-    fn bid_farewell(&self, mut note: MutexGuard<'_, Note>, group: &str, farewell: RankState, size: Option<WorldSize>) {
-        note.leaving.push(Leaving { group: group.to_owned(), farewell, published: false, size });
+    fn bid_farewell(&self, mut note: MutexGuard<'_, Note>, group: &str, farewell: RankState, waits: bool) {
+        note.leaving.push(Leaving { group: group.to_owned(), farewell, published: false, waits });
         self.shared.changed.notify_all();
         let leaving = |note: &Note| note.leaving.iter().find(|leaving| leaving.group == group).cloned();
         let unpublished =
@@ -416,21 +418,24 @@ fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared, exchange: &m
     }
 }
 
-/// The key that counts the members of a group that have joined it.
+/// The key that counts the ranks that began to join a group. A rank that has joined it finds the others there: they count themselves
+/// before they connect. A Python rank counts itself nowhere.
+fn joining_key(group: &str) -> String {
+    format!("lockstep/joining/{group}")
+}
+
+/// The key that counts those of them that have joined it or failed to.
 fn joined_key(group: &str) -> String {
     format!("lockstep/joined/{group}")
 }
 
-/// Publishes the farewell. Returns true once all members have joined.
+/// Publishes the farewell. Returns true once nobody is still joining whom the rank waits for.
 fn may_leave(store: &Store, rank: Rank, leaving: &Leaving) -> Result<bool> {
-    let Leaving { group, farewell, published, size } = leaving;
+    let Leaving { group, farewell, published, waits } = leaving;
     if !published {
         publish(store, &farewell_key(group, rank.get()), farewell)?;
     }
-    match size {
-        Some(size) => Ok(store.add(&joined_key(group), 0)? >= size.get() as i64),
-        None => Ok(true),
-    }
+    Ok(!waits || store.add(&joined_key(group), 0)? >= store.add(&joining_key(group), 0)?)
 }
 
 /// Answers the rounds after `answered`; returns the last one.
@@ -494,14 +499,31 @@ mod tests {
     fn a_rank_leaves_when_all_have_joined() {
         let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
         let [first, late] = [0, 1].map(|rank| Reporter::start(&store, Rank::new(rank), world).unwrap());
-        first.joined("0").unwrap();
         std::thread::scope(|scope| {
-            let leaves = scope.spawn(|| first.leave_group("0", Some(world)));
-            store.get(&farewell_key("0", 0)).unwrap();
-            assert!(!leaves.is_finished());
-            late.joined("0").unwrap();
+            let leaves = late.while_joining("0", &[], || {
+                first.while_joining("0", &[], || Ok(()))?;
+                let leaves = scope.spawn(|| first.leave_group("0"));
+                store.get(&farewell_key("0", 0))?;
+                // Time to leave, for a rank that does not wait.
+                std::thread::sleep(POLL);
+                assert!(!leaves.is_finished());
+                Ok(leaves)
+            });
+            leaves.unwrap().join().unwrap();
         });
         assert!(first.shared.note().leaving.is_empty());
+    }
+
+    #[test]
+    fn a_rank_that_failed_to_join_holds_nobody_up() {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+        let [first, late] = [0, 1].map(|rank| Reporter::start(&store, Rank::new(rank), world).unwrap());
+        first.while_joining("0", &[], || Ok(())).unwrap();
+        let failed = late.while_joining("0", &[], || Err::<(), _>(Error::bad_argument("joining", "a test's failure")));
+        failed.unwrap_err();
+        let farewell = first.shared.note().farewell();
+        let leaving = Leaving { group: "0".to_owned(), farewell, published: false, waits: true };
+        assert!(may_leave(&store, Rank::ZERO, &leaving).unwrap());
     }
 
     #[test]
@@ -510,7 +532,7 @@ mod tests {
         let [ours, theirs] = [0, 1].map(|rank| Reporter::start(&store, Rank::new(rank), world).unwrap());
         let members: Vec<Rank> = world.ranks().collect();
         let entry = ours.enter("0", &members, "barrier", Kind::Collective, None);
-        let report = theirs.while_joining("2", &members, || ours.report(entry, "Timeout", "0", &members));
+        let report = theirs.while_joining("2", &members, || Ok(ours.report(entry, "Timeout", "0", &members))).unwrap();
         assert!(report.to_string().contains("rank 1 was joining group 2 of ranks 0, 1"), "{report}");
         assert_eq!(theirs.shared.note().state(), RankState::Between { finished: 0 });
     }

@@ -94,10 +94,9 @@ impl ProcessGroup {
         let store = group_store.as_ref().unwrap_or(&job.store);
         let member = MemberConfig { store, name: &name, members: &members, rank, options };
         let own = own_keys(store, asked)?;
-        let waits = members_wait(options, asked);
         let connect = || {
             announce(&own, rank)?;
-            if waits {
+            if options.desync_report && !asked.connects_at_once() {
                 wait_for_members(&member, &own, size)?;
             }
             asked.connect(&member, debug == DebugLevel::Detail, compares)
@@ -109,9 +108,6 @@ impl ProcessGroup {
         let connected = connected.map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
         let Connected { group, backends, why } = connected;
         let handle = Handle::new(group);
-        if let Some(reporter) = job.reporter.as_ref().filter(|_| waits) {
-            reporter.joined(&name).map_err(|error| error.at_rank(rank))?;
-        }
         // SAFETY: the group is alive.
         let arrivals = unsafe { Arrivals::of(handle.group.as_ptr(), size) };
         if let Some((reporter, arrivals)) = job.reporter.as_ref().zip(arrivals).filter(|_| name == "0") {
@@ -150,11 +146,6 @@ fn present_key(rank: Rank) -> String {
 /// Records in the store that this rank has arrived, for the error message of ranks that wait for others.
 fn announce(store: &Store, rank: Rank) -> Result<()> {
     store.set(&present_key(rank), "1")
-}
-
-/// Whether a group's members wait for each other before they connect, and count who has.
-pub(super) fn members_wait(options: &GroupOptions, asked: BackendConfig) -> bool {
-    options.desync_report && !asked.connects_at_once()
 }
 
 /// Waits until all ranks have arrived.
@@ -216,7 +207,7 @@ mod tests {
             Reporter::start(&own_keys(&store, backend.into()).unwrap(), Rank::new(rank), world).unwrap()
         };
         let (gloo, nccl) = (reporter(Backend::Gloo, 1), Backend::Nccl { device: 0 });
-        gloo.leave_group("0", None);
+        gloo.leave_group("0");
         let [ours, _theirs] = [reporter(nccl, 0), reporter(nccl, 1)];
         let entry = ours.enter("0", &[], "all_reduce", Kind::Collective, None);
         let text = ours.report(entry, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
