@@ -16,6 +16,8 @@ use super::{Group, Outcome, Signals, Standstill, find_program};
 
 /// The longest output of a tool that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
+/// How long a process waits in the kernel before no tool is tried on it.
+const IN_KERNEL: Duration = Duration::from_secs(1);
 /// The number of frames in the short form.
 const FRAMES: usize = 12;
 
@@ -99,7 +101,7 @@ impl Stacks {
     /// If the tools cannot be run at all, or a signal arrives meanwhile.
     pub fn of(pid: i32, limit: Duration, signals: &Signals) -> Result<Self, StacksError> {
         // Attaching to it would wait for what it waits for.
-        if let Some(at) = Standstill::of(pid).filter(Standstill::in_kernel) {
+        if let Some(at) = Standstill::in_kernel_for(pid, IN_KERNEL) {
             return Ok(Stacks::InKernel(at));
         }
         let runs_python = executable(pid).is_some_and(|name| is_python(&name));

@@ -1,10 +1,16 @@
 //! Why a process makes no progress: it is stopped, traced, or waits in the kernel so that not even SIGKILL ends it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use super::proc::{Stat, Status, threads};
+
+/// How often a process that waits in the kernel is looked at.
+const POLL: Duration = Duration::from_millis(10);
 
 /// Why a process makes no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +40,36 @@ impl Standstill {
         Some(Standstill { state: thread.state, wait_channel: channel, file, tracer: tracer.and_then(named) })
     }
 
+    /// Looks at a process that may wait in the kernel for this long; `None` as soon as it does not. A short wait there is common: for a
+    /// disk, or for a child that was just started.
+    pub fn in_kernel_for(pid: i32, period: Duration) -> Option<Self> {
+        let lasts = lasts(period, || waits_in_kernel(pid));
+        Self::of(pid).filter(|at| lasts && at.in_kernel())
+    }
+
     /// Returns true if it waits in the kernel, so that signals do not reach it.
     pub fn in_kernel(&self) -> bool {
         self.state == 'D'
     }
+}
+
+/// The threads of a process that wait in the kernel, and how often each has waited anywhere.
+fn waits_in_kernel(pid: i32) -> BTreeSet<(i32, u64)> {
+    let waiting = threads(pid).into_iter().filter(|stat| stat.state == 'D');
+    let counted = |stat: Stat| Some((stat.pid, Status::of(stat.pid)?.number("voluntary_ctxt_switches")?));
+    waiting.filter_map(counted).collect()
+}
+
+/// Returns true if one wait is in all looks of this period.
+fn lasts(period: Duration, mut look: impl FnMut() -> BTreeSet<(i32, u64)>) -> bool {
+    let deadline = Instant::now() + period;
+    let mut waits = look();
+    while !waits.is_empty() && Instant::now() < deadline {
+        sleep(POLL);
+        let now = look();
+        waits.retain(|wait| now.contains(wait));
+    }
+    !waits.is_empty()
 }
 
 /// The file descriptor that is the first argument of a system call: `0 0x3 0x7f… …`.
@@ -76,7 +108,6 @@ impl fmt::Display for Standstill {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-    use std::time::{Duration, Instant};
 
     use rustix::process::{Pid, Signal, kill_process};
 
@@ -109,6 +140,20 @@ mod tests {
         assert_eq!(traced.to_string(), "it is stopped by gdb (pid 7), which traces it");
         let stopped = Standstill { state: 'T', ..base };
         assert_eq!(stopped.to_string(), "it is stopped by a signal (SIGSTOP, or Ctrl-Z)");
+    }
+
+    #[test]
+    fn one_wait_in_the_kernel_lasts_and_many_short_ones_do_not() {
+        let period = Duration::from_millis(50);
+        assert!(lasts(period, || BTreeSet::from([(7, 1), (8, 1)])));
+        assert!(!lasts(period, BTreeSet::new));
+        let mut waits = 0;
+        let short = || {
+            waits += 1;
+            BTreeSet::from([(7, waits)])
+        };
+        assert!(!lasts(Duration::from_secs(1000), short));
+        assert_eq!(waits, 2, "the second look ends it");
     }
 
     #[test]

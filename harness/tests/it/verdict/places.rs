@@ -150,8 +150,10 @@ fn a_signal_while_stacks_are_read_comes_after_the_failure() {
     running.await_err("received SIGTERM: stopping the workers");
     site.file("go", "");
     let ended = running.ended().code(1).never_says(&["asking the workers"]);
-    let order = ["provisional verdict", "received SIGUSR1", "received SIGTERM"].map(|text| ended.err.find(text));
-    assert!(order.is_sorted() && order[0].is_some(), "{ended}");
+    let [verdict, signals @ ..] =
+        ["provisional verdict", "received SIGUSR1", "received SIGTERM"].map(|text| ended.err.find(text));
+    // Signals of different numbers that wait at the same time have no order.
+    assert!(verdict.is_some() && signals.iter().all(|signal| *signal > verdict), "{ended}");
     site.assert_no_process();
 }
 
