@@ -237,7 +237,7 @@ fn a_worker_that_fails_while_others_are_stopped_is_distinguished_from_them() {
         1) trap '' TERM; : > up.1; while :; do sleep 1; done;;
         2) trap 'exit 6' TERM; : > up.2; while :; do sleep 0.05; done;;
     esac"#;
-    let flags = ["--standalone", "--nproc-per-node=3", "--stop-timeout=0.3", "sh", "-c", script];
+    let flags = ["--standalone", "--nproc-per-node=3", "--stop-timeout=5", "sh", "-c", script];
     let ended = site.run(&flags).code(1);
     assert_snapshot!(ended.failure(), @r"
     verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: --tee=3 keeps the last lines of a single worker, too, and @record or an error file says more

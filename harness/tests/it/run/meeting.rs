@@ -15,7 +15,7 @@ use crate::running::Running;
 #[test]
 fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
     let site = Site::new();
-    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
     let words = ["--nnodes=2", "true"];
     assert_snapshot!(Running::start(job.c10d(0, &words)).ended().code(1).failure(), @r"
     verdict: the launcher on [host]: 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
@@ -52,7 +52,7 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
 #[test]
 fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
     let site = Site::new();
-    let job = Job { conf: "join_timeout=0.5", ..Job::new(&site) };
+    let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
     let failure = |variables: &[(&str, &str)]| {
         let mut command = job.c10d(0, &["--nnodes=2", "true"]);
         command.envs(variables.iter().copied());
@@ -191,16 +191,16 @@ fn workers_never_get_an_unspecified_address() {
     let site = Site::new();
     let script = "exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT && echo reached $MASTER_ADDR";
     let own = site.address(0);
-    let elsewhere = format!("--rdzv-endpoint=192.0.2.1:{}", site.free_port("0.0.0.0"));
-    let port = format!("--master-port={}", site.free_port("0.0.0.0"));
     for words in [
-        &["--rdzv-backend=c10d", "--rdzv-endpoint=0.0.0.0:0"][..],
-        &["--rdzv-backend=c10d", "--rdzv-endpoint=[::]:0"],
-        &["--rdzv-backend=c10d", &elsewhere, "--rdzv-conf=is_host=true"],
-        &["--rdzv-backend=static", "--master-addr=0.0.0.0", &port],
-        &["--rdzv-backend=c10d", "--rdzv-endpoint=0.0.0.0:0", &format!("--local-addr={own}")],
+        "--rdzv-backend=c10d --rdzv-endpoint=0.0.0.0:0",
+        "--rdzv-backend=c10d --rdzv-endpoint=[::]:0",
+        "--rdzv-backend=c10d --rdzv-endpoint=192.0.2.1:PORT --rdzv-conf=is_host=true",
+        "--rdzv-backend=static --master-addr=0.0.0.0 --master-port=PORT",
+        &format!("--rdzv-backend=c10d --rdzv-endpoint=0.0.0.0:0 --local-addr={own}"),
     ] {
-        let ended = site.run(&[words, &["bash", "-c", script]].concat()).code(0);
+        let words = words.replace("PORT", &site.free_port("0.0.0.0").to_string());
+        let words: Vec<&str> = words.split(' ').collect();
+        let ended = site.run(&[&words[..], &["bash", "-c", script]].concat()).code(0);
         let address = ended.out.trim().strip_prefix("reached ").unwrap();
         assert!(!["", "0.0.0.0", "::", "[::]"].contains(&address), "{words:?}: {address}");
     }
@@ -214,7 +214,7 @@ fn workers_never_get_an_unspecified_address() {
 #[test]
 fn a_missing_host_is_reported_after_the_join_timeout() {
     let site = Site::new();
-    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
     let words = ["--nnodes=2", "true"];
     allow_duplicates! {
         for command in [job.c10d(1, &words), job.fixed(1, &words)] {

@@ -21,11 +21,14 @@ pub(crate) struct Job<'a> {
 /// Frequent heartbeats, so that a node without one is detected soon.
 pub(crate) const SOON: &str = "keep_alive_interval=0.2,keep_alive_max_attempt=3,last_call_timeout=0.1";
 
+/// Frequent heartbeats, but a node of a busy machine may be without one for a while.
+const OFTEN: &str = "keep_alive_interval=0.2,keep_alive_max_attempt=50,last_call_timeout=0.1";
+
 impl<'a> Job<'a> {
     pub(crate) fn new(site: &'a Site) -> Self {
         let address = site.address(0);
         let endpoint = format!("{address}:{}", site.free_port(&address));
-        Job { site, endpoint, conf: SOON }
+        Job { site, endpoint, conf: OFTEN }
     }
 
     /// Agent `n` with c10d; the first one hosts the store.
@@ -142,7 +145,7 @@ fn a_node_whose_workers_have_succeeded_waits_for_the_others() {
 #[test]
 fn a_node_waits_for_the_others_up_to_its_timeout_and_names_them() {
     let site = Site::new();
-    let job = Job { conf: "keep_alive_interval=0.2", ..Job::new(&site) };
+    let job = Job { conf: "keep_alive_interval=0.2,keep_alive_max_attempt=50", ..Job::new(&site) };
     let words = ["--nnodes=2", "--exit-barrier-timeout=0.3", "sh", "-c", "[ $RANK = 0 ] && exec sleep 1000; exit 0"];
     let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
     // As under torchrun, the success of its own workers is the success of this node.

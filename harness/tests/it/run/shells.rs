@@ -108,7 +108,7 @@ fn a_program_has_time_to_save_when_somebody_else_ends_its_shell() {
 fn the_grace_of_what_a_shell_left_behind_ends() {
     let site = Site::new();
     let script = format!("{} never", site.file("saves.py", SAVES));
-    let running = start(&site, FORMS[0], &script, &["--stop-timeout=0.3"]);
+    let running = start(&site, FORMS[0], &script, &["--stop-timeout=3"]);
     running.await_out("up", 2);
     running.signal(Signal::TERM);
     running.ended().code(1).says(&["the grace of what the workers left behind is over"]);

@@ -30,7 +30,7 @@ fn run(site: &Site, mut command: std::process::Command) -> Ended {
 #[test]
 fn nodes_that_did_not_meet_are_the_launchers_failure() {
     let site = Site::new();
-    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
     let ended = run(&site, job.c10d(0, &["--nnodes=2", "true"]));
     assert_launcher(&site, &ended, &["is the loopback address", "(evidence: 1 of 2 nodes came to the rendezvous at "]);
 }

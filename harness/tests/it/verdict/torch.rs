@@ -27,8 +27,9 @@ import datetime, os, time, torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
 rank, prefix = dist.get_rank(), os.environ["TORCH_FR_DUMP_TEMP_FILE"]
-group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+group = dist.new_group(timeout=datetime.timedelta(seconds=120))
 dist.all_reduce(torch.ones(4), group=group)
+dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1), group)
 def leave():
     with open(f"{prefix}{rank}.new", "wb") as file:
         file.write(_dump_fr_trace())
