@@ -24,7 +24,7 @@ pub(crate) fn filtered(folder: Option<&Path>) -> SettingsBindDropGuard {
     settings.add_filter(r"\bport \d{4,5}\b", "port [port]");
     settings.add_filter(r"\b(pid|PID)(:?) \d+", "$1$2 [pid]");
     settings.add_filter(r"\b\d+\.\d+ s\b", "[seconds] s");
-    settings.add_filter(r"\b(within|came) \d+ s\b", "$1 [seconds] s");
+    settings.add_filter(r"\b(within|came|for) \d+ s\b", "$1 [seconds] s");
     settings.add_filter(&format!(r"( : |\(| on ){}\b", literal(&host())), "$1[host]");
     settings.bind_to_scope()
 }
