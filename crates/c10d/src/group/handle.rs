@@ -149,11 +149,10 @@ mod tests {
 
     #[test]
     fn a_group_is_never_freed_after_a_dropped_collective_failed() {
-        let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
-        let short = GroupOptions { timeout: lockstep_watchdog::scaled(Duration::from_secs(1)), ..options() };
-        let [ours, theirs] = both(|rank| ProcessGroup::gloo(&store, Rank::new(rank), world, &short).unwrap());
+        let [ours, theirs] = pair();
         let lifetime = ours.inner.lifetime().clone();
-        drop(ours.barrier_async().unwrap());
+        let short = lockstep_watchdog::scaled(Duration::from_secs(1));
+        drop(ours.with_timeout(short, ProcessGroup::barrier_async).unwrap());
         // The group is not freed while the collective may still run.
         drop(ours);
         assert!(lifetime.is_endless(), "libtorch may still use it");

@@ -10,8 +10,9 @@ use c10d::{Backend, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, RankState
 use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
 
-fn short() -> GroupOptions {
-    GroupOptions { timeout: scaled(Duration::from_secs(1)), ..crate::common::options() }
+/// The timeout of calls that cannot end. The group's own is longer than joining takes.
+fn short() -> Duration {
+    scaled(Duration::from_secs(1))
 }
 
 fn zeros(n: i64) -> Tensor {
@@ -20,7 +21,7 @@ fn zeros(n: i64) -> Tensor {
 
 #[test]
 fn a_rank_that_left_is_named_by_the_others() {
-    let errors = ranks_with(3, &short(), |group| {
+    let errors = ranks_with(3, &crate::common::options(), |group| {
         if group.rank() == rank(1) {
             drop(group);
             return None;
@@ -36,7 +37,7 @@ fn a_rank_that_left_is_named_by_the_others() {
 
 #[test]
 fn a_rank_that_panicked_is_named_with_its_panic() {
-    let errors = ranks_with(2, &short(), |group| {
+    let errors = ranks_with(2, &crate::common::options(), |group| {
         if group.rank() == rank(1) {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
                 let _group = group;
@@ -55,7 +56,8 @@ fn a_rank_that_panicked_is_named_with_its_panic() {
 
 #[test]
 fn a_rank_in_another_collective_is_named_with_both_calls() {
-    let errors = ranks_with(2, &short(), |group| {
+    let compares = GroupOptions { compare_calls: Some(true), ..crate::common::options() };
+    let errors = ranks_with(2, &compares, |group| {
         let mut t = zeros(2);
         if group.rank().is_zero() {
             group.all_reduce(&mut t, ReduceOp::Sum).unwrap_err()
@@ -75,9 +77,10 @@ fn a_rank_in_another_collective_is_named_with_both_calls() {
 fn a_rank_that_is_busy_elsewhere_is_reported_outside_any_collective() {
     let (done, wait) = channel::<()>();
     let (done, wait) = (std::sync::Mutex::new(Some(done)), std::sync::Mutex::new(wait));
-    ranks_with(2, &short(), |group| {
+    ranks_with(2, &crate::common::options(), |group| {
         if group.rank().is_zero() {
-            let error = group.all_reduce(&mut zeros(1), ReduceOp::Sum).unwrap_err();
+            let sum = group.with_timeout(short(), |group| group.all_reduce(&mut zeros(1), ReduceOp::Sum));
+            let error = sum.unwrap_err();
             let desync_report = error.desync_report().expect("a desync report");
             assert_eq!(desync_report.answers()[&rank(1)], Some(RankState::Between { finished: 0 }));
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
@@ -98,12 +101,12 @@ fn a_rank_that_never_answers_is_reported_as_missing() {
     std::thread::scope(|scope| {
         let other = Arc::clone(&store);
         let silent = scope.spawn(move || {
-            let options = GroupOptions { desync_report: false, ..short() };
+            let options = GroupOptions { desync_report: false, ..crate::common::options() };
             super::join(&other, rank(1), world, &options).unwrap()
         });
-        let group = super::join(&store, rank(0), world, &short()).unwrap();
+        let group = super::join(&store, rank(0), world, &crate::common::options()).unwrap();
         let held = silent.join().unwrap();
-        let error = group.barrier().unwrap_err();
+        let error = group.with_timeout(short(), ProcessGroup::barrier).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PeerGone, "{error}");
         assert_eq!(error.desync_report().unwrap().missing(), [rank(1)]);
         assert!(error.to_string().contains("rank 1 did not answer"), "{error}");
@@ -114,7 +117,8 @@ fn a_rank_that_never_answers_is_reported_as_missing() {
 #[test]
 fn an_incomplete_group_names_the_ranks_that_never_came() {
     let store = Store::hash().unwrap();
-    let error = super::join(&store, rank(0), WorldSize::new(3).unwrap(), &short()).unwrap_err();
+    let options = GroupOptions { timeout: short(), ..crate::common::options() };
+    let error = super::join(&store, rank(0), WorldSize::new(3).unwrap(), &options).unwrap_err();
     assert!(error.to_string().contains("never came: ranks 1, 2"), "{error}");
     assert_eq!(error.rank(), Some(rank(0)));
 }
@@ -230,7 +234,7 @@ fn a_second_desync_report_asks_again() {
 #[test]
 fn messages_do_not_count_as_calls_that_all_ranks_must_make() {
     // Rank 0 exchanges messages with rank 1 only, so it makes more calls than rank 2 before the same collective.
-    let errors = ranks_with(3, &short(), |group| {
+    let errors = ranks_with(3, &crate::common::options(), |group| {
         match group.rank().get() {
             0 => (0..3).for_each(|_| group.send(&zeros(1), rank(1), 0).unwrap()),
             1 => (0..3).for_each(|_| group.recv(&mut zeros(1), rank(0), 0).unwrap()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::join;
 use crate::common::{DEADLINE, options, rank, ranks_on};
-use c10d::{Backend, GroupOptions, ReduceOp, Store, WorldSize};
+use c10d::{Backend, ReduceOp, Store, WorldSize};
 use lockstep_watchdog::scaled;
 use tch::{Device, Kind, Tensor};
 
@@ -19,24 +19,22 @@ fn zeros() -> Tensor {
 fn a_rank_that_waits_for_a_late_message_is_not_named() {
     let store = Store::hash().unwrap();
     let ((done, until_done), (waits, until_waits)) = (channel::<()>(), channel());
-    let connect = &|me: usize, timeout: Duration| {
-        let options = GroupOptions { timeout, ..options() };
-        join(&store, rank(me), WorldSize::new(3).unwrap(), &options).unwrap()
-    };
+    let connect = &|me: usize| join(&store, rank(me), WorldSize::new(3).unwrap(), &options()).unwrap();
     std::thread::scope(|scope| {
         // Rank 2 sends nothing until rank 0 has its error.
         scope.spawn(move || {
-            let _group = connect(2, DEADLINE);
+            let _group = connect(2);
             until_done.recv_timeout(DEADLINE).unwrap_err();
         });
         scope.spawn(move || {
-            let group = connect(1, DEADLINE);
+            let group = connect(1);
             waits.send(()).unwrap();
             group.recv(&mut zeros(), rank(2), 0).unwrap_err();
         });
-        let group = connect(0, scaled(Duration::from_secs(1)));
+        let group = connect(0);
         until_waits.recv_timeout(DEADLINE).unwrap();
-        let error = group.all_reduce(&mut zeros(), ReduceOp::Sum).unwrap_err();
+        let short = scaled(Duration::from_secs(1));
+        let error = group.with_timeout(short, |group| group.all_reduce(&mut zeros(), ReduceOp::Sum)).unwrap_err();
         assert!(error.detail().ends_with("ms for rank 2"), "{error}");
         drop(done);
     });

@@ -268,15 +268,15 @@ fn a_rank_that_waits_for_a_message_learns_that_the_group_has_failed() {
 
 #[test]
 fn a_rank_that_does_not_come_ends_the_others_at_their_deadline() {
-    let short = GroupOptions { timeout: scaled(Duration::from_secs(1)), ..options() };
+    let short = scaled(Duration::from_secs(1));
     for late in [0, 1, 2] {
-        ranks_over(&[0, 1, 0, 1], Backend::Auto, &short, |group| {
+        ranks_over(&[0, 1, 0, 1], Backend::Auto, &options(), |group| {
             if group.rank() == rank(late) {
                 // Until the others have given up.
-                group.recv(&mut numbers(1, 0), rank(3), 0).unwrap_err();
+                group.with_timeout(short, |group| group.recv(&mut numbers(1, 0), rank(3), 0)).unwrap_err();
                 return;
             }
-            let error = group.barrier().unwrap_err();
+            let error = group.with_timeout(short, ProcessGroup::barrier).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");
         });
     }

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use super::{ranks, ranks_with};
+use super::ranks;
 use crate::common::{self, is_shared, rank};
-use c10d::{Backend, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize};
+use c10d::{Backend, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize};
 use tch::{Device, Kind, Tensor};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -127,17 +127,17 @@ fn ranks_that_may_choose_share_memory_unless_one_talks_through_gloo_only() {
 
 #[test]
 fn a_rank_that_gives_up_is_named_and_later_calls_fail_at_once() {
-    let short =
-        GroupOptions { timeout: lockstep_watchdog::scaled(std::time::Duration::from_secs(1)), ..common::options() };
-    ranks_with(2, &short, |group| {
-        let late = group.rank().is_zero().then(|| group.barrier().unwrap_err());
+    let short = lockstep_watchdog::scaled(std::time::Duration::from_secs(1));
+    ranks(2, |group| {
+        let late = group.rank().is_zero().then(|| group.with_timeout(short, ProcessGroup::barrier).unwrap_err());
         if let Some(error) = late {
             assert!(error.detail().contains("rank 1"), "{error}");
             let error = group.barrier().unwrap_err();
             assert!(error.detail().contains("an earlier operation of this group failed"), "{error}");
         } else {
             // Rank 0 sends nothing: it is in its barrier until its deadline.
-            let error = group.recv(&mut Tensor::zeros([1], FLOAT), rank(0), 0).unwrap_err();
+            let received = group.with_timeout(short, |group| group.recv(&mut Tensor::zeros([1], FLOAT), rank(0), 0));
+            let error = received.unwrap_err();
             assert!(error.to_string().contains("rank 0"), "{error}");
         }
     });

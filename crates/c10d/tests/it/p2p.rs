@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{ranks, ranks_with};
+use super::ranks;
 use crate::common::rank;
-use c10d::{ErrorKind, GroupOptions};
+use c10d::ErrorKind;
 use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
 
@@ -130,11 +130,11 @@ fn a_message_to_itself_or_outside_the_group_is_refused_immediately() {
 #[test]
 fn a_late_message_is_a_timeout_and_not_a_mismatch_when_the_peer_is_in_another_exchange() {
     // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: no call differs, all are late.
-    let short = GroupOptions { timeout: scaled(Duration::from_millis(500)), ..crate::common::options() };
-    let errors = ranks_with(3, &short, |group| {
+    let short = scaled(Duration::from_millis(500));
+    let errors = ranks(3, |group| {
         let me = group.rank().get();
         let mut buffer = Tensor::zeros([1 + me as i64], (Kind::Float, tch::Device::Cpu));
-        group.recv(&mut buffer, rank((me + 1) % 3), 0).unwrap_err()
+        group.with_timeout(short, |group| group.recv(&mut buffer, rank((me + 1) % 3), 0)).unwrap_err()
     });
     for error in &errors {
         assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");
@@ -144,10 +144,10 @@ fn a_late_message_is_a_timeout_and_not_a_mismatch_when_the_peer_is_in_another_ex
 
 #[test]
 fn a_receive_without_a_sender_times_out_and_names_the_peer() {
-    let short = GroupOptions { timeout: scaled(Duration::from_millis(300)), ..crate::common::options() };
-    let errors = ranks_with(2, &short, |group| {
+    let short = scaled(Duration::from_millis(300));
+    let errors = ranks(2, |group| {
         let peer = rank(1 - group.rank().get());
-        group.recv(&mut number(0.0), peer, 0).unwrap_err()
+        group.with_timeout(short, |group| group.recv(&mut number(0.0), peer, 0)).unwrap_err()
     });
     for (me, error) in errors.iter().enumerate() {
         assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");

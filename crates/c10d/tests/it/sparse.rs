@@ -2,8 +2,6 @@
 
 use super::{ranks, ranks_with};
 use c10d::{ErrorKind, GroupOptions};
-use lockstep_watchdog::scaled;
-use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 
 /// `values` at these rows of a matrix of 6 × 2.
@@ -72,9 +70,8 @@ fn large_tensors_pass_in_pieces() {
 
 #[test]
 fn tensors_of_different_sizes_are_a_mismatch() {
-    let short = GroupOptions { timeout: scaled(Duration::from_secs(5)), ..crate::common::options() };
     for compare_calls in [true, false] {
-        let options = GroupOptions { compare_calls: Some(compare_calls), ..short.clone() };
+        let options = GroupOptions { compare_calls: Some(compare_calls), ..crate::common::options() };
         let errors = ranks_with(2, &options, |group| {
             let size = [6, 2 + group.rank().get() as i64];
             let values = Tensor::ones([1, size[1]], (Kind::Float, Device::Cpu));
