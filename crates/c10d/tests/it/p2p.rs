@@ -1,5 +1,6 @@
 //! Point-to-point messages: blocking and non-blocking, tags, any source, and a ring.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use super::ranks;
@@ -145,18 +146,22 @@ fn a_late_message_is_a_timeout_and_not_a_mismatch_when_the_peer_is_in_another_ex
 #[test]
 fn a_receive_without_a_sender_times_out_and_names_the_peer() {
     let short = scaled(Duration::from_millis(300));
+    let started = Barrier::new(2);
     let errors = ranks(2, |group| {
         let peer = rank(1 - group.rank().get());
-        group.with_timeout(short, |group| group.recv(&mut number(0.0), peer, 0)).unwrap_err()
+        let receiving = group.with_timeout(short, |group| group.irecv(number(0.0), peer, 0)).unwrap();
+        // Whoever gives up first finds the other one in its call.
+        started.wait();
+        receiving.wait().unwrap_err()
     });
     for (me, error) in errors.iter().enumerate() {
         assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");
         assert_eq!(error.peer(), Some(format!("rank {}", 1 - me).as_str()));
         assert_eq!(error.rank(), Some(rank(me)));
-        assert_eq!(error.operation(), "recv [1] Float tag 0");
+        assert_eq!(error.operation(), "irecv [1] Float tag 0");
         let (own, theirs) = (format!("tag 0 from rank {}", 1 - me), format!("tag 0 from rank {me}"));
-        assert!(error.to_string().contains(&format!("this rank was in recv [1] Float {own}")), "{error}");
-        assert!(error.to_string().contains(&format!("in recv [1] Float {theirs}")), "{error}");
+        assert!(error.to_string().contains(&format!("this rank was in irecv [1] Float {own}")), "{error}");
+        assert!(error.to_string().contains(&format!("in irecv [1] Float {theirs}")), "{error}");
     }
     assert!(errors.iter().any(|e| e.kind() == ErrorKind::Timeout), "{errors:?}");
 }
