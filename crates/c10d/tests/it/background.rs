@@ -4,6 +4,7 @@ use std::fs;
 
 use c10d::Backend;
 use lockstep_contract::background::{DESYNC_REPORT, GLOO};
+use lockstep_watchdog::until;
 
 use crate::common::{options, ranks_on};
 
@@ -13,9 +14,11 @@ fn background_threads_have_their_names() {
         let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
         threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).collect()
     };
-    for seen in ranks_on(Backend::Gloo, 2, &options(), |_group| names()) {
+    ranks_on(Backend::Gloo, 2, &options(), |_group| {
         for name in [DESYNC_REPORT, GLOO] {
-            assert!(seen.iter().any(|thread| thread.trim_end() == name), "{name} in {seen:?}");
+            // A thread that has not run yet has its parent's name.
+            let is_there = || names().iter().any(|thread| thread.trim_end() == name);
+            until(is_there).unwrap_or_else(|why| panic!("{name} in {:?}: {why}", names()));
         }
-    }
+    });
 }
