@@ -222,9 +222,9 @@ fn a_lost_stage_is_named_with_the_place_in_the_schedule() {
         let received = Activations { size: vec![2, 3], kind: Kind::Float };
         let pipeline = Pipeline::new(Rc::clone(&group), schedule, received).unwrap();
         if group.rank().get() == 1 {
-            // Receives one micro-batch and leaves.
+            // Receives both micro-batches, so that rank 0 has sent them, and leaves.
             let mut activations = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
-            group.recv(&mut activations, c10d::Rank::ZERO, 0).unwrap();
+            [0, 2].into_iter().for_each(|tag| group.recv(&mut activations, c10d::Rank::ZERO, tag).unwrap());
             return None;
         }
         let weight = Tensor::ones([3, 3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
