@@ -128,7 +128,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         until_it_listens(&client_of(port), Duration::from_secs(60)).unwrap();
-        drop(listener);
+        // The port of a client: nobody listens there, and nobody else gets it.
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let port = client.local_addr().unwrap().port();
         let message = until_it_listens(&client_of(port), Duration::ZERO).unwrap_err().to_string();
         assert!(message.contains(&format!("nobody listens at 127.0.0.1:{port}")), "{message}");
         assert!(message.contains("rank 0 hosts the store there"), "{message}");
