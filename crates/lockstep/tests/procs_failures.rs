@@ -99,6 +99,9 @@ fn case(name: &str) -> anyhow::Result<()> {
 
 /// Three successful collectives, then the fault on rank 1.
 fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
+    if fault == "absent" {
+        meet(env)?;
+    }
     let patient = on_host(env);
     let short = GroupOptions { timeout: timeout()?, ..patient.clone() };
     let all = Rc::new(init_process_group(env, Device::Cpu, if fault == "absent" { &short } else { &patient })?);
@@ -130,6 +133,13 @@ fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
         "large" => Ok(group.all_reduce(&mut Tensor::ones([4_000_000], (Kind::Float, Device::Cpu)), ReduceOp::Sum)?),
         _ => Ok(group.all_reduce(&mut t, ReduceOp::Sum)?),
     }
+}
+
+/// Waits until ranks 0 and 2 have started: one that is late would count as one that never came, too.
+fn meet(env: &LaunchEnv) -> anyhow::Result<()> {
+    let store = Store::tcp(&env.master_addr, env.master_port, &TcpStoreOptions::default())?;
+    store.set(&format!("started/{}", env.rank), "1")?;
+    Ok(store.wait(&["started/0", "started/2"], PATIENCE)?)
 }
 
 fn timeout() -> anyhow::Result<Duration> {
