@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use crate::common::{formula_tensor, ranks, values};
 use c10d::{ProcessGroup, Storage};
@@ -11,7 +10,7 @@ use lockstep::optim::{AdamWOptions, FusedOptimizer, Optimizer, Rule, SgdOptions,
 use lockstep::parallel::{FullyShard, FullyShardOptions, MixedPrecision};
 use lockstep::{DdpOptions, DistributedDataParallel};
 use lockstep_testkit::{Job, Running, margin};
-use lockstep_watchdog::scaled;
+use lockstep_watchdog::until;
 use tch::nn::{self, Module, VarStore};
 use tch::{Device, Kind, Reduction, Tensor, no_grad};
 
@@ -298,11 +297,7 @@ fn prefetching_changes_no_bit() {
 
 /// Waits until `count` gives `expected`: Gloo's threads let go of tensors a moment after they have woken the rank.
 fn soon<T: PartialEq + std::fmt::Debug>(count: impl Fn() -> T, expected: T) {
-    let begun = Instant::now();
-    while count() != expected {
-        assert!(begun.elapsed() < scaled(Duration::from_secs(20)), "{:?} is not {expected:?}", count());
-        std::thread::yield_now();
-    }
+    until(|| count() == expected).unwrap_or_else(|why| panic!("{:?} is not {expected:?}: {why}", count()));
 }
 
 #[test]
