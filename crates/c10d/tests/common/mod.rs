@@ -4,7 +4,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses a part
 
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize, pace};
@@ -17,7 +17,14 @@ pub fn options() -> GroupOptions {
     GroupOptions { timeout: DEADLINE, endpoint: Endpoint::Interface("lo".into()), ..GroupOptions::default() }
 }
 
-/// What this process says on the pace of its ranks from now on: the line, and the finding if it is one.
+/// Held by a test that listens for findings: a process has one listener, and plain cargo runs several tests in it at once.
+pub fn listening() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What this process says on the pace of its ranks from now on: the line, and the finding if it is one. Call it while you are
+/// [`listening`].
 pub fn findings() -> Receiver<(String, Option<pace::Finding>)> {
     let (sender, heard) = channel();
     pace::listen(move |line, finding| {

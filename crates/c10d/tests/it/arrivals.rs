@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ranks;
-use crate::common::{DEADLINE, findings};
+use crate::common::{DEADLINE, findings, listening};
 use c10d::ReduceOp;
 use tch::Tensor;
 
@@ -31,6 +31,7 @@ fn each_rank_counts_how_long_it_waited_for_whom() {
 
 #[test]
 fn a_rank_for_which_all_others_wait_is_named_before_it_comes() {
+    let _alone = listening();
     let heard = Mutex::new(findings());
     let found = ranks(3, |group| {
         let late = group.rank().get() == 1;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::{DEADLINE, findings, is_shared, options, rank, ranks_over};
+use crate::common::{DEADLINE, findings, is_shared, listening, options, rank, ranks_over};
 use c10d::{Backend, ErrorKind, GroupOptions, ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions, Splits, Store};
 use lockstep_watchdog::scaled;
 use tch::{Device, Kind, Tensor};
@@ -312,6 +312,7 @@ fn each_rank_counts_how_long_it_waited_for_the_ranks_of_its_own_host() {
 
 #[test]
 fn a_rank_for_which_those_of_all_hosts_wait_is_named_before_it_comes() {
+    let _alone = listening();
     let heard = Mutex::new(findings());
     let found = ranks_over(&[0, 1, 0, 1], Backend::Auto, &options(), |group| {
         let found = (group.rank() == rank(2)).then(|| heard.lock().unwrap().recv_timeout(DEADLINE).unwrap());

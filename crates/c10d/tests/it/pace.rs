@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::ranks;
+use crate::common::listening;
 use c10d::pace::{self, Cause, Finding};
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
@@ -14,6 +15,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 
 /// Runs until something was found, so that its time does not matter: a missing finding ends at the group's timeout.
 fn found_by(world: usize, step: impl Fn(&ProcessGroup) + Send + Sync) -> (Finding, Vec<String>) {
+    let _alone = listening();
     let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new((None, Vec::new()))));
     let (found, lines) = (Arc::clone(&stop), Arc::clone(&heard));
     pace::publish_every(PERIOD);

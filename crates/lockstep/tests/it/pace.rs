@@ -1,7 +1,7 @@
 //! Late loaders: on one rank, or on all, each batch takes 100 ms.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use c10d::ReduceOp;
@@ -33,6 +33,9 @@ impl Dataset for Slow {
 
 /// Trains on nothing until something was found, so that its time does not matter.
 fn found_with(of_rank: impl Fn(usize) -> Duration + Send + Sync) -> Finding {
+    // A process has one listener, and plain cargo runs several tests in it at once.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
     let (found, first) = (Arc::clone(&stop), Arc::clone(&heard));
     pace::publish_every(PERIOD);
