@@ -61,13 +61,12 @@ pub(super) fn run(args: &[OsString]) -> anyhow::Result<()> {
 /// Detaches from what ends the agent: its terminal, its folder, its signals.
 fn settle() -> anyhow::Result<()> {
     rustix::process::setsid().context("cannot begin a session")?;
-    // Not the agent's name: the reaper must survive `pkill lockstep`.
-    rustix::thread::set_name(c"job-reaper")?;
     std::env::set_current_dir("/")?;
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
-    Ok(())
+    // Not the agent's name: the reaper must survive `pkill lockstep`. Last, so that a process of this name survives signals.
+    Ok(rustix::thread::set_name(c"job-reaper")?)
 }
 
 fn listen(mut messages: impl BufRead) -> Registered {
