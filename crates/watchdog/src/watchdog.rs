@@ -110,6 +110,9 @@ mod tests {
     #[test]
     fn ends_a_wait_for_a_sleeping_process_and_names_it() {
         let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        while Stat::of(sleeper.id() as i32).unwrap().state != 'S' {
+            std::thread::yield_now();
+        }
         let still = StallDetector::new(Duration::from_secs(1), NOTHING);
         let mut watchdog = Watchdog { still, ..Watchdog::new() };
         let why = loop {
