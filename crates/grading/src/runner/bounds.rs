@@ -35,7 +35,10 @@ struct Taken {
 impl Bounds {
     /// Returns a finding if the descendants of this process or the files in the folder exceed a limit.
     pub(super) fn broken(&self, folder: &Path) -> Option<Finding> {
-        let taken = descendants(std::process::id() as i32);
+        self.broken_by(&descendants(std::process::id() as i32), folder)
+    }
+
+    fn broken_by(&self, taken: &[Taken], folder: &Path) -> Option<Finding> {
         let (threads, memory) =
             taken.iter().fold((0, 0), |(threads, memory), of| (threads + of.threads, memory + of.memory));
         let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
@@ -96,11 +99,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("in")).unwrap();
         fs::write(folder.path().join("in/file"), [0; 1000]).unwrap();
-        let bounds = Bounds { disk: 999, ..Bounds::default() };
-        assert!(bounds.broken(folder.path()).unwrap().diagnosis.contains("written"));
-        assert_eq!(Bounds { disk: 1000, ..bounds }.broken(folder.path()), None);
-        let none = Bounds { threads: 0, memory: 0, ..Bounds::default() };
-        // This process is not its own descendant, and it has no children here.
-        assert_eq!(none.broken(folder.path()), None);
+        let taken = [Taken { threads: 3, memory: 5 << 20 }; 2];
+        let diagnosis = |bounds: Bounds| bounds.broken_by(&taken, folder.path()).map(|finding| finding.diagnosis);
+        let bounds = Bounds { disk: 1000, threads: 6, memory: 10 << 20 };
+        assert_eq!(diagnosis(bounds), None);
+        for (bounds, named) in [
+            (Bounds { disk: 999, ..bounds }, "written"),
+            (Bounds { threads: 5, ..bounds }, "6 threads and processes; 5 are allowed"),
+            (Bounds { memory: 9 << 20, ..bounds }, "10 MiB of memory; 9 MiB are allowed"),
+        ] {
+            assert!(diagnosis(bounds).unwrap().contains(named), "{named}");
+        }
     }
 }
