@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use support::{LONG, Raw, client, encode, resident, server, until};
@@ -87,10 +88,13 @@ async fn refuses_a_slow_opening_and_keeps_idle_clients() {
     let mute = Raw::connect(&server).await;
     let mut slow = Raw::connect(&server).await;
     slow.send_bytes(&[0, 0xCE]).await;
+    let addresses = [&mute, &slow].map(|peer| peer.0.local_addr().unwrap());
     assert!(mute.closed().await.is_empty());
     assert!(slow.closed().await.is_empty());
     refused(&server, &bystander, "it did not open with validate within 20ms").await;
-    assert_eq!(server.refusals().len(), 2);
+    // On a busy machine the bystander may be refused, too, before it comes again.
+    let of = |address: SocketAddr| server.refusals().iter().filter(|refusal| refusal.address == address).count();
+    until("both are refused", || addresses.map(of) == [1, 1]).await;
 }
 
 #[tokio::test]
