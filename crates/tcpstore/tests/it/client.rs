@@ -186,8 +186,9 @@ async fn reports_that_the_listener_does_not_answer() {
     assert!(error.elapsed < LONG, "long before the connect timeout");
 }
 
-/// Runs a server that answers each connection's opening with `answer` and then closes.
-async fn fake(answer: &'static [u8]) -> Error {
+/// Runs a server that answers each connection's opening with `answer` and then closes. A client that got no answer comes again for
+/// `handshake_timeout`.
+async fn fake(answer: &'static [u8], handshake_timeout: Duration) -> Error {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let accepting = listener.try_clone().unwrap();
     accepting.set_nonblocking(true).unwrap();
@@ -200,7 +201,7 @@ async fn fake(answer: &'static [u8]) -> Error {
             stream.write_all(answer).await.unwrap();
         }
     });
-    let options = ClientOptions { handshake_timeout: Duration::from_millis(300), ..ClientOptions::default() };
+    let options = ClientOptions { handshake_timeout, ..ClientOptions::default() };
     let port = listener.local_addr().unwrap().port();
     let error = Client::connect_with("127.0.0.1", port, LONG, options).await.unwrap_err();
     serving.abort();
@@ -209,15 +210,15 @@ async fn fake(answer: &'static [u8]) -> Error {
 
 #[tokio::test]
 async fn reports_that_another_service_answers() {
-    let error = fake(b"HTTP/1.1 400 Bad Request\r\n").await;
+    let error = fake(b"HTTP/1.1 400 Bad Request\r\n", LONG).await;
     let Kind::NotAStore { got } = &error.kind else { panic!("{error}") };
     assert!(got.starts_with("HTTP/1.1 400"), "{got}");
-    assert!(matches!(fake(b"hi").await.kind, Kind::NotAStore { got } if got == "hi"));
+    assert!(matches!(fake(b"hi", LONG).await.kind, Kind::NotAStore { got } if got == "hi"));
 }
 
 #[tokio::test]
 async fn reports_that_the_listener_hangs_up() {
-    let error = fake(b"").await;
+    let error = fake(b"", Duration::from_millis(300)).await;
     assert!(matches!(error.kind, Kind::HungUp), "{error}");
 }
 
