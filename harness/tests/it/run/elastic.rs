@@ -49,7 +49,7 @@ fn a_node_beyond_the_maximum_waits_and_takes_the_place_of_one_that_dies() {
     second.await_out("world 2", 1);
     first.await_out("world 2", 1);
     let spare = Running::start(job.c10d(2, &words));
-    spare.await_err("waiting for other nodes");
+    spare.await_err("this node is spare 1");
     second.signal(Signal::KILL);
     spare.await_out("world 2", 1);
     first.await_out("world 2", 2);

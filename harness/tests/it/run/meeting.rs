@@ -99,7 +99,7 @@ fn a_different_job_is_refused_and_the_difference_is_named() {
     let site = Site::new();
     let job = Job::new(&site);
     let first = Running::start(job.c10d(0, &["--nnodes=2", "sh", "-c", "exit 0"]));
-    first.await_err("waiting for other nodes");
+    first.await_err("1 of at least 2 nodes have come");
     let other = |words: &[&str]| Running::start(job.c10d(1, words)).ended().code(1);
     assert_snapshot!(other(&["--nnodes=2", "sh", "-c", "exit 1"]).failure(), @r"
     verdict: the launcher on [host]: another job uses this rendezvous (command: ours is `sh -c exit 1`, theirs is `sh -c exit 0`) (evidence: its own message); advice: give each job its own --rdzv-id, or its own port in --rdzv-endpoint
@@ -120,7 +120,7 @@ fn a_node_rank_that_is_taken_is_refused_and_its_holder_is_named() {
     let job = Job::new(&site);
     let words = ["--nnodes=3", "true"];
     let first = Running::start(job.fixed(0, &words));
-    first.await_err("waiting for other nodes");
+    first.await_err("1 of at least 3 nodes have come");
     let second = Running::start(job.fixed(1, &words));
     let again = Running::start(job.fixed(1, &words));
     // Either of the two may come first.

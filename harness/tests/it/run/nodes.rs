@@ -128,6 +128,9 @@ fn a_node_that_fails_for_good_ends_the_others_and_they_name_it() {
     }
 }
 
+/// What one of two nodes waits for whose workers have succeeded. Before its workers start, it may print what it waits for, too.
+const ONE_SUCCEEDED: &str = "1 of 2 nodes have succeeded";
+
 #[test]
 fn a_node_whose_workers_have_succeeded_waits_for_the_others() {
     let site = Site::new();
@@ -135,7 +138,7 @@ fn a_node_whose_workers_have_succeeded_waits_for_the_others() {
     let words = ["--nnodes=2", "sh", "-c", "while [ $RANK = 1 ] && [ ! -e go ]; do sleep 0.02; done; echo $RANK ends"];
     let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
     first.await_out("0 ends", 1);
-    first.await_err("waiting for other nodes");
+    first.await_err(ONE_SUCCEEDED);
     site.file("go", "");
     second.ended().code(0);
     first.ended().code(0);
@@ -162,7 +165,7 @@ fn a_failure_after_another_node_has_succeeded_ends_the_job_and_is_reported_on_bo
     let fail = "[ $RANK = 0 ] && exit 0; while [ ! -e go ]; do sleep 0.02; done; exit 9";
     let words = ["--nnodes=2", "--max-restarts=5", "sh", "-c", fail];
     let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
-    first.await_err("waiting for other nodes");
+    first.await_err(ONE_SUCCEEDED);
     site.file("go", "");
     second.ended().code(1).says(&["exitcode  : 9 ", "already finished"]);
     first.ended().code(1).says(&["already finished"]);
