@@ -94,11 +94,17 @@ const SLEEPS: &str = r#"
 import os, time
 note = "sleeps." + os.environ["TORCHELASTIC_RESTART_COUNT"]
 def sleeps_for_ever():
-    open(note, "w").close()
+    with open(note + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(note + ".new", note)
     time.sleep(1000)
 if os.environ["RANK"] == "1":
     sleeps_for_ever()
 while not os.path.exists(note):
+    time.sleep(0.01)
+# The note comes before the sleep.
+stat = f"/proc/{open(note).read()}/stat"
+while open(stat).read().rsplit(") ", 1)[1][0] != "S":
     time.sleep(0.01)
 raise RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete")
 "#;
