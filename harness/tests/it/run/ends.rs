@@ -183,7 +183,8 @@ fn workers_get_the_grace_that_the_scheduler_gives() {
     let site = Site::new();
     site.program("scontrol", "#!/bin/sh\necho 'KillWait = 600 sec'\n");
     let slow = "trap 'until [ -e go ]; do sleep 0.05; done; exit 3' TERM; echo up; while :; do sleep 0.05; done";
-    let mut command = site.lockstep(&["sh", "-c", slow]);
+    let [port, address] = site.master();
+    let mut command = site.lockstep(&[&*port, &*address, "sh", "-c", slow]);
     command.env("SLURM_JOB_ID", "17").env("PATH", format!("{}:{}", site.word(""), std::env::var("PATH").unwrap()));
     let running = Running::start(command);
     running.await_out("up", 1);

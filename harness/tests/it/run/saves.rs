@@ -98,8 +98,9 @@ fn events(site: &Site) -> String {
 #[test]
 fn a_job_that_the_scheduler_starts_again_says_why() {
     let site = Site::new();
+    let [port, address] = site.master();
     let start = |restarts: &str, words: &[&str]| {
-        let mut command = site.lockstep(words);
+        let mut command = site.lockstep(&[&[&*port, &*address], words].concat());
         command.env("LOCKSTEP_EVENTS", site.path("events")).env("SLURM_JOB_ID", "17");
         command.env("SLURM_RESTART_COUNT", restarts);
         Running::start(command)

@@ -65,15 +65,11 @@ fn passes_the_local_rank_as_torchs_older_launcher_does() {
     let site = Site::new();
     let show = "import os, sys\nsys.stdout.write(' '.join([os.environ['LOCAL_RANK'], *sys.argv[1:]]) + '\\n')\n";
     let script = site.file("show.py", show);
-    let own = start(
-        &python,
-        site.lockstep(&["--pass-local-rank", "--nproc-per-node=2", "--prefix=never", &script, "--lr=1"]),
-    );
-    let own = own.ended().code(0);
+    let words = ["--standalone", "--pass-local-rank", "--nproc-per-node=2", "--prefix=never", &script, "--lr=1"];
+    let own = start(&python, site.lockstep(&words)).ended().code(0);
     let mut command = Command::new(&python);
     site.prepare(&mut command);
-    let port = format!("--master-port={}", site.free_port("127.0.0.1"));
-    command.args(["-m", "torch.distributed.launch", "--nproc-per-node=2", &port, &script, "--lr=1"]);
+    command.args(["-m", "torch.distributed.launch", "--standalone", "--nproc-per-node=2", &script, "--lr=1"]);
     assert_eq!(own.sorted(), start(&python, command).ended().code(0).sorted());
     assert_eq!(own.sorted(), ["0 --local-rank=0 --lr=1", "1 --local-rank=1 --lr=1"]);
 }
