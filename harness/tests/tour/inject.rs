@@ -133,7 +133,8 @@ fn refuses_shares() {
 fn ends_late_run() {
     let site = Site::new();
     let output = stdout(&site.run("hangs", &["inject", "out-of-restarts", "--timeout", "1"]).code(1));
-    assert!(output.contains("it had not ended after 1 s and was killed: its last lines: "), "{output}");
+    // A busy machine may not have printed a line by then.
+    assert!(output.contains("it had not ended after 1 s and was killed: "), "{output}");
     assert!(output.contains("again: lockstep inject out-of-restarts"), "{output}");
     assert_eq!(entries(&site.leftovers()[0]).len(), 1, "the failed run is kept");
 }
