@@ -24,6 +24,7 @@
 //! | `floats` | [`Floats`]: a tensor that is written in its own memory |
 //! | `amp` | [`autocast`], [`unscale`]: mixed precision |
 //! | `kernels` | [`use_deterministic_algorithms`], [`channels_last`], [`pin_memory`], [`peak_memory`], [`use_one_thread_here`] |
+//! | [`fork`] | copies of a process that has loaded libtorch |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
 //! | `autograd` | [`exchange`]: a collective and its gradient; [`checkpoint`]: a function computed again in the backward pass |
@@ -45,6 +46,7 @@ mod desync_report;
 mod error;
 mod ffi;
 mod floats;
+pub mod fork;
 mod fused;
 mod group;
 mod hooks;

@@ -1,7 +1,8 @@
 //! The tests of a lab's solution: the course grades its own answers.
 //!
-//! The course's answers and the unusual right ones must pass. Each wrong answer must get the diagnosis in `lab.toml`. Each
-//! answer is graded in its own process, as a learner's answer is. Learners run [`crate::learner`] instead.
+//! The course's answers and the unusual right ones must pass. Each wrong answer must get the diagnosis in `lab.toml`. The answers of one
+//! test are graded one after the other in a process of their own, as a learner's answers are, with an own seed each. Learners run
+//! [`crate::learner`] instead.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -11,10 +12,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::exercise::{Lab, Task, Tasks, Wrong};
 use crate::grade::find;
-use crate::{Finding, Found, Options, learner};
+use crate::{Finding, Found, Options, Runner, learner};
 
-/// With this argument, the executable grades one answer.
-const ONE: &str = "grade-one";
+/// With this argument, the executable grades answers: each is followed by its seed.
+const ANSWERS: &str = "grade-answers";
 
 /// Compares the diagnoses of a task's wrong answers with those that are expected, and panics if they differ. Arguments: the name of
 /// the task, and a line for each wrong answer with its name, the verdict and the diagnosis.
@@ -27,10 +28,10 @@ pub fn main(lab: &Lab, program: &str, compare: Compare) -> ExitCode {
         return code;
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [one, answer, seed] = &args[..]
-        && one == ONE
+    if let [name, answers @ ..] = &args[..]
+        && name == ANSWERS
     {
-        return grade_one(lab, program, answer, seed);
+        return grade_answers(lab, program, answers);
     }
     let tasks = lab.tasks().expect("the lab's lab.toml");
     libtest_mimic::run(&Arguments::from_args(), trials(&tasks, compare)).exit_code()
@@ -38,29 +39,33 @@ pub fn main(lab: &Lab, program: &str, compare: Compare) -> ExitCode {
 
 fn trials(tasks: &Tasks, compare: Compare) -> Vec<Trial> {
     let of_task = |task: &Task| {
-        let own = Trial::test(format!("{}::the_solution_passes", task.name), passes(task.name.clone()));
-        let right = task.right.iter().map(|right| {
-            let answer = format!("{}/{}", task.name, right.name);
-            Trial::test(format!("{}::{}_passes_too", task.name, right.name), passes(answer))
-        });
+        let right = Trial::test(format!("{}::right_answers_pass", task.name), right_answers(task));
         let name = format!("{}::wrong_answers_get_their_diagnoses", task.name);
         let wrong = (!task.wrong.is_empty()).then(|| Trial::test(name, wrong_answers(task.clone(), compare)));
-        [own].into_iter().chain(right).chain(wrong).collect::<Vec<_>>()
+        [right].into_iter().chain(wrong).collect::<Vec<_>>()
     };
     tasks.tasks.iter().flat_map(of_task).collect()
 }
 
-fn passes(answer: String) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+/// Grades the course's own answer and the unusual right ones.
+fn right_answers(task: &Task) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+    let unusual = task.right.iter().map(|right| format!("{}/{}", task.name, right.name));
+    let answers: Vec<String> = [task.name.clone()].into_iter().chain(unusual).collect();
     move || {
-        let (found, seed) = graded(&answer)?;
-        found.map_err(|finding| Failed::from(format!("{answer} with seed {seed}: {finding}\n{finding:#?}")))
+        let failed = |(answer, (found, seed)): (&String, (Found, u64))| {
+            Some(format!("{answer} with seed {seed}: {0}\n{0:#?}", found.err()?))
+        };
+        let failed: Vec<String> = answers.iter().zip(graded(&answers)?).filter_map(failed).collect();
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("\n\n").into()) }
     }
 }
 
 /// Grades all wrong answers of a task. Their diagnoses are compared together, so that one file has them all.
 fn wrong_answers(task: Task, compare: Compare) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
     move || {
-        let findings = task.wrong.iter().map(|wrong| diagnosed(&task.name, wrong));
+        let answers: Vec<String> = task.wrong.iter().map(|wrong| format!("{}/{}", task.name, wrong.name)).collect();
+        let graded = answers.iter().zip(&task.wrong).zip(graded(&answers)?);
+        let findings = graded.map(|((answer, wrong), (found, seed))| diagnosed(answer, wrong, found, seed));
         let (diagnosed, failed): (Vec<_>, Vec<_>) = findings.partition(Result::is_ok);
         if !failed.is_empty() {
             let reasons: Vec<String> = failed.into_iter().filter_map(Result::err).collect();
@@ -73,9 +78,7 @@ fn wrong_answers(task: Task, compare: Compare) -> impl FnOnce() -> Result<(), Fa
 }
 
 /// The finding on a wrong answer, if it has the verdict and the words that `lab.toml` demands.
-fn diagnosed(task: &str, wrong: &Wrong) -> Result<Box<Finding>, String> {
-    let answer = format!("{task}/{}", wrong.name);
-    let (found, seed) = graded(&answer).map_err(|error| format!("{error:#}"))?;
+fn diagnosed(answer: &str, wrong: &Wrong, found: Found, seed: u64) -> Result<Box<Finding>, String> {
     let Err(finding) = found else { return Err(format!("{answer} with seed {seed} passed, but it is wrong")) };
     if finding.verdict == wrong.verdict && finding.diagnosis.contains(&wrong.says) {
         return Ok(finding);
@@ -84,29 +87,34 @@ fn diagnosed(task: &str, wrong: &Wrong) -> Result<Box<Finding>, String> {
     Err(format!("{answer} with seed {seed}: {finding}\n{expected}\n{finding:#?}"))
 }
 
-/// Grades an answer in another process. Its ranks die with the main thread of that process.
-fn graded(answer: &str) -> anyhow::Result<(Found, u64)> {
-    let options = Options::seeded(None);
-    let this = std::env::current_exe()?;
-    let output = Command::new(this).args([ONE, answer, &options.seed.to_string()]).output()?;
+/// Grades answers to one task in another process: what was found, and the seed. Their ranks die with the main thread of that process.
+fn graded(answers: &[String]) -> anyhow::Result<Vec<(Found, u64)>> {
+    let seeds: Vec<u64> = answers.iter().map(|_| Options::seeded(None).seed).collect();
+    let words = answers.iter().zip(&seeds).flat_map(|(answer, seed)| [answer.clone(), seed.to_string()]);
+    let output = Command::new(std::env::current_exe()?).arg(ANSWERS).args(words).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "the grader of {answer} ended with {}: {stderr}", output.status);
-    let found = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("cannot read the finding of the grader of {answer}: {stderr}"))?;
-    Ok((found, options.seed))
+    let found = String::from_utf8_lossy(&output.stdout);
+    let found: Vec<Found> = found.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a finding")?;
+    let next = answers.get(found.len()).map_or("all answers", String::as_str);
+    ensure!(output.status.success(), "the grader ended with {} at {next}: {stderr}", output.status);
+    ensure!(found.len() == answers.len(), "no finding on {next}: {stderr}");
+    Ok(found.into_iter().zip(seeds).collect())
 }
 
-fn grade_one(lab: &Lab, program: &str, answer: &str, seed: &str) -> ExitCode {
-    let options = Options::seeded(seed.parse().ok());
-    let task = answer.split('/').next().unwrap_or(answer);
-    match find(lab, task, answer, Path::new(program), &options) {
-        Ok(found) => {
-            println!("{}", serde_json::json!(found));
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
+/// Prints a line for each answer: what was found.
+fn grade_answers(lab: &Lab, program: &str, answers: &[String]) -> ExitCode {
+    let mut runner = Runner::new(Path::new(program), "", &Options::seeded(None));
+    for answer in answers.chunks_exact(2) {
+        let [answer, seed] = answer else { continue };
+        let task = answer.split('/').next().unwrap_or(answer);
+        runner.turn_to(answer, &Options::seeded(seed.parse().ok()));
+        match find(lab, task, &mut runner) {
+            Ok(found) => println!("{}", serde_json::json!(found)),
+            Err(error) => {
+                eprintln!("{error:#}");
+                return ExitCode::FAILURE;
+            }
         }
     }
+    ExitCode::SUCCESS
 }

@@ -1,6 +1,6 @@
 //! Grades one task of an exercise.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -34,20 +34,19 @@ pub struct Graded {
 /// Failures of the machine or the course. A wrong answer is not an error but part of the result.
 pub fn grade(lab: &Lab, task: &Task, submission: &Submission, options: &Options) -> anyhow::Result<Graded> {
     let begin = Instant::now();
-    let found = find(lab, &task.name, &task.name, &submission.program, options)?;
+    let found = find(lab, &task.name, &mut Runner::new(&submission.program, &task.name, options))?;
     let untouched = || checksums::untouched(&submission.folder, &task.file());
     let found = found.map_err(|finding| if untouched() { Box::new(not_started(*finding)) } else { finding });
     Ok(Graded { task: task.clone(), found, took: begin.elapsed() })
 }
 
-/// Grades the program's answer `answer` as an answer to `task`.
+/// Grades the answer of a runner as an answer to `task`.
 ///
 /// # Errors
 /// As [`grade`].
-pub fn find(lab: &Lab, task: &str, answer: &str, program: &Path, options: &Options) -> anyhow::Result<Found> {
+pub fn find(lab: &Lab, task: &str, runner: &mut Runner) -> anyhow::Result<Found> {
     let grading = lab.grading(task).with_context(|| format!("there is no task {task} in lab {}", lab.number()))?;
-    let mut runner = Runner::new(program, answer, options);
-    match grading(&mut runner) {
+    match grading(runner) {
         Ok(()) => Ok(Ok(())),
         Err(error) => error.downcast().map(|finding| Err(Box::new(finding))),
     }

@@ -4,6 +4,7 @@
 //! - [`Workers`]: the workers of one agent. No worker outlives the agent: each leads a session of its own and dies with
 //!   the agent ([`dying_with_parent`]). Processes that a worker leaves behind become children of the agent, which ends
 //!   them (`orphans`); if the agent is killed, its reaper ends them (`reaper`, `reaper_main`).
+//! - [`Template`]: a program that has started once, and copies itself for each worker.
 //! - [`Group`]: one program with its children, which is awaited and ended as a whole.
 //! - [`Process`], [`Deaths`]: one child that is signalled by its descriptor, and the deaths of many in the kernel's
 //!   order.
@@ -65,6 +66,7 @@ mod signals;
 mod spec;
 mod stacks;
 mod standstill;
+mod template;
 mod workers;
 
 pub use agent_id::AGENT;
@@ -88,4 +90,5 @@ pub use signals::{Signals, not_ignored};
 pub use spec::{Sink, Spec, Stdin};
 pub use stacks::{Stacks, StacksError};
 pub use standstill::Standstill;
+pub use template::{Forking, Template, serve};
 pub use workers::{Died, Left, Sweep, Workers};

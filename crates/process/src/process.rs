@@ -20,6 +20,13 @@ static STARTING: RwLock<()> = RwLock::new(());
 pub struct Process {
     /// The child, with its pipes.
     pub child: Child,
+    handle: Handle,
+}
+
+/// A child of this process without its pipes, whoever has started it.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pid: Pid,
     pidfd: OwnedFd,
 }
 
@@ -31,8 +38,8 @@ impl Process {
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
         let mut child = command.spawn()?;
-        match open(Pid::from_child(&child)) {
-            Ok(pidfd) => Ok(Process { child, pidfd }),
+        match Handle::open(Pid::from_child(&child)) {
+            Ok(handle) => Ok(Process { child, handle }),
             Err(error) => {
                 child.kill()?;
                 child.wait()?;
@@ -43,7 +50,7 @@ impl Process {
 
     /// Its process id.
     pub fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+        self.handle.pid
     }
 
     /// Sends a signal. It is not an error if the process has ended meanwhile.
@@ -51,10 +58,7 @@ impl Process {
     /// # Errors
     /// The system's error.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        match pidfd_send_signal(&self.pidfd, signal) {
-            Ok(()) | Err(Errno::SRCH) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.handle.signal(signal)
     }
 
     /// How it ended, if it has; it is not reaped.
@@ -62,13 +66,12 @@ impl Process {
     /// # Errors
     /// The system's error: other code has reaped it.
     pub fn ended(&self) -> io::Result<Option<Exit>> {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        Ok(waitid(WaitId::PidFd(self.pidfd.as_fd()), look)?.as_ref().map(Exit::of))
+        self.handle.ended()
     }
 
     /// Waits for its end, or until the deadline. It is not reaped.
     pub fn wait_until(&self, deadline: Instant) {
-        wait_until(&self.pidfd, deadline);
+        self.handle.wait_until(deadline);
     }
 
     /// Waits for its end, or kills it at the deadline; reaps it.
@@ -84,6 +87,46 @@ impl Process {
 }
 
 impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+/// Keeps only what holds the child.
+impl From<Process> for Handle {
+    fn from(process: Process) -> Self {
+        process.handle
+    }
+}
+
+impl Handle {
+    /// Holds a child of this process that nothing has reaped.
+    pub(super) fn open(pid: Pid) -> io::Result<Self> {
+        Ok(Handle { pid, pidfd: open(pid)? })
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        match pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn ended(&self) -> io::Result<Option<Exit>> {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        Ok(waitid(WaitId::PidFd(self.pidfd.as_fd()), look)?.as_ref().map(Exit::of))
+    }
+
+    pub(super) fn wait_until(&self, deadline: Instant) {
+        wait_until(&self.pidfd, deadline);
+    }
+}
+
+impl AsFd for Handle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }

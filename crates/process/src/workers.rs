@@ -22,8 +22,10 @@ use signal_hook::low_level::{pipe, unregister};
 use super::agent_id::AGENT;
 use super::kill::reap;
 use super::orphans::{self, Kin, Strangers, Swept, Whose};
+use super::process::Handle;
 use super::reaper::Reaper;
 use super::spec::{Sink, Spec, Stdin};
+use super::template::Template;
 use super::{Deaths, Exit, Process, parent_death, process};
 
 /// The names under which [`Deaths`] reports the reaper and SIGCHLD; no process has these ids.
@@ -59,7 +61,7 @@ struct Children {
 
 struct Worker {
     index: usize,
-    process: Process,
+    process: Handle,
     started: UnixStream,
     dead: bool,
     /// It was a shell or timeout(1) when it was asked to end.
@@ -149,11 +151,29 @@ impl Workers {
         }
         command.env(AGENT, self.marker(&spec.env));
         command.stdout(to_stdio(spec.stdout)).stderr(to_stdio(spec.stderr));
-        let mut process = Process::start(&mut command)?;
+        self.watch(index, Process::start(&mut command)?.into(), started)
+    }
+
+    /// Starts a worker as a copy of a [`Template`], which has its program and its arguments; `spec` says the rest. Its end will be
+    /// reported as that of any other worker.
+    ///
+    /// # Errors
+    /// The template makes no copy: it has ended, or does not answer.
+    pub fn start_copy(&mut self, index: usize, template: &Template, spec: Spec) -> io::Result<u32> {
+        let Spec { mut env, folder, stdout, stderr, .. } = spec;
+        let marker = self.marker(&env);
+        env.push((AGENT.into(), Some(marker)));
+        let (pid, started) = template.copy(&env, folder.as_deref(), [stdout, stderr])?;
+        self.watch(index, Handle::open(pid)?, started)
+    }
+
+    fn watch(&mut self, index: usize, process: Handle, started: UnixStream) -> io::Result<u32> {
         let pid = process.pid();
         if let Err(error) = self.deaths.add(&process, pid.as_raw_pid() as u64) {
             // A process that cannot be watched must not live.
-            process.wait_or_kill(Instant::now())?;
+            process.signal(Signal::KILL)?;
+            process.wait_until(Instant::now() + LAST_WAIT);
+            reap(pid.as_raw_pid());
             return Err(error);
         }
         self.reaper.worker_started(pid);

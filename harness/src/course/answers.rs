@@ -3,7 +3,7 @@
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::find;
-use lockstep_grading::{Found, Lab, Options, learner};
+use lockstep_grading::{Found, Lab, Options, Runner, learner};
 
 use crate::exit::{Code, Refused};
 use crate::lab_run::program_beside;
@@ -18,9 +18,11 @@ pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyho
     let (tasks, program) = (lab.tasks()?, program_beside(&lab.solution())?);
     let all = wrong(&tasks);
     let answers = if answers.is_empty() { &all } else { answers };
-    let grade = |answer: &String| -> anyhow::Result<(Task, Found)> {
+    let mut runner = Runner::new(&program, "", options);
+    let mut grade = |answer: &String| -> anyhow::Result<(Task, Found)> {
         let task = task_of(&tasks, answer).with_context(|| format!("lab {}", lab.number()))?;
-        Ok((task.clone(), find(lab, &task.name, answer, &program, options)?))
+        runner.turn_to(answer, options);
+        Ok((task.clone(), find(lab, &task.name, &mut runner)?))
     };
     if let [answer] = answers {
         let (task, found) = grade(answer)?;

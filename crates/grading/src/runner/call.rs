@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
 use lockstep_contract::{BACKEND, CLEARED_VARIABLES};
-use lockstep_process::{Died, Orphan, Sink, Spec, Stdin, Workers};
+use lockstep_process::{Died, Orphan, Sink, Spec, Stdin, Template, Workers};
 use tempfile::TempDir;
 
 use super::hang_detector::{HangDetector, Moment};
@@ -49,6 +49,17 @@ pub(super) struct RunningCall<'a> {
     ranks: usize,
     answers: Answers,
     store: tcpstore::Server,
+}
+
+fn one_thread() -> (OsString, Option<OsString>) {
+    ("OMP_NUM_THREADS".into(), Some("1".into()))
+}
+
+/// The program as a template of ranks, if it waits for requests.
+pub(super) fn template(program: &Path) -> Option<Template> {
+    let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
+    env.push(one_thread()); // libgomp reads it when it is loaded
+    Template::start(program.as_os_str(), &[], &env).ok()
 }
 
 /// The result of a call.
@@ -112,7 +123,7 @@ impl<'a> RunningCall<'a> {
             own("GLOO_SOCKET_IFNAME", &"lo"),
             // A send over Gloo waits for its receiver, which some wrong answers show; one through shared memory need not.
             own(BACKEND, &"gloo"),
-            own("OMP_NUM_THREADS", &1),
+            one_thread(),
             (CALL.into(), Some(self.folder.join("call").into())),
             (ANSWERS.into(), Some(self.answers.0.clone().into())),
         ]);

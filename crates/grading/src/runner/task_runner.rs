@@ -1,15 +1,16 @@
 //! The calls of one task, and the results of all ranks.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use lockstep_contract::exercise::{Answer, Call};
-use lockstep_process::Workers;
+use lockstep_process::{Template, Workers};
 use rand_mt::Mt64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::call::{CallOptions, CallResult, RunningCall};
+use super::call::{self, CallOptions, CallResult, RunningCall};
 use super::inputs::Inputs;
 use super::outcome::{RankOutcome, first_death, first_finding, leak, misunderstood};
 use crate::{Finding, Options};
@@ -23,7 +24,15 @@ pub struct Runner {
     /// The name of the task, or `TASK/NAME` for one of the course's answers.
     task: String,
     options: Options,
-    workers: Option<Workers>,
+    /// None before the first call.
+    started: Option<Started>,
+}
+
+/// What all calls of a runner share.
+struct Started {
+    workers: Workers,
+    /// The program, which has loaded libtorch; None if it does not wait for requests. Then each rank is a start of its own.
+    template: Option<Template>,
 }
 
 /// The results of all ranks.
@@ -33,7 +42,13 @@ pub struct Outputs<O>(Vec<Vec<O>>);
 impl Runner {
     /// A runner for `task` of the learner's `program`.
     pub fn new(program: &Path, task: &str, options: &Options) -> Self {
-        Runner { program: program.into(), task: task.into(), options: *options, workers: None }
+        Runner { program: program.into(), task: task.into(), options: *options, started: None }
+    }
+
+    /// Goes on with another answer of the same program.
+    pub fn turn_to(&mut self, task: &str, options: &Options) {
+        self.task = task.into();
+        self.options = *options;
     }
 
     /// Random numbers for inputs. The same seed gives the same numbers.
@@ -96,13 +111,14 @@ impl Runner {
     fn run(&mut self, options: &CallOptions, request: &Call) -> anyhow::Result<CallResult> {
         let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir().context("cannot make a folder")?;
         let ranks = options.ranks.max(1);
-        let workers = match &mut self.workers {
-            Some(workers) => workers,
-            none => none.insert(Workers::new().context("cannot start processes")?),
+        let started = match &mut self.started {
+            Some(started) => started,
+            none => none.insert(Started::new(&self.program, self.options.confined).context("cannot start processes")?),
         };
-        workers.register_cleanup(folder.path());
+        started.workers.register_cleanup(folder.path());
         let call = RunningCall::new(&self.program, self.options.confined, &folder, options, request)?;
-        let pids = (0..ranks).map(|rank| workers.start(rank, call.spec(rank)?)).collect::<Result<Vec<_>, _>>();
+        let pids = (0..ranks).map(|rank| started.start(rank, &call)).collect::<Result<Vec<_>, _>>();
+        let workers = &mut started.workers;
         let result = pids.map_err(Into::into).and_then(|pids| call.watch(workers, &pids, &self.options));
         if result.is_err() {
             workers.kill();
@@ -114,9 +130,28 @@ impl Runner {
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        if let Some(workers) = self.workers.take() {
-            workers.close();
+        if let Some(started) = self.started.take() {
+            started.workers.close();
         }
+    }
+}
+
+impl Started {
+    fn new(program: &Path, confined: bool) -> io::Result<Self> {
+        // Confined ranks may write to folders of their own, so each is confined at its start.
+        let template = (!confined).then(|| call::template(program)).flatten();
+        Ok(Started { workers: Workers::new()?, template })
+    }
+
+    fn start(&mut self, rank: usize, call: &RunningCall<'_>) -> io::Result<u32> {
+        if let Some(template) = &self.template {
+            match self.workers.start_copy(rank, template, call.spec(rank)?) {
+                Ok(pid) => return Ok(pid),
+                // A learner can do anything to the program. What it does is seen when it is started.
+                Err(_) => self.template = None,
+            }
+        }
+        self.workers.start(rank, call.spec(rank)?)
     }
 }
 
