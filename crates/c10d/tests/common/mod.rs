@@ -3,6 +3,7 @@
 //! levels are simulated.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses a part
 
+use std::cell::Cell;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -34,13 +35,31 @@ pub fn findings() -> Receiver<(String, Option<pace::Finding>)> {
     heard
 }
 
-/// Runs `body` once per rank and returns the results in rank order.
+/// Runs `body` once per rank, on the test's [`backend`], and returns the results in rank order.
 pub fn ranks<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
     ranks_with(n, &options(), body)
 }
 
 pub fn ranks_with<T: Send>(n: usize, options: &GroupOptions, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
-    ranks_on(Backend::Gloo, n, options, body)
+    ranks_on(backend(), n, options, body)
+}
+
+thread_local! {
+    static BACKEND: Cell<Backend> = const { Cell::new(Backend::Gloo) };
+}
+
+/// The backend of the groups that this thread's test makes.
+pub fn backend() -> Backend {
+    BACKEND.get()
+}
+
+/// Runs a test's body once for each backend of CPU tensors. What does not depend on the backend is tested without it, on Gloo.
+pub fn on_each_backend(body: impl Fn()) {
+    for backend in [Backend::Gloo, Backend::TwoLevels, Backend::SharedMemory] {
+        println!("on {backend:?}:");
+        BACKEND.set(backend);
+        body();
+    }
 }
 
 /// Each rank's host in tests that run on every backend: unequal numbers of ranks, not in order, and one rank for each with two ranks.

@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::join;
-use crate::common::{DEADLINE, options, rank, ranks_on};
+use crate::common::{DEADLINE, join_on, options, rank, ranks_on};
 use c10d::{Backend, ReduceOp, Store, WorldSize};
 use lockstep_watchdog::scaled;
 use tch::{Device, Kind, Tensor};
@@ -19,7 +18,8 @@ fn zeros() -> Tensor {
 fn a_rank_that_waits_for_a_late_message_is_not_named() {
     let store = Store::hash().unwrap();
     let ((done, until_done), (waits, until_waits)) = (channel::<()>(), channel());
-    let connect = &|me: usize| join(&store, rank(me), WorldSize::new(3).unwrap(), &options()).unwrap();
+    let connect =
+        &|me: usize| join_on(Backend::SharedMemory, &store, rank(me), WorldSize::new(3).unwrap(), &options()).unwrap();
     std::thread::scope(|scope| {
         // Rank 2 sends nothing until rank 0 has its error.
         scope.spawn(move || {

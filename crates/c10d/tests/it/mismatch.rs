@@ -1,7 +1,7 @@
 //! Ranks whose calls, shapes or dtypes differ: each gets a mismatch that names both sides, and no process ends.
 
-use super::{ranks, ranks_with};
 use crate::common::{self, rank};
+use crate::common::{backend, join_on, on_each_backend, ranks, ranks_with};
 use std::time::Duration;
 
 use c10d::{
@@ -58,53 +58,59 @@ const DIFFERING: &[Differing] = &[
 
 #[test]
 fn ranks_whose_calls_differ_are_named_with_both_calls_and_stay_usable() {
-    for world in [2, 3] {
-        ranks(world, |group| {
-            for (n, (one, other, words)) in DIFFERING.iter().enumerate() {
-                let last = group.rank().get() + 1 == world;
-                let error = if last { other(&group) } else { one(&group) }.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Mismatch, "{n}: {error}");
-                assert!(words.iter().all(|word| error.detail().contains(word)), "{n}: {error}");
-                let mut sum = ones(2);
-                group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-                assert_eq!(sum, ones(2) * world as f64, "{n}");
-            }
-        });
-    }
+    on_each_backend(|| {
+        for world in [2, 3] {
+            ranks(world, |group| {
+                for (n, (one, other, words)) in DIFFERING.iter().enumerate() {
+                    let last = group.rank().get() + 1 == world;
+                    let error = if last { other(&group) } else { one(&group) }.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Mismatch, "{n}: {error}");
+                    assert!(words.iter().all(|word| error.detail().contains(word)), "{n}: {error}");
+                    let mut sum = ones(2);
+                    group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                    assert_eq!(sum, ones(2) * world as f64, "{n}");
+                }
+            });
+        }
+    });
 }
 
 #[test]
 fn rows_that_one_rank_sends_and_another_does_not_expect_are_named() {
-    ranks(2, |group| {
-        let mine = |input: [i64; 2], output: [i64; 2]| Splits::Sizes { input: input.into(), output: output.into() };
-        let splits = if group.rank().is_zero() { mine([1, 3], [1, 2]) } else { mine([2, 2], [2, 2]) };
-        let rows = if group.rank().is_zero() { (4, 3) } else { (4, 4) };
-        let error = group.all_to_all_single(&mut ones(rows.1), &ones(rows.0), &splits).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
-        assert!(error.detail().contains("Rank 0 sends 3 rows to Rank 1, which expects 2"), "{error}");
-        group.barrier().unwrap();
+    on_each_backend(|| {
+        ranks(2, |group| {
+            let mine = |input: [i64; 2], output: [i64; 2]| Splits::Sizes { input: input.into(), output: output.into() };
+            let splits = if group.rank().is_zero() { mine([1, 3], [1, 2]) } else { mine([2, 2], [2, 2]) };
+            let rows = if group.rank().is_zero() { (4, 3) } else { (4, 4) };
+            let error = group.all_to_all_single(&mut ones(rows.1), &ones(rows.0), &splits).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+            assert!(error.detail().contains("Rank 0 sends 3 rows to Rank 1, which expects 2"), "{error}");
+            group.barrier().unwrap();
+        });
     });
 }
 
 #[test]
 fn a_message_of_an_unexpected_shape_or_dtype_is_a_mismatch() {
-    type Case = (fn() -> Tensor, fn() -> Tensor, &'static [&'static str]);
-    let cases: [Case; 3] = [
-        (|| ones(2), || ones(4), &["sent [2] Float", "receives [4] Float"]),
-        (|| ones(4), || ones(4).to_kind(Kind::Int), &["sent [4] Float", "receives [4] Int"]),
-        (|| ones(4), || ones(2).to_kind(Kind::Double), &["sent [4] Float", "receives [2] Double"]),
-    ];
-    for (sent, received, words) in cases {
-        ranks(2, |group| {
-            if group.rank().is_zero() {
-                group.send(&sent(), rank(1), 0).unwrap();
-            } else {
-                let error = group.recv(&mut received(), rank(0), 0).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
-                assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
-            }
-        });
-    }
+    on_each_backend(|| {
+        type Case = (fn() -> Tensor, fn() -> Tensor, &'static [&'static str]);
+        let cases: [Case; 3] = [
+            (|| ones(2), || ones(4), &["sent [2] Float", "receives [4] Float"]),
+            (|| ones(4), || ones(4).to_kind(Kind::Int), &["sent [4] Float", "receives [4] Int"]),
+            (|| ones(4), || ones(2).to_kind(Kind::Double), &["sent [4] Float", "receives [2] Double"]),
+        ];
+        for (sent, received, words) in cases {
+            ranks(2, |group| {
+                if group.rank().is_zero() {
+                    group.send(&sent(), rank(1), 0).unwrap();
+                } else {
+                    let error = group.recv(&mut received(), rank(0), 0).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+                    assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+                }
+            });
+        }
+    });
 }
 
 /// The options of ranks that do not compare, such as Rust ranks together with Python's, or a build without debug
@@ -120,47 +126,53 @@ fn short() -> Duration {
 
 #[test]
 fn a_buffer_that_is_too_small_is_an_error_and_not_an_abort_even_without_comparison() {
-    let errors = ranks_with(2, &without_comparison(), |group| {
-        let n = if group.rank().is_zero() { 4 } else { 400_000 };
-        group.with_timeout(short(), |group| group.all_reduce(&mut ones(n), ReduceOp::Sum)).unwrap_err()
+    on_each_backend(|| {
+        let errors = ranks_with(2, &without_comparison(), |group| {
+            let n = if group.rank().is_zero() { 4 } else { 400_000 };
+            group.with_timeout(short(), |group| group.all_reduce(&mut ones(n), ReduceOp::Sum)).unwrap_err()
+        });
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("[4] Float") && text.contains("[400000] Float"), "{text}");
+        }
     });
-    for error in errors {
-        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
-        let text = error.to_string();
-        assert!(text.contains("[4] Float") && text.contains("[400000] Float"), "{text}");
-    }
 }
 
 #[test]
 fn a_message_that_is_too_long_is_an_error_and_not_an_abort_even_without_comparison() {
-    let errors = ranks_with(2, &without_comparison(), |group| {
-        group.with_timeout(short(), |group| {
-            if group.rank().is_zero() {
-                group.send(&ones(400_000), rank(1), 0).err()
-            } else {
-                group.recv(&mut ones(4), rank(0), 0).err()
-            }
-        })
+    on_each_backend(|| {
+        let errors = ranks_with(2, &without_comparison(), |group| {
+            group.with_timeout(short(), |group| {
+                if group.rank().is_zero() {
+                    group.send(&ones(400_000), rank(1), 0).err()
+                } else {
+                    group.recv(&mut ones(4), rank(0), 0).err()
+                }
+            })
+        });
+        // Gloo does not always report the small buffer; then the deadline ends the wait.
+        let receiver = errors[1].as_ref().expect("the message does not fit");
+        assert!(receiver.to_string().contains("this rank was in recv [4] Float tag 0 from rank 0"), "{receiver}");
     });
-    // Gloo does not always report the small buffer; then the deadline ends the wait.
-    let receiver = errors[1].as_ref().expect("the message does not fit");
-    assert!(receiver.to_string().contains("this rank was in recv [4] Float tag 0 from rank 0"), "{receiver}");
 }
 
 #[test]
 fn ranks_compare_calls_only_if_all_want_to() {
-    let store = std::sync::Arc::new(Store::hash().unwrap());
-    let world = WorldSize::new(2).unwrap();
-    std::thread::scope(|scope| {
-        for me in 0..2 {
-            let store = std::sync::Arc::clone(&store);
-            scope.spawn(move || {
-                let options = GroupOptions { compare_calls: Some(me == 0), ..common::options() };
-                let group = super::join(&store, rank(me), world, &options).unwrap();
-                let mut sum = ones(2);
-                group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-                assert_eq!(sum, ones(2) * 2.0);
-            });
-        }
+    on_each_backend(|| {
+        let store = std::sync::Arc::new(Store::hash().unwrap());
+        let (world, on) = (WorldSize::new(2).unwrap(), backend());
+        std::thread::scope(|scope| {
+            for me in 0..2 {
+                let store = std::sync::Arc::clone(&store);
+                scope.spawn(move || {
+                    let options = GroupOptions { compare_calls: Some(me == 0), ..common::options() };
+                    let group = join_on(on, &store, rank(me), world, &options).unwrap();
+                    let mut sum = ones(2);
+                    group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                    assert_eq!(sum, ones(2) * 2.0);
+                });
+            }
+        });
     });
 }

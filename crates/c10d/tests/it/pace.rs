@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::ranks;
 use crate::common::listening;
+use crate::common::{on_each_backend, ranks};
 use c10d::pace::{self, Cause, Finding};
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
@@ -39,13 +39,15 @@ fn found_by(world: usize, step: impl Fn(&ProcessGroup) + Send + Sync) -> (Findin
 
 #[test]
 fn names_a_rank_that_sleeps_before_each_collective() {
-    let (finding, lines) = found_by(3, |group| {
-        if group.rank().get() == 1 {
-            std::thread::sleep(Duration::from_millis(100));
-        }
+    on_each_backend(|| {
+        let (finding, lines) = found_by(3, |group| {
+            if group.rank().get() == 1 {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        assert_eq!((finding.ranks.as_slice(), finding.cause), (&[1][..], Cause::Other), "{finding}");
+        assert!(finding.share > 0.5 && finding.times > 2.0, "{finding}");
+        assert!(lines[0].contains("rank 1 on ") && lines[0].contains(" is late: "), "{lines:?}");
+        assert!(lines[1].starts_with("in all, rank 1 on ") && lines.len() == 2, "{lines:?}");
     });
-    assert_eq!((finding.ranks.as_slice(), finding.cause), (&[1][..], Cause::Other), "{finding}");
-    assert!(finding.share > 0.5 && finding.times > 2.0, "{finding}");
-    assert!(lines[0].contains("rank 1 on ") && lines[0].contains(" is late: "), "{lines:?}");
-    assert!(lines[1].starts_with("in all, rank 1 on ") && lines.len() == 2, "{lines:?}");
 }

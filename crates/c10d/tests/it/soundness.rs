@@ -4,8 +4,8 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::{ranks, ranks_with};
 use crate::common::{self, rank};
+use crate::common::{on_each_backend, ranks, ranks_with};
 use c10d::{ErrorKind, GroupOptions, ProcessGroup, Rank, ReduceOp, Splits, Store, broadcast_coalesced};
 use tch::{Device, Kind, Tensor};
 
@@ -309,26 +309,28 @@ fn is_seen_by_all(operation: &Operation, layout: Layout) -> bool {
 
 #[test]
 fn every_operation_with_every_layout_is_correct_or_refused() {
-    for world in [2, 3] {
-        ranks(world, |group| {
-            for operation in OPERATIONS {
-                let (shapes, reads) = (operation.tensors)(world as i64);
-                // Lists that only the root passes are skipped, because no other rank would refuse them. For a message, the second
-                // half is skipped.
-                let everywhere = match operation.name {
-                    "gather" | "isend" => 0..1,
-                    "scatter" | "irecv" => reads..shapes.len(),
-                    _ => 0..shapes.len(),
-                };
-                for odd in everywhere {
-                    for &layout in LAYOUTS.iter().filter(|&&layout| is_seen_by_all(operation, layout)) {
-                        agrees_with_plain_memory(&group, operation, layout, odd);
+    on_each_backend(|| {
+        for world in [2, 3] {
+            ranks(world, |group| {
+                for operation in OPERATIONS {
+                    let (shapes, reads) = (operation.tensors)(world as i64);
+                    // Lists that only the root passes are skipped, because no other rank would refuse them. For a message, the second
+                    // half is skipped.
+                    let everywhere = match operation.name {
+                        "gather" | "isend" => 0..1,
+                        "scatter" | "irecv" => reads..shapes.len(),
+                        _ => 0..shapes.len(),
+                    };
+                    for odd in everywhere {
+                        for &layout in LAYOUTS.iter().filter(|&&layout| is_seen_by_all(operation, layout)) {
+                            agrees_with_plain_memory(&group, operation, layout, odd);
+                        }
                     }
                 }
-            }
-            group.barrier().unwrap();
-        });
-    }
+                group.barrier().unwrap();
+            });
+        }
+    });
 }
 
 #[test]
@@ -349,17 +351,20 @@ fn memory_of_an_operation_in_progress_is_refused_to_another() {
 
 #[test]
 fn memory_of_a_dropped_collective_is_free_when_it_ends() {
-    ranks(2, |group| {
-        let tensor = Tensor::ones([4], FLOAT);
-        drop(group.all_reduce_async(tensor.shallow_clone(), ReduceOp::Sum).unwrap());
-        let begun = std::time::Instant::now();
-        while let Err(error) = group.all_reduce_async(tensor.shallow_clone(), ReduceOp::Sum).and_then(c10d::Work::wait)
-        {
-            assert!(error.detail().contains("in use"), "{error}");
-            assert!(begun.elapsed() < common::DEADLINE, "{error}");
-            std::thread::yield_now();
-        }
-        assert_eq!(Vec::<f32>::try_from(&tensor).unwrap(), [4.0; 4]);
+    on_each_backend(|| {
+        ranks(2, |group| {
+            let tensor = Tensor::ones([4], FLOAT);
+            drop(group.all_reduce_async(tensor.shallow_clone(), ReduceOp::Sum).unwrap());
+            let begun = std::time::Instant::now();
+            while let Err(error) =
+                group.all_reduce_async(tensor.shallow_clone(), ReduceOp::Sum).and_then(c10d::Work::wait)
+            {
+                assert!(error.detail().contains("in use"), "{error}");
+                assert!(begun.elapsed() < common::DEADLINE, "{error}");
+                std::thread::yield_now();
+            }
+            assert_eq!(Vec::<f32>::try_from(&tensor).unwrap(), [4.0; 4]);
+        });
     });
 }
 
@@ -369,29 +374,31 @@ fn ones(n: i64) -> Tensor {
 
 #[test]
 fn the_longest_duration_does_not_expire_immediately() {
-    let options = GroupOptions { timeout: Duration::MAX, ..common::options() };
-    let store = Store::hash().unwrap();
-    let late = store.try_clone().unwrap();
-    std::thread::scope(|scope| {
-        let (begin, begun) = channel();
-        let waiting = scope.spawn(move || {
-            begin.send(()).unwrap();
-            store.wait(&["late"], Duration::MAX)
+    on_each_backend(|| {
+        let options = GroupOptions { timeout: Duration::MAX, ..common::options() };
+        let store = Store::hash().unwrap();
+        let late = store.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            let (begin, begun) = channel();
+            let waiting = scope.spawn(move || {
+                begin.send(()).unwrap();
+                store.wait(&["late"], Duration::MAX)
+            });
+            begun.recv_timeout(common::DEADLINE).unwrap();
+            late.set("late", "1").unwrap();
+            waiting.join().unwrap().unwrap();
         });
-        begun.recv_timeout(common::DEADLINE).unwrap();
-        late.set("late", "1").unwrap();
-        waiting.join().unwrap().unwrap();
-    });
-    ranks_with(2, &options, |group| {
-        assert_eq!(group.timeout(), Duration::MAX);
-        let work = group.all_reduce_async(ones(1 << 16), ReduceOp::Sum).unwrap();
-        drop(work.wait_for(Duration::MAX).unwrap());
-        if group.rank().is_zero() {
-            group.send(&ones(3), rank(1), 0).unwrap();
-        } else {
-            group.recv(&mut ones(3), rank(0), 0).unwrap();
-        }
-        group.monitored_barrier(Duration::MAX, true).unwrap();
+        ranks_with(2, &options, |group| {
+            assert_eq!(group.timeout(), Duration::MAX);
+            let work = group.all_reduce_async(ones(1 << 16), ReduceOp::Sum).unwrap();
+            drop(work.wait_for(Duration::MAX).unwrap());
+            if group.rank().is_zero() {
+                group.send(&ones(3), rank(1), 0).unwrap();
+            } else {
+                group.recv(&mut ones(3), rank(0), 0).unwrap();
+            }
+            group.monitored_barrier(Duration::MAX, true).unwrap();
+        });
     });
 }
 

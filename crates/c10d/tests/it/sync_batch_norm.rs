@@ -1,6 +1,6 @@
 //! Batch normalization over ranks in single precision, compared with double precision.
 
-use super::ranks;
+use crate::common::{on_each_backend, ranks};
 use c10d::{ProcessGroup, sync_batch_norm};
 use tch::{Device, Kind, Tensor};
 
@@ -25,16 +25,18 @@ fn waves(step: f64) -> Tensor {
 
 #[test]
 fn a_mean_far_from_zero_causes_an_error_of_few_distances_between_neighbouring_inputs() {
-    // Floats near 10,000 are about 0.001 apart. The output is factor * input + term, as in PyTorch: the mean, the
-    // factor, the product and the term are each rounded by half of that, times the weight of 1.5.
-    let spacing = f64::from(f32::EPSILON) * 8192.0;
-    ranks(2, |group| {
-        let input = (waves(1.7) + 1e4).to_kind(Kind::Float);
-        let weigh = waves(2.3).to_kind(Kind::Float);
-        let (output, gradient) = output_and_gradient(&group, &input, &weigh, Kind::Float);
-        let (exact_output, exact_gradient) = output_and_gradient(&group, &input, &weigh, Kind::Double);
-        let errors = [largest_difference(&output, &exact_output), largest_difference(&gradient, &exact_gradient)];
-        println!("largest errors of output and gradient: {errors:?}");
-        assert!(errors.iter().all(|&error| error < 4.0 * spacing), "{errors:?}");
+    on_each_backend(|| {
+        // Floats near 10,000 are about 0.001 apart. The output is factor * input + term, as in PyTorch: the mean, the
+        // factor, the product and the term are each rounded by half of that, times the weight of 1.5.
+        let spacing = f64::from(f32::EPSILON) * 8192.0;
+        ranks(2, |group| {
+            let input = (waves(1.7) + 1e4).to_kind(Kind::Float);
+            let weigh = waves(2.3).to_kind(Kind::Float);
+            let (output, gradient) = output_and_gradient(&group, &input, &weigh, Kind::Float);
+            let (exact_output, exact_gradient) = output_and_gradient(&group, &input, &weigh, Kind::Double);
+            let errors = [largest_difference(&output, &exact_output), largest_difference(&gradient, &exact_gradient)];
+            println!("largest errors of output and gradient: {errors:?}");
+            assert!(errors.iter().all(|&error| error < 4.0 * spacing), "{errors:?}");
+        });
     });
 }
