@@ -8,6 +8,12 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 . "$ROOT/scripts/lib/say.sh"
 # shellcheck source=scripts/lib/cargo.sh
 . "$ROOT/scripts/lib/cargo.sh"
+# shellcheck source=scripts/lib/checks.sh
+. "$ROOT/scripts/lib/checks.sh"
+
+# What a whole run leaves in cargo's output folder, and what its incremental files add there.
+BUILT_MB=4500
+INCREMENTAL_MB=4000
 
 SUMMARY=()
 PASSED=0
@@ -25,6 +31,16 @@ step() {
 # leave_out NAME REASON: reports a step that cannot run here; it never counts as passed.
 leave_out() {
   SUMMARY+=("$(printf '%-14s %-14s   %s' "$1" 'not verified' "$2")")
+}
+
+# Before anything is compiled: a disk that fills up in the middle fails every step after it. What is there already counts.
+check_space() {
+  local needed=$BUILT_MB
+  [ "${CARGO_INCREMENTAL:-1}" = 0 ] || needed=$((needed + INCREMENTAL_MB))
+  needed=$((needed - $(megabytes "$TARGET")))
+  mkdir -p "$TARGET"
+  [ "$needed" -le 0 ] || check_disk "$TARGET" "$needed" "compiling and running all tests"
+  stop_on_problems
 }
 
 has() {
@@ -82,12 +98,16 @@ check_learning() {
   fi
 }
 
+# Where the time of the tests went.
+tell_times() {
+  [ ! -f "$REPORT" ] || ! command -v python3 >/dev/null || python3 scripts/lib/times.py "$REPORT" | sed 's/^/test: /'
+}
+
 # What single tests could not check here: they pass and print it on stdout, but they prove nothing.
 tell_unverified() {
-  local report=$TARGET/nextest/${NEXTEST_PROFILE:-default}/junit.xml
   { grep -oh 'not verified here: .*' "$TARGET/book.txt" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   if has nextest; then
-    { grep -oh 'not verified here: [^<]*' "$report" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
+    { grep -oh 'not verified here: [^<]*' "$REPORT" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   else
     printf 'test: the output of the tests shows what could not be verified here: cargo test TEST -- --nocapture\n'
   fi
@@ -95,6 +115,7 @@ tell_unverified() {
 
 summarize() {
   printf '\n'
+  tell_times
   tell_unverified
   printf 'test: %s\n' "${SUMMARY[@]}"
   [ "$FAILED" = 0 ] || { printf 'test: FAILED: %d of %d steps\n' "$FAILED" "${#SUMMARY[@]}" && exit 1; }
@@ -105,7 +126,9 @@ cd "$ROOT"
 prepare_cargo
 scripts/setup.sh
 find_peer
-rm -f "$TARGET/book.txt"
+[ $# -gt 0 ] || check_space
+REPORT=$TARGET/nextest/${NEXTEST_PROFILE:-default}/junit.xml # nextest's, of this run
+rm -f "$TARGET/book.txt" "$REPORT"
 [ $# -gt 0 ] || check_sources
 run_tests "$@"
 [ $# -gt 0 ] || check_learning

@@ -24,7 +24,7 @@ problem() {
 }
 
 stop_on_problems() {
-  [ "$PROBLEMS" = 0 ] || die "$PROBLEMS check(s) failed; nothing was fetched"
+  [ "$PROBLEMS" = 0 ] || die "$PROBLEMS check(s) failed; nothing was changed"
 }
 
 # megabytes PATH...: what they take on disk.
