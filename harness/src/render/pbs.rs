@@ -8,6 +8,7 @@ use super::agent::{self, Place};
 use super::job::{Group, Job};
 use super::pieces::{clock, origin};
 use super::profile::Profile;
+use lockstep_launch::command::quoted;
 
 /// The batch script.
 pub(super) fn script(site: &str, profile: &Profile, job: &Job) -> String {
@@ -37,7 +38,7 @@ fn directives(profile: &Profile, job: &Job) -> String {
     add(Some("-l place=scatter".into()));
     add(job.time.map(|time| format!("-l walltime={}", clock(time))));
     add(Some("-j oe".into()));
-    add(Some(format!("-o {}/", profile.shared().display())));
+    add(Some(format!("-o {}", quoted(&format!("{}/", profile.shared().display())))));
     add(job.array.map(|tasks| format!("-J 0-{}", tasks - 1)));
     add(Some(if job.array.is_some() || job.margin.is_some() { "-r y" } else { "-r n" }.into()));
     all.iter().chain(&profile.directives).map(|line| format!("#PBS {line}\n")).collect()

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::check::first_word;
 use crate::exit::Refused;
 
 /// A field of the profile, for people.
@@ -241,7 +242,7 @@ impl Profile {
     }
 
     fn is_lockstep_run(&self) -> bool {
-        self.launcher.split_whitespace().next().is_some_and(|program| program.rsplit('/').next() == Some("lockstep"))
+        first_word(&self.launcher).is_some_and(|program| program.rsplit('/').next() == Some("lockstep"))
     }
 
     /// The signal, without SIG, that asks a launcher to end its workers before the time limit. `lockstep run` first lets them save.
@@ -343,6 +344,18 @@ mod tests {
         assert!(message.contains("did you mean `container.image`?"), "{message}");
         assert!(!refusal("xyz = 1").contains("did you mean"));
         parse("site.toml", "scheduler = \"slurm\"\n[environment]\nXYZ = \"1\"\n").unwrap();
+    }
+
+    #[test]
+    fn knows_the_launcher_by_the_name_of_its_program() {
+        let is = |launcher: &str| {
+            let text = format!("scheduler = \"slurm\"\nlauncher = {launcher:?}\n");
+            parse("site.toml", &text).unwrap().is_lockstep_run()
+        };
+        assert!(
+            is("lockstep run") && is("/opt/bin/lockstep run") && is("'/a b/lockstep' run") && is(r"/a\ b/lockstep run")
+        );
+        assert!(!is("torchrun") && !is("'/a /lockstep/torchrun' x"));
     }
 
     #[test]

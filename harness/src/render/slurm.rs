@@ -7,6 +7,7 @@ use super::agent::{self, Place};
 use super::job::{Group, Job};
 use super::pieces::{self, BREAK, Meeting, clock, launch, origin};
 use super::profile::{Profile, Rendezvous};
+use lockstep_launch::command::quoted;
 
 /// The batch script.
 pub(super) fn script(site: &str, profile: &Profile, job: &Job) -> String {
@@ -32,7 +33,7 @@ fn directives(profile: &Profile, job: &Job) -> String {
     let mut add = |name: &str, value: Option<String>| all.extend(value.map(|value| format!("--{name}={value}")));
     let file = if job.array.is_some() { "%x-%A_%a.out" } else { "%x-%j.out" };
     let folder = profile.shared.as_ref().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
-    add("output", Some(format!("{folder}{file}")));
+    add("output", Some(quoted(&format!("{folder}{file}"))));
     add("open-mode", job.margin.map(|_| "append".into()));
     add("time", job.time.map(clock));
     add("array", job.array.map(|tasks| format!("0-{}", tasks - 1)));

@@ -57,6 +57,11 @@ pub(super) fn lex(text: &str, line: usize) -> Vec<Raw> {
     lexer.done
 }
 
+/// The first word of a line, without its quotes.
+pub(in crate::render) fn first_word(line: &str) -> Option<String> {
+    lex(line, 1).into_iter().next()?.words.into_iter().next().map(|word| word.text)
+}
+
 struct Lexer {
     chars: Vec<char>,
     at: usize,

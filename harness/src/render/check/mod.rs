@@ -9,4 +9,5 @@ mod rules;
 mod script;
 
 pub(super) use examine::check;
+pub(super) use lexer::first_word;
 pub(crate) use rules::{RULES, Rule};
