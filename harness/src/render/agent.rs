@@ -195,11 +195,13 @@ wait
 
 const SSH: &str = "\
 # One launcher on each node; it starts the workers there. When this script is asked to end, so are they.
+# Words as every login shell reads them: `printf %q` writes some as bash alone does.
+quote() { local q=\"'\"; printf \"'%s' \" \"${@//$q/$q\\\"$q\\\"$q}\"; }
 # shellcheck disable=SC2317
 stop() {
   while read -r host; do
     # shellcheck disable=SC2029
-    ssh -n -o BatchMode=yes \"$host\" \"kill -TERM \\$(cat $(printf %q \"$run/pid.$host\"))\" || true
+    ssh -n -o BatchMode=yes \"$host\" \"kill -TERM \\$(cat $(quote \"$run/pid.$host\"))\" || true
   done <\"$run/hosts\"
 }
 trap stop INT TERM
@@ -208,7 +210,7 @@ workers=({workers})
 pids=()
 while read -r host; do
   # shellcheck disable=SC2029
-  ssh -n -o BatchMode=yes \"$host\" \"$(printf '%q ' \"${agent[@]}\" \"${workers[${#pids[@]}]}\" \"$host\")\" &
+  ssh -n -o BatchMode=yes \"$host\" \"$(quote \"${agent[@]}\" \"${workers[${#pids[@]}]}\" \"$host\")\" &
   pids+=($!)
 done <\"$run/hosts\"
 for pid in \"${pids[@]}\"; do
