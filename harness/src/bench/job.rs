@@ -37,8 +37,6 @@ const TAIL: u64 = 64 << 10;
 const GRACE: Duration = Duration::from_secs(5);
 /// Open files of this process besides the ranks' connections and the agents.
 const OTHER_FILES: usize = 64;
-/// The socket's name in the job's folder.
-const SOCKET: &str = "ranks";
 
 /// A moment of a job: see [`Job::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,11 +91,7 @@ impl<'a> Job<'a> {
         let files = shape.ranks + shape.agents + OTHER_FILES;
         lockstep_process::raise_open_files(shape.ranks, files as u64)?;
         let folder = tempfile::tempdir().context("cannot make a folder for the job")?;
-        let listener = if launcher.is_of_this_machine() {
-            Listener::here(&folder.path().join(SOCKET))
-        } else {
-            Listener::anywhere()
-        };
+        let listener = if launcher.is_of_this_machine() { Listener::here(folder.path()) } else { Listener::anywhere() };
         let listener = listener.context("cannot listen for ranks")?;
         Ok(Job {
             launcher: launcher.clone(),
@@ -132,7 +126,7 @@ impl<'a> Job<'a> {
             // Ranks of one machine need not find each other by its name, and torchrun leaves its folder of logs behind.
             command.env("GLOO_SOCKET_IFNAME", "lo").env("TMPDIR", self.folder.path());
         }
-        command.args(&self.program).arg(self.listener.argument(&self.folder.path().join(SOCKET))?);
+        command.args(&self.program).arg(self.listener.argument()?);
         command.stdin(Stdio::null()).process_group(0);
         let output = File::create(self.output(number)).context("cannot make a file for an agent's output")?;
         command.stdout(output.try_clone()?).stderr(output);

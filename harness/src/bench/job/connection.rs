@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -18,9 +18,15 @@ const FIRST_LINE: usize = 256;
 
 /// Where ranks connect.
 pub(super) enum Listener {
-    Here(UnixListener),
+    /// In this folder. Its path may be too long for a socket (unix(7)); that of the descriptor is not.
+    Here(UnixListener, File),
     /// Who connects must know the word.
     Anywhere(TcpListener, String),
+}
+
+/// The socket in a folder that this process has open, for all processes of this user.
+fn within(folder: &File) -> String {
+    format!("/proc/{}/fd/{}/ranks", std::process::id(), folder.as_raw_fd())
 }
 
 /// A rank's socket.
@@ -30,10 +36,11 @@ impl<T: Read + Write + AsFd> Stream for T {}
 
 impl Listener {
     /// For ranks of this machine, in the folder of their job.
-    pub(super) fn here(socket: &Path) -> io::Result<Self> {
-        let listener = UnixListener::bind(socket)?;
+    pub(super) fn here(folder: &Path) -> io::Result<Self> {
+        let folder = File::open(folder)?;
+        let listener = UnixListener::bind(within(&folder))?;
         listener.set_nonblocking(true)?;
-        Ok(Listener::Here(listener))
+        Ok(Listener::Here(listener, folder))
     }
 
     /// For ranks on other nodes.
@@ -46,9 +53,9 @@ impl Listener {
     }
 
     /// The argument from which a rank knows it: see `crates/bench-ranks`.
-    pub(super) fn argument(&self, socket: &Path) -> io::Result<OsString> {
+    pub(super) fn argument(&self) -> io::Result<OsString> {
         Ok(match self {
-            Listener::Here(_) => socket.into(),
+            Listener::Here(_, folder) => within(folder).into(),
             Listener::Anywhere(listener, word) => {
                 let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
                 format!("tcp:{host}:{}:{word}", listener.local_addr()?.port()).into()
@@ -59,7 +66,7 @@ impl Listener {
     /// The next rank that connects; `place` ranks came before it.
     pub(super) fn accepted(&self, place: u64) -> io::Result<Option<Connection>> {
         let stream = match self {
-            Listener::Here(listener) => listener.accept().and_then(|(stream, _)| {
+            Listener::Here(listener, _) => listener.accept().and_then(|(stream, _)| {
                 stream.set_nonblocking(true)?;
                 Ok(Box::new(stream) as Box<dyn Stream>)
             }),
@@ -70,7 +77,7 @@ impl Listener {
             }),
         };
         let word = match self {
-            Listener::Here(_) => None,
+            Listener::Here(..) => None,
             Listener::Anywhere(_, word) => Some(word.clone()),
         };
         match stream {
@@ -86,7 +93,7 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Here(listener) => listener.as_fd(),
+            Listener::Here(listener, _) => listener.as_fd(),
             Listener::Anywhere(listener, _) => listener.as_fd(),
         }
     }
@@ -139,6 +146,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
@@ -159,9 +167,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_connects_however_long_the_path_of_the_folder_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("a long name".repeat(20));
+        std::fs::create_dir(&folder).unwrap();
+        let listener = Listener::here(&folder).unwrap();
+        UnixStream::connect(listener.argument().unwrap()).unwrap();
+        assert!(listener.accepted(0).unwrap().is_some());
+    }
+
+    #[test]
     fn a_rank_of_another_node_needs_the_word_of_its_argument() {
         let listener = Listener::anywhere().unwrap();
-        let argument = listener.argument(Path::new("")).unwrap().into_string().unwrap();
+        let argument = listener.argument().unwrap().into_string().unwrap();
         let (start, word) = argument.rsplit_once(':').unwrap();
         assert!(start.starts_with("tcp:") && word.len() == 32, "{argument}");
         let (mut rank, _end) = sent(&listener, &format!("{word}\n3 0 17\n"));
