@@ -59,7 +59,7 @@ impl Options {
             write_file(&self.folder.join(path), &fill(text))?;
         }
         println!("{} is there; its README says how to run it", self.folder.display());
-        println!("next: cd {} && cargo run", self.folder.display());
+        println!("next: cd {} && cargo run", quoted(&self.folder.display().to_string()));
         Ok(Code::Success)
     }
 }
