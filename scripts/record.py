@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -274,7 +275,7 @@ def start(command, events, temporary):
     environment.update(LOCKSTEP_EVENTS=events, TMPDIR=temporary, CARGO_TERM_QUIET="true")
     if "cargo" not in command:
         environment["PATH"] = f"{built()}{os.pathsep}{os.environ['PATH']}"
-    shell = command.replace("cargo run", f"{cargo()} run", 1)
+    shell = command.replace("cargo run", f"{shlex.quote(cargo())} run", 1)
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
     return subprocess.Popen(shell, shell=True, cwd=ROOT, env=environment, text=True, **pipe)
 

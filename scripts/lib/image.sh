@@ -36,7 +36,7 @@ link_into() {
 
 # The toolchain without its documentation, and cargo's registry without what it unpacks by itself.
 gather_rust() {
-  local sysroot registry=${CARGO_HOME:-$HOME/.cargo}/registry
+  local sysroot registry=${CARGO_HOME:-${HOME:-~}/.cargo}/registry
   sysroot=$(cd "$ROOT" && rustc --print sysroot)
   (cd "$ROOT" && cargo fetch --locked --quiet --target "$(rustc -vV | sed -n 's/^host: //p')") ||
     die "cargo has not all crates of Cargo.lock, and could not fetch them (see its message above)" "check the network, then run the same command again"
