@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use assert_cmd::cargo::cargo_bin;
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -368,8 +367,7 @@ fn scaling_starts_its_ranks_on_the_nodes_of_a_slurm_job() {
     if !ranks_are_built() || !place.up_with_slurm("bench scaling under Slurm") {
         return;
     }
-    let bench =
-        format!("{} bench scaling --models=mlp --modes=weak --batch=2 --steps=1", cargo_bin!("lockstep").display());
+    let bench = format!("{} bench scaling --models=mlp --modes=weak --batch=2 --steps=1", crate::running::lockstep());
     let words = "--nodes=1,2 --ranks=1,2 --rounds=1 --warm-up=0 --report=all.json";
     place.site.file("job.sh", &format!("#!/bin/sh\n{bench} {words}\n"));
     place.batch(&["--nodes=2", "--ntasks-per-node=1", "--output=job.out", "job.sh"]).code(0);

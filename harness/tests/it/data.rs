@@ -13,6 +13,7 @@ use assert_cmd::cargo::cargo_bin;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
+use lockstep_launch::command::quoted;
 use tempfile::TempDir;
 
 use crate::running::{Ended, ended};
@@ -389,8 +390,10 @@ fn with_fake_labs(makes: [fn(&Path); 3]) -> TempDir {
     for (name, make) in ["lab-02-draw-digits", "lab-07-draw-objects", "lab-08-draw-houses"].into_iter().zip(makes) {
         let (program, set) = (folder.path().join(name), folder.path().join(format!("{name}-set")));
         make(&set);
-        let script =
-            format!("#!/bin/sh\necho drawn >> {name}-log\nmkdir -p \"$1\" && cp -r {}/. \"$1\"\n", set.display());
+        let script = format!(
+            "#!/bin/sh\necho drawn >> {name}-log\nmkdir -p \"$1\" && cp -r {}/. \"$1\"\n",
+            quoted(set.to_str().unwrap())
+        );
         fs::write(&program, script).unwrap();
         fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     }

@@ -6,11 +6,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use lockstep_launch::command::quoted;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::Place;
-use crate::running::{Ended, Running};
+use crate::running::{Ended, Running, lockstep};
 
 /// A cluster, and a folder that its nodes share.
 struct Ward {
@@ -43,8 +44,9 @@ impl Ward {
     fn start(&self, node: &str, hosts: &[&str], before: &str, options: &str) -> Running {
         let hosts = self.place.site.file(&format!("hosts-{}", hosts.join("-")), &(hosts.join("\n") + "\n"));
         let script = format!(
-            "doctor={}\n{before}\nexec \"$doctor\" doctor --job --hostfile={hosts} --folder=shared --format=json {options}\n",
-            program().display()
+            "doctor={}\n{before}\nexec \"$doctor\" doctor --job --hostfile={} --folder=shared --format=json {options}\n",
+            lockstep(),
+            quoted(&hosts)
         );
         let script = self.place.site.file(&format!("{node}.sh"), &script);
         Running::start(self.place.command(&["exec", node, "--", "sh", &script]))
@@ -132,7 +134,7 @@ fn a_healthy_cluster_has_no_errors_however_doctor_is_started() {
     let launched = ["0", "1"].map(|rank| {
         let script = format!(
             "{0} run --nnodes=2 --nproc-per-node=2 --node-rank={rank} --master-addr=n1 --prefix=never {0} doctor --job --folder=shared --deadline=600",
-            program().display()
+            lockstep()
         );
         let script = ward.place.site.file(&format!("run-{rank}.sh"), &script);
         Running::start(ward.place.command(&["exec", ["n1", "n2"][usize::from(rank == "1")], "--", "sh", &script]))
@@ -176,7 +178,7 @@ fn finds_faults_of_machines_files_names_and_variables_each_by_its_name() {
     let libtorch = root.join(".libtorch");
     let has_libtorch = libtorch.join("lib/libtorch_cpu.so").exists() && program().starts_with(root);
     if has_libtorch {
-        ward.sh("n3", &format!("mount -t tmpfs tmpfs {}", libtorch.display()));
+        ward.sh("n3", &format!("mount -t tmpfs tmpfs {}", quoted(libtorch.to_str().unwrap())));
     } else {
         println!("not verified here: a node without libtorch, since this checkout has none either");
     }
@@ -194,7 +196,7 @@ fn finds_faults_of_machines_files_names_and_variables_each_by_its_name() {
                 &format!(
                     "ulimit -v 64000000; doctor={}; export NCCL_SOCKET_IFNAME=eth2 RANK=0 CUDA_VISIBLE_DEVICES=0 MASTER_PORT=x \
                      FI_PROVIDER=efa NCCL_IB_HCA=mlx5_9 NCCL_NET_PLUGIN=absent CUDA_LAUNCH_BLOCKING=1",
-                    site.word("other")
+                    site.shell("other")
                 ),
             ),
         ],
@@ -291,18 +293,17 @@ fn srun_and_mpirun_start_it_on_all_nodes_without_a_further_flag() {
     if !place.up_with_slurm("doctor under Slurm") {
         return;
     }
-    let program = program();
-    let good = place
-        .sh("ctl", &format!("srun --nodes=2 --ntasks-per-node=1 {} doctor --job --deadline=600", program.display()));
+    let program = lockstep();
+    let good = place.sh("ctl", &format!("srun --nodes=2 --ntasks-per-node=1 {program} doctor --job --deadline=600"));
     assert!(good.starts_with("lockstep doctor: Slurm job ") && good.contains("2 of 2 nodes\n"), "{good}");
     if std::env::split_paths(&std::env::var_os("PATH").unwrap()).any(|folder| folder.join("mpirun").exists()) {
         let started = "salloc --nodes=2 --ntasks-per-node=1 mpirun --allow-run-as-root --map-by ppr:1:node";
-        let good = place.sh("ctl", &format!("{started} {} doctor --job --deadline=600", program.display()));
+        let good = place.sh("ctl", &format!("{started} {program} doctor --job --deadline=600"));
         assert!(good.contains("2 of 2 nodes"), "{good}");
     } else {
         println!("not verified here: doctor under mpirun, which is not installed");
     }
-    let twice = format!("srun --nodes=2 --ntasks-per-node=2 --overcommit {} doctor --job", program.display());
+    let twice = format!("srun --nodes=2 --ntasks-per-node=2 --overcommit {program} doctor --job");
     place.any(&["exec", "ctl", "--", "sh", "-c", &twice]).says(&["starts doctor several times on a node"]);
     place.ok(&["down"]);
     place.assert_as_before();

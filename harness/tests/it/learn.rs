@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use assert_cmd::cargo::cargo_bin;
+use lockstep_launch::command::quoted;
 use tempfile::TempDir;
 
 use crate::running::{Ended, Running};
@@ -200,7 +201,7 @@ fn bounds_what_a_hostile_answer_does() {
         fs::read_to_string(checkout.path("report.csv")).unwrap()
     };
     copy(&repository().join("labs/02-spawn-ddp/solution/src"), &checkout.path("class/dan/ex-02/src"));
-    let output = attack(&format!("echo x > {} || echo refused\nexit 3\n", outside.display()));
+    let output = attack(&format!("echo x > {} || echo refused\nexit 3\n", quoted(outside.to_str().unwrap())));
     assert!(output.contains("exit code 3"), "{output}");
     if output.contains("refused") {
         assert!(!outside.exists());

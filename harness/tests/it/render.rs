@@ -16,9 +16,17 @@ fn render(words: &[&str]) -> Ended {
     ended(Command::new(assert_cmd::cargo::cargo_bin!("lockstep")).arg("render").args(words))
 }
 
-/// A script; the words are those of a shell, split at blanks.
+/// A script; the words are those of a shell, split at blanks outside single quotes.
 fn script(words: &str) -> String {
-    render(&words.split(' ').collect::<Vec<_>>()).code(0).out
+    let (mut all, mut quoted) = (vec![String::new()], false);
+    for sign in words.chars() {
+        match sign {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => all.push(String::new()),
+            _ => all.last_mut().unwrap().push(sign),
+        }
+    }
+    render(&all.iter().map(String::as_str).collect::<Vec<_>>()).code(0).out
 }
 
 /// The script that a script starts on other nodes.

@@ -8,12 +8,18 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use lockstep_launch::command::quoted;
 use lockstep_process::KillOnDrop;
 use lockstep_watchdog::{InVain, Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long to wait for output between two checks of the processes.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The command as a word of a line of shell.
+pub(crate) fn lockstep() -> String {
+    quoted(assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap())
+}
 
 pub(crate) struct Running {
     child: KillOnDrop,

@@ -9,7 +9,7 @@ use std::process::Command;
 pub fn worker(rank: usize, world_size: usize) -> Command {
     let mut command = Command::new("sh");
     let naps = "for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done";
-    command.args(["-c", &format!("echo $RANK >> $NOTES; {naps}; if [ -e $OVER ]; then sleep 60; fi")]);
+    command.args(["-c", &format!("echo $RANK >> \"$NOTES\"; {naps}; if [ -e \"$OVER\" ]; then sleep 60; fi")]);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
     command.env("NOTES", file("notes")).env("OVER", file("over"));
     command

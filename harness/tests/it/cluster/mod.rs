@@ -8,11 +8,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use lockstep_launch::command::quoted;
 use rustix::process::Signal;
 
 pub(crate) use place::Place;
+use place::lab;
 
-use crate::running::{Ended, Running, ended};
+use crate::running::{Ended, Running, ended, lockstep};
 
 #[test]
 fn nodes_have_processes_memory_and_tmp_of_their_own_and_share_all_other_files() {
@@ -48,18 +50,13 @@ fn nodes_have_processes_memory_and_tmp_of_their_own_and_share_all_other_files() 
 #[test]
 fn ranks_share_memory_within_a_node_and_use_the_network_between_nodes() {
     let place = Place::new();
-    let launcher = assert_cmd::cargo::cargo_bin!("lockstep");
-    let lab = launcher.with_file_name("lab-03-torchrun-env");
-    if !lab.exists() {
-        println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
-        return;
-    }
+    let Some(lab) = lab("lab-03-torchrun-env") else { return };
     if !place.up(&["--nodes=2", "--no-slurm"]) {
         return;
     }
-    let (events, weights) = (place.site.word("events"), place.site.word("weights"));
+    let (events, weights) = (place.site.shell("events"), place.site.shell("weights"));
     let agent = |node: u32| {
-        let (name, launcher, lab) = (format!("n{}", node + 1), launcher.display(), lab.display());
+        let (name, launcher) = (format!("n{}", node + 1), lockstep());
         let run = format!(
             "{launcher} run --nnodes=2 --nproc-per-node=2 --node-rank={node} --master-addr=n1 --master-port=29500"
         );
@@ -235,7 +232,7 @@ fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
     let mut lines: Vec<String> = place.site.read("job.out").lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["0 on n1 has 0,1", "1 on n2 has 0,1"]);
-    let launcher = assert_cmd::cargo::cargo_bin!("lockstep").display();
+    let launcher = lockstep();
     let workers = place.sh("ctl", &format!(
         "srun --nodes=2 --ntasks-per-node=1 {launcher} run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d \
          --rdzv-endpoint=n1:29400 --rdzv-id=1 --prefix=never sh -c 'echo $MASTER_ADDR has $WORLD_SIZE, here $(hostname)'"
@@ -350,24 +347,19 @@ fn refuses_what_cannot_be_before_anything_is_started() {
 #[test]
 fn slurms_sigterm_saves_a_snapshot_and_the_job_that_is_queued_again_ends_with_the_same_bits() {
     let place = Place::new();
-    let lab = assert_cmd::cargo::cargo_bin!("lockstep").with_file_name("lab-06-snapshot-resume");
-    if !lab.exists() {
-        println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
-        return;
-    }
+    let Some(lab) = lab("lab-06-snapshot-resume") else { return };
     if !place.up_with_slurm("a job that SIGTERM ends") {
         return;
     }
-    let lab = lab.display().to_string();
     let whole = place.training("whole", &lab, "OMP_NUM_THREADS=1");
     place.batch(&[&whole]).code(0);
 
     // Rank 1 waits there until the signal has come.
     let plan = r#"{"faults": [{"name": "wait", "rank": 1, "at": {"point": "step", "epoch": 1, "step": 2}, "acts": [{"signal": 19}]}]}"#;
-    let plan = place.site.file("plan.json", plan);
-    let events = place.site.word("events");
+    place.site.file("plan.json", plan);
+    let [plan, events] = ["plan.json", "events"].map(|name| place.site.shell(name));
     let settings = format!("OMP_NUM_THREADS=1 LOCKSTEP_FAULTS={plan} LOCKSTEP_EVENTS={events}");
-    let job = place.sh("ctl", &format!("sbatch --parsable {}", place.training("stopped", &lab, &settings)));
+    let job = place.sh("ctl", &format!("sbatch --parsable {}", quoted(&place.training("stopped", &lab, &settings))));
     place.site.until("rank 1 waits", || place.site.path("plan.json.fired-wait").exists());
     place.sh("ctl", &format!("scancel --signal=TERM {job}"));
     place.sh("ctl", &format!("scancel --signal=CONT {job}"));

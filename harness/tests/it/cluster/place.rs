@@ -3,8 +3,10 @@
 use std::fs;
 use std::process::Command;
 
+use lockstep_launch::command::quoted;
+
 use crate::run::site::Site;
-use crate::running::{Ended, ended};
+use crate::running::{Ended, ended, lockstep};
 
 /// Submits a batch job, waits for its end, and fails if it has failed. `sbatch --wait` looks after 2 s, and then ever more rarely.
 /// A job of unequal nodes has several parts, each with a state.
@@ -85,14 +87,9 @@ impl Place {
     /// srun starts a lab's ranks without a launcher, and they train as a launcher's do.
     #[track_caller]
     pub(super) fn assert_srun_starts_ranks(&self) {
-        let launcher = assert_cmd::cargo::cargo_bin!("lockstep");
-        let lab = launcher.with_file_name("lab-03-torchrun-env");
-        if !lab.exists() {
-            println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
-            return;
-        }
+        let Some(lab) = lab("lab-03-torchrun-env") else { return };
         let train = |start: &str, weights: &str| {
-            let (lab, weights) = (lab.display(), self.site.word(weights));
+            let weights = self.site.shell(weights);
             let args = "--samples 37 --batch-size 4 --epochs 1 --device cpu";
             // On one host the ranks would share memory, and add in another order.
             self.sh(
@@ -101,7 +98,7 @@ impl Place {
             )
         };
         train("srun --nodes=2 --ntasks=3", "by-srun");
-        train(&format!("{} run --standalone --nproc-per-node=3", launcher.display()), "by-launcher");
+        train(&format!("{} run --standalone --nproc-per-node=3", lockstep()), "by-launcher");
         let of =
             |folder: &str, rank: u32| fs::read(self.site.path(&format!("{folder}/rank-{rank}.safetensors"))).unwrap();
         assert!((0..3).all(|rank| of("by-srun", rank) == of("by-launcher", 0)), "the weights have other bits");
@@ -109,9 +106,9 @@ impl Place {
 
     /// The script of a job of two ranks on two nodes, which queues itself again when its ranks have saved.
     pub(super) fn training(&self, name: &str, lab: &str, settings: &str) -> String {
-        let launcher = assert_cmd::cargo::cargo_bin!("lockstep").display();
+        let launcher = lockstep();
         let [snapshots, weights, out] =
-            [name.to_owned(), format!("{name}-weights"), format!("{name}.out")].map(|file| self.site.word(&file));
+            [name.to_owned(), format!("{name}-weights"), format!("{name}.out")].map(|file| self.site.shell(&file));
         let text = format!(
             "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --requeue --open-mode=append --output={out}\nexport {settings}\n\
              srun {launcher} run --rdzv-conf=join_timeout=300 {lab} --samples 32 --batch-size 4 --epochs 4 --save-every-steps 100 \
@@ -168,6 +165,16 @@ impl Place {
         let faults = found["faults"].as_array().unwrap().iter().map(|fault| fault.as_str().unwrap().to_owned());
         (found["state"].as_str().unwrap().to_owned(), faults.collect())
     }
+}
+
+/// A lab's program as a word of a line of shell, if it is built.
+pub(super) fn lab(name: &str) -> Option<String> {
+    let lab = assert_cmd::cargo::cargo_bin!("lockstep").with_file_name(name);
+    if lab.exists() {
+        return Some(quoted(lab.to_str().unwrap()));
+    }
+    println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
+    None
 }
 
 /// The interfaces and the mounts of this machine. `ip` may be missing, which is the same before and after.

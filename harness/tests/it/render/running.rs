@@ -5,10 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use lockstep_launch::command::quoted;
 use tempfile::TempDir;
 
 use super::script;
-use crate::running::{Ended, ended};
+use crate::running::{Ended, ended, lockstep};
 
 /// Runs a command here as another machine would: with none of the caller's variables but PATH.
 const FAR: &str = "exec env -i PATH=\"$PATH\" HOME=\"$HOME\" USER=\"${USER:-nobody}\"";
@@ -40,7 +41,7 @@ impl Site {
         );
         site.program(
             "qsub",
-            &format!("[ \"$1\" = -v ] && cp \"$3\" {0} && echo \"$2\" >{0}-with", site.path("queued").display()),
+            &format!("[ \"$1\" = -v ] && cp \"$3\" {0} && echo \"$2\" >{0}-with", site.shell("queued")),
         );
         site.write("hosts", "# two names of this machine\nlocalhost slots=1\n\n127.0.0.1\nlocalhost\n");
         Some(site)
@@ -48,6 +49,11 @@ impl Site {
 
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
+    }
+
+    /// The path as a word of a line of shell.
+    fn shell(&self, name: &str) -> String {
+        quoted(self.path(name).to_str().unwrap())
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -61,7 +67,7 @@ impl Site {
 
     /// Renders for a scheduler, with these further lines of the profile and words of the command line, and runs it.
     fn run(&self, scheduler: &str, profile: &str, words: &str) -> Ended {
-        let own = assert_cmd::cargo::cargo_bin!("lockstep").display().to_string() + " run --rdzv-conf=join_timeout=300";
+        let own = lockstep() + " run --rdzv-conf=join_timeout=300";
         self.run_by(&own, scheduler, profile, words)
     }
 
@@ -74,11 +80,11 @@ impl Site {
             "site.toml",
             &format!("scheduler = \"{scheduler}\"\nshared = \"{folder}\"\nlocal = \"{folder}/disk-$$\"\nlauncher = \"{launcher}\"\n{hostfile}{profile}"),
         );
-        self.write("job.sh", &script(&format!("--profile {folder}/site.toml {words}")));
+        self.write("job.sh", &script(&format!("--profile {} {words}", self.shell("site.toml"))));
         let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
-        let inner = format!("ip link set lo up && exec bash {folder}/job.sh");
+        let inner = "ip link set lo up && exec bash job.sh";
         let mut command = Command::new("unshare");
-        command.args(["-rn", "sh", "-c", &inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
+        command.args(["-rn", "sh", "-c", inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
         command
             .env("PBS_NODEFILE", self.path("nodes"))
             .env("PBS_JOBID", "7.server")
@@ -90,7 +96,7 @@ impl Site {
     /// A worker's program: its line goes to a file of its rank.
     fn worker(&self, text: &str) -> String {
         self.program("worker", text);
-        self.path("worker").display().to_string()
+        self.shell("worker")
     }
 
     /// What the workers said, in the order of ranks.
@@ -122,10 +128,8 @@ fn ssh_hands_flags_to_a_launcher_that_cannot_read_a_host_file() {
     let Some(site) = Site::new("scripts for ssh (simulated)") else { return };
     let worker = site.worker(WHO);
     // A launcher with torchrun's flags alone.
-    let own = assert_cmd::cargo::cargo_bin!("lockstep");
-    site.program("torchrun", &format!("exec {} run --rdzv-conf=join_timeout=300 \"$@\"", own.display()));
-    let torchrun = site.path("torchrun").display().to_string();
-    site.run_by(&torchrun, "ssh", SITE, &format!("--nodes 2 --name job -- {worker} x")).code(0);
+    site.program("torchrun", &format!("exec {} run --rdzv-conf=join_timeout=300 \"$@\"", lockstep()));
+    site.run_by(&site.shell("torchrun"), "ssh", SITE, &format!("--nodes 2 --name job -- {worker} x")).code(0);
     let said = site.said(2);
     assert!(said.iter().all(|line| line.contains(" of 2 on node ") && line.ends_with(": x here \n")), "{said:?}");
 }
@@ -137,12 +141,16 @@ fn a_container_gets_the_launcher_its_binds_and_the_nodes_gpus() {
     let folder = site.path("").display().to_string();
     site.program(
         "apptainer",
-        &format!("echo \"$*\" >{folder}/called\nwhile [ \"$1\" != image.sif ]; do shift; done\nshift\nexec \"$@\""),
+        &format!(
+            "echo \"$*\" >{}\nwhile [ \"$1\" != image.sif ]; do shift; done\nshift\nexec \"$@\"",
+            site.shell("called")
+        ),
     );
     // The login shell on the node has a PATH of its own.
     let container = format!(
-        "setup = [\"export PATH={folder}:$PATH\"]\ngpus-per-node = 2\n[container]\nruntime = \"apptainer\"\n\
-         image = \"image.sif\"\nbinds = [\"/data\", \"/a:/b:ro\"]\n"
+        "setup = [\"export PATH={}:$PATH\"]\ngpus-per-node = 2\n[container]\nruntime = \"apptainer\"\n\
+         image = \"image.sif\"\nbinds = [\"/data\", \"/a:/b:ro\"]\n",
+        site.shell("")
     );
     site.run("ssh", &container, &format!("--nodes 1 --name job -- {worker} x")).code(0);
     assert!(site.said(2).iter().all(|line| line.contains(" of 2 on node 0: x")), "{:?}", site.said(2));
@@ -169,7 +177,7 @@ fn pbs_stages_data_on_each_node_and_removes_it_at_the_end() {
     fs::create_dir(site.path("set")).unwrap();
     site.write("set/images", "these");
     let worker = site.worker(&format!("cat \"$1\" >/dev/null && {WHO}"));
-    let data = site.path("set").display().to_string();
+    let data = site.shell("set");
     let ended = site.run(
         "pbs",
         SITE,
@@ -186,7 +194,7 @@ fn pbs_stages_data_on_each_node_and_removes_it_at_the_end() {
 #[test]
 fn pbs_asks_for_a_snapshot_before_the_time_limit_and_submits_itself_again() {
     let Some(site) = Site::new("scripts for pbsdsh (simulated)") else { return };
-    let folder = site.path("").display().to_string();
+    let folder = site.shell("");
     // In place of coreutils' one: the time is up as soon as all workers are ready, and only in the first job.
     site.program(
         "timeout",

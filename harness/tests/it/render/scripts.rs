@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
+use lockstep_launch::command::quoted;
 
 use super::{agent, render, script};
 use crate::shown::plain;
@@ -79,7 +80,7 @@ fn only_a_launcher_that_cannot_ask_the_scheduler_gets_flags() {
     let rendered = |profile: &str| {
         let path = folder.path().join("site.toml");
         std::fs::write(&path, profile).unwrap();
-        script(&format!("--profile {} --nodes 2 --time 01:00:00 -- lab-06", path.display()))
+        script(&format!("--profile {} --nodes 2 --time 01:00:00 -- lab-06", quoted(path.to_str().unwrap())))
     };
     let slurm = rendered("scheduler = \"slurm\"");
     assert!(slurm.contains("\n  lockstep run --nproc-per-node=1 \\\n  lab-06\n"), "{slurm}");
@@ -126,6 +127,6 @@ fn examples_are_listed_and_printed_and_can_be_edited() {
         let path = folder.path().join("site.toml");
         std::fs::write(&path, render(&["--show", name]).code(0).out).unwrap();
         let of = |site: &str| script(&format!("--profile {site} --time 01:00:00 -- lab-06"));
-        assert_eq!(of(path.to_str().unwrap()).replace("site.toml", name), of(name));
+        assert_eq!(of(&quoted(path.to_str().unwrap())).replace("site.toml", name), of(name));
     }
 }

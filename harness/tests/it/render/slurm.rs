@@ -3,8 +3,11 @@
 use std::fs;
 use std::process::Command;
 
+use lockstep_launch::command::quoted;
+
 use super::script;
 use crate::cluster::Place;
+use crate::running::lockstep;
 
 /// A worker says who it is, on which node and with which arguments, in a file of the job and its rank.
 const WHO: &str =
@@ -12,8 +15,7 @@ const WHO: &str =
 
 /// Renders a job called `job` for a Slurm site with these further lines of its profile; returns the script's path.
 fn write(place: &Place, job: &str, profile: &str, words: &str) -> String {
-    let launcher = assert_cmd::cargo::cargo_bin!("lockstep").display().to_string();
-    let [folder, site] = ["", "site.toml"].map(|name| place.site.word(name));
+    let (launcher, folder) = (lockstep(), place.site.word(""));
     place.site.file(
         "site.toml",
         &format!(
@@ -21,7 +23,7 @@ fn write(place: &Place, job: &str, profile: &str, words: &str) -> String {
              launcher = \"{launcher} run --rdzv-conf=join_timeout=300\"\n{profile}[environment]\nSITE = \"here\"\n"
         ),
     );
-    let text = script(&format!("--profile {site} --time 00:10:00 --name {job} {words}"));
+    let text = script(&format!("--profile {} --time 00:10:00 --name {job} {words}", place.site.shell("site.toml")));
     place.site.file(&format!("{job}.sh"), &text)
 }
 
@@ -48,8 +50,9 @@ fn slurm_runs_scripts_for_equal_and_unequal_nodes_and_queues_one_again() {
     if !place.up_with_slurm("scripts for Slurm") {
         return;
     }
-    let data = place.site.file("data", "staged");
-    let who = place.site.program("who", WHO);
+    place.site.file("data", "staged");
+    place.site.program("who", WHO);
+    let [data, who] = ["data", "who"].map(|name| place.site.shell(name));
 
     let words = format!("--nodes 2 --workers-per-node 2 --stage {data} -- {who} {{local}}/data equal");
     let path = write(&place, "equal", "", &words);
@@ -69,14 +72,14 @@ fn slurm_runs_scripts_for_equal_and_unequal_nodes_and_queues_one_again() {
 /// Slurm's signal before the time limit, sent by hand: the workers save, and the same job runs again.
 fn queues_again(place: &Place) {
     // Slurm signals every process of the job: the signal may end the worker's child before it reaches the worker.
-    let worker = place.site.program(
+    place.site.program(
         "saves",
         "#!/bin/bash\nfolder=$(dirname \"$0\")\nif [ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ]; then echo resumed >>\"$folder/long-$RANK\"; exit; fi\n\
          trap 'trap : USR2; echo saved >>\"$folder/long-$RANK\"; kill $!; exit 75' USR2\n: >\"$folder/ready-$RANK\"\n\
          while :; do sleep 1000 & wait; done",
     );
-    let path = write(place, "long", "", &format!("--nodes 2 --signal 60 -- {worker}"));
-    let job = place.sh("ctl", &format!("sbatch --parsable {path}"));
+    let path = write(place, "long", "", &format!("--nodes 2 --signal 60 -- {}", place.site.shell("saves")));
+    let job = place.sh("ctl", &format!("sbatch --parsable {}", quoted(&path)));
     let ready = || (0..2).all(|rank| place.site.path(&format!("ready-{rank}")).exists());
     place.site.until("both workers wait for the signal", ready);
     place.sh("ctl", &format!("scancel --batch --signal=USR1 {job}"));
@@ -97,8 +100,9 @@ fn slurm_runs_a_script_that_starts_its_launchers_with_mpirun() {
     if !place.up_with_slurm("scripts for mpirun under Slurm") {
         return;
     }
-    let data = place.site.file("data", "shared");
-    let who = place.site.program("who", WHO);
+    place.site.file("data", "shared");
+    place.site.program("who", WHO);
+    let [data, who] = ["data", "who"].map(|name| place.site.shell(name));
     let start =
         "start = \"mpirun --allow-run-as-root --oversubscribe -np {nodes} --map-by ppr:1:node --bind-to none\"\n";
     let path = write(&place, "mpi", start, &format!("--nodes 2 --workers-per-node 2 -- {who} {data} mpi"));

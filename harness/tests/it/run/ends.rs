@@ -7,7 +7,7 @@ use lockstep_process::proc::Stat;
 use rustix::process::Signal;
 
 use crate::run::site::Site;
-use crate::running::Running;
+use crate::running::{Running, lockstep};
 
 /// A worker that prints the signal that it got, and exits with a code of its own. It sleeps shortly each time: a signal just before a sleep is
 /// handled after it.
@@ -82,10 +82,10 @@ while True: time.sleep(0.05)
 fn a_signal_reaches_the_program_of_a_shell_that_has_a_trap() {
     for trap in ["EXIT", "TERM"] {
         let site = Site::new();
-        let script = site.file("saves.py", SAVES_UNDER_A_SHELL);
+        site.file("saves.py", SAVES_UNDER_A_SHELL);
         // The last command keeps the shell from replacing itself by the program.
         let shell =
-            format!("trap 'until [ -e saved.$RANK ]; do sleep 0.02; done' {trap}; \"$PYTHON_EXEC\" {script}; exit 3");
+            format!("trap 'until [ -e saved.$RANK ]; do sleep 0.02; done' {trap}; \"$PYTHON_EXEC\" saves.py; exit 3");
         let words = ["--standalone", "--nproc-per-node=2", "--stop-timeout=100000", "bash", "-c", &shell];
         let running = site.start(&words);
         running.await_out("up", 2);
@@ -268,11 +268,9 @@ fn nothing_survives_an_agent_that_is_killed() {
 #[test]
 fn a_restart_leaves_no_process_of_the_previous_attempt() {
     let site = Site::new();
-    let script = site.file("family.py", FAMILY);
-    let words = format!(
-        "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then echo again; exec sleep 1001; fi; exec \"$PYTHON_EXEC\" {script} 5"
-    );
-    let running = site.start(&["--standalone", "--max-restarts=1", "sh", "-c", &words]);
+    site.file("family.py", FAMILY);
+    let words = "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then echo again; exec sleep 1001; fi; exec \"$PYTHON_EXEC\" family.py 5";
+    let running = site.start(&["--standalone", "--max-restarts=1", "sh", "-c", words]);
     running.await_out("again", 1);
     let sleeps = || site.processes().into_iter().filter(|(_, words)| words.contains("sleep 1000")).collect::<Vec<_>>();
     assert_eq!(sleeps(), []);
@@ -355,10 +353,9 @@ fn a_job_inside_a_job_ends_with_it() {
 #[test]
 fn a_job_without_standard_streams_runs_normally() {
     let site = Site::new();
-    let done = site.word("done");
-    let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap().to_owned();
     let text = format!(
-        "{lockstep} run --standalone --nproc-per-node=2 sh -c 'cat; echo said; echo $RANK >> {done}' <&- >&- 2>&-; echo code $?"
+        "{} run --standalone --nproc-per-node=2 sh -c 'cat; echo said; echo $RANK >> done' <&- >&- 2>&-; echo code $?",
+        lockstep()
     );
     let mut shell = Command::new("sh");
     site.prepare(shell.args(["-c", &text]));

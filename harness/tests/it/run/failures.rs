@@ -166,9 +166,9 @@ fn an_error_that_python_recorded_is_the_traceback_and_is_propagated() {
     let recorded = json!({"message": {"message": "ValueError: no such layer",
         "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"x.py\"\nValueError: no such layer\n",
                       "timestamp": "1763635203"}}});
-    let file = site.file("recorded.json", &recorded.to_string());
+    site.file("recorded.json", &recorded.to_string());
     let mut command =
-        site.lockstep(&["--standalone", "sh", "-c", &format!("cp {file} $TORCHELASTIC_ERROR_FILE; exit 1")]);
+        site.lockstep(&["--standalone", "sh", "-c", "cp recorded.json \"$TORCHELASTIC_ERROR_FILE\"; exit 1"]);
     command.env("TORCHELASTIC_ERROR_FILE", site.path("handed-up.json"));
     let ended = Running::start(command).ended().code(1);
     assert_snapshot!(ended.failure(), @r#"
@@ -205,13 +205,13 @@ fn an_error_that_python_recorded_is_the_traceback_and_is_propagated() {
 fn an_error_file_with_any_contents_is_reported() {
     let site = Site::new();
     let cases = [
-        ("printf 'not json' > $TORCHELASTIC_ERROR_FILE", "not json"),
-        ("printf '' > $TORCHELASTIC_ERROR_FILE", "exitcode  : 1 "),
-        (r#"printf '{"message": "plain text", "timestamp": 1}' > $TORCHELASTIC_ERROR_FILE"#, "plain text"),
-        ("head -c 50000000 /dev/zero | tr '\\0' x > $TORCHELASTIC_ERROR_FILE", "xxxx"),
-        ("head -c 1000 /dev/urandom > $TORCHELASTIC_ERROR_FILE", "exitcode  : 1 "),
-        ("mkdir $TORCHELASTIC_ERROR_FILE", "it is not a regular file"),
-        ("mkfifo $TORCHELASTIC_ERROR_FILE", "it is not a regular file"),
+        ("printf 'not json' > \"$TORCHELASTIC_ERROR_FILE\"", "not json"),
+        ("printf '' > \"$TORCHELASTIC_ERROR_FILE\"", "exitcode  : 1 "),
+        (r#"printf '{"message": "plain text", "timestamp": 1}' > "$TORCHELASTIC_ERROR_FILE""#, "plain text"),
+        ("head -c 50000000 /dev/zero | tr '\\0' x > \"$TORCHELASTIC_ERROR_FILE\"", "xxxx"),
+        ("head -c 1000 /dev/urandom > \"$TORCHELASTIC_ERROR_FILE\"", "exitcode  : 1 "),
+        ("mkdir \"$TORCHELASTIC_ERROR_FILE\"", "it is not a regular file"),
+        ("mkfifo \"$TORCHELASTIC_ERROR_FILE\"", "it is not a regular file"),
     ];
     for (write, text) in cases {
         let ended = site.run(&["--standalone", "sh", "-c", &format!("{write}; exit 1")]).code(1).says(&[text]);

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::run::site::Site;
-use crate::running::Running;
+use crate::running::{Running, lockstep};
 
 const RANKS: usize = 40;
 /// Fewer open files than the ranks need.
@@ -24,11 +24,10 @@ sys.stdout.write(f"files {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}\n")
 
 /// The command in a shell with limited open files.
 fn limited(site: &Site, limits: &str) -> Command {
-    let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap();
-    let script = site.file("rank.py", RANK);
+    site.file("rank.py", RANK);
     let mut shell = Command::new("sh");
     site.prepare(&mut shell);
-    let run = format!("{limits} && exec {lockstep} run --standalone --nproc-per-node={RANKS} {script}");
+    let run = format!("{limits} && exec {} run --standalone --nproc-per-node={RANKS} rank.py", lockstep());
     shell.args(["-c", &run]);
     shell
 }

@@ -120,11 +120,8 @@ fn a_job_that_the_scheduler_starts_again_says_why() {
 fn a_node_whose_workers_save_because_of_a_signal_to_another_ends_with_code_75_too() {
     let site = Site::new();
     let job = Job::new(&site);
-    let note = site.word("asked");
-    let worker = format!(
-        "if [ $GROUP_RANK = 0 ]; then trap 'touch {note}; exit 75' USR2; fi; echo up; until [ -e {note} ]; do sleep 0.1; done; exit 75"
-    );
-    let words = ["--nnodes=2", "--max-restarts=3", "sh", "-c", &worker];
+    let worker = "if [ $GROUP_RANK = 0 ]; then trap 'touch asked; exit 75' USR2; fi; echo up; until [ -e asked ]; do sleep 0.1; done; exit 75";
+    let words = ["--nnodes=2", "--max-restarts=3", "sh", "-c", worker];
     let nodes = [0, 1].map(|n| Running::start(job.fixed(n, &words)));
     nodes.iter().for_each(|node| node.await_out("up", 1));
     nodes[0].signal(Signal::USR2);

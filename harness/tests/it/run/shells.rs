@@ -25,6 +25,9 @@ while True:
     if ends: os._exit(ends)
 "#;
 
+/// Where [`SAVES`] is, in the folder of the workers: a path from the root would have to be quoted once for each shell.
+const SCRIPT: &str = "saves.py";
+
 /// The ways in which a program can be started: words, and after `|` the last word, or words, with the script's place.
 const FORMS: [&str; 5] = [
     // A last command keeps the shell from replacing itself by the program.
@@ -37,12 +40,12 @@ const FORMS: [&str; 5] = [
 
 fn start(site: &Site, form: &str, script: &str, flags: &[&str]) -> Running {
     let (program, last) = form.split_once('|').unwrap();
-    let last = last.replace("{}", script).replace("PYTHON ", &format!("{} ", python()));
-    let last = if program.ends_with("-c") { vec![last] } else { last.split(' ').map(str::to_owned).collect() };
+    let last = last.replace("{}", script);
+    let last: Vec<&str> = if program.ends_with("-c") { vec![&last] } else { last.split(' ').collect() };
     let mut words = vec!["--standalone", "--nproc-per-node=2", "--stop-timeout=100000", "--no-python"];
     words.extend(flags);
     words.extend(program.split(' '));
-    words.extend(last.iter().map(String::as_str));
+    words.extend(last.iter().map(|word| if *word == "PYTHON" { python() } else { word }));
     site.start(&words)
 }
 
@@ -51,9 +54,8 @@ fn a_program_under_a_shell_or_timeout_gets_the_end_signal_once_and_time_to_save(
     for form in FORMS {
         for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
             let site = Site::new();
-            let go = site.word("go");
-            let script = format!("{} {go}", site.file("saves.py", SAVES));
-            let running = start(&site, form, &script, &[]);
+            site.file(SCRIPT, SAVES);
+            let running = start(&site, form, &format!("{SCRIPT} go"), &[]);
             running.await_out("up", 2);
             running.signal(signal);
             running.await_err(&format!("received {name}: stopping the workers"));
@@ -73,8 +75,8 @@ fn a_program_under_a_shell_or_timeout_gets_the_end_signal_once_and_time_to_save(
 fn wishes_reach_the_program_under_a_shell_or_timeout_once() {
     for form in FORMS {
         let site = Site::new();
-        let script = site.file("saves.py", SAVES);
-        let running = start(&site, form, &script, &[]);
+        site.file(SCRIPT, SAVES);
+        let running = start(&site, form, SCRIPT, &[]);
         running.await_out("up", 2);
         running.signal(Signal::USR1);
         running.await_out("saved by the child on SIGUSR1\n", 2);
@@ -91,8 +93,8 @@ fn wishes_reach_the_program_under_a_shell_or_timeout_once() {
 #[test]
 fn a_program_has_time_to_save_when_somebody_else_ends_its_shell() {
     let site = Site::new();
-    let script = format!("{} {}", site.file("saves.py", SAVES), site.word("go"));
-    let running = start(&site, FORMS[0], &script, &[]);
+    site.file(SCRIPT, SAVES);
+    let running = start(&site, FORMS[0], &format!("{SCRIPT} go"), &[]);
     running.await_out("up", 2);
     for (pid, _) in site.processes().iter().filter(|(_, words)| words.starts_with("sh -c")) {
         kill_process(Pid::from_raw(*pid).unwrap(), Signal::TERM).unwrap();
@@ -107,7 +109,8 @@ fn a_program_has_time_to_save_when_somebody_else_ends_its_shell() {
 #[test]
 fn the_grace_of_what_a_shell_left_behind_ends() {
     let site = Site::new();
-    let script = format!("{} never", site.file("saves.py", SAVES));
+    site.file(SCRIPT, SAVES);
+    let script = format!("{SCRIPT} never");
     let running = start(&site, FORMS[0], &script, &["--stop-timeout=3"]);
     running.await_out("up", 2);
     running.signal(Signal::TERM);

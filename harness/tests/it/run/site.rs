@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
 use insta::internals::SettingsBindDropGuard;
+use lockstep_launch::command::quoted;
 use lockstep_process::proc;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -44,6 +45,11 @@ impl Site {
     /// The path as a word of a command line.
     pub(crate) fn word(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// The path as a word of a line of shell.
+    pub(crate) fn shell(&self, name: &str) -> String {
+        quoted(&self.word(name))
     }
 
     /// Writes a file and returns its path as a word of a command line.

@@ -4,14 +4,13 @@
 use std::process::Command;
 
 use crate::run::site::Site;
-use crate::running::{Ended, Running};
+use crate::running::{Ended, Running, lockstep};
 
 /// Runs a shell that does `before` and then becomes the command with these words, in the test's folder.
 fn becoming(site: &Site, before: &str, words: &str) -> Ended {
-    let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap();
     let mut shell = Command::new("bash");
     site.prepare(&mut shell);
-    shell.args(["-c", &format!("{before}\nexec {lockstep} run {words}")]);
+    shell.args(["-c", &format!("{before}\nexec {} run {words}", lockstep())]);
     Running::start(shell).ended()
 }
 
@@ -37,8 +36,8 @@ fn orphans_of_such_children_live_on_and_those_of_workers_do_not() {
     let before =
         "( until [ -e go ]; do sleep 0.01; done; setsid sh -c 'echo > late; exec sleep 1000' >/dev/null 2>&1 & ) &";
     let worker = "setsid sleep 1001 >/dev/null 2>&1 & echo > go; until [ -e late ]; do sleep 0.01; done";
-    let script = site.file("worker.sh", worker);
-    becoming(&site, before, &format!("--standalone sh {script}")).code(0);
+    site.file("worker.sh", worker);
+    becoming(&site, before, "--standalone sh worker.sh").code(0);
     assert_eq!((alive(&site, "sleep 1000"), alive(&site, "sleep 1001")), (1, 0));
 }
 
@@ -48,7 +47,7 @@ fn children_from_before_the_command_are_reaped_when_they_have_ended() {
     // The first has ended before the command starts; the second ends while a worker runs.
     let before = "true & echo $! > first; sh -c 'until [ -e go ]; do sleep 0.01; done' & echo $! > second";
     let worker = "echo > go; for child in $(cat first second); do while [ -e /proc/$child ]; do sleep 0.01; done; done";
-    let script = site.file("worker.sh", worker);
-    becoming(&site, before, &format!("--standalone sh {script}")).code(0);
+    site.file("worker.sh", worker);
+    becoming(&site, before, "--standalone sh worker.sh").code(0);
     site.assert_no_process();
 }

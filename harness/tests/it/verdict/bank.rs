@@ -39,22 +39,25 @@ pub(super) const START: &[Bad] = &[
         &["a command in the script does not exist on this node", "no-such-command-anywhere"],
     ),
     made("echo 'echo' > plain", "./plain", &["a command in the script may not be executed"]),
-    bad("exec $PYTHON_EXEC -m no_such_module_anywhere", &["Python does not find the module no_such_module_anywhere"]),
+    bad(
+        "exec \"$PYTHON_EXEC\" -m no_such_module_anywhere",
+        &["Python does not find the module no_such_module_anywhere"],
+    ),
     bad(
         "cat > bad.py <<'END'
 import no_such_module_anywhere
 END
-exec $PYTHON_EXEC bad.py",
+exec \"$PYTHON_EXEC\" bad.py",
         &["Python does not find the module no_such_module_anywhere", "bad.py:1"],
     ),
     bad(
         "cat > bad.py <<'END'
 from os import nothing_like_that
 END
-exec $PYTHON_EXEC bad.py",
+exec \"$PYTHON_EXEC\" bad.py",
         &["a Python module has not the name"],
     ),
-    bad("exec $PYTHON_EXEC absent.py", &["Python cannot open the script", "absent.py"]),
+    bad("exec \"$PYTHON_EXEC\" absent.py", &["Python cannot open the script", "absent.py"]),
     bad(
         "cat > bad.py <<'END'
 def f():
@@ -62,7 +65,7 @@ def f():
 
 f()
 END
-exec $PYTHON_EXEC bad.py",
+exec \"$PYTHON_EXEC\" bad.py",
         &["a Python file has a syntax error", "bad.py:2"],
     ),
     bad(
@@ -70,7 +73,7 @@ exec $PYTHON_EXEC bad.py",
 import argparse
 argparse.ArgumentParser().parse_args(["--no-such-flag"])
 END
-exec $PYTHON_EXEC bad.py"#,
+exec "$PYTHON_EXEC" bad.py"#,
         &["the program does not accept its arguments", "--no-such-flag"],
     ),
 ];
@@ -84,7 +87,7 @@ def build():
 
 build()
 END
-exec $PYTHON_EXEC bad.py"#,
+exec "$PYTHON_EXEC" bad.py"#,
         &["ValueError: no such layer (", "bad.py:2 in build)", "evidence: its traceback"],
     ),
     bad(
@@ -100,7 +103,7 @@ def main():
 
 main()
 END
-exec $PYTHON_EXEC bad.py"#,
+exec "$PYTHON_EXEC" bad.py"#,
         &["RuntimeError: cannot load (", "bad.py:8 in main), caused by KeyError: 'shard' (", "bad.py:2 in load)"],
     ),
     bad(
@@ -108,7 +111,7 @@ exec $PYTHON_EXEC bad.py"#,
 import json
 json.loads("{")
 END
-exec $PYTHON_EXEC bad.py"#,
+exec "$PYTHON_EXEC" bad.py"#,
         &["json.decoder.JSONDecodeError", "bad.py:2"],
     ),
     bad(
@@ -116,7 +119,7 @@ exec $PYTHON_EXEC bad.py"#,
 import sys
 sys.exit("no data in /data")
 END
-exec $PYTHON_EXEC bad.py"#,
+exec "$PYTHON_EXEC" bad.py"#,
         &[r#"exit code 1 after "no data in /data""#],
     ),
     bad(
@@ -124,7 +127,7 @@ exec $PYTHON_EXEC bad.py"#,
 import sys
 sys.exit(3)
 END
-exec $PYTHON_EXEC bad.py",
+exec \"$PYTHON_EXEC\" bad.py",
         &["unknown: it left no error and no output", "exit code 3"],
     ),
     bad(
@@ -132,14 +135,14 @@ exec $PYTHON_EXEC bad.py",
 import os
 os._exit(255)
 END
-exec $PYTHON_EXEC bad.py",
+exec \"$PYTHON_EXEC\" bad.py",
         &["unknown", "exit code 255"],
     ),
     bad(
         r#"cat > bad.py <<'END'
 assert 1 == 2, "ranks differ"
 END
-exec $PYTHON_EXEC bad.py"#,
+exec "$PYTHON_EXEC" bad.py"#,
         &["AssertionError: ranks differ"],
     ),
     bad(
@@ -149,7 +152,7 @@ class Odd(Exception):
         return "first line\nsecond line"
 raise Odd()
 END
-exec $PYTHON_EXEC bad.py"#,
+exec "$PYTHON_EXEC" bad.py"#,
         &["Odd: first line ("],
     ),
     made(
@@ -178,13 +181,13 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 bytearray(1 << 34)
 END
-exec $PYTHON_EXEC bad.py", &["the system refused more memory", "bad.py:3"]),
+exec \"$PYTHON_EXEC\" bad.py", &["the system refused more memory", "bad.py:3"]),
     bad(r#"cat > bad.py <<'END'
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 files = [open("/dev/null") for _ in range(64)]
 END
-exec $PYTHON_EXEC bad.py"#, &["the limit of open files is reached"]),
+exec "$PYTHON_EXEC" bad.py"#, &["the limit of open files is reached"]),
     bad("cat > bad.py <<'END'
 import os, resource, threading
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
@@ -193,13 +196,13 @@ if os.getuid() == 0:
 threading.Thread(target=print).start()
 threading.Thread(target=print).start()
 END
-exec $PYTHON_EXEC bad.py", &["the limit of processes and threads is reached"]),
+exec \"$PYTHON_EXEC\" bad.py", &["the limit of processes and threads is reached"]),
     bad("cat > bad.py <<'END'
 def f():
     return f()
 f()
 END
-exec $PYTHON_EXEC bad.py", &["a Python function calls itself without an end", "bad.py:2 in f"]),
+exec \"$PYTHON_EXEC\" bad.py", &["a Python function calls itself without an end", "bad.py:2 in f"]),
     made(
         "command -v cc >/dev/null || { echo no C compiler >&2; exit 1; }
     printf '%s' 'int f(int n) { volatile char a[4096]; a[n % 4096] = 1; return f(n + 1) + a[0]; } int main(void) { return f(0); }' > bad.c; cc -w -O0 -o bad bad.c; head -c 0 /dev/kmsg",
@@ -218,15 +221,15 @@ exec $PYTHON_EXEC bad.py", &["a Python function calls itself without an end", "b
 with open("/dev/full", "w") as full:
     full.write("x")
 END
-exec $PYTHON_EXEC bad.py"#, &["a disk is full"]),
+exec "$PYTHON_EXEC" bad.py"#, &["a disk is full"]),
     made(
         "mkdir ro; unshare -m mount -t tmpfs none ro",
-        r#"exec unshare -m sh -c 'mount -t tmpfs -o ro none ro && exec $PYTHON_EXEC -c "open(\"$PWD/ro/x\", \"w\")"'"#,
+        r#"exec unshare -m sh -c 'mount -t tmpfs -o ro none ro && exec "$PYTHON_EXEC" -c "open(\"$PWD/ro/x\", \"w\")"'"#,
         &["a file system is read-only", "/ro/x"],
     ),
     made(
         "mkdir small; unshare -m mount -t tmpfs none small",
-        r#"exec unshare -m sh -c 'mount -t tmpfs -o size=64k none small && exec $PYTHON_EXEC -c "open(\"$PWD/small/x\", \"wb\").write(bytes(1<<20))"'"#,
+        r#"exec unshare -m sh -c 'mount -t tmpfs -o size=64k none small && exec "$PYTHON_EXEC" -c "open(\"$PWD/small/x\", \"wb\").write(bytes(1<<20))"'"#,
         &["a disk is full"],
     ),
     bad(r#"cat > bad.py <<'END'
@@ -237,16 +240,16 @@ if os.getuid() == 0:
     os.setuid(54321)
 open("secret")
 END
-exec $PYTHON_EXEC bad.py"#, &["a file may not be opened"]),
+exec "$PYTHON_EXEC" bad.py"#, &["a file may not be opened"]),
     bad(r#"cat > bad.py <<'END'
 open("/no/such/shard")
 END
-exec $PYTHON_EXEC bad.py"#, &["a file does not exist: /no/such/shard", "bad.py:1"]),
+exec "$PYTHON_EXEC" bad.py"#, &["a file does not exist: /no/such/shard", "bad.py:1"]),
     bad(r#"cat > bad.py <<'END'
 import pickle
 pickle.loads(b"")
 END
-exec $PYTHON_EXEC bad.py"#, &["a snapshot cannot be read"]),
+exec "$PYTHON_EXEC" bad.py"#, &["a snapshot cannot be read"]),
     bad(r#"cat > bad.py <<'END'
 import asyncio, socket
 held = socket.create_server(("127.0.0.1", 0))
@@ -254,7 +257,7 @@ async def main():
     await asyncio.start_server(print, "127.0.0.1", held.getsockname()[1])
 asyncio.run(main())
 END
-exec $PYTHON_EXEC bad.py"#, &["port", "ddress already in use"]),
+exec "$PYTHON_EXEC" bad.py"#, &["port", "ddress already in use"]),
 ];
 
 /// Signals.
@@ -269,7 +272,7 @@ import os, signal
 os.kill(os.getpid(), signal.SIGINT)
 import time; time.sleep(100)
 END
-exec $PYTHON_EXEC bad.py",
+exec \"$PYTHON_EXEC\" bad.py",
         &["did not send ended it: SIGINT"],
     ),
     bad("kill -ILL $$", &["an instruction that this node's processor does not have"]),
@@ -283,7 +286,7 @@ import faulthandler, ctypes
 faulthandler.enable()
 ctypes.string_at(0)
 END
-exec $PYTHON_EXEC bad.py",
+exec \"$PYTHON_EXEC\" bad.py",
         &["it accessed memory that is not its own, in "],
     ),
     bad(
@@ -295,7 +298,7 @@ mapped = mmap.mmap(file.fileno(), 4096)
 file.truncate(0)
 mapped[0]
 END
-exec $PYTHON_EXEC bad.py"#,
+exec "$PYTHON_EXEC" bad.py"#,
         &["mapped memory without a file behind it"],
     ),
     bad(
@@ -303,7 +306,7 @@ exec $PYTHON_EXEC bad.py"#,
 import os
 os.abort()
 END
-exec $PYTHON_EXEC bad.py",
+exec \"$PYTHON_EXEC\" bad.py",
         &["it aborted itself"],
     ),
     made(
@@ -349,7 +352,7 @@ macro_rules! raises {
                 $class,
                 "(",
                 $argument,
-                ")\nEND\nexec $PYTHON_EXEC bad.py"
+                ")\nEND\nexec \"$PYTHON_EXEC\" bad.py"
             ),
             &[$cause],
         )
