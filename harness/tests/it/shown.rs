@@ -15,7 +15,7 @@ pub(crate) fn plain() -> SettingsBindDropGuard {
 pub(crate) fn filtered(folder: Option<&Path>) -> SettingsBindDropGuard {
     let mut settings = unnamed();
     if let Some(folder) = folder {
-        settings.add_filter(&literal(folder.to_str().unwrap()), "[folder]");
+        settings.add_filter(&regex::escape(folder.to_str().unwrap()), "[folder]");
     }
     settings.add_filter(r"\blockstep_\w+/[0-9a-f-]+_\w+", "[logs]");
     settings.add_filter(r"20\d\d-\d\d-\d\d[ _T]\d\d:\d\d:\d\d", "[time]");
@@ -25,7 +25,7 @@ pub(crate) fn filtered(folder: Option<&Path>) -> SettingsBindDropGuard {
     settings.add_filter(r"\b(pid|PID)(:?) \d+", "$1$2 [pid]");
     settings.add_filter(r"\b\d+\.\d+ s\b", "[seconds] s");
     settings.add_filter(r"\b(within|came|for) \d+ s\b", "$1 [seconds] s");
-    settings.add_filter(&format!(r"( : |\(| on ){}\b", literal(&host())), "$1[host]");
+    settings.add_filter(&format!(r"( : |\(| on ){}\b", regex::escape(&host())), "$1[host]");
     settings.bind_to_scope()
 }
 
@@ -34,12 +34,6 @@ pub(crate) fn unnamed() -> Settings {
     let mut settings = Settings::clone_current();
     settings.set_omit_expression(true);
     settings
-}
-
-/// A pattern that matches exactly this text.
-fn literal(text: &str) -> String {
-    let quoted = text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\{c}") });
-    quoted.collect()
 }
 
 fn host() -> String {
