@@ -48,7 +48,7 @@ fn every_variable_that_a_worker_gets_is_on_the_page_of_the_book() {
     let names: BTreeSet<_> =
         ended.code(0).out.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.to_owned()).collect();
     assert!(names.contains("ROLE_WORLD_SIZE") && names.contains("CUDA_VISIBLE_DEVICES"), "{names:?}");
-    let of_the_test = ["LC_ALL", "LOCKSTEP_TEST_SITE", "PYTHONDONTWRITEBYTECODE", "TMPDIR"];
+    let of_the_test = ["HOME", "LC_ALL", "LOCKSTEP_TEST_SITE", "PYTHONDONTWRITEBYTECODE", "TMPDIR"];
     let is_inherited = |name: &&String| std::env::var_os(name).is_some() || of_the_test.contains(&name.as_str());
     let from_launcher = names.iter().filter(|name| !is_inherited(name));
     let missing: Vec<_> = from_launcher.filter(|name| !page.contains(&format!("`{name}`"))).collect();

@@ -72,7 +72,10 @@ fn prepare(site: &Site, script: &str) -> Ended {
     command.args(["-e", "-c", script]);
     site.prepare(&mut command);
     // Where compilers have their settings.
-    command.env("HOME", std::env::var_os("HOME").unwrap_or_default());
+    match std::env::var_os("HOME") {
+        Some(home) => command.env("HOME", home),
+        None => command.env_remove("HOME"),
+    };
     crate::running::ended(&mut command)
 }
 
