@@ -75,9 +75,10 @@ default-members = ["binding", "command"]
 ];
 const ANSWER: &str = "ex-01/src/main.rs";
 
-/// The course's scripts in a small checkout that all can read. Rust is a link: to copy it takes seconds.
+/// The course's scripts in a small checkout that all can read, in a folder that all can enter: `TMPDIR` may be a user's own. Rust is a
+/// link: to copy it takes seconds.
 fn checkout() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
     let root = folder.path();
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     let write = |name: &str, text: &str| {
