@@ -85,7 +85,7 @@ fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() 
     let [here, named] = [(); 2].map(|()| tempfile::tempdir_in("/tmp").unwrap());
     let command = |words: &[&str]| {
         let mut command = place.command(words);
-        command.current_dir(&here).env("TMPDIR", here.path());
+        command.current_dir(&here).env("TMPDIR", here.path()).env_remove("XDG_RUNTIME_DIR");
         ended(&mut command)
     };
     if !place.up(&["--nodes=1", "--no-slurm"]) {
@@ -202,8 +202,7 @@ fn two_clusters_next_to_each_other_do_not_meet_and_each_ends_with_its_holder() {
     let left =
         Running::start(place.command(&["--name=one", "exec", "n1", "--", "sh", "-c", "echo in; exec sleep 1000"]));
     left.await_out("in", 1);
-    let holder =
-        place.site.path("tmp").join(format!("lockstep-cluster-{}/one/holder.json", rustix::process::getuid().as_raw()));
+    let holder = place.folder("one").join("holder.json");
     let holder: serde_json::Value = serde_json::from_str(&fs::read_to_string(holder).unwrap()).unwrap();
     let pid = i32::try_from(holder["pid"].as_i64().unwrap()).unwrap();
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
@@ -305,7 +304,7 @@ fn a_daemon_that_ends_behind_its_back_is_not_waited_for() {
 fn an_up_that_is_stopped_or_killed_half_way_leaves_no_process() {
     let place = Place::new();
     let Some(up) = with_daemon(&place, "echo half; sleep 1000") else { return };
-    let log = place.site.path("tmp").join("lockstep-cluster-0/main/log/slurmctld.log");
+    let log = place.folder("main").join("log/slurmctld.log");
     let half = || fs::read_to_string(&log).is_ok_and(|text| text.contains("half"));
     let stopped = Running::start(up);
     place.site.until("slurmctld is started", half);

@@ -1,9 +1,11 @@
 //! A place for clusters, and what the tests ask of one.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use lockstep_launch::command::quoted;
+use tempfile::TempDir;
 
 use crate::run::site::Site;
 use crate::running::{Ended, ended, lockstep};
@@ -17,23 +19,30 @@ for _ in $(seq 6000); do
 done
 [ \"$(state)\" = COMPLETED ]";
 
-/// A place for clusters: their folders are in the site's, and what a site's processes leave is found.
+/// A place for clusters: what a site's processes leave is found.
 pub(crate) struct Place {
     pub(crate) site: Site,
+    /// Where clusters have their folders. Sockets need a short path and Slurm a plain one, wherever this checkout is.
+    runtime: TempDir,
     /// What this machine shows of networks and mounts before there is a cluster.
     before: [String; 2],
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Place { site: Site::new(), before: shown() }
+        Place { site: Site::new(), runtime: tempfile::tempdir_in("/tmp").unwrap(), before: shown() }
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
         self.site.prepare(&mut command);
-        command.arg("cluster").args(words);
+        command.env("XDG_RUNTIME_DIR", self.runtime.path()).arg("cluster").args(words);
         command
+    }
+
+    /// The folder of the cluster of this name.
+    pub(super) fn folder(&self, name: &str) -> PathBuf {
+        self.runtime.path().join("lockstep-cluster").join(name)
     }
 
     /// A command that must succeed. What it printed.
@@ -122,7 +131,8 @@ impl Place {
     #[track_caller]
     pub(crate) fn assert_as_before(&self) {
         self.site.assert_no_process();
-        assert_eq!(self.site.leftovers(), [] as [std::path::PathBuf; 0]);
+        let runtime = fs::read_dir(&self.runtime).unwrap().map(|entry| entry.unwrap().path());
+        assert_eq!(self.site.leftovers().into_iter().chain(runtime).collect::<Vec<_>>(), [] as [PathBuf; 0]);
         assert_eq!(shown(), self.before);
     }
 
