@@ -30,7 +30,7 @@ impl Options {
         let folder = std::env::current_dir().context("cannot find the current folder")?;
         if !is_same(&folder, &joined(&cluster.root(self.machine)?, &folder)) {
             let message = format!(
-                "{} has no folder {}, since /tmp is each node's own: go elsewhere, or share the folder (`up --share`)",
+                "{} has no folder {}, since /tmp and /dev/shm are each node's own: go elsewhere, or share the folder (`up --share`)",
                 self.machine,
                 folder.display()
             );

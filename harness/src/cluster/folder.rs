@@ -137,12 +137,14 @@ impl Folder {
     }
 }
 
-/// The folder of all clusters of this user.
+/// The folder of all clusters of this user. Only its real path tells whether it is below a folder that each node has for itself.
 fn base() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute()) {
-        Some(folder) => folder.join("lockstep-cluster"),
-        None => std::env::temp_dir().join(format!("lockstep-cluster-{}", getuid().as_raw())),
-    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let (around, name) = match runtime {
+        Some(folder) => (folder, "lockstep-cluster".to_owned()),
+        None => (std::env::temp_dir(), format!("lockstep-cluster-{}", getuid().as_raw())),
+    };
+    around.canonicalize().unwrap_or(around).join(name)
 }
 
 /// A folder that was made by somebody else, or that others may enter, is refused: its files decide what is run, maybe as root.

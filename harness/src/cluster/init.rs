@@ -10,14 +10,14 @@ use std::thread;
 
 use anyhow::Context;
 use clap::Args;
-use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive};
+use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive, mount_move};
 use rustix::process::{WaitOptions, wait};
 use rustix::system::sethostname;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::pipe;
 
 use super::folder::Folder;
-use super::running::{SPEC, joined};
+use super::running::SPEC;
 use super::spec::{Machine, Spec};
 use crate::exit::Code;
 
@@ -27,8 +27,10 @@ pub(crate) const INIT: &str = "cluster-init";
 pub(super) const READY: &str = "ready ";
 /// The line on the head node's stdin after which it no longer depends on who started it.
 pub(super) const COMPLETE: &str = "complete\n";
-/// The folder that each node has for itself.
-pub(super) const LOCAL: &str = "/tmp";
+/// The folders that each node has for itself: its disk, and its memory.
+pub(super) const LOCAL: [&str; 2] = [TMP, SHM];
+const TMP: &str = "/tmp";
+const SHM: &str = "/dev/shm";
 
 /// What the first process of a machine was called with
 #[derive(Args)]
@@ -68,30 +70,42 @@ impl Init {
             let hosts = folder.file("hosts");
             return mount_bind(&hosts, "/etc/hosts").context("cannot replace /etc/hosts for the cluster");
         };
-        attach("tmpfs", "/dev/shm", "mode=1777")?;
-        own_tmp(&folder.file("local").join(node.to_string()), &spec.shared)
+        let own = |kind: &str| folder.file("local").join(format!("{node}{kind}"));
+        let (memory, disk) = (own(".shm"), own(""));
+        make(&memory)?;
+        attach("tmpfs", &memory, "mode=1777")?;
+        put(&memory, SHM, &spec.shared)?;
+        make(&disk)?;
+        fs::set_permissions(&disk, fs::Permissions::from_mode(0o1777))?;
+        mount_bind(&disk, &disk).with_context(|| format!("cannot mount {}", disk.display()))?;
+        put(&disk, TMP, &spec.shared)
     }
 }
 
-fn attach(kind: &str, target: &str, options: &str) -> anyhow::Result<()> {
-    let options = std::ffi::CString::new(options)?;
+fn attach(kind: &str, target: impl AsRef<Path>, options: &str) -> anyhow::Result<()> {
+    let (target, options) = (target.as_ref(), std::ffi::CString::new(options)?);
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount(kind, target, kind, flags, options.as_c_str()).with_context(|| format!("cannot mount a {kind} on {target}"))
+    mount(kind, target, kind, flags, options.as_c_str())
+        .with_context(|| format!("cannot mount a {kind} on {}", target.display()))
 }
 
-/// Puts `own` in the place of `/tmp`, with the shared folders where they were.
-fn own_tmp(own: &Path, shared: &[PathBuf]) -> anyhow::Result<()> {
-    let message = |what: &Path| format!("cannot mount {} on a {LOCAL} of the node's own", what.display());
-    fs::create_dir_all(own).with_context(|| format!("cannot make {}", own.display()))?;
-    fs::set_permissions(own, fs::Permissions::from_mode(0o1777))?;
+fn make(folder: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
+/// Puts the mount `own` in the place of `local`, with the shared folders where they were.
+fn put(own: &Path, local: &str, shared: &[PathBuf]) -> anyhow::Result<()> {
+    let message = |what: &Path| format!("cannot mount {} on a {local} of the node's own", what.display());
+    let within = |folder: &Path| folder.strip_prefix(local).ok().map(|rest| own.join(rest));
     // Shared folders are mounted first, while their paths still lead to them.
-    mount_bind(own, own).with_context(|| message(own))?;
     for folder in shared {
-        let place = joined(own, folder.strip_prefix(LOCAL)?);
-        fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
-        mount_bind(folder, &place).with_context(|| message(folder))?;
+        let Some(place) = within(folder) else { continue };
+        make(&place)?;
+        // Without the mounts in it, a user who is not root may not mount a folder.
+        mount_bind_recursive(folder, &place).with_context(|| message(folder))?;
     }
-    mount_bind_recursive(own, LOCAL).with_context(|| message(own))
+    within(&std::env::temp_dir()).map_or(Ok(()), |temporary| make(&temporary))?;
+    mount_move(own, local).with_context(|| message(own))
 }
 
 /// A cluster is not left half made: unless it is said to be complete, it ends with the command that makes it.

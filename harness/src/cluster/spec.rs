@@ -25,7 +25,7 @@ pub(super) struct Spec {
     pub(super) slurm: bool,
     /// The cluster is in a user namespace: the user who made it is not root.
     pub(super) user_namespace: bool,
-    /// Folders below `/tmp` that all nodes see in spite of a `/tmp` of their own.
+    /// Folders that all nodes see although they are below what each has for itself, such as `/tmp`.
     pub(super) shared: Vec<PathBuf>,
 }
 

@@ -17,6 +17,7 @@ use super::process::check;
 use super::running::{Cluster, SPEC};
 use super::spec::{Machine, Name, Spec};
 use super::{means, network, slurm, status};
+use crate::course::checkout_around;
 use crate::exit::{Code, Refused};
 use crate::report::Screen;
 
@@ -35,7 +36,8 @@ pub(super) struct Options {
     /// Leave Slurm out
     #[arg(long)]
     no_slurm: bool,
-    /// A folder below /tmp that all nodes can see, as they can see every folder elsewhere and the current one
+    /// A folder below /tmp or /dev/shm that all nodes can see, as they can see every folder elsewhere, the current one, the home, and
+    /// those of this program and its checkout
     #[arg(long = "share", value_name = "FOLDER")]
     shared: Vec<PathBuf>,
 }
@@ -70,25 +72,56 @@ impl Options {
         Ok(Code::Success)
     }
 
-    /// The folders that a node's own `/tmp` would hide and that it needs.
+    /// The folders that what is each node's own would hide, and that all nodes need.
     fn shared(&self, folder: &Folder) -> anyhow::Result<Vec<PathBuf>> {
-        let here = std::env::current_dir().context("cannot find the current folder")?;
-        let named = self.shared.iter().map(|path| {
-            let found = path.canonicalize().map_err(|error| Refused(format!("--share {}: {error}", path.display())))?;
-            if found.is_dir() { Ok(found) } else { Err(Refused(format!("--share {}: not a folder", path.display()))) }
-        });
-        let mut shared: Vec<PathBuf> = named.collect::<Result<_, _>>()?;
-        shared.extend([here, folder.path().to_owned()]);
+        let mut shared: Vec<PathBuf> = self.shared.iter().map(|path| named(path)).collect::<Result<_, _>>()?;
+        let program = std::env::current_exe().context("cannot find the file of this program")?;
+        shared.extend(of_program(&program)?);
+        shared.push(std::env::current_dir().context("cannot find the current folder")?);
+        shared.push(folder.path().to_owned());
+        shared.extend(std::env::home_dir().and_then(|home| home.canonicalize().ok()));
         shared.retain(|path| is_hidden(path));
-        // An outer folder is mounted before those in it.
-        shared.sort();
-        shared.dedup();
-        Ok(shared)
+        Ok(outermost(shared))
     }
 }
 
+/// A folder of `--share`.
+fn named(path: &Path) -> Result<PathBuf, Refused> {
+    let refused = |why: String| Refused(format!("--share {}: {why}", path.display()));
+    let found = path.canonicalize().map_err(|error| refused(error.to_string()))?;
+    if !found.is_dir() {
+        return Err(refused("not a folder".into()));
+    }
+    if is_local(&found) { Err(refused("it is each node's own: name a folder in it".into())) } else { Ok(found) }
+}
+
+/// The folder of this program, with those beside it, and its checkout, with the libtorch that its labs load.
+fn of_program(file: &Path) -> Result<Vec<PathBuf>, Refused> {
+    let folders: Vec<&Path> = file.parent().into_iter().chain(checkout_around(file)).collect();
+    match folders.iter().find(|folder| is_local(folder)) {
+        None => Ok(folders.into_iter().map(Path::to_owned).collect()),
+        Some(local) => Err(Refused(format!(
+            "each node has a {} of its own, without {}: move the program, with the checkout around it, to a folder in there or elsewhere",
+            local.display(),
+            file.display()
+        ))),
+    }
+}
+
+/// Each node has this folder for itself.
+fn is_local(path: &Path) -> bool {
+    LOCAL.iter().any(|local| path == Path::new(local))
+}
+
 fn is_hidden(path: &Path) -> bool {
-    path.starts_with(LOCAL) && path != Path::new(LOCAL)
+    LOCAL.iter().any(|local| path.starts_with(local)) && !is_local(path)
+}
+
+/// Without those that are in another one.
+fn outermost(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
+    folders.sort();
+    folders.dedup_by(|inner, outer| inner.starts_with(outer));
+    folders
 }
 
 fn refuse_second(name: &Name, folder: &Folder) -> Result<(), Refused> {
@@ -165,7 +198,20 @@ mod tests {
 
     #[test]
     fn shares_only_what_a_node_would_not_see() {
-        assert!(is_hidden(Path::new("/tmp/a")));
-        assert!(["/tmp", "/home/a", "/tmpfile", "/"].iter().all(|path| !is_hidden(Path::new(path))));
+        assert!(["/tmp/a", "/dev/shm/a/b"].iter().all(|path| is_hidden(Path::new(path))));
+        assert!(["/tmp", "/dev/shm", "/home/a", "/tmpfile", "/"].iter().all(|path| !is_hidden(Path::new(path))));
+    }
+
+    #[test]
+    fn refuses_a_program_that_would_take_all_of_tmp_with_it() {
+        assert_eq!(of_program(Path::new("/tmp/a/lockstep")).unwrap(), [Path::new("/tmp/a")]);
+        let refused = of_program(Path::new("/tmp/lockstep")).unwrap_err().to_string();
+        assert!(refused.starts_with("each node has a /tmp of its own, without /tmp/lockstep: move"), "{refused}");
+    }
+
+    #[test]
+    fn shares_a_folder_within_a_shared_one_once() {
+        let folders = ["/tmp/a/b", "/tmp/ab", "/tmp/a", "/tmp/a-b", "/tmp/a", "/tmp/a/b/c"].map(PathBuf::from);
+        assert_eq!(outermost(folders.into()), ["/tmp/a", "/tmp/a-b", "/tmp/ab"].map(PathBuf::from));
     }
 }

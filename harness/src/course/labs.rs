@@ -50,7 +50,11 @@ pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<L
 /// [`Refused`] when there is none.
 pub(crate) fn checkout() -> anyhow::Result<PathBuf> {
     let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
-    let is_one = |folder: &&Path| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir();
-    let found = begins.iter().flatten().find_map(|begin| begin.ancestors().find(is_one));
+    let found = begins.iter().flatten().find_map(|begin| checkout_around(begin));
     found.map(Into::into).ok_or_else(|| Refused("this is no checkout of the course: go to its folder".into()).into())
+}
+
+/// The checkout that contains this file or folder.
+pub(crate) fn checkout_around(path: &Path) -> Option<&Path> {
+    path.ancestors().find(|folder| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir())
 }

@@ -9,5 +9,5 @@ mod new;
 mod reference;
 mod variables;
 
-pub(crate) use labs::{checkout, find, find_all, in_checkout};
+pub(crate) use labs::{checkout, checkout_around, find, find_all, in_checkout};
 pub(crate) use maintain::Options;

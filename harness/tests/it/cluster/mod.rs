@@ -6,13 +6,14 @@ mod place;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use lockstep_launch::command::quoted;
 use rustix::process::Signal;
 
 pub(crate) use place::Place;
-use place::lab;
+use place::{installation, lab};
 
 use crate::running::{Ended, Running, ended, lockstep};
 
@@ -99,6 +100,33 @@ fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() 
     assert!(here.path().join("file").exists() && named.path().join("file").exists());
     command(&["down"]).code(0);
     assert_eq!(fs::read_dir(&here).unwrap().count(), 1, "only the file is left");
+    place.assert_as_before();
+}
+
+#[test]
+fn nodes_see_a_program_and_a_home_below_what_is_each_nodes_own() {
+    let (place, programs) = (Place::new(), installation());
+    let (home, temporary) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir_in("/tmp").unwrap());
+    if !place.up(&["--nodes=1", "--no-slurm"]) {
+        return;
+    }
+    place.ok(&["down"]);
+    let program = programs.path().join("lockstep");
+    let command = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        place.site.prepare(&mut command);
+        command.env("HOME", home.path()).env("TMPDIR", temporary.path());
+        ended(command.arg("cluster").args(words)).code(0).out
+    };
+    command(&["up", "--nodes=1", "--no-slurm"]);
+    let sh = |script: &str| command(&["exec", "n1", "--", "sh", "-c", script]);
+    let hello = sh(&format!("echo 1 >~/file; {} run --standalone --prefix=never echo hello", program.display()));
+    assert_eq!(hello, "hello\n");
+    assert_eq!(fs::read_to_string(home.path().join("file")).unwrap(), "1\n");
+    sh("echo 1 >/tmp/own; echo 1 >/dev/shm/own; echo 1 >$TMPDIR/own");
+    let own = [temporary.path(), Path::new("/tmp"), Path::new("/dev/shm")].map(|folder| folder.join("own"));
+    assert!(own.iter().all(|file| !file.exists()), "the rest is the node's own");
+    command(&["down"]);
     place.assert_as_before();
 }
 
@@ -329,6 +357,7 @@ fn refuses_what_cannot_be_before_anything_is_started() {
     place.any(&["up", "--name=../x"]).code(2).says(&["lowercase letters, digits and hyphens"]);
     place.any(&["up", "--nodes=0"]).code(2);
     place.any(&["up", "--share=/no/such/folder"]).code(2).says(&["--share /no/such/folder"]);
+    place.any(&["up", "--share=/tmp"]).code(2).says(&["--share /tmp: it is each node's own"]);
     place.any(&["fault", "slow", "n1", "--rate", "10"]).code(2).says(&["10mbit"]);
     place.any(&["exec", "x1", "--", "true"]).code(2).says(&["nodes are called n1, n2"]);
     let mut open = place.command(&["up", "--no-slurm"]);

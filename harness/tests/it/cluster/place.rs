@@ -1,6 +1,7 @@
 //! A place for clusters, and what the tests ask of one.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -175,6 +176,19 @@ impl Place {
         let faults = found["faults"].as_array().unwrap().iter().map(|fault| fault.as_str().unwrap().to_owned());
         (found["state"].as_str().unwrap().to_owned(), faults.collect())
     }
+}
+
+/// A folder below `/tmp` that every user may enter, with the command in it.
+pub(super) fn installation() -> TempDir {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
+    let programs = ["lockstep", "lockstep-agent", "lockstep-helper"];
+    let built = assert_cmd::cargo::cargo_bin!("lockstep");
+    // By another process: as long as a file is open for writing in this one, no test could execute it.
+    let mut install = Command::new("install");
+    install.arg("--mode=755").args(programs.map(|name| built.with_file_name(name))).arg(folder.path());
+    ended(&mut install).code(0);
+    folder
 }
 
 /// A lab's program as a word of a line of shell, if it is built.
