@@ -20,6 +20,7 @@ use super::log::tail;
 use super::process::{Process, check, wait_for};
 use super::running::Cluster;
 use super::spec::{Machine, Node, Spec};
+use crate::exit::Refused;
 
 /// How long a daemon may take to go to the background.
 const DAEMON: Duration = Duration::from_secs(60);
@@ -33,6 +34,20 @@ const READY: [&str; 4] = ["idle", "mixed", "allocated", "completing"];
 const PORT: u16 = 6818;
 /// The kernel's device behind the files that stand for GPUs: `null`.
 const NULL: [&str; 3] = ["c", "1", "3"];
+
+/// # Errors
+/// [`Refused`], if the folder's path would be something else in Slurm's configuration, which splits lists at blanks and has signs of
+/// its own.
+pub(super) fn can_name(folder: &Folder) -> Result<(), Refused> {
+    let path = folder.path().to_string_lossy();
+    let Some(sign) = path.chars().find(|sign| !sign.is_alphanumeric() && !"/._-+@~:=".contains(*sign)) else {
+        return Ok(());
+    };
+    Err(Refused(format!(
+        "Slurm cannot read the path {path}, for its {sign:?}: set XDG_RUNTIME_DIR to a folder with a plainer one, or leave Slurm out \
+         (--no-slurm)"
+    )))
+}
 
 /// Writes the configuration, a key, and files in the place of GPUs.
 ///
@@ -280,6 +295,15 @@ mod tests {
             gres_conf(Path::new("/run/c"), &spec(2)),
             "NodeName=n1 Name=gpu File=/run/c/dev/nvidia[0-1]\nNodeName=n2 Name=gpu File=/run/c/dev/nvidia[0-1]\n"
         );
+    }
+
+    #[test]
+    fn refuses_a_folder_whose_path_its_configuration_cannot_hold() {
+        let refused = |path: &str| can_name(&Folder::at(Path::new(path))).map_err(|refused| refused.to_string());
+        assert_eq!(refused("/run/user/1000/lockstep-cluster/ä_1.2"), Ok(()));
+        for path in ["/a b/c", "/a,b", "/a[1]", "/a\"b", "/a#b", "/%n"] {
+            assert!(refused(path).unwrap_err().contains("set XDG_RUNTIME_DIR"), "{path}");
+        }
     }
 
     #[test]

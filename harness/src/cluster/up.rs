@@ -51,6 +51,9 @@ impl Options {
         let user_namespace = means::needs_user_namespace()?;
         let without = if self.no_slurm { None } else { means::why_no_slurm(user_namespace) };
         let slurm = !self.no_slurm && without.is_none();
+        if slurm {
+            slurm::can_name(&folder)?;
+        }
         let spec = Spec { nodes: self.nodes, gpus: self.gpus, cpus: self.cpus, slurm, user_namespace, shared };
         let signals = Signals::listen().context("cannot listen to signals")?;
         if folder.exists() {
