@@ -44,7 +44,7 @@ what to install
   --slim               only what a CPU run loads: 545 MB to fetch, 1.2 GB on disk (the default for --cpu)
   --full               PyTorch with all its packages: 2.7 GB to fetch, 4.5 GB on disk (always so for --cuda)
   --nccl               also the headers that NCCL's part is compiled with, as --cuda: 202 MB to fetch
-  --python-peer        also a Python with PyTorch and torchvision, with which tests compare: 40 MB to fetch, 0.3 GB on disk
+  --python-peer        also a Python with PyTorch and torchvision, with which tests compare: 40 MB to fetch, 0.4 GB on disk
   --book-tools         also what checks the built book: mdBook, compiled into .tools, and Chromium, where root can install it
   --cluster-tools      also what tests of clusters run on, such as Slurm and Open MPI, where root can install them
   --force              install again, whatever is there
@@ -270,6 +270,7 @@ main() {
   resolve_request
   warn_of_variables
   set_up_libtorch
+  ! peer_is_in_place || compile_peer
   [ "$WANT_BOOK" = 0 ] || install_book_tools
   [ "$WANT_CLUSTER" = 0 ] || install_cluster_tools
 }

@@ -7,8 +7,8 @@ PEER_TORCHVISION=0.26.0
 # What the comparisons import, and the dependencies of that. Without --no-deps PyTorch would request 2 GB of CUDA's libraries.
 PEER_PACKAGES=("torchvision==$PEER_TORCHVISION" numpy pillow safetensors filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec)
 # In MB: with --cpu (slim) installed, which is shared by hard links, and without.
-PEER_DISK_SHARED=600
-PEER_DISK=2500
+PEER_DISK_SHARED=750
+PEER_DISK=2650
 
 peer_is_in_place() {
   [ "$(recorded "$PEER/installed" torch)" = "$TORCH_VERSION" ] && [ "$(recorded "$PEER/installed" torchvision)" = "$PEER_TORCHVISION" ] &&
@@ -34,6 +34,17 @@ assert torch.distributed.is_gloo_available() and torch.ones(2).sum() == 2' >&2 |
       "let LOCKSTEP_PYTHON name a Python with torch $TORCH_VERSION, torchvision $PEER_TORCHVISION, numpy and safetensors"
   printf 'torch=%s\ntorchvision=%s\n' "$TORCH_VERSION" "$PEER_TORCHVISION" >"$partial/installed"
   take_place "$partial" "$PEER"
+}
+
+# Compiles the packages to bytecode. Where Python must not write any (PYTHONDONTWRITEBYTECODE), each start of a program with PyTorch
+# would compile them again, which takes as much processor time as all else that it does to start.
+compile_peer() {
+  local packages
+  packages=$("$PEER/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+  ! compgen -G "$packages/torch/__pycache__/__init__.*.pyc" >/dev/null || return 0
+  say "compiling the packages of the Python for comparisons"
+  "$PEER/bin/python" -m compileall -q -j 0 -x '/tests/' "$packages" >/dev/null ||
+    warn "some files in $packages do not compile; programs that use them start more slowly"
 }
 
 # Whether the wheel in site is PyPI's torch, for which torchvision is made, and for this Python.
