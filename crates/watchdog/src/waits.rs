@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_process::KillOnDrop;
 
@@ -34,11 +34,16 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<Option<T>, InVain> {
 /// [`InVain`] if the processes are stalled.
 pub fn until(mut holds: impl FnMut() -> bool) -> Result<(), InVain> {
     let mut watchdog = Watchdog::new();
-    while !holds() {
+    loop {
+        let begun = Instant::now();
+        if holds() {
+            return Ok(());
+        }
+        // A condition that starts a process, or reads all of `/proc`, takes the core from those that it waits for.
+        let pause = POLL.max(4 * begun.elapsed()).min(PAUSE);
         watchdog.look()?;
-        std::thread::sleep(POLL);
+        std::thread::sleep(pause);
     }
-    Ok(())
 }
 
 /// Reads `pipe` until every process that holds its other end is gone, and sends the bytes.
