@@ -75,39 +75,6 @@ fn passes_the_local_rank_as_torchs_older_launcher_does() {
 }
 
 #[test]
-fn a_ddp_script_trains_and_all_ranks_have_the_same_weights() {
-    let Some(python) = with_torch() else { return };
-    let site = Site::new();
-    let script = site.file("ddp.py", DDP);
-    let words = ["--standalone", "--nproc-per-node=2", "--prefix=never", &script];
-    let ended = start(&python, site.lockstep(&words)).ended().code(0);
-    assert_eq!(ended.sorted(), ["rank 0 of 2 attempt 0 same", "rank 1 of 2 attempt 0 same"]);
-    site.assert_no_process();
-}
-
-#[test]
-fn a_ddp_script_that_fails_once_is_restarted_with_its_own_store() {
-    fails_once(|_| ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"].map(str::to_owned));
-}
-
-#[test]
-fn a_ddp_script_that_fails_once_is_restarted_with_a_store_that_was_cleared() {
-    fails_once(Site::master);
-}
-
-fn fails_once(place: fn(&Site) -> [String; 2]) {
-    let Some(python) = with_torch() else { return };
-    let site = Site::new();
-    let script = site.file("ddp.py", DDP);
-    let [first, second] = place(&site);
-    let words = [&first, &second, "--nproc-per-node=2", "--max-restarts=1", "--prefix=never", &script, "failed"];
-    let ended = start(&python, site.lockstep(&words)).ended().code(0);
-    assert_eq!(ended.sorted(), ["rank 0 of 2 attempt 1 same", "rank 1 of 2 attempt 1 same"]);
-    ended.says(&["local rank 1 ended with exit code 1"]);
-    site.assert_no_process();
-}
-
-#[test]
 fn two_agents_with_c10d_run_one_ddp_job_and_restart_it_together() {
     two_agents(|job, n, words| job.c10d(n, words));
 }
