@@ -110,7 +110,7 @@ fn recovery_kills_a_node_and_those_left_train_with_the_next_one() {
     }
     let site = Site::new();
     let words =
-        ["recovery", "--work=train", "--ranks=3", "--nodes=3", "--rounds=2", "--warm-up=0", "--report=all.json"];
+        ["recovery", "--work=train", "--ranks=3", "--nodes=3", "--rounds=1", "--warm-up=0", "--report=all.json"];
     let ended = ended(&site, &words).code(0);
     let samples = first_samples(&site, &ended);
     assert_eq!(samples.len(), 3 + 5);
