@@ -173,7 +173,15 @@ async fn refused(listener: &TcpListener, timeout: Duration) -> Error {
 async fn reports_that_no_process_listens() {
     let (_reserved, address) = reserved();
     let port = address.port();
-    let error = Client::connect("127.0.0.1", port, SHORT).await.unwrap_err();
+    let mut timeout = SHORT;
+    let error = loop {
+        let error = Client::connect("127.0.0.1", port, timeout).await.unwrap_err();
+        // A busy machine may take longer than that to refuse.
+        if !matches!(error.kind, Kind::Unreachable(_)) {
+            break error;
+        }
+        timeout *= 2;
+    };
     assert!(matches!(error.kind, Kind::Refused), "{error}");
     assert!(error.to_string().starts_with(&format!("connect to the store at 127.0.0.1:{port} (")), "{error}");
 }
@@ -218,7 +226,15 @@ async fn reports_that_another_service_answers() {
 
 #[tokio::test]
 async fn reports_that_the_listener_hangs_up() {
-    let error = fake(b"", Duration::from_millis(300)).await;
+    let mut handshake_timeout = SHORT;
+    let error = loop {
+        let error = fake(b"", handshake_timeout).await;
+        // On a busy machine the server may hang up later than that.
+        if !matches!(error.kind, Kind::Mute) {
+            break error;
+        }
+        handshake_timeout *= 2;
+    };
     assert!(matches!(error.kind, Kind::HungUp), "{error}");
 }
 
