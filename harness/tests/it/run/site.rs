@@ -158,6 +158,19 @@ impl Drop for Site {
     }
 }
 
+/// Runs with a longer and longer `--stop-timeout` until this holds.
+pub(crate) fn longer_and_longer(run: impl Fn(&str) -> Ended, holds: impl Fn(&Ended) -> bool) -> Ended {
+    let mut seconds = 0.5;
+    loop {
+        let ended = run(&format!("--stop-timeout={seconds}"));
+        if holds(&ended) {
+            return ended;
+        }
+        assert!(seconds < 60.0, "{ended}");
+        seconds *= 4.0;
+    }
+}
+
 /// The Python that runs scripts: the executable itself, because a wrapper costs time at every start.
 pub(crate) fn python() -> &'static str {
     static PYTHON: OnceLock<String> = OnceLock::new();
