@@ -142,17 +142,6 @@ fn a_second_signal_does_not_wait_for_leftover_processes() {
 }
 
 #[test]
-fn a_worker_that_ignores_sigterm_is_killed_after_the_stop_timeout() {
-    let site = Site::new();
-    let stubborn = "trap '' TERM; echo up; while :; do sleep 1; done";
-    let running = site.start(&["--standalone", "--stop-timeout=0.2", "sh", "-c", stubborn]);
-    running.await_out("up", 1);
-    running.signal(Signal::TERM);
-    running.ended().code(1);
-    site.assert_no_process();
-}
-
-#[test]
 fn only_the_requested_signals_are_handled() {
     let site = Site::new();
     let running =
