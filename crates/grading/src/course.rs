@@ -109,6 +109,10 @@ fn grade_answers(lab: &Lab, program: &str, answers: &[String]) -> ExitCode {
         let task = answer.split('/').next().unwrap_or(answer);
         runner.turn_to(answer, &Options::seeded(seed.parse().ok()));
         match find(lab, task, &mut runner) {
+            Ok(_) if !runner.made_copies() => {
+                eprintln!("{program} makes no copies of itself, so that each rank loads libtorch again");
+                return ExitCode::FAILURE;
+            }
             Ok(found) => println!("{}", serde_json::json!(found)),
             Err(error) => {
                 eprintln!("{error:#}");

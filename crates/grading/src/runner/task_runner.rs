@@ -51,6 +51,11 @@ impl Runner {
         self.options = *options;
     }
 
+    /// Returns true if all ranks so far were copies of one process.
+    pub fn made_copies(&self) -> bool {
+        self.started.as_ref().is_none_or(|started| started.template.is_some())
+    }
+
     /// Random numbers for inputs. The same seed gives the same numbers.
     pub fn random(&self) -> Inputs {
         Inputs(Mt64::new(self.options.seed))
