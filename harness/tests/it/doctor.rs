@@ -165,10 +165,10 @@ fn finds_faults_of_machines_files_names_and_variables_each_by_its_name() {
     let holder = Running::start(ward.place.command(&["exec", "n1", "--", python, &holder]));
     holder.await_out("in", 1);
     // n2: little shared memory, names that lie, and a folder of its own that is full.
-    ward.sh("n2", "mount -o remount,size=64m /dev/shm; mount -t tmpfs -o size=1m tmpfs shared");
+    ward.sh("n2", "mount -t tmpfs -o size=64m tmpfs /dev/shm; mount -t tmpfs -o size=1m tmpfs shared");
     ward.hosts("n2", "10.88.0.1 n1\\n127.0.1.1 n2\\n10.88.0.1 n3\\n");
     // n3: shared memory that is full, a folder that cannot be written, another build, no libtorch, and names that lie.
-    ward.sh("n3", "mount -o remount,size=140m /dev/shm; head -c 120m /dev/zero >/dev/shm/left");
+    ward.sh("n3", "mount -t tmpfs -o size=140m tmpfs /dev/shm; head -c 120m /dev/zero >/dev/shm/left");
     ward.sh("n3", "mount --bind shared shared; mount -o remount,bind,ro shared");
     ward.sh("n3", "ip link add eth2 type bridge; ip address add 10.97.0.3/24 dev eth2");
     ward.hosts("n3", "10.88.0.1 n1\\n10.88.0.1 n3\\n");
