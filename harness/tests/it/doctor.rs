@@ -42,11 +42,15 @@ impl Ward {
 
     /// Starts doctor on a node. `before` is shell: settings of this node, or another program in the place of `$doctor`.
     fn start(&self, node: &str, hosts: &[&str], before: &str, options: &str) -> Running {
-        let hosts = self.place.site.file(&format!("hosts-{}", hosts.join("-")), &(hosts.join("\n") + "\n"));
+        let (name, text) = (format!("hosts-{}", hosts.join("-")), hosts.join("\n") + "\n");
+        // Written once: a node that has been started may be reading it.
+        if !self.place.site.path(&name).exists() {
+            self.place.site.file(&name, &text);
+        }
         let script = format!(
             "doctor={}\n{before}\nexec \"$doctor\" doctor --job --hostfile={} --folder=shared --format=json {options}\n",
             lockstep(),
-            quoted(&hosts)
+            self.place.site.shell(&name)
         );
         let script = self.place.site.file(&format!("{node}.sh"), &script);
         Running::start(self.place.command(&["exec", node, "--", "sh", &script]))
