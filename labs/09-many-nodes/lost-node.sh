@@ -4,8 +4,8 @@
 #   labs/09-many-nodes/lost-node.sh lose [SNAPSHOTS]   one of three nodes loses power
 #   labs/09-many-nodes/lost-node.sh cut [SNAPSHOTS]    the only node of a job is cut off, and its ranks train on
 #
-# SNAPSHOTS is the folder of snapshots: one that all nodes share, unless it is below /tmp. `lockstep` and lab 09 must be in PATH, and
-# the current folder must not be below /tmp. Ends with 2 where there can be no Slurm.
+# SNAPSHOTS is the folder of snapshots: one that all nodes share, unless it is below /tmp. `lockstep` and lab 09 must be in PATH.
+# Ends with 2 where there can be no Slurm.
 set -euo pipefail
 
 how=${1:?lose or cut} snapshots=${2:-snapshots}
@@ -31,7 +31,7 @@ script() {
 #SBATCH --nodes=$nodes --ntasks-per-node=1 --requeue --open-mode=append --output=job-%j.txt
 echo "attempt \${SLURM_RESTART_COUNT:-0} on \$SLURM_JOB_NODELIST"
 srun sh -c 'exec lockstep run --nproc-per-node=$workers lab-09-many-nodes \\
-  --samples 512 --epochs $epochs --batch-size 16 --save-every-steps 4 --device cpu --snapshots $1'
+  --samples 512 --epochs $epochs --batch-size 16 --save-every-steps 4 --device cpu --snapshots "$1"'
 END
 }
 submit() {
