@@ -38,14 +38,15 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
 #[test]
 fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
     let site = Site::new();
-    let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
-    let failure = |variables: &[(&str, &str)]| {
+    let start = |variables: &[(&str, &str)]| {
+        let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
         let mut command = job.c10d(0, &["--nnodes=2", "true"]);
         command.envs(variables.iter().copied());
-        Running::start(command).ended().code(1).failure().to_owned()
+        Running::start(command)
     };
-    let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_NNODES", "2")];
-    assert_snapshot!(failure(&slurm), @r"
+    let slurm = start(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_NNODES", "2")]);
+    let pbs = start(&[("PBS_JOBID", "7.server"), ("PBS_NODEFILE", &site.file("nodes", "n1\nn2\n"))]);
+    assert_snapshot!(slurm.ended().code(1).failure(), @r"
     verdict: the launcher on [host]: the job has 2 nodes (SLURM_JOB_ID=7), but an agent was started on this one only: the job script runs on the first node alone (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: start one agent on each node: srun --nodes=2 --ntasks-per-node=1 lockstep run ...
     lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
@@ -61,8 +62,7 @@ fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
       4. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
          -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
     ");
-    let pbs = [("PBS_JOBID", "7.server"), ("PBS_NODEFILE", &site.file("nodes", "n1\nn2\n"))];
-    assert_snapshot!(failure(&pbs), @r"
+    assert_snapshot!(pbs.ended().code(1).failure(), @r"
     verdict: the launcher on [host]: the job has 2 nodes (PBS_JOBID=7.server), but an agent was started on this one only: the job script runs on the first node alone (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: start one agent on each node: pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)
     lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
@@ -203,8 +203,8 @@ fn a_missing_host_is_reported_after_the_join_timeout() {
     let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
     let words = ["--nnodes=2", "true"];
     allow_duplicates! {
-        for command in [job.c10d(1, &words), job.fixed(1, &words)] {
-            assert_snapshot!(Running::start(command).ended().code(1).failure(), @r"
+        for node in [job.c10d(1, &words), job.fixed(1, &words)].map(Running::start) {
+            assert_snapshot!(node.ended().code(1).failure(), @r"
             verdict: the launcher on [host]: 127.[net].1 means this node itself (127.[net].1), and nothing listens here (evidence: this node did not reach the rendezvous at 127.[net].1:[port]); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
             error: this node did not reach the rendezvous at 127.[net].1:[port]
               address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
