@@ -8,7 +8,7 @@ use common::{job_with, new_job, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, SavePhase};
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Job, kill, while_saving};
+use lockstep_testkit::{Attempt, Job, kill, while_saving};
 
 /// Kills ranks at six points, one per attempt: before the first snapshot, right after one, at the start and end of an epoch.
 fn survives_kills(world: usize) {
@@ -38,16 +38,7 @@ fn kills_of_either_of_two_ranks_change_no_bit() {
     survives_kills(2);
 }
 
-#[test]
-fn kills_among_three_ranks_change_no_bit() {
-    survives_kills(3);
-}
-
-#[test]
-fn kills_among_four_ranks_change_no_bit() {
-    survives_kills(4);
-}
-
+/// Three ranks, whose shares of 50 samples are padded.
 #[test]
 fn the_convolutional_network_survives_kills_on_three_ranks() {
     let args = quick("conv", "2");
@@ -74,38 +65,35 @@ fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
 }
 
-/// Damages the newest snapshot right after it was saved and kills its writer.
-fn resumes_from_the_one_before(harm: Act, message: &str) {
-    let args = quick("mlp", "2");
-    let mut job = job_with(&[while_saving(1, 6, SavePhase::Named, &[harm, Act::Signal(9)])]);
-    assert!(!job.attempt(2, &args).succeeded());
-    let resumed = job.attempt(2, &args);
-    assert!(resumed.succeeded(), "{}", resumed.stderr());
-    let warning = format!("skipped the snapshot snapshots/snapshot-000001-00000006.safetensors: it is {message}");
+/// Starts the job again, whose newest snapshot, after `damaged` steps, is so.
+fn resumes_from_the_one_before(job: &mut Job, damaged: u64, message: &str) -> Attempt {
+    let resumed = job.attempt(2, &quick("mlp", "2"));
+    let warning = format!("skipped the snapshot snapshots/snapshot-000001-{damaged:08}.safetensors: it is {message}");
     assert!(resumed.stderr().contains(&warning), "{}", resumed.stderr());
-    assert!(
-        resumed.stdout().starts_with("Resuming training from snapshot at Epoch 1, step 3\n"),
-        "{}",
-        resumed.stdout()
-    );
+    let resuming = format!("Resuming training from snapshot at Epoch 1, step {}\n", damaged - 3);
+    assert!(resumed.stdout().starts_with(&resuming), "{}", resumed.stdout());
+    resumed
+}
+
+/// Each is damaged right after it was saved, and its writer killed.
+#[test]
+fn a_torn_snapshot_and_one_with_a_flipped_bit_are_each_skipped_for_the_one_before() {
+    let args = quick("mlp", "2");
+    let harmed = |step, harm| while_saving(1, step, SavePhase::Named, &[harm, Act::Signal(9)]);
+    let mut job = job_with(&[harmed(6, Act::TearSnapshot), harmed(9, Act::FlipSnapshotBit)]);
+    assert!(!job.attempt(2, &args).succeeded());
+    assert!(!resumes_from_the_one_before(&mut job, 6, "torn: ").succeeded());
+    let resumed = resumes_from_the_one_before(&mut job, 9, "damaged: its checksum is ");
+    assert!(resumed.succeeded(), "{}", resumed.stderr());
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
     assert_eq!(job.snapshots(), ["snapshot-000001-00000012.safetensors", "snapshot-000002-00000000.safetensors"]);
+    let resume = |(attempt, event): &(u32, Event)| match event {
+        Event::Resume { epoch, step, .. } => Some((*attempt, *epoch, *step)),
+        _ => None,
+    };
     for (rank, events) in job.events() {
-        let resumes = events
-            .iter()
-            .filter(|(restart, event)| *restart == 1 && matches!(event, Event::Resume { epoch: 1, step: 3, .. }));
-        assert_eq!(resumes.count(), 1, "rank {rank}");
+        assert_eq!(events.iter().filter_map(resume).collect::<Vec<_>>(), [(1, 1, 3), (2, 1, 6)], "rank {rank}");
     }
-}
-
-#[test]
-fn a_torn_snapshot_is_skipped_for_the_one_before() {
-    resumes_from_the_one_before(Act::TearSnapshot, "torn: ");
-}
-
-#[test]
-fn a_snapshot_with_a_flipped_bit_is_skipped_for_the_one_before() {
-    resumes_from_the_one_before(Act::FlipSnapshotBit, "damaged: its checksum is ");
 }
 
 #[test]
@@ -135,7 +123,7 @@ fn survives_exits_and_panics() {
 }
 
 #[test]
-fn a_finished_run_that_is_started_again_only_writes_its_weights_again() {
+fn a_finished_run_only_writes_its_weights_again_and_goes_on_if_it_is_asked_for_more_epochs() {
     let args = quick("mlp", "2");
     let mut job = new_job();
     assert!(job.attempt(2, &args).succeeded());
@@ -144,12 +132,6 @@ fn a_finished_run_that_is_started_again_only_writes_its_weights_again() {
     let again = job.attempt(2, &args);
     assert_eq!(again.stdout(), "Resuming training from snapshot at Epoch 2\n");
     assert!(job.weights(2) == weights);
-}
-
-#[test]
-fn resumes_a_finished_run_with_more_epochs() {
-    let mut job = new_job();
-    assert!(job.attempt(2, &quick("mlp", "2")).succeeded());
     let three = quick("mlp", "3");
     assert!(job.attempt(2, &three).succeeded());
     assert!(job.weights(2) == undisturbed(2, &three));

@@ -11,7 +11,7 @@ use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Point, RankFault};
 use lockstep_contract::wish::{LAUNCHER, SAVE, SAVE_AND_END, SAVED, SNAPSHOT_ON};
-use lockstep_testkit::{Attempt, Job, Running, margin};
+use lockstep_testkit::{Attempt, Job, Running};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A rank gets a signal after a step, before it looks for one.
@@ -37,29 +37,26 @@ fn saved(job: &Job) -> Vec<(u64, u64)> {
     job.events()[&0].iter().filter_map(position).collect()
 }
 
+/// Rank 0 gets one in the first attempt, and rank 1 in the second.
 #[test]
 fn a_signal_to_any_one_rank_saves_and_ends_all_ranks_after_the_same_step() {
     let args = quick("mlp", "2");
-    let whole = undisturbed(2, &args);
-    for rank in [0, 1] {
-        let mut job = job_with(&[signal(rank, 0, 3, SAVE_AND_END)]);
-        assert_saved(&job.attempt(2, &args));
-        assert_eq!(saved(&job), [(0, 3), (0, 5)], "a signal after step 3 is noted there and granted after step 4");
-        assert_eq!(job.finish(2, &args), 1);
-        assert!(job.weights(2) == whole, "the weights have other bits");
-    }
+    let mut job = job_with(&[signal(0, 0, 3, SAVE_AND_END), signal(1, 0, 6, SAVE_AND_END)]);
+    assert_saved(&job.attempt(2, &args));
+    assert_eq!(saved(&job), [(0, 3), (0, 5)], "a signal after step 3 is noted there and granted after step 4");
+    assert_saved(&job.attempt(2, &args));
+    assert_eq!(saved(&job)[2..], [(0, 6), (0, 8)], "one after step 6 is granted after step 7");
+    assert_eq!(job.finish(2, &args), 1);
+    assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
 }
 
 #[test]
 fn a_signal_to_any_one_rank_saves_once_and_changes_no_bit() {
     let args = quick("mlp", "2");
-    let whole = undisturbed(2, &args);
-    for rank in [0, 1] {
-        let mut job = job_with(&[signal(rank, 0, 9, SAVE)]);
-        assert_eq!(job.finish(2, &args), 1);
-        assert_eq!(saved(&job)[..5], [(0, 3), (0, 6), (0, 9), (0, 11), (0, 12)]);
-        assert!(job.weights(2) == whole, "the weights have other bits");
-    }
+    let mut job = job_with(&[signal(0, 0, 3, SAVE), signal(1, 0, 9, SAVE)]);
+    assert_eq!(job.finish(2, &args), 1);
+    assert_eq!(saved(&job)[..6], [(0, 3), (0, 5), (0, 6), (0, 9), (0, 11), (0, 12)]);
+    assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
 }
 
 #[test]
@@ -85,27 +82,6 @@ fn a_process_alone_saves_and_ends_after_the_step_of_the_signal() {
     assert_eq!(saved(&job), [(0, 3), (0, 6), (0, 9), (0, 10)]);
     assert!(job.alone(&args).status.success());
     assert!(job.weights(1) == undisturbed(1, &args), "the weights have other bits");
-}
-
-#[test]
-fn stops_at_random_steps_change_no_bit() {
-    let args = quick("mlp", "3");
-    let seed = margin::seed(7);
-    // 13 steps an epoch; each attempt takes 4 steps at least before the next stop.
-    let mut at = 0;
-    let stops: Vec<RankFault> = (0..6)
-        .map(|stop: u64| {
-            at += 4 + (seed.wrapping_mul(stop + 3).wrapping_mul(2_654_435_761) >> 7) % 3;
-            signal((seed + stop) as usize % 2, at / 13, at % 13, SAVE_AND_END)
-        })
-        .collect();
-    let mut job = job_with(&stops);
-    for _ in &stops {
-        assert_saved(&job.attempt(2, &args));
-    }
-    assert_eq!(job.finish(2, &args), 1);
-    assert_eq!(job.injected(), stops.len());
-    assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
 }
 
 /// A rank to whose launcher, this process or another one, SIGTERM is a wish. It has begun to train, and would for long.
