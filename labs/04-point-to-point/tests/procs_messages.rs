@@ -80,15 +80,13 @@ fn ranks_as_threads_hold_the_right_tensors_and_detect_their_deadlocks() {
     }
 }
 
+/// As threads, any number does; that ranks are processes changes no cycle.
 #[test]
 fn ranks_as_processes_hold_the_right_tensors_and_detect_their_deadlocks() {
-    for world in 2..=4 {
-        let mut job = lab();
-        let ended = job.attempt(world, &QUICK);
-        assert!(ended.succeeded(), "{}", ended.stderr());
-        check_results(&job, world);
-        check_deadlocks(&ended.stdout(), world);
-    }
+    let mut job = lab();
+    let ended = job.succeeds(3, &QUICK);
+    check_results(&job, 3);
+    check_deadlocks(&ended.stdout(), 3);
 }
 
 #[test]

@@ -111,13 +111,10 @@ fn every_collective_leaves_its_numbers_on_ranks_that_are_threads() {
 
 #[test]
 fn every_collective_leaves_the_same_numbers_on_ranks_that_are_processes() {
-    for (world, root) in [(2, 0), (3, 1), (4, 2)] {
-        let mut job = lab();
-        let ended = job.attempt(world, &arguments(&["--root", &root.to_string()]));
-        assert!(ended.succeeded(), "{}", ended.stderr());
-        assert!(ended.0[1..].iter().all(|output| output.stdout.is_empty()), "rank 0 alone prints");
-        check(world, root, &results(&job, world));
-    }
+    let mut job = lab();
+    let ended = job.succeeds(3, &arguments(&["--root", "1"]));
+    assert!(ended.0[1..].iter().all(|output| output.stdout.is_empty()), "rank 0 alone prints");
+    check(3, 1, &results(&job, 3));
 }
 
 #[test]
