@@ -22,18 +22,17 @@ fn with_seed(seed: &'static str) -> Vec<&'static str> {
     quick(&["--epochs", "3", "--save-every-steps", "2", "--seed", seed])
 }
 
-/// A run of two ranks in which a later epoch is better than an earlier one. With six validation houses, the seeds that give such a
-/// run depend on the last bits, and so on the processor.
-fn that_gets_better() -> Vec<&'static str> {
-    let gets_better = |args: &Vec<&'static str>| {
-        let ended = new_job().succeeds(2, args);
-        ended.stdout().contains("Prev best val acc")
+/// The arguments and results of a run of two ranks in which a later epoch is better than an earlier one. With six validation houses,
+/// the seeds that give such a run depend on the last bits, and so on the processor.
+fn that_gets_better() -> (Vec<&'static str>, Left) {
+    let gets_better = |args: Vec<&'static str>| {
+        let mut job = new_job();
+        let ended = job.succeeds(2, &args);
+        let gets_better = ended.stdout().contains("Prev best val acc");
+        gets_better.then(|| (args, left(&job, 2, &ended.stdout())))
     };
-    ["5", "7", "2", "3", "0", "1", "4", "6", "8", "9"]
-        .into_iter()
-        .map(with_seed)
-        .find(gets_better)
-        .expect("of ten seeds, one")
+    let seeds = ["5", "7", "2", "3", "0", "1", "4", "6", "8", "9"];
+    seeds.into_iter().map(with_seed).find_map(gets_better).expect("of ten seeds, one")
 }
 
 fn left(job: &Job, world: usize, printed: &str) -> Left {
@@ -48,8 +47,8 @@ fn undisturbed(world: usize, args: &[&str]) -> Left {
     left(&job, world, &ended.stdout())
 }
 
-/// Restarts the job after each fault until it succeeds. Returns the output.
-fn survives(world: usize, args: &[&str], faults: &[RankFault]) -> Vec<String> {
+/// Restarts the job after each fault until it succeeds, with the results of a run without faults. Returns the output.
+fn survives(world: usize, args: &[&str], faults: &[RankFault], undisturbed: &Left) -> Vec<String> {
     let (mut job, mut printed) = (job_with(faults), Vec::new());
     for attempt in 0..=faults.len() {
         let ended = job.attempt(world, args);
@@ -57,7 +56,7 @@ fn survives(world: usize, args: &[&str], faults: &[RankFault]) -> Vec<String> {
         assert_eq!((attempt, ended.succeeded()), (attempt, attempt == faults.len()), "{}", ended.stderr());
         printed.push(ended.stdout());
         if ended.succeeded() {
-            let (left, undisturbed) = (left(&job, world, &ended.stdout()), undisturbed(world, args));
+            let left = left(&job, world, &ended.stdout());
             assert!(left.0 == undisturbed.0, "the weights have other bits");
             assert!(left.1 == undisturbed.1, "the best model has other bits");
             assert_eq!(left.2, undisturbed.2);
@@ -75,14 +74,15 @@ fn after_the_best(epoch: u64, phase: SavePhase) -> RankFault {
 
 #[test]
 fn kills_of_either_of_two_ranks_change_no_bit() {
-    survives(2, &args(), &[kill(1, 0, 0), kill(0, 0, 2), kill(1, 1, 1), kill(0, 2, 2)]);
+    survives(2, &args(), &[kill(1, 0, 0), kill(0, 0, 2), kill(1, 1, 1)], &undisturbed(2, &args()));
 }
 
 #[test]
 fn kills_between_the_best_model_and_the_snapshot_change_no_bit() {
     let faults = [SavePhase::HalfWritten, SavePhase::Written, SavePhase::Named].into_iter().zip(0..);
     let faults: Vec<_> = faults.map(|(phase, epoch)| after_the_best(epoch, phase)).collect();
-    let printed = survives(2, &that_gets_better(), &faults);
+    let (args, undisturbed) = that_gets_better();
+    let printed = survives(2, &args, &faults, &undisturbed);
     let killed = &printed[..3];
     let better = killed.iter().any(|printed| printed.contains("Prev best val acc"));
     assert!(better, "one of the kills must come after a model that replaces another: {killed:?}");
@@ -90,16 +90,13 @@ fn kills_between_the_best_model_and_the_snapshot_change_no_bit() {
 
 #[test]
 fn kills_of_a_process_alone_change_no_bit() {
-    survives(
-        1,
-        &args(),
-        &[after_the_best(0, SavePhase::Written), kill(0, 1, 3), after_the_best(1, SavePhase::HalfWritten)],
-    );
+    survives(1, &args(), &[after_the_best(0, SavePhase::Written), kill(0, 1, 3)], &undisturbed(1, &args()));
 }
 
 #[test]
 fn a_torn_snapshot_costs_an_epoch_and_no_bit() {
-    survives(2, &args(), &[while_saving(3, 0, SavePhase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
+    let torn = while_saving(3, 0, SavePhase::Named, &[Act::TearSnapshot, Act::Signal(9)]);
+    survives(2, &args(), &[torn], &undisturbed(2, &args()));
 }
 
 #[test]
