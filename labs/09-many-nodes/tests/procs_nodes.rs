@@ -106,29 +106,22 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Equal nodes, and others, are compared by `lockstep verify 09`.
 #[test]
-fn unequal_nodes_end_with_the_weights_of_one_node_since_samples_go_by_rank() {
-    let one = Ended::on(&[4]);
+fn unequal_nodes_end_with_the_weights_of_one_node_and_another_number_of_ranks_with_others() {
+    let (one, unequal, fewer) = (Ended::on(&[4]), Ended::on(&[3, 1]), Ended::on(&[1, 2]));
     assert!(one.printed.contains("node 0: ") && one.printed.contains(", ranks 0 1 2 3; "), "{}", one.printed);
-    for nodes in [&[2, 2][..], &[1, 3], &[3, 1]] {
-        let several = Ended::on(nodes);
-        assert_eq!(several.samples(), one.samples(), "{nodes:?}: a node only changes which of the ranks are on it");
-        assert!((0..4).all(|rank| several.weights(rank) == one.weights(0)), "{nodes:?}: the weights have other bits");
-        assert_eq!(several.digest(), one.digest());
-    }
+    assert_eq!(unequal.samples(), one.samples(), "a node only changes which of the ranks are on it");
+    assert!((0..4).all(|rank| unequal.weights(rank) == one.weights(0)), "the weights have other bits");
+    assert_eq!(unequal.digest(), one.digest());
+    assert_ne!(fewer.digest(), one.digest());
+    prints_the_nodes_with_their_ranks_and_shares(&fewer.printed);
 }
 
-#[test]
-fn rank_0_prints_the_nodes_with_their_ranks_and_shares() {
-    let ended = Ended::on(&[1, 2]);
-    let nodes: Vec<&str> = ended.printed.lines().filter(|line| line.starts_with("node ")).collect();
+fn prints_the_nodes_with_their_ranks_and_shares(printed: &str) {
+    let nodes: Vec<&str> = printed.lines().filter(|line| line.starts_with("node ")).collect();
     assert!(nodes[0].ends_with(" (127.0.0.1), rank 0; of every 3 samples, those at 0"), "{nodes:?}");
     assert!(nodes[1].ends_with(" (127.0.0.1), ranks 1 2; of every 3 samples, those at 1 2"), "{nodes:?}");
-}
-
-#[test]
-fn another_number_of_ranks_gives_other_weights() {
-    assert_ne!(Ended::on(&[1, 2]).digest(), Ended::on(&[2, 2]).digest());
 }
 
 #[test]

@@ -68,7 +68,8 @@ impl Ended {
 #[test]
 fn several_passes_learn_what_one_pass_does_and_send_no_more() {
     let one = Ended::of(2, &["--batch-size", "16"]);
-    for passes in ["2", "4", "5"] {
+    // Two halves, and parts that are not equal.
+    for passes in ["2", "5"] {
         let several = Ended::of(2, &["--batch-size", "16", "--accumulate", passes]);
         margin::below(format!("distance of the weights after {passes} passes a step"), one.distance(&several), 1e-4);
         assert_eq!(several.sent(), one.sent(), "{passes} passes");
@@ -86,29 +87,21 @@ fn every_number_of_ranks_learns_what_one_rank_does_with_the_batches_of_all() {
 }
 
 #[test]
-fn buckets_change_the_calls_and_nothing_else() {
-    let large = Ended::of(2, &["--batch-size", "16"]);
-    let small = Ended::of(2, &["--batch-size", "16", "--bucket-mb", "0.001"]);
-    assert_eq!((large.sent(), small.sent().1), ((1, 4 * PARAMETERS), 4 * PARAMETERS));
-    assert!(small.sent().0 >= 3, "{:?}", small.sent());
-    // With two ranks no sum has another order.
-    assert_eq!(large.distance(&small), 0.0);
-}
-
-#[test]
-fn a_log_a_slow_loader_and_a_straggler_show_in_the_counters_and_change_no_weight() {
+fn buckets_a_log_a_slow_loader_and_a_straggler_show_in_the_counters_and_change_no_weight() {
     let with = |flags: &[&str]| Ended::of(2, &[&["--batch-size", "16"], flags].concat());
-    let usual = with(&[]);
+    let (usual, buckets) = (with(&[]), with(&["--bucket-mb", "0.001"]));
     let [logs, starves, lags] = [&["--log-every-step"][..], &["--slow-loader", "20"], &["--straggler", "20"]].map(with);
     assert_eq!((usual.sent(), logs.sent()), ((1, 4 * PARAMETERS), (3, 4 * PARAMETERS + 8)));
+    assert!(buckets.sent().0 >= 3 && buckets.sent().1 == 4 * PARAMETERS, "{:?}", buckets.sent());
     for rank in 0..2 {
         assert_eq!(usual.counters(rank)[..2], [1.0, 1.0], "buckets and calls");
         assert_eq!(logs.counters(rank)[..2], [1.0, 3.0], "buckets and calls");
     }
     let (data, compute) = (starves.counters(1)[2], lags.counters(1)[3]);
     assert!(data >= 20.0 && compute >= 20.0, "data {data} ms, compute {compute} ms");
-    for slow in [logs, starves, lags] {
-        assert_eq!(usual.distance(&slow), 0.0);
+    // With two ranks no sum has another order.
+    for other in [buckets, logs, starves, lags] {
+        assert_eq!(usual.distance(&other), 0.0);
     }
 }
 
