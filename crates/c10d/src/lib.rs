@@ -32,6 +32,7 @@
 //! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
 //! | `pace` | who is late to collectives, and why |
 //! | `error` | [`Error`], [`ErrorKind`] |
+//! | `end` | a process ends without libtorch's destructors |
 //! | `callback`, `ffi` | the C boundary |
 
 mod amp;
@@ -43,6 +44,7 @@ mod coalesced;
 mod collectives;
 pub mod cuda;
 mod desync_report;
+mod end;
 mod error;
 mod ffi;
 mod floats;

@@ -12,6 +12,7 @@ mod coalesced;
 mod collectives;
 #[path = "../common/mod.rs"]
 mod common;
+mod end;
 mod failures;
 mod first_cause;
 mod fused;
