@@ -46,17 +46,36 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn ranks_end_with_the_same_weights_and_every_parameter_and_buffer_has_moved() {
+fn ranks_end_with_the_same_weights_in_which_everything_has_moved_but_what_is_frozen() {
     let mut job = new_job();
     job.succeeds(2, &quick(&["--epochs", "0"]));
     let before = tensors(&job, WEIGHTS);
+    all_have_moved(&mut job, &before);
+    freezing_leaves_every_bit_but_the_heads_and_the_running_statistics(&mut job, &before);
+}
+
+fn all_have_moved(job: &mut Job, before: &BTreeMap<String, Tensor>) {
     let ended = job.succeeds(2, &quick(&["--epochs", "2", "--snapshots", "other"]));
     job.weights(2);
-    let after = tensors(&job, WEIGHTS);
-    assert_eq!(moved(&before, &after).len(), before.len());
+    let after = tensors(job, WEIGHTS);
+    assert_eq!(moved(before, &after).len(), before.len());
     assert_eq!(lines(&ended.stdout(), "Trainable parameters"), [format!("Trainable parameters: {ALL} of {ALL}")]);
     let parameters = after.iter().filter(|(name, _)| !is_running(name)).map(|(_, tensor)| tensor.numel());
     assert_eq!(parameters.sum::<usize>(), ALL);
+}
+
+fn freezing_leaves_every_bit_but_the_heads_and_the_running_statistics(
+    job: &mut Job,
+    before: &BTreeMap<String, Tensor>,
+) {
+    let ended = job.succeeds(2, &quick(&["--epochs", "1", "--snapshots", "frozen", "--freeze"]));
+    job.weights(2);
+    let after = tensors(job, WEIGHTS);
+    let expected: Vec<&str> =
+        before.keys().map(String::as_str).filter(|name| name.starts_with("fc.") || is_running(name)).collect();
+    assert_eq!(moved(before, &after), expected);
+    assert_eq!(lines(&ended.stdout(), "Trainable parameters"), [format!("Trainable parameters: {HEAD} of {ALL}")]);
+    assert_eq!(ended.stderr().matches("--freeze without --pretrained").count(), 1, "{}", ended.stderr());
 }
 
 #[test]
@@ -77,21 +96,6 @@ fn validation_counts_every_house_once_and_its_loss_is_possible() {
         assert!(loss > CrossEntropy { label_smoothing: 0.1 }.floor(3), "{loss}");
         assert!((accuracy * 9.0).fract().min(1.0 - (accuracy * 9.0).fract()) < 1e-9, "{accuracy}");
     }
-}
-
-#[test]
-fn freezing_leaves_every_bit_but_the_heads_and_the_running_statistics() {
-    let mut job = new_job();
-    job.succeeds(2, &quick(&["--epochs", "0"]));
-    let before = tensors(&job, WEIGHTS);
-    let ended = job.succeeds(2, &quick(&["--epochs", "1", "--snapshots", "other", "--freeze"]));
-    job.weights(2);
-    let after = tensors(&job, WEIGHTS);
-    let expected: Vec<&str> =
-        before.keys().map(String::as_str).filter(|name| name.starts_with("fc.") || is_running(name)).collect();
-    assert_eq!(moved(&before, &after), expected);
-    assert_eq!(lines(&ended.stdout(), "Trainable parameters"), [format!("Trainable parameters: {HEAD} of {ALL}")]);
-    assert_eq!(ended.stderr().matches("--freeze without --pretrained").count(), 1, "{}", ended.stderr());
 }
 
 #[test]
