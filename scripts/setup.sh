@@ -138,7 +138,7 @@ recorded() {
 is_satisfied() {
   [ "$FORCE" = 0 ] && [ -f "$RECORD" ] && view_is_sound || return 1
   ! wants_headers || [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || return 1
-  [ "$WANT_PEER" = 0 ] || peer_is_in_place || return 1
+  [ "$WANT_PEER" = 0 ] || { peer_is_in_place && peer_is_compiled; } || return 1
   case $WANT in
   '') return 0 ;;
   own) [ "$(recorded "$RECORD" source)" = own ] && site_fits ;;

@@ -18,7 +18,10 @@ peer_is_in_place() {
 # install_peer: like all of set-up it can be interrupted, and continues at the next run.
 install_peer() {
   local partial=$HOME_DIR/python.partial packages
-  [ "$FORCE" = 1 ] || ! peer_is_in_place || return 0
+  if [ "$FORCE" = 0 ] && peer_is_in_place; then
+    peer_is_compiled || import_in_peer "$PEER"
+    return
+  fi
   [ -n "${PYTHON:-}" ] || check_python "$WANT_PYTHON"
   check_disk "$HOME_DIR" "$(if peer_can_share; then echo "$PEER_DISK_SHARED"; else echo "$PEER_DISK"; fi)" "the Python for comparisons"
   stop_on_problems
@@ -28,12 +31,24 @@ install_peer() {
   packages=$("$partial/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   install_peer_packages "$packages"
   stand_in_for_cuda "$packages"
-  "$partial/bin/python" -c 'import numpy, safetensors.torch, torch, torch.distributed.run, torchvision
+  import_in_peer "$partial"
+  printf 'torch=%s\ntorchvision=%s\n' "$TORCH_VERSION" "$PEER_TORCHVISION" >"$partial/installed"
+  take_place "$partial" "$PEER"
+}
+
+# import_in_peer DIR: also leaves these modules compiled, even where PYTHONDONTWRITEBYTECODE is set: otherwise every process of a
+# test would compile PyTorch again, for seconds.
+import_in_peer() {
+  PYTHONDONTWRITEBYTECODE='' "$1/bin/python" -c 'import numpy, safetensors.torch, torch, torch._dynamo, torchvision
+import torch.distributed.fsdp, torch.distributed.optim, torch.distributed.pipelining, torch.distributed.run
+import torch.distributed.tensor.parallel
 assert torch.distributed.is_gloo_available() and torch.ones(2).sum() == 2' >&2 ||
     die "the Python for comparisons cannot import PyTorch (see its message above)" \
       "let LOCKSTEP_PYTHON name a Python with torch $TORCH_VERSION, torchvision $PEER_TORCHVISION, numpy and safetensors"
-  printf 'torch=%s\ntorchvision=%s\n' "$TORCH_VERSION" "$PEER_TORCHVISION" >"$partial/installed"
-  take_place "$partial" "$PEER"
+}
+
+peer_is_compiled() {
+  compgen -G "$PEER/lib/python*/site-packages/torch/distributed/pipelining/__pycache__/*" >/dev/null
 }
 
 # Compiles the packages to bytecode. Where Python must not write any (PYTHONDONTWRITEBYTECODE), each start of a program with PyTorch
