@@ -44,13 +44,9 @@ fn a_killed_run_resumes_with_the_same_numbers() {
 
 #[test]
 fn two_ranks_have_the_losses_of_two_ranks_in_python() {
-    let Some(twin) = Job::in_python("the template and its Python twin") else { return };
-    let mut torchrun = twin.command(twin.program());
-    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]);
-    torchrun.args([concat!(env!("CARGO_MANIFEST_DIR"), "/train.py"), "--epochs", "2"]);
-    let twin = lockstep_watchdog::output(torchrun);
-    assert!(twin.status.success(), "{}", String::from_utf8_lossy(&twin.stderr));
-    let twin = evaluations(&String::from_utf8_lossy(&twin.stdout));
+    let Some(mut twin) = Job::in_python("the template and its Python twin") else { return };
+    let twin = twin.succeeds(2, &[concat!(env!("CARGO_MANIFEST_DIR"), "/train.py"), "--epochs", "2"]);
+    let twin = evaluations(&twin.stdout());
     let own = Job::new(template()).attempt(2, &[&ARGS[..], &["--epochs", "2"]].concat());
     let own = evaluations(&own.stdout());
     assert_eq!((own.len(), twin.len()), (2, 2));

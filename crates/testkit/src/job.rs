@@ -11,7 +11,8 @@ use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
 use lockstep_events::{self as events, Event};
 use tempfile::TempDir;
 
-use crate::running::{Running, run_all};
+use crate::python_ranks::PythonRanks;
+use crate::running::run_all;
 
 /// A private folder for a job.
 ///
@@ -21,8 +22,8 @@ pub struct Job {
     program: PathBuf,
     folder: TempDir,
     attempts: u32,
-    /// Where Python finds `sitecustomize`, in a job of Python.
-    pub(crate) python_path: Option<PathBuf>,
+    /// Its ranks, in a job of Python.
+    pub(crate) python: Option<PythonRanks>,
 }
 
 /// The results of one attempt, by rank.
@@ -31,7 +32,7 @@ pub struct Attempt(pub Vec<Output>);
 impl Job {
     /// A job whose ranks run this lab's program.
     pub fn new(program: &Path) -> Self {
-        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0, python_path: None }
+        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0, python: None }
     }
 
     /// A job whose ranks inject these faults into themselves.
@@ -58,11 +59,6 @@ impl Job {
         if self.path("faults.json").exists() {
             command.env(FAULTS, self.path("faults.json"));
         }
-        if let Some(folder) = &self.python_path {
-            command.env("PYTHONPATH", folder).env("CUDA_VISIBLE_DEVICES", "");
-            // With it, a line and its end are two writes, and lines of ranks with one pipe mix.
-            command.env_remove("PYTHONUNBUFFERED");
-        }
         command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").env(events::FOLDER, self.path("events"));
         command.current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -73,7 +69,15 @@ impl Job {
     pub fn alone(&self, args: &[&str]) -> Output {
         let mut command = self.command(&self.program);
         command.args(args);
-        Running::start(command).end()
+        self.run_all(vec![command]).remove(0)
+    }
+
+    /// Runs commands of the job's program until they end; once one is killed, the others are killed, too.
+    pub fn run_all(&self, commands: Vec<Command>) -> Vec<Output> {
+        match &self.python {
+            Some(python) => python.run_all(&commands),
+            None => run_all(commands),
+        }
     }
 
     /// Starts all ranks and waits until all have ended. Once one is killed, the others are killed, too: a launcher does
@@ -95,7 +99,7 @@ impl Job {
         };
         let commands = (0..world).map(command).collect();
         self.attempts += 1;
-        Attempt(run_all(commands))
+        Attempt(self.run_all(commands))
     }
 
     /// An [`attempt`](Self::attempt) in which every rank succeeds.

@@ -8,6 +8,7 @@
 mod job;
 pub mod margin;
 pub mod python;
+mod python_ranks;
 mod running;
 
 pub use job::{Attempt, Job, kill, undisturbed, while_saving};

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::Job;
+use crate::python_ranks::{self, PythonRanks};
 
 /// Fails without PyTorch and the packages in the arguments. It reads versions only: to import them takes seconds.
 const CHECK: &str = r#"
@@ -45,12 +46,17 @@ atexit.register(lambda: leave(int(hasattr(sys, "last_value"))))
 
 impl Job {
     /// A job whose program is a Python with PyTorch 2.11, torchvision and safetensors, on the CPU: its first argument is a script.
-    /// Without such a Python it prints that `what` is not verified.
+    /// Its processes are forked from one that imports PyTorch once. Without such a Python it prints that `what` is not verified.
     pub fn in_python(what: &str) -> Option<Self> {
         let python = python_with(&["torchvision", "safetensors"], what)?;
         let mut job = Job::new(python.as_ref());
         fs::write(job.path("sitecustomize.py"), SITECUSTOMIZE).unwrap();
-        job.python_path = Some(job.path(""));
+        fs::write(job.path("python_ranks.py"), python_ranks::PROGRAM).unwrap();
+        let mut ranks = job.command(&python);
+        ranks.arg(job.path("python_ranks.py")).env("PYTHONPATH", job.path("")).env("CUDA_VISIBLE_DEVICES", "");
+        // With it, a line and its end are two writes, and lines of ranks with one pipe mix.
+        ranks.env_remove("PYTHONUNBUFFERED");
+        job.python = Some(PythonRanks::start(ranks));
         Some(job)
     }
 

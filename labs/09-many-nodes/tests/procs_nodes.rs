@@ -55,7 +55,7 @@ impl Ended {
     /// Starts a job as launchers do, with these numbers of workers on its nodes, and waits for its end.
     fn on(nodes: &[usize]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let printed = printed_on(nodes, || command(&folder));
+        let printed = printed_on(nodes, || command(&folder), outputs);
         Ended { folder, printed }
     }
 
@@ -76,13 +76,13 @@ impl Ended {
     }
 }
 
-/// What rank 0 prints in a job that is started as launchers do, with these numbers of workers on its nodes, when it has ended.
-fn printed_on(nodes: &[usize], command: impl Fn() -> Command) -> String {
+/// What rank 0 prints in a job that `run` runs as launchers do, with these numbers of workers on its nodes.
+fn printed_on(nodes: &[usize], command: impl Fn() -> Command, run: impl Fn(Vec<Command>) -> Vec<Output>) -> String {
     let world = nodes.iter().sum::<usize>();
     let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
     let port = store.port().unwrap().to_string();
     let places = nodes.iter().enumerate().flat_map(|(node, here)| (0..*here).map(move |local| (node, local, *here)));
-    let start = |(rank, (node, local, here)): (usize, (usize, usize, usize))| {
+    let of = |(rank, (node, local, here)): (usize, (usize, usize, usize))| {
         let mut command = command();
         let numbers = [
             ("RANK", rank),
@@ -94,12 +94,17 @@ fn printed_on(nodes: &[usize], command: impl Fn() -> Command) -> String {
         command.envs(numbers.map(|(name, number)| (name, number.to_string())));
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
         command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
-        std::thread::spawn(|| lockstep_watchdog::output(command))
+        command
     };
-    let ranks: Vec<_> = places.enumerate().map(start).collect();
-    let outputs: Vec<Output> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    let outputs = run(places.enumerate().map(of).collect());
     assert!(outputs.iter().all(|output| output.status.success()), "{}", text(&outputs[0].stderr));
     text(&outputs[0].stdout)
+}
+
+fn outputs(ranks: Vec<Command>) -> Vec<Output> {
+    let start = |rank| std::thread::spawn(|| lockstep_watchdog::output(rank));
+    let ranks: Vec<_> = ranks.into_iter().map(start).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -137,17 +142,16 @@ fn the_python_script_prints_the_same_nodes_and_results_on_unequal_nodes() {
     let Some(twin) = Job::in_python("lab 09 and its Python script") else { return };
     lockstep::data::Digits::write_idx(&twin.path("digits"), 3, 300, 75).unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/many_nodes.py");
-    let python = printed_on(&[1, 2], || {
-        let mut command = twin.command(twin.program());
-        command.args([script, "--data", "digits", "--seed", "3", "--epochs", "1"]);
-        command
-    });
-    let own = Job::new(lab());
-    let own = printed_on(&[1, 2], || {
-        let mut command = own.command(lab());
-        command.args(["--samples", "300", "--seed", "3", "--epochs", "1", "--device", "cpu"]);
-        command
-    });
+    let of = |job: &Job, args: &[&str]| {
+        let command = || {
+            let mut command = job.command(job.program());
+            command.args(args).args(["--seed", "3", "--epochs", "1"]);
+            command
+        };
+        printed_on(&[1, 2], command, |ranks| job.run_all(ranks))
+    };
+    let python = of(&twin, &[script, "--data", "digits"]);
+    let own = of(&Job::new(lab()), &["--samples", "300", "--device", "cpu"]);
     assert_prints_alike(&own, &python, &["Epoch: ", "World size: "], 1e-3);
     // Only the lab prints the addresses.
     let nodes = |printed: &str| {

@@ -9,7 +9,7 @@ use c10d::{ProcessGroup, Storage};
 use lockstep::optim::{AdamWOptions, FusedOptimizer, Optimizer, Rule, SgdOptions, named_parameters};
 use lockstep::parallel::{FullyShard, FullyShardOptions, MixedPrecision};
 use lockstep::{DdpOptions, DistributedDataParallel};
-use lockstep_testkit::{Job, Running, margin};
+use lockstep_testkit::{Job, margin};
 use lockstep_watchdog::until;
 use tch::nn::{self, Module, VarStore};
 use tch::{Device, Kind, Reduction, Tensor, no_grad};
@@ -492,14 +492,9 @@ fn wrong_units_are_refused_by_name() {
 /// Needs a Python with PyTorch 2.11; prints "not verified here" without one.
 #[test]
 fn procs_has_the_losses_of_pytorchs_own_fsdp2() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("fsdp2.py");
-    std::fs::write(&script, include_str!("fsdp2.py")).unwrap();
-    let what = "losses equal to those of PyTorch's FSDP2";
-    let Some(job) = Job::in_python(what) else { return };
-    let (world, mut command) = (3, job.command(job.program()));
-    command.arg(&script).args([world.to_string(), STEPS.to_string()]);
-    let output = Running::start(command).end();
+    let Some(job) = Job::in_python("losses equal to those of PyTorch's FSDP2") else { return };
+    let (world, script) = (3, concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fsdp2.py"));
+    let output = job.alone(&[script, &world.to_string(), &STEPS.to_string()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let python: Vec<Vec<f64>> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(python.iter().flatten().count(), world * STEPS as usize);
