@@ -113,17 +113,28 @@ fn pytorchs_client_does_every_operation_on_our_server() {
 }
 
 /// Like torchrun's workers: rank 0 tries to be the server, finds the address in use, and becomes a client because the
-/// launcher's variable says so. Then all ranks meet as in `init_process_group`.
+/// launcher's variable says so. Then all ranks meet as in `init_process_group`. They are forked, since the import takes seconds.
 const WAITS_FOR_WORKERS: &str = r#"
 import os
-os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", MASTER_PORT=sys.argv[1])
 from torch.distributed import rendezvous
-os.environ.update(MASTER_ADDR="127.0.0.1", RANK=sys.argv[2], WORLD_SIZE="3")
-store = TCPStore("127.0.0.1", int(sys.argv[1]), 3, sys.argv[2] == "0", LONG, wait_for_workers=True)
-agents, rank, size = next(rendezvous("env://"))
-store.set(f"rank/{rank}", "here")
-store.wait([f"rank/{other}" for other in range(size)])
-agents.set(f"env/{rank}", "here")
+os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[1], WORLD_SIZE="3")
+
+def work(rank):
+    signal.alarm(100)
+    os.environ["RANK"] = str(rank)
+    store = TCPStore("127.0.0.1", int(sys.argv[1]), 3, rank == 0, LONG, wait_for_workers=True)
+    agents, rank, size = next(rendezvous("env://"))
+    store.set(f"rank/{rank}", "here")
+    store.wait([f"rank/{other}" for other in range(size)])
+    agents.set(f"env/{rank}", "here")
+
+workers = []
+for rank in range(3):
+    workers.append(os.fork())
+    if workers[-1] == 0:
+        work(rank)
+        os._exit(0)
+assert all(os.waitpid(worker, 0)[1] == 0 for worker in workers)
 print("done")
 "#;
 
@@ -131,13 +142,9 @@ print("done")
 fn pytorchs_workers_meet_on_our_server() {
     let Some(python) = python_with(&[], "PyTorch's workers on our server") else { return };
     let server = server(Options::default());
-    let port = server.local_addr().port().to_string();
-    let start = |rank: i32| Python::start(&python, WAITS_FOR_WORKERS, &[port.clone(), rank.to_string()]);
-    let mut workers: Vec<Python> = (0..3).map(start).collect();
-    for worker in &mut workers {
-        assert_eq!(worker.line(), "done");
-    }
-    workers.into_iter().for_each(Python::finish);
+    let mut workers = Python::start(&python, WAITS_FOR_WORKERS, &[server.local_addr().port().to_string()]);
+    assert_eq!(workers.line(), "done");
+    workers.finish();
     assert_eq!(server.keys("rank/"), ["rank/0", "rank/1", "rank/2"]);
     assert!(server.refusals().is_empty(), "{:?}", server.refusals());
 }
