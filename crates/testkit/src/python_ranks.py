@@ -41,23 +41,25 @@ def main():
 
 def import_what_it_imports(script):
     source = Path(script).read_text()
+    modules = []
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names):
-                import_if_it_exists(*(name.name for name in names))
+                modules += [name.name for name in names]
             case ast.ImportFrom(module):
-                import_if_it_exists(module)
-    if re.search("torch.optim|DistributedDataParallel", source):
-        # Both import it when they are first used.
-        import_if_it_exists("torch._dynamo")
+                modules.append(module)
+    all_were_found = all([could_import(module) for module in modules])
+    # DistributedDataParallel and all optimizers import it when they are first used, perhaps in a module of the script's folder.
+    if not all_were_found or re.search("torch.optim|DistributedDataParallel", source):
+        could_import("torch._dynamo")
 
 
-def import_if_it_exists(*names):
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError:
-            pass  # a module of the script's own folder, or one that the script does not need
+def could_import(module):
+    try:
+        importlib.import_module(module)
+        return True
+    except ModuleNotFoundError:
+        return False
 
 
 def start(process):
