@@ -270,7 +270,6 @@ main() {
   resolve_request
   warn_of_variables
   set_up_libtorch
-  ! peer_is_in_place || compile_peer
   [ "$WANT_BOOK" = 0 ] || install_book_tools
   [ "$WANT_CLUSTER" = 0 ] || install_cluster_tools
 }

@@ -51,17 +51,6 @@ peer_is_compiled() {
   compgen -G "$PEER/lib/python*/site-packages/torch/distributed/pipelining/__pycache__/*" >/dev/null
 }
 
-# Compiles the packages to bytecode. Where Python must not write any (PYTHONDONTWRITEBYTECODE), each start of a program with PyTorch
-# would compile them again, which takes as much processor time as all else that it does to start.
-compile_peer() {
-  local packages
-  packages=$("$PEER/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-  ! compgen -G "$packages/torch/__pycache__/__init__.*.pyc" >/dev/null || return 0
-  say "compiling the packages of the Python for comparisons"
-  "$PEER/bin/python" -m compileall -q -j 0 -x '/tests/' "$packages" >/dev/null ||
-    warn "some files in $packages do not compile; programs that use them start more slowly"
-}
-
 # Whether the wheel in site is PyPI's torch, for which torchvision is made, and for this Python.
 peer_can_share() {
   [ "$(recorded "$HOME_DIR/site/lockstep.txt" source)" = pip ] &&

@@ -2,7 +2,7 @@
 //!
 //! Before `main`, libtorch registers thousands of operators, and when the process exits, the destructors of its static objects take
 //! them out again one by one: a third of the processor time of a program that does nothing else, and for memory that the kernel takes
-//! back anyway. So the process ends before them. What was registered with `atexit` after `main` began still runs, and what C's streams hold is
+//! back anyway. So the process ends before them, unless `LD_PRELOAD` is set. What was registered with `atexit` after `main` began still runs, and what C's streams hold is
 //! written; Rust's standard output was flushed before.
 
 use std::ffi::{c_int, c_void};
@@ -21,6 +21,10 @@ unsafe extern "C" {
 static REGISTER: extern "C" fn() = register;
 
 extern "C" fn register() {
+    // A tool that was loaded into the process, such as a profiler, may write its results when destructors run.
+    if std::env::var_os("LD_PRELOAD").is_some() {
+        return;
+    }
     // SAFETY: `end` takes what on_exit passes, and needs no argument. If there is no room for it, the process ends as usual.
     unsafe { on_exit(end, null_mut()) };
 }

@@ -5,7 +5,12 @@ use std::process::{Command, Output};
 
 /// Runs this executable, while the dynamic linker tells on stderr which constructors and destructors it calls.
 fn traced(argument: &str) -> Output {
-    Command::new(current_exe().unwrap()).arg(argument).env("LD_DEBUG", "files").output().unwrap()
+    Command::new(current_exe().unwrap())
+        .arg(argument)
+        .env("LD_DEBUG", "files")
+        .env_remove("LD_PRELOAD")
+        .output()
+        .unwrap()
 }
 
 #[test]
