@@ -85,6 +85,7 @@ def main():
     python = ROOT / ".libtorch" / "python" / "bin" / "python"
     if python.is_file():
         os.environ.setdefault("LOCKSTEP_PYTHON", str(python))
+    os.environ.setdefault("NEXTEST_TEST_THREADS", str(2 * len(os.sched_getaffinity(0))))  # as scripts/test.sh
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     failed = collections.defaultdict(list)

@@ -123,6 +123,8 @@ summarize() {
 }
 
 cd "$ROOT"
+# Tests wait for half of their time: for messages, for processes, for what must not come.
+export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((2 * $(nproc)))}
 prepare_cargo
 scripts/setup.sh
 find_peer
