@@ -3,7 +3,6 @@
 //! What Python gave is recorded. Where there is a Python with PyTorch 2.11 (`LOCKSTEP_PYTHON`, otherwise `python3`), it also runs here.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::Arc;
 
 use crate::common::{formula, formula_tensor, ranks_on};
@@ -13,7 +12,7 @@ use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel};
-use lockstep_testkit::margin;
+use lockstep_testkit::{Job, margin};
 use std::rc::Rc;
 use tch::nn::{self, VarStore};
 use tch::{Device, Tensor, no_grad};
@@ -121,18 +120,15 @@ fn two_ranks_in_shared_memory_have_the_bits_of_gloo() {
 /// Runs the last run of the script that made the golden values, in the same way.
 const SCRIPT: &str = r#"
 import json, pathlib, sys
-try:
-    import torch
-except ImportError:
-    sys.exit(3)
-if not torch.__version__.startswith("2.11."):
-    sys.exit(3)
 sys.path.insert(0, sys.argv[1])
 import ddp
-with ddp.mp.Manager() as manager:
-    results = manager.dict()
-    ddp.mp.spawn(ddp.worker, (ddp.free_port(), results, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.0005}), nprocs=ddp.WORLD)
-    pathlib.Path(sys.argv[2]).write_text(json.dumps([results[rank] for rank in range(ddp.WORLD)]))
+
+class Files:
+    def __setitem__(self, rank, losses):
+        pathlib.Path(f"{rank}.json").write_text(json.dumps(losses))
+
+options = {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.0005}
+ddp.mp.spawn(ddp.worker, (ddp.free_port(), Files(), options), nprocs=ddp.WORLD)
 "#;
 
 /// The losses whose bits are Python's, by their positions.
@@ -143,17 +139,13 @@ fn alike(losses: &[Vec<f64>], python: &[Vec<f64>]) -> Vec<(usize, usize)> {
 
 #[test]
 fn two_ranks_in_shared_memory_have_pythons_bits_where_gloo_has_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("losses.json");
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
+    let Some(job) = Job::in_python("the bits of Python's DDP") else { return };
+    std::fs::write(job.path("script.py"), SCRIPT).unwrap();
     let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/golden");
-    let output = Command::new(&python).args(["-c", SCRIPT, scripts]).arg(&path).output();
-    let Some(output) = output.ok().filter(|output| output.status.code() != Some(3)) else {
-        println!("not verified here: the bits of Python's DDP (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
-        return;
-    };
+    let output = job.alone(&["script.py", scripts]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let python: Vec<Vec<f64>> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let losses = |rank| std::fs::read(job.path(&format!("{rank}.json"))).unwrap();
+    let python: Vec<Vec<f64>> = [0, 1].map(|rank| serde_json::from_slice(&losses(rank)).unwrap()).into();
     let [gloo, memory] = [Backend::Gloo, Backend::SharedMemory].map(|backend| {
         let (_, losses) = runs_on(backend).pop().unwrap();
         alike(&losses, &python)
