@@ -6,8 +6,8 @@
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin;
+use lockstep_testkit::Job;
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Job, Running};
 
 /// Short measurements: the tests do not check times.
 const QUICK: [&str; 10] =
@@ -185,16 +185,6 @@ fn rejects_a_number_of_ranks_that_contradicts_the_launcher() {
         assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(message.contains("3 ranks were asked for, but a launcher has started 2"), "{message}");
     }
-}
-
-#[test]
-fn pythons_torchrun_starts_the_program() {
-    let job = lab();
-    let Some(mut torchrun) = job.under_torchrun("lab 04 under torchrun", &[]) else { return };
-    torchrun.args(QUICK);
-    let output = Running::start(torchrun).end();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    check_results(&job, 2);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{lab, results, text};
-use lockstep_testkit::{Job, Running};
+use lockstep_testkit::Job;
 use serde_json::{Value, json};
 
 /// All lessons except `timing`, whose numbers vary.
@@ -115,16 +115,6 @@ fn every_collective_leaves_the_same_numbers_on_ranks_that_are_processes() {
     let ended = job.succeeds(3, &arguments(&["--root", "1"]));
     assert!(ended.0[1..].iter().all(|output| output.stdout.is_empty()), "rank 0 alone prints");
     check(3, 1, &results(&job, 3));
-}
-
-#[test]
-fn pythons_torchrun_starts_it() {
-    let job = lab();
-    let Some(mut torchrun) = job.under_torchrun("lab 05 under torchrun", &[]) else { return };
-    torchrun.args(arguments(&[]));
-    let output = Running::start(torchrun).end();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    check(2, 0, &results(&job, 2));
 }
 
 #[test]

@@ -266,17 +266,6 @@ fn reads_files_and_explains_an_invalid_folder() {
 }
 
 #[test]
-fn pythons_torchrun_starts_the_lab() {
-    let job = new_job();
-    let Some(mut torchrun) = job.under_torchrun("lab 07 under torchrun", &[]) else { return };
-    torchrun.args(quick(&["--num_epochs", "1"]));
-    let output = Running::start(torchrun).end();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("Epoch: 1, Accuracy: "), "{}", text(&output.stdout));
-    job.weights(2);
-}
-
-#[test]
 fn two_ranks_have_the_losses_of_two_ranks_of_the_python_script() {
     let Some(mut twin) = Job::in_python("lab 07 and its Python script") else { return };
     let mut draw = twin.command(assert_cmd::cargo::cargo_bin!("lab-07-draw-objects"));
