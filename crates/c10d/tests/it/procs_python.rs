@@ -114,16 +114,6 @@ fn joins(python_rank: usize, debug: DebugLevel, backend: Backend) {
 }
 
 #[test]
-fn a_rust_rank_0_and_a_python_rank_1_reduce_in_one_group() {
-    joins(1, DebugLevel::Off, Backend::Gloo);
-}
-
-#[test]
-fn a_python_rank_0_and_a_rust_rank_1_reduce_in_one_group() {
-    joins(0, DebugLevel::Off, Backend::Gloo);
-}
-
-#[test]
 fn debug_mode_compares_calls_across_the_languages() {
     joins(1, DebugLevel::Detail, Backend::Gloo);
 }
