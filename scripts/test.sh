@@ -37,8 +37,8 @@ leave_out() {
 check_space() {
   local needed=$BUILT_MB
   [ "${CARGO_INCREMENTAL:-1}" = 0 ] || needed=$((needed + INCREMENTAL_MB))
-  needed=$((needed - $(megabytes "$TARGET")))
   mkdir -p "$TARGET"
+  needed=$((needed - $(megabytes "$TARGET")))
   [ "$needed" -le 0 ] || check_disk "$TARGET" "$needed" "compiling and running all tests"
   stop_on_problems
 }
