@@ -26,8 +26,10 @@ const MEASURE: Duration = Duration::from_millis(100);
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// After this time a line tells that ranks are waited for, if a person looks.
 const SILENT: Duration = Duration::from_secs(3);
-/// How long ranks may take to end after they were dismissed or killed.
+/// How long ranks may take to end after they were dismissed.
 const END: Duration = Duration::from_secs(5);
+/// How long the kernel may take to free what was killed, while other processes write to the same disk.
+const KILLED: Duration = Duration::from_secs(120);
 
 /// Options of one call.
 #[derive(Clone, Debug, Default)]
@@ -214,14 +216,14 @@ impl<'a> RunningCall<'a> {
         while !all_done(workers) {
             match workers.next(Some(until))? {
                 Some(_) => {}
-                None if killed => bail!("a rank did not die within {} s of a kill", END.as_secs()),
+                None if killed => bail!("a rank did not die within {} s of a kill", KILLED.as_secs()),
                 None => {
                     workers.kill();
-                    (killed, until) = (true, Instant::now() + END);
+                    (killed, until) = (true, Instant::now() + KILLED);
                 }
             }
         }
-        Ok(workers.sweep(END).killed)
+        Ok(workers.sweep(KILLED).killed)
     }
 
     fn hang(&self, outcomes: &[Option<RankOutcome>], what: &str) -> Finding {
