@@ -216,7 +216,7 @@ fn a_call_with_its_own_timeout_ends_though_the_groups_is_long() {
                     wait.lock().unwrap().recv_timeout(DEADLINE).unwrap();
                     return None;
                 }
-                let error = group.with_timeout(scaled(Duration::from_millis(300)), |group| call(group).unwrap_err());
+                let error = group.with_timeout(scaled(Duration::from_millis(30)), |group| call(group).unwrap_err());
                 done.lock().unwrap().send(()).unwrap();
                 Some(error)
             });
@@ -252,7 +252,7 @@ fn a_late_message_keeps_the_timeout_with_which_it_was_started() {
                 return None;
             }
             let started =
-                group.with_timeout(scaled(Duration::from_millis(200)), |group| group.irecv(zeros(1), rank(1), 0));
+                group.with_timeout(scaled(Duration::from_millis(50)), |group| group.irecv(zeros(1), rank(1), 0));
             let error = started.unwrap().wait().unwrap_err();
             done.lock().unwrap().send(()).unwrap();
             Some(error)

@@ -12,7 +12,7 @@ use tch::{Kind, Tensor};
 
 /// The timeout of calls that cannot end. The group's own is longer than joining takes.
 fn short() -> Duration {
-    scaled(Duration::from_secs(1))
+    scaled(Duration::from_millis(100))
 }
 
 fn zeros(n: i64) -> Tensor {

@@ -268,7 +268,7 @@ fn a_rank_that_waits_for_a_message_learns_that_the_group_has_failed() {
 
 #[test]
 fn a_rank_that_does_not_come_ends_the_others_at_their_deadline() {
-    let short = scaled(Duration::from_secs(1));
+    let short = scaled(Duration::from_millis(200));
     for late in [0, 1, 2] {
         ranks_over(&[0, 1, 0, 1], Backend::Auto, &options(), |group| {
             if group.rank() == rank(late) {
