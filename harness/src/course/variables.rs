@@ -206,6 +206,11 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "set by the grader for ranks of a learner's program: the file that says what is asked, and the folder for answers",
     },
     Variables {
+        names: &["LOCKSTEP_TEMPLATE"],
+        by: "exercises",
+        meaning: "set by the grader for a learner's program that makes a copy of itself for each rank",
+    },
+    Variables {
         names: &["LOCKSTEP_EXERCISE_LOST"],
         by: "lab 10's exercise",
         meaning: "set for the process that is rank 1 until it ends, where a task loses a rank",
