@@ -163,7 +163,7 @@ Members::Sleeper::Sleeper(Bell& bell, uint32_t on) : bell(bell), on(on) {
 
 Members::Sleeper::~Sleeper() {
   if (on == kMessages) bell.sleeper.fetch_sub(1);
-  else bell.sleeper.store(0);
+  else if (std::uncaught_exceptions() == exceptions) bell.sleeper.store(0);
 }
 
 // ---- waits

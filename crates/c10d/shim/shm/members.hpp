@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -184,12 +185,13 @@ class Members {
     }
   }
 
-  // Several threads may wait for messages, but only one for steps.
+  // Several threads may wait for messages, but only one for steps. Who gives up a wait for a step leaves its mark, as `Awaiting` does.
   struct Sleeper {
     Sleeper(Bell& bell, uint32_t on);
     ~Sleeper();
     Bell& bell;
     const uint32_t on;
+    const int exceptions = std::uncaught_exceptions();
   };
 
   // Counts a wait for a rank in a collective, where only one thread at a time is. This rank itself stands for nobody in particular.
@@ -201,11 +203,15 @@ class Members {
     const Clock::time_point begun;
   };
 
-  // Tells the others for whose message this rank waits.
+  // Tells the others for whose message this rank waits, also after it has given up: it has failed then, but others whose deadlines pass
+  // at the same moment may look before it has told them, and would name this rank instead of the one that it waited for.
   struct Awaiting {
     Awaiting(std::atomic<uint32_t>& word, int from) : word(word) { word.store(static_cast<uint32_t>(from + 1)); }
-    ~Awaiting() { word.store(0); }
+    ~Awaiting() {
+      if (std::uncaught_exceptions() == exceptions) word.store(0);
+    }
     std::atomic<uint32_t>& word;
+    const int exceptions = std::uncaught_exceptions();
   };
 
   static void pause();
