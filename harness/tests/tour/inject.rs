@@ -83,8 +83,8 @@ fn finds_leak() {
 fn runs_file() {
     let site = Site::without_labs();
     // Rank 1 fails after rank 0 has printed its line.
-    let script = "if test $RANK = 0; then echo rank 0 of $WORLD_SIZE in {folder}; touch {folder}/said; \
-                  else until test -e {folder}/said; do sleep 0.01; done; exit 5; fi";
+    let script = "if test $RANK = 0; then echo rank 0 of $WORLD_SIZE in '{folder}'; touch '{folder}/said'; \
+                  else until test -e '{folder}/said'; do sleep 0.01; done; exit 5; fi";
     let program = format!(
         "name = \"own\"\ntitle = \"Its own program\"\nshows = \"x\"\n[run]\nprogram = \"/bin/sh\"\nmax-restarts = 0\n\
          args = [\"-c\", \"{script}\"]\n[expect]\nexit-code = 1\nroot-cause = 1\nsays = [\"rank 0 of 2 in /\"]\n"
