@@ -108,10 +108,10 @@ fn fails_missed_fault() {
 /// The first start leaves a file with its rank on each node's disk, and fails; the second finds the other rank's.
 fn requeues() {
     let site = Site::without_labs();
-    let script = "mkdir -p {snapshots}; if test -e {snapshots}/rank; \
-                  then echo rank $RANK in run $TORCHELASTIC_RUN_ID finds the disk of rank $(cat {snapshots}/rank); \
-                  else echo $RANK > {snapshots}/rank; touch {folder}/left-$RANK; \
-                  until test -e {folder}/left-0 -a -e {folder}/left-1; do sleep 0.01; done; exit 5; fi";
+    let script = "mkdir -p '{snapshots}'; if test -e '{snapshots}/rank'; \
+                  then echo rank $RANK in run $TORCHELASTIC_RUN_ID finds the disk of rank $(cat '{snapshots}/rank'); \
+                  else echo $RANK > '{snapshots}/rank'; touch '{folder}'/left-$RANK; \
+                  until test -e '{folder}'/left-0 -a -e '{folder}'/left-1; do sleep 0.01; done; exit 5; fi";
     let program = format!(
         "name = \"again\"\ntitle = \"The job is started again\"\nshows = \"x\"\n[run]\nprogram = \"/bin/sh\"\n\
          nodes = 2\nmax-restarts = 0\ndisks = \"of-nodes\"\nrequeues = 1\nrequeue-order = [1, 0]\nargs = [\"-c\", \"{script}\"]\n\
