@@ -21,7 +21,9 @@ const AGENT: &str = "agent";
 /// What a copy is to do.
 const WISH: &str = "COPIES_WISH";
 
-const SCENARIOS: [(&str, fn(&mut Agent)); 4] = [
+type Scenario = (&'static str, fn(&mut Agent));
+
+const SCENARIOS: [Scenario; 4] = [
     ("a_copy_is_a_worker_with_its_own_environment_folder_and_output", is_a_worker),
     ("the_end_of_a_copy_is_reported_as_it_was", ends_are_reported),
     ("a_copy_that_cannot_settle_says_why", says_why),
@@ -41,12 +43,18 @@ fn main() -> ExitCode {
 }
 
 fn tests() -> Vec<Trial> {
-    let scenario = |(name, _): &(&'static str, _)| {
-        let name = *name;
-        Trial::test(name, move || Ok(assert!(agent_command(name).status().unwrap().success())))
+    let trial = |name: &'static str, test: fn(&str)| {
+        Trial::test(name, move || {
+            test(name);
+            Ok(())
+        })
     };
-    let death = Trial::test("copies_and_their_template_end_with_the_agent", || Ok(end_with_the_agent()));
-    SCENARIOS.iter().map(scenario).chain([death]).collect()
+    let scenarios = SCENARIOS.iter().map(|(name, _)| trial(name, plays));
+    scenarios.chain([trial("copies_and_their_template_end_with_the_agent", end_with_the_agent)]).collect()
+}
+
+fn plays(scenario: &str) {
+    assert!(agent_command(scenario).status().unwrap().success());
 }
 
 fn agent_command(name: &str) -> Command {
@@ -176,8 +184,8 @@ fn makes_none(agent: &mut Agent) {
     assert!(agent.workers.alive().is_empty());
 }
 
-fn end_with_the_agent() {
-    let mut agent = agent_command("waits").stdout(Stdio::piped()).spawn().unwrap();
+fn end_with_the_agent(name: &str) {
+    let mut agent = agent_command(name).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(agent.stdout.as_mut().unwrap()), &mut line).unwrap();
     let pids: Vec<i32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
