@@ -98,7 +98,7 @@ impl Template {
         }
         sendmsg(&self.socket, &[IoSlice::new(&request)], &mut control, SendFlags::NOSIGNAL)?;
         match self.answer()? {
-            NO_COPY => Err(io::Error::other("the program could not fork")),
+            NO_COPY => Err(io::Error::other("the program could not make a copy that is a child of this process")),
             pid => Ok((Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?, ours)),
         }
     }
@@ -174,6 +174,11 @@ pub fn serve(forking: &Forking) -> io::Result<bool> {
 fn begin(request: Request, parent: Pid, agent: Option<Pid>, socket: OwnedFd, forking: &Forking) -> io::Result<bool> {
     while getppid() == Some(parent) {
         std::thread::yield_now(); // the process between ends
+    }
+    if getppid() != agent {
+        // The agent has ended, or adopts no orphans, as under some emulators.
+        drop(tell(&socket, NO_COPY));
+        (forking.exit)(127);
     }
     tell(&socket, getpid().as_raw_pid())?;
     drop(socket);
