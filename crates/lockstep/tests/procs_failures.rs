@@ -26,7 +26,7 @@ use tch::{Device, Kind, Tensor};
 
 const WORLD: usize = 3;
 /// The timeout of groups in which a wait has to expire: longer than any step.
-const TIMEOUT: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// That of others. Ranks start at different times, and a loss is noticed long before.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The variable with it in milliseconds, more on a busy machine, but the same on all ranks: who waits for longer than the others is
