@@ -1,7 +1,7 @@
 //! Copies of a process that has loaded libtorch and done nothing else: a copy need not load it again. All of it is unsafe where other
 //! threads run, so each function refuses there.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io;
 
 use rustix::process::Pid;
@@ -21,17 +21,19 @@ pub fn fork() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Sets a variable of this process, or removes it.
+/// Changes the environment of this process: sets each variable to its value, or removes it.
 ///
 /// # Panics
 /// If this process has several threads.
-pub fn set_variable(name: &OsStr, value: Option<&OsStr>) {
+pub fn set_variables(variables: &[(OsString, Option<OsString>)]) {
     assert!(matches!(threads(), Ok(1)), "the environment of a process with several threads is not changed");
-    match value {
-        // SAFETY: no other thread runs, so none reads the environment meanwhile.
-        Some(value) => unsafe { std::env::set_var(name, value) },
-        // SAFETY: as above.
-        None => unsafe { std::env::remove_var(name) },
+    for (name, value) in variables {
+        match value {
+            // SAFETY: no other thread runs, so none reads the environment meanwhile.
+            Some(value) => unsafe { std::env::set_var(name, value) },
+            // SAFETY: as above.
+            None => unsafe { std::env::remove_var(name) },
+        }
     }
 }
 
@@ -53,6 +55,6 @@ mod tests {
     fn refuses_to_copy_a_process_with_several_threads() {
         // The test's own thread is not the only one.
         assert!(fork().unwrap_err().to_string().contains("several threads"));
-        assert!(std::panic::catch_unwind(|| set_variable("A".as_ref(), None)).is_err());
+        assert!(std::panic::catch_unwind(|| set_variables(&[("A".into(), None)])).is_err());
     }
 }

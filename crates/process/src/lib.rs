@@ -46,6 +46,7 @@
 mod agent_id;
 mod control_group;
 mod deaths;
+mod descriptors;
 mod end_of_file;
 mod exit;
 mod group;

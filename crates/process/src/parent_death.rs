@@ -12,21 +12,16 @@
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-use super::{agent_id, helper_command, open_files, program};
+use super::{agent_id, descriptors, helper_command, open_files, program};
 
 /// The name of the subcommand.
 pub const DIES_WITH_PARENT: &str = "dies-with-parent";
@@ -67,7 +62,7 @@ pub(super) fn in_session(
     open_files: Option<u64>,
 ) -> io::Result<(Command, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
-    send_descriptor(&ours, stdin)?;
+    descriptors::send(&ours, b".", &[stdin])?;
     ours.set_nonblocking(true)?;
     let form = open_files.map_or_else(|| IN_SESSION.to_owned(), |soft| format!("{IN_SESSION}:{soft}"));
     let mut command = command(form, program);
@@ -116,7 +111,8 @@ fn become_worker(
     args: &[OsString],
 ) -> anyhow::Result<Infallible> {
     setsid().context("cannot begin a session")?;
-    let stdin = receive_descriptor(socket).context("cannot receive the standard input")?;
+    let received = descriptors::receive(socket, &mut [0]).context("cannot receive the standard input")?;
+    let (_, [stdin]) = received.context("no standard input came")?;
     rustix::stdio::dup2_stdin(stdin).context("cannot set the standard input")?;
     agent_id::set_limit();
     open_files.map_or(Ok(()), open_files::set_soft).context("cannot set the limit of open files")?;
@@ -131,45 +127,9 @@ fn become_program(parent: i32, program: &OsStr, args: &[OsString]) -> anyhow::Re
     Err(program::explain(&file, error).into())
 }
 
-fn send_descriptor(socket: &UnixStream, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    sendmsg(socket, &[IoSlice::new(b".")], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    descriptors.next().and_then(|mut first| first.next()).ok_or_else(|| io::Error::other("none came"))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-    use std::os::fd::AsFd;
-
     use super::*;
-
-    #[test]
-    fn a_descriptor_crosses_the_socket() {
-        let file = tempfile::tempfile().unwrap();
-        (&file).write_all(b"across").unwrap();
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        send_descriptor(&ours, file.as_fd()).unwrap();
-        let came = File::from(receive_descriptor(&theirs).unwrap());
-        assert_eq!(came.metadata().unwrap().len(), 6);
-        drop(ours);
-        assert!(receive_descriptor(&theirs).is_err());
-    }
 
     #[test]
     fn a_socket_that_just_closes_gives_no_reason() {

@@ -3,8 +3,22 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::process::Command;
 
 use super::{ProgramError, find_program};
+
+/// A variable's name with its value, or without one to remove it.
+pub(super) type Variable = (OsString, Option<OsString>);
+
+/// Changes the environment of a command.
+pub(super) fn set_variables(command: &mut Command, env: &[Variable]) {
+    for (name, value) in env {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+}
 
 /// A program, its arguments and its environment.
 #[derive(Debug)]

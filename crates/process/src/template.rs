@@ -12,8 +12,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
@@ -21,16 +20,13 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, setsid, waitpid};
 
 use super::parent_death::{die_with_parent, dying_with_parent};
-use super::{Process, Sink, agent_id};
+use super::process::wait_until;
+use super::spec::{Variable, set_variables};
+use super::{Process, Sink, agent_id, descriptors};
 
 /// A variable that tells a program to [`serve`].
 const TEMPLATE: &str = "LOCKSTEP_TEMPLATE";
@@ -49,9 +45,6 @@ pub struct Template {
     socket: OwnedFd,
 }
 
-/// A variable's name with its value, or without one to remove it.
-type Variable = (OsString, Option<OsString>);
-
 impl Template {
     /// Starts a program that calls [`serve`], and waits until it does or has ended.
     ///
@@ -63,12 +56,7 @@ impl Template {
         let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = dying_with_parent(program);
         command.args(args);
-        for (name, value) in env {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        set_variables(&mut command, env);
         command.env(TEMPLATE, "1").stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let template = Template { process: Process::start(&mut command)?, socket };
         drop(command); // with its end of the socket, so that the end of the program is seen
@@ -88,15 +76,11 @@ impl Template {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let [stdout, stderr] = [descriptor(stdout, io::stdout())?, descriptor(stderr, io::stderr())?];
-        let descriptors = [theirs.as_fd(), stdout.as_fd(), stderr.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
         let request = packed(folder, env);
         if request.len() > LONGEST {
             return Err(io::Error::other(format!("an environment of {} bytes is too long for a copy", request.len())));
         }
-        sendmsg(&self.socket, &[IoSlice::new(&request)], &mut control, SendFlags::NOSIGNAL)?;
+        descriptors::send(&self.socket, &request, &[theirs.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
         match self.answer()? {
             NO_COPY => Err(io::Error::other("the program could not make a copy that is a child of this process")),
             pid => Ok((Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?, ours)),
@@ -104,18 +88,9 @@ impl Template {
     }
 
     fn answer(&self) -> io::Result<i32> {
-        let until = Instant::now() + ANSWER;
         let mut bytes = [0; 4];
-        loop {
-            let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], left.as_ref()) {
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => break,
-            }
-        }
-        match recv(&self.socket, &mut bytes, RecvFlags::empty())?.1 {
+        wait_until(&self.socket, Instant::now() + ANSWER);
+        match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT)?.1 {
             4 => Ok(i32::from_ne_bytes(bytes)),
             _ => Err(io::Error::other("the program has ended")),
         }
@@ -135,8 +110,8 @@ impl Drop for Template {
 pub struct Forking {
     /// fork(2): the child's process id, or `None` in the child.
     pub fork: fn() -> io::Result<Option<Pid>>,
-    /// Sets or removes a variable of this process.
-    pub set_variable: fn(&OsStr, Option<&OsStr>),
+    /// Changes the environment of this process: sets each variable to its value, or removes it.
+    pub set_variables: fn(&[(OsString, Option<OsString>)]),
     /// Ends this process without what `main` leaves to be done.
     pub exit: fn(i32) -> !,
 }
@@ -150,7 +125,7 @@ pub fn serve(forking: &Forking) -> io::Result<bool> {
     if std::env::var_os(TEMPLATE).is_none() {
         return Ok(true);
     }
-    (forking.set_variable)(TEMPLATE.as_ref(), None);
+    (forking.set_variables)(&[(TEMPLATE.into(), None)]);
     let (socket, agent) = (io::stdin().as_fd().try_clone_to_owned()?, getppid());
     tell(&socket, READY)?;
     while let Some(request) = Request::receive(&socket)? {
@@ -206,28 +181,12 @@ struct Request {
 impl Request {
     /// The next request; `None` if there will be none.
     fn receive(socket: &OwnedFd) -> io::Result<Option<Self>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = vec![0; LONGEST];
-        let received = loop {
-            let mut into = [IoSliceMut::new(&mut bytes)];
-            match recvmsg(socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                received => break received?.bytes,
-            }
-        };
-        if received == 0 {
+        let Some((received, [started, stdout, stderr])) = descriptors::receive(socket, &mut bytes)? else {
             return Ok(None);
-        }
-        let mut descriptors = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-            _ => None,
-        });
-        let mut descriptors = descriptors.next().into_iter().flatten();
-        let mut next = || descriptors.next().ok_or_else(|| io::Error::other("a request without descriptors"));
-        let (started, output) = (UnixStream::from(next()?), [next()?, next()?]);
+        };
         let (folder, env) = unpacked(&bytes[..received]);
-        Ok(Some(Request { folder, env, started, output }))
+        Ok(Some(Request { folder, env, started: started.into(), output: [stdout, stderr] }))
     }
 
     fn settle(&self, agent: Option<Pid>, forking: &Forking) -> io::Result<()> {
@@ -238,7 +197,7 @@ impl Request {
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         rustix::stdio::dup2_stdout(&self.output[0])?;
         rustix::stdio::dup2_stderr(&self.output[1])?;
-        self.env.iter().for_each(|(name, value)| (forking.set_variable)(name, value.as_deref()));
+        (forking.set_variables)(&self.env);
         agent_id::set_limit();
         self.folder.as_ref().map_or(Ok(()), std::env::set_current_dir)
     }
@@ -301,7 +260,7 @@ mod tests {
 
     #[test]
     fn who_was_not_started_as_a_template_goes_on() {
-        let never = Forking { fork: || panic!("forks"), set_variable: |_, _| panic!("sets"), exit: |_| panic!("ends") };
+        let never = Forking { fork: || panic!("forks"), set_variables: |_| panic!("sets"), exit: |_| panic!("ends") };
         assert!(serve(&never).unwrap());
     }
 }

@@ -24,7 +24,7 @@ use super::kill::reap;
 use super::orphans::{self, Kin, Strangers, Swept, Whose};
 use super::process::Handle;
 use super::reaper::Reaper;
-use super::spec::{Sink, Spec, Stdin};
+use super::spec::{Sink, Spec, Stdin, Variable, set_variables};
 use super::template::Template;
 use super::{Deaths, Exit, Process, parent_death, process};
 
@@ -143,12 +143,7 @@ impl Workers {
         if let Some(folder) = &spec.folder {
             command.current_dir(folder);
         }
-        for (name, value) in &spec.env {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        set_variables(&mut command, &spec.env);
         command.env(AGENT, self.marker(&spec.env));
         command.stdout(to_stdio(spec.stdout)).stderr(to_stdio(spec.stderr));
         self.watch(index, Process::start(&mut command)?.into(), started)
@@ -182,7 +177,7 @@ impl Workers {
     }
 
     /// The ids of the agents that a worker belongs to: this agent, within the one under which it runs.
-    fn marker(&self, env: &[(OsString, Option<OsString>)]) -> OsString {
+    fn marker(&self, env: &[Variable]) -> OsString {
         let given = env.iter().rev().find(|(name, _)| name == AGENT).and_then(|(_, value)| value.clone());
         self.reaper.id().joined(given.or_else(|| std::env::var_os(AGENT)))
     }
