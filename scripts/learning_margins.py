@@ -21,7 +21,9 @@ import platform
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree
+
+sys.dont_write_bytecode = True
+from lib import junit  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "scripts" / "learning_margins.md"
@@ -50,13 +52,11 @@ def run(chosen, seed, args):
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "LOCKSTEP_TEST_SEED": seed}, capture_output=True, text=True)
     if not JUNIT.is_file():
         sys.exit(f"margins: error: no test ran (exit code {ended.returncode}):\n{ended.stderr}")
-    for suite in xml.etree.ElementTree.parse(JUNIT).getroot():
-        for case in suite.iter("testcase"):
-            test = f"{suite.get('name')} {case.get('name')}"
-            if case.find("failure") is not None:
-                print(f"margins: FAILED with {chosen}, seed {seed}: {test}", file=sys.stderr)
-            for what, result, relation, limit in MARGIN.findall(case.findtext("system-out") or ""):
-                yield test, what, float(result), relation, float(limit)
+    for test in junit.tests(JUNIT):
+        if test.failure is not None:
+            print(f"margins: FAILED with {chosen}, seed {seed}: {test}", file=sys.stderr)
+        for what, result, relation, limit in MARGIN.findall(test.output):
+            yield str(test), what, float(result), relation, float(limit)
 
 
 def survey(asked):

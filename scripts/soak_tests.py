@@ -3,10 +3,10 @@
 
     scripts/soak_tests.py [--runs N] [--load] [-- ARGS...]
 
-N runs (default 3) of `cargo nextest run`, to which ARGS go, such as `-p c10d` or a test's name. With --load, two loops that use a core each and a
-writer on the disk of `target` run beside them, which is what a busy machine looks like to a test. Each run's report is kept in
-target/soak, a failed test's output in target/soak/RUN/TEST.txt. Ends with 1 if any test failed. Build first (cargo test --no-run), or the
-first run includes it. Needs a finished set-up and cargo-nextest.
+N runs (default 3) of the tests as scripts/test.sh runs them, with ARGS for `cargo nextest run`, such as `-p c10d` or a test's name. With
+--load, two loops that use a core each and a writer on the disk of `target` run beside them, which is what a busy machine looks like to
+a test. Each run's report is kept in target/soak, a failed test's output in target/soak/RUN/TEST.txt. Ends with 1 if any test failed.
+Build first (cargo test --no-run), or the first run includes it. Needs cargo-nextest.
 """
 
 import argparse
@@ -62,7 +62,8 @@ def run(number, args):
     """Runs the tests once and returns them."""
     REPORT.unlink(missing_ok=True)
     with open(KEPT / f"{number}.txt", "w") as output:
-        command = ["cargo", "nextest", "run", "--no-fail-fast", *args]
+        # Without any argument it would run more than the tests.
+        command = [ROOT / "scripts" / "test.sh", "--profile", "default", *args]
         ended = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     if not REPORT.is_file():
         sys.exit(f"soak: error: no test ran (exit code {ended.returncode}): see {output.name}")
@@ -82,10 +83,6 @@ def keep(number, test):
 def main():
     chosen = options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through `load`
-    python = ROOT / ".libtorch" / "python" / "bin" / "python"
-    if python.is_file():
-        os.environ.setdefault("LOCKSTEP_PYTHON", str(python))
-    os.environ.setdefault("NEXTEST_TEST_THREADS", str(2 * len(os.sched_getaffinity(0))))  # as scripts/test.sh
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     failed = collections.defaultdict(list)

@@ -5,15 +5,18 @@ import xml.etree.ElementTree
 
 
 class Test:
-    """One test: its crate (nextest's binary id), name, seconds, and what it printed if it failed (else None)."""
+    """One test: its binary (nextest's id), name, seconds, standard output, and all that is known of its failure, or None."""
 
     def __init__(self, suite, case):
         self.binary, self.name = suite.get("name"), case.get("name")
         self.seconds = float(case.get("time", 0))
+        self.output = case.findtext("system-out") or ""
         failure = case.find("failure")
-        printed = [case.findtext("system-out"), case.findtext("system-err")]
-        told = [] if failure is None else [failure.get("message"), failure.text]
-        self.failure = None if failure is None else "\n".join(filter(None, told + printed))
+        if failure is None:
+            self.failure = None
+        else:
+            parts = [failure.get("message"), failure.text, self.output, case.findtext("system-err")]
+            self.failure = "\n".join(filter(None, parts))
 
     @property
     def crate(self):
