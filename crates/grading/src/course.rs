@@ -103,12 +103,11 @@ fn graded(answers: &[String]) -> anyhow::Result<Vec<(Found, u64)>> {
 
 /// Prints a line for each answer: what was found.
 fn grade_answers(lab: &Lab, program: &str, answers: &[String]) -> ExitCode {
-    let mut runner = Runner::new(Path::new(program), "", &Options::seeded(None));
+    let mut runner = Runner::new(Path::new(program), &Options::seeded(None));
     for answer in answers.chunks_exact(2) {
         let [answer, seed] = answer else { continue };
         let task = answer.split('/').next().unwrap_or(answer);
-        runner.turn_to(answer, &Options::seeded(seed.parse().ok()));
-        match find(lab, task, &mut runner) {
+        match find(lab, task, answer, &Options::seeded(seed.parse().ok()), &mut runner) {
             Ok(_) if !runner.made_copies() => {
                 eprintln!("{program} makes no copies of itself, so that each rank loads libtorch again");
                 return ExitCode::FAILURE;

@@ -28,24 +28,31 @@ pub struct Graded {
     pub took: Duration,
 }
 
-/// Grades one task.
+/// Grades one task, with a runner of the submission's program. Several tasks can share it.
 ///
 /// # Errors
-/// Failures of the machine or the course. A wrong answer is not an error but part of the result.
-pub fn grade(lab: &Lab, task: &Task, submission: &Submission, options: &Options) -> anyhow::Result<Graded> {
+/// Failures of the machine or the course, after which the runner is of no use. A wrong answer is not an error but part of the result.
+pub fn grade(
+    lab: &Lab,
+    task: &Task,
+    submission: &Submission,
+    options: &Options,
+    runner: &mut Runner,
+) -> anyhow::Result<Graded> {
     let begin = Instant::now();
-    let found = find(lab, &task.name, &mut Runner::new(&submission.program, &task.name, options))?;
+    let found = find(lab, &task.name, &task.name, options, runner)?;
     let untouched = || checksums::untouched(&submission.folder, &task.file());
     let found = found.map_err(|finding| if untouched() { Box::new(not_started(*finding)) } else { finding });
     Ok(Graded { task: task.clone(), found, took: begin.elapsed() })
 }
 
-/// Grades the answer of a runner as an answer to `task`.
+/// Grades the answer `answer` of the runner's program as an answer to `task`.
 ///
 /// # Errors
 /// As [`grade`].
-pub fn find(lab: &Lab, task: &str, runner: &mut Runner) -> anyhow::Result<Found> {
+pub fn find(lab: &Lab, task: &str, answer: &str, options: &Options, runner: &mut Runner) -> anyhow::Result<Found> {
     let grading = lab.grading(task).with_context(|| format!("there is no task {task} in lab {}", lab.number()))?;
+    runner.turn_to(answer, options);
     match grading(runner) {
         Ok(()) => Ok(Ok(())),
         Err(error) => error.downcast().map(|finding| Err(Box::new(finding))),

@@ -12,7 +12,7 @@ use crate::exercise::{Lab, Task, Tasks};
 use crate::grade::{Submission, grade};
 use crate::progress::Progress;
 use crate::runner::{self, CONFINED};
-use crate::{Found, Options, render};
+use crate::{Found, Options, Runner, render};
 
 /// Grade the exercise: its tasks in order, up to the first one that fails
 #[derive(Parser)]
@@ -72,8 +72,10 @@ pub fn run(
     let tasks = lab.tasks()?;
     names.iter().try_for_each(|name| tasks.find(name).map(drop))?;
     writeln!(out, "\nlab {}, seed {}", lab.number(), options.seed)?;
+    let mut runner = Runner::new(&submission.program, options);
     for task in tasks.tasks.iter().filter(|task| names.is_empty() || names.contains(&task.name)) {
-        let graded = grade(lab, task, submission, options).with_context(|| format!("cannot grade {}", task.name))?;
+        let graded = grade(lab, task, submission, options, &mut runner);
+        let graded = graded.with_context(|| format!("cannot grade {}", task.name))?;
         let seconds = graded.took.as_secs_f64();
         let text = rendered(lab, &tasks, task, &graded.found, options.seed);
         if graded.found.is_err() {

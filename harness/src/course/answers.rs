@@ -18,11 +18,10 @@ pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyho
     let (tasks, program) = (lab.tasks()?, program_beside(&lab.solution())?);
     let all = wrong(&tasks);
     let answers = if answers.is_empty() { &all } else { answers };
-    let mut runner = Runner::new(&program, "", options);
+    let mut runner = Runner::new(&program, options);
     let mut grade = |answer: &String| -> anyhow::Result<(Task, Found)> {
         let task = task_of(&tasks, answer).with_context(|| format!("lab {}", lab.number()))?;
-        runner.turn_to(answer, options);
-        Ok((task.clone(), find(lab, &task.name, &mut runner)?))
+        Ok((task.clone(), find(lab, &task.name, answer, options, &mut runner)?))
     };
     if let [answer] = answers {
         let (task, found) = grade(answer)?;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::Context;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::grade::{Submission, grade};
-use lockstep_grading::{Lab, Options, Verdict, checksums};
+use lockstep_grading::{Lab, Options, Runner, Verdict, checksums};
 
 use crate::cargo::{self, Message};
 
@@ -63,10 +63,11 @@ fn started(lab: &Lab, submission: &Submission) -> anyhow::Result<Vec<String>> {
     let Ok(lab) = &super::find(lab.name) else {
         return Ok(vec![format!("labs/{}: this command was built before the lab was: cargo build", lab.name)]);
     };
-    let mut faults = Vec::new();
+    let (mut faults, options) = (Vec::new(), Options::seeded(None));
+    let mut runner = Runner::new(&submission.program, &options);
     for task in lab.tasks()?.tasks {
         let Task { name, .. } = &task;
-        let verdict = match grade(lab, &task, submission, &Options::seeded(None))?.found {
+        let verdict = match grade(lab, &task, submission, &options, &mut runner)?.found {
             Ok(()) => "passed",
             Err(fault) if fault.verdict == Verdict::NotStarted => continue,
             Err(fault) => fault.verdict.words(),

@@ -19,7 +19,7 @@ use anyhow::Context;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::grade::grade;
 use lockstep_grading::runner::{Bounds, writes_are_confined};
-use lockstep_grading::{Lab, Options};
+use lockstep_grading::{Lab, Options, Runner};
 
 use self::submission::Handed;
 use self::workspace::ClassWorkspace;
@@ -140,7 +140,7 @@ fn graded(
     submission: &lockstep_grading::grade::Submission,
     options: &Options,
 ) -> anyhow::Result<(Verdict, String)> {
-    let graded = grade(lab, task, submission, options)?;
+    let graded = grade(lab, task, submission, options, &mut Runner::new(&submission.program, options))?;
     Ok(match graded.found {
         Ok(()) => (Verdict::Passed, format!("in {:.1} s", graded.took.as_secs_f64())),
         Err(fault) => {

@@ -40,19 +40,19 @@ struct Started {
 pub struct Outputs<O>(Vec<Vec<O>>);
 
 impl Runner {
-    /// A runner for `task` of the learner's `program`.
-    pub fn new(program: &Path, task: &str, options: &Options) -> Self {
-        Runner { program: program.into(), task: task.into(), options: *options, started: None }
+    /// A runner for the tasks of the learner's `program`.
+    pub fn new(program: &Path, options: &Options) -> Self {
+        Runner { program: program.into(), task: String::new(), options: *options, started: None }
     }
 
-    /// Goes on with another answer of the same program.
-    pub fn turn_to(&mut self, task: &str, options: &Options) {
+    /// Takes its next calls to this task.
+    pub(crate) fn turn_to(&mut self, task: &str, options: &Options) {
         self.task = task.into();
         self.options = *options;
     }
 
     /// Returns true if all ranks so far were copies of one process.
-    pub fn made_copies(&self) -> bool {
+    pub(crate) fn made_copies(&self) -> bool {
         self.started.as_ref().is_none_or(|started| started.template.is_some())
     }
 
