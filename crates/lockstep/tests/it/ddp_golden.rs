@@ -120,6 +120,9 @@ fn two_ranks_in_shared_memory_have_the_bits_of_gloo() {
 /// Runs the last run of the script that made the golden values, in the same way.
 const SCRIPT: &str = r#"
 import json, pathlib, sys
+import torch
+if not torch.__version__.startswith("2.11."):
+    sys.exit(3)
 sys.path.insert(0, sys.argv[1])
 import ddp
 
@@ -139,10 +142,14 @@ fn alike(losses: &[Vec<f64>], python: &[Vec<f64>]) -> Vec<(usize, usize)> {
 
 #[test]
 fn two_ranks_in_shared_memory_have_pythons_bits_where_gloo_has_them() {
-    let Some(job) = Job::in_python("the bits of Python's DDP") else { return };
+    let what = "the bits of Python's DDP";
+    let Some(job) = Job::in_python(what) else { return };
     std::fs::write(job.path("script.py"), SCRIPT).unwrap();
     let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/golden");
     let output = job.alone(&["script.py", scripts]);
+    if output.status.code() == Some(3) {
+        return println!("not verified here: {what} (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
+    }
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let losses = |rank| std::fs::read(job.path(&format!("{rank}.json"))).unwrap();
     let python: Vec<Vec<f64>> = [0, 1].map(|rank| serde_json::from_slice(&losses(rank)).unwrap()).into();
