@@ -15,9 +15,11 @@ use crate::running::Running;
 #[test]
 fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
     let site = Site::new();
-    let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
+    // Each with a port of its own, so that both can wait at the same time.
+    let job = || Job { conf: "join_timeout=3", ..Job::new(&site) };
     let words = ["--nnodes=2", "true"];
-    assert_snapshot!(Running::start(job.c10d(0, &words)).ended().code(1).failure(), @r"
+    let [elastic, fixed] = [job().c10d(0, &words), job().fixed(0, &words)].map(Running::start);
+    assert_snapshot!(elastic.ended().code(1).failure(), @r"
     verdict: the launcher on [host]: 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
     lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
@@ -28,6 +30,20 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
          -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
       2. the launcher does not run on the other nodes, or ended there
          -> run the same `lockstep run` command on each node, and see each agent's output
+      3. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
+         -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
+    ");
+    assert_snapshot!(fixed.ended().code(1).failure(), @r"
+    verdict: the launcher on [host]: 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+    lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
+      came [seconds] s ago: node 1 ([host], 127.[net].1, node_rank 0, pid [pid])
+      missing: 1 node
+      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
+    likely causes, the most likely first:
+      1. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
+         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+      2. the launcher does not run on the other nodes, or ended there
+         -> run the same `lockstep run` command on each node, each with its own --node-rank, and see each agent's output
       3. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
          -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
     ");
