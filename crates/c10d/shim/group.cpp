@@ -180,6 +180,13 @@ Status lc_group_abort(const GroupHandle* group) noexcept {
   });
 }
 
+// For operations that are called from now on. ProcessGroupWrapper does not forward this, so it goes to the backends themselves.
+Status lc_group_set_timeout(const GroupHandle* group, int64_t timeout_ms) noexcept {
+  return guard([&] {
+    for (const auto& backend : group->guarded) backend->setTimeout(std::chrono::milliseconds(timeout_ms));
+  });
+}
+
 // ---- collectives; `op` is a c10d::ReduceOp::RedOpType
 
 Status lc_broadcast(GroupHandle* g, at::Tensor* tensor, int64_t root, int64_t timeout_ms, WorkHandle** out) noexcept {

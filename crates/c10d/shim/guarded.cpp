@@ -52,6 +52,7 @@ class Guarded : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
   void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
+  void setTimeout(Milliseconds timeout) override { inner_->setTimeout(timeout); }
   void shutdown() override { inner_->shutdown(); }
 
   // May be called by any thread. Gloo cannot abort.

@@ -139,6 +139,12 @@ class Levels {
   c10d::Backend* leaders() const { return leaders_.get(); }
   c10d::Backend& all() const { return *all_; }
 
+  void set_timeout(Milliseconds timeout) const {
+    local_->setTimeout(timeout);
+    all_->setTimeout(timeout);
+    if (leaders_) leaders_->setTimeout(timeout);
+  }
+
   void check_not_failed() const {
     if (failed_) throw after_failure();
   }

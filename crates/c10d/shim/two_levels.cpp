@@ -73,6 +73,10 @@ class TwoLevels : public c10d::Backend, public WithMemory {
 
   const std::string getBackendName() const override { return "shm+gloo"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return c10::make_intrusive<Options>("shm+gloo", timeout_); }
+  void setTimeout(Milliseconds timeout) override {
+    timeout_ = timeout;
+    levels_->set_timeout(timeout);
+  }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
   void abort() override { levels_->abort(); }
@@ -333,7 +337,7 @@ class TwoLevels : public c10d::Backend, public WithMemory {
 
   // ---- calls
 
-  Milliseconds timeout_of(Milliseconds given) const { return given == c10d::kUnsetTimeout ? timeout_ : given; }
+  Milliseconds timeout_of(Milliseconds given) const { return given == c10d::kUnsetTimeout ? timeout_.load() : given; }
 
   WorkPtr launch(OpType type, Tensors tensors, Milliseconds timeout, std::function<void(Run&)> body) {
     ++calls_;
@@ -370,7 +374,7 @@ class TwoLevels : public c10d::Backend, public WithMemory {
   }
 
   const std::shared_ptr<Levels> levels_;
-  const Milliseconds timeout_;
+  std::atomic<Milliseconds> timeout_;
   std::vector<int> host_of_, position_of_; // by rank
   int64_t most_ = 0;                       // ranks of a host
   std::atomic<uint64_t> calls_{0};

@@ -342,6 +342,7 @@ unsafe extern "C" {
         out: *mut *mut GroupHandle,
     ) -> Status;
     pub(crate) fn lc_group_free(group: *mut GroupHandle, give_up: bool);
+    pub(crate) fn lc_group_set_timeout(group: *const GroupHandle, timeout_ms: i64) -> Status;
     pub(crate) fn lc_group_abort(group: *const GroupHandle) -> Status;
     pub(crate) fn lc_group_traffic(group: *const GroupHandle, calls: *mut u64, bytes: *mut u64) -> bool;
     pub(crate) fn lc_group_since_last_call(group: *const GroupHandle) -> i64;

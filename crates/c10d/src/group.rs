@@ -14,13 +14,14 @@ pub use abort::Aborter;
 pub use calls::{Called, Traffic};
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tch::Device;
 
-use crate::ffi::GroupHandle;
+use crate::error::{Error, Result};
+use crate::ffi::{self, GroupHandle};
 use crate::operation::Lifetime;
 use crate::options::{DebugLevel, GroupOptions};
 use crate::reporter::Reporter;
@@ -54,6 +55,8 @@ pub(crate) struct Inner {
     members: Vec<Rank>,
     job: Arc<Job>,
     options: GroupOptions,
+    /// By [`ProcessGroup::set_timeout`].
+    set_timeout: Mutex<Option<Duration>>,
     debug: DebugLevel,
     aborted: AtomicBool,
 }
@@ -114,12 +117,30 @@ impl ProcessGroup {
 
     /// Timeout of every operation that does not have its own.
     pub fn timeout(&self) -> Duration {
-        self.inner.options.timeout
+        self.inner.set_timeout().unwrap_or(self.inner.options.timeout)
+    }
+
+    /// Sets the [timeout](Self::timeout) of operations that are called from now on, the reducer's and layers' included; PyTorch's
+    /// `ProcessGroup.set_timeout`. Ranks that start at different times need longer to connect than a step may take.
+    ///
+    /// ```no_run
+    /// # fn f(store: &c10d::Store, rank: c10d::Rank, size: c10d::WorldSize) -> c10d::Result<()> {
+    /// let group = c10d::ProcessGroup::gloo(store, rank, size, &c10d::GroupOptions::default())?;
+    /// group.set_timeout(std::time::Duration::from_secs(60))
+    /// # }
+    /// ```
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        // SAFETY: the group is alive as long as self.
+        let set = unsafe { ffi::lc_group_set_timeout(self.as_ptr(), millis(timeout)) };
+        set.check().map_err(|exception| Error::new("set_timeout", exception).at_rank(self.rank()))?;
+        *self.inner.set_timeout.lock().unwrap_or_else(PoisonError::into_inner) = Some(timeout);
+        Ok(())
     }
 
     /// Runs `calls`, each of which has this timeout instead of the group's; PyTorch's `timeout` of a call's options.
     ///
-    /// It holds for the group's operations, their later waits included, but not for the reducer and layers. A collective that
+    /// It holds for the group's operations, their later waits included, but not for the reducer and layers, for which
+    /// [`set_timeout`](Self::set_timeout) does. A collective that
     /// was late leaves the group unusable, as always: its peers lose the connection.
     ///
     /// ```no_run
@@ -142,6 +163,13 @@ impl ProcessGroup {
     /// The timeout of the calls that are made now, if they have one of their own.
     pub(crate) fn own_timeout(&self) -> Option<Duration> {
         self.timeout.get()
+    }
+
+    /// How long a message is waited for, if not as long as its backend says: Gloo's messages keep the timeout with which it connected.
+    /// A wait for NCCL with a limit blocks the calling thread.
+    pub(crate) fn message_timeout(&self) -> Option<Duration> {
+        let set = || self.inner.set_timeout().filter(|_| self.backend().connects_at_once());
+        self.own_timeout().or_else(set)
     }
 
     /// The same as the shim encodes it: negative for the group's.
@@ -184,6 +212,10 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    fn set_timeout(&self) -> Option<Duration> {
+        *self.set_timeout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn rank(&self) -> Rank {
         self.rank
     }

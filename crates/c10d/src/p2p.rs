@@ -73,7 +73,7 @@ impl ProcessGroup {
         let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
         // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
         Pending::start(call, memory, |out| unsafe { ffi::lc_send(group, tensor, to.get() as i32, i32::from(tag), out) })
-            .map(|pending| pending.within(self.own_timeout()))
+            .map(|pending| pending.within(self.message_timeout()))
     }
 
     fn start_recv(&self, name: &str, tensor: &Tensor, from: Option<Rank>, tag: u16) -> Result<Pending> {
@@ -82,7 +82,7 @@ impl ProcessGroup {
         let peer = from.map_or(-1, |rank| rank.get() as i32);
         // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
         Pending::start(call, memory, |out| unsafe { ffi::lc_recv(group, tensor, peer, i32::from(tag), out) })
-            .map(|pending| pending.within(self.own_timeout()))
+            .map(|pending| pending.within(self.message_timeout()))
     }
 
     /// Starts messages that are sent and received together. Without any, nothing is called.

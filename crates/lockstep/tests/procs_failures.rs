@@ -102,11 +102,10 @@ fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
     }
     let patient = on_host(env);
     let short = GroupOptions { timeout: timeout()?, ..patient.clone() };
-    let all = Rc::new(init_process_group(env, Device::Cpu, if fault == "absent" { &short } else { &patient })?);
-    let group = match fault {
-        "halts" | "stopped" => Rc::new(all.new_group(all.members(), &short)?.context("this rank is a member")?),
-        _ => Rc::clone(&all),
-    };
+    let group = Rc::new(init_process_group(env, Device::Cpu, if fault == "absent" { &short } else { &patient })?);
+    if matches!(fault, "halts" | "stopped") {
+        group.set_timeout(short.timeout)?;
+    }
     let mut t = Tensor::ones([2], (Kind::Float, Device::Cpu));
     for _ in 0..3 {
         group.all_reduce(&mut t, ReduceOp::Max)?;

@@ -8,6 +8,7 @@
 #include "messages.hpp"
 #include "sparse_sum.hpp"
 
+#include <atomic>
 #include <limits>
 
 #include <c10/core/Allocator.h>
@@ -75,7 +76,7 @@ class CollectiveWork : public c10d::Work {
 struct Post {
   std::unique_ptr<shm::Members> members;
   shm::Messages messages;
-  std::chrono::milliseconds timeout;
+  std::atomic<std::chrono::milliseconds> timeout; // of calls that have none of their own
 
   Post(std::unique_ptr<shm::Members> all, bool compares, std::chrono::milliseconds timeout)
       : members(std::move(all)), messages(*members, compares), timeout(timeout) {}
@@ -99,7 +100,7 @@ class MessageWork : public c10d::Work {
   // As with Gloo, a message that is late ends the rank's part in the group.
   bool wait(std::chrono::milliseconds timeout) override {
     try {
-      post_->messages.wait(transfer_, shm::Deadline::in(timeout == kNoTimeout ? post_->timeout : timeout));
+      post_->messages.wait(transfer_, shm::Deadline::in(timeout == kNoTimeout ? post_->timeout.load() : timeout));
     } catch (const shm::Mismatch&) {
       throw;
     } catch (const shm::Failure& failure) {
@@ -175,6 +176,7 @@ class SharedMemory : public c10d::Backend, public WithMemory {
         executor_(*post_->members) {}
 
   const std::string getBackendName() const override { return "shm"; }
+  void setTimeout(std::chrono::milliseconds timeout) override { post_->timeout = timeout; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return c10::make_intrusive<Options>("shm", post_->timeout); }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
@@ -387,7 +389,7 @@ class SharedMemory : public c10d::Backend, public WithMemory {
   }
 
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds given) const {
-    return given == c10d::kUnsetTimeout ? post_->timeout : given;
+    return given == c10d::kUnsetTimeout ? post_->timeout.load() : given;
   }
 
   WorkPtr exchange(const shm::Call& call, Plan plan, Tensors tensors, std::chrono::milliseconds timeout) {

@@ -1,8 +1,8 @@
 //! Joining a group: its backends are connected once all ranks have come; if some never do, the error names them.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tch::Device;
@@ -114,6 +114,7 @@ impl ProcessGroup {
             reporter.attach(arrivals);
         }
         let options = options.clone();
+        let set_timeout = Mutex::new(None);
         let aborted = AtomicBool::new(false);
         let inner = Inner {
             handle,
@@ -126,6 +127,7 @@ impl ProcessGroup {
             members,
             job,
             options,
+            set_timeout,
             debug,
             aborted,
         };

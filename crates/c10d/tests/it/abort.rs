@@ -207,8 +207,23 @@ fn without_reports() -> GroupOptions {
 
 #[test]
 fn a_call_with_its_own_timeout_ends_though_the_groups_is_long() {
+    late_calls_end(&CALLS, |group, timeout, call| group.with_timeout(timeout, call));
+}
+
+#[test]
+fn a_group_that_connected_patiently_may_have_a_short_timeout_afterwards() {
+    // A collective and a message: the backends keep the timeouts of both in different places.
+    late_calls_end(&[CALLS[0], CALLS[6]], |group, timeout, call| {
+        group.set_timeout(timeout).unwrap();
+        assert_eq!(group.timeout(), timeout);
+        call(group)
+    });
+}
+
+/// Each call of rank 0 ends at the limit that it is given, while rank 1 makes none.
+fn late_calls_end(calls: &[(&str, Call)], limit: fn(&ProcessGroup, Duration, Call) -> c10d::Result<()>) {
     on_each_backend(|| {
-        for (name, call) in CALLS {
+        for &(name, call) in calls {
             let (done, wait) = channels::<()>();
             let errors = ranks_with(2, &without_reports(), |group| {
                 group.barrier().unwrap();
@@ -216,7 +231,7 @@ fn a_call_with_its_own_timeout_ends_though_the_groups_is_long() {
                     wait.lock().unwrap().recv_timeout(DEADLINE).unwrap();
                     return None;
                 }
-                let error = group.with_timeout(scaled(Duration::from_millis(30)), |group| call(group).unwrap_err());
+                let error = limit(&group, scaled(Duration::from_millis(30)), call).unwrap_err();
                 done.lock().unwrap().send(()).unwrap();
                 Some(error)
             });

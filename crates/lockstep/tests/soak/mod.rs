@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use c10d::{Backend, GroupOptions, ProcessGroup, ReduceOp, Store};
+use c10d::{Backend, ProcessGroup, ReduceOp, Store};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group};
 use rand_mt::Mt;
 use rustix::process::{Signal, getpid, kill_process};
@@ -67,13 +67,11 @@ impl Moment {
 pub(crate) fn work(env: &LaunchEnv, seed: &str) -> anyhow::Result<()> {
     let (seed, hosts) = seed.split_once(' ').context("a seed and a number of hosts")?;
     let moment = Moment::draw(seed.parse()?, hosts.parse()?);
-    let patient = crate::on_host(env);
-    // Ranks start at different times.
-    let all = init_process_group(env, Device::Cpu, &patient)?;
-    let short = GroupOptions { timeout: crate::timeout()?, ..patient };
+    // Ranks start at different times, so that joining may take longer than a wait for a lost rank.
+    let group = Rc::new(init_process_group(env, Device::Cpu, &crate::on_host(env))?);
+    group.set_timeout(crate::timeout()?)?;
     let chosen = if moment.hosts.contains(&1) { Backend::TwoLevels } else { Backend::SharedMemory };
-    ensure!(all.backend() == chosen, "{:?}", all.why_backend());
-    let group = Rc::new(all.new_group(all.members(), &short)?.context("this rank is a member")?);
+    ensure!(group.backend() == chosen, "{:?}", group.why_backend());
     let model = model(&group)?;
     let mut random = Mt::new(moment.seed ^ 0x5eed);
     for call in 0..CALLS {
