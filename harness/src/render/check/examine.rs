@@ -121,6 +121,93 @@ mod tests {
         assert_eq!(at, [(6, "master-is-each-node")]);
     }
 
+    /// Errors in a job of two nodes with one launcher each, by their rules.
+    fn errors(lines: &str) -> Vec<&'static str> {
+        let head =
+            "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=1:00:00\nset -e\nexport OMP_NUM_THREADS=8\n";
+        let port = "port=$((20000 + SLURM_JOB_ID % 10000))\n";
+        let findings = examine(Path::new("job.sh"), &format!("{head}{port}{lines}"));
+        findings.into_iter().filter(|finding| finding.level == Level::Error).map(|finding| finding.rule).collect()
+    }
+
+    const HEAD: &str = "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n";
+
+    #[test]
+    fn a_value_that_the_shell_puts_into_flags_need_not_be_exported() {
+        let addr = HEAD.replace("head=", "MASTER_ADDR=");
+        let flags = "--nnodes 2 --rdzv_backend c10d --rdzv_endpoint";
+        assert!(errors(&format!("{addr}srun torchrun {flags} \"$MASTER_ADDR:$port\" train.py\n")).is_empty());
+        assert!(errors(&format!("{addr}srun bash -c \"torchrun {flags} $MASTER_ADDR:$port train.py\"\n")).is_empty());
+        let inside = format!("{addr}srun bash -c 'torchrun {flags} \"$MASTER_ADDR:29400\" train.py'\n");
+        assert_eq!(errors(&inside), ["not-exported"]);
+        assert!(errors(&inside.replace("srun bash", "export MASTER_ADDR\nsrun bash")).is_empty());
+        assert_eq!(errors(&format!("{addr}echo \"$MASTER_ADDR\"\nsrun ./train\n")), ["not-exported"]);
+    }
+
+    #[test]
+    fn flags_may_come_from_arrays_functions_and_variables() {
+        let array = "A=(--nnodes 2 --rdzv_backend c10d)\nA+=(--rdzv_endpoint \"$head:$port\")\n";
+        for launch in [
+            format!("{array}srun torchrun ${{A[@]}} train.py\n"),
+            format!("{array}srun torchrun \"${{A[@]}}\" train.py\n"),
+            format!("{array}run() {{ srun torchrun \"$@\"; }}\nrun \"${{A[@]}}\" train.py\n"),
+            "F=\"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint $head:$port\"\nsrun torchrun $F train.py\n".into(),
+            "srun torchrun $FLAGS train.py\n".into(),
+            "srun bash -c 'torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $0:$1 x.py' $head $port\n".into(),
+        ] {
+            assert_eq!(errors(&format!("{HEAD}{launch}")), [""; 0], "{launch}");
+        }
+        let one = "A=(--nnodes 2 --rdzv_backend c10d)\nsrun torchrun \"${A[@]}\" train.py\n";
+        assert_eq!(errors(one), ["no-rendezvous"]);
+        assert_eq!(
+            errors("srun torchrun --nnodes 2 --rdzv_backend c10d --master_addr $head train.py\n"),
+            ["no-rendezvous"]
+        );
+    }
+
+    #[test]
+    fn a_ranks_number_is_made_in_its_task() {
+        let once = "rank-of-the-batch-script";
+        let torchrun = "torchrun --nnodes 2 --master_addr $head --master_port $port --node_rank $SLURM_NODEID x.py";
+        for (right, lines) in [
+            (false, format!("srun {torchrun}\n")),
+            (false, format!("srun bash -c \"{torchrun}\"\n")),
+            (true, format!("srun bash -c \"{}\"\n", torchrun.replace("$SLURM", "\\$SLURM"))),
+            (true, format!("export head port\nsrun bash -c '{torchrun}'\n")),
+            (false, format!("cat >node.sh <<END\n{torchrun}\nEND\nsrun bash node.sh\n")),
+            (true, format!("export head port\ncat >node.sh <<'END'\n{torchrun}\nEND\nsrun bash node.sh\n")),
+            (false, "NODE=$SLURM_NODEID\nsrun ./train --rank \"$NODE\"\n".into()),
+            (false, "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID\nsrun python train.py\n".into()),
+            (true, "export LOG=run-$SLURM_PROCID.log\nsrun python train.py\n".into()),
+            (true, "srun torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $head:$port --node_rank $SLURM_NODEID x.py\n".into()),
+        ] {
+            let expected: &[&str] = if right { &[] } else { &[once] };
+            assert_eq!(errors(&format!("{HEAD}{lines}")), expected, "{lines}");
+        }
+    }
+
+    #[test]
+    fn a_comment_or_a_blank_ends_a_command_that_goes_on() {
+        let lost = |middle: &str| {
+            errors(&format!("{HEAD}srun torchrun --nnodes 2 --rdzv_endpoint $head:$port {middle} --node_rank 0 x.py\n"))
+        };
+        assert!(lost("\\\n  # one \\\n ").contains(&"rest-of-a-command-lost"));
+        assert!(lost("\\ \n ").contains(&"rest-of-a-command-lost"));
+        assert!(lost("\n ").contains(&"rest-of-a-command-lost"));
+        assert!(!lost("\\\n ").contains(&"rest-of-a-command-lost"));
+        assert!(errors("srun ./train \\\n  --a 1 \\\n  # --b 2\nwait\n").is_empty());
+    }
+
+    #[test]
+    fn what_stands_in_a_here_document_or_under_a_condition_is_not_taken_for_the_job() {
+        let other = "sbatch <<'END'\n#!/bin/bash\n#SBATCH --nodes=4\nsrun hostname\nEND\n";
+        assert!(errors(other).is_empty(), "{:?}", errors(other));
+        let either = "if [ \"$SLURM_NNODES\" -gt 1 ]; then\n  srun torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $head:$port x.py\n\
+                      else\n  torchrun --standalone x.py\nfi\n";
+        assert!(errors(&format!("{HEAD}{either}")).is_empty());
+        assert!(errors("# sbatch --account=x job.sh\nsrun ./train\n").is_empty());
+    }
+
     #[test]
     fn survives_a_script_that_is_cut_anywhere() {
         for Rule { wrong, .. } in RULES.iter().copied().flatten() {

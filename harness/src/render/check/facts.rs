@@ -1,7 +1,7 @@
 //! What a script asks the scheduler for, and how it starts its launchers.
 
-use super::lexer::Word;
-use super::script::{Command, Scheduler, Script, base, flag};
+use super::script::{Assigned, Command, Scheduler, Script, base, flag};
+use super::word::Word;
 
 /// A command that starts workers on a node.
 pub(super) struct Launch<'a> {
@@ -9,7 +9,7 @@ pub(super) struct Launch<'a> {
     pub(super) command: &'a Command,
     /// The launcher and its arguments.
     pub(super) words: &'a [Word],
-    /// `torchrun`, `lockstep run`, or `torch.distributed.launch`.
+    /// `torchrun`, `lockstep run`, `accelerate launch`, or `torch.distributed.launch`.
     pub(super) name: &'static str,
 }
 
@@ -19,9 +19,26 @@ impl Launch<'_> {
         self.words.first().map_or(self.command.line, |word| word.line)
     }
 
-    /// The value of one of the launcher's flags.
+    /// The value of one of the launcher's flags, by torchrun's name.
     pub(super) fn flag(&self, name: &str) -> Option<&str> {
-        flag(self.words, name)
+        let own = match name {
+            _ if self.name != "accelerate launch" => name,
+            "nnodes" => "num-machines",
+            "node-rank" => "machine-rank",
+            "master-addr" => "main-process-ip",
+            "master-port" => "main-process-port",
+            _ => name,
+        };
+        flag(self.words, own)
+    }
+
+    /// Some of its flags, or what starts it, come from a variable of which the script does not say what it is.
+    pub(super) fn is_open(&self) -> bool {
+        let end = self.words.iter().position(|word| word.text.ends_with(".py")).unwrap_or(self.words.len());
+        let is_value =
+            |at: usize| at > 0 && self.words[at - 1].text.starts_with("--") && !self.words[at - 1].text.contains('=');
+        self.before().iter().any(|word| word.open)
+            || self.words[..end].iter().enumerate().any(|(at, word)| word.open && !is_value(at))
     }
 
     /// Returns true if it has this switch.
@@ -42,17 +59,21 @@ impl Launch<'_> {
     }
 
     /// The words in front of the launcher: what starts it.
-    pub(super) fn before(&self) -> &[Word] {
-        &self.command.words[..self.command.words.len() - self.words.len()]
+    pub(super) fn before(&self) -> Vec<&Word> {
+        let own = &self.command.words[..self.command.words.len() - self.words.len()];
+        self.command.starter.iter().chain(own).collect()
+    }
+
+    /// Returns true if what starts it has this option, with a value or without.
+    pub(super) fn is_started_with(&self, option: &str) -> bool {
+        self.before().iter().any(|word| word.text.split('=').next() == Some(option))
     }
 
     /// The program that starts it on the nodes.
     pub(super) fn starter(&self) -> Option<&str> {
-        self.before()
-            .iter()
-            .map(|word| base(&word.text))
-            .find(|word| super::script::STARTERS.contains(word))
-            .or(self.command.far.as_deref())
+        let own = &self.command.words[..self.command.words.len() - self.words.len()];
+        let starter = own.iter().map(|word| base(&word.text)).find(|word| super::script::STARTERS.contains(word));
+        starter.or(self.command.far.as_deref())
     }
 }
 
@@ -146,9 +167,9 @@ impl Script {
             || self.code().any(|(_, line)| line.contains("NCCL_") || line.contains("cuda") || line.contains("--nv"))
     }
 
-    /// The last value that the script gives a variable, and its line.
-    pub(super) fn variable(&self, name: &str) -> Option<(usize, &Word)> {
-        self.variables.iter().rev().find(|(_, known, _)| known == name).map(|(line, _, value)| (*line, value))
+    /// What the script assigns to a variable last.
+    pub(super) fn variable(&self, name: &str) -> Option<&Assigned> {
+        self.assigned.iter().rfind(|assigned| assigned.name == name)
     }
 }
 
@@ -157,6 +178,7 @@ fn launch(command: &Command) -> Option<Launch<'_>> {
     let found = (0..command.words.len()).find_map(|index| match at(index) {
         "torchrun" => Some((index, "torchrun")),
         "lockstep" if at(index + 1) == "run" => Some((index, "lockstep run")),
+        "accelerate" if at(index + 1) == "launch" => Some((index, "accelerate launch")),
         "torch.distributed.run" => Some((index, "torchrun")),
         "torch.distributed.launch" => Some((index, "torch.distributed.launch")),
         _ => None,

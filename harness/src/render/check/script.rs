@@ -1,16 +1,35 @@
 //! A shell script as far as the rules need it: directives, simple commands with their words, and what is evaluated on other nodes.
-//!
-//! This is no shell: `case`, arithmetic and functions are read as plain commands, here-documents are skipped, and of variables only
-//! those are replaced that the script sets to a plain text.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use super::lexer::{Word, lex};
+use super::evaluate::evaluate;
+use super::tree::Source;
+use super::word::Word;
 
 /// Programs that start another one on the nodes of a job.
-pub(super) const STARTERS: [&str; 8] = ["srun", "mpirun", "mpiexec", "aprun", "pbsdsh", "ssh", "pdsh", "clush"];
+pub(super) const STARTERS: [&str; 16] = [
+    "srun",
+    "mpirun",
+    "mpiexec",
+    "aprun",
+    "pbsdsh",
+    "ssh",
+    "pdsh",
+    "clush",
+    "blaunch",
+    "flux",
+    "ibrun",
+    "jsrun",
+    "mpiexec.hydra",
+    "mpiexec_mpt",
+    "prterun",
+    "prun",
+];
 /// Programs that hand a word to a shell.
 const SHELLS: [&str; 4] = ["bash", "sh", "/bin/bash", "/bin/sh"];
+/// With which files of some editors begin.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Whose directives they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +64,35 @@ pub(super) struct Command {
     pub(super) background: bool,
     /// Evaluated on the job's nodes: it stands in a word for a shell that this program starts there.
     pub(super) far: Option<String>,
+    /// The command that starts this shell: its own words, up to the text that it hands over.
+    pub(super) starter: Vec<Word>,
     /// It stands between `$(` and `)`.
     pub(super) substituted: bool,
+    /// It runs under a condition that only the run shows.
+    pub(super) conditional: bool,
+}
+
+/// What the script assigns to a variable.
+#[derive(Clone, Debug)]
+pub(super) struct Assigned {
+    pub(super) line: usize,
+    pub(super) name: String,
+    /// Of an array, only what stands there.
+    pub(super) value: Word,
+    /// The program that starts the shell in which it happens, if that is another one.
+    pub(super) far: Option<String>,
+    /// It stands between `$(` and `)`, or is for one command alone.
+    pub(super) elsewhere: bool,
+    /// It happens under a condition that only the run shows.
+    pub(super) conditional: bool,
+}
+
+impl Assigned {
+    pub(super) fn new(name: &str, value: Word, command: &Command, alone: bool) -> Self {
+        let (far, conditional) = (command.far.clone(), command.conditional);
+        let elsewhere = command.substituted || !alone;
+        Assigned { line: value.line, name: name.into(), value, far, elsewhere, conditional }
+    }
 }
 
 impl Command {
@@ -92,94 +138,68 @@ pub(super) fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// A name that the script exports.
+#[derive(Clone, Debug)]
+pub(super) struct Exported {
+    pub(super) line: usize,
+    pub(super) name: String,
+    /// In a shell that runs on the nodes.
+    pub(super) is_far: bool,
+}
+
 /// A script, read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Script {
     /// As it is, line ends of Windows included.
     pub(super) lines: Vec<String>,
+    /// It begins with a byte order mark, which is not in `lines`.
+    pub(super) marked: bool,
     /// In their order, dead ones included.
     pub(super) directives: Vec<Directive>,
     /// In their order; those inside others follow them.
     pub(super) commands: Vec<Command>,
-    /// What the script assigns, with its line.
-    pub(super) variables: Vec<(usize, String, Word)>,
+    /// What the script assigns.
+    pub(super) assigned: Vec<Assigned>,
     /// Names that it exports.
-    pub(super) exported: Vec<(usize, String)>,
+    pub(super) exported: Vec<Exported>,
+    /// All that it assigns is exported: `set -a`.
+    pub(super) exports_all: bool,
+    /// Variables that another shell reads, but that this script has not exported, with the line.
+    pub(super) lost: Vec<(usize, String)>,
+    /// Lines of here-documents, each from its first to behind its last.
+    pub(super) documents: Vec<Range<usize>>,
+    /// The first line that the grammar does not fit.
+    pub(super) unread: Option<usize>,
 }
 
 impl Script {
-    /// Reads a script. Never fails: what cannot be understood is taken for words.
+    /// Reads a script. Never fails: what the grammar does not fit is left out.
     pub(super) fn read(text: &str) -> Self {
-        let mut script = Script {
-            lines: text.split('\n').map(str::to_owned).collect(),
-            directives: vec![],
-            commands: vec![],
-            variables: vec![],
-            exported: vec![],
-        };
-        script.gather(&lex(&text.replace('\r', ""), 1), None, false, &mut BTreeMap::new());
+        let rest = text.strip_prefix(BYTE_ORDER_MARK);
+        let text = rest.unwrap_or(text);
+        let lines = text.split('\n').map(str::to_owned).collect();
+        let mut script = Script { lines, marked: rest.is_some(), ..Script::default() };
+        evaluate(&mut script, &text.replace('\r', ""));
         script.read_directives();
         script
     }
 
-    fn read_directives(&mut self) {
-        let first = self.commands.first().map_or(usize::MAX, |command| command.line);
-        for (index, line) in self.lines.iter().enumerate() {
-            let found = [("#SBATCH", Scheduler::Slurm), ("#PBS", Scheduler::Pbs)]
-                .into_iter()
-                .find_map(|(prefix, scheduler)| Some((line.strip_prefix(prefix)?, scheduler)));
-            if let Some((rest, scheduler)) = found.filter(|(rest, _)| rest.starts_with([' ', '\t'])) {
-                let text = rest.split(" #").next().unwrap_or_default().trim().to_owned();
-                self.directives.push(Directive { line: index + 1, scheduler, text, is_late: index + 1 > first });
-            }
-        }
+    /// Returns true if this variable is exported anywhere.
+    pub(super) fn exports(&self, name: &str) -> bool {
+        self.exports_all || self.exported.iter().any(|exported| exported.name == name)
     }
 
-    /// Takes commands in, and those within their words.
-    fn gather(
-        &mut self,
-        commands: &[super::lexer::Raw],
-        far: Option<&str>,
-        substituted: bool,
-        known: &mut BTreeMap<String, String>,
-    ) {
-        for raw in commands {
-            let mut command = Command {
-                line: raw.line,
-                background: raw.background,
-                far: far.map(str::to_owned),
-                substituted,
-                ..Command::default()
-            };
-            let is_export =
-                raw.words.first().is_some_and(|word| ["export", "declare", "local", "readonly"].contains(&&*word.text));
-            for word in &raw.words {
-                if let Some((name, value)) = word.assignment().filter(|_| command.words.is_empty() || is_export) {
-                    self.variables.push((word.line, name.clone(), value.clone()));
-                    if raw.words[0].text == "export" {
-                        self.exported.push((word.line, name.clone()));
-                    }
-                    if far.is_none() && !value.text.contains("$(") {
-                        known.insert(name.clone(), expand(&value.text, known));
-                    }
-                    command.assignments.push((name, value));
-                } else {
-                    if is_export && !command.words.is_empty() {
-                        self.exported.push((word.line, word.text.clone()));
-                    }
-                    command.words.extend(replaced(word, known));
-                }
-            }
-            let inner: Vec<(String, usize)> = raw.words.iter().flat_map(|word| word.substitutions.clone()).collect();
-            let handed = handed(&command);
-            self.commands.push(command);
-            for (text, line) in inner {
-                self.gather(&lex(&text, line), far, true, known);
-            }
-            if let Some((starter, word)) = handed {
-                self.gather(&lex(&word.text, word.line), starter.as_deref().or(far), false, known);
-            }
-        }
+    fn read_directives(&mut self) {
+        let first = self.commands.first().map_or(usize::MAX, |command| command.line);
+        let read = |(index, line): (usize, &String)| {
+            let (rest, scheduler) = [("#SBATCH", Scheduler::Slurm), ("#PBS", Scheduler::Pbs)]
+                .into_iter()
+                .find_map(|(prefix, scheduler)| Some((line.strip_prefix(prefix)?, scheduler)))
+                .filter(|(rest, _)| rest.starts_with([' ', '\t']) && !self.is_document(index + 1))?;
+            let text = rest.split(" #").next().unwrap_or_default().trim().to_owned();
+            Some(Directive { line: index + 1, scheduler, text, is_late: index + 1 > first })
+        };
+        self.directives = self.lines.iter().enumerate().filter_map(read).collect();
     }
 
     /// Directives that count, of one scheduler.
@@ -192,47 +212,47 @@ impl Script {
         self.directives.first().map(|directive| directive.scheduler)
     }
 
-    /// Lines that are no comments, with their numbers.
+    /// Lines that are no comments and in no here-document, with their numbers.
     pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.lines.iter().enumerate().map(|(index, line)| (index + 1, line.as_str()));
-        lines.filter(|(_, line)| !line.trim_start().starts_with('#'))
+        lines.filter(|(line, text)| !text.trim_start().starts_with('#') && !self.is_document(*line))
+    }
+
+    /// Returns true if this line is in a here-document.
+    pub(super) fn is_document(&self, line: usize) -> bool {
+        self.documents.iter().any(|lines| lines.contains(&line))
     }
 }
 
-/// The word that a program hands to a shell, and the program that starts this shell on the nodes.
-fn handed(command: &Command) -> Option<(Option<String>, Word)> {
-    let starter =
-        command.words.iter().find(|word| STARTERS.contains(&base(&word.text))).map(|word| base(&word.text).to_owned());
-    let shell = command.words.iter().position(|word| SHELLS.contains(&word.text.as_str()));
-    let option = |word: &&Word| word.text.starts_with('-') && word.text.ends_with('c');
-    if let Some(at) = shell.filter(|at| command.words.get(at + 1).as_ref().is_some_and(option)) {
-        return Some((starter, command.words.get(at + 2)?.clone()));
+/// What a command hands to a shell: the program that starts this shell on the nodes, if one does, the text, and the shell's arguments.
+/// `document` is the command's here-document, and `files` are those that the script has written before.
+pub(super) fn handed_to_a_shell(
+    command: &Command,
+    document: Option<&Source>,
+    files: &BTreeMap<String, Source>,
+) -> Option<(Option<String>, Source, Vec<Word>)> {
+    let words = &command.words;
+    let starter = words.iter().map(|word| base(&word.text)).find(|word| STARTERS.contains(word)).map(str::to_owned);
+    let shell = words.iter().position(|word| SHELLS.contains(&word.text.as_str()));
+    let option = |word: &Word| word.text.starts_with('-') && word.text.ends_with('c');
+    if let Some(at) = shell.filter(|at| words.get(at + 1).is_some_and(option)) {
+        let word = words.get(at + 2)?;
+        return Some((starter, Source { text: word.handed(), line: word.line }, words[at + 3..].to_vec()));
     }
-    let last = command.words.last().filter(|word| word.text.contains(' ') && command.words.len() > 2)?;
-    (starter.as_deref() == Some("ssh")).then(|| (starter, last.clone()))
+    let runs = shell.is_some() || starter.is_some();
+    let file = |word: &Word| files.get(word.text.trim_start_matches("./"));
+    let written = words.iter().enumerate().find_map(|(at, word)| Some((at, file(word)?)));
+    if let Some((at, text)) = written.filter(|(at, _)| runs || *at == 0) {
+        return Some((starter, text.clone(), words[at..].to_vec()));
+    }
+    if let Some(document) = document.filter(|_| shell.is_some() || starter.as_deref() == Some("ssh")) {
+        return Some((starter, document.clone(), vec![]));
+    }
+    let last = words.last().filter(|word| word.text.contains(' ') && words.len() > 2)?;
+    (starter.as_deref() == Some("ssh")).then(|| (starter, Source { text: last.handed(), line: last.line }, vec![]))
 }
 
-/// A word with the script's own variables replaced; several words where a bare variable holds several.
-fn replaced(word: &Word, known: &BTreeMap<String, String>) -> Vec<Word> {
-    let name = word.raw.strip_prefix('$').map(|name| name.trim_start_matches('{').trim_end_matches('}'));
-    match name.and_then(|name| known.get(name)) {
-        Some(value) => value.split_whitespace().map(|part| Word { text: part.into(), ..word.clone() }).collect(),
-        None => {
-            vec![Word { text: if word.single { word.text.clone() } else { expand(&word.text, known) }, ..word.clone() }]
-        }
-    }
-}
-
-fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
-    let mut text = text.to_owned();
-    for (name, value) in known.iter().rev() {
-        text = text.replace(&format!("${{{name}}}"), value);
-        if let Some(at) = text.find(&format!("${name}")) {
-            let end = at + 1 + name.len();
-            if !text[end..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
-                text.replace_range(at..end, value);
-            }
-        }
-    }
-    text
+/// The first word of a line, without its quotes.
+pub(in crate::render) fn first_word(line: &str) -> Option<String> {
+    Script::read(line).commands.into_iter().next()?.words.into_iter().next().map(|word| word.text)
 }

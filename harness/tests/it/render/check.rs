@@ -80,10 +80,10 @@ fn finds_the_faults_of_the_tutorial_for_slurm_and_apptainer() {
     let expected = [
         (4, "not-exported"),
         (5, "cache-in-the-home-folder"),
-        (7, "not-exported"),
         (14, "bound-to-one-core"),
         (14, "container-without-gpus"),
         (14, "mpirun-takes-no-exports"),
+        (14, "port-out-of-range"),
         (14, "threads-not-set"),
     ];
     assert_found(text, &expected);

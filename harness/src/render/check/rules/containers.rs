@@ -34,10 +34,10 @@ pub(super) const RULES: &[Rule] = &[
         right: "#!/bin/bash\nset -e\nexport APPTAINER_CACHEDIR=/scratch/me/cache\napptainer pull docker://pytorch/pytorch\n",
         find: |script| {
             let elsewhere = ["APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR"].iter().any(|name| {
-                script.exported.iter().any(|(_, known)| known == name)
+                script.exports(name)
                     && !script
                         .variable(name)
-                        .is_some_and(|(_, value)| value.text.starts_with("$HOME") || value.text.starts_with('~'))
+                        .is_some_and(|set| set.value.text.starts_with("$HOME") || set.value.text.starts_with('~'))
             });
             let fetches = |command: &&Command| {
                 command.texts().any(|word| ["apptainer", "singularity"].contains(&word))

@@ -1,6 +1,7 @@
 //! What the scheduler is asked for.
 
 use super::super::script::{Scheduler, Script};
+use super::super::word::is_plain;
 use super::{Hit, Rule, hit};
 use crate::report::Level::{Error, Warning};
 
@@ -8,12 +9,12 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "no-shebang",
         level: Error,
-        why: "sbatch refuses a script without it, and PBS takes the login shell, whichever that is",
+        why: "sbatch refuses a script without it",
         wrong: "#SBATCH --nodes=1 --time=1:00:00\nset -e\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00\nset -e\nsrun hostname\n",
         find: |script| match &script.lines[0] {
             line if line.starts_with("#!") => vec![],
-            _ if script.scheduler().is_none() => vec![],
+            _ if script.scheduler() != Some(Scheduler::Slurm) => vec![],
             _ => vec![hit(1, "the first line names no shell", "#!/bin/bash")],
         },
     },
@@ -112,8 +113,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "no-gpus-requested",
-        level: Error,
-        why: "the job gets nodes without GPUs, or none of their GPUs are visible to it",
+        level: Warning,
+        why: "unless the partition or queue gives whole nodes with their GPUs, the job gets none, or none that it sees",
         wrong: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=gpu train\n",
         right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00 --gres=gpu:4\nset -e\nsrun lockstep run --nproc-per-node=gpu train\n",
         find: |script| {
@@ -168,9 +169,13 @@ pub(super) const RULES: &[Rule] = &[
 
 fn misspelt(script: &Script) -> Vec<Hit> {
     let mut hits = Vec::new();
-    for (index, line) in script.lines.iter().enumerate() {
+    for (index, line) in script.lines.iter().enumerate().filter(|(index, _)| !script.is_document(index + 1)) {
         let Some(rest) = line.trim_start().strip_prefix('#') else { continue };
         let word: String = rest.trim_start().chars().take_while(|c| c.is_ascii_alphabetic()).collect();
+        // `# sbatch --account=x job.sh` speaks of the command.
+        if word == "sbatch" && rest.starts_with(' ') {
+            continue;
+        }
         let upper = word.to_ascii_uppercase();
         let Some(right) = ["SBATCH", "PBS"].into_iter().find(|right| close(&upper, right)) else { continue };
         let option = rest.trim_start()[word.len()..].trim_start().starts_with('-');
@@ -197,7 +202,7 @@ fn fixed_nodes(script: &Script) -> Vec<Hit> {
         let words: Vec<&str> = command.texts().collect();
         let takes_value = |word: &str| ["-o", "-p", "-i", "-l"].contains(&word);
         let host = (1..words.len()).find(|at| !words[*at].starts_with('-') && !takes_value(words[*at - 1]));
-        let host = host.map(|at| words[at]).filter(|host| !host.contains(['$', '`', '*']));
+        let host = host.map(|at| words[at]).filter(|host| is_plain(host) && !host.contains('*'));
         hits.extend(host.map(|host| {
             hit(command.line, format!("ssh to {host}, whichever nodes the job has"), "loop over the job's hosts")
         }));

@@ -96,8 +96,9 @@ pub(super) const RULES: &[Rule] = &[
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun lockstep run --nproc-per-node=1 train --epochs 90\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun lockstep run --nproc-per-node=1 train --epochs 90 --snapshots /scratch/run\n",
         find: |script| {
-            let requeued = script.slurm("requeue", '\0').is_some()
-                || script.live(Scheduler::Pbs).any(|directive| directive.text == "-r y");
+            // PBS asks it of an array.
+            let says = |text: &str| script.live(Scheduler::Pbs).any(|directive| directive.text.starts_with(text));
+            let requeued = script.slurm("requeue", '\0').is_some() || says("-r y") && !says("-J");
             let resumes = script.commands.iter().any(goes_on);
             each(
                 script,

@@ -1,6 +1,8 @@
 //! Variables: of NCCL and others, and whether they reach the workers.
 
-use super::super::script::{Script, base};
+use super::super::evaluate::mentions;
+use super::super::script::{Command, Exported, STARTERS, Script, base};
+use super::super::word::made_outside;
 use super::launchers::each;
 use super::{Hit, Rule, hit};
 use crate::report::Level::{Error, Warning};
@@ -29,6 +31,14 @@ pub(super) const RULES: &[Rule] = &[
         wrong: "#!/bin/bash\nset -e\nAPPTAINER_CACHEDIR=/scratch/cache\napptainer pull docker://pytorch/pytorch\n",
         right: "#!/bin/bash\nset -e\nexport APPTAINER_CACHEDIR=/scratch/cache\napptainer pull docker://pytorch/pytorch\n",
         find: not_exported,
+    },
+    Rule {
+        name: "rank-of-the-batch-script",
+        level: Error,
+        why: "the batch script's shell evaluates it, once and on the first node, so all tasks get the same number, 0 or none",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\nexport RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID\nsrun python train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\nsrun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec python train.py'\n",
+        find: rank_of_the_batch_script,
     },
     Rule {
         name: "loopback-interface",
@@ -136,8 +146,11 @@ pub(super) const RULES: &[Rule] = &[
                     || READ_BY_PROGRAMS.contains(&name) && name != "LD_LIBRARY_PATH"
             };
             let handed = |name: &str| run.texts().any(|word| word == name || word.starts_with(&format!("{name}=")));
-            let lost = script.exported.iter().filter(|(line, name)| *line < run.line && read(name) && !handed(name));
-            lost.map(|(_, name)| {
+            let lost = script
+                .exported
+                .iter()
+                .filter(|set| set.line < run.line && !set.is_far && read(&set.name) && !handed(&set.name));
+            lost.map(|Exported { name, .. }| {
                 hit(run.line, format!("mpirun is not asked to hand on {name}"), format!("mpirun -x {name} …"))
             })
             .collect()
@@ -167,7 +180,7 @@ pub(super) const RULES: &[Rule] = &[
         wrong: "#!/bin/bash\nset -e\nCUDA_VISIBLE_DEVICES=0 torchrun --standalone --nproc_per_node=2 train.py\n",
         right: "#!/bin/bash\nset -e\nCUDA_VISIBLE_DEVICES=0,1 torchrun --standalone --nproc_per_node=2 train.py\n",
         find: |script| {
-            let Some((_, devices)) = script.variable("CUDA_VISIBLE_DEVICES") else { return vec![] };
+            let Some(devices) = script.variable("CUDA_VISIBLE_DEVICES").map(|set| &set.value) else { return vec![] };
             let visible = devices.text.split(',').filter(|device| !device.is_empty()).count();
             let listed = devices.text.chars().all(|c| c.is_ascii_digit() || c == ',');
             each(
@@ -192,27 +205,42 @@ pub(super) const RULES: &[Rule] = &[
 
 /// A hit for each variable of which this holds.
 fn set_to(script: &Script, holds: impl Fn(&str, &str) -> bool, fix: &str) -> Vec<Hit> {
-    let found = script.variables.iter().filter(|(_, name, value)| holds(name, &value.text));
-    found.map(|(line, name, value)| hit(*line, format!("{name}={}", value.text), fix)).collect()
+    let found = script.assigned.iter().filter(|set| holds(&set.name, &set.value.text));
+    found.map(|set| hit(set.line, format!("{}={}", set.name, set.value.text), fix)).collect()
 }
 
 fn not_exported(script: &Script) -> Vec<Hit> {
-    let alone = script.commands.iter().filter(|command| command.words.is_empty() && !command.substituted);
     let read = |name: &str| name.starts_with("NCCL_") || READ_BY_PROGRAMS.contains(&name);
-    let exported = |name: &str| script.exported.iter().any(|(_, known)| known == name);
-    let all = script
+    let mut hits = Vec::new();
+    for set in script.assigned.iter().filter(|set| !set.elsewhere && !script.exports(&set.name)) {
+        // One that has a value already is exported with the new one, too.
+        let inherited = mentions(&set.value.raw, &set.name);
+        if read(&set.name) && !inherited && !is_used(script, &set.name) {
+            let what = format!("{} is set, but not exported", set.name);
+            hits.push(hit(set.line, what, format!("export {}={}", set.name, set.value.raw)));
+        }
+    }
+    let inherited = |name: &str| name.ends_with("PATH") || INHERITED.iter().any(|known| name.starts_with(known));
+    for (line, name) in script.lost.iter().filter(|(_, name)| !inherited(name)) {
+        let what = format!("{name} is set in the script, but not exported, and this is read by another shell");
+        hits.push(hit(*line, what, format!("export {name}, before it")));
+    }
+    hits.dedup_by(|one, other| one.line == other.line && one.what == other.what);
+    hits
+}
+
+/// Variables that a job has from its scheduler or its user: what is assigned to them is exported.
+const INHERITED: [&str; 8] = ["HOME", "LANG", "PBS_", "PWD", "SLURM_", "TERM", "TMPDIR", "USER"];
+
+/// The script's own shell puts the variable into words or other variables, so that it has its effect without being exported.
+fn is_used(script: &Script, name: &str) -> bool {
+    let told = ["echo", "printf"];
+    let raw = |raw: &str| !raw.starts_with('\'') && mentions(raw, name);
+    script
         .commands
         .iter()
-        .any(|command| command.program() == "set" && command.texts().any(|word| word == "-a" || word == "allexport"));
-    let inherited = ["LD_LIBRARY_PATH"];
-    let assigned = alone.flat_map(|command| command.assignments.iter());
-    let found =
-        assigned.filter(|(name, _)| read(name) && !exported(name) && !all && !inherited.contains(&name.as_str()));
-    found
-        .map(|(name, value)| {
-            hit(value.line, format!("{name} is set, but not exported"), format!("export {name}={}", value.raw))
-        })
-        .collect()
+        .any(|command| !told.contains(&command.program()) && command.words.iter().any(|word| raw(&word.raw)))
+        || script.assigned.iter().any(|set| set.name != name && raw(&set.value.raw))
 }
 
 fn exports_do_not_travel(script: &Script) -> Vec<Hit> {
@@ -227,8 +255,8 @@ fn exports_do_not_travel(script: &Script) -> Vec<Hit> {
         let lost: Vec<&str> = script
             .exported
             .iter()
-            .filter(|(line, name)| *line < command.line && read(name) && !handed(name))
-            .map(|(_, name)| name.as_str())
+            .filter(|set| set.line < command.line && !set.is_far && read(&set.name) && !handed(&set.name))
+            .map(|set| set.name.as_str())
             .collect();
         if !lost.is_empty() {
             hits.push(hit(
@@ -236,6 +264,88 @@ fn exports_do_not_travel(script: &Script) -> Vec<Hit> {
                 format!("{} does not hand on {}", command.program(), lost.join(", ")),
                 "give them as arguments, or set them in a script in a shared folder",
             ));
+        }
+    }
+    hits
+}
+
+const RANK_OF_NODE: [&str; 4] = ["--node_rank", "--node-rank", "--machine_rank", "--machine-rank"];
+
+/// Variables that each task has its own of.
+const PER_TASK: [&str; 16] = [
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_NODE_RANK",
+    "PMI_RANK",
+    "PMI_LOCAL_RANK",
+    "PMIX_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_RANKID",
+    "PALS_LOCAL_RANKID",
+    "JSM_NAMESPACE_RANK",
+    "PBS_NODENUM",
+];
+
+/// In the words of what srun and its like start, or in a variable that these inherit.
+fn rank_of_the_batch_script(script: &Script) -> Vec<Hit> {
+    let per_task = |made: &str| {
+        PER_TASK.iter().copied().find(|name| mentions(made, name) || made.trim_matches(['{', '}']) == *name)
+    };
+    let mut hits: Vec<Hit> = Vec::new();
+    let mut found = |line, name: &str, what: String| {
+        if hits.iter().all(|hit| hit.line != line) {
+            let fix = format!("srun bash -c '… \"${name}\" …', in single quotes: then each task evaluates it");
+            hits.push(hit(line, what, fix));
+        }
+    };
+    let starters = |program: &str| STARTERS.contains(&program) && program != "ssh";
+    let launches = script.launches();
+    // With c10d nobody reads a node's rank.
+    let ignored = |command: &Command, index: usize| {
+        let elastic = launches.iter().any(|launch| {
+            launch.command.line == command.line && launch.flag("rdzv-backend").is_some_and(|name| name == "c10d")
+        });
+        let names = |at: usize| {
+            command.words.get(at).is_some_and(|word| RANK_OF_NODE.iter().any(|flag| word.text.starts_with(flag)))
+        };
+        elastic && (names(index) || index > 0 && names(index - 1))
+    };
+    for command in script.commands.iter().filter(|command| !command.substituted) {
+        if let Some(far) = command.far.as_deref().filter(|far| starters(far)) {
+            let values = command.assignments.iter().map(|(_, value)| (usize::MAX, value));
+            for (index, word) in command.words.iter().enumerate().chain(values) {
+                if let Some(name) = made_outside(&word.text).find_map(per_task).filter(|_| !ignored(command, index)) {
+                    found(word.line, name, format!("${name} is evaluated before {far} starts"));
+                }
+            }
+        } else if let Some(at) = command.words.iter().position(|word| starters(base(&word.text))) {
+            for (index, word) in command.words.iter().enumerate().skip(at) {
+                if let Some(name) = word.made().find_map(per_task).filter(|_| !ignored(command, index)) {
+                    found(
+                        word.line,
+                        name,
+                        format!("${name} is evaluated before {} starts", base(&command.words[at].text)),
+                    );
+                }
+            }
+        }
+    }
+    let is_launch = |line: usize| launches.iter().any(|launch| launch.command.line == line);
+    let starts = |line: usize| {
+        script.commands.iter().any(|command| {
+            command.line > line && !command.substituted && starters(command.program()) && !is_launch(command.line)
+        })
+    };
+    for set in script.assigned.iter().filter(|set| set.far.is_none() && !set.elsewhere && script.exports(&set.name)) {
+        let is_rank = set.name.ends_with("RANK") || set.name == "CUDA_VISIBLE_DEVICES";
+        let again = || script.assigned.iter().any(|other| other.name == set.name && other.far.is_some());
+        if let Some(name) = set.value.made().find_map(per_task).filter(|_| is_rank && starts(set.line) && !again()) {
+            found(set.line, name, format!("{}=${name} is evaluated once, for all tasks", set.name));
         }
     }
     hits

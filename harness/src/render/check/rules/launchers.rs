@@ -1,7 +1,7 @@
 //! Who starts the launchers, how many, and where.
 
 use super::super::facts::Launch;
-use super::super::script::{Scheduler, Script, base};
+use super::super::script::{Command, STARTERS, Scheduler, Script, base};
 use super::{Hit, Rule, hit, own};
 use crate::report::Level::{Error, Warning};
 
@@ -20,7 +20,10 @@ pub(super) const RULES: &[Rule] = &[
             };
             each(
                 script,
-                |launch| script.has_several_nodes() && launch.starter().is_none(),
+                |launch| {
+                    let alone = launch.name == "accelerate launch" && launch.nnodes().is_none_or(|nodes| nodes < 2);
+                    script.has_several_nodes() && launch.starter().is_none() && !launch.is_open() && !alone
+                },
                 |launch| {
                     (format!("{} starts on the first node only", launch.name), format!("{starter} {} …", launch.name))
                 },
@@ -36,7 +39,7 @@ pub(super) const RULES: &[Rule] = &[
         find: |script| {
             let Some((line, tasks)) = script.tasks_per_node().filter(|(_, tasks)| *tasks > 1) else { return vec![] };
             let alone = |launch: &Launch<'_>| {
-                let own = launch.command.flag("ntasks-per-node") == Some("1")
+                let own = launch.is_started_with("--ntasks-per-node")
                     || launch.before().iter().any(|word| word.text.contains("ppr:1:") || word.text == "--ppn");
                 matches!(launch.starter(), None | Some("ssh")) || own
             };
@@ -117,10 +120,11 @@ pub(super) const RULES: &[Rule] = &[
         wrong: "#!/bin/bash\nset -e\nmpirun -np 2 --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
         right: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
         find: |script| {
-            let one_task = script.tasks_per_node().is_some_and(|(_, tasks)| tasks == 1);
+            // A chunk of PBS has one process if it does not say how many.
+            let one_task = script.tasks_per_node().map_or(script.select().is_some(), |(_, tasks)| tasks == 1);
             let spread = |launch: &Launch<'_>| {
                 launch.before().iter().any(|word| {
-                    ["ppr:1:", "-npernode", "--npernode", "-ppn", "--ppn", "-N"]
+                    ["ppr:1:", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost", "--perhost", "-N"]
                         .iter()
                         .any(|option| word.text.starts_with(option))
                 })
@@ -149,11 +153,62 @@ pub(super) const RULES: &[Rule] = &[
                 |launch| {
                     launch.starter() == Some("mpirun")
                         && by_mpi(launch)
-                        && !launch.command.has("bind-to")
-                        && !launch.command.has("cpu-bind")
+                        && !launch.is_started_with("--bind-to")
+                        && !launch.is_started_with("--cpu-bind")
                 },
                 |_| ("mpirun binds the launcher to a core".into(), "mpirun --bind-to none …".into()),
             )
+        },
+    },
+    Rule {
+        name: "deepspeed-in-starter",
+        level: Error,
+        why: "deepspeed starts its launchers on the nodes by itself, over ssh: started on each node, it starts as many jobs, or each node trains alone",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=1:00:00\nset -e\nsrun deepspeed --hostfile hosts train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=1:00:00\nset -e\ndeepspeed --hostfile hosts train.py\n",
+        find: |script| {
+            let several = script.has_several_nodes();
+            let one = |command: &Command| {
+                let options = ["-N1", "--nodes=1", "-n1", "--ntasks=1"];
+                command.texts().any(|word| options.contains(&word)) || command.flag("nodes") == Some("1")
+            };
+            let by_starter = |command: &&Command| {
+                let starter = command.far.as_deref().unwrap_or(command.program());
+                let deepspeed = command.texts().any(|word| base(word) == "deepspeed");
+                deepspeed && ["srun", "mpirun", "mpiexec"].contains(&starter) && !command.has("no-ssh") && !one(command)
+            };
+            let found = script.commands.iter().filter(by_starter).filter(|_| several);
+            found
+                .map(|command| {
+                    hit(command.line, "deepspeed under another starter", "deepspeed alone, or with --no_ssh")
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "other-nodes-idle",
+        level: Warning,
+        why: "a batch script runs on the first node alone, and nothing in it starts anything on the others",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\npython train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun python train.py\n",
+        find: |script| {
+            let python = |command: &&Command| base(command.program()).starts_with("python") && !command.substituted;
+            let starts =
+                |word: &str| STARTERS.contains(&base(word)) || ["deepspeed", "ray", "parallel"].contains(&base(word));
+            let open = script.commands.iter().any(|command| command.words.first().is_some_and(|word| word.open));
+            let any = script.commands.iter().any(|command| command.texts().any(starts));
+            let several = script.nodes().is_some_and(|(_, nodes)| nodes > 1);
+            let first = script
+                .commands
+                .iter()
+                .find(python)
+                .filter(|_| several && !any && !open && script.launches().is_empty());
+            first
+                .map(|command| {
+                    hit(command.line, format!("{} runs on the first node only", command.program()), "srun …")
+                })
+                .into_iter()
+                .collect()
         },
     },
     Rule {
@@ -191,7 +246,8 @@ pub(super) const RULES: &[Rule] = &[
         find: |script| {
             let asked = script.slurm("cpus-per-task", 'c').is_some() && script.variable("SRUN_CPUS_PER_TASK").is_none();
             let own = |launch: &Launch<'_>| {
-                launch.command.has("cpus-per-task") || launch.before().iter().any(|word| word.text.starts_with("-c"))
+                launch.is_started_with("--cpus-per-task")
+                    || launch.before().iter().any(|word| word.text.starts_with("-c"))
             };
             each(
                 script,
@@ -231,14 +287,15 @@ fn by_mpi(launch: &Launch<'_>) -> bool {
     matches!(launch.starter(), Some("mpirun" | "mpiexec"))
 }
 
-/// A hit for each launcher of which this holds.
+/// A hit for each launcher of which this holds, except where a condition chooses between launchers.
 pub(super) fn each<'a>(
     script: &'a Script,
     holds: impl Fn(&Launch<'a>) -> bool,
     describe: impl Fn(&Launch<'a>) -> (String, String),
 ) -> Vec<Hit> {
     let launches = script.launches();
-    let found = launches.iter().filter(|launch| holds(launch));
+    let one_of_several = |launch: &Launch<'_>| launch.command.conditional && launches.len() > 1;
+    let found = launches.iter().filter(|launch| !one_of_several(launch) && holds(launch));
     found
         .map(|launch| {
             let (what, fix) = describe(launch);

@@ -1,7 +1,10 @@
 //! How the nodes find each other.
 
+use super::super::evaluate::mentions;
 use super::super::facts::Launch;
-use super::super::script::Command;
+use super::super::numbers::range;
+use super::super::script::{Command, Script};
+use super::super::word::is_plain;
 use super::launchers::each;
 use super::{Hit, Rule, head_node, hit, own};
 use crate::report::Level::{Error, Warning};
@@ -62,8 +65,15 @@ pub(super) const RULES: &[Rule] = &[
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
         find: |script| {
+            // With c10d, torchrun takes no notice of --master-addr.
             let named = |launch: &Launch<'_>| {
-                ["rdzv-endpoint", "master-addr", "hostfile"].iter().any(|name| launch.flag(name).is_some())
+                let elastic = launch.flag("rdzv-backend").is_some_and(|backend| backend != "static");
+                let names: &[&str] = match launch.name {
+                    "accelerate launch" => &["master-addr", "config-file"],
+                    "torchrun" if elastic => &["rdzv-endpoint"],
+                    _ => &["rdzv-endpoint", "master-addr", "hostfile"],
+                };
+                names.iter().any(|name| launch.flag(name).is_some()) || launch.is_open()
             };
             let finds = |launch: &Launch<'_>| {
                 launch.name == "lockstep run"
@@ -76,6 +86,7 @@ pub(super) const RULES: &[Rule] = &[
                     script.has_several_nodes()
                         && !launch.has("standalone")
                         && launch.nnodes() != Some(1)
+                        && (launch.name != "accelerate launch" || launch.nnodes().is_some())
                         && !named(launch)
                         && !finds(launch)
                 },
@@ -93,14 +104,17 @@ pub(super) const RULES: &[Rule] = &[
         name: "endpoint-without-port",
         level: Error,
         why: "the static rendezvous has no default port for an endpoint; c10d takes 29400, where another job may be",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head\" train.py\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nsrun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head\" train.py\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head:$port\" train.py\n",
         find: |script| {
             each(
                 script,
                 |launch| {
-                    launch.flag("rdzv-endpoint").is_some_and(|endpoint| !endpoint.contains(':') && !endpoint.is_empty())
-                        && launch.flag("rdzv-backend") != Some("c10d")
+                    launch.flag("rdzv-endpoint").is_some_and(|endpoint| {
+                        // What comes from elsewhere may have its port.
+                        let known = || origin(script, endpoint).is_some_and(|origin| !origin.contains(':'));
+                        !endpoint.contains(':') && !endpoint.is_empty() && (is_plain(endpoint) || known())
+                    }) && launch.flag("rdzv-backend") != Some("c10d")
                 },
                 |launch| {
                     let endpoint = launch.flag("rdzv-endpoint").unwrap_or_default();
@@ -127,31 +141,6 @@ pub(super) const RULES: &[Rule] = &[
                         format!("--node-rank={} on every node", launch.flag("node-rank").unwrap_or_default()),
                         "--rdzv-backend=c10d, which needs no node rank".into(),
                     )
-                },
-            )
-        },
-    },
-    Rule {
-        name: "node-rank-of-the-batch-script",
-        level: Error,
-        why: "the batch script's shell evaluates it, once and on the first node, so it is 0 for all",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --node_rank=\"$SLURM_NODEID\" --master_addr=\"$head\" --master_port=\"$port\" train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'torchrun --nnodes=2 --node_rank=\"$SLURM_NODEID\" --master_addr=\"$0\" --master_port=\"$1\" train.py' \"$head\" \"$port\"\n",
-        find: |script| {
-            let own = |text: &str| {
-                ["SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]
-                    .iter()
-                    .any(|name| text.contains(name))
-            };
-            each(
-                script,
-                |launch| {
-                    launch.flag("node-rank").is_some_and(own)
-                        && launch.command.far.is_none()
-                        && launch.starter().is_some()
-                },
-                |launch| {
-                    (format!("--node-rank={} is evaluated before {} starts", launch.flag("node-rank").unwrap_or_default(), launch.starter().unwrap_or_default()), "--rdzv-backend=c10d, which needs no node rank; or srun bash -c '… --node-rank=\"$SLURM_NODEID\" …'".into())
                 },
             )
         },
@@ -215,6 +204,45 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        name: "port-out-of-range",
+        level: Error,
+        why: "ports go from 1024 to 65535, and bash takes a number that begins with 0 for an octal one: the job fails for some job ids and runs for others",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_PORT=$((10000 + SLURM_JOB_ID % 60000))\nsrun ./train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\nsrun ./train\n",
+        find: port_out_of_range,
+    },
+    Rule {
+        name: "several-addresses",
+        level: Warning,
+        why: "the command prints all addresses of the host, or the one that its name resolves to, which can be a loopback address",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname -I)\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname)\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        find: several_addresses,
+    },
+    Rule {
+        name: "flag-without-effect",
+        level: Warning,
+        why: "torchrun reads --master-addr, --master-port and --node-rank with the static rendezvous alone, and --standalone replaces the endpoint",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" --master_addr=\"$head\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        find: |script| {
+            let inert = |launch: &Launch<'_>| {
+                let elastic = launch.flag("rdzv-backend").is_some_and(|backend| backend == "c10d");
+                let names: &[&str] = match launch.name {
+                    "torchrun" if launch.has("standalone") => &["rdzv-endpoint", "master-addr", "master-port"],
+                    "torchrun" if elastic => &["master-addr", "master-port", "node-rank"],
+                    _ => &[],
+                };
+                names.iter().copied().find(|name| launch.flag(name).is_some())
+            };
+            each(
+                script,
+                |launch| inert(launch).is_some(),
+                |launch| (format!("--{} does nothing here", inert(launch).unwrap_or_default()), "remove it".into()),
+            )
+        },
+    },
+    Rule {
         name: "fixed-head-node",
         level: Warning,
         why: "the next job gets other nodes",
@@ -224,7 +252,7 @@ pub(super) const RULES: &[Rule] = &[
             let address = |launch: &Launch<'_>| {
                 let all = ["rdzv-endpoint", "master-addr"].into_iter().filter_map(|name| launch.flag(name));
                 all.map(|text| text.split(':').next().unwrap_or_default().to_owned())
-                    .find(|host| !host.is_empty() && !host.contains(['$', '`']) && !is_loopback(host))
+                    .find(|host| !host.is_empty() && is_plain(host) && !is_loopback(host))
             };
             each(
                 script,
@@ -256,11 +284,12 @@ pub(super) const RULES: &[Rule] = &[
             let mut hits: Vec<Hit> = each(script, flag, |_| {
                 ("a loopback address for several nodes".into(), "--rdzv-endpoint=\"$head:$port\"".into())
             });
-            let variable = script.variable("MASTER_ADDR").filter(|(_, value)| is_loopback(&value.text));
-            hits.extend(variable.map(|(line, value)| {
+            let variable =
+                script.variable("MASTER_ADDR").filter(|set| is_loopback(&set.value.text) && !set.conditional);
+            hits.extend(variable.map(|set| {
                 hit(
-                    line,
-                    format!("MASTER_ADDR={} for several nodes", value.text),
+                    set.line,
+                    format!("MASTER_ADDR={} for several nodes", set.value.text),
                     format!("{}, then MASTER_ADDR=$head", head_node(script)),
                 )
             }));
@@ -271,4 +300,81 @@ pub(super) const RULES: &[Rule] = &[
 
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.starts_with("127.")
+}
+
+/// What the script says of a text that is one variable: what it assigns to it, and so on.
+fn origin(script: &Script, text: &str) -> Option<String> {
+    let name = text.strip_prefix('$')?.trim_matches(['{', '}']);
+    script.variable(name).map(|set| set.value.raw.clone())
+}
+
+/// The text and all that the variables in it are assigned.
+fn with_origins(script: &Script, text: &str, depth: usize) -> String {
+    let mut all = text.to_owned();
+    for set in script.assigned.iter().filter(|set| depth > 0 && mentions(text, &set.name)) {
+        all.push(' ');
+        all.push_str(&with_origins(script, &set.value.raw, depth - 1));
+    }
+    all
+}
+
+fn port_out_of_range(script: &Script) -> Vec<Hit> {
+    let mut ports: Vec<(usize, String)> = Vec::new();
+    for set in script.assigned.iter().filter(|set| set.name == "MASTER_PORT" && !set.conditional) {
+        ports.push((set.line, set.value.raw.clone()));
+    }
+    for launch in script.launches() {
+        let endpoint = launch.flag("rdzv-endpoint").and_then(|endpoint| Some(endpoint.rsplit_once(':')?.1.to_owned()));
+        let port = endpoint.or_else(|| launch.flag("master-port").map(str::to_owned));
+        ports.extend(port.filter(|port| !port.contains("MASTER_PORT")).map(|port| (launch.line(), port)));
+    }
+    let mut hits = Vec::new();
+    for (line, port) in ports {
+        let Some(range) = range(&port, script) else { continue };
+        let what =
+            if range.most > 65_535 || range.least != 0 && range.least < 1024 || range.least == 0 && range.most > 0 {
+                format!("the port can be any of {} to {}", range.least, range.most)
+            } else if range.zeros {
+                "digits that begin with 0, such as 0899, are an octal number here, and no number at all with an 8 or 9"
+                    .into()
+            } else {
+                continue;
+            };
+        hits.push(hit(
+            line,
+            what,
+            own(script, "$((20000 + SLURM_JOB_ID % 10000))", "$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))"),
+        ));
+    }
+    hits
+}
+
+fn several_addresses(script: &Script) -> Vec<Hit> {
+    let many = |text: &str| {
+        let all = with_origins(script, text, 4);
+        let chosen =
+            ["awk", "cut", "head -n", "head -1", "sed", "grep", "%% *", "%% "].iter().any(|word| all.contains(word));
+        let of = |names: &[&'static str]| names.iter().copied().find(|name| all.contains(name));
+        of(&["hostname -I", "hostname --all-ip-addresses", "getent ahosts", "dig +short"])
+            .filter(|_| !chosen)
+            .or_else(|| of(&["hostname -i", "hostname --ip-address"]))
+    };
+    let fix = "$(hostname), or the address of the interface that the nodes share";
+    let mut hits = each(
+        script,
+        |launch| script.has_several_nodes() && address(launch).is_some_and(|text| many(&text).is_some()),
+        |launch| {
+            let command = address(launch).and_then(|text| many(&text)).unwrap_or_default();
+            (format!("the nodes meet at what `{command}` prints"), fix.into())
+        },
+    );
+    let exported = script.variable("MASTER_ADDR").filter(|_| hits.is_empty() && script.has_several_nodes());
+    if let Some((set, command)) = exported.and_then(|set| Some((set, many(&set.value.raw)?))) {
+        hits.push(hit(set.line, format!("MASTER_ADDR is what `{command}` prints"), fix));
+    }
+    hits
+}
+
+fn address(launch: &Launch<'_>) -> Option<String> {
+    ["rdzv-endpoint", "master-addr"].into_iter().find_map(|name| launch.flag(name)).map(str::to_owned)
 }

@@ -10,6 +10,7 @@ mod meeting;
 mod shell;
 
 use super::script::{Scheduler, Script};
+use super::word::shown;
 use crate::report::Level;
 
 /// A kind of mistake.
@@ -40,7 +41,7 @@ pub(super) struct Hit {
 }
 
 fn hit(line: usize, what: impl Into<String>, fix: impl Into<String>) -> Hit {
-    Hit { line, what: what.into(), fix: fix.into() }
+    Hit { line, what: shown(&what.into()), fix: shown(&fix.into()) }
 }
 
 /// The text for the script's own scheduler.

@@ -3,6 +3,7 @@
 use regex::Regex;
 
 use super::super::script::{Command, Script, base};
+use super::super::word::Word;
 use super::{Hit, Rule, hit};
 use crate::report::Level::{Error, Warning};
 
@@ -19,6 +20,40 @@ pub(super) const RULES: &[Rule] = &[
                 .map(|index| {
                     hit(index + 1, "a line ends with a carriage return, as on Windows", "sed -i 's/\\r$//' FILE")
                 })
+                .into_iter()
+                .collect()
+        },
+    },
+    Rule {
+        name: "byte-order-mark",
+        level: Error,
+        why: "some editors of Windows write three bytes in front of `#!`, and then nobody sees that it is a script of bash",
+        wrong: "\u{feff}#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun hostname\n",
+        find: |script| {
+            let what = "the file begins with a byte order mark";
+            script.marked.then(|| hit(1, what, "sed -i '1s/^\\xef\\xbb\\xbf//' FILE")).into_iter().collect()
+        },
+    },
+    Rule {
+        name: "rest-of-a-command-lost",
+        level: Error,
+        why: "a comment, or a blank after the backslash, ends the command: the next line is a command of its own",
+        wrong: "#!/bin/bash\nset -e\ntorchrun --standalone \\\n  # one for each GPU \\\n  --nproc_per_node=2 train.py\n",
+        right: "#!/bin/bash\nset -e\n# one for each GPU\ntorchrun --standalone \\\n  --nproc_per_node=2 train.py\n",
+        find: rest_lost,
+    },
+    Rule {
+        name: "not-read",
+        level: Warning,
+        why: "the grammar of bash that this command has does not fit: mistakes in this part are not found",
+        wrong: "#!/bin/bash\nset -e\nif true; then\n  srun ./train\n",
+        right: "#!/bin/bash\nset -e\nif true; then\n  srun ./train\nfi\n",
+        find: |script| {
+            let what = "this part is not understood";
+            script
+                .unread
+                .map(|line| hit(line, what, "bash -n FILE shows whether bash can read it"))
                 .into_iter()
                 .collect()
         },
@@ -194,6 +229,9 @@ pub(super) const RULES: &[Rule] = &[
                 .code()
                 .any(|(_, line)| line.contains("conda.sh") || line.contains("hook") || line.contains("bashrc"));
             let login = script.lines[0].contains(" -l");
+            // A module may bring them.
+            let module = |command: &Command| ["module", "ml"].contains(&command.program());
+            let loaded = loaded || script.commands.iter().any(module);
             let found = script.commands.iter().find(|command| {
                 ["conda", "mamba"].contains(&command.program()) && command.texts().nth(1) == Some("activate")
             });
@@ -239,11 +277,8 @@ fn modules_far(script: &Script) -> Vec<Hit> {
     let far = |command: &&Command| matches!(command.far.as_deref(), Some("ssh" | "pbsdsh" | "pdsh" | "clush"));
     let loads =
         script.commands.iter().filter(far).filter(|command| ["module", "ml"].contains(&base(command.program())));
-    let login = |line: usize| {
-        let outer = script.commands.iter().rfind(|command| command.far.is_none() && command.line <= line);
-        outer.is_some_and(|command| command.texts().any(|word| ["-l", "-lc", "--login", "-lic"].contains(&word)))
-    };
-    let found = loads.filter(|command| !login(command.line));
+    let is_login = |word: &Word| ["-l", "-lc", "--login", "-lic"].contains(&word.text.as_str());
+    let found = loads.filter(|command| !command.starter.iter().any(is_login));
     found
         .map(|command| {
             hit(
@@ -253,4 +288,33 @@ fn modules_far(script: &Script) -> Vec<Hit> {
             )
         })
         .collect()
+}
+
+/// Commands that begin with an option, or after a comment between lines that a backslash joins.
+fn rest_lost(script: &Script) -> Vec<Hit> {
+    let mut hits: Vec<Hit> = Vec::new();
+    for command in script.commands.iter().filter(|command| command.line > 1) {
+        let Some(first) = command.words.first() else { continue };
+        let is_option = first.raw.starts_with('-') && first.raw.len() > 1;
+        let above = &script.lines[..(command.line - 1).min(script.lines.len())];
+        let comments = above.iter().rev().take_while(|line| line.trim_start().starts_with('#')).count();
+        let continued = |line: Option<&String>| line.is_some_and(|line| line.trim_end_matches('\r').ends_with('\\'));
+        let cut = comments > 0
+            && above.len() > comments
+            && continued(above.get(above.len() - comments - 1))
+            && (is_option || continued(above.last()));
+        if !cut && !is_option || hits.iter().any(|hit| hit.line == command.line) {
+            continue;
+        }
+        let blank = above.last().is_some_and(|line| line.trim_end().ends_with('\\') && line.ends_with([' ', '\t']));
+        let (line, fix) = if cut {
+            (command.line - 1, "move the comment above the command")
+        } else if blank {
+            (command.line - 1, "remove what follows the backslash")
+        } else {
+            (command.line, "end the line before it with a backslash")
+        };
+        hits.push(hit(line, format!("`{}` begins a command of its own", first.text), fix));
+    }
+    hits
 }

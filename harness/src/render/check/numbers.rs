@@ -1,0 +1,176 @@
+//! The numbers that a calculation in a script can give: a port that is made of the job's id has to be one for every id.
+
+use tree_sitter::Node;
+
+use super::script::Script;
+use super::tree::{Source, children, named};
+
+/// The ids of a job: Slurm's go on to this one (MaxJobId), and then begin again.
+const JOB_IDS: Range = Range { least: 1, most: 67_043_328, zeros: false };
+const RANDOM: Range = Range { least: 0, most: 32_767, zeros: false };
+
+/// The least and the most that something can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) least: i64,
+    pub(super) most: i64,
+    /// Bash may have to read it as an octal number: a part of it begins with 0 and is not said to be decimal.
+    pub(super) zeros: bool,
+}
+
+/// The numbers that a text of shell can give, if it is a number and that can be told.
+pub(super) fn range(text: &str, script: &Script) -> Option<Range> {
+    Reader { script, source: Source { text: format!("x={text}"), line: 1 }, depth: 0 }.all()
+}
+
+struct Reader<'a> {
+    script: &'a Script,
+    source: Source,
+    depth: usize,
+}
+
+impl Reader<'_> {
+    fn all(&self) -> Option<Range> {
+        let tree = self.source.parse();
+        self.of(tree.root_node().named_child(0)?.child_by_field_name("value")?, false)
+    }
+
+    fn number(text: &str) -> Option<Range> {
+        let text = text.strip_prefix("10#").unwrap_or(text);
+        text.parse().ok().map(|number| Range { least: number, most: number, zeros: false })
+    }
+
+    /// `calculates`: within `$((` and `))`, where a number that begins with 0 is octal.
+    fn of(&self, node: Node<'_>, calculates: bool) -> Option<Range> {
+        let text = self.source.of(node);
+        let parts = named(node);
+        match node.kind() {
+            "number" if !parts.is_empty() => {
+                let range = self.of(*parts.first().filter(|_| text.starts_with("10#"))?, calculates)?;
+                Some(Range { zeros: false, ..range })
+            }
+            "number" | "word" => Self::number(text),
+            "variable_name" => self.variable(text),
+            "string" | "parenthesized_expression" | "arithmetic_expansion" => self
+                .of(*parts.first().filter(|_| parts.len() == 1)?, calculates || node.kind() == "arithmetic_expansion"),
+            "simple_expansion" => self.variable(text.trim_start_matches('$')),
+            "expansion" => self.expansion(text, calculates),
+            "binary_expression" => {
+                let sign = children(node).into_iter().find(|child| !child.is_named())?.kind();
+                binary(self.of(*parts.first()?, true)?, sign, self.of(*parts.get(1)?, true)?)
+            }
+            "concatenation" => self.digits(&parts),
+            "command_substitution" => self.printed(*parts.first()?, calculates),
+            _ => None,
+        }
+    }
+
+    fn variable(&self, name: &str) -> Option<Range> {
+        match name {
+            "SLURM_JOB_ID" | "SLURM_JOBID" | "SLURM_ARRAY_JOB_ID" | "LSB_JOBID" => return Some(JOB_IDS),
+            "RANDOM" => return Some(RANDOM),
+            _ => {}
+        }
+        let value = self.script.variable(name).filter(|assigned| self.depth < 4 && !assigned.conditional)?;
+        let source = Source { text: format!("x={}", value.value.raw), line: 1 };
+        Reader { script: self.script, source, depth: self.depth + 1 }.all()
+    }
+
+    /// `${SLURM_JOB_ID: -4}`.
+    fn expansion(&self, text: &str, calculates: bool) -> Option<Range> {
+        let inner = text.strip_prefix("${")?.strip_suffix('}')?;
+        let Some((name, from)) = inner.split_once(':') else { return self.variable(inner) };
+        let last = from.trim().trim_matches(['(', ')']).strip_prefix('-').filter(|_| !from.starts_with('-'))?;
+        self.variable(name)?;
+        last_digits(last.parse().ok()?, calculates)
+    }
+
+    /// Digits, and then the last ones of something.
+    fn digits(&self, parts: &[Node<'_>]) -> Option<Range> {
+        let [before, after] = parts else { return None };
+        let before = self.source.of(*before);
+        let after_range = self.of(*after, false)?;
+        let width = after_range.most.to_string().len();
+        let all_nines =
+            after_range.least == 0 && after_range.most == 10_i64.checked_pow(u32::try_from(width).ok()?)? - 1;
+        let shift = before.parse::<i64>().ok().filter(|_| all_nines)? * 10_i64.pow(u32::try_from(width).ok()?);
+        Some(Range { least: shift, most: shift + after_range.most, zeros: false })
+    }
+
+    /// `$(expr 10000 + …)`, `$(echo -n $SLURM_JOB_ID | tail -c 4)`.
+    fn printed(&self, node: Node<'_>, calculates: bool) -> Option<Range> {
+        let words: Vec<Node<'_>> = named(node);
+        let program = |node: Node<'_>| node.child_by_field_name("name").map(|name| self.source.of(name).to_owned());
+        match (node.kind(), program(node).as_deref()) {
+            ("command", Some("expr")) => {
+                let [_, left, sign, right] = *words else { return None };
+                binary(self.of(left, false)?, self.source.of(sign).trim_start_matches('\\'), self.of(right, false)?)
+            }
+            ("pipeline", _) => {
+                let [first, last] = *words else { return None };
+                let number = program(last).filter(|name| name == "tail")?;
+                let count = self.source.of(last).strip_prefix(&number)?.trim().strip_prefix("-c")?.trim();
+                let count: u32 = count.trim_start_matches('-').parse().ok()?;
+                // Without -n, a line end is the last character.
+                let ends = !self.source.of(first).contains("-n") && !self.source.of(first).starts_with("printf");
+                last_digits(count - u32::from(ends && count > 0), calculates)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn last_digits(count: u32, calculates: bool) -> Option<Range> {
+    Some(Range { least: 0, most: 10_i64.checked_pow(count)? - 1, zeros: calculates && count > 1 })
+}
+
+fn binary(left: Range, sign: &str, right: Range) -> Option<Range> {
+    let zeros = left.zeros || right.zeros;
+    let (least, most) = match sign {
+        "+" => (left.least.checked_add(right.least)?, left.most.checked_add(right.most)?),
+        "-" => (left.least.checked_sub(right.most)?, left.most.checked_sub(right.least)?),
+        "*" if left.least >= 0 && right.least >= 0 => {
+            (left.least.checked_mul(right.least)?, left.most.checked_mul(right.most)?)
+        }
+        "/" if left.least >= 0 && right.least > 0 => (left.least / right.most, left.most / right.least),
+        "%" if left.least >= 0 && right.least > 0 && left.most < right.least => (left.least, left.most),
+        "%" if left.least >= 0 && right.least > 0 => (0, right.most - 1),
+        _ => return None,
+    };
+    Some(Range { least, most, zeros })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Option<(i64, i64, bool)> {
+        let script = Script::read("offset=$((SLURM_JOB_ID % 100))\nbase=15000\n");
+        range(text, &script).map(|range| (range.least, range.most, range.zeros))
+    }
+
+    #[test]
+    fn a_port_made_of_the_jobs_id_has_a_least_and_a_most() {
+        assert_eq!(of("29500"), Some((29_500, 29_500, false)));
+        assert_eq!(of("$((20000 + SLURM_JOB_ID % 10000))"), Some((20_000, 29_999, false)));
+        assert_eq!(of("\"$((10000 + $SLURM_JOBID % 60000))\""), Some((10_000, 69_999, false)));
+        assert_eq!(of("$(expr 10000 + $(echo -n $SLURM_JOBID | tail -c 4))"), Some((10_000, 19_999, false)));
+        assert_eq!(of("$(($base + offset * 2))"), Some((15_000, 15_198, false)));
+        assert_eq!(of("$((RANDOM % 1000 + 20000))"), Some((20_000, 20_999, false)));
+        assert_eq!(of("1${SLURM_JOB_ID: -4}"), Some((10_000, 19_999, false)));
+    }
+
+    #[test]
+    fn last_digits_may_begin_with_a_zero_where_bash_calculates() {
+        assert_eq!(of("$((10000 + ${SLURM_JOB_ID: -4}))"), Some((10_000, 19_999, true)));
+        assert_eq!(of("$((10000 + 10#${SLURM_JOB_ID: -4}))").map(|range| range.2), Some(false));
+        assert_eq!(of("$((10000 + $(echo $SLURM_JOB_ID | tail -c 5)))"), Some((10_000, 19_999, true)));
+    }
+
+    #[test]
+    fn what_only_the_run_shows_has_no_range() {
+        for text in ["$(shuf -i 1-9 -n 1)", "$PORT", "$((UID + 1000))", "$(date +%s)", ""] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
+}
