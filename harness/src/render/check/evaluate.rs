@@ -13,6 +13,8 @@ use super::word::{Piece, Word, handed, hide, unhide};
 
 /// Functions that call themselves, and shells in shells, end here.
 const DEPTH: usize = 8;
+/// A longer value, in bytes, is not followed: it may double in each line.
+const LONGEST: usize = 64 << 10;
 
 /// Reads a script's commands.
 pub(super) fn evaluate(script: &mut Script, text: &str) {
@@ -74,12 +76,14 @@ impl Evaluation<'_> {
         self.depth += 1;
         // A line's end belongs to what is before it.
         let source = Source { text: hide(&source.text, &mut self.hidden) + "\n", line: source.line };
-        let tree = source.parse();
-        if let Some(wrong) = first_error(tree.root_node()) {
-            let line = source.line_of(wrong);
-            self.script.unread.get_or_insert(line);
-        }
-        self.walk(&source, tree.root_node(), shell);
+        let line = match source.parse() {
+            Some(tree) => {
+                self.walk(&source, tree.root_node(), shell);
+                first_error(tree.root_node()).map(|wrong| source.line_of(wrong))
+            }
+            None => Some(source.line),
+        };
+        self.script.unread = self.script.unread.or(line);
         self.depth -= 1;
     }
 
@@ -393,7 +397,12 @@ impl Evaluation<'_> {
             (None, None) if child(node, "subscript").is_some() => Value::Unknown,
             (None, None) => Value::One(pieces),
         };
-        shell.variables.insert(name.clone(), value);
+        let length: usize = match &value {
+            Value::One(pieces) => length(pieces),
+            Value::Many(items) => items.iter().map(|pieces| length(pieces)).sum(),
+            Value::Unknown => 0,
+        };
+        shell.variables.insert(name.clone(), if length > LONGEST { Value::Unknown } else { value });
         name
     }
 
@@ -500,6 +509,10 @@ impl Evaluation<'_> {
         };
         if quoted { vec![pieces] } else { split(&pieces) }
     }
+}
+
+fn length(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|(Piece::Text(text) | Piece::Made(text))| text.len() + 1).sum()
 }
 
 /// Splits known text at its blanks.

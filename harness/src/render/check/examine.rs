@@ -209,6 +209,16 @@ mod tests {
     }
 
     #[test]
+    fn survives_scripts_that_are_nested_deep_or_grow_without_end() {
+        let deep = format!("echo {}x{}\n", "$(".repeat(20_000), ")".repeat(20_000));
+        assert!(found(&deep).contains(&"not-read"));
+        let double = |n: u32| format!("a{}=$a{n}$a{n}\nA=(${{A[@]}} ${{A[@]}} x)\n", n + 1);
+        let growing: String = (0..40).map(double).collect();
+        assert!(!found(&format!("a0=xxxxxxxx\n{growing}echo $a40 ${{A[@]}}\n")).contains(&"not-read"));
+        assert!(!found("f() { f; f; }\nf\n").contains(&"not-read"));
+    }
+
+    #[test]
     fn survives_a_script_that_is_cut_anywhere() {
         for Rule { wrong, .. } in RULES.iter().copied().flatten() {
             for (end, _) in wrong.char_indices() {

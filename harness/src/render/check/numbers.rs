@@ -31,7 +31,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn all(&self) -> Option<Range> {
-        let tree = self.source.parse();
+        let tree = self.source.parse()?;
         self.of(tree.root_node().named_child(0)?.child_by_field_name("value")?, false)
     }
 

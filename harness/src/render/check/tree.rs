@@ -11,11 +11,12 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Reads it. Where the grammar does not fit, the tree has nodes that are errors.
-    pub(super) fn parse(&self) -> Tree {
+    /// Reads it. Where the grammar does not fit, the tree has nodes that are errors. Nothing that is nested deeper than people write.
+    pub(super) fn parse(&self) -> Option<Tree> {
         let mut parser = Parser::new();
         parser.set_language(&tree_sitter_bash::LANGUAGE.into()).expect("the grammar is of the library's version");
-        parser.parse(&self.text, None).expect("nothing ends it early")
+        let tree = parser.parse(&self.text, None).expect("nothing ends it early");
+        is_flat(&tree).then_some(tree)
     }
 
     /// What a node stands for.
@@ -31,6 +32,29 @@ impl Source {
     /// The part of it that a node stands for.
     pub(super) fn part(&self, node: Node<'_>) -> Source {
         Source { text: self.of(node).into(), line: self.line_of(node) }
+    }
+}
+
+/// No node is below more than this many others: what reads the tree calls itself for each.
+const DEEPEST: u32 = 250;
+
+fn is_flat(tree: &Tree) -> bool {
+    let mut cursor = tree.walk();
+    loop {
+        if cursor.depth() > DEEPEST {
+            return false;
+        }
+        if cursor.goto_first_child() || cursor.goto_next_sibling() {
+            continue;
+        }
+        loop {
+            if !cursor.goto_parent() {
+                return true;
+            }
+            if cursor.goto_next_sibling() {
+                break;
+            }
+        }
     }
 }
 
