@@ -77,6 +77,35 @@ async fn the_output_of_a_single_worker_passes_through_byte_for_byte() {
     assert_eq!(all(read), bytes);
 }
 
+#[tokio::test]
+async fn the_streams_of_a_single_worker_keep_their_order_and_its_last_lines_on_one_device() {
+    let (read, write) = io::pipe().unwrap();
+    let console = Console::to(write.try_clone().unwrap().into(), write.into()).unwrap();
+    let (mut outputs, mut sinks) =
+        Outputs::open(&console, vec![Plan { stdout: shown(""), stderr: shown("") }]).unwrap();
+    let (stdout, stderr) = sinks.remove(0);
+    let (mut stdout, mut stderr) = (writer(stdout), writer(stderr));
+    let text: String = (0..100).map(|number| format!("{number}\n")).collect();
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        if number % 2 == 0 { &mut stdout } else { &mut stderr }.write_all(line.as_bytes()).unwrap();
+    }
+    drop((stdout, stderr));
+    assert_eq!(outputs.finish(LIMIT).await, Finished::default());
+    assert_eq!(outputs.tail(0, Stream::Stderr), text.lines().collect::<Vec<_>>());
+    assert!(!outputs.is_unread(0));
+    drop((outputs, console));
+    assert_eq!(String::from_utf8(all(read)).unwrap(), text);
+}
+
+#[tokio::test]
+async fn the_last_lines_on_an_inherited_terminal_are_not_read() {
+    let inherited = StreamPlan { inherit: true, ..shown("") };
+    let plan = Plan { stdout: inherited.clone(), stderr: inherited };
+    let (outputs, sinks) = Outputs::open(&piped().1, vec![plan, Plan::default()]).unwrap();
+    assert!(matches!(sinks[0], (Sink::Inherit, Sink::Inherit)), "{:?}", sinks[0]);
+    assert_eq!([0, 1, 2].map(|worker| outputs.is_unread(worker)), [true, false, false]);
+}
+
 /// Each rank writes every byte separately, so that chunks end anywhere in a line.
 #[tokio::test]
 async fn lines_of_several_ranks_never_mix() {

@@ -36,6 +36,7 @@ fn failure(rank: usize, exitcode: i32, at: SystemTime, error_file: PathBuf, host
         not_started: None,
         error_file: Some(error_file),
         tail: vec![],
+        unread: false,
     };
     Failure::of(death, host)
 }

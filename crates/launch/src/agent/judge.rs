@@ -8,7 +8,7 @@ use lockstep_process::Standstill;
 use super::workers::{Context, Current};
 use crate::rendezvous::RootCause;
 use crate::report::{Failure, first_failure};
-use crate::verdict::{self, Class, Evidence, Standing, Verdict};
+use crate::verdict::{self, Evidence, Standing, Verdict};
 
 /// A node whose worker failed by itself has ended the job by then, unless its workers take long to end.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -118,10 +118,10 @@ impl Current {
         let blamed =
             verdict.and_then(|verdict| self.failures.iter().find(|failure| failure.death.rank == verdict.rank));
         let failure = blamed.or(self.failures.first())?;
-        let message = match verdict.filter(|verdict| verdict.class != Class::Unknown) {
+        let message = match verdict {
             Some(verdict) if verdict.rank == failure.death.rank => verdict.message(),
             Some(verdict) => format!("rank {}: {}", verdict.rank, verdict.message()),
-            None => failure.traceback().lines().last().unwrap_or_default().to_owned(),
+            None => String::new(),
         };
         Some(RootCause {
             rank: failure.death.rank,

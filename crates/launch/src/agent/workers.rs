@@ -183,9 +183,13 @@ impl Current {
         let routes = logs.routes(worker, *local_world_size);
         let prefix = logs.prefix(role, self.rank_of(worker), worker);
         let alone = *local_world_size == 1 && !context.has_status;
-        // A single worker inherits the streams: this keeps their order and what the worker sees as its output, but the
-        // report then has no last lines.
-        let inherits = [alone, alone && context.console.is_one_device()];
+        // A single worker inherits a terminal, so that it sees one, but the report then has no last lines. Without a
+        // terminal it cannot tell the difference.
+        let console = &context.console;
+        let inherits = [
+            alone && console.is_terminal(Stream::Stdout),
+            alone && console.is_terminal(Stream::Stderr) && console.is_one_device(),
+        ];
         let plain = |route: &Route| route.console && !route.file && !route.prefixed && !route.filtered;
         let one = |stream: Stream, route: &Route, file, filters: &Vec<String>, filtered| StreamPlan {
             console: route.console,
@@ -257,6 +261,7 @@ impl Current {
             },
             error_file: self.error_files.get(worker).cloned().flatten(),
             tail: if stderr.is_empty() { stdout } else { stderr },
+            unread: self.outputs.as_ref().is_some_and(|outputs| outputs.is_unread(worker)),
         }
     }
 }

@@ -8,9 +8,9 @@
 //! the detection of a death. For each worker and stream at most 256 KiB and a line wait for the console; after that
 //! only this worker waits. If the console is gone, nothing stops: files are still written.
 //!
-//! If only one worker is on the console, without a prefix, its output passes through byte for byte. With several
-//! workers, complete lines are shown; of a progress bar (text that ends in a carriage return) only the last state.
-//! Files get every byte unchanged.
+//! If only one worker is on the console, without a prefix, its output passes through byte for byte, and its two streams in
+//! their order if they share a device. With several workers, complete lines are shown; of a progress bar (text that ends
+//! in a carriage return) only the last state. Files get every byte unchanged.
 //!
 //! ```no_run
 //! # use std::time::Duration;

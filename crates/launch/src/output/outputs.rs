@@ -37,9 +37,13 @@ impl Outputs {
         let mut sources = vec![];
         let mut sinks = vec![];
         for (local_rank, plan) in plans.iter().enumerate() {
-            let mut open =
-                |stream, plan: &StreamPlan| open_stream(local_rank, stream, plan, raw, console, &mut sources);
-            sinks.push((open(Stream::Stdout, &plan.stdout)?, open(Stream::Stderr, &plan.stderr)?));
+            let pipe = |stream, plan: &StreamPlan| {
+                let (read, write) = io::pipe()?;
+                sources.push(Source::open(local_rank, stream, plan.clone(), raw, read, console)?);
+                Ok(OwnedFd::from(write))
+            };
+            let together = raw && console.is_one_device() && plan.is_console_alone();
+            sinks.push(sinks_of(plan, together, pipe)?);
         }
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -59,7 +63,7 @@ impl Outputs {
     }
 
     /// The last 200 lines of a stream, at most 16 KiB, as text. A line that has not ended is included after
-    /// [`Self::finish`].
+    /// [`Self::finish`]. A single worker's two streams on one device are kept together, as those of its standard error.
     pub fn tail(&self, local_rank: usize, stream: Stream) -> Vec<String> {
         let Some(plan) = self.plans.get(local_rank) else { return vec![] };
         let plan = match stream {
@@ -71,6 +75,11 @@ impl Outputs {
             Some(file) if plan.is_direct() => tail::of_file(file).map(|tail| tail.text()).unwrap_or_default(),
             _ => tail_of(&self.shared, local_rank, stream),
         }
+    }
+
+    /// Returns true if this worker printed its errors to a terminal that it has inherited: its last lines are there alone.
+    pub fn is_unread(&self, local_rank: usize) -> bool {
+        self.plans.get(local_rank).is_some_and(Plan::is_unread)
     }
 
     /// Waits until everything that has been written so far is read, or for this long if workers go on writing.
@@ -125,21 +134,21 @@ fn is_alone(plans: &[Plan]) -> bool {
     first.is_some_and(|plan| plain(&plan.stdout) && plain(&plan.stderr)) && on_console.next().is_none()
 }
 
-fn open_stream(
-    local_rank: usize,
-    stream: Stream,
-    plan: &StreamPlan,
-    raw: bool,
-    console: &Console,
-    sources: &mut Vec<Source>,
-) -> io::Result<Sink> {
-    if let Some(file) = plan.file.as_ref().filter(|_| plan.is_direct()) {
-        return Ok(Sink::Fd(open_log(file)?.into()));
+/// A worker's standard output and error. What must be read goes through a new `pipe`; `together`: through the same one, which
+/// alone keeps the order of both.
+fn sinks_of(
+    plan: &Plan,
+    together: bool,
+    mut pipe: impl FnMut(Stream, &StreamPlan) -> io::Result<OwnedFd>,
+) -> io::Result<(Sink, Sink)> {
+    if together {
+        let both = pipe(Stream::Stderr, &plan.stderr)?;
+        return Ok((Sink::Fd(both.try_clone()?), Sink::Fd(both)));
     }
-    if plan.inherit {
-        return Ok(Sink::Inherit);
-    }
-    let (read, write) = io::pipe()?;
-    sources.push(Source::open(local_rank, stream, plan.clone(), raw, read, console)?);
-    Ok(Sink::Fd(OwnedFd::from(write)))
+    let mut open = |stream, plan: &StreamPlan| match &plan.file {
+        Some(file) if plan.is_direct() => Ok(Sink::Fd(open_log(file)?.into())),
+        _ if plan.inherit => Ok(Sink::Inherit),
+        _ => pipe(stream, plan).map(Sink::Fd),
+    };
+    Ok((open(Stream::Stdout, &plan.stdout)?, open(Stream::Stderr, &plan.stderr)?))
 }

@@ -27,8 +27,8 @@ pub struct Plan {
 pub struct StreamPlan {
     /// Show it on the agent's stream of the same kind.
     pub console: bool,
-    /// The worker inherits the agent's own stream, and its terminal. Then all other fields are ignored, and its last
-    /// lines are unknown.
+    /// The worker inherits the agent's own stream, a terminal. Then all other fields are ignored, and its last lines are
+    /// unknown.
     pub inherit: bool,
     /// Write it to this file, in an existing folder.
     pub file: Option<PathBuf>,
@@ -48,6 +48,19 @@ pub enum Prefix {
     Never,
     /// This text.
     Always(String),
+}
+
+impl Plan {
+    /// Returns true if both streams only go to the console.
+    pub(super) fn is_console_alone(&self) -> bool {
+        let shown = |plan: &StreamPlan| plan.console && !plan.inherit && plan.file.is_none();
+        shown(&self.stdout) && shown(&self.stderr)
+    }
+
+    /// Returns true if the worker printed its errors to a terminal that it has inherited.
+    pub(super) fn is_unread(&self) -> bool {
+        self.stderr.inherit
+    }
 }
 
 impl Prefix {

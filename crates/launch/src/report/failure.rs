@@ -38,6 +38,8 @@ pub struct Death {
     pub error_file: Option<PathBuf>,
     /// The last lines of its output.
     pub tail: Vec<String>,
+    /// True if it printed to a terminal that it had inherited, so that its last lines are not known.
+    pub unread: bool,
 }
 
 /// A worker's end, with the error that it recorded.
@@ -197,6 +199,7 @@ pub(crate) mod tests {
             not_started: None,
             error_file: None,
             tail: vec![],
+            unread: false,
         }
     }
 

@@ -122,6 +122,7 @@ fn as_failure(host: &str) -> Failure {
         not_started: None,
         error_file: None,
         tail: vec![],
+        unread: false,
     };
     Failure { death, host: host.to_owned(), reason: Reason::Nothing(String::new()) }
 }

@@ -337,6 +337,20 @@ fn says_unknown_where_there_is_no_evidence() {
 }
 
 #[test]
+fn says_where_the_output_is_that_was_not_read() {
+    let silent = ended(1, 3, 3_000, "");
+    let unread = Failure { death: Death { unread: true, ..silent.death }, ..silent };
+    let found = verdict(&[unread], &evidence());
+    assert!(found.cause.contains("what it printed is on the terminal alone (--tee=3 keeps a copy)"), "{found}");
+}
+
+#[test]
+fn tells_other_nodes_the_exit_code_where_nothing_else_is_known() {
+    assert_eq!(alone(3, "").message(), "unknown: it left no error and no output (exit code 3)");
+    assert_eq!(alone(1, TRACEBACK).message(), "ValueError: no such layer (train.py:9 in step)");
+}
+
+#[test]
 fn survives_a_text_that_is_cut_anywhere() {
     for rule in all() {
         let (exitcode, text) = rule.example;

@@ -56,8 +56,12 @@ impl Verdict {
 
     /// The cause, for other nodes; [`Elsewhere::message`] there.
     pub fn message(&self) -> String {
-        let noticed = if self.class.is_consequence() { NOTICED } else { "" };
-        format!("{noticed}{}", self.cause)
+        match self.class {
+            Class::Cause => self.cause.clone(),
+            Class::PeerGone | Class::Waiting => format!("{NOTICED}{}", self.cause),
+            // The exit code or signal is all that is known.
+            Class::Unknown => format!("{} ({})", self.cause, self.how_known),
+        }
     }
 }
 

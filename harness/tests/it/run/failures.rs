@@ -108,7 +108,7 @@ fn a_worker_that_another_process_killed_was_not_stopped_by_the_agent() {
         trap 'trap - ABRT; kill -ABRT $$$$' TERM; ulimit -c 0; : > up; while :; do sleep 0.02; done";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", script]).code(1);
     assert_snapshot!(ended.failure(), @r"
-    verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: --tee=3 keeps the last lines of a single worker, too, and @record or an error file says more
+    verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: @record or an error file says more
     ============================================================
     sh FAILED
     ------------------------------------------------------------
@@ -246,7 +246,7 @@ fn a_worker_that_fails_while_others_are_stopped_is_distinguished_from_them() {
     // On a busy machine rank 2 may not have handled the signal by then, and is killed, too.
     let ended = longer_and_longer(run, |ended| ended.err.contains("exit code 6"));
     assert_snapshot!(ended.failure(), @r"
-    verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: --tee=3 keeps the last lines of a single worker, too, and @record or an error file says more
+    verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: @record or an error file says more
     ============================================================
     sh FAILED
     ------------------------------------------------------------

@@ -74,7 +74,7 @@ pub(super) const UNKNOWN: Rule = Rule {
     name: "unknown",
     class: Unknown,
     evidence: "the exit code or signal alone",
-    advice: "nothing else is known: --tee=3 keeps the last lines of a single worker, too, and @record or an error file says more",
+    advice: "nothing else is known: @record or an error file says more",
     example: (3, ""),
     find: |case| Some(super::unknown(case)),
 };

@@ -81,8 +81,12 @@ pub(super) fn last() -> &'static Rule {
 
 /// What it finds.
 pub(super) fn unknown(case: &Case<'_>) -> Found {
-    let exit = crate::report::describe_exit(case.failure.death.exitcode);
-    Found::new("unknown: it left no error and no output", exit)
+    let death = &case.failure.death;
+    let left = match death.unread {
+        true => "it left no error file, and what it printed is on the terminal alone (--tee=3 keeps a copy)",
+        false => "it left no error and no output",
+    };
+    Found::new(format!("unknown: {left}"), crate::report::describe_exit(death.exitcode))
 }
 
 /// The text between two others.
