@@ -17,6 +17,7 @@ use rustix::termios::isatty;
 
 use super::line_multiplexer::{AGENT, Entry, LineMultiplexer, Owner, What};
 use super::plan::Stream;
+use super::source::OpenLines;
 
 /// The maximum amount of one worker's output that waits for a device, in bytes; after that the worker waits.
 const QUOTA: usize = 256 << 10;
@@ -108,9 +109,13 @@ impl Console {
         }
     }
 
-    /// Returns true if an incomplete line may be shown.
-    pub(super) fn shows_open_lines(&self, stream: Stream) -> bool {
-        self.is_terminal(stream) && self.device(stream).status.get().is_none()
+    /// How lines are shown that have not ended.
+    pub(super) fn open_lines(&self, stream: Stream) -> OpenLines {
+        match self.device(stream).status.get() {
+            _ if !self.is_terminal(stream) => OpenLines::Regularly,
+            None => OpenLines::InPlace,
+            Some(_) => OpenLines::Hidden,
+        }
     }
 
     /// Shows the agent's own message, each line as a complete line. Never blocks: if the device is too slow, the excess

@@ -30,6 +30,8 @@ pub(super) enum What {
     Raw(Vec<u8>),
     /// A complete line, without its newline.
     Line(Vec<u8>),
+    /// The same, if it does not continue what was shown of it: a state of a progress bar.
+    Whole(Vec<u8>),
     /// The whole of a line that has not ended yet.
     Open(Vec<u8>),
     /// The state of a progress bar.
@@ -39,7 +41,8 @@ pub(super) enum What {
 impl Entry {
     /// The memory that it uses, in bytes.
     pub(super) fn size(&self) -> usize {
-        let (What::Raw(bytes) | What::Line(bytes) | What::Open(bytes) | What::State(bytes)) = &self.what;
+        let (What::Raw(bytes) | What::Line(bytes) | What::Whole(bytes) | What::Open(bytes) | What::State(bytes)) =
+            &self.what;
         // Even an empty line counts.
         bytes.len() + self.prefix.len() + size_of::<Self>()
     }
@@ -75,6 +78,7 @@ impl LineMultiplexer {
         match &entry.what {
             What::Raw(bytes) => self.raw(entry, bytes, to),
             What::Line(bytes) => self.line(entry, bytes, to),
+            What::Whole(bytes) => self.whole(entry, bytes, to),
             What::Open(bytes) => self.partial(entry, bytes, to),
             What::State(bytes) => self.state(entry, bytes, to),
         }
@@ -109,6 +113,14 @@ impl LineMultiplexer {
         }
         to.push(b'\n');
         self.open = None;
+    }
+
+    fn whole(&mut self, entry: &Entry, bytes: &[u8], to: &mut Vec<u8>) {
+        if matches!(self.opened_by(entry), Some((How::Open, _))) {
+            self.interrupt(to);
+        }
+        self.interrupted.remove(&(entry.owner, entry.stream));
+        self.line(entry, bytes, to);
     }
 
     fn partial(&mut self, entry: &Entry, bytes: &[u8], to: &mut Vec<u8>) {
@@ -204,6 +216,17 @@ mod tests {
         let entries = [(1, state("10%")), (2, state("20%")), (1, state("30%")), (2, line("b")), (1, line("done"))];
         assert_eq!(shown(entries), "[1]:10%\r\x1b[K[1]:30%\n[2]:b\n[1]:done\n");
         assert_eq!(shown([(1, state("10%")), (1, line("done"))]), "[1]:10%\r\x1b[K[1]:done\n");
+    }
+
+    #[test]
+    fn a_whole_line_does_not_continue_what_was_shown_of_it() {
+        let whole = |text: &str| What::Whole(text.into());
+        assert_eq!(shown([(1, open("start")), (1, whole("100%"))]), "[1]:start\n[1]:100%\n");
+        assert_eq!(shown([(1, state("10%")), (1, whole("100%"))]), "[1]:10%\r\x1b[K[1]:100%\n");
+        assert_eq!(
+            shown([(1, open("start")), (2, line("b")), (1, whole("100%")), (1, line("next line"))]),
+            "[1]:start\n[2]:b\n[1]:100%\n[1]:next line\n"
+        );
     }
 
     #[test]

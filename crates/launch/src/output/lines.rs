@@ -19,6 +19,8 @@ pub(super) struct Line<'a> {
     pub(super) bytes: &'a [u8],
     /// True if the line continues, but was too long.
     pub(super) broken: bool,
+    /// True if a part of it has been replaced: it is the last state of a progress bar.
+    pub(super) updated: bool,
 }
 
 impl Lines {
@@ -47,7 +49,7 @@ impl Lines {
         while self.line.len() + text.len() > LONGEST {
             let (fits, rest) = text.split_at(LONGEST - self.line.len());
             self.line.extend_from_slice(fits);
-            each(Line { bytes: &self.line, broken: true });
+            each(Line { bytes: &self.line, broken: true, updated: self.updated });
             self.line.clear();
             text = rest;
         }
@@ -63,14 +65,14 @@ impl Lines {
             // Keep a Windows line ending.
             self.line.push(b'\r');
         }
-        each(Line { bytes: &self.line, broken: false });
+        each(Line { bytes: &self.line, broken: false, updated: self.updated });
         self.reset();
     }
 
     /// Ends the stream: the rest is a line.
     pub(super) fn finish(&mut self, mut each: impl FnMut(Line<'_>)) {
         if !self.line.is_empty() {
-            each(Line { bytes: &self.line, broken: false });
+            each(Line { bytes: &self.line, broken: false, updated: self.updated });
         }
         self.reset();
     }

@@ -10,7 +10,8 @@
 //!
 //! If only one worker is on the console, without a prefix, its output passes through byte for byte, and its two streams in
 //! their order if they share a device. With several workers, complete lines are shown; of a progress bar (text that ends
-//! in a carriage return) only the last state. Files get every byte unchanged.
+//! in a carriage return) only the last state. A line that does not end is shown as it is when the worker pauses, on a
+//! terminal without a status line, and every half minute in a file or a pipe. Files get every byte unchanged.
 //!
 //! ```no_run
 //! # use std::time::Duration;

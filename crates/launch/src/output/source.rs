@@ -11,8 +11,23 @@ use super::lines::{LONGEST, Line, Lines};
 use super::plan::{Stream, StreamPlan};
 use super::tail::Tail;
 
-/// An incomplete line is shown after this pause: a prompt, a row of dots, a progress bar.
+/// On a terminal an incomplete line is shown after this pause: a prompt, a row of dots, a progress bar.
 const PAUSE: Duration = Duration::from_millis(200);
+/// In a file or a pipe it is shown this often, so that an hour of a progress bar does not look like a hang.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// At most this much of its end is shown there, in bytes.
+const LONGEST_SHOWN: usize = 1 << 10;
+
+/// How the console shows a line that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpenLines {
+    /// Not at all.
+    Hidden,
+    /// In place, when the worker pauses.
+    InPlace,
+    /// As lines of their own, every half minute.
+    Regularly,
+}
 
 /// A stream that is being read.
 pub(super) struct Source {
@@ -24,7 +39,7 @@ pub(super) struct Source {
     pub(super) parked: bool,
     plan: StreamPlan,
     raw: bool,
-    live: bool,
+    open_lines: OpenLines,
     file: Log,
     filtered: Log,
     lines: Lines,
@@ -54,10 +69,11 @@ impl Source {
     ) -> io::Result<Self> {
         let file = Log::open(plan.file.as_deref())?;
         let filtered = Log::open(plan.filtered.as_deref().filter(|_| plan.is_filtered()))?;
-        let live = plan.console && !raw && console.shows_open_lines(stream);
+        let lines_shown = plan.console && !raw;
+        let open_lines = if lines_shown { console.open_lines(stream) } else { OpenLines::Hidden };
         let pipe = Some(pipe);
         let (parked, lines, unshown_since) = (false, Lines::default(), None);
-        Ok(Source { local_rank, stream, pipe, parked, plan, raw, live, file, filtered, lines, unshown_since })
+        Ok(Source { local_rank, stream, pipe, parked, plan, raw, open_lines, file, filtered, lines, unshown_since })
     }
 
     /// Its owner id on the console.
@@ -88,9 +104,17 @@ impl Source {
             sinks.console.push(self.entry(What::Raw(chunk.to_vec())));
         }
         let mut lines = std::mem::take(&mut self.lines);
-        lines.push(chunk, |line| self.line(line, sinks));
+        lines.push(chunk, |line| {
+            self.unshown_since = None;
+            self.line(line, sinks);
+        });
         self.lines = lines;
-        self.unshown_since = (self.live && !self.lines.open().is_empty()).then_some(now);
+        self.unshown_since = match self.open_lines {
+            _ if self.lines.open().is_empty() => None,
+            OpenLines::Hidden => None,
+            OpenLines::InPlace => Some(now),
+            OpenLines::Regularly => Some(self.unshown_since.unwrap_or(now)),
+        };
     }
 
     /// Ends the stream, or gives it up: the rest is a line.
@@ -104,7 +128,8 @@ impl Source {
     fn line(&mut self, line: Line<'_>, sinks: &mut Sinks<'_>) {
         sinks.tail.push(line.bytes);
         if self.plan.console && !self.raw {
-            sinks.console.push(self.entry(What::Line(marked(line))));
+            let text = marked(line);
+            sinks.console.push(self.entry(if line.updated { What::Whole(text) } else { What::Line(text) }));
         }
         if self.plan.is_filtered() && self.plan.filters.iter().any(|needle| contains(line.bytes, needle.as_bytes())) {
             let whole = [self.plan.prefix.as_bytes(), &marked(line), b"\n"].concat();
@@ -114,15 +139,20 @@ impl Source {
 
     /// When to show the open line.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.unshown_since.map(|since| since + PAUSE)
+        let after = if self.open_lines == OpenLines::Regularly { INTERVAL } else { PAUSE };
+        self.unshown_since.map(|since| since + after)
     }
 
     /// Shows the open line if it is due.
     pub(super) fn show_open(&mut self, now: Instant, console: &Console) {
         if self.due().is_some_and(|due| due <= now) {
             self.unshown_since = None;
-            let open = self.lines.open().to_vec();
-            console.push(self.entry(if self.lines.is_update() { What::State(open) } else { What::Open(open) }));
+            let open = self.lines.open();
+            console.push(self.entry(match self.open_lines {
+                OpenLines::Regularly => What::Whole(end_of(open)),
+                _ if self.lines.is_update() => What::State(open.to_vec()),
+                _ => What::Open(open.to_vec()),
+            }));
         }
     }
 
@@ -161,6 +191,14 @@ fn marked(line: Line<'_>) -> Vec<u8> {
     bytes
 }
 
+/// The end of a line that may be long.
+fn end_of(line: &[u8]) -> Vec<u8> {
+    match line.len().checked_sub(LONGEST_SHOWN) {
+        None | Some(0) => line.to_vec(),
+        Some(cut) => ["…".as_bytes(), &line[cut..]].concat(),
+    }
+}
+
 /// Returns true if `needle` occurs. torchrun's filters are plain texts, too.
 fn contains(line: &[u8], needle: &[u8]) -> bool {
     needle.is_empty() || line.windows(needle.len()).any(|window| window == needle)
@@ -174,17 +212,21 @@ mod tests {
     /// The text on a terminal for one of several ranks that prints these chunks, each followed by a pause of that
     /// length.
     fn seen(chunks: &[(&[u8], Duration)]) -> String {
+        shown(OpenLines::InPlace, chunks)
+    }
+
+    fn shown(open_lines: OpenLines, chunks: &[(&[u8], Duration)]) -> String {
         let (mut read, write) = io::pipe().unwrap();
         let console = Console::to(write.into(), File::options().write(true).open("/dev/null").unwrap().into()).unwrap();
         let (pipe, mut worker) = io::pipe().unwrap();
         let plan = StreamPlan { console: true, prefix: Prefix::Always("[0]:".into()), ..StreamPlan::default() };
         let mut source = Source::open(0, Stream::Stdout, plan, false, pipe, &console).unwrap();
-        source.live = true;
+        source.open_lines = open_lines;
         let (mut tail, mut failed, mut now) = (Tail::default(), vec![], Instant::now());
         for (chunk, pause) in chunks {
             worker.write_all(chunk).unwrap();
             let mut sinks = Sinks { console: &console, tail: &mut tail, failed: &mut failed };
-            assert!(source.read(now, &mut [0; 100], &mut sinks));
+            assert!(source.read(now, &mut [0; 10_000], &mut sinks));
             now += *pause;
             source.show_open(now, &console);
         }
@@ -211,6 +253,33 @@ mod tests {
     }
 
     #[test]
+    fn a_terminal_shows_the_end_of_a_progress_bar_that_began_with_a_text() {
+        assert_eq!(seen(&[(b"start", PAUSE), (b"\r100%\n", PAUSE)]), "[0]:start\n[0]:100%\n");
+    }
+
+    #[test]
+    fn a_file_gets_the_state_of_a_progress_bar_every_half_minute() {
+        let tenth = INTERVAL / 10;
+        let states: Vec<String> = (0..25).map(|state| format!("\r{state}%")).collect();
+        let chunks: Vec<(&[u8], Duration)> = states.iter().map(|state| (state.as_bytes(), tenth)).collect();
+        let ended = [&chunks[..], &[(b"\rdone\n".as_slice(), INTERVAL)]].concat();
+        assert_eq!(shown(OpenLines::Regularly, &ended), "[0]:9%\n[0]:19%\n[0]:done\n");
+    }
+
+    #[test]
+    fn a_file_gets_a_line_that_does_not_end_every_half_minute_and_then_as_a_whole() {
+        let file = |chunks: &[(&[u8], Duration)]| shown(OpenLines::Regularly, chunks);
+        let short = INTERVAL - Duration::from_nanos(1);
+        assert_eq!(file(&[(b"..", short), (b".\n", INTERVAL)]), "[0]:...\n");
+        assert_eq!(file(&[(b"a..", INTERVAL), (b".", INTERVAL), (b"b\n", INTERVAL)]), "[0]:a..\n[0]:a...\n[0]:a...b\n");
+        // The half minute begins with the line.
+        assert_eq!(file(&[(b"x", short), (b"\ny", short)]), "[0]:x\n");
+        let long = [&[b'.'; 2 * LONGEST_SHOWN][..], b"!"].concat();
+        let end = format!("[0]:…{}!\n", ".".repeat(LONGEST_SHOWN - 1));
+        assert_eq!(file(&[(&long, INTERVAL)]), end);
+    }
+
+    #[test]
     fn finds_a_text_anywhere_in_a_line() {
         assert!(contains(b"step 4 loss", b"step") && contains(b"a loss", b"loss") && contains(b"x", b""));
         assert!(!contains(b"los", b"loss") && !contains(b"", b"a"));
@@ -218,8 +287,11 @@ mod tests {
 
     #[test]
     fn marks_a_split_line() {
-        assert_eq!(marked(Line { bytes: b"x", broken: true }), b"x [lockstep: broken here, after 1024 KiB]");
-        assert_eq!(marked(Line { bytes: b"x", broken: false }), b"x");
+        assert_eq!(
+            marked(Line { bytes: b"x", broken: true, updated: false }),
+            b"x [lockstep: broken here, after 1024 KiB]"
+        );
+        assert_eq!(marked(Line { bytes: b"x", broken: false, updated: false }), b"x");
     }
 
     #[test]

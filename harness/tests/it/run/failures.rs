@@ -22,6 +22,19 @@ fn a_workers_exit_code_is_reported_but_is_never_the_commands() {
 }
 
 #[test]
+fn the_last_lines_of_a_single_worker_are_known_where_both_streams_go_to_one_file() {
+    let site = Site::new();
+    let log = std::fs::File::create(site.path("log")).unwrap();
+    let fail = "echo step 1; echo step 2 >&2; echo step 3; echo no data >&2; exit 3";
+    let mut command = site.lockstep(&["--standalone", "sh", "-c", fail]);
+    assert_eq!(command.stdout(log.try_clone().unwrap()).stderr(log).status().unwrap().code(), Some(1));
+    let text = site.read("log");
+    assert!(text.starts_with("step 1\nstep 2\nstep 3\nno data\nlockstep: "), "{text}");
+    assert!(text.contains("it ended itself with exit code 3 after \"no data\""), "{text}");
+    assert!(text.contains("Last lines of rank 0:\n  step 1\n"), "{text}");
+}
+
+#[test]
 fn the_report_has_torchruns_format() {
     let site = Site::new();
     let fail = "[ $RANK = 1 ] || exec sleep 1000; echo to stdout; echo step 8 >&2; echo step 9 >&2; exit 3";
