@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign::quotation;
 use lockstep_process::{Signals, Stacks, StacksError, proc};
 
 use crate::exit::{Code, Interrupted, Refused};
@@ -56,8 +57,9 @@ fn only_agent() -> anyhow::Result<i32> {
         [agent] => Ok(*agent),
         [] => Err(Refused("no `lockstep run` is running on this node".to_owned()).into()),
         several => {
-            let lines =
-                several.iter().map(|pid| format!("\n  {pid}  {}", proc::command_line(*pid).unwrap_or_default()));
+            let lines = several
+                .iter()
+                .map(|pid| format!("\n  {pid}  {}", quotation(&proc::command_line(*pid).unwrap_or_default())));
             let lines: String = lines.collect();
             Err(Refused(format!("several jobs are running on this node, so name one by its process id:{lines}")).into())
         }

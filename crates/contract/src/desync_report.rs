@@ -8,6 +8,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::foreign;
+
 /// The key that counts the rounds of the job.
 pub const ASKED: &str = "lockstep/desync_report/asked";
 
@@ -109,7 +111,7 @@ impl fmt::Display for RankState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RankState::In(call) => write!(f, "was in {call}"),
-            RankState::Failed { call, why } => write!(f, "failed in {call} ({why})"),
+            RankState::Failed { call, why } => write!(f, "failed in {call} ({})", foreign::one_line(why)),
             RankState::Joining { group, .. } if group == WHOLE_JOB => f.write_str("was joining the group of all ranks"),
             RankState::Joining { group, members } => {
                 let members: Vec<String> = members.iter().map(usize::to_string).collect();

@@ -19,6 +19,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::foreign;
+
 /// Texts are truncated to this many bytes, so that no error can fill a disk.
 const LONGEST_TEXT: usize = 64 * 1024;
 /// [`record`] never writes a file larger than this many bytes. A larger file is not read whole.
@@ -51,7 +53,7 @@ pub enum Kind {
 #[non_exhaustive]
 pub enum ErrorFileError {
     /// The file could not be read.
-    #[error("cannot read the error file {}", path.display())]
+    #[error("cannot read the error file {}", foreign::path(path))]
     Read {
         /// The file.
         path: PathBuf,
@@ -89,10 +91,10 @@ pub fn record(path: &Path, error: &anyhow::Error) -> io::Result<()> {
     write(path, Extra { panic: false, text: clip(format!("{error:#}")), location: None, trace, unix_nanos })
 }
 
-/// The error and its causes, one per line, as programs print it to stderr: the launcher reads it there if no file was written.
+/// The error and its causes, each on a line, as programs print it to stderr: the launcher reads it there if no file was written.
 pub fn printed(error: &anyhow::Error) -> String {
     let causes = error.chain().skip(1).map(|cause| format!("\n  caused by: {cause}"));
-    format!("error: {error}{}", causes.collect::<String>())
+    foreign::lines(&format!("error: {error}{}", causes.collect::<String>()))
 }
 
 /// Records a failure that is only a text at `path`, replacing any earlier contents.
@@ -265,6 +267,12 @@ mod tests {
             printed(&error.unwrap_err()),
             "error: run A failed\n  caused by: cannot save\n  caused by: disk full"
         );
+    }
+
+    #[test]
+    fn prints_no_character_that_acts_on_a_terminal() {
+        let error = anyhow::anyhow!("cannot read \x1b[2J").context("a\nb");
+        assert_eq!(printed(&error), "error: a\nb\n  caused by: cannot read \\u{1b}[2J");
     }
 
     #[test]

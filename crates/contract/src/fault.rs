@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::foreign;
+
 /// The variable that names the file with the plan.
 pub const FAULTS: &str = "LOCKSTEP_FAULTS";
 
@@ -109,7 +111,7 @@ pub struct Armed {
 #[non_exhaustive]
 pub enum FaultError {
     /// The file cannot be read.
-    #[error("cannot read the faults in {} (LOCKSTEP_FAULTS)", path.display())]
+    #[error("cannot read the faults in {} (LOCKSTEP_FAULTS)", foreign::path(path))]
     Read {
         /// The file with the plan.
         path: PathBuf,
@@ -117,7 +119,7 @@ pub enum FaultError {
         source: io::Error,
     },
     /// The file is not a plan.
-    #[error("{} (LOCKSTEP_FAULTS) is not a plan of faults", path.display())]
+    #[error("{} (LOCKSTEP_FAULTS) is not a plan of faults", foreign::path(path))]
     Malformed {
         /// The file with the plan.
         path: PathBuf,
@@ -125,7 +127,11 @@ pub enum FaultError {
         source: serde_json::Error,
     },
     /// The fault could never be injected as written.
-    #[error("the fault {name} in {} (LOCKSTEP_FAULTS) cannot be injected: {why}", path.display())]
+    #[error(
+        "the fault {} in {} (LOCKSTEP_FAULTS) cannot be injected: {why}",
+        foreign::quotation(name),
+        foreign::path(path)
+    )]
     Misplaced {
         /// The file with the plan.
         path: PathBuf,
@@ -135,7 +141,7 @@ pub enum FaultError {
         why: &'static str,
     },
     /// The injection could not be recorded, so the fault was not injected.
-    #[error("cannot record the injection of the fault {name} in {}", path.display())]
+    #[error("cannot record the injection of the fault {} in {}", foreign::quotation(name), foreign::path(path))]
     Note {
         /// The fault's name.
         name: String,

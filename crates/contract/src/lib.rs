@@ -9,6 +9,7 @@
 //! - [`scheduler`]: what Slurm, PBS and MPI's launchers say of a job.
 //! - [`wish`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
 //! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
+//! - [`foreign`]: text that others wrote, within lines of our own.
 //!
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
 //! else.
@@ -21,6 +22,7 @@ pub mod error_file;
 pub mod exercise;
 pub mod exit;
 pub mod fault;
+pub mod foreign;
 pub mod scheduler;
 pub mod wish;
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::ValueEnum;
+use lockstep_contract::foreign::quotation;
 
 /// The variable that names a Python.
 const PYTHON: &str = "LOCKSTEP_PYTHON";
@@ -71,7 +72,7 @@ fn version(program: &Path, package: &str) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    Err(text.lines().last().unwrap_or("no reason was given").to_owned())
+    Err(quotation(text.lines().last().unwrap_or("no reason was given")))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, Table, Width};
+use lockstep_contract::foreign::escaped;
 
 use super::check::Finding;
 use super::choice::{self, Choice};
@@ -36,7 +37,9 @@ fn text(job: &Job, findings: &[Finding], look: Look) -> String {
         parts.push(faults(job, findings, look).to_string());
     }
     let gaps = job.nodes.iter().flat_map(|node| node.unseen.iter().map(move |gap| (node, gap)));
-    parts.extend(gaps.take(GAPS).map(|(node, gap)| format!("not verified here: {gap} (on {})", node.name)));
+    parts.extend(
+        gaps.take(GAPS).map(|(node, gap)| format!("not verified here: {} (on {})", escaped(gap), escaped(&node.name))),
+    );
     parts.push(sum(findings));
     parts.join("\n\n")
 }
@@ -56,7 +59,7 @@ fn nodes(job: &Job, look: Look) -> Table {
         let memory = node.memory.limit.into_iter().chain(node.memory.total).min();
         let libtorch = node.libtorch.as_ref().map(|found| found.version.clone().unwrap_or_else(|| "unknown".into()));
         table.add_row([
-            node.name.clone(),
+            escaped(&node.name),
             node.processors().to_string(),
             memory.map_or_else(|| "?".into(), |bytes| format!("{:.0} GiB", bytes as f64 / f64::from(1 << 30))),
             gpus(node),
@@ -73,12 +76,12 @@ fn gpus(node: &Node) -> String {
     match (node.gpus.present, node.gpus.cards.first()) {
         (0, _) => "none".into(),
         (count, None) => count.to_string(),
-        (count, Some(card)) => format!("{count} × {}{ways}", card.name),
+        (count, Some(card)) => format!("{count} × {}{ways}", escaped(&card.name)),
     }
 }
 
 fn taken(choices: &[Choice]) -> String {
-    let shown = choices.iter().map(|choice| format!("{} ({})", choice.interface, choice.address));
+    let shown = choices.iter().map(|choice| format!("{} ({})", escaped(&choice.interface), choice.address));
     let shown = shown.collect::<Vec<_>>().join(", ");
     if shown.is_empty() { "nothing".into() } else { shown }
 }
@@ -92,8 +95,13 @@ fn faults(job: &Job, findings: &[Finding], look: Look) -> Table {
     ]);
     for finding in findings {
         let all = finding.at.len() > 1 && job.nodes.iter().all(|node| finding.at.contains(&node.name));
-        let place = if all && finding.at.len() > 2 { "all nodes".to_owned() } else { finding.at.join(", ") };
-        let text = format!("{}\nknown by: {}\nfix: {}", finding.what, finding.evidence, finding.fix);
+        let place = if all && finding.at.len() > 2 { "all nodes".to_owned() } else { escaped(&finding.at.join(", ")) };
+        let text = format!(
+            "{}\nknown by: {}\nfix: {}",
+            escaped(&finding.what),
+            escaped(&finding.evidence),
+            escaped(&finding.fix)
+        );
         table.add_row([level(finding.level, look), Cell::new(finding.check), Cell::new(place), Cell::new(text)]);
     }
     table

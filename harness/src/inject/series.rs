@@ -2,6 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
+use lockstep_contract::foreign::escaped;
 use lockstep_events::{Event, Record};
 
 use super::soak;
@@ -58,14 +59,15 @@ impl Series {
     fn print(&self, outcome: &ScenarioOutcome, made: &Case, number: usize, count: usize) {
         let (verdict, title, figures) = (made.verdict(), &outcome.scenario.title, figures(outcome));
         let symbol = verdict.symbol();
-        self.screen.line(format!("{number:>3}/{count} {symbol} {verdict}  {}: {title}  ({figures})", made.name));
+        let line = |text: String| self.screen.line(escaped(&text));
+        line(format!("{number:>3}/{count} {symbol} {verdict}  {}: {title}  ({figures})", made.name));
         for Finding { claim, verdict, evidence } in &made.findings {
             if *verdict != Verdict::Passed {
-                self.screen.line(format!("        {verdict}: {claim}: {evidence}"));
+                line(format!("        {verdict}: {claim}: {evidence}"));
             }
         }
         if let (Some(replay), Verdict::Failed) = (&made.replay, verdict) {
-            self.screen.line(format!("        again: {replay}"));
+            line(format!("        again: {replay}"));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A timeline in characters: one line per rank, for terminals and text files.
 
-use super::formatting::{plain, seconds};
+use super::formatting::{plain_line, seconds};
 use super::timeline::{MarkKind, Row, State, Timeline};
 
 /// Maximum number of drawn ranks.
@@ -48,7 +48,7 @@ pub(crate) fn draw(timeline: &Timeline, width: u16, unicode: bool) -> String {
 
 fn labels(timeline: &Timeline) -> Vec<String> {
     let label = |(node, row): (Option<&str>, &Row)| match node {
-        Some(node) => format!("{} rank {}", plain(node), row.rank),
+        Some(node) => format!("{} rank {}", plain_line(node), row.rank),
         None => format!("rank {}", row.rank),
     };
     timeline.rows().take(MOST_ROWS).map(label).collect()

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use lockstep_contract::foreign;
 use lockstep_launch::command::quoted;
 use quick_junit::XmlString;
 
@@ -48,6 +49,11 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().filter(|c| *c == '\n' || !(c.is_control() || acts(*c))).collect()
 }
 
+/// The same as one line, whatever the text has in it.
+pub(crate) fn plain_line(text: &str) -> String {
+    foreign::escaped(&plain(text))
+}
+
 /// Characters that XML does not allow, or that change the text's direction.
 fn acts(c: char) -> bool {
     matches!(c, '\u{fffe}' | '\u{ffff}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -90,7 +96,7 @@ pub(super) fn costs(recoveries: &[Recovery]) -> ([&'static str; 6], Vec<[String;
     let row = |recovery: &Recovery| {
         [
             seconds(recovery.at),
-            plain(&recovery.cause),
+            plain_line(&recovery.cause),
             recovery.steps_lost.map_or_else(|| "–".into(), |steps| steps.to_string()),
             maybe(recovery.time_to_detect),
             maybe(recovery.time_to_restart),

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, LineStyle, Width};
 
-use super::formatting::{costs, failures, instant, plain, seconds, summary};
+use super::formatting::{costs, failures, instant, plain, plain_line, seconds, summary};
 use super::screen::Look;
 use super::{Case, Finding, Report, Table, Verdict, ascii_timeline};
 
@@ -22,7 +22,7 @@ fn text(report: &Report, look: Look, shown: impl Fn(&&Case) -> bool) -> String {
     if report.cases.len() > 1 {
         parts.push(overview(report, look));
     }
-    parts.extend(report.not_verified.iter().map(|what| format!("{}: {}", Verdict::NotVerified, plain(what))));
+    parts.extend(report.not_verified.iter().map(|what| format!("{}: {}", Verdict::NotVerified, plain_line(what))));
     parts.push(summary(report));
     parts.join("\n\n") + "\n"
 }
@@ -50,13 +50,14 @@ pub(crate) fn numbers(table: &Table, look: Look) -> comfy_table::Table {
 }
 
 fn head(report: &Report) -> String {
-    let (title, command) = (plain(&report.title), plain(&report.command));
-    format!("{title}\n$ {command}\n{}, on {}", instant(report.started), plain(&report.machine.summary()))
+    let (title, command) = (plain_line(&report.title), plain_line(&report.command));
+    format!("{title}\n$ {command}\n{}, on {}", instant(report.started), plain_line(&report.machine.summary()))
 }
 
 fn details(case: &Case, look: Look) -> String {
-    let mut parts = vec![format!("{}: {}\n{}", plain(&case.name), plain(&case.shows), findings(&case.findings, look))];
-    parts.extend(case.tables.iter().map(|table| format!("{}\n{}", plain(&table.title), numbers(table, look))));
+    let mut parts =
+        vec![format!("{}: {}\n{}", plain_line(&case.name), plain_line(&case.shows), findings(&case.findings, look))];
+    parts.extend(case.tables.iter().map(|table| format!("{}\n{}", plain_line(&table.title), numbers(table, look))));
     if let Some(timeline) = &case.timeline {
         parts.push(ascii_timeline::draw(timeline, look.width, look.unicode));
         if !timeline.recoveries.is_empty() {
@@ -67,13 +68,13 @@ fn details(case: &Case, look: Look) -> String {
             table.set_constraints(headings.iter().map(whole)).add_rows(rows);
             parts.push(table.to_string());
         }
-        parts.extend(timeline.verdicts.iter().map(|judged| plain(&judged.verdict.to_string())));
-        parts.extend(timeline.notes.iter().map(|note| format!("note: {}", plain(note))));
+        parts.extend(timeline.verdicts.iter().map(|judged| plain_line(&judged.verdict.to_string())));
+        parts.extend(timeline.notes.iter().map(|note| format!("note: {}", plain_line(note))));
     }
     // On a terminal, the reader has just seen the output of a good run.
     if case.verdict() != Verdict::Passed {
         parts.extend((!case.log.is_empty()).then(|| format!("Last lines:\n{}", quoted(&case.log))));
-        parts.extend(case.replay.as_ref().map(|replay| format!("Run it again: {}", plain(replay))));
+        parts.extend(case.replay.as_ref().map(|replay| format!("Run it again: {}", plain_line(replay))));
     }
     parts.join("\n")
 }

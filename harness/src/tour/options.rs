@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign::escaped;
 
 use super::shown::Shown;
 use crate::checks::{counted, grouped, learns};
@@ -64,7 +65,7 @@ impl Options {
         let scenario = self.scenario(sizes)?;
         let mut runner = job_runner(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), true)?;
         let (json, screen) = (self.json, Screen::new(self.json));
-        runner.listener = Some(Box::new(move |line| Screen::new(json).line(plain(line))));
+        runner.listener = Some(Box::new(move |line| Screen::new(json).line(escaped(plain(line)))));
         let mut suite = SuiteRunner::open(runner, self.keep.as_deref())?;
         self.introduce(&screen, sizes);
         screen.line("\nRun A: nothing happens");

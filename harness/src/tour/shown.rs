@@ -1,5 +1,7 @@
 //! What the tour shows of its two runs.
 
+use lockstep_contract::foreign::escaped;
+
 use super::figures::{self, Epoch};
 use super::summary;
 use crate::report::{Case, Screen, Table, counts, findings_table, numbers_table, picture};
@@ -34,7 +36,7 @@ impl Shown {
         let look = screen.look();
         screen.line("\nWhat happened in run B");
         for moment in &self.moments {
-            screen.line(format!("{:>7.2} s  {}", moment.at, moment.what));
+            screen.line(format!("{:>7.2} s  {}", moment.at, escaped(&moment.what)));
         }
         if let Some(timeline) = &self.case.timeline {
             screen.line(format!("\n{}", picture(timeline, look.width, look.unicode)));

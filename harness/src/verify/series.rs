@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use lockstep_contract::foreign::escaped;
 use lockstep_grading::exercise::Checks;
 
 use super::labs::VerifiedLab;
@@ -149,7 +150,7 @@ impl Series {
 
     fn tell(&self, made: &Case) {
         let (symbol, seconds) = (made.verdict().symbol(), made.took.as_secs_f64());
-        self.screen.line(format!("\n{symbol} {}: {} ({seconds:.1} s)", made.name, made.shows));
+        self.screen.line(format!("\n{symbol} {}: {} ({seconds:.1} s)", escaped(&made.name), escaped(&made.shows)));
         self.screen.line(findings_table(&made.findings, self.screen.look()));
     }
 }

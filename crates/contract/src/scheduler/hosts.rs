@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::foreign;
+
 /// Longer lists are truncated. The largest Slurm clusters have about 10,000 nodes.
 const MAX_HOSTS: usize = 16_384;
 
@@ -10,7 +12,7 @@ const MAX_HOSTS: usize = 16_384;
 #[non_exhaustive]
 pub enum HostFileError {
     /// The file cannot be read.
-    #[error("cannot read the host file {path}: {source}")]
+    #[error("cannot read the host file {}: {source}", foreign::path(path))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -19,7 +21,9 @@ pub enum HostFileError {
     },
     /// A line does not begin with a host.
     #[error(
-        "{path}, line {line}: `{text}` is not a host; expected a host on each line, such as `node1` or `node1 slots=4`"
+        "{}, line {line}: `{}` is not a host; expected a host on each line, such as `node1` or `node1 slots=4`",
+        foreign::path(path),
+        foreign::quotation(text)
     )]
     NotAHost {
         /// The file.
@@ -30,7 +34,7 @@ pub enum HostFileError {
         text: String,
     },
     /// The file names no host.
-    #[error("the host file {path} names no host")]
+    #[error("the host file {} names no host", foreign::path(path))]
     Empty {
         /// The file.
         path: PathBuf,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lockstep_contract::foreign::quotation;
 use lockstep_process::end_of_file;
 
 /// The number of lines to show, over all ranks.
@@ -25,12 +26,7 @@ fn of_rank(file: &Path, rank: usize, most: usize) -> Vec<String> {
     let text = String::from_utf8_lossy(&end);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let shown = lines.iter().skip(lines.len().saturating_sub(most));
-    shown.map(|line| format!("[rank {rank}] {}", printable(line))).collect()
-}
-
-/// Removes control characters, which move the cursor or change colours.
-fn printable(line: &str) -> String {
-    line.chars().filter(|letter| !letter.is_control()).take(300).collect()
+    shown.map(|line| format!("[rank {rank}] {}", quotation(line))).collect()
 }
 
 #[cfg(test)]
@@ -44,6 +40,9 @@ mod tests {
         std::fs::write(file(folder.path(), 0), lines).unwrap();
         std::fs::write(file(folder.path(), 1), "\u{1b}[31mred\n\n").unwrap();
         let shown = last_lines(folder.path(), 2);
-        assert_eq!((shown.len(), shown[9].as_str(), shown[10].as_str()), (11, "[rank 0] line 99", "[rank 1] [31mred"));
+        assert_eq!(
+            (shown.len(), shown[9].as_str(), shown[10].as_str()),
+            (11, "[rank 0] line 99", "[rank 1] \\u{1b}[31mred")
+        );
     }
 }

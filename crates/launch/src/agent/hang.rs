@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use lockstep_contract::foreign;
 use lockstep_process::{Signals, Stacks};
 use tokio::sync::mpsc as channel;
 use tokio::time::{Instant, timeout_at};
@@ -132,7 +133,7 @@ impl Current {
     /// Prints the stacks where there is no report to have them.
     pub(super) fn say_stacks(&mut self, context: &Context<'_>) {
         if let Some(text) = self.facts.stacks.take() {
-            context.say(&text);
+            context.console.say_lines(&text);
         }
     }
 }
@@ -195,7 +196,8 @@ fn show(mut taken: Vec<Taken>, count: usize) -> Option<String> {
         let _ = write!(shown, "\n  not read in time: {missing} of {count}");
     }
     if let Some(file) = taken.iter().find_map(|one| one.file.as_ref()) {
-        let _ = write!(shown, "\n  all threads of each: {FILE} in the logs of its rank, such as {}", file.display());
+        let _ =
+            write!(shown, "\n  all threads of each: {FILE} in the logs of its rank, such as {}", foreign::path(file));
     }
     Some(shown)
 }

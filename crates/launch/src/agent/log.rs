@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use tracing::level_filters::LevelFilter;
 
-use crate::output::{Console, Stream};
+use crate::output::Console;
 
 /// From now on `console` shows log messages of LOGLEVEL and above; if it is not set, warnings and errors.
 pub(super) fn to(console: &Console) {
@@ -30,7 +30,7 @@ struct Lines(Console);
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.line(Stream::Stderr, &[b"lockstep: ", line].concat());
+        self.0.say(String::from_utf8_lossy(line).trim_end());
         Ok(line.len())
     }
 

@@ -10,7 +10,7 @@ use super::diagnostic_input;
 use super::endpoint::{self, Host, RendezvousStore};
 use super::master::{Master, StoreHosting};
 use crate::config::{Backend, Config, Rendezvous as Place};
-use crate::output::{Console, Stream};
+use crate::output::Console;
 use crate::rendezvous::{Job, Node, Options, TcpStore};
 use crate::scheduler::Allocation;
 
@@ -40,7 +40,7 @@ pub(super) struct Met {
 pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, console: &Console) -> anyhow::Result<Met> {
     let place = &config.rendezvous;
     let wanted = Master { host: place.endpoint.host.clone(), port: place.endpoint.port };
-    let say = |line: &str| console.line(Stream::Stderr, format!("lockstep: {line}").as_bytes());
+    let say = |line: &str| console.say(line);
     let meeting = async {
         let addresses = if place.standalone {
             vec![(Ipv4Addr::LOCALHOST, wanted.port).into()]

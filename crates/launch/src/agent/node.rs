@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use lockstep_contract::foreign;
 use lockstep_contract::wish::SAVED;
 use lockstep_events::{AgentEvent, AgentSink, VerdictRecord};
 use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
@@ -118,7 +119,7 @@ async fn on_console(
     log::to(&console);
     let (options, unread) = meet::options(config)?;
     for key in unread {
-        console.line(Stream::Stderr, format!("note: {key}").as_bytes());
+        console.line(Stream::Stderr, format!("note: {}", foreign::escaped(&key)).as_bytes());
     }
     let met = tokio::select! {
         met = meet::meet(config, &options, &hostname, &console) => met?,
@@ -139,7 +140,9 @@ async fn on_console(
     }
     let (node, hosting, keeps_store) = (met.node(config, &hostname), met.hosting, met.server);
     let folder = events_folder();
-    let events = events(&hostname, folder.as_deref(), |warning| console.line(Stream::Stderr, warning.as_bytes()));
+    let events = events(&hostname, folder.as_deref(), |warning| {
+        console.line(Stream::Stderr, foreign::escaped(warning).as_bytes())
+    });
     let batch = Allocation::batch_job();
     let job = meet::job(config, batch.as_ref());
     let batch = BatchJob::new(config, batch, folder.clone());
@@ -209,15 +212,12 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Ended {
         // A second stop signal ends all waiting.
         _ = signals.next_that_ends(&config.signals) => {}
         left = membership.finish() => for node in left {
-            console.line(Stream::Stderr, format!("lockstep: {node} has not announced its end; the store that it used closes now").as_bytes());
+            console.say(&format!("{node} has not announced its end; the store that it used closes now"));
         }
     }
     if let Some(folder) = logs.temporary().map(Path::to_owned) {
         if let Err(error) = logs.finish(succeeded) {
-            console.line(
-                Stream::Stderr,
-                format!("lockstep: cannot remove the logs in {}: {error}", folder.display()).as_bytes(),
-            );
+            console.say(&format!("cannot remove the logs in {}: {error}", folder.display()));
         }
         workers.unregister_cleanup(&folder);
     }
@@ -240,7 +240,7 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
             if agent.current.facts.verdict.is_none() {
                 launch_verdict(agent, why);
             }
-            agent.context.say(&format!("failed: {why}"));
+            agent.context.console.say_lines(&format!("failed: {why}"));
         }
         Outcome::WorkersFailed => {}
     }

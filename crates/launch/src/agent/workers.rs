@@ -51,7 +51,7 @@ pub(super) struct Context<'a> {
 impl Context<'_> {
     /// Prints a line of the agent itself.
     pub(super) fn say(&self, line: &str) {
-        self.console.line(Stream::Stderr, format!("lockstep: {line}").as_bytes());
+        self.console.say(line);
     }
 }
 

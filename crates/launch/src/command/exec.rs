@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io::{Write, stderr};
 use std::path::Path;
 
+use lockstep_contract::foreign;
+
 use super::{Options, plan};
 use crate::agent::{self, Ended};
 use crate::config::{Config, ConfigError, HostInfo, threads_notice};
@@ -60,7 +62,8 @@ fn left_for_the_caller(error: anyhow::Error) -> anyhow::Error {
     if let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path: &OsString| !path.is_empty())
         && let Err(why) = propagate_agent_error(&error, Path::new(&path))
     {
-        return error.context(format!("cannot write {} (TORCHELASTIC_ERROR_FILE): {why}", Path::new(&path).display()));
+        return error
+            .context(format!("cannot write {} (TORCHELASTIC_ERROR_FILE): {why}", foreign::path(Path::new(&path))));
     }
     error
 }

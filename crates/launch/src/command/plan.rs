@@ -3,6 +3,7 @@
 use std::io::{Write, stdout};
 
 use anyhow::Context;
+use lockstep_contract::foreign::escaped;
 
 use crate::config::{Backend, Config, LogBase};
 use crate::exit::Code;
@@ -10,7 +11,7 @@ use crate::scheduler::Taken;
 
 pub(super) fn show(config: &Config, taken: &[Taken]) -> anyhow::Result<Code> {
     let taken = taken.iter().map(|taken| ("taken", origin(taken)));
-    let lines = lines(config).into_iter().chain(taken).map(|(name, value)| format!("{name:<12} {value}\n"));
+    let lines = lines(config).into_iter().chain(taken).map(|(name, value)| format!("{name:<12} {}\n", escaped(&value)));
     stdout().write_all(lines.collect::<String>().as_bytes()).context("cannot print the plan")?;
     Ok(Code::Success)
 }

@@ -7,6 +7,8 @@
 use std::ffi::OsString;
 use std::fmt;
 
+use lockstep_contract::foreign;
+
 /// How variables are read: `std::env::var_os`, or a test's own function.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -49,12 +51,11 @@ impl Given {
 impl fmt::Display for Given {
     /// In the user's notation: `--nnodes=2`, or `PET_NNODES=2 (in place of --nnodes)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (flag, text) = (self.flag, foreign::escaped(&self.text));
         match self.source {
-            Source::Allocation => {
-                write!(f, "--{}={} (from the job that this agent was started in)", self.flag, self.text)
-            }
-            Source::Variable => write!(f, "{}={} (in place of --{})", variable(self.flag), self.text, self.flag),
-            _ => write!(f, "--{}={}", self.flag, self.text),
+            Source::Allocation => write!(f, "--{flag}={text} (from the job that this agent was started in)"),
+            Source::Variable => write!(f, "{}={text} (in place of --{flag})", variable(flag)),
+            _ => write!(f, "--{flag}={text}"),
         }
     }
 }

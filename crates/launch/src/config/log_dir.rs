@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use lockstep_contract::foreign;
+
 use super::logs::{LogBase, Logs};
 
 /// Only the owner can read logs, as with Python's `mkdtemp`, which torchrun uses.
@@ -31,7 +33,10 @@ pub struct Attempt {
 
 /// Why the log folder could not be created.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot create the log folder {}: {source}; choose another with --log-dir, or none with --log-dir=/dev/null", path.display())]
+#[error(
+    "cannot create the log folder {}: {source}; choose another with --log-dir, or none with --log-dir=/dev/null",
+    foreign::path(path)
+)]
 pub struct LogDirError {
     /// The folder.
     pub path: PathBuf,

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use lockstep_contract::foreign;
 use lockstep_process::proc::is_python;
 use rustix::fs::{Access, access};
 
@@ -46,7 +47,7 @@ pub(super) struct How {
 #[non_exhaustive]
 pub enum ProgramError {
     /// The file or program does not exist.
-    #[error("cannot find {}: there is no such file (the current folder is {folder}){}", program.display(), path_text(*in_path))]
+    #[error("cannot find {}: there is no such file (the current folder is {folder}){}", foreign::path(program), path_text(*in_path))]
     Missing {
         /// As given.
         program: PathBuf,
@@ -56,13 +57,13 @@ pub enum ProgramError {
         in_path: bool,
     },
     /// A folder that Python cannot run.
-    #[error("{} is a folder without __main__.py: give the path of a script in it", path.display())]
+    #[error("{} is a folder without __main__.py: give the path of a script in it", foreign::path(path))]
     Folder {
         /// The folder.
         path: PathBuf,
     },
     /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}", foreign::path(path))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -70,7 +71,7 @@ pub enum ProgramError {
         source: io::Error,
     },
     /// The file is a program, but it is not executable.
-    #[error("{} is {kind} but not executable: run `chmod +x {}`", path.display(), path.display())]
+    #[error("{} is {kind} but not executable: run `chmod +x {}`", foreign::path(path), foreign::path(path))]
     NotExecutable {
         /// The file.
         path: PathBuf,
@@ -79,14 +80,15 @@ pub enum ProgramError {
     },
     /// There is no Python.
     #[error(
-        "cannot run {script}: neither python3 nor python is in PATH; set PYTHON_EXEC to a Python, or give --no-python for a program that needs none"
+        "cannot run {}: neither python3 nor python is in PATH; set PYTHON_EXEC to a Python, or give --no-python for a program that needs none",
+        foreign::quotation(script)
     )]
     NoPython {
         /// The script that needs it.
         script: String,
     },
     /// PYTHON_EXEC is invalid.
-    #[error("PYTHON_EXEC={} is not a program: set it to the path of a Python, or unset it", path.display())]
+    #[error("PYTHON_EXEC={} is not a program: set it to the path of a Python, or unset it", foreign::path(path))]
     PythonExec {
         /// Its value.
         path: PathBuf,
@@ -221,7 +223,7 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn missing(program: &Path, in_path: bool) -> ProgramError {
-    let folder = std::env::current_dir().map_or_else(|_| "gone".to_owned(), |folder| folder.display().to_string());
+    let folder = std::env::current_dir().map_or_else(|_| "gone".to_owned(), |folder| foreign::path(&folder));
     ProgramError::Missing { program: program.to_owned(), folder, in_path }
 }
 

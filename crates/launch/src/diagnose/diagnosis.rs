@@ -5,6 +5,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use lockstep_contract::foreign::escaped;
+
 use super::observed::{ConnectFailure, Observed};
 use crate::rendezvous::{Absence, Node, seconds};
 use crate::scheduler::Allocation;
@@ -290,15 +292,15 @@ fn list(addresses: &[IpAddr]) -> String {
 
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.headline)?;
+        write!(f, "{}", escaped(&self.headline))?;
         for fact in &self.facts {
-            write!(f, "\n  {fact}")?;
+            write!(f, "\n  {}", escaped(fact))?;
         }
         if !self.causes.is_empty() {
             write!(f, "\nlikely causes, the most likely first:")?;
         }
         for (at, advice) in self.causes.iter().enumerate() {
-            write!(f, "\n  {}. {}\n     -> {}", at + 1, advice.cause, advice.fix)?;
+            write!(f, "\n  {}. {}\n     -> {}", at + 1, escaped(&advice.cause), escaped(&advice.fix))?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use lockstep_contract::foreign;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::isatty;
 
@@ -116,6 +117,16 @@ impl Console {
             None => OpenLines::InPlace,
             Some(_) => OpenLines::Hidden,
         }
+    }
+
+    /// Shows a line of the agent itself, on stderr, after its name. Whatever the text has in it, it is one line.
+    pub fn say(&self, text: &str) {
+        self.line(Stream::Stderr, format!("lockstep: {}", foreign::escaped(text)).as_bytes());
+    }
+
+    /// Shows a text of the agent itself that may have several lines.
+    pub fn say_lines(&self, text: &str) {
+        self.line(Stream::Stderr, format!("lockstep: {}", foreign::lines(text)).as_bytes());
     }
 
     /// Shows the agent's own message, each line as a complete line. Never blocks: if the device is too slow, the excess
@@ -330,6 +341,19 @@ mod tests {
         let mut shown = String::new();
         read.read_to_string(&mut shown).unwrap();
         assert_eq!(shown, "> a\ntwo\nlines\n");
+    }
+
+    #[test]
+    fn a_line_of_the_agent_is_one_line() {
+        let (mut read, write) = io::pipe().unwrap();
+        let console = Console::to(write.try_clone().unwrap().into(), write.into()).unwrap();
+        console.say("a\nb\x1b[2J");
+        console.say_lines("a\nb\x1b[2J");
+        assert!(console.flush(LIMIT));
+        drop(console);
+        let mut shown = String::new();
+        read.read_to_string(&mut shown).unwrap();
+        assert_eq!(shown, "lockstep: a\\nb\\u{1b}[2J\nlockstep: a\nb\\u{1b}[2J\n");
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::io::{self, PipeReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use lockstep_contract::foreign;
+
 use super::console::Console;
 use super::line_multiplexer::{Entry, Owner, What};
 use super::lines::{LONGEST, Line, Lines};
@@ -179,7 +181,7 @@ impl Log {
 pub(super) fn open_log(path: &Path) -> io::Result<File> {
     let opened = File::options().append(true).create(true).open(path);
     opened.map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot open {} for the workers' output: {error}", path.display()))
+        io::Error::new(error.kind(), format!("cannot open {} for the workers' output: {error}", foreign::path(path)))
     })
 }
 

@@ -3,13 +3,13 @@
 
 use std::cmp::Ordering;
 
+use lockstep_contract::foreign::one_line;
+
 use super::node::{Job, Me, Node, NodeId};
 use super::state::{Cause, Closing, Lost, Member, Refused, RoundPhase, State};
 
 /// How many lost nodes are kept for messages.
 const MAX_LOST: usize = 16;
-/// How many characters of a reason are kept.
-const MAX_REASON: usize = 2000;
 
 /// Transitions. Each returns the next state.
 impl State {
@@ -64,7 +64,7 @@ impl State {
                 continue;
             }
             let Some(node) = self.node(id).cloned() else { continue };
-            let why = shorten(&why);
+            let why = one_line(&why);
             if self.member(id).is_some() {
                 missed.get_or_insert_with(|| cause(node.clone(), why.clone()));
             }
@@ -111,9 +111,9 @@ impl State {
 
     /// Closes the job.
     pub(super) fn closed(mut self, mut closing: Closing) -> State {
-        closing.reason = shorten(&closing.reason);
+        closing.reason = one_line(&closing.reason);
         if let Some(root) = &mut closing.root_cause {
-            root.message = shorten(&root.message);
+            root.message = one_line(&root.message);
         }
         self.phase = RoundPhase::Closed(closing);
         self
@@ -173,13 +173,6 @@ fn chunks(name: &str) -> Vec<(&str, usize, &str)> {
         rest = &tail[end..];
     }
     found
-}
-
-fn shorten(text: &str) -> String {
-    match text.char_indices().nth(MAX_REASON) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -246,12 +239,5 @@ mod tests {
         let kept = state.clone().without(vec![(1, "no heartbeat".into())], |node, why| Cause::NodeLost { node, why });
         assert_eq!(kept.done(), [1]);
         assert_eq!(state.succeeded(2).phase, RoundPhase::Finished);
-    }
-
-    #[test]
-    fn shortens_reasons_at_a_character() {
-        let long = "é".repeat(MAX_REASON + 1);
-        assert_eq!(shorten(&long).chars().count(), MAX_REASON + 1);
-        assert_eq!(shorten("short"), "short");
     }
 }

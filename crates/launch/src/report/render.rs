@@ -7,10 +7,11 @@ use std::fmt;
 use std::time::SystemTime;
 
 use chrono::{DateTime, Local};
+use lockstep_contract::foreign;
 
 use super::failure::{Failure, describe_exit};
 use super::root::Report;
-use super::text::{fit, indented};
+use super::text::indented;
 
 /// torch's maximum width of a rule, in characters.
 const WIDEST: usize = 60;
@@ -19,7 +20,7 @@ const SHOWN: usize = 20;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let title = format!("{} FAILED", self.program);
+        let title = format!("{} FAILED", foreign::one_line(&self.program));
         let blocks: Vec<String> = self.failures.iter().enumerate().map(|(at, failure)| block(at, failure)).collect();
         let lines = blocks.iter().flat_map(|block| block.lines()).chain([title.as_str()]);
         let width = lines.map(|line| line.chars().count()).max().unwrap_or(0).min(WIDEST);
@@ -55,23 +56,23 @@ impl Report {
     fn tail_text(&self) -> Option<String> {
         let death = &self.root().death;
         let lines = &death.tail[death.tail.len().saturating_sub(SHOWN)..];
-        let lines: String = lines.iter().map(|line| format!("\n  {}", fit(line))).collect();
+        let lines: String = lines.iter().map(|line| format!("\n  {}", foreign::escaped(line))).collect();
         (!lines.is_empty()).then(|| format!("Last lines of rank {}:{lines}", death.rank))
     }
 
     fn logs_text(&self) -> Option<String> {
-        self.logs.as_ref().map(|logs| format!("Logs: {}", logs.display()))
+        self.logs.as_ref().map(|logs| format!("Logs: {}", foreign::path(logs)))
     }
 }
 
 fn block(at: usize, failure: &Failure) -> String {
     let death = &failure.death;
-    let error_file = failure.error_file().map_or_else(|| "<N/A>".to_owned(), |path| path.display().to_string());
+    let error_file = failure.error_file().map_or_else(|| "<N/A>".to_owned(), foreign::path);
     format!(
         "[{at}]:\n  time      : {}\n  host      : {}\n  rank      : {} (local_rank: {})\n  exitcode  : {} (pid: {})\n  \
          error_file: {error_file}\n  traceback : {}",
         stamp(failure.time()),
-        failure.host,
+        foreign::one_line(&failure.host),
         death.rank,
         death.local_rank,
         death.exitcode,
@@ -181,5 +182,17 @@ Logs: /logs/none_x
 ====================================================";
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(shown(&report, &dir), expected);
+    }
+
+    #[test]
+    fn shows_names_and_last_lines_in_one_line_each() {
+        let tail = vec!["a\rb".into()];
+        let root = Death { tail, error_file: Some("/no/such\nfile".into()), ..death(1, 3, 3_000) };
+        let mut report = Report::new("a\nb.py", vec![Failure::of(root, "no\nde")], None).unwrap();
+        report.logs = Some("/logs\n/x".into());
+        let text = report.to_string();
+        for line in ["a\\nb.py FAILED", "  host      : no\\nde", "  a\\rb", "Logs: /logs\\n/x"] {
+            assert!(text.lines().any(|shown| shown == line), "{line:?} in\n{text}");
+        }
     }
 }

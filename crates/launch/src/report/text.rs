@@ -1,4 +1,6 @@
-//! Prepares foreign texts for a terminal: limits their size and escapes control characters.
+//! Prepares foreign texts of several lines for the report: limits their size and escapes control characters.
+
+use lockstep_contract::foreign::lines;
 
 /// Longer texts lose their middle; in bytes. The start of a Python traceback shows where it happened, the end what
 /// happened.
@@ -10,30 +12,17 @@ const HEAD: usize = 4 * 1024;
 pub(super) fn fit(text: &str) -> String {
     let text = text.trim_end();
     if text.len() <= LONGEST {
-        return escaped(text);
+        return lines(text);
     }
     let head = &text[..text.floor_char_boundary(HEAD)];
     let tail = &text[text.ceil_char_boundary(text.len() - (LONGEST - HEAD))..];
     let cut = text.len() - head.len() - tail.len();
-    format!("{}\n… ({cut} bytes left out) …\n{}", escaped(head), escaped(tail))
+    format!("{}\n… ({cut} bytes left out) …\n{}", lines(head), lines(tail))
 }
 
 /// Indents all lines except for the first by two spaces, as in torch's report.
 pub(super) fn indented(text: &str) -> String {
     text.replace('\n', "\n  ")
-}
-
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => out.push(c),
-            '\r' => {}
-            c if c.is_control() => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

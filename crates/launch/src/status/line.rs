@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use std::time::Duration;
 
+use lockstep_contract::foreign::quotation;
+
 use super::{AgentPhase, AgentView, Late, Progress};
 
 /// How long it is shown who was late. While ranks stay late, they are reported again after one, two, four, … minutes.
@@ -88,7 +90,7 @@ fn waited_for(late: &Late, now: Duration) -> Option<String> {
         [first, second] => format!("ranks {first} and {second}"),
         [first, ..] => format!("rank {first} and {} more", numbers.len() - 1),
     };
-    Some(format!("{who} late: {} ({percent:.0} %), {ago} s ago", late.cause))
+    Some(format!("{who} late: {} ({percent:.0} %), {ago} s ago", quotation(&late.cause)))
 }
 
 fn fit(mut parts: Vec<(u8, String)>, width: usize) -> String {

@@ -1,5 +1,7 @@
 //! One worker's end as the rules see it: the error that it printed or recorded, the signal, and searches in its words.
 
+use lockstep_contract::foreign::quotation;
+
 use super::evidence::{Evidence, FileSystem};
 use super::native::{self, Kind};
 use super::python::{self, Exception};
@@ -12,8 +14,6 @@ const AFTER: usize = 3;
 /// The same for an exception of a worker that was stopped. Messages of several lines are longer than most output after
 /// an exception that was caught.
 const AFTER_EXCEPTION: usize = 10;
-/// The longest quotation of a line, in characters.
-const QUOTED: usize = 240;
 
 /// A worker's end.
 pub(super) struct Case<'a> {
@@ -107,7 +107,7 @@ impl<'a> Case<'a> {
         let place =
             self.error.as_ref().and_then(|error| error.chain.iter().rev().find_map(|(_, place)| place.as_deref()));
         let place = place.map(|place| format!(" at {place}")).unwrap_or_default();
-        Found { cause: cause.into(), how: format!("{}, \"{}\"{place}", self.source(), quoted(line)), names: None }
+        Found { cause: cause.into(), how: format!("{}, \"{}\"{place}", self.source(), quotation(line)), names: None }
     }
 
     /// Where its words come from.
@@ -149,7 +149,7 @@ impl Error {
     pub(super) fn text(&self) -> String {
         let one = |(text, place): &(String, Option<String>)| {
             let place = place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
-            format!("{}{place}", quoted(text.lines().next().unwrap_or_default()))
+            format!("{}{place}", quotation(first_line(text)))
         };
         match (self.form, self.chain.as_slice()) {
             (Form::Python, [outer, .., original]) => format!("{}, caused by {}", one(outer), one(original)),
@@ -159,7 +159,7 @@ impl Error {
 
     /// The original exception's first line.
     pub(super) fn original(&self) -> &str {
-        self.chain.last().and_then(|(text, _)| text.lines().next()).unwrap_or_default()
+        self.chain.last().map(|(text, _)| first_line(text)).unwrap_or_default()
     }
 }
 
@@ -236,9 +236,7 @@ fn has(line: &str, marks: &[&str]) -> bool {
     marks.iter().any(|mark| lower.contains(mark))
 }
 
-/// A line in a report's line: not too long, and without control characters.
-pub(super) fn quoted(line: &str) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    let text: String = line.trim().chars().take(QUOTED).map(clean).collect();
-    if line.trim().chars().count() > QUOTED { text + "…" } else { text }
+/// The first line that is not blank.
+pub(super) fn first_line(text: &str) -> &str {
+    text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default()
 }

@@ -5,9 +5,10 @@
 
 use std::fmt;
 
+use lockstep_contract::foreign::{one_line, quotation};
 use lockstep_events::VerdictRecord;
 
-use super::case::{Case, Error, Form, quoted};
+use super::case::{Case, Error, Form, first_line};
 use super::evidence::Evidence;
 use super::rules;
 use crate::diagnose::{Advice, Diagnosis};
@@ -49,9 +50,9 @@ impl LaunchFailure {
             }
             None if self.at_fault => of_texts(&[&self.text], host),
             None => {
-                let cause = one_line(&[&self.text]);
+                let cause = joined(&[&self.text]);
                 let noticed =
-                    record(host, "launcher-noticed", quoted(&cause), OWN_MESSAGE.to_owned(), SEE_OTHERS.to_owned());
+                    record(host, "launcher-noticed", quotation(&cause), OWN_MESSAGE.to_owned(), SEE_OTHERS.to_owned());
                 VerdictRecord { at_fault: false, ..noticed }
             }
         }
@@ -91,21 +92,21 @@ fn of_texts(texts: &[&str], host: &str) -> VerdictRecord {
     match rules::of_machine().find_map(|rule| (rule.find)(&case).map(|found| (rule, found))) {
         Some((rule, found)) => record(host, rule.name, found.cause, found.how, rule.advice.to_owned()),
         None => {
-            let text = one_line(texts);
+            let text = joined(texts);
             let (cause, advice) = text.rsplit_once("; ").unwrap_or((&text, SEE_MESSAGE));
-            record(host, "launcher-failed", quoted(cause), OWN_MESSAGE.to_owned(), quoted(advice))
+            record(host, "launcher-failed", quotation(cause), OWN_MESSAGE.to_owned(), quotation(advice))
         }
     }
 }
 
 /// The first lines of these texts, uncut.
-fn one_line(texts: &[&str]) -> String {
-    texts.iter().map(|text| text.lines().next().unwrap_or_default()).collect::<Vec<_>>().join(": ")
+fn joined(texts: &[&str]) -> String {
+    texts.iter().map(|text| first_line(text)).collect::<Vec<_>>().join(": ")
 }
 
 fn record(host: &str, rule: &str, cause: String, evidence: String, advice: String) -> VerdictRecord {
-    let (host, rule) = (Some(host.to_owned()), rule.to_owned());
-    VerdictRecord { rank: None, host, at_fault: true, cause, evidence, advice, rule }
+    let [host, cause, evidence, advice] = [host, &cause, &evidence, &advice].map(one_line);
+    VerdictRecord { rank: None, host: Some(host), at_fault: true, cause, evidence, advice, rule: rule.to_owned() }
 }
 
 /// The launcher as the rules see it: they look at a process that has ended with exit code 1.

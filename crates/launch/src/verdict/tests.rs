@@ -351,6 +351,35 @@ fn tells_other_nodes_the_exit_code_where_nothing_else_is_known() {
 }
 
 #[test]
+fn is_one_line_whatever_others_wrote() {
+    let hostile = "\n\nx\r\n\u{1b}[2Jy\u{202e}\u{2028}z";
+    let text = format!("cannot open file '{hostile}': {}", hostile.repeat(10_000));
+    let dir = tempfile::tempdir().unwrap();
+    let file = serde_json::json!({"message": {"message": text, "extraInfo": {"py_callstack": text}}});
+    let recorded = with_file(&dir, death(1, 1, 3_000), file.to_string());
+    let not_started = Death { not_started: Some(text.clone()), ..death(1, 127, 3_000) };
+    let lost = Elsewhere { rank: 0, host: text.clone(), message: text.clone() };
+    let found = [
+        verdict(&[recorded], &evidence()).to_string(),
+        verdict(&[Failure::of(not_started, &text)], &evidence()).to_string(),
+        Verdict::from(&lost).to_string(),
+        LaunchFailure::new(text.clone()).verdict(&text).to_string(),
+        LaunchFailure::noticed(text.clone()).verdict(&text).to_string(),
+    ];
+    for found in found {
+        assert!(!found.chars().any(|c| c.is_control() || "\u{202e}\u{2028}".contains(c)), "{found:?}");
+        assert!(found.chars().count() < 10_000 && found.contains("cannot open file"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_cause_is_the_first_line_that_is_not_blank() {
+    let dir = tempfile::tempdir().unwrap();
+    let failure = with_file(&dir, death(1, 1, 3_000), r#"{"message": "\n  \nno such layer\nmore"}"#);
+    assert_eq!(verdict(&[failure], &evidence()).cause, "no such layer");
+}
+
+#[test]
 fn survives_a_text_that_is_cut_anywhere() {
     for rule in all() {
         let (exitcode, text) = rule.example;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lockstep_contract::foreign::one_line;
 use lockstep_events::VerdictRecord;
 
 use super::case::{Case, Found};
@@ -41,14 +42,14 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// For the event file.
+    /// For the event file and the report: each text in one line.
     pub fn record(&self) -> VerdictRecord {
         VerdictRecord {
             rank: Some(self.rank),
-            host: self.host.clone(),
+            host: self.host.as_deref().map(one_line),
             at_fault: !self.class.is_consequence(),
-            cause: self.cause.clone(),
-            evidence: self.how_known.clone(),
+            cause: one_line(&self.cause),
+            evidence: one_line(&self.how_known),
             advice: self.advice.clone(),
             rule: self.rule.to_owned(),
         }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use lockstep_contract::foreign::quotation;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -30,7 +31,11 @@ pub(super) async fn output(program: &str, arguments: &[&str], patience: Duration
         return Ok(text(&output.stdout));
     }
     let words = if output.stderr.is_empty() { text(&output.stdout) } else { text(&output.stderr) };
-    Err(format!("{program} failed ({}): {}", output.status, words.lines().next().unwrap_or("without a word")))
+    Err(format!(
+        "{program} failed ({}): {}",
+        output.status,
+        quotation(words.lines().next().unwrap_or("without a word"))
+    ))
 }
 
 /// The first line of a file of `/proc` or `/sys`.

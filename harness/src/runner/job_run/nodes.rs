@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use lockstep_contract::foreign::quotation;
 use lockstep_contract::{BACKEND, CUBLAS_WORKSPACE, DETERMINISTIC};
 use lockstep_process::{Deaths, Listener, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
@@ -327,7 +328,8 @@ impl<'a> Nodes<'a> {
     pub(super) fn leaks(&self, listeners: &BTreeSet<Listener>) -> Vec<String> {
         let processes = processes::leaked(&self.mark, &self.holders());
         let open = Listener::all();
-        let processes = processes.iter().map(|process| format!("process {} runs: {}", process.pid, process.command));
+        let processes =
+            processes.iter().map(|process| format!("process {} runs: {}", process.pid, quotation(&process.command)));
         let ports = listeners.intersection(&open).map(|listener| format!("port {} is listened on", listener.port));
         let finished = self.codes().values().all(|code| *code == Some(0));
         let machines = if self.spec.disks == Disks::OfNodes { &self.machines[..] } else { &[] };

@@ -242,6 +242,19 @@ fn a_command_that_cannot_start_writes_its_own_error_file() {
 }
 
 #[test]
+fn names_with_newlines_and_escapes_stay_in_their_line() {
+    let site = Site::new();
+    let ended = site.run(&["--standalone", "no\nsuch\x1b[2Jprogram"]).code(1);
+    ended.says(&["error: cannot find no\\nsuch\\u{1b}[2Jprogram: "]);
+    site.run(&["--standalone", "--nproc-per-node=a\nb", "true"]).code(1).says(&["--nproc-per-node=a\\nb: "]);
+    let program = site.program("fail\nnow", "#!/bin/sh\necho \"no\x1b[2J data\" >&2; exit 3\n");
+    let ended = site.run(&["--standalone", "--rdzv-id=x", &program]).code(1);
+    ended.says(&["after \"no\\u{1b}[2J data\"", "fail\\nnow FAILED\n"]);
+    let planned = site.run(&["--standalone", "--dry-run", &program, "a\nb"]).code(0);
+    assert!(planned.out.lines().any(|line| line.starts_with("command ") && line.contains("a\\nb")), "{}", planned.out);
+}
+
+#[test]
 fn a_worker_that_fails_while_others_are_stopped_is_distinguished_from_them() {
     let site = Site::new();
     // Rank 2 handles the signal with its own exit code; rank 1 ignores it and is killed.

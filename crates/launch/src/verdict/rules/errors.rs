@@ -1,6 +1,8 @@
 //! Errors of the program itself, of which nothing more special is known, and ends without any word.
 
-use super::super::case::{Case, Form, Found, quoted};
+use lockstep_contract::foreign::quotation;
+
+use super::super::case::{Case, Form, Found};
 use super::Class::{Cause, Unknown};
 use super::Rule;
 
@@ -62,7 +64,7 @@ pub(super) const RULES: &[Rule] = &[
         find: |case| {
             let code = case.failure.death.exitcode;
             let line = case.failure.death.tail.iter().rev().find(|line| !line.trim().is_empty())?;
-            let text = format!("it ended itself with exit code {code} after \"{}\"", quoted(line));
+            let text = format!("it ended itself with exit code {code} after \"{}\"", quotation(line));
             (code > 0).then(|| Found::new(text, "its exit code and its last line"))
         },
     },

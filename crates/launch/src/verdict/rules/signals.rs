@@ -1,6 +1,8 @@
 //! Signals: from the scheduler, from somebody else, and those by which the processor or a library ends a program.
 
-use super::super::case::{Case, Error, Form, Found, quoted};
+use lockstep_contract::foreign::quotation;
+
+use super::super::case::{Case, Error, Form, Found};
 use super::Class::Cause;
 use super::Rule;
 use crate::config::signal_name;
@@ -19,7 +21,7 @@ pub(super) const RULES: &[Rule] = &[
             if let Some(line) = line.filter(|_| case.signal().is_some()) {
                 return Some(Found::new(
                     "the job's time was over",
-                    format!("the scheduler's line, \"{}\"", quoted(line)),
+                    format!("the scheduler's line, \"{}\"", quotation(line)),
                 ));
             }
             let end = case.evidence.job_end.filter(|end| case.failure.death.at >= *end)?;
@@ -36,7 +38,7 @@ pub(super) const RULES: &[Rule] = &[
         example: (-15, "slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-22T10:00:00 ***"),
         find: |case| {
             let line = case.line_anywhere(&SCHEDULER).filter(|_| case.signal().is_some())?;
-            Some(Found::new("the scheduler ended the job", format!("its line, \"{}\"", quoted(line))))
+            Some(Found::new("the scheduler ended the job", format!("its line, \"{}\"", quotation(line))))
         },
     },
     Rule {
@@ -106,7 +108,10 @@ pub(super) const RULES: &[Rule] = &[
                 "realloc(): invalid",
             ];
             let line = case.line_anywhere(&marks).filter(|_| case.signal() == Some(6))?;
-            Some(Found::new("its memory was corrupted by its own code", format!("SIGABRT, and \"{}\"", quoted(line))))
+            Some(Found::new(
+                "its memory was corrupted by its own code",
+                format!("SIGABRT, and \"{}\"", quotation(line)),
+            ))
         },
     },
     Rule {
@@ -132,7 +137,7 @@ pub(super) const RULES: &[Rule] = &[
         find: |case| {
             let line = case.line_anywhere(&["assertion `", "assertion '"]).filter(|line| line.contains("failed"))?;
             (case.signal() == Some(6))
-                .then(|| Found::new("an assertion failed", format!("SIGABRT, and \"{}\"", quoted(line))))
+                .then(|| Found::new("an assertion failed", format!("SIGABRT, and \"{}\"", quotation(line))))
         },
     },
     Rule {
@@ -182,7 +187,7 @@ pub(super) const RULES: &[Rule] = &[
             let found =
                 by_signal(case, 6, "it aborted itself").filter(|_| !case.error.as_ref().is_some_and(is_exception))?;
             let last = case.failure.death.tail.iter().rev().find(|line| !line.trim().is_empty());
-            Some(found.and(last.map(|line| format!("its last line, \"{}\"", quoted(line)))))
+            Some(found.and(last.map(|line| format!("its last line, \"{}\"", quotation(line)))))
         },
     },
 ];
