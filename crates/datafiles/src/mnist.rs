@@ -23,7 +23,8 @@ impl Split {
     }
 }
 
-/// The first of a file's usual names that exists in `dir`: of a split's `images`, with 3 dimensions, or `labels`, with 1.
+/// The first of a file's usual names that exists in `dir`: of a split's `images`, with 3 dimensions, or `labels`, with 1. Some archives
+/// have each file in a folder of its own with such a name (Kaggle's, and what some programs make of a `.gz` file).
 ///
 /// # Errors
 /// None of them exists; the message says where they are instead.
@@ -33,17 +34,23 @@ pub fn find(dir: &Path, split: Split, what: &str, dimensions: u8) -> Result<Path
         .into_iter()
         .flat_map(|end| ["-", "."].map(|dot| format!("{prefix}-{what}{dot}idx{dimensions}-ubyte{end}")))
         .collect();
-    if let Some(name) = names.iter().find(|name| dir.join(name).exists()) {
-        return Ok(dir.join(name));
+    if let Some(file) = file_in(dir, &names) {
+        return Ok(file);
     }
     let inner = ["mnist", "MNIST/raw", "raw"].map(|inner| dir.join(inner));
-    let hint: String = match inner.iter().find(|inner| names.iter().any(|name| inner.join(name).exists())) {
+    let hint: String = match inner.iter().find(|inner| file_in(inner, &names).is_some()) {
         _ if !dir.is_dir() => "that folder does not exist, check the path".into(),
         Some(inner) => format!("it lies in {}, give that folder", inner.display()),
         None => "give the folder that holds the four files of MNIST".into(),
     };
     let found = format!("none of {}", names.join(", "));
     Err(DataError::new(format!("find the {prefix} {what} in")).at(dir).found(found).hint(hint))
+}
+
+/// The first of these names that is a file in `dir`, or in a folder there with one of these names.
+fn file_in(dir: &Path, names: &[String]) -> Option<PathBuf> {
+    let folders = std::iter::once(dir.to_owned()).chain(names.iter().map(|name| dir.join(name)));
+    folders.flat_map(|folder| names.iter().map(move |name| folder.join(name))).find(|file| file.is_file())
 }
 
 /// Checks concatenated images of `rows` x `columns` bytes, and one label for each.
@@ -66,5 +73,51 @@ pub fn check(images: &[u8], labels: &[u8], rows: usize, columns: usize) -> Resul
             .found(labels[index].to_string())
             .hint("the file is not MNIST's labels")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What is found among these files, relative to their folder.
+    fn found(files: &[&str], split: Split, what: &str, dimensions: u8) -> Result<String, String> {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let path = find(dir.path(), split, what, dimensions).map_err(|error| error.hint)?;
+        Ok(path.strip_prefix(dir.path()).unwrap().display().to_string())
+    }
+
+    #[test]
+    fn finds_files_in_folders_of_their_names_as_kaggle_has_them() {
+        let nested =
+            ["train-images-idx3-ubyte/train-images-idx3-ubyte", "train-labels-idx1-ubyte/train-labels-idx1-ubyte"];
+        let dotted = ["train-images.idx3-ubyte", "train-labels.idx1-ubyte"];
+        let images = |files: &[&str]| found(files, Split::Train, "images", 3).unwrap();
+        assert_eq!(images(&nested), nested[0]);
+        assert_eq!(images(&[nested, dotted].concat()), dotted[0]);
+        assert_eq!(found(&nested, Split::Train, "labels", 1).unwrap(), nested[1]);
+        // 7-Zip's folder for train-images-idx3-ubyte.gz, in which the name has a dot.
+        assert_eq!(
+            images(&["train-images-idx3-ubyte/train-images.idx3-ubyte"]),
+            "train-images-idx3-ubyte/train-images.idx3-ubyte"
+        );
+    }
+
+    #[test]
+    fn points_to_a_folder_further_in() {
+        let inner = "mnist/t10k-labels-idx1-ubyte/t10k-labels-idx1-ubyte";
+        assert!(found(&[inner], Split::Test, "labels", 1).unwrap_err().ends_with("/mnist, give that folder"));
+        assert!(
+            found(&["t10k-labels-idx1-ubyte/other"], Split::Test, "labels", 1)
+                .unwrap_err()
+                .starts_with("give the folder")
+        );
     }
 }
