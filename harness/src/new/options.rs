@@ -23,8 +23,22 @@ const FILES: [(&str, &str); 7] = [
     ("train.py", include_str!("../../../template/train.py")),
 ];
 
-/// Names that cargo does not give to a package or a program.
-const RESERVED: [&str; 9] = ["alloc", "build", "core", "deps", "examples", "incremental", "proc_macro", "std", "test"];
+/// Names that cargo refuses or warns of, and why (`restricted_names.rs` of cargo).
+const RESERVED: [(&str, &str); 5] = [
+    ("deps examples build incremental", "it is a folder of cargo's in target"),
+    ("test", "it is Rust's built-in test library"),
+    ("alloc core proc_macro proc-macro std", "it is a part of Rust's standard library"),
+    (
+        "abstract as async await become box break const continue crate do dyn else enum extern false final fn for if impl in let loop \
+         macro match mod move mut override priv pub ref return self static struct super trait true try type typeof unsafe unsized use \
+         virtual where while yield",
+        "it is a keyword of Rust",
+    ),
+    (
+        "aux con nul prn com1 com2 com3 com4 com5 com6 com7 com8 com9 lpt1 lpt2 lpt3 lpt4 lpt5 lpt6 lpt7 lpt8 lpt9",
+        "it is the name of a device on Windows",
+    ),
+];
 
 /// Make a package of your own: data, a network, DDP, snapshots, a batch script and a Python twin
 #[derive(Args)]
@@ -69,8 +83,12 @@ fn name(folder: &Path, lock: &str) -> Result<String, Refused> {
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_word = name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
-    if !is_word || RESERVED.contains(&name) {
+    if !is_word {
         return Err(Refused(format!("{name:?} is no name of a package: a lower-case letter, then a-z, 0-9, - and _")));
+    }
+    if let Some((_, why)) = RESERVED.iter().find(|(names, _)| names.split_whitespace().any(|reserved| reserved == name))
+    {
+        return Err(Refused(format!("{name} is reserved, cargo gives it to no package: {why}; choose another name")));
     }
     // Programs share the checkout's target folder, and not all are named as their package.
     let is_taken = lock.contains(&format!("\nname = \"{name}\"\n"));
@@ -97,6 +115,23 @@ mod tests {
         {
             assert!(name(Path::new(folder), lock).is_err(), "{folder}");
         }
+    }
+
+    #[test]
+    fn says_that_a_name_is_reserved_and_for_what() {
+        let why = |text: &str| name(Path::new(text), "").unwrap_err().to_string();
+        let expected =
+            "test is reserved, cargo gives it to no package: it is Rust's built-in test library; choose another name";
+        assert_eq!(why("../test"), expected);
+        for (name, part) in [
+            ("build", "folder of cargo's"),
+            ("proc-macro", "standard library"),
+            ("yield", "keyword"),
+            ("com1", "Windows"),
+        ] {
+            assert!(why(name).contains(part), "{name}");
+        }
+        assert_eq!(name(Path::new("tester"), "").unwrap(), "tester");
     }
 
     #[test]
