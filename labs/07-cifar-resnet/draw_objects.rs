@@ -15,6 +15,7 @@ use lockstep_vision::Objects;
 #[derive(Parser)]
 struct Args {
     /// The folder, which is created if it is missing
+    #[arg(value_parser = lockstep::output::parse_folder)]
     folder: PathBuf,
     /// Pictures to draw for training; a quarter as many are drawn for the test
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(5..))]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use c10d::ProcessGroup;
+use lockstep_paths::output;
 use safetensors::{SafeTensorError, SafeTensors, View as _};
 use tch::Tensor;
 use tch::nn::VarStore;
@@ -58,6 +59,25 @@ pub fn parse_name(name: &str) -> Result<PathBuf, String> {
         return Ok(path);
     }
     Err("the model is saved as safetensors: give a file's name that ends in .safetensors".into())
+}
+
+/// As [`parse_name`], and checks the place with [`check_path`].
+///
+/// # Errors
+/// Returns what is wrong with the name or the place, and what to do.
+pub fn parse_path(path: &str) -> Result<PathBuf, String> {
+    let path = parse_name(path)?;
+    check_path(&path)?;
+    Ok(path)
+}
+
+/// Whether a model can be saved as `path`, as far as one can tell before anything is trained.
+///
+/// # Errors
+/// Returns what is in the way, and what to do.
+pub fn check_path(path: &Path) -> Result<(), String> {
+    output::check_file(path).map_err(|why| why.with_advice())?;
+    check_name(path).map_err(|why| why.to_string())
 }
 
 /// A run's model in a file that is replaced after each epoch. Every rank has one and makes the same calls; only rank 0 writes.

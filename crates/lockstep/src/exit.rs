@@ -67,8 +67,11 @@ pub fn code_of(error: &anyhow::Error) -> Code {
 }
 
 fn code_of_cause(error: &(dyn Error + 'static)) -> Option<Code> {
-    let saved = matches!(error.downcast_ref(), Some(SnapshotError::Ended { .. }));
-    if saved { Some(Code::Saved) } else { is_usage(error).then_some(Code::Usage) }
+    match error.downcast_ref() {
+        Some(SnapshotError::Ended { .. }) => Some(Code::Saved),
+        Some(SnapshotError::Folder { .. }) => Some(Code::Usage),
+        _ => is_usage(error).then_some(Code::Usage),
+    }
 }
 
 fn is_usage(error: &(dyn Error + 'static)) -> bool {
@@ -86,7 +89,9 @@ mod tests {
 
     #[test]
     fn ends_with_2_for_errors_of_the_caller_and_1_for_others() {
-        let usage: [anyhow::Error; 3] = [
+        let why = lockstep_paths::output::Unwritable::NotAFolder("file".into());
+        let usage: [anyhow::Error; 4] = [
+            SnapshotError::Folder { folder: "file/in".into(), why }.into(),
             UsageError("--epochs is 0".into()).into(),
             SpawnError::NoProcesses.into(),
             EnvError::Missing { names: vec!["RANK"], slurm: false }.into(),

@@ -43,6 +43,7 @@ mod wait_for_store;
 
 pub use lockstep_contract::error_file;
 pub use lockstep_events as events;
+pub use lockstep_paths::output;
 
 pub use best::BestModel;
 pub use ddp::{DdpLoggingData, DdpOptions, DdpVariables, DistributedDataParallel, Outputs};

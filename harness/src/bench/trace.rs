@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep};
+use lockstep_paths::output::parse_file;
 use lockstep_process::Signals;
 
 use super::ddp::model;
@@ -59,11 +60,12 @@ impl FromStr for File {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name.rsplit_once('.').map(|(_, ending)| ending) {
-            Some("json") => Ok(File::Events(name.into())),
-            Some("svg") => Ok(File::Picture(name.into())),
-            _ => Err("the name must end with .json or .svg".to_owned()),
-        }
+        let file = match name.rsplit_once('.').map(|(_, ending)| ending) {
+            Some("json") => File::Events,
+            Some("svg") => File::Picture,
+            _ => return Err("the name must end with .json or .svg".to_owned()),
+        };
+        parse_file(name).map(file)
     }
 }
 

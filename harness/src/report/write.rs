@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
+use lockstep_paths::output::check_file;
 
 use super::{Look, Report, csv, html, json, junit, table};
 
@@ -20,8 +21,8 @@ pub(crate) trait Format: Copy + 'static {
     const UNKNOWN: &'static str;
 }
 
-/// A file or stdout, and the format of what is written there. Parsed from the command line, so that a wrong name is rejected before
-/// anything runs.
+/// A file or stdout, and the format of what is written there. Parsed from the command line, so that a wrong name, or a place where
+/// nothing can be written, is rejected before anything runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target<F = Form> {
     /// `None` for stdout.
@@ -64,6 +65,7 @@ impl<F: Format> FromStr for Target<F> {
         let path = PathBuf::from(name);
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
         let form = F::ENDINGS.iter().find(|(known, _)| *known == ending).ok_or(F::UNKNOWN)?.1;
+        check_file(&path).map_err(|why| why.with_advice())?;
         Ok(Target { path: Some(path), form })
     }
 }
@@ -180,8 +182,11 @@ mod tests {
     fn names_the_file_that_it_cannot_write_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report.json");
+        let target = target(&path);
+        // After the command line was read.
         fs::create_dir(&path).unwrap();
-        let error = sample().write(&target(&path)).unwrap_err();
+        assert!(path.to_str().unwrap().parse::<Target>().unwrap_err().contains("is a folder, and a file is meant"));
+        let error = sample().write(&target).unwrap_err();
         assert!(
             format!("{error:#}").starts_with(&format!("cannot write the report to {}: ", path.display())),
             "{error:#}"

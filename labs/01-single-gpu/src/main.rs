@@ -41,7 +41,7 @@ struct Args {
     #[arg(long, value_enum, default_value_t)]
     device: DeviceChoice,
     /// Where to save checkpoints
-    #[arg(long, default_value = "checkpoint.safetensors")]
+    #[arg(long, default_value = "checkpoint.safetensors", value_parser = checkpoint::parse_path)]
     checkpoint: PathBuf,
 }
 

@@ -48,7 +48,7 @@ struct Args {
     #[arg(long, default_value = "4096")]
     samples: NonZeroUsize,
     /// A folder in which each rank saves its weights at the end
-    #[arg(long)]
+    #[arg(long, value_parser = lockstep::output::parse_folder)]
     weights: Option<PathBuf>,
     /// Where to train
     #[arg(long, value_enum, default_value_t)]

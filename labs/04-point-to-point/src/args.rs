@@ -34,10 +34,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 4 << 20)]
     pub(crate) max_bytes: u64,
     /// A file for the latency table's plot, SVG
-    #[arg(long)]
+    #[arg(long, value_parser = lockstep::output::parse_file)]
     pub(crate) plot: Option<PathBuf>,
     /// A folder in which each rank saves the tensors that it holds after each part
-    #[arg(long)]
+    #[arg(long, value_parser = lockstep::output::parse_folder)]
     pub(crate) results: Option<PathBuf>,
     /// The device of the tensors
     #[arg(long, value_enum, default_value_t)]

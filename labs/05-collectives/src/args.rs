@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) timing: TimingOptions,
     /// A folder in which each rank writes rank-R.json with what it held at the end of each lesson
-    #[arg(long)]
+    #[arg(long, value_parser = lockstep::output::parse_folder)]
     pub(crate) results: Option<PathBuf>,
     /// The device of the tensors
     #[arg(long, value_enum, default_value_t)]

@@ -25,7 +25,7 @@ pub(crate) struct TimingOptions {
     #[arg(long)]
     repeats: Option<std::num::NonZeroUsize>,
     /// A file for the plot of `timing`, SVG
-    #[arg(long)]
+    #[arg(long, value_parser = lockstep::output::parse_file)]
     plot: Option<PathBuf>,
 }
 

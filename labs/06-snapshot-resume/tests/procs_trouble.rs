@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
@@ -78,24 +79,21 @@ fn continues_when_the_disk_is_really_full() {
 }
 
 #[test]
-fn continues_when_the_folder_cannot_be_written() {
+fn does_not_begin_to_train_when_nothing_can_be_saved_in_the_folder() {
     let mut job = new_job();
-    fs::write(job.path("snapshots"), "").unwrap();
-    let args = with(&["--snapshots", "snapshots/inside"]);
-    let ended = job.attempt(2, &args);
-    assert!(
-        !ended.succeeded() && ended.stderr().contains("cannot look for snapshots in snapshots/inside"),
-        "{}",
-        ended.stderr()
-    );
-
-    let mut job = new_job();
-    std::os::unix::fs::symlink("/proc", job.path("readonly")).unwrap();
-    let args = with(&["--snapshots", "readonly/snapshots"]);
-    let ended = job.attempt(2, &args);
-    assert!(ended.succeeded(), "{}", ended.stderr());
-    assert_eq!(ended.stderr().matches("; training goes on").count(), 10, "{}", ended.stderr());
-    assert!(job.weights(2) == undisturbed(2, &with(&[])));
+    fs::write(job.path("file"), "").unwrap();
+    symlink("/no/such/disk", job.path("link")).unwrap();
+    symlink("/proc", job.path("readonly")).unwrap();
+    for (ranks, folder, why) in [
+        (2, "file/inside", "file is a file, and a folder is meant"),
+        (1, "link", "link is a link to /no/such/disk, which does not exist"),
+        (1, "readonly/snapshots", "nothing can be written to readonly"),
+    ] {
+        let ended = job.attempt(ranks, &with(&["--snapshots", folder]));
+        let (out, err) = (ended.stdout(), ended.stderr());
+        let message = format!("cannot save snapshots in {folder}: {why}");
+        assert!(!ended.succeeded() && err.contains(&message) && !out.contains("Epoch"), "{out}{err}");
+    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) precision: Precision,
     /// A folder in which each rank saves its weights at the end
-    #[arg(long)]
+    #[arg(long, value_parser = lockstep::output::parse_folder)]
     pub(crate) weights: Option<PathBuf>,
     /// Where to train
     #[arg(long, value_enum, default_value_t)]
@@ -91,6 +91,17 @@ impl Args {
         Ok(Some(
             "--local-rank is accepted and of no effect: LOCAL_RANK picks the device, RANK does everything else".into(),
         ))
+    }
+
+    /// The model's file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn model_file(&self) -> Result<PathBuf, UsageError> {
+        let path = self.model_dir.join(&self.model_filename);
+        checkpoint::check_path(&path)
+            .map_err(|why| UsageError(format!("cannot save the model in {}: {why}", path.display())))?;
+        Ok(path)
     }
 
     /// The learning rate by step: the given one or, with `--lr-for-batch`, the scaled one.

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 
 // ANCHOR: train
 fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
-    let about_local_rank = args.about_local_rank(env)?;
+    let (about_local_rank, model_file) = (args.about_local_rank(env)?, args.model_file()?);
     let device = args.device.pick(env.local_rank, env.local_world_size)?;
     let group = Rc::new(init_process_group(env, device, &Default::default())?);
     let report = Reporter::new(env, device)?;
@@ -93,7 +93,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         report.say_once(format!("No snapshot in {}: training starts from the beginning", args.model_dir.display()));
     }
     args.check_last_batch([sampler.len(), sampler.len_from(start.samples)], env.world_size.get())?;
-    let file = ModelFile::new(args.model_dir.join(&args.model_filename), args.save.on_save_error, &report);
+    let file = ModelFile::new(model_file, args.save.on_save_error, &report);
     if start.epoch > 0 && start.is_start() {
         file.save(&vs, model.group())?; // the file may be missing
     }

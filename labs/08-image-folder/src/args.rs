@@ -69,10 +69,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) save: SaveArgs,
     /// The best model's file; best_model.safetensors in the folder of snapshots by default
-    #[arg(long, value_parser = checkpoint::parse_name)]
+    #[arg(long, value_parser = checkpoint::parse_path)]
     pub(crate) best: Option<PathBuf>,
     /// A folder in which each rank saves its last weights
-    #[arg(long)]
+    #[arg(long, value_parser = lockstep::output::parse_folder)]
     pub(crate) weights: Option<PathBuf>,
     /// Seed of drawn houses, order, augmentation and initial weights
     #[arg(long, default_value_t = 0)]

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// A folder in which each rank saves its weights at the end
-    #[arg(long)]
+    #[arg(long, value_parser = lockstep::output::parse_folder)]
     pub(crate) weights: Option<PathBuf>,
     /// Threads of each rank
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use c10d::Rank;
+use lockstep_paths::output::Unwritable;
 use safetensors::Dtype;
 use tch::TchError;
 
@@ -48,6 +49,14 @@ pub enum SnapshotError {
         newest: String,
         /// The node with another run's snapshot.
         other: String,
+    },
+    /// Nothing can be saved in the folder, and training has not begun.
+    #[error("cannot save snapshots in {}: {why}; name another folder", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What is in the way.
+        why: Unwritable,
     },
     /// Another running job holds the folder.
     #[error(

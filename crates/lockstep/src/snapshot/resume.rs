@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{io, iter};
 
 use c10d::{ProcessGroup, Rank};
+use lockstep_paths::output::{self, Unwritable};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
@@ -39,7 +40,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// On every rank: the newest good snapshot belongs to another model or optimizer, its position is inside an epoch of
-    /// another seed or data set, or it has another schema; another running job holds the folder; nodes have snapshots of
+    /// another seed or data set, or it has another schema; nothing can be saved in the folder, or another running job holds it; nodes have snapshots of
     /// different runs, and none of them is this one; or there are snapshots, but none of this job, and
     /// [`SnapshotOptions::resume`](super::SnapshotOptions::resume) is off. Nothing is changed then.
     pub fn resume(
@@ -96,7 +97,8 @@ impl Snapshots {
 
     /// The surveys of all nodes. If one node refuses, every rank learns why.
     fn surveys(&mut self, group: &ProcessGroup) -> Result<Vec<Survey>, SnapshotError> {
-        let claimed = if self.report.rank().is_zero() { self.claim() } else { Ok(()) };
+        let claimed =
+            if self.report.rank().is_zero() { self.check_folder().and_then(|()| self.claim()) } else { Ok(()) };
         let refusal = claimed.as_ref().err().map(with_causes);
         let job = self.report.job().map(str::to_owned);
         let survey =
@@ -117,6 +119,21 @@ impl Snapshots {
             }
         }
         Ok(surveys)
+    }
+
+    /// Ensures that something can be saved, as far as one can tell before. If the disk of a job that goes on has become read-only, it
+    /// still can be read: that is a warning.
+    fn check_folder(&self) -> Result<(), SnapshotError> {
+        let forbidden = |source| Unwritable::Forbidden { path: self.folder.clone(), source };
+        let Err(why) = output::check_folder(&self.folder).and_then(|()| folder::make(&self.folder).map_err(forbidden))
+        else {
+            return Ok(());
+        };
+        if folder::list(&self.folder).is_ok_and(|found| !found.is_empty()) {
+            self.report.warn(format!("training goes on from {}, without new snapshots: {why}", self.folder.display()));
+            return Ok(());
+        }
+        Err(SnapshotError::Folder { folder: self.folder.clone(), why })
     }
 
     /// The snapshots to try, in this order.

@@ -11,6 +11,7 @@ use lockstep::exit;
 #[derive(Parser)]
 struct Args {
     /// The folder, which is created if it is missing
+    #[arg(value_parser = lockstep::output::parse_folder)]
     folder: PathBuf,
     /// Digits to draw for training; a quarter as many are drawn for the test
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]

@@ -18,6 +18,7 @@ const EACH_CLASS: usize = CLASSES.len();
 #[derive(Parser)]
 struct Args {
     /// The folder, which is created if it is missing
+    #[arg(value_parser = lockstep::output::parse_folder)]
     folder: PathBuf,
     /// Houses to draw for training; a quarter as many are drawn for validation, and one of each class at least
     #[arg(long, default_value = "512", value_parser = clap::value_parser!(u32).range(EACH_CLASS as i64..))]

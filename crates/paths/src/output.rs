@@ -1,0 +1,186 @@
+//! Outputs that a command line names, checked before anything runs: hours of training are worth more than a look at a folder.
+//!
+//! The check sees links that lead nowhere, files where folders are meant, folders where files are meant, and what permissions or a
+//! read-only file system forbid. What only a write shows, such as a full disk, it leaves to the write.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+/// Why nothing can be written to a path.
+#[derive(Debug, thiserror::Error)]
+pub enum Unwritable {
+    /// A link whose target does not exist.
+    #[error("{} is a link to {}, which does not exist", link.display(), target.display())]
+    LinkToNowhere {
+        /// The link.
+        link: PathBuf,
+        /// What it points to.
+        target: PathBuf,
+    },
+    /// A folder is meant.
+    #[error("{} is a file, and a folder is meant", .0.display())]
+    NotAFolder(PathBuf),
+    /// A file is meant.
+    #[error("{} is a folder, and a file is meant", .0.display())]
+    NotAFile(PathBuf),
+    /// The operating system forbids it.
+    #[error("nothing can be written to {}: {source}", path.display())]
+    Forbidden {
+        /// The folder or special file, or the part of the path that cannot be read.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl Unwritable {
+    /// In one line with what to do.
+    pub fn with_advice(&self) -> String {
+        let advice = match self {
+            Unwritable::LinkToNowhere { .. } => "create that, or name another place",
+            Unwritable::NotAFolder(_) => "move it away, or name another folder",
+            Unwritable::NotAFile(_) => "name a file in it",
+            Unwritable::Forbidden { .. } => "name another place",
+        };
+        format!("{self}; {advice}")
+    }
+}
+
+/// Checks a folder that exists, or that is to be created with all missing ones above it.
+///
+/// # Errors
+/// What is in the way.
+pub fn check_folder(folder: &Path) -> Result<(), Unwritable> {
+    for above in folder.ancestors() {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        let there = match fs::symlink_metadata(above) {
+            // Below a file nothing exists: the file itself is found next.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            Err(source) => return Err(Unwritable::Forbidden { path: above.to_owned(), source }),
+            Ok(_) => target(above)?,
+        };
+        if !there.is_dir() {
+            return Err(Unwritable::NotAFolder(above.to_owned()));
+        }
+        return may(above, Access::WRITE_OK | Access::EXEC_OK);
+    }
+    Ok(())
+}
+
+/// Checks a file that is to be created or replaced, in a folder that exists or is to be created. A pipe or a device is written to.
+///
+/// # Errors
+/// What is in the way.
+pub fn check_file(file: &Path) -> Result<(), Unwritable> {
+    if fs::symlink_metadata(file).is_ok() {
+        let there = target(file)?;
+        if there.is_dir() {
+            return Err(Unwritable::NotAFile(file.to_owned()));
+        }
+        if !there.is_file() {
+            return may(file, Access::WRITE_OK);
+        }
+    }
+    check_folder(file.parent().unwrap_or(Path::new("/")))
+}
+
+/// A command line's output folder, for clap's `value_parser`.
+///
+/// # Errors
+/// What is in the way, and what to do.
+pub fn parse_folder(folder: &str) -> Result<PathBuf, String> {
+    check_folder(Path::new(folder)).map(|()| folder.into()).map_err(|why| why.with_advice())
+}
+
+/// A command line's output file, for clap's `value_parser`.
+///
+/// # Errors
+/// What is in the way, and what to do.
+pub fn parse_file(file: &str) -> Result<PathBuf, String> {
+    check_file(Path::new(file)).map(|()| file.into()).map_err(|why| why.with_advice())
+}
+
+/// What `path` is, or what it points to if it is a link.
+fn target(path: &Path) -> Result<fs::Metadata, Unwritable> {
+    fs::metadata(path).map_err(|source| match fs::read_link(path) {
+        Ok(target) if source.kind() == io::ErrorKind::NotFound => {
+            Unwritable::LinkToNowhere { link: path.to_owned(), target }
+        }
+        _ => Unwritable::Forbidden { path: path.to_owned(), source },
+    })
+}
+
+fn may(path: &Path, what: Access) -> Result<(), Unwritable> {
+    access(path, what).map_err(|error| Unwritable::Forbidden { path: path.to_owned(), source: error.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A folder with a file, a link to each kind of thing, and links that lead nowhere and in a circle.
+    fn things() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "").unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        for (link, to) in
+            [("to-file", "file"), ("to-folder", "folder"), ("nowhere", "/no/such/disk"), ("round", "round")]
+        {
+            symlink(to, at(link)).unwrap();
+        }
+        dir
+    }
+
+    /// The errors without the folder's name; an empty text for a good path.
+    fn found(check: impl Fn(&Path) -> Result<(), Unwritable>, names: &[&str]) -> Vec<String> {
+        let dir = things();
+        let shown = |name: &&str| {
+            let text = check(&dir.path().join(name)).map_or_else(|error| error.to_string(), |()| String::new());
+            text.replace(&format!("{}/", dir.path().display()), "")
+        };
+        names.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn names_what_is_in_the_way_of_a_folder() {
+        let good = ["", "folder", "to-folder", "folder/new/newer", "to-folder/new"];
+        assert_eq!(found(check_folder, &good), [""; 5]);
+        let nowhere = "nowhere is a link to /no/such/disk, which does not exist";
+        let file = |name: &str| format!("{name} is a file, and a folder is meant");
+        let bad = found(check_folder, &["nowhere", "nowhere/new", "file", "to-file", "file/new/newer"]);
+        assert_eq!(bad, [nowhere, nowhere, &file("file"), &file("to-file"), &file("file")]);
+        assert!(found(check_folder, &["round"])[0].starts_with("nothing can be written to round: "));
+    }
+
+    #[test]
+    fn names_what_is_in_the_way_of_a_file() {
+        assert_eq!(found(check_file, &["file", "to-file", "new", "folder/new", "new/newer"]), [""; 5]);
+        let bad = found(check_file, &["nowhere", "folder", "to-folder", "file/new"]);
+        let starts =
+            ["nowhere is a link to ", "folder is a folder, and", "to-folder is a folder, and", "file is a file, and"];
+        assert!(bad.iter().zip(starts).all(|(text, start)| text.starts_with(start)), "{bad:?}");
+        check_file(Path::new("/dev/null")).unwrap();
+        check_file(Path::new("relative")).unwrap();
+    }
+
+    #[test]
+    fn a_command_line_is_told_what_to_do() {
+        let dir = things();
+        let parse = |name: &str| parse_folder(dir.path().join(name).to_str().unwrap());
+        assert!(parse("nowhere").unwrap_err().ends_with("does not exist; create that, or name another place"));
+        assert_eq!(parse("folder").unwrap(), dir.path().join("folder"));
+    }
+
+    #[test]
+    fn says_that_the_system_forbids_it() {
+        // Whoever runs the tests, also as root.
+        let error = check_folder(Path::new("/proc/sys/new")).unwrap_err();
+        assert!(matches!(&error, Unwritable::Forbidden { path, .. } if path == Path::new("/proc/sys")), "{error}");
+    }
+}
