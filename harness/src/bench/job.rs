@@ -18,6 +18,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use lockstep_paths::temporary_folder;
 use lockstep_process::{Exit, Process, Signal, Signals, end_of_file, proc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -90,7 +91,7 @@ impl<'a> Job<'a> {
     ) -> anyhow::Result<Self> {
         let files = shape.ranks + shape.agents + OTHER_FILES;
         lockstep_process::raise_open_files(shape.ranks, files as u64)?;
-        let folder = tempfile::tempdir().context("cannot make a folder for the job")?;
+        let folder = TempDir::new_in(temporary_folder()).context("cannot make a folder for the job")?;
         let listener = if launcher.is_of_this_machine() { Listener::here(folder.path()) } else { Listener::anywhere() };
         let listener = listener.context("cannot listen for ranks")?;
         Ok(Job {

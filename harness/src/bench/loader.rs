@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 use lockstep_contract::bench::{DrawAnswer, DrawOrder, Order, PicturesAnswer, PicturesOrder};
+use lockstep_paths::temporary_folder;
 use lockstep_process::Signals;
 use tempfile::TempDir;
 
@@ -47,7 +48,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
-        let drawn = tempfile::tempdir().context("cannot make a folder for photographs")?;
+        let drawn = TempDir::new_in(temporary_folder()).context("cannot make a folder for photographs")?;
         self.frame.exec("loader", |signals| {
             let (programs, not_measured) = programs(&self.frame)?;
             let folder = self.folder(&Ranks::new(&programs[0], 1, patience, signals), &drawn)?;

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_paths::temporary_folder;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::getuid;
@@ -142,7 +143,7 @@ fn base() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let (around, name) = match runtime {
         Some(folder) => (folder, "lockstep-cluster".to_owned()),
-        None => (std::env::temp_dir(), format!("lockstep-cluster-{}", getuid().as_raw())),
+        None => (temporary_folder().to_owned(), format!("lockstep-cluster-{}", getuid().as_raw())),
     };
     around.canonicalize().unwrap_or(around).join(name)
 }

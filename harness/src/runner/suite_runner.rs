@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::Context;
+use lockstep_paths::temporary_folder;
 use tempfile::TempDir;
 
 use super::expectations::{self, Reference};
@@ -204,7 +205,7 @@ fn undisturbed(spec: &RunSpec) -> RunSpec {
 impl Root {
     fn open(keep: Option<&Path>) -> anyhow::Result<Self> {
         let Some(folder) = keep else {
-            let folder = tempfile::Builder::new().prefix("lockstep-inject-").tempdir();
+            let folder = tempfile::Builder::new().prefix("lockstep-inject-").tempdir_in(temporary_folder());
             return Ok(Root::Private(folder.context("cannot make a temporary folder (TMPDIR names another place)")?));
         };
         let refused = |reason: String| Refused(format!("cannot keep files in {}: {reason}", folder.display()));

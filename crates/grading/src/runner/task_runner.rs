@@ -114,7 +114,8 @@ impl Runner {
     }
 
     fn run(&mut self, options: &CallOptions, request: &Call) -> anyhow::Result<CallResult> {
-        let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir().context("cannot make a folder")?;
+        let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir_in(lockstep_paths::temporary_folder());
+        let folder = folder.context("cannot make a folder")?;
         let ranks = options.ranks.max(1);
         let started = match &mut self.started {
             Some(started) => started,

@@ -15,6 +15,7 @@ use anyhow::{Context, bail};
 use lockstep_grading::exercise::Tasks;
 use lockstep_grading::grade::Submission;
 use lockstep_grading::{Lab, package};
+use lockstep_paths::temporary_folder;
 use lockstep_process::{Group, Outcome, Signals};
 use toml::{Table, Value};
 
@@ -137,7 +138,8 @@ impl ClassWorkspace {
         bounded.args(["-c", &format!("ulimit -v {MEMORY}; exec \"$@\""), "sh"]).arg(cargo.get_program());
         bounded.args(cargo.get_args()).current_dir(&self.folder).stdin(Stdio::null());
         bounded.env("CARGO_TARGET_DIR", self.root.join("target"));
-        let mut messages = tempfile::tempfile().context("cannot make a file for cargo's messages")?;
+        let mut messages =
+            tempfile::tempfile_in(temporary_folder()).context("cannot make a file for cargo's messages")?;
         bounded.stdout(messages.try_clone()?);
         let group = Group::start(&mut bounded).context("cannot start cargo")?;
         let status = match group.finish(Instant::now() + DEADLINE, &self.signals)? {

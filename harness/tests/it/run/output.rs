@@ -199,6 +199,22 @@ fn temporary_logs_are_removed_after_success_and_kept_after_failure_or_on_request
 }
 
 #[test]
+fn logs_go_elsewhere_with_a_note_where_tmpdir_cannot_be_used() {
+    let site = Site::new();
+    for tmpdir in [site.file("file", ""), site.word("missing")] {
+        let mut command =
+            site.lockstep(&["--standalone", "--nproc-per-node=2", "sh", "-c", "test -d ${TORCHELASTIC_ERROR_FILE%/*}"]);
+        command.env("TMPDIR", &tmpdir);
+        let ended = crate::running::Running::start(command).ended().code(0);
+        assert_eq!(
+            ended.err.matches(&format!("note: no temporary files can be made in {tmpdir} (TMPDIR): ")).count(),
+            1
+        );
+        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    }
+}
+
+#[test]
 fn logs_can_be_disabled() {
     let site = Site::new();
     let ended =
