@@ -3,14 +3,19 @@
 //! The layout is torchrun's (`DefaultLogsSpecs`, torch/distributed/elastic/multiprocessing/api.py), but an attempt
 //! never replaces an earlier one. [`output`](crate::output) writes the logs.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use lockstep_paths::output::check_folder;
+use lockstep_paths::temporary_folder;
 
 use lockstep_contract::foreign;
 
 use super::logs::{LogBase, Logs};
+use super::old_logs;
 
 /// Only the owner can read logs, as with Python's `mkdtemp`, which torchrun uses.
 const OWNER_ONLY: u32 = 0o700;
@@ -21,8 +26,15 @@ const LONGEST_ID: usize = 100;
 #[derive(Debug)]
 pub struct LogDir {
     run: Option<PathBuf>,
-    temporary: Option<PathBuf>,
+    temporary: Option<Temporary>,
     keep: bool,
+}
+
+#[derive(Debug)]
+struct Temporary {
+    folder: PathBuf,
+    /// Keeps others from removing it while the run lasts.
+    _lock: Option<File>,
 }
 
 /// The folder of one attempt, that is, one start of this agent's workers. Without log files all paths are `None`.
@@ -40,7 +52,7 @@ pub struct Attempt {
 pub struct LogDirError {
     /// The folder.
     pub path: PathBuf,
-    /// The operating system's error.
+    /// What is in the way.
     pub source: io::Error,
 }
 
@@ -54,8 +66,8 @@ impl LogDir {
             LogBase::Nowhere => return Ok(LogDir { run: None, temporary: None, keep: true }),
             LogBase::Folder(folder) => (made(folder.clone())?, None),
             LogBase::Temporary => {
-                let folder = unique(&std::env::temp_dir(), "lockstep_")?;
-                (folder.clone(), Some(folder))
+                let folder = unique(temporary_folder(), old_logs::NAME.0)?;
+                (folder.clone(), Some(Temporary { _lock: old_logs::lock(&folder), folder }))
             }
         };
         // A relative path would break in a worker that changes its working directory.
@@ -71,7 +83,7 @@ impl LogDir {
 
     /// The folder that is removed if the run succeeds or the agent is killed; `None` if it is kept.
     pub fn temporary(&self) -> Option<&Path> {
-        self.temporary.as_deref().filter(|_| !self.keep)
+        self.temporary.as_ref().filter(|_| !self.keep).map(|temporary| &*temporary.folder)
     }
 
     /// Creates the folders of an attempt with this number of workers.
@@ -88,21 +100,20 @@ impl LogDir {
     }
 
     /// Ends the run: removes a temporary folder after a success or if nothing was written, unless the user wants to
-    /// keep it. Returns the run's folder if it is kept.
+    /// keep it. Also removes what failed runs left next to it long ago. Returns the run's folder if it is kept.
     ///
     /// # Errors
     /// When the folder cannot be removed.
     pub fn finish(self, success: bool) -> io::Result<Option<PathBuf>> {
-        match &self.temporary {
-            Some(temporary) if !self.stays(success) => fs::remove_dir_all(temporary).map(|()| None),
-            _ => Ok(self.run),
-        }
+        let Some(Temporary { folder, .. }) = &self.temporary else { return Ok(self.run) };
+        old_logs::remove(folder.parent().unwrap_or(folder), SystemTime::now());
+        if self.stays(success) { Ok(self.run) } else { fs::remove_dir_all(folder).map(|()| None) }
     }
 
     /// Returns true if [`Self::finish`] would keep the folder.
     pub fn stays(&self, success: bool) -> bool {
         let Some(temporary) = &self.temporary else { return true };
-        self.keep || (!success && has_content(temporary))
+        self.keep || (!success && has_content(&temporary.folder))
     }
 }
 
@@ -145,7 +156,7 @@ fn file_name(run_id: &str) -> String {
 }
 
 fn made(folder: PathBuf) -> Result<PathBuf, LogDirError> {
-    match fs::create_dir_all(&folder) {
+    match check_folder(&folder).map_err(io::Error::other).and_then(|()| fs::create_dir_all(&folder)) {
         Ok(()) => Ok(folder),
         Err(source) => Err(LogDirError { path: folder, source }),
     }
@@ -158,7 +169,8 @@ fn make_one(folder: &Path) -> Result<(), LogDirError> {
 
 fn unique(base: &Path, prefix: &str) -> Result<PathBuf, LogDirError> {
     let owner_only = fs::Permissions::from_mode(OWNER_ONLY);
-    let made = tempfile::Builder::new().prefix(prefix).rand_bytes(8).permissions(owner_only).tempdir_in(base);
+    let made =
+        tempfile::Builder::new().prefix(prefix).rand_bytes(old_logs::NAME.1).permissions(owner_only).tempdir_in(base);
     made.map(tempfile::TempDir::keep).map_err(|source| LogDirError { path: base.join(format!("{prefix}…")), source })
 }
 
@@ -226,7 +238,7 @@ mod tests {
     fn removes_a_temporary_folder_unless_a_failure_needs_it_or_the_user_keeps_it() {
         let after = |keep: bool, success: bool, written: bool| {
             let log_dir = LogDir::create(&Logs { keep, ..logs(LogBase::Temporary) }, "none").unwrap();
-            let temporary = log_dir.temporary.clone().unwrap();
+            let temporary = log_dir.temporary.as_ref().unwrap().folder.clone();
             assert_eq!(log_dir.temporary().is_none(), keep);
             let attempt = log_dir.attempt(0, 1).unwrap();
             if written {
@@ -265,7 +277,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = LogDir::create(&logs(LogBase::Folder(file.clone())), "none").unwrap_err().to_string();
-        assert!(error.contains(file.to_str().unwrap()) && error.contains("--log-dir=/dev/null"), "{error}");
+        let error =
+            |folder: &Path| LogDir::create(&logs(LogBase::Folder(folder.into())), "none").unwrap_err().to_string();
+        assert!(error(&file).contains("file is a file, and a folder is meant; choose another with --log-dir"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/no/such/disk", &link).unwrap();
+        assert!(error(&link).contains("link is a link to /no/such/disk, which does not exist; choose"));
+        assert!(error(&link).ends_with("or none with --log-dir=/dev/null"));
     }
 }

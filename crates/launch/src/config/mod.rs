@@ -14,6 +14,7 @@ mod job;
 mod log_dir;
 mod logs;
 mod nodes;
+mod old_logs;
 mod program;
 mod rendezvous;
 mod signals;
