@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/run.sh [ARGS]: set-up, build, then `lockstep ARGS` in the folder where it was called. Without ARGS: lockstep tour.
-# The tour needs the command and one lab, so only these are built for it; anything else may need all labs.
+# The tour needs the command and one lab, and a bench the command and its ranks, so only these are built for them; anything else may
+# need all labs.
 # Its stdout is lockstep's; set-up and build write to stderr.
 set -euo pipefail
 
@@ -33,6 +34,7 @@ prepare_cargo
 set_up
 case $1 in
   tour) build "the lockstep command and lab 06" --package lockstep-harness --package lab-06-snapshot-resume ;;
+  bench) build "the lockstep command and the ranks of its benches" --package lockstep-harness --package lockstep-bench-ranks ;;
   *) build "the lockstep command and all labs" ;;
 esac
 exec "$TARGET/debug/lockstep" "$@"
