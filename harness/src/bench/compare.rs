@@ -11,7 +11,7 @@ use super::results::{self, Measure, Results, Side, digits};
 use super::shown;
 use super::statistics::{Ratio, Spread};
 use crate::exit::{Code, Refused};
-use crate::report::{Screen, Table, count};
+use crate::report::{Screen, Table, count, numbers_table, wrapped};
 
 /// Compares two results of the same bench: what is faster, slower, or not shown to differ
 #[derive(Args)]
@@ -29,13 +29,15 @@ impl Options {
         let (before, after) = (Results::read(&self.before)?, Results::read(&self.after)?);
         let screen = Screen::new(false);
         let (table, mut notes) = compare(&before, &after)?;
-        screen.line(shown::whole_numbers(&table, screen.look()));
+        let (a, b) = (self.before.display(), self.after.display());
+        screen.line(format!("{}: A is {a}, B is {b}", table.title));
+        screen.line(numbers_table(&table, screen.look()));
         notes.push(format!(
             "an interval has at least 95 % confidence (Mann and Whitney's test), so of 20 rows without a difference one may still \
              show one: measure again what matters (here {})",
             count(table.rows.len(), "row")
         ));
-        notes.iter().for_each(|note| screen.line(format!("note: {note}")));
+        notes.iter().for_each(|note| screen.line(wrapped(&format!("note: {note}"), screen.look().width)));
         Ok(Code::Success)
     }
 }

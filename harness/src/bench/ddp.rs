@@ -103,14 +103,15 @@ pub(super) fn case(model: Model, ranks: usize, batch: u32) -> String {
     format!("{}, {}, {} each", model.name(), count(ranks, "rank"), count(batch as usize, "sample"))
 }
 
-/// Seconds of communication that the backward pass does not hide.
+/// Seconds of communication that the backward pass does not hide. None, if noise makes the pass without it the longer one.
 pub(super) fn exposed(step: &StepAnswer) -> f64 {
-    step.backward - step.backward_alone
+    (step.backward - step.backward_alone).max(0.0)
 }
 
-/// The part of the communication that costs the step nothing.
+/// The part of the communication that costs the step nothing. None of it, if the step loses more time than the all-reduces alone take,
+/// for example to threads that send.
 fn overlap(step: &StepAnswer) -> f64 {
-    1.0 - exposed(step) / step.all_reduces
+    (1.0 - exposed(step) / step.all_reduces).max(0.0)
 }
 
 /// Those of [`quantities`].
@@ -189,6 +190,8 @@ mod tests {
     fn overlap_is_what_the_backward_pass_hides() {
         let all = |backward| overlap(&step(backward, 1.0));
         assert!((all(0.05) - 1.0).abs() < 1e-12 && all(0.07).abs() < 1e-12 && (all(0.06) - 0.5).abs() < 1e-12);
+        // More than all is lost, or less than nothing: neither is a part of the all-reduces.
+        assert!(all(0.09).abs() < 1e-12 && (all(0.04) - 1.0).abs() < 1e-12);
         for (ranks, on_gpus) in [(1, false), (2, false), (1, true), (2, true)] {
             assert_eq!(values(&step(0.06, 1.0), ranks, on_gpus, 1.0).len(), quantities(ranks, on_gpus).len());
         }

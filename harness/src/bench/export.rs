@@ -38,7 +38,10 @@ fn render(results: &Results, form: Form) -> anyhow::Result<String> {
         Form::Html => page::render(results),
         Form::Json => results.json()?,
         Form::Svg => picture::file(results),
-        Form::Text => format!("{}\n{}\n", shown::machine(results), shown::results(results, Look::FILE)),
+        Form::Text => {
+            let (compared, machine) = (shown::compared(results), shown::machine(results));
+            format!("{compared}\n{machine}\n{}\n", shown::results(results, Look::FILE))
+        }
     })
 }
 
@@ -55,7 +58,7 @@ mod tests {
             ("b.JSON", "{\n"),
             ("c.csv", "bench,case,quantity"),
             ("new/d.svg", "<svg "),
-            ("e.txt", "2 cores"),
+            ("e.txt", "bench launch: lockstep compared with torchrun\n2 cores"),
         ] {
             let path = dir.path().join(name);
             let target: Target<Form> = path.to_str().unwrap().parse().unwrap();

@@ -92,9 +92,10 @@ impl Frame {
         let screen = Screen::new(self.reports.iter().any(Target::is_stdout));
         let started = rfc3339(SystemTime::now());
         let mut results = Results::new(name, command_line(), started, usize::from(self.rounds));
-        screen.line(shown::machine(&results));
         let mut plan = plan(signals)?;
         results.measures = plan.measures();
+        screen.line(shown::compared(&results));
+        screen.line(shown::machine(&results));
         results.not_measured = std::mem::take(&mut plan.not_measured);
         // Stdout, once at the end.
         let (last, each): (Vec<_>, Vec<_>) = self.reports.iter().partition(|target| target.is_stdout());

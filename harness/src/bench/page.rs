@@ -20,7 +20,7 @@ pub(super) fn render(results: &Results) -> String {
             @if !results.not_measured.is_empty() { (not_measured(&results.not_measured)) }
                 section { h3 { "Every round" } (picture::draw(results)) }
             }
-            footer { (shown::method(results)) "." }
+            footer { (shown::method(results)) "." @for verdict in shown::verdicts(results) { br; (verdict) "." } }
         },
     )
 }
@@ -29,6 +29,7 @@ fn head(title: &str, results: &Results) -> Markup {
     html! {
         header {
             h1 { (title) }
+            p { (shown::compared(results)) }
             (command(&results.command))
             dl.facts {
                 (fact("Began", &results.started))

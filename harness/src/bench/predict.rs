@@ -14,7 +14,7 @@ use super::chart::Chart;
 use super::layouts;
 use super::results::{Unit, digits};
 use crate::exit::{Code, Refused};
-use crate::report::{Screen, Table, numbers_table, save};
+use crate::report::{Screen, Table, numbers_table, save, wrapped};
 
 /// A file to begin with.
 const EXAMPLE: &str = include_str!("cluster.toml");
@@ -110,6 +110,7 @@ impl Options {
                 screen.line(format!("{}\n{}\n", table.title, numbers_table(table, screen.look())));
             });
         };
+        let say = |text: &str| screen.line(wrapped(text, screen.look().width));
         if layouts::asks_for_layouts(&text) {
             if self.picture.is_some() {
                 let why = "--picture draws ways to exchange gradients, and the file asks for layouts";
@@ -117,7 +118,7 @@ impl Options {
             }
             let file = ClusterFile::parse(&text).map_err(|error| refused(error.to_string()))?;
             show(layouts::tables(&file, &self.nodes));
-            screen.line(
+            say(
                 "a prediction, not a measurement, of layouts that divide heads and blocks equally: 16 bytes for each parameter, and what \
                  blocks keep for the backward pass; no overlap",
             );
@@ -130,7 +131,7 @@ impl Options {
             save(picture, &Chart::file(&[cluster.chart(nodes)]))
                 .with_context(|| format!("cannot write the picture to {}", picture.display()))?;
         }
-        screen.line(
+        say(
             "a prediction, not a measurement: one ring over all ranks, gradients at an even rate, no rank waits for data or for another \
              job; `times one rank` counts samples, with the same batch on each rank",
         );

@@ -40,7 +40,7 @@ pub(super) struct Program {
 /// What carries the collectives of our ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Backend {
-    /// Shared memory if possible, otherwise Gloo
+    /// What a training takes by default: shared memory if possible, otherwise Gloo
     Auto,
     /// Sockets
     Gloo,
@@ -60,8 +60,8 @@ enum Device {
 /// The sides of a bench that are ours.
 #[derive(Debug, Args)]
 pub(super) struct Backends {
-    /// What carries our collectives of tensors in host memory: a list. The first is the side `lockstep`, each further one a side of its own
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["gloo"])]
+    /// What carries our collectives of tensors in host memory: a list; each is a side of its own, the first is compared with the others
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["auto", "gloo"])]
     backends: Vec<Backend>,
 }
 
@@ -86,10 +86,16 @@ impl Backends {
         peer: &str,
         theirs: impl FnOnce(Python) -> anyhow::Result<Vec<Program>>,
     ) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-        let named = |(place, backend): (usize, &Backend)| {
-            Program::named(if place == 0 { "lockstep" } else { backend.side() }, *backend)
-        };
-        let own = self.backends.iter().enumerate().map(named).collect::<anyhow::Result<Vec<_>>>()?;
+        Self::sides_of(&self.backends, frame, peer, theirs)
+    }
+
+    fn sides_of(
+        backends: &[Backend],
+        frame: &Frame,
+        peer: &str,
+        theirs: impl FnOnce(Python) -> anyhow::Result<Vec<Program>>,
+    ) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+        let own = backends.iter().map(|backend| Program::over(*backend)).collect::<anyhow::Result<Vec<_>>>()?;
         frame.sides(peer, own, theirs)
     }
 }
@@ -105,10 +111,12 @@ impl DeviceAndBackends {
         peer: &str,
         theirs: impl FnOnce(Python) -> anyhow::Result<Vec<Program>>,
     ) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-        let (mut programs, not_measured) = self.backends.sides(frame, peer, theirs)?;
-        if self.on_gpus() {
-            programs.iter_mut().for_each(|program| program.words.extend(["--device".into(), "cuda".into()]));
+        if !self.on_gpus() {
+            return self.backends.sides(frame, peer, theirs);
         }
+        // NCCL carries everything, so that other backends would do the same again.
+        let (mut programs, not_measured) = Backends::sides_of(&[Backend::Auto], frame, peer, theirs)?;
+        programs.iter_mut().for_each(|program| program.words.extend(["--device".into(), "cuda".into()]));
         Ok((programs, not_measured))
     }
 
@@ -123,30 +131,28 @@ impl DeviceAndBackends {
 }
 
 impl Backend {
-    fn name(self) -> &'static str {
-        self.side().trim_start_matches("lockstep-")
-    }
-
-    fn side(self) -> &'static str {
+    /// Its name for our program, and that of its side.
+    fn names(self) -> [&'static str; 2] {
         match self {
-            Backend::Auto => "lockstep-auto",
-            Backend::Gloo => "lockstep-gloo",
-            Backend::Shm => "lockstep-shm",
+            Backend::Auto => ["auto", "lockstep"],
+            Backend::Gloo => ["gloo", "lockstep-gloo"],
+            Backend::Shm => ["shm", "lockstep-shm"],
         }
     }
 }
 
 impl Program {
-    /// Ours, over Gloo.
+    /// Ours, over what a training takes by default.
     ///
     /// # Errors
     /// It was not built.
     pub(super) fn own() -> anyhow::Result<Self> {
-        Self::named("lockstep", Backend::Gloo)
+        Self::over(Backend::Auto)
     }
 
-    fn named(name: &'static str, backend: Backend) -> anyhow::Result<Self> {
-        let words = [program_beside(PROGRAM)?.into(), "--backend".into(), backend.name().into()];
+    fn over(backend: Backend) -> anyhow::Result<Self> {
+        let [backend, name] = backend.names();
+        let words = [program_beside(PROGRAM)?.into(), "--backend".into(), backend.into()];
         Ok(Program { name, words: words.into() })
     }
 

@@ -172,11 +172,19 @@ impl Unit {
 
     /// The value, and two others in the same unit: `1.52 s (1.48–1.60)`.
     pub(super) fn show_with(self, value: f64, [low, high]: [f64; 2]) -> String {
-        let (_, size) = self.scale(value);
-        format!("{} ({}–{})", self.show(value), self.number(low / size), self.number(high / size))
+        // Zero has no unit of its own.
+        let (name, size) = self.scale(if value == 0.0 { high } else { value });
+        match (value == 0.0, high == 0.0) {
+            (true, true) => "0".to_owned(),
+            (true, _) => format!("0 ({}–{}{name})", self.number(low / size), self.number(high / size)),
+            _ => format!("{} ({}–{})", self.show(value), self.number(low / size), self.number(high / size)),
+        }
     }
 
     fn number(self, value: f64) -> String {
+        if value == 0.0 {
+            return "0".to_owned();
+        }
         let large = self == Unit::PerSecond && value >= 1000.0;
         if large { grouped(value.round_ties_even() as u64) } else { digits(value) }
     }

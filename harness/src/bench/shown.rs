@@ -1,11 +1,11 @@
 //! Results as tables: a table for each case, a row for each quantity, a column for each side.
 
-use comfy_table::ColumnConstraint;
+use std::collections::BTreeMap;
 
-use super::results::{Measure, Results, Side, digits, ratio};
-use super::statistics::{Ratio, Spread};
+use super::results::{Measure, Results, Side, Unit, digits, ratio};
+use super::statistics::{LEAST_ROUNDS, Ratio, Shown, Spread};
 use super::{model, speed_up};
-use crate::report::{Look, Table, count, numbers_table};
+use crate::report::{Look, Table, count, numbers_table, wrapped};
 
 /// What a reader must know before the numbers: the machine, its load, and what makes it doubtful.
 pub(super) fn machine(results: &Results) -> String {
@@ -19,39 +19,59 @@ pub(super) fn doubts(results: &Results) -> Vec<String> {
     results.before.labels(results.machine.cores)
 }
 
-/// All tables, what was not measured, and how to read them.
-pub(super) fn results(results: &Results, look: Look) -> String {
-    let tables = tables(results).into_iter().map(|table| format!("\n{}\n{}", table.title, whole_numbers(&table, look)));
-    let not_measured = results.not_measured.iter().map(|what| format!("\nnot measured: {what}"));
-    let model = model::table(results).map(|table| format!("\n{}\n{}", table.title, whole_but_last(&table, look)));
-    let scaling = speed_up::tables(results).into_iter();
-    let scaling = scaling.map(|table| format!("\n{}\n{}", table.title, whole_numbers(&table, look)));
-    let parts: Vec<String> = tables.chain(model).chain(scaling).chain(not_measured).collect();
-    format!("{}\n{}", parts.join("\n"), method(results))
-}
-
-/// As text, in which words may be broken and numbers never.
-pub(super) fn whole_numbers(table: &Table, look: Look) -> comfy_table::Table {
-    let mut shown = numbers_table(table, look);
-    let number = |cells: Option<&String>| cells.is_some_and(|cell| cell.contains('–'));
-    for column in 0..table.headings.len() {
-        if table.rows.iter().any(|row| number(row.get(column)))
-            && let Some(column) = shown.column_mut(column)
-        {
-            column.set_constraint(ColumnConstraint::ContentWidth);
+/// What is compared with what.
+pub(super) fn compared(results: &Results) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for side in results.measures.iter().flat_map(|measure| &measure.sides) {
+        if !names.contains(&side.name.as_str()) {
+            names.push(&side.name);
         }
     }
-    shown
+    let bench = &results.bench;
+    match names[..] {
+        [] => format!("bench {bench}"),
+        [subject] if results.not_measured.is_empty() => {
+            format!("bench {bench}: {subject} alone, compared with nothing; --against python adds a peer")
+        }
+        [subject] => format!("bench {bench}: {subject} alone, compared with nothing"),
+        [subject, ref peers @ ..] => format!("bench {bench}: {subject} compared with {}", peers.join(", ")),
+    }
 }
 
-/// As text, in which only the last column may be broken.
-pub(super) fn whole_but_last(table: &Table, look: Look) -> comfy_table::Table {
-    let mut shown = numbers_table(table, look);
-    let columns = shown.column_iter_mut().take(table.headings.len() - 1);
-    columns.for_each(|column| {
-        column.set_constraint(ColumnConstraint::ContentWidth);
-    });
-    shown
+/// All tables, what was not measured, how to read them, and the verdict.
+pub(super) fn results(results: &Results, look: Look) -> String {
+    let all = tables(results).into_iter().chain(model::table(results)).chain(speed_up::tables(results));
+    let all = all.map(|table| format!("\n{}\n{}", wrapped(&table.title, look.width), numbers_table(&table, look)));
+    let not_measured = results.not_measured.iter().map(|what| format!("\nnot measured: {what}"));
+    let parts: Vec<String> = all.chain(not_measured).collect();
+    let last = [method(results)].into_iter().chain(verdicts(results)).map(|text| wrapped(&text, look.width));
+    format!("{}\n{}", parts.join("\n"), last.collect::<Vec<_>>().join("\n"))
+}
+
+/// For each peer, in how many rows the subject does better, worse, or shows no difference.
+pub(super) fn verdicts(results: &Results) -> Vec<String> {
+    let mut found: BTreeMap<(usize, &str), Vec<&str>> = BTreeMap::new();
+    for measure in &results.measures {
+        let Some((subject, peers)) = measure.sides.split_first() else { continue };
+        for (place, peer) in peers.iter().enumerate() {
+            let verdict = Ratio::paired(&subject.samples, &peer.samples).map(|ratio| measure.unit.word(ratio.shown()));
+            found.entry((place, &peer.name)).or_default().extend(verdict);
+        }
+    }
+    let subject = results.measures.first().and_then(|measure| measure.sides.first()).map_or("", |side| &side.name);
+    found.iter().map(|((_, peer), words)| format!("{subject} against {peer}: {}", tally(words))).collect()
+}
+
+/// `faster in 5 rows, no difference shown in 1 row`.
+fn tally(words: &[&str]) -> String {
+    let few = Unit::Seconds.word(Shown::TooFewRounds);
+    if words.iter().all(|word| *word == few) {
+        return format!("too few rounds for a verdict, which needs {LEAST_ROUNDS}");
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    words.iter().for_each(|word| *counts.entry(word).or_default() += 1);
+    let counted = counts.iter().map(|(word, rows)| format!("{word} in {}", count(*rows, "row")));
+    counted.collect::<Vec<_>>().join(", ")
 }
 
 /// The tables.
@@ -80,18 +100,32 @@ fn table(measures: &[Measure]) -> Table {
     let is = format!("{name} is");
     let rates = measures.iter().any(|measure| measure.moved.is_some()).then(|| "MB/s (bus)".to_owned());
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let headings = match first.sides.len() {
+    let verdicts = judged(measures).then_some(is);
+    let headings: Vec<String> = match first.sides.len() {
         1 => words(&["", name]).into_iter().chain(rates).collect(),
-        _ => words(&["", "", "median"]).into_iter().chain(rates).chain(words(&["ratio to it", &is])).collect(),
+        _ => {
+            words(&["", "", "median"]).into_iter().chain(rates).chain(words(&["ratio to it"])).chain(verdicts).collect()
+        }
     };
     Table {
         title: std::iter::once(&first.case).chain(&first.labels).cloned().collect::<Vec<_>>().join("; "),
+        rows: measures.iter().flat_map(|measure| rows(measure, headings.len())).collect(),
         headings,
-        rows: measures.iter().flat_map(rows).collect(),
     }
 }
 
-fn rows(measure: &Measure) -> Vec<Vec<String>> {
+/// Returns true if the rounds are enough for a verdict on any row.
+fn judged(measures: &[Measure]) -> bool {
+    let enough = |measure: &Measure| {
+        let (subject, peers) = measure.sides.split_first()?;
+        let ratios = peers.iter().filter_map(|peer| Ratio::paired(&subject.samples, &peer.samples));
+        Some(ratios.into_iter().any(|ratio| ratio.shown() != Shown::TooFewRounds))
+    };
+    measures.iter().any(|measure| enough(measure).unwrap_or(false))
+}
+
+/// The rows of a quantity, each with at most this many columns.
+fn rows(measure: &Measure, columns: usize) -> Vec<Vec<String>> {
     let [subject, peers @ ..] = &measure.sides[..] else { return vec![] };
     let quantity = measure.quantity.clone();
     if peers.is_empty() {
@@ -101,14 +135,13 @@ fn rows(measure: &Measure) -> Vec<Vec<String>> {
     }
     let row = |first: String, side: &Side, last: [String; 2]| {
         let side_and_median = [first, side.name.clone(), spread(measure, &side.samples)];
-        side_and_median.into_iter().chain(rates(measure, side)).chain(last).collect()
+        side_and_median.into_iter().chain(rates(measure, side)).chain(last).take(columns).collect()
     };
     let first = row(quantity, subject, [String::new(), String::new()]);
     let against = |peer: &Side| {
         let found = Ratio::paired(&subject.samples, &peer.samples);
         let verdict = found.as_ref().map_or("", |found| measure.unit.word(found.shown())).to_owned();
-        let ratio = found.as_ref().map_or_else(|| "–".to_owned(), ratio);
-        row(String::new(), peer, [ratio, verdict])
+        row(String::new(), peer, [found.as_ref().map_or_else(String::new, ratio), verdict])
     };
     std::iter::once(first).chain(peers.iter().map(against)).collect()
 }

@@ -97,15 +97,22 @@ impl Curve<'_> {
             Mode::Strong => {
                 let law = Amdahl::fit(&times)?;
                 let limit = if law.serial > 0.0 { digits(law.limit()) } else { "none".to_owned() };
-                [Unit::Share.show(law.serial), format!("{}; limit {limit}", digits(law.speed_up(FAR)))]
+                Self::law(law.serial, format!("{}; limit {limit}", digits(law.speed_up(FAR))))
             }
             Mode::Weak => {
                 let law = Gustafson::fit(&times)?;
-                // Above 1, ranks slow each other down so much that the law has no meaning for more of them.
-                let far = if law.serial > 1.0 { "–".to_owned() } else { digits(law.speed_up(FAR)) };
-                [Unit::Share.show(law.serial), far]
+                Self::law(law.serial, digits(law.speed_up(FAR)))
             }
         })
+    }
+
+    /// Above 1, ranks slow each other down so much that neither law has a meaning.
+    fn law(serial: f64, far: String) -> [String; 2] {
+        if serial > 1.0 {
+            ["none: more ranks are slower".to_owned(), "–".to_owned()]
+        } else {
+            [Unit::Share.show(serial), far]
+        }
     }
 }
 

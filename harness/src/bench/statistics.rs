@@ -6,6 +6,8 @@
 
 /// The confidence that an interval must have before a verdict follows from it.
 pub(super) const CONFIDENCE: f64 = 0.95;
+/// With fewer pairs no interval of the sign test has it: `1 - 2 / 2^n`.
+pub(super) const LEAST_ROUNDS: usize = 6;
 /// Above this product of the numbers of samples the normal approximation of Mann and Whitney's U is as good as its exact distribution.
 const EXACT: usize = 2500;
 /// The 97.5th percentile of the normal distribution.

@@ -21,10 +21,9 @@ use super::ddp::model;
 use super::machine::{State, rank_labels};
 use super::ranks::{Program, Ranks};
 use super::results::Unit;
-use super::shown::whole_but_last;
 use super::statistics::Spread;
 use crate::exit::Code;
-use crate::report::{HostInfo, Screen, Table, count, save};
+use crate::report::{HostInfo, Screen, Table, count, numbers_table, save, wrapped};
 
 /// Shows a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
 #[derive(Args)]
@@ -87,12 +86,13 @@ impl Options {
             count(self.batch as usize, "sample")
         );
         let table = table(&timeline, &title);
-        screen.line(format!("\n{}\n{}", table.title, whole_but_last(&table, screen.look())));
+        screen.line(format!("\n{}\n{}", table.title, numbers_table(&table, screen.look())));
         let steps = count(self.steps as usize, "step");
-        screen.line(format!(
+        let words = format!(
             "median of {steps}; waits: from the start of the last bucket to the end of backward; hidden: the part of the all-reduces' time \
              before that; last: in how many steps the others waited for its gradients"
-        ));
+        );
+        screen.line(wrapped(&words, screen.look().width));
         self.reports.iter().try_for_each(|file| file.write(&timeline, &title))?;
         Ok(Code::Success)
     }

@@ -7,7 +7,7 @@ use lockstep_grading::{Found, Lab, Options, Runner, learner};
 
 use crate::exit::{Code, Refused};
 use crate::lab_run::program_beside;
-use crate::report::Screen;
+use crate::report::{Screen, whole_words};
 
 /// Grades these answers of a lab, `TASK` or `TASK/NAME`, or all wrong ones if there are none: prints the full finding of a
 /// single one, a table of several.
@@ -36,7 +36,7 @@ pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyho
             found.map_or_else(|fault| (fault.verdict.words(), fault.diagnosis), |()| ("passed", String::new()));
         table.add_row([answer, verdict, &diagnosis]);
     }
-    screen.line(table);
+    screen.line(whole_words(table, screen.look()));
     screen.line(format!("lab {}, seed {}: {} answers", lab.number(), options.seed, answers.len()));
     Ok(Code::Success)
 }

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use clap::Args;
+use comfy_table::LineStyle;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
 use lockstep_grading::{Lab, checksums};
 
 use crate::course::{checkout, find_all};
 use crate::exit::Code;
-use crate::report::Screen;
+use crate::report::{Screen, whole_words};
 
 /// Shows how many tasks of each exercise are done, and which is next; for labs that you name, each task
 #[derive(Args)]
@@ -28,7 +29,9 @@ impl Options {
         } else {
             &["lab", "task", "what", "minutes", "how far"]
         };
-        let mut table = screen.look().table(heads);
+        let look = screen.look();
+        let mut table = look.table(heads);
+        table.load_style(look.style().row_separator(LineStyle::none()));
         let (mut done, mut all, mut next) = (0, 0, None);
         for lab in find_all(&self.labs)? {
             let tasks = lab.tasks()?.tasks;
@@ -50,7 +53,7 @@ impl Options {
             }
             next = next.or_else(|| Some((lab.package(), first?)));
         }
-        screen.line(table);
+        screen.line(whole_words(table, look));
         screen.line(format!("{done} of {all} tasks are done"));
         if let Some((package, (task, minutes))) = next {
             screen.line(format!("next: cargo test -p {package} -- {task} (about {minutes} minutes)"));

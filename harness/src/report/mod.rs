@@ -9,6 +9,7 @@
 mod ascii_timeline;
 mod csv;
 mod finding;
+mod fit;
 mod formatting;
 mod host_info;
 pub(crate) mod html;
@@ -25,11 +26,12 @@ mod write;
 
 pub(crate) use ascii_timeline::draw as picture;
 pub(crate) use finding::{Doubt, Finding, Verdict, overall};
+pub(crate) use fit::{numbers as numbers_table, whole_words, wrapped};
 pub(crate) use formatting::{command_line, count, counts, rfc3339};
 pub(crate) use host_info::HostInfo;
 pub(crate) use level::Level;
 pub(crate) use model::{Case, Report, Table};
 pub(crate) use screen::{Look, Screen};
-pub(crate) use table::{findings as findings_table, numbers as numbers_table};
+pub(crate) use table::findings as findings_table;
 pub(crate) use timeline::Timeline;
 pub(crate) use write::{Format, Target, save};

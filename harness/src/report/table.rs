@@ -1,10 +1,11 @@
 //! A report as text for people: tables, and the timelines in characters.
 
-use comfy_table::{Cell, CellAlignment, ColumnConstraint, LineStyle, Width};
+use comfy_table::{Cell, ColumnConstraint, Width};
 
+use super::fit::{numbers, whole_words};
 use super::formatting::{costs, failures, instant, plain, plain_line, seconds, summary};
 use super::screen::Look;
-use super::{Case, Finding, Report, Table, Verdict, ascii_timeline};
+use super::{Case, Finding, Report, Verdict, ascii_timeline};
 
 /// The whole report.
 pub(super) fn render(report: &Report, look: Look) -> String {
@@ -28,7 +29,7 @@ fn text(report: &Report, look: Look, shown: impl Fn(&&Case) -> bool) -> String {
 }
 
 /// Findings as a table: verdict, claim, evidence.
-pub(crate) fn findings(findings: &[Finding], look: Look) -> comfy_table::Table {
+pub(crate) fn findings(findings: &[Finding], look: Look) -> String {
     let mut table = look.table(&["verdict", "claim", "evidence"]);
     // Evidence is the widest column.
     table.set_constraints([ColumnConstraint::ContentWidth, ColumnConstraint::UpperBoundary(Width::Fixed(27))]);
@@ -36,17 +37,7 @@ pub(crate) fn findings(findings: &[Finding], look: Look) -> comfy_table::Table {
         let cells = [&finding.claim, &finding.evidence].map(|text| Cell::new(plain(text)));
         table.add_row(std::iter::once(look.verdict(finding.verdict)).chain(cells));
     }
-    table
-}
-
-/// Numbers, right-aligned in their columns.
-pub(crate) fn numbers(table: &Table, look: Look) -> comfy_table::Table {
-    let headings: Vec<_> = table.headings.iter().map(|heading| plain(heading)).collect();
-    let mut shown = look.table(&headings.iter().map(String::as_str).collect::<Vec<_>>());
-    shown.add_rows(table.rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect::<Vec<_>>()));
-    shown.load_style(look.style().row_separator(LineStyle::none()));
-    shown.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    shown
+    whole_words(table, look)
 }
 
 fn head(report: &Report) -> String {
@@ -63,10 +54,8 @@ fn details(case: &Case, look: Look) -> String {
         if !timeline.recoveries.is_empty() {
             let (headings, rows) = costs(&timeline.recoveries);
             let mut table = look.table(&headings);
-            // Numbers stay on one line; their headings may take two.
-            let whole = |_| ColumnConstraint::LowerBoundary(Width::Fixed(9));
-            table.set_constraints(headings.iter().map(whole)).add_rows(rows);
-            parts.push(table.to_string());
+            table.add_rows(rows);
+            parts.push(whole_words(table, look));
         }
         parts.extend(timeline.verdicts.iter().map(|judged| plain_line(&judged.verdict.to_string())));
         parts.extend(timeline.notes.iter().map(|note| format!("note: {}", plain_line(note))));
@@ -91,7 +80,7 @@ fn overview(report: &Report, look: Look) -> String {
         let cells = [plain(&case.name), plain(&case.shows), failures(case), seconds(case.took.as_secs_f64())];
         table.add_row(std::iter::once(look.verdict(case.verdict())).chain(cells.map(Cell::new)));
     }
-    table.to_string()
+    whole_words(table, look)
 }
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ fn collectives_are_checked_and_measured_at_each_size() {
         "all_to_all",
         "send_recv",
     ] {
-        assert!(model.contains(&format!(" {operation}, 2 ranks ")), "{operation} in {ended}");
+        assert!(model.contains(&format!(" {operation},")), "{operation} in {ended}");
     }
     site.assert_no_process();
 }
@@ -243,7 +243,7 @@ fn takes_turns_with_python(site: &Site, words: &[&str]) -> bool {
         assert!(sides.iter().all(|side| side["samples"][0].is_number()), "{measure}");
     }
     assert!(measures.iter().any(|measure| measure["sides"].as_array().unwrap().len() > 1), "{results}");
-    assert!(site.read("table.txt").contains("lockstep is"));
+    assert!(site.read("table.txt").contains("too few rounds for a verdict"));
     site.assert_no_process();
     true
 }
@@ -269,7 +269,7 @@ fn ddp_measures_the_parts_of_a_step_of_each_model() {
     let parts: f64 = ["forward", "backward", "optimizer"].map(step).iter().sum();
     assert!((step("step") - parts).abs() < 1e-9 * parts.max(1.0), "{samples:?}");
     let exposed = step("exposed communication") / step("all-reduces alone");
-    assert!((step("overlap") - (1.0 - exposed)).abs() < 1e-9, "{samples:?}");
+    assert!((step("overlap") - (1.0 - exposed).max(0.0)).abs() < 1e-9, "{samples:?}");
     site.assert_no_process();
 }
 
@@ -297,12 +297,14 @@ fn pythons_ddp_takes_turns_and_has_the_same_losses_and_gradients() {
     // Sides that do not do the same work are an error of the bench. One rank, since each process of Python takes seconds to start.
     let site = Site::new();
     if ranks_are_built() && takes_turns_with_python(&site, &[&DDP[..], &["--ranks=1"]].concat()) {
-        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 3);
+        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 4);
     }
 }
 
 /// One step of a small model.
 const PARALLEL: [&str; 5] = ["parallel", "--blocks=2", "--features=16", "--rows=4", "--steps=1"];
+/// What is sent through shared memory is not counted.
+const GLOO: &str = "--backends=gloo";
 
 #[test]
 fn parallel_measures_what_each_scheme_sends_and_holds() {
@@ -310,7 +312,7 @@ fn parallel_measures_what_each_scheme_sends_and_holds() {
         return;
     }
     let site = Site::new();
-    let ended = ended(&site, &[&PARALLEL[..], &ONCE[..]].concat()).code(0);
+    let ended = ended(&site, &[&PARALLEL[..], &[GLOO], &ONCE[..]].concat()).code(0);
     let samples = first_samples(&site, &ended);
     assert_eq!(samples.len(), 3 * 4);
     let sample = |scheme: &str, what: &str| {
@@ -330,7 +332,7 @@ fn pythons_divided_training_takes_turns_and_has_the_same_losses() {
     // Sides that do not train the same are an error of the bench. One scheme, since each process of Python takes seconds to start.
     let site = Site::new();
     if ranks_are_built() && takes_turns_with_python(&site, &[&PARALLEL[..], &["--schemes=sharded"]].concat()) {
-        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 3);
+        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 4);
     }
 }
 
@@ -341,7 +343,7 @@ fn scaling_shows_speed_ups_and_what_fits_them() {
     }
     let site = Site::new();
     let words = ["scaling", "--models=mlp", "--ranks=1,2,3", "--batch=2", "--steps=1", "--report=picture.svg"];
-    let ended = ended(&site, &[&words[..], &ONCE[..]].concat()).code(0);
+    let ended = ended(&site, &[&words[..], &["--backends=auto"], &ONCE[..]].concat()).code(0);
     let samples = first_samples(&site, &ended);
     assert_eq!(samples.len(), 2 * (1 + 5 + 5));
     let sample = |case: &str, quantity: &str| samples[&(format!("{case} each"), quantity.to_owned())];
@@ -456,7 +458,7 @@ fn snapshot_shows_the_stall_in_the_foreground_and_in_the_background() {
 fn torchs_snapshots_take_turns_and_load_the_same_weights() {
     let site = Site::new();
     if ranks_are_built() && takes_turns_with_python(&site, &["snapshot", "--weights=4"]) {
-        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 3);
+        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 4);
     }
 }
 
