@@ -9,7 +9,7 @@ use super::running::{Cluster, State};
 use super::spec::{Machine, Name, Spec};
 use super::{network, slurm};
 use crate::exit::Code;
-use crate::report::Screen;
+use crate::report::{Screen, whole_words};
 
 /// Show the machines, their addresses and faults, and what Slurm says of them
 #[derive(Args)]
@@ -81,7 +81,7 @@ fn rows(cluster: &Cluster) -> anyhow::Result<Vec<Row>> {
     cluster.spec.machines().map(row).collect()
 }
 
-fn table(screen: &Screen, rows: &[Row]) -> comfy_table::Table {
+fn table(screen: &Screen, rows: &[Row]) -> String {
     let mut table = screen.look().table(&["machine", "address", "state", "faults", "Slurm"]);
     for Row { name, address, state, faults, slurm } in rows {
         let state = match state {
@@ -92,5 +92,5 @@ fn table(screen: &Screen, rows: &[Row]) -> comfy_table::Table {
         let slurm = slurm.clone().unwrap_or_default();
         table.add_row([name.clone(), address.to_string(), state.to_owned(), faults.join(", "), slurm]);
     }
-    table
+    whole_words(table, screen.look())
 }

@@ -10,7 +10,7 @@ use super::check::Finding;
 use super::choice::{self, Choice};
 use super::facts::{Job, Node};
 use crate::report::Level;
-use crate::report::{Look, Screen, count};
+use crate::report::{Look, Screen, count, whole_words};
 
 /// At most this many gaps are shown.
 const GAPS: usize = 4;
@@ -32,7 +32,7 @@ pub(super) fn show(job: &Job, findings: &[Finding], json: bool) -> anyhow::Resul
 
 /// The report for people.
 fn text(job: &Job, findings: &[Finding], look: Look) -> String {
-    let mut parts = vec![title(job), nodes(job, look).to_string()];
+    let mut parts = vec![title(job), nodes(job, look)];
     if !findings.is_empty() {
         parts.push(faults(job, findings, look).to_string());
     }
@@ -53,7 +53,7 @@ fn title(job: &Job) -> String {
 }
 
 /// What there is on each node.
-fn nodes(job: &Job, look: Look) -> Table {
+fn nodes(job: &Job, look: Look) -> String {
     let mut table = look.table(&["node", "processors", "memory", "GPUs", "Gloo takes", "NCCL takes", "libtorch"]);
     for node in &job.nodes {
         let memory = node.memory.limit.into_iter().chain(node.memory.total).min();
@@ -68,7 +68,7 @@ fn nodes(job: &Job, look: Look) -> Table {
             libtorch.unwrap_or_else(|| "none".into()),
         ]);
     }
-    table
+    whole_words(table, look)
 }
 
 fn gpus(node: &Node) -> String {
