@@ -1,15 +1,39 @@
-//! MPI's launchers: Open MPI's (`OMPI_COMM_WORLD_*`) and Hydra's, which MPICH and Intel MPI use (`PMI_*`,
-//! `MPI_LOCALNRANKS`). They number their processes, each of which is an agent here, and do not name their nodes.
+//! MPI's launchers. They number their processes, each of which is an agent here, and do not name their nodes.
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
-use super::names::{HYDRA, Names, OPEN_MPI};
+
+/// The variables of a launcher: a process's number, that of all, and that of its node, by the first of several names.
+struct Launcher {
+    rank: &'static str,
+    size: &'static str,
+    local_sizes: &'static [&'static str],
+}
+
+const LAUNCHERS: [Launcher; 4] = [
+    // Open MPI, also as prterun, and Spectrum MPI.
+    Launcher {
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: "OMPI_COMM_WORLD_SIZE",
+        local_sizes: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+    },
+    // MVAPICH2's mpirun_rsh (mpirun_rsh's mpispawn.c).
+    Launcher { rank: "MV2_COMM_WORLD_RANK", size: "MV2_COMM_WORLD_SIZE", local_sizes: &["MV2_COMM_WORLD_LOCAL_SIZE"] },
+    // jsrun.
+    Launcher { rank: "JSM_NAMESPACE_RANK", size: "JSM_NAMESPACE_SIZE", local_sizes: &["JSM_NAMESPACE_LOCAL_SIZE"] },
+    // Hydra of MPICH and Intel MPI, PALS of Cray, and others that speak PMI.
+    Launcher {
+        rank: "PMI_RANK",
+        size: "PMI_SIZE",
+        local_sizes: &["MPI_LOCALNRANKS", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"],
+    },
+];
 
 pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
-    [OPEN_MPI, HYDRA].iter().find_map(|Names { size, rank, local_size, .. }| {
+    LAUNCHERS.iter().find_map(|Launcher { rank, size, local_sizes }| {
         let number = |name: &str| (read.variable)(name).and_then(|text| text.parse::<usize>().ok());
         let (agents, node) = (number(size)?, number(rank)?);
-        let started = match number(local_size) {
-            Some(here) if here > 1 => Started::SeveralTimes { agents, variable: format!("{local_size}={here}") },
+        let started = match local_sizes.iter().find_map(|name| Some((name, number(name)?))) {
+            Some((name, here)) if here > 1 => Started::SeveralTimes { agents, variable: format!("{name}={here}") },
             _ => Started::OnEachNode { node: Some((node, rank)) },
         };
         let nodes = (agents, format!("{size}={agents}"));
@@ -17,9 +41,11 @@ pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
     })
 }
 
-/// Returns true if MPI's own launcher started this process. `srun --mpi=pmi2` sets `PMI_*`, too, but neither of these.
+/// Returns true if MPI's own launcher started this process. `srun --mpi=pmi2` sets `PMI_*`, too, but none of these.
 pub(super) fn is_not_srun(read: &Read<'_>) -> bool {
-    ["OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"].iter().any(|name| (read.variable)(name).is_some())
+    ["OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE"]
+        .iter()
+        .any(|name| (read.variable)(name).is_some())
 }
 
 #[cfg(test)]
@@ -38,5 +64,22 @@ mod tests {
         let started = find(&hydra, &[], None).unwrap().started;
         assert_eq!(started, Started::SeveralTimes { agents: 4, variable: "MPI_LOCALNRANKS=2".to_owned() });
         assert_eq!(find(&[("PMI_RANK", "0")], &[], None), None);
+    }
+
+    #[test]
+    fn counts_the_agents_on_a_node_by_each_launchers_variable() {
+        for (prefix, local) in [
+            ("OMPI_COMM_WORLD", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+            ("MV2_COMM_WORLD", "MV2_COMM_WORLD_LOCAL_SIZE"),
+            ("JSM_NAMESPACE", "JSM_NAMESPACE_LOCAL_SIZE"),
+            ("PMI", "MPI_LOCALNRANKS"),
+            ("PMI", "PALS_LOCAL_SIZE"),
+            ("PMI", "PMI_LOCAL_SIZE"),
+        ] {
+            let (rank, size) = (format!("{prefix}_RANK"), format!("{prefix}_SIZE"));
+            let started = |here| find(&[(&rank, "1"), (&size, "8"), (local, here)], &[], None).unwrap().started;
+            let several = Started::SeveralTimes { agents: 8, variable: format!("{local}=4") };
+            assert_eq!((started("4"), matches!(started("1"), Started::OnEachNode { .. })), (several, true), "{local}");
+        }
     }
 }

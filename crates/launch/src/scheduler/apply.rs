@@ -2,7 +2,7 @@
 
 use lockstep_contract::scheduler::{Allocation, Started};
 
-use crate::config::{ConfigError, Flags, Given, Nodes, Source};
+use crate::config::{ConfigError, Endpoint, Flags, Given, Nodes, Source};
 
 /// A flag's value that came from the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +73,10 @@ pub fn meeting_point(job: &Allocation, purpose: &str) -> Result<(String, u16), C
 /// A notice of the agents' endpoint, which the first agent prints.
 fn meeting_place(job: &Allocation, flags: &Flags) -> Option<String> {
     let Started::OnEachNode { node: None | Some((0, _)) } = job.started else { return None };
+    let (host, port) = (&flags.master_addr.text, &flags.master_port.text);
     let place = match flags.rdzv_endpoint.text.as_str() {
-        "" => format!("{}:{}", flags.master_addr.text, flags.master_port.text),
+        "" if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{port}"),
+        "" => format!("{host}:{port}"),
         endpoint => endpoint.to_owned(),
     };
     Some(format!("{}: {} nodes meet at {place} (--dry-run shows what came from where)", job.title(), flags.nnodes.text))
@@ -153,7 +155,7 @@ fn fill(job: &Allocation, flags: &mut Flags) -> Result<Vec<Taken>, ConfigError> 
     filling.fill(&mut flags.rdzv_backend, "c10d".to_owned(), from);
     if !is_given(&flags.rdzv_endpoint) {
         let (head, from) = head(job)?;
-        filling.fill(&mut flags.rdzv_endpoint, format!("{head}:{port}"), from);
+        filling.fill(&mut flags.rdzv_endpoint, Endpoint { host: head, port }.to_string(), from);
     }
     if !job.id.is_empty() {
         filling.fill(&mut flags.rdzv_id, job.id.clone(), &job.name());
@@ -322,6 +324,19 @@ mod tests {
         );
         let (taken, _) = applied(&four, &["--nnodes=12", "--rdzv-endpoint=n1:1", "--rdzv-backend=c10d"]).unwrap();
         assert_eq!(taken, ["--snapshot-on=SIGTERM from SLURM_JOB_ID=17"]);
+    }
+
+    #[test]
+    fn addresses_of_ipv6_have_brackets_in_front_of_a_port() {
+        let six = [&step_with("SLURM_STEP_NODELIST", "fd00::1,fd00::2")[..], &[("SLURM_NODEID", "0")]].concat();
+        let (_, flags) = applied(&six, &[]).unwrap();
+        assert!(flags.rdzv_endpoint.text.starts_with("[fd00::1]:2"), "{}", flags.rdzv_endpoint.text);
+        let (taken, flags) = applied(&step_with("SLURM_NODEID", "0"), &["--master-addr=fd00::1"]).unwrap();
+        assert_eq!(flags.master_addr.text, "fd00::1");
+        assert!(
+            taken.last().unwrap().contains("SIGTERM") && taken.iter().any(|line| line.contains("meet at [fd00::1]:")),
+            "{taken:?}"
+        );
     }
 
     #[test]
