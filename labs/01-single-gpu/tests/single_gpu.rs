@@ -5,6 +5,7 @@
 mod primer;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -39,6 +40,15 @@ impl Lab {
 
     fn run(&self, args: &[&str]) -> Output {
         self.assert(&[args, &["--device", "cpu"]].concat()).success().get_output().clone()
+    }
+
+    /// Runs the lab where a limit on the size of files, as a full disk, lets it write none.
+    fn run_on_a_full_disk(&self, args: &[&str]) -> Output {
+        // The shell sets the limit, so it applies only to the lab.
+        let mut shell = Command::new("sh");
+        shell.arg0("sh").args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""]);
+        shell.arg(cargo_bin!("lab-01-single-gpu")).args(args).args(["--device", "cpu"]).current_dir(self.0.path());
+        lockstep_watchdog::output(shell).assert().code(1).get_output().clone()
     }
 
     fn events(&self) -> Vec<Event> {
@@ -106,11 +116,8 @@ fn saves_only_after_every_nth_epoch_and_the_last() {
 
 #[test]
 fn writes_no_checkpoint_before_its_time() {
-    // The folder cannot be created, so the first attempt to save ends the run, after two epochs.
-    let lab = Lab::new();
-    fs::write(lab.path("file"), "").unwrap();
-    let output = lab.assert(&["5", "2", "--checkpoint", "file/c.safetensors"]).code(1).get_output().clone();
-    assert_eq!(losses(&output).len(), 2);
+    // The first attempt to save ends the run, after two epochs.
+    assert_eq!(losses(&Lab::new().run_on_a_full_disk(&["5", "2"])).len(), 2);
 }
 
 #[test]
@@ -194,36 +201,25 @@ fn rejects_a_learning_rate_that_is_nan() {
 }
 
 #[test]
-fn names_a_checkpoint_that_it_cannot_write() {
+fn refuses_a_checkpoint_that_cannot_be_written_before_it_trains() {
     let lab = Lab::new();
     fs::write(lab.path("file"), "").unwrap();
-    lab.assert(&["1", "1", "--device", "cpu", "--checkpoint", "file/c.safetensors"])
-        .code(1)
-        .stderr(predicate::str::starts_with("error: failed to save a checkpoint to file/c.safetensors\n  caused by: "));
-}
-
-#[test]
-fn leaves_no_partial_checkpoint_behind() {
-    let lab = Lab::new();
-    fs::create_dir(lab.path("checkpoint.safetensors")).unwrap();
-    lab.assert(&["1", "1", "--device", "cpu"]).code(1);
-    assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events"]);
-    lab.run(&["1", "1", "--checkpoint", "kept.safetensors"]);
-    assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events", "kept.safetensors"]);
+    fs::create_dir(lab.path("folder")).unwrap();
+    for (path, why) in [
+        ("file/c.safetensors", "file is a file, and a folder is meant"),
+        ("folder", "folder is a folder, and a file is meant"),
+    ] {
+        lab.assert(&["1", "1", "--device", "cpu", "--checkpoint", path]).code(2).stderr(predicate::str::contains(why));
+    }
+    assert_eq!(names(lab.0.path()), ["file", "folder"]);
 }
 
 #[test]
 fn keeps_the_last_good_checkpoint_when_the_next_cannot_be_written() {
-    use std::os::unix::process::CommandExt;
     let lab = Lab::new();
     lab.run(&["1", "1"]);
     let good = fs::read(lab.path("checkpoint.safetensors")).unwrap();
-    // A limit on the size of files acts like a full disk. The shell sets it, so it applies only to the lab.
-    let lab_binary = assert_cmd::cargo::cargo_bin!("lab-01-single-gpu");
-    let mut shell = Command::new("sh");
-    shell.arg0("sh").args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""]).arg(lab_binary);
-    shell.args(["1", "1", "--seed", "5", "--device", "cpu"]).current_dir(lab.0.path());
-    let output = lockstep_watchdog::output(shell).assert().code(1).get_output().clone();
+    let output = lab.run_on_a_full_disk(&["1", "1", "--seed", "5"]);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("failed to save a checkpoint to checkpoint.safetensors"), "{message}");
     assert_eq!(fs::read(lab.path("checkpoint.safetensors")).unwrap(), good);

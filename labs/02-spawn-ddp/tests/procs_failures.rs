@@ -86,9 +86,9 @@ fn names_weights_that_it_cannot_write() {
     let lab = Lab::new();
     std::fs::write(lab.path("file"), "").unwrap();
     let args = ["--samples", "8", "--epochs", "1", "--weights", "file/weights", "--device", "cpu"];
-    let message = stderr(&lab.run(mnist(), &args).code(1));
-    assert!(message.contains("failed to save a checkpoint to file/weights/rank-"), "{message}");
-    assert_eq!(lab.names(), ["events", "file"]);
+    let message = stderr(&lab.run(mnist(), &args).code(2));
+    assert!(message.contains("file is a file, and a folder is meant"), "{message}");
+    assert_eq!(lab.names(), ["file"]);
 }
 
 /// A run that does not end by itself, after both of its ranks have started to train.

@@ -121,23 +121,22 @@ fn every_rank_rejects_a_root_outside_the_world_under_a_launcher() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_named_with_exit_code_1() {
+fn a_folder_that_cannot_be_written_is_refused() {
     let job = lab();
     std::fs::write(job.path("results"), "a file").unwrap();
     let output = job.alone(&["ring", "--nprocs", "2", "--results", "results", "--device", "cpu"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("failed to save results to results/rank-"), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("results is a file, and a folder is meant"), "{}", text(&output.stderr));
 }
 
 #[test]
 fn fails_but_keeps_results_when_the_plot_cannot_be_saved() {
     let job = lab();
-    std::fs::write(job.path("plots"), "a file").unwrap();
-    let files = ["--plot", "plots/plot.svg", "--results", "results", "--device", "cpu"];
+    let files = ["--plot", "/dev/full", "--results", "results", "--device", "cpu"];
     let args = ["ring", "timing", "--nprocs", "2", "--max-bytes", "16", "--repeats", "2"];
     let output = job.alone(&[&args[..], &files].concat());
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("failed to save the plot to plots/plot.svg"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("failed to save the plot to /dev/full"), "{}", text(&output.stderr));
     for rank in 0..2 {
         let held = job.results(rank);
         assert_eq!(held["ring"], serde_json::json!([12, 14]), "rank {rank}");

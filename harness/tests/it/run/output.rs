@@ -210,7 +210,6 @@ fn logs_go_elsewhere_with_a_note_where_tmpdir_cannot_be_used() {
             ended.err.matches(&format!("note: no temporary files can be made in {tmpdir} (TMPDIR): ")).count(),
             1
         );
-        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
     }
 }
 
