@@ -58,7 +58,7 @@ pub fn check_folder(folder: &Path) -> Result<(), Unwritable> {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
         let there = match fs::symlink_metadata(above) {
             // Below a file nothing exists: the file itself is found next.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            Err(error) if is_absent(&error) => continue,
             Err(source) => return Err(Unwritable::Forbidden { path: above.to_owned(), source }),
             Ok(_) => target(above)?,
         };
@@ -75,14 +75,18 @@ pub fn check_folder(folder: &Path) -> Result<(), Unwritable> {
 /// # Errors
 /// What is in the way.
 pub fn check_file(file: &Path) -> Result<(), Unwritable> {
-    if fs::symlink_metadata(file).is_ok() {
-        let there = target(file)?;
-        if there.is_dir() {
-            return Err(Unwritable::NotAFile(file.to_owned()));
+    match fs::symlink_metadata(file) {
+        Ok(_) => {
+            let there = target(file)?;
+            if there.is_dir() {
+                return Err(Unwritable::NotAFile(file.to_owned()));
+            }
+            if !there.is_file() {
+                return may(file, Access::WRITE_OK);
+            }
         }
-        if !there.is_file() {
-            return may(file, Access::WRITE_OK);
-        }
+        Err(error) if is_absent(&error) => {}
+        Err(source) => return Err(Unwritable::Forbidden { path: file.to_owned(), source }),
     }
     check_folder(file.parent().unwrap_or(Path::new("/")))
 }
@@ -101,6 +105,10 @@ pub fn parse_folder(folder: &str) -> Result<PathBuf, String> {
 /// What is in the way, and what to do.
 pub fn parse_file(file: &str) -> Result<PathBuf, String> {
     check_file(Path::new(file)).map(|()| file.into()).map_err(|why| why.with_advice())
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// What `path` is, or what it points to if it is a link.
@@ -182,5 +190,7 @@ mod tests {
         // Whoever runs the tests, also as root.
         let error = check_folder(Path::new("/proc/sys/new")).unwrap_err();
         assert!(matches!(&error, Unwritable::Forbidden { path, .. } if path == Path::new("/proc/sys")), "{error}");
+        let error = check_file(Path::new(&"long".repeat(100))).unwrap_err();
+        assert!(matches!(&error, Unwritable::Forbidden { .. }), "{error}");
     }
 }

@@ -42,7 +42,10 @@ pub(crate) struct Options {
 }
 
 fn svg(name: &str) -> Result<PathBuf, String> {
-    if name.ends_with(".svg") { Ok(name.into()) } else { Err("the name must end with .svg".to_owned()) }
+    if !name.ends_with(".svg") {
+        return Err("the name must end with .svg".to_owned());
+    }
+    lockstep_paths::output::parse_file(name)
 }
 
 /// The file.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     pub(crate) on_broken_image: OnBroken,
     /// Keep decoded photographs in this folder, for later epochs and runs and for the other ranks of this host; in /dev/shm they
     /// take memory
-    #[arg(long, requires = "data")]
+    #[arg(long, requires = "data", value_parser = lockstep::output::parse_folder)]
     pub(crate) cache: Option<PathBuf>,
     /// Mebibytes that the folder of decoded photographs may take
     #[arg(long, default_value_t = 4096, requires = "cache")]
