@@ -204,14 +204,14 @@ fn rejects_a_learning_rate_that_is_nan() {
 fn refuses_a_checkpoint_that_cannot_be_written_before_it_trains() {
     let lab = Lab::new();
     fs::write(lab.path("file"), "").unwrap();
-    fs::create_dir(lab.path("folder")).unwrap();
+    fs::create_dir(lab.path("c.safetensors")).unwrap();
     for (path, why) in [
         ("file/c.safetensors", "file is a file, and a folder is meant"),
-        ("folder", "folder is a folder, and a file is meant"),
+        ("c.safetensors", "c.safetensors is a folder, and a file is meant"),
     ] {
         lab.assert(&["1", "1", "--device", "cpu", "--checkpoint", path]).code(2).stderr(predicate::str::contains(why));
     }
-    assert_eq!(names(lab.0.path()), ["file", "folder"]);
+    assert_eq!(names(lab.0.path()), ["c.safetensors", "file"]);
 }
 
 #[test]

@@ -333,10 +333,7 @@ mod tests {
         assert!(flags.rdzv_endpoint.text.starts_with("[fd00::1]:2"), "{}", flags.rdzv_endpoint.text);
         let (taken, flags) = applied(&step_with("SLURM_NODEID", "0"), &["--master-addr=fd00::1"]).unwrap();
         assert_eq!(flags.master_addr.text, "fd00::1");
-        assert!(
-            taken.last().unwrap().contains("SIGTERM") && taken.iter().any(|line| line.contains("meet at [fd00::1]:")),
-            "{taken:?}"
-        );
+        assert!(taken.last().unwrap().contains("meet at [fd00::1]:"), "{taken:?}");
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn every_rank_learns_the_whole_reason_of_a_refusal() {
         let mut snapshots = Snapshots::new(file.join("inside"), RUN, SnapshotOptions::default(), &reporter(&group));
         with_causes(snapshots.resume(&vs, &mut adam(&vs), &group).unwrap_err())
     });
-    assert!(messages.iter().all(|messages| messages.contains("Not a directory")), "{messages:?}");
+    assert!(messages.iter().all(|messages| messages.contains("is a file, and a folder is meant")), "{messages:?}");
 }
 
 #[test]
