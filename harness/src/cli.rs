@@ -1,8 +1,9 @@
 //! The top-level command line: the list of subcommands. Each module defines its own options.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::exit::Code;
+use crate::report::{Screen, listing};
 use crate::{bench, cluster, course, data, doctor, inject, learn, new, render, stacks, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
@@ -41,7 +42,41 @@ enum Command {
     ClusterInit(cluster::Init),
 }
 
+/// The subcommands as the page of help lists them, by what one wants to do.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Learning", &["tour", "grade", "hint", "watch", "progress", "reset", "solution"]),
+    ("Running", &["run", "stacks", "new", "data"]),
+    ("Proving", &["verify", "inject"]),
+    ("Measuring", &["bench"]),
+    ("At your site", &["doctor", "render", "cluster"]),
+    ("For maintainers", &["course"]),
+];
+
+/// The page of help, with the subcommands in groups; clap lists them in one.
+fn page(command: &clap::Command) -> String {
+    let width = Screen::new(false).look().width;
+    let entry = |name: &&str| {
+        let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+        (format!("  {name:8}"), about.map(ToString::to_string).unwrap_or_default())
+    };
+    let group = |(title, names): &(&str, &[&str])| {
+        let entries: Vec<_> = names.iter().map(entry).collect();
+        let entries: Vec<_> = entries.iter().map(|(name, about)| (name.as_str(), about.as_str())).collect();
+        format!("{title}:\n{}\n\n", listing(&entries, Some(width)))
+    };
+    let groups: String = GROUPS.iter().map(group).collect();
+    format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}")
+}
+
 impl Cli {
+    /// The command line of this process; ends it after a page of help or an error.
+    pub(crate) fn of_this_process() -> Self {
+        let command = Cli::command();
+        let page = page(&command);
+        let found = command.help_template(page).get_matches();
+        Cli::from_arg_matches(&found).unwrap_or_else(|error| error.exit())
+    }
+
     /// Runs the subcommand.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         match self.command {
@@ -76,6 +111,17 @@ mod tests {
 
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
-        <Cli as clap::CommandFactory>::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_page_of_help_lists_each_command_once() {
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        listed.sort_unstable();
+        let command = Cli::command();
+        let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut visible: Vec<&str> = visible.map(clap::Command::get_name).collect();
+        visible.sort_unstable();
+        assert_eq!(listed, visible);
     }
 }

@@ -27,5 +27,5 @@ fn main() -> std::process::ExitCode {
         return code;
     }
     lockstep_launch::command::become_program();
-    exit::main(|| <cli::Cli as clap::Parser>::parse().exec())
+    exit::main(|| cli::Cli::of_this_process().exec())
 }

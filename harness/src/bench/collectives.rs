@@ -21,7 +21,7 @@ use crate::report::{HostInfo, count};
 const LEAST: u64 = 4;
 const FACTOR: u64 = 4;
 
-/// Measures collectives as nccl-tests does, and fits the α–β model
+/// Measure collectives as nccl-tests does, and fit the α–β model
 #[derive(Args)]
 pub(crate) struct Options {
     /// Collectives: a list

@@ -13,7 +13,7 @@ use super::statistics::{Ratio, Spread};
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, Table, count, numbers_table, wrapped};
 
-/// Compares two results of the same bench: what is faster, slower, or not shown to differ
+/// Compare two results of the same bench: what is faster, slower, or not shown to differ
 #[derive(Args)]
 pub(crate) struct Options {
     /// The results before: a file of `--report FILE.json`

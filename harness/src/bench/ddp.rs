@@ -37,7 +37,7 @@ fn network(model: Model) -> &'static str {
     }
 }
 
-/// Measures a step under DDP: forward, backward, optimizer, and the communication that the backward pass does not hide
+/// Measure a step under DDP: forward, backward, optimizer, and the communication that the backward pass does not hide
 #[derive(Args)]
 pub(crate) struct Options {
     /// Models: a list

@@ -25,7 +25,7 @@ fn quantities() -> Vec<Quantity> {
     ]
 }
 
-/// Starts and ends jobs whose ranks only connect to the job's store; shows times and the agents' memory
+/// Start and end jobs whose ranks only connect to the job's store; show times and the agents' memory
 #[derive(Args)]
 pub(crate) struct Options {
     /// Ranks of a job: a list

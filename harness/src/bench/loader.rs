@@ -26,7 +26,7 @@ use crate::report::{HostInfo, count};
 /// How far the means of the first batch may be apart: JPEG decoders and resizing round differently.
 const TOLERANCE: f64 = 2e-3;
 
-/// Measures the loader of pictures: photographs a second, by number of workers
+/// Measure the loader of pictures: photographs a second, by number of workers
 #[derive(Args)]
 pub(crate) struct Options {
     /// Threads that load (processes in Python): a list

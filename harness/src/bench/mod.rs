@@ -57,7 +57,7 @@ use crate::exit::Code;
 pub(crate) use rank::{RANK, Rank};
 pub(crate) use server::{STORE, Serve};
 
-/// Measures in turns with a peer, compares results, shows a step's timeline, and predicts a step on a cluster
+/// Measure in turns with a peer, compare results, show a step's timeline, and predict a step on a cluster
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(subcommand)]

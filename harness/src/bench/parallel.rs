@@ -37,7 +37,7 @@ fn meaning(scheme: Scheme) -> &'static str {
     }
 }
 
-/// Measures a step of a model that is divided over the ranks: its time, the bytes that a rank sends, and the memory that it takes
+/// Measure a step of a model that is divided over the ranks: its time, the bytes that a rank sends, and the memory that it takes
 #[derive(Args)]
 pub(crate) struct Options {
     /// Schemes: a list

@@ -2,6 +2,7 @@
 //! Nothing is measured; [`lockstep_cost::Prediction`] has the model and what it leaves out. A file with a transformer asks for
 //! [`layouts`] instead.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::PathBuf;
 
@@ -23,7 +24,7 @@ const NODES: [u32; 5] = [1, 2, 4, 8, 16];
 /// In bytes: DDP's first bucket (`torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`), and a unit of the file.
 const MIB: f64 = 1_048_576.0;
 
-/// Predicts a training step on a cluster from one rank's step and the links; measures nothing
+/// Predict a training step on a cluster from one rank's step and the links; measures nothing
 #[derive(Args)]
 pub(crate) struct Options {
     /// The cluster, the model and one rank's step; `--example` prints such a file. With a transformer in it, as in
@@ -106,7 +107,7 @@ impl Options {
             screen.line(EXAMPLE.trim_end());
             return Ok(Code::Success);
         };
-        let refused = |why: String| Refused(format!("cannot use {}: {why}", path.display()));
+        let refused = |why: String| Refused(format!("cannot use {}: {why}", foreign::path(&path)));
         let text = fs::read_to_string(&path).map_err(|error| refused(error.to_string()))?;
         let show = |tables: Vec<Table>| {
             tables.iter().for_each(|table| {
@@ -132,7 +133,7 @@ impl Options {
         show(cluster.tables(nodes));
         if let Some(picture) = &self.picture {
             save(picture, &Chart::file(&[cluster.chart(nodes)]))
-                .with_context(|| format!("cannot write the picture to {}", picture.display()))?;
+                .with_context(|| format!("cannot write the picture to {}", foreign::path(picture)))?;
         }
         say(
             "a prediction, not a measurement: one ring over all ranks, gradients at an even rate, no rank waits for data or for another \

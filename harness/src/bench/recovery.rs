@@ -42,7 +42,7 @@ enum Work {
     Train,
 }
 
-/// Takes a rank or a node from a running job, and shows how long it takes until all ranks run and train again
+/// Take a rank or a node from a running job, and show how long it takes until all ranks run and train again
 #[derive(Args)]
 pub(crate) struct Options {
     /// Ranks of a job: a list

@@ -22,7 +22,7 @@ use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::{Code, Refused};
 use crate::report::{HostInfo, count};
 
-/// Measures how a step scales, strongly and weakly: speed-up, efficiency, and the serial part and the link that fit them
+/// Measure how a step scales, strongly and weakly: speed-up, efficiency, and the serial part and the link that fit them
 #[derive(Args)]
 pub(crate) struct Options {
     /// Models: a list

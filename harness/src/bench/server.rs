@@ -31,7 +31,7 @@ const QUICK_NAMES: &str = "timeout:1 attempts:1";
 /// How long a server may take to end when its standard input is closed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves our store until standard input is closed
+/// Serve our store until standard input is closed
 #[derive(Args)]
 pub(crate) struct Serve {}
 

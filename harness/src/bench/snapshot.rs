@@ -3,6 +3,7 @@
 //! Model and optimizer have the same tensors on all sides. What is read was just written, so it comes from the page cache: loading is
 //! the work on the bytes, not on the disk.
 
+use lockstep_contract::foreign;
 use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ const LAYER: u32 = 4;
 /// Rounding differs between sums.
 const TOLERANCE: f64 = 1e-9;
 
-/// Measures snapshots: the stall of a step, in the foreground and the background, bytes a second, and loading
+/// Measure snapshots: the stall of a step, in the foreground and the background, bytes a second, and loading
 #[derive(Args)]
 pub(crate) struct Options {
     /// MiB of weights, a multiple of 4: the file has twice as much, since momentum is saved too
@@ -56,7 +57,7 @@ impl Options {
         let patience = self.frame.patience();
         let folder = std::path::absolute(&self.folder)?;
         let kept = TempDir::with_prefix_in("bench-snapshot-", &folder);
-        let kept = kept.with_context(|| format!("cannot write to {}", folder.display()))?;
+        let kept = kept.with_context(|| format!("cannot write to {}", foreign::path(&folder)))?;
         self.frame.exec("snapshot", |signals: &Signals| {
             let (programs, not_measured) = programs(&self.frame)?;
             let jobs = Ranks::of_each(&programs, 1, patience, signals);

@@ -44,7 +44,7 @@ enum Operation {
 
 const OPERATIONS: [Operation; 4] = [Operation::Set, Operation::Get, Operation::Add, Operation::Wait];
 
-/// Measures the store: operations a second, and how long they take, with one client and with many
+/// Measure the store: operations a second, and how long they take, with one client and with many
 #[derive(Args)]
 pub(crate) struct Options {
     /// Clients at once: a list

@@ -7,6 +7,7 @@
 mod events;
 mod timeline;
 
+use lockstep_contract::foreign;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use super::statistics::Spread;
 use crate::exit::Code;
 use crate::report::{HostInfo, Screen, Table, count, numbers_table, save, wrapped};
 
-/// Shows a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
+/// Show a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
 #[derive(Args)]
 pub(crate) struct Options {
     /// The model
@@ -104,7 +105,7 @@ impl File {
             File::Events(path) => (path, events::json(timeline)?),
             File::Picture(path) => (path, timeline::picture(timeline, title)),
         };
-        save(path, &text).with_context(|| format!("cannot write the timeline to {}", path.display()))
+        save(path, &text).with_context(|| format!("cannot write the timeline to {}", foreign::path(path)))
     }
 }
 

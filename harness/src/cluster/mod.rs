@@ -36,7 +36,7 @@ pub(crate) fn why_no_slurm() -> Option<String> {
     }
 }
 
-/// Makes a cluster on this machine, with Slurm where it is installed, and breaks it on purpose
+/// Make a cluster on this machine, with Slurm where it is installed, and break it on purpose
 #[derive(Args)]
 pub(crate) struct Options {
     /// The cluster's name, for several next to each other

@@ -1,6 +1,7 @@
 //! A cluster that runs: which of its machines live, and commands on them.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -35,6 +36,16 @@ pub(super) enum State {
     Paused,
     /// Its processes have ended.
     Lost,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Up => "up",
+            State::Paused => "paused",
+            State::Lost => "lost",
+        })
+    }
 }
 
 impl Cluster {

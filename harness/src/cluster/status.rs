@@ -81,16 +81,20 @@ fn rows(cluster: &Cluster) -> anyhow::Result<Vec<Row>> {
     cluster.spec.machines().map(row).collect()
 }
 
+/// A heading, and what stands below it.
+type Column = (&'static str, fn(&Row) -> String);
+
 fn table(screen: &Screen, rows: &[Row]) -> String {
-    let mut table = screen.look().table(&["machine", "address", "state", "faults", "Slurm"]);
-    for Row { name, address, state, faults, slurm } in rows {
-        let state = match state {
-            State::Up => "up",
-            State::Paused => "paused",
-            State::Lost => "lost",
-        };
-        let slurm = slurm.clone().unwrap_or_default();
-        table.add_row([name.clone(), address.to_string(), state.to_owned(), faults.join(", "), slurm]);
-    }
+    let columns: [Column; 5] = [
+        ("machine", |row| row.name.clone()),
+        ("address", |row| row.address.to_string()),
+        ("state", |row| row.state.to_string()),
+        ("faults", |row| row.faults.join(", ")),
+        ("Slurm", |row| row.slurm.clone().unwrap_or_default()),
+    ];
+    let says_something = |(_, text): &&Column| rows.iter().any(|row| !text(row).is_empty());
+    let columns: Vec<_> = columns.iter().filter(says_something).collect();
+    let mut table = screen.look().table(&columns.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
+    table.add_rows(rows.iter().map(|row| columns.iter().map(|(_, text)| text(row)).collect::<Vec<_>>()));
     whole_words(table, screen.look())
 }

@@ -8,7 +8,7 @@ use lockstep_grading::{Lab, package};
 use super::{answers, begin, check, checkout, find, in_checkout, new, reference};
 use crate::exit::Code;
 
-/// For maintainers: keeps exercises in step with their solutions
+/// Keep exercises in step with their solutions, and make labs
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(subcommand)]

@@ -26,7 +26,7 @@ Nothing is changed: doctor opens ports while it runs, and writes small files in 
 
 Exit codes: 0 no errors were found (there may be warnings) · 1 errors were found, or the meeting failed · 2 usage";
 
-/// Checks this machine, or all nodes of a job, and says how to fix what it finds
+/// Check this machine, or all nodes of a job, and say how to fix what is found
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Options {

@@ -10,10 +10,11 @@ use clap::Args;
 use super::series::{Entry, Series};
 use super::soak;
 use crate::exit::{Code, Refused};
+use crate::report::Screen;
 use crate::runner::scenario::{Scenario, parse};
 use crate::runner::{SeriesOptions, SuiteRunner, job_runner, library};
 
-/// Breaks training runs on purpose, and checks that they end with the same bits as an undisturbed run
+/// Break training runs on purpose, and check that they end with the same bits as an undisturbed run
 #[derive(Args)]
 pub(crate) struct Options {
     /// Scenarios of the library by name, or files that end in .toml
@@ -118,9 +119,11 @@ fn find(name: &str) -> Result<Scenario, Refused> {
 }
 
 fn list() -> anyhow::Result<Code> {
-    let width = library::names().map(str::len).max().unwrap_or(0);
-    let lines = library::names().map(|name| Ok(format!("{name:width$}  {}\n", library::scenario(name)?.title)));
-    print(&lines.collect::<Result<String, Refused>>()?)
+    let scenarios = library::names().map(|name| Ok((name, library::scenario(name)?.title)));
+    let scenarios = scenarios.collect::<Result<Vec<_>, Refused>>()?;
+    let entries: Vec<_> = scenarios.iter().map(|(name, title)| (*name, title.as_str())).collect();
+    Screen::new(false).listing(&entries);
+    Ok(Code::Success)
 }
 
 fn print(text: &str) -> anyhow::Result<Code> {

@@ -14,7 +14,7 @@ use crate::course::{checkout, find, find_all};
 use crate::exit::{Code, Refused};
 use crate::report::Target;
 
-/// Grades the exercises: tasks in order, up to the first that is not right
+/// Grade the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
 pub(crate) struct Options {
     /// Labs by number or name, or one lab and tasks of it [default: all labs]

@@ -6,7 +6,7 @@ use super::task;
 use crate::course::find;
 use crate::exit::Code;
 
-/// Helps with a task of an exercise, a little at a time
+/// Help with a task of an exercise, a little at a time
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name

@@ -12,7 +12,7 @@ use crate::course::{checkout, find_all};
 use crate::exit::Code;
 use crate::report::{Screen, whole_words};
 
-/// Shows how many tasks of each exercise are done, and which is next; for labs that you name, each task
+/// Show how many tasks of each exercise are done, and which is next; for labs that you name, each task
 #[derive(Args)]
 pub(crate) struct Options {
     /// Labs by number or name [default: all]

@@ -1,5 +1,6 @@
 //! `lockstep reset`: restores an exercise to its original state. The previous files are kept in the checkout's `backups`.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use lockstep_grading::progress::Progress;
 use crate::course::{checkout, find};
 use crate::exit::{Code, Refused};
 
-/// Restores an exercise, or one task of it, to its original state; keeps a copy of your files
+/// Restore an exercise, or one task of it, to its original state, and keep a copy of your files
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name
@@ -35,7 +36,7 @@ impl Options {
         let kept = back_up(&root, &lab)?;
         let what = match &file {
             Some(file) => {
-                let text = given.get(file).with_context(|| format!("the solution has no {}", file.display()))?;
+                let text = given.get(file).with_context(|| format!("the solution has no {}", foreign::path(file)))?;
                 package::write_file(&lab.exercise(&root).join(file), text)?;
                 format!("exercise/{}", file.display())
             }
@@ -67,7 +68,7 @@ fn back_up(root: &Path, lab: &Lab) -> anyhow::Result<Option<PathBuf>> {
     // Two copies within a second get different folders.
     let names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}-{number}")));
     let to = names.map(|name| backups.join(name)).find(|to| !to.exists()).unwrap_or_default();
-    copy(&from, &to).with_context(|| format!("cannot keep a copy in {}; nothing was changed", to.display()))?;
+    copy(&from, &to).with_context(|| format!("cannot keep a copy in {}; nothing was changed", foreign::path(&to)))?;
     Ok(Some(to))
 }
 

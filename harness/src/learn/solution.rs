@@ -1,5 +1,6 @@
 //! `lockstep solution`: shows the course's own answer, for comparison.
 
+use lockstep_contract::foreign;
 use std::fs;
 
 use anyhow::Context;
@@ -11,7 +12,7 @@ use super::task;
 use crate::course::{checkout, find};
 use crate::exit::{Code, Refused};
 
-/// Shows the course's own answer to a task that is done
+/// Show the course's own answer to a task that is done
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name
@@ -36,7 +37,7 @@ impl Options {
             .into());
         }
         let file = lab.folder(&root).join("solution").join(task.file());
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", foreign::path(&file)))?;
         print!("{}", skeleton::answer(&text));
         Ok(Code::Success)
     }

@@ -1,5 +1,6 @@
 //! `lockstep watch`: grades after every change of a file.
 
+use lockstep_contract::foreign;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::exit::Code;
 /// An editor's save is several events: it is over when no event has come for this long.
 const QUIET: Duration = Duration::from_millis(150);
 
-/// Grades a lab's exercise whenever one of its files is saved, until Ctrl-C
+/// Grade a lab's exercise whenever one of its files is saved, until Ctrl-C
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name
@@ -60,9 +61,9 @@ impl Options {
             }
             None => Box::new(RecommendedWatcher::new(tell, Config::default())?),
         };
-        watcher
-            .watch(folder, RecursiveMode::NonRecursive)
-            .with_context(|| format!("cannot watch {} (on a network file system, try --poll 2)", folder.display()))?;
+        watcher.watch(folder, RecursiveMode::NonRecursive).with_context(|| {
+            format!("cannot watch {} (on a network file system, try --poll 2)", foreign::path(folder))
+        })?;
         Ok((watcher, changes))
     }
 }

@@ -1,5 +1,6 @@
 //! The command: its options, and what it does.
 
+use lockstep_contract::foreign;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use super::job::{Job, Wish};
 use super::profile::{self, EXAMPLES, Profile, Scheduler};
 use super::{check, hosts, pbs, slurm};
 use crate::exit::{Code, Refused};
+use crate::report::Screen;
 
 const AFTER_HELP: &str = "\
 In ARGS, {task} becomes the number of the array's task, and {local} the folder on the node's own disk with what --stage has copied.
@@ -18,7 +20,7 @@ The script starts one launcher on each node, and the launcher starts the workers
 to end that long before the time limit: `lockstep run` by SIGUSR2, so that workers that handle it save a snapshot first, other launchers by \
 SIGTERM. Then the job is queued again; PROGRAM must go on from its snapshots when it is started again.";
 
-/// Writes a batch script for a site's scheduler, or finds the mistakes in one
+/// Write a batch script for a site's scheduler, or find the mistakes in one
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Options {
@@ -49,9 +51,12 @@ impl Options {
         if !self.check.is_empty() {
             return check::check(&self.check, self.json);
         }
-        let text = if self.list {
-            EXAMPLES.iter().map(|(name, text)| format!("{name:<26} {}\n", first_comment(text))).collect()
-        } else if let Some(name) = &self.show {
+        if self.list {
+            let entries: Vec<_> = EXAMPLES.iter().map(|(name, text)| (*name, first_comment(text))).collect();
+            Screen::new(false).listing(&entries);
+            return Ok(Code::Success);
+        }
+        let text = if let Some(name) = &self.show {
             example(name)?.to_owned()
         } else {
             let name = self.profile.unwrap_or_default(); // the parser demands one
@@ -59,7 +64,9 @@ impl Options {
             script(&name, &profile, &Job::of(self.wish, &profile)?)
         };
         match &self.out {
-            Some(path) => std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?,
+            Some(path) => {
+                std::fs::write(path, text).with_context(|| format!("cannot write {}", foreign::path(path)))?
+            }
             None => std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout")?,
         }
         Ok(Code::Success)

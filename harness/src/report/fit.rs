@@ -64,6 +64,24 @@ fn lower_boundary(width: usize) -> ColumnConstraint {
     ColumnConstraint::LowerBoundary(Width::Fixed(u16::try_from(width + PADDING).unwrap_or(u16::MAX)))
 }
 
+/// Names, each with what it is beside it, broken at spaces where a width is given; below it where too little room is left beside it.
+pub(crate) fn listing(entries: &[(&str, &str)], width: Option<u16>) -> String {
+    let names = entries.iter().map(|(name, _)| length(name)).max().unwrap_or(0);
+    let width = width.map_or(usize::MAX, usize::from);
+    let beside = width.saturating_sub(names + INDENT.len());
+    let entry = |(name, what): &(&str, &str)| match beside {
+        LONGEST.. => {
+            let lines = wrapped(what, u16::try_from(beside).unwrap_or(u16::MAX));
+            format!("{name:names$}{INDENT}{}", lines.replace('\n', &format!("\n{:names$}{INDENT}", "")))
+        }
+        _ => {
+            let lines = wrapped(what, u16::try_from(width.saturating_sub(INDENT.len())).unwrap_or(u16::MAX));
+            format!("{name}\n{INDENT}{}", lines.replace('\n', &format!("\n{INDENT}")))
+        }
+    };
+    entries.iter().map(entry).collect::<Vec<_>>().join("\n")
+}
+
 /// Breaks a text at spaces into lines of at most `width` characters; a longer word has a line of its own.
 pub(crate) fn wrapped(text: &str, width: u16) -> String {
     let mut lines: Vec<String> = Vec::new();

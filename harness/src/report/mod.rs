@@ -26,7 +26,7 @@ mod write;
 
 pub(crate) use ascii_timeline::draw as picture;
 pub(crate) use finding::{Doubt, Finding, Verdict, overall};
-pub(crate) use fit::{numbers as numbers_table, whole_words, wrapped};
+pub(crate) use fit::{listing, numbers as numbers_table, whole_words, wrapped};
 pub(crate) use formatting::{command_line, count, counts, rfc3339};
 pub(crate) use host_info::HostInfo;
 pub(crate) use level::Level;

@@ -7,6 +7,7 @@ use comfy_table::presets::{ASCII_HORIZONTAL_ONLY, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, TableStyle};
 
 use super::Verdict;
+use super::fit::listing;
 
 /// Widths of text, in columns: without a terminal, and the minimum and maximum on one.
 const WIDTH: (u16, u16, u16) = (88, 60, 100);
@@ -15,6 +16,7 @@ const WIDTH: (u16, u16, u16) = (88, 60, 100);
 pub(crate) struct Screen {
     /// Stdout is reserved for a program.
     stdout_is_taken: bool,
+    is_terminal: bool,
     look: Look,
 }
 
@@ -44,12 +46,17 @@ impl Screen {
             coloured: terminal && !refuses_colour(std::env::var_os("NO_COLOR")),
             unicode: speaks_unicode(["LC_ALL", "LC_CTYPE", "LANG"].map(std::env::var_os)),
         };
-        Screen { stdout_is_taken, look }
+        Screen { stdout_is_taken, is_terminal: terminal, look }
     }
 
     /// The capabilities of this destination.
     pub(crate) fn look(&self) -> Look {
         self.look
+    }
+
+    /// Prints names, each with what it is. A program that reads them finds each on one line.
+    pub(crate) fn listing(&self, entries: &[(&str, &str)]) {
+        self.line(listing(entries, self.is_terminal.then_some(self.look.width)));
     }
 
     /// Prints a line. A reader that exits early must not stop the command, so errors are ignored.

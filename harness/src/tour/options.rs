@@ -22,7 +22,7 @@ const BATCH: usize = 32;
 /// The default name of the page.
 const PAGE: &str = "lockstep-tour.html";
 
-/// Trains MNIST on several ranks, kills one of them, and shows that the result is the same to the bit
+/// Train MNIST on several ranks, kill one of them, and show that the result is the same to the bit
 #[derive(Args)]
 pub(crate) struct Options {
     /// Ranks

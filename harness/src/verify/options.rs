@@ -11,7 +11,7 @@ use crate::lab_run::program_beside;
 use crate::report::{Case, Screen, counts};
 use crate::runner::{SeriesOptions, SuiteRunner, finish, job_runner, report};
 
-/// Runs the labs and checks what each promises
+/// Run the labs and check what each promises
 #[derive(Args)]
 pub(crate) struct Options {
     /// Labs by number or name [default: all that are built]

@@ -12,10 +12,10 @@ fn help(words: &[&str]) -> String {
     ended(command.args(words).arg("--help").env_remove("COLUMNS")).code(0).out
 }
 
-/// The subcommands that a page lists.
+/// The subcommands that a page lists, on the front page in groups.
 fn listed(page: &str) -> Vec<&str> {
-    let commands = page.split_once("Commands:\n").map_or("", |(_, list)| list.split("\n\n").next().unwrap());
-    let names = commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let lists = page.split_once("<COMMAND>\n").map_or("", |(_, list)| list.split_once("\nOptions:\n").unwrap().0);
+    let names = lists.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
 }
 
