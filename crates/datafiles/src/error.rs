@@ -5,6 +5,8 @@ use std::fs::Metadata;
 use std::io;
 use std::path::Path;
 
+use lockstep_contract::foreign;
+
 /// A file or folder that is not as expected. Its message reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,7 +29,7 @@ impl fmt::Display for DataError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.operation)?;
         if let Some(path) = &self.path {
-            write!(f, " {}", path.display())?;
+            write!(f, " {}", foreign::path(path))?;
         }
         let parts = [("expected ", &self.expected), ("found ", &self.found)];
         let parts = parts.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name}{value}"));

@@ -1,5 +1,6 @@
 //! The contents of `lab.toml`: how to verify the lab, its tasks, their hints, and the course's wrong and unusual answers.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -147,7 +148,7 @@ impl Lab {
     /// When its `lab.toml` cannot be read.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join("lab.toml");
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // The leak is harmless: a command reads a few labs and then ends.
         Ok(Lab { name: name.leak(), text: text.leak(), gradings: &[] })

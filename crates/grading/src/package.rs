@@ -1,5 +1,6 @@
 //! Generates the learner's package from the solution's. [`crate::skeleton`] converts each file.
 
+use lockstep_contract::foreign;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,11 +25,11 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
     let manifest = read(&solution.join("Cargo.toml"))?;
     files.insert("Cargo.toml".into(), self::manifest(lab, &manifest)?);
     let sources =
-        fs::read_dir(solution.join("src")).with_context(|| format!("cannot read {}/src", solution.display()))?;
+        fs::read_dir(solution.join("src")).with_context(|| format!("cannot read {}/src", foreign::path(&solution)))?;
     for entry in sources {
         let path = entry?.path();
         let Some(name) = path.file_name().filter(|name| *name != MAIN) else { continue };
-        let text = skeleton::skeleton(&read(&path)?).with_context(|| path.display().to_string())?;
+        let text = skeleton::skeleton(&read(&path)?).with_context(|| foreign::path(&path).to_string())?;
         files.insert(Path::new("src").join(name), text);
     }
     files.insert(Path::new("src").join(MAIN), main(&lab.tasks()?, &given(&lab.folder(root))?));
@@ -44,7 +45,7 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
 pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     let folder = lab.exercise(root);
     if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", foreign::path(&folder)))?;
     }
     files.iter().try_for_each(|(path, text)| write_file(&folder.join(path), text))
 }
@@ -60,13 +61,13 @@ pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", foreign::path(path)))
 }
 
 /// The modules that the solution and the exercise share, by name.
 fn given(lab: &Path) -> anyhow::Result<BTreeSet<String>> {
     let folder = lab.join("given");
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", foreign::path(&folder)))?;
     let files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     Ok(files.iter().filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned())).collect())
 }

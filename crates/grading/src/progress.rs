@@ -1,5 +1,6 @@
 //! Records which tasks a learner has passed, in the checkout's `progress.toml`.
 
+use lockstep_contract::foreign;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -35,10 +36,10 @@ impl Progress {
         let file = file(folder);
         match fs::read_to_string(&file) {
             Ok(text) => toml::from_str(&text).with_context(|| {
-                format!("{} is damaged: repair it, or remove it to start with no progress", file.display())
+                format!("{} is damaged: repair it, or remove it to start with no progress", foreign::path(&file))
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", foreign::path(&file))),
         }
     }
 

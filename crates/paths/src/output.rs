@@ -3,6 +3,7 @@
 //! The check sees links that lead nowhere, files where folders are meant, folders where files are meant, and what permissions or a
 //! read-only file system forbid. What only a write shows, such as a full disk, it leaves to the write.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use rustix::fs::{Access, access};
 #[derive(Debug, thiserror::Error)]
 pub enum Unwritable {
     /// A link whose target does not exist.
-    #[error("{} is a link to {}, which does not exist", link.display(), target.display())]
+    #[error("{} is a link to {}, which does not exist", foreign::path(link), foreign::path(target))]
     LinkToNowhere {
         /// The link.
         link: PathBuf,
@@ -21,13 +22,13 @@ pub enum Unwritable {
         target: PathBuf,
     },
     /// A folder is meant.
-    #[error("{} is a file, and a folder is meant", .0.display())]
+    #[error("{} is a file, and a folder is meant", foreign::path(.0))]
     NotAFolder(PathBuf),
     /// A file is meant.
-    #[error("{} is a folder, and a file is meant", .0.display())]
+    #[error("{} is a folder, and a file is meant", foreign::path(.0))]
     NotAFile(PathBuf),
     /// The operating system forbids it.
-    #[error("nothing can be written to {}: {source}", path.display())]
+    #[error("nothing can be written to {}: {source}", foreign::path(path))]
     Forbidden {
         /// The folder or special file, or the part of the path that cannot be read.
         path: PathBuf,

@@ -3,6 +3,7 @@
 //! The search is that of `execvp(3)`. Conditions that only the kernel can check (security modules, a full process
 //! table) are left to the start itself.
 
+use lockstep_contract::foreign;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -23,7 +24,7 @@ const OTHER_KINDS: &str = "/proc/sys/fs/binfmt_misc";
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// No folder in PATH contains it.
-    #[error("cannot find the program {} in the folders of PATH ({path}){hint}", program.display())]
+    #[error("cannot find the program {} in the folders of PATH ({path}){hint}", foreign::path(program))]
     NotInPath {
         /// The name that was searched for.
         program: PathBuf,
@@ -33,7 +34,7 @@ pub enum ProgramError {
         hint: String,
     },
     /// The path does not exist.
-    #[error("{} does not exist (the current folder is {folder}): check its path", path.display())]
+    #[error("{} does not exist (the current folder is {folder}): check its path", foreign::path(path))]
     Missing {
         /// The program's path.
         path: PathBuf,
@@ -41,25 +42,28 @@ pub enum ProgramError {
         folder: String,
     },
     /// The path is a folder.
-    #[error("{} is a folder, not a program: give the path of a file in it", path.display())]
+    #[error("{} is a folder, not a program: give the path of a file in it", foreign::path(path))]
     Folder {
         /// The path.
         path: PathBuf,
     },
     /// The permission to execute is missing.
-    #[error("{} is not executable: run `chmod +x {}`", path.display(), path.display())]
+    #[error("{} is not executable: run `chmod +x {}`", foreign::path(path), foreign::path(path))]
     NotExecutable {
         /// The program's path.
         path: PathBuf,
     },
     /// The file system is mounted without permission to execute.
-    #[error("{} is on a file system that is mounted noexec: copy it to another one", path.display())]
+    #[error("{} is on a file system that is mounted noexec: copy it to another one", foreign::path(path))]
     NoExecMount {
         /// The program's path.
         path: PathBuf,
     },
     /// The interpreter in the first line does not exist.
-    #[error("the first line of {} names the interpreter {interpreter}, which does not exist: {advice}", path.display())]
+    #[error(
+        "the first line of {} names the interpreter {interpreter}, which does not exist: {advice}",
+        foreign::path(path)
+    )]
     NoInterpreter {
         /// The program's path.
         path: PathBuf,
@@ -69,7 +73,7 @@ pub enum ProgramError {
         advice: String,
     },
     /// The file is neither a binary for this machine nor a script with an interpreter line.
-    #[error("{} is not a program for this machine: {advice}", path.display())]
+    #[error("{} is not a program for this machine: {advice}", foreign::path(path))]
     NotAProgram {
         /// The program's path.
         path: PathBuf,
@@ -77,7 +81,7 @@ pub enum ProgramError {
         advice: String,
     },
     /// The system's error.
-    #[error("cannot execute {}: {source}", path.display())]
+    #[error("cannot execute {}: {source}", foreign::path(path))]
     Other {
         /// The program's path.
         path: PathBuf,

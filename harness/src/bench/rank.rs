@@ -1,6 +1,7 @@
 //! The hidden subcommand that benches of the launcher start as ranks. It does nothing but to be there: it connects to its job's
 //! store, as each rank of a training job does, reports itself to the bench, and ends when the bench says so or is gone.
 
+use lockstep_contract::foreign;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ impl Rank {
         let _client = runtime.block_on(Client::connect(&host, port, PATIENCE))?;
         let socket = &self.socket;
         let mut bench = UnixStream::connect(socket)
-            .with_context(|| format!("cannot connect to the bench at {}", socket.display()))?;
+            .with_context(|| format!("cannot connect to the bench at {}", foreign::path(socket)))?;
         writeln!(bench, "{hello}")?;
         // The bench sends a byte, or is gone; either is the end.
         let _ = bench.read(&mut [0]);

@@ -1,5 +1,6 @@
 //! What a bench measured, as it is kept in a file: every sample of every side, with the machine and its state.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::Path;
 
@@ -109,7 +110,7 @@ impl Results {
     /// # Errors
     /// [`Refused`]: there is no such file, or something else is in it.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
-        let refused = |why: String| Refused(format!("cannot read the results in {}: {why}", path.display()));
+        let refused = |why: String| Refused(format!("cannot read the results in {}: {why}", foreign::path(path)));
         let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
         let hint = "it is not a file of `lockstep bench … --report FILE.json`";
         let results: Results = serde_json::from_str(&text).map_err(|error| refused(format!("{hint}: {error}")))?;

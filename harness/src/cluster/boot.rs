@@ -1,5 +1,6 @@
 //! Starts machines: the head node, which holds the cluster, and a node, at first or again after it was lost.
 
+use lockstep_contract::foreign;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -58,7 +59,7 @@ fn start(
     machine: Machine,
 ) -> anyhow::Result<(i32, Option<ChildStdin>)> {
     let log = folder.log(&format!("{machine}.log"));
-    let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+    let file = File::create(&log).with_context(|| format!("cannot make {}", foreign::path(&log)))?;
     command.args(["--fork", "unshare"]).args(if user_namespace { &USER_NAMESPACE[..] } else { &[] }).args(NAMESPACES);
     command.arg(std::env::current_exe().context("cannot find the file of this program")?);
     command.arg(INIT).arg(folder.path()).arg(machine.to_string());

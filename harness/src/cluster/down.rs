@@ -1,5 +1,6 @@
 //! `lockstep cluster down`.
 
+use lockstep_contract::foreign;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,7 @@ pub(super) fn take_down(folder: &Folder) -> anyhow::Result<()> {
                 "process {} of the cluster has not ended within {} s; its files stay in {}",
                 process.map_or(0, |process| process.pid),
                 END.as_secs(),
-                folder.path().display()
+                foreign::path(folder.path())
             );
         }
     }

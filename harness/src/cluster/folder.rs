@@ -1,5 +1,6 @@
 //! Where a cluster keeps its files: a folder for each cluster, in one that only its user can enter.
 
+use lockstep_contract::foreign;
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -56,11 +57,11 @@ impl Folder {
                     format!("{} appeared meanwhile: another `lockstep cluster up` is under way", self.0.display());
                 return Err(Refused(message).into());
             }
-            made => made.with_context(|| format!("cannot make the folder {}", self.0.display()))?,
+            made => made.with_context(|| format!("cannot make the folder {}", foreign::path(&self.0)))?,
         }
         for name in ["log", "nodes", "local", "dev", "slurm"] {
             let path = self.0.join(name);
-            fs::create_dir(&path).with_context(|| format!("cannot make the folder {}", path.display()))?;
+            fs::create_dir(&path).with_context(|| format!("cannot make the folder {}", foreign::path(&path)))?;
         }
         Ok(())
     }
@@ -70,14 +71,14 @@ impl Folder {
     /// # Errors
     /// [`Refused`], if another command does so now; the system's own.
     pub(super) fn lock(&self) -> anyhow::Result<File> {
-        let folder = File::open(&self.0).with_context(|| format!("cannot open {}", self.0.display()))?;
+        let folder = File::open(&self.0).with_context(|| format!("cannot open {}", foreign::path(&self.0)))?;
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
                 let message =
                     format!("another command starts or ends the cluster in {}: wait for it", self.0.display());
                 Err(Refused(message).into())
             }
-            locked => locked.map(|()| folder).with_context(|| format!("cannot lock {}", self.0.display())),
+            locked => locked.map(|()| folder).with_context(|| format!("cannot lock {}", foreign::path(&self.0))),
         }
     }
 
@@ -86,7 +87,7 @@ impl Folder {
     /// # Errors
     /// The system's own.
     pub(super) fn remove(&self) -> anyhow::Result<()> {
-        fs::remove_dir_all(&self.0).with_context(|| format!("cannot remove {}", self.0.display()))?;
+        fs::remove_dir_all(&self.0).with_context(|| format!("cannot remove {}", foreign::path(&self.0)))?;
         let _ = fs::remove_dir(base()); // other clusters may be in it
         Ok(())
     }
@@ -118,7 +119,7 @@ impl Folder {
     /// The system's own, with the file's name.
     pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let path = self.file(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        fs::write(&path, text).with_context(|| format!("cannot write {}", foreign::path(&path)))
     }
 
     /// # Errors
@@ -133,8 +134,8 @@ impl Folder {
     /// When there is no such file, or it holds something else.
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<T> {
         let path = self.file(name);
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} is not what `lockstep` wrote", path.display()))
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is not what `lockstep` wrote", foreign::path(&path)))
     }
 }
 
@@ -152,11 +153,11 @@ fn base() -> PathBuf {
 fn make_private(folder: &Path) -> anyhow::Result<()> {
     match DirBuilder::new().mode(PRIVATE).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make the folder {}", folder.display()));
+            return Err(error).with_context(|| format!("cannot make the folder {}", foreign::path(folder)));
         }
         _ => {}
     }
-    let there = fs::symlink_metadata(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let there = fs::symlink_metadata(folder).with_context(|| format!("cannot read {}", foreign::path(folder)))?;
     if there.is_dir() && there.uid() == getuid().as_raw() && there.mode() & 0o077 == 0 {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! The first process of a machine, a hidden subcommand: it gives the machine its host name and its mounts, says that it is ready, and
 //! then reaps processes that lost their parent. The kernel ends a process-id namespace together with its first process.
 
+use lockstep_contract::foreign;
 use std::fs::{self, File};
 use std::io::{self, BufRead, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -77,7 +78,7 @@ impl Init {
         put(&memory, SHM, &spec.shared)?;
         make(&disk)?;
         fs::set_permissions(&disk, fs::Permissions::from_mode(0o1777))?;
-        mount_bind(&disk, &disk).with_context(|| format!("cannot mount {}", disk.display()))?;
+        mount_bind(&disk, &disk).with_context(|| format!("cannot mount {}", foreign::path(&disk)))?;
         put(&disk, TMP, &spec.shared)
     }
 }
@@ -86,11 +87,11 @@ fn attach(kind: &str, target: impl AsRef<Path>, options: &str) -> anyhow::Result
     let (target, options) = (target.as_ref(), std::ffi::CString::new(options)?);
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount(kind, target, kind, flags, options.as_c_str())
-        .with_context(|| format!("cannot mount a {kind} on {}", target.display()))
+        .with_context(|| format!("cannot mount a {kind} on {}", foreign::path(target)))
 }
 
 fn make(folder: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", foreign::path(folder)))
 }
 
 /// Puts the mount `own` in the place of `local`, with the shared folders where they were.

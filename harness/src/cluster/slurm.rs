@@ -3,6 +3,7 @@
 //! Everything runs as root. Nothing is limited by cgroups: they belong to the machine. slurmd drops its groups, which a user namespace
 //! with a single user does not allow, so that without root there is no Slurm.
 
+use lockstep_contract::foreign;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -141,7 +142,7 @@ fn make_gpu(path: &Path) -> anyhow::Result<()> {
     if made.is_ok_and(|status| status.success()) {
         return Ok(());
     }
-    File::create(path).map(|_| ()).with_context(|| format!("cannot make {}", path.display()))
+    File::create(path).map(|_| ()).with_context(|| format!("cannot make {}", foreign::path(path)))
 }
 
 /// Starts munged, which serves all machines, and the controller.
@@ -186,7 +187,7 @@ fn start(
 ) -> anyhow::Result<()> {
     let log = cluster.folder.log(log);
     let file = File::options().create(true).append(true).open(&log);
-    let file = file.with_context(|| format!("cannot open {}", log.display()))?;
+    let file = file.with_context(|| format!("cannot open {}", foreign::path(&log)))?;
     let mut command = cluster.command(machine, program)?;
     command.args(options).current_dir("/").stdin(Stdio::null());
     command.stdout(file.try_clone().context("cannot share the log")?).stderr(file);

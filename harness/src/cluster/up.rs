@@ -1,5 +1,6 @@
 //! `lockstep cluster up`.
 
+use lockstep_contract::foreign;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -90,7 +91,7 @@ impl Options {
 
 /// A folder of `--share`.
 fn named(path: &Path) -> Result<PathBuf, Refused> {
-    let refused = |why: String| Refused(format!("--share {}: {why}", path.display()));
+    let refused = |why: String| Refused(format!("--share {}: {why}", foreign::path(path)));
     let found = path.canonicalize().map_err(|error| refused(error.to_string()))?;
     if !found.is_dir() {
         return Err(refused("not a folder".into()));
@@ -105,8 +106,8 @@ fn of_program(file: &Path) -> Result<Vec<PathBuf>, Refused> {
         None => Ok(folders.into_iter().map(Path::to_owned).collect()),
         Some(local) => Err(Refused(format!(
             "each node has a {} of its own, without {}: move the program, with the checkout around it, to a folder in there or elsewhere",
-            local.display(),
-            file.display()
+            foreign::path(local),
+            foreign::path(file)
         ))),
     }
 }
@@ -132,7 +133,7 @@ fn refuse_second(name: &Name, folder: &Folder) -> Result<(), Refused> {
         Ok(cluster) => Err(Refused(format!(
             "the cluster `{name}` is up with {} nodes ({}): lockstep cluster down, or choose another --name",
             cluster.spec.nodes,
-            folder.path().display()
+            foreign::path(folder.path())
         ))),
         Err(_) => Ok(()),
     }

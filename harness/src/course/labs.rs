@@ -1,5 +1,6 @@
 //! The checkout and its labs.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,14 +32,14 @@ pub(crate) fn find_all(texts: &[String]) -> anyhow::Result<Vec<Lab>> {
 /// [`Refused`] for a name without a folder; the system's error.
 pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<Lab>> {
     let folder = root.join("labs");
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", foreign::path(&folder)))?;
     let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     folders.retain(|folder| folder.join("lab.toml").is_file());
     folders.sort();
     let labs: Vec<Lab> = folders.iter().map(|folder| Lab::read(folder)).collect::<anyhow::Result<_>>()?;
     let absent = texts.iter().find(|text| !labs.iter().any(|lab| lab.is_called(text)));
     if let Some(text) = absent {
-        return Err(Refused(format!("no folder in {} is a lab called {text}", folder.display())).into());
+        return Err(Refused(format!("no folder in {} is a lab called {text}", foreign::path(&folder))).into());
     }
     let chosen = |lab: &Lab| texts.is_empty() || texts.iter().any(|text| lab.is_called(text));
     Ok(labs.into_iter().filter(chosen).collect())

@@ -3,6 +3,7 @@
 //! Writes only into the lab's own folder, the chapter, and the book's summary. The exercise is generated from the solution, as
 //! for every lab.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::Path;
 
@@ -79,7 +80,7 @@ fn files(template: &str) -> impl Iterator<Item = (&str, &str)> {
 /// Inserts the chapter after the last numbered one of the book's summary.
 fn list(root: &Path, names: &Names<'_>) -> anyhow::Result<()> {
     let path = root.join("book/src/SUMMARY.md");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
     let mut lines: Vec<&str> = text.lines().collect();
     let own = names.fill("- [{{title}}]({{lab}}.md)");
     let last = lines.iter().rposition(|line| line.starts_with("- ["));

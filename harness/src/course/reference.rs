@@ -1,5 +1,6 @@
 //! The book's reference pages, generated from the program itself: commands, exit codes, environment variables, causes of failures.
 
+use lockstep_contract::foreign;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -42,7 +43,7 @@ pub(super) fn pages() -> BTreeMap<PathBuf, String> {
 pub(super) fn write(root: &Path) -> anyhow::Result<()> {
     for (path, text) in pages() {
         let path = root.join(path);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", foreign::path(&path)))?;
     }
     Ok(())
 }

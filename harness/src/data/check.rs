@@ -1,5 +1,6 @@
 //! `lockstep data check`: reads all files of a data set, and prints each fault with its fix.
 
+use lockstep_contract::foreign;
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -32,7 +33,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let about = std::fs::metadata(&self.path);
-        let about = about.map_err(|error| Refused(format!("cannot read {}: {error}", self.path.display())))?;
+        let about = about.map_err(|error| Refused(format!("cannot read {}: {error}", foreign::path(&self.path))))?;
         let found = if about.is_file() { check_file(&self.path)? } else { check(&self.path, self.layout) };
         std::io::stdout().lock().write_all(found.text().as_bytes()).context("cannot write to stdout")?;
         Ok(if found.faults.is_empty() { Code::Success } else { Code::Failure })
@@ -103,7 +104,7 @@ fn check_file(path: &Path) -> anyhow::Result<Found> {
             return Err(Refused(format!(
                 "cannot tell by its name what {} is: give the folder that holds it, or a file that ends in -ubyte, -ubyte.gz, .bin, .jpg, \
                  .jpeg or .png",
-                path.display()
+                foreign::path(path)
             ))
             .into());
         }

@@ -2,6 +2,7 @@
 //!
 //! Only from the address that the user gives: no address is built in.
 
+use lockstep_contract::foreign;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -45,9 +46,9 @@ impl Options {
         let from = PathBuf::from(format!("{}.part-from", file.display()));
         // What came from another address is no part of this file.
         if part.exists() && fs::read_to_string(&from).ok().as_deref() != Some(&*self.url) {
-            fs::remove_file(&part).with_context(|| format!("cannot remove {}", part.display()))?;
+            fs::remove_file(&part).with_context(|| format!("cannot remove {}", foreign::path(&part)))?;
         }
-        fs::write(&from, &self.url).with_context(|| format!("cannot write {}", from.display()))?;
+        fs::write(&from, &self.url).with_context(|| format!("cannot write {}", foreign::path(&from)))?;
         let is_whole = |sum: &String| part.exists() && digest(&part).is_ok_and(|found| found == *sum);
         if !self.sha256.as_ref().is_some_and(is_whole) {
             self.download(&part)?;
@@ -62,8 +63,9 @@ impl Options {
                 self.url
             );
         }
-        fs::rename(&part, &file).with_context(|| format!("cannot rename {} to {}", part.display(), file.display()))?;
-        fs::remove_file(&from).with_context(|| format!("cannot remove {}", from.display()))?;
+        fs::rename(&part, &file)
+            .with_context(|| format!("cannot rename {} to {}", foreign::path(&part), foreign::path(&file)))?;
+        fs::remove_file(&from).with_context(|| format!("cannot remove {}", foreign::path(&from)))?;
         say(&file, &found, compared)
     }
 
@@ -73,13 +75,13 @@ impl Options {
         match &self.sha256 {
             Some(expected) if *expected != found => Err(Refused(format!(
                 "{} exists and has the SHA-256 {found}, not {expected}: remove it, or give another --out",
-                file.display()
+                foreign::path(file)
             ))
             .into()),
             Some(_) => say(file, &found, true),
             None => Err(Refused(format!(
                 "{} exists: give --sha256 to check it, or remove it to fetch it again",
-                file.display()
+                foreign::path(file)
             ))
             .into()),
         }
@@ -89,7 +91,7 @@ impl Options {
         let mut end = self.curl(part, true)?;
         if has_no_part(end) && part.exists() {
             eprintln!("the server does not continue {}: it is fetched from its beginning", part.display());
-            fs::remove_file(part).with_context(|| format!("cannot remove {}", part.display()))?;
+            fs::remove_file(part).with_context(|| format!("cannot remove {}", foreign::path(part)))?;
             end = self.curl(part, false)?;
         }
         match end.0 {
@@ -97,9 +99,9 @@ impl Options {
             Some(code) => bail!(
                 "cannot fetch {}: curl ended with code {code}, see above. What has come is in {}; the same command continues it",
                 self.url,
-                part.display()
+                foreign::path(part)
             ),
-            None => bail!("curl was ended by a signal; the same command continues {}", part.display()),
+            None => bail!("curl was ended by a signal; the same command continues {}", foreign::path(part)),
         }
     }
 
@@ -153,12 +155,12 @@ fn name_of(url: &str) -> anyhow::Result<PathBuf> {
 
 /// The SHA-256 of a file, by sha256sum(1) of coreutils.
 fn digest(path: &Path) -> anyhow::Result<String> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = File::open(path).with_context(|| format!("cannot read {}", foreign::path(path)))?;
     let printed = Command::new("sha256sum").stdin(file).output().context("cannot start sha256sum")?;
     let text = String::from_utf8_lossy(&printed.stdout);
     let sum = text.split_whitespace().next().and_then(|sum| self::sum(sum).ok());
     sum.filter(|_| printed.status.success()).with_context(|| {
-        format!("cannot read {}: sha256sum: {}", path.display(), String::from_utf8_lossy(&printed.stderr).trim())
+        format!("cannot read {}: sha256sum: {}", foreign::path(path), String::from_utf8_lossy(&printed.stderr).trim())
     })
 }
 

@@ -1,16 +1,17 @@
 //! `lockstep data look`: some pictures of each class and the number of all, as one HTML page that needs no other file.
 
+use lockstep_contract::foreign;
 use std::io::{Cursor, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use image::imageops::thumbnail;
 use image::{ImageFormat, RgbImage};
 use maud::{Markup, PreEscaped, html};
 
 use super::set::{Layout, Part, Set};
-use crate::exit::Code;
+use crate::exit::{Code, Refused};
 use crate::report::html::page;
 
 /// The longest side of a picture on the page, in pixels. Larger ones are made smaller, smaller ones are shown larger.
@@ -40,9 +41,10 @@ impl Options {
         let set = Set::open(&self.folder, self.layout);
         if set.parts.is_empty() {
             let faults: Vec<String> = set.faults.iter().map(ToString::to_string).collect();
-            bail!("cannot {}", faults.join("; "));
+            return Err(Refused(format!("cannot {}", faults.join("; "))).into());
         }
-        std::fs::write(&self.out, self.render(&set)).with_context(|| format!("cannot write {}", self.out.display()))?;
+        std::fs::write(&self.out, self.render(&set))
+            .with_context(|| format!("cannot write {}", foreign::path(&self.out)))?;
         let mut out = std::io::stdout().lock();
         for part in &set.parts {
             let counts: Vec<String> =

@@ -1,5 +1,6 @@
 //! `lockstep data prepare`: all drawn data sets once on a folder that a class shares, checked, and readable by everybody.
 
+use lockstep_contract::foreign;
 use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -30,11 +31,11 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let folder = &self.folder;
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", foreign::path(folder)))?;
         let lock = folder.join(".preparing");
-        let lock = File::create(&lock).with_context(|| format!("cannot write to {}", folder.display()))?;
+        let lock = File::create(&lock).with_context(|| format!("cannot write to {}", foreign::path(folder)))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| Refused(format!("another `lockstep data prepare` is at work in {}", folder.display())))?;
+            .map_err(|_| Refused(format!("another `lockstep data prepare` is at work in {}", foreign::path(folder))))?;
         for set in Drawn::value_variants() {
             self.draw(*set)?;
         }
@@ -74,7 +75,8 @@ impl Options {
         let unfinished = tempfile::Builder::new().prefix(".drawing-").tempdir_in(&self.folder)?;
         set.draw(unfinished.path(), self.samples, self.seed)?;
         let made = unfinished.keep();
-        fs::rename(&made, &to).with_context(|| format!("cannot rename {} to {}", made.display(), to.display()))
+        fs::rename(&made, &to)
+            .with_context(|| format!("cannot rename {} to {}", foreign::path(&made), foreign::path(&to)))
     }
 }
 
@@ -87,7 +89,7 @@ fn closed_above(folder: &Path) -> Option<PathBuf> {
 
 /// The folders in a folder, without hidden ones, sorted.
 fn folders(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", foreign::path(dir)))?;
     let shown = |path: &PathBuf| !path.file_name().unwrap_or_default().to_string_lossy().starts_with('.');
     let mut folders: Vec<PathBuf> =
         entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir() && shown(path)).collect();
@@ -99,8 +101,8 @@ fn folders(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 fn share(path: &Path) -> anyhow::Result<()> {
     share_one(path)?;
     if path.is_dir() {
-        for entry in fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))? {
-            let entry = entry.with_context(|| format!("cannot list {}", path.display()))?;
+        for entry in fs::read_dir(path).with_context(|| format!("cannot list {}", foreign::path(path)))? {
+            let entry = entry.with_context(|| format!("cannot list {}", foreign::path(path)))?;
             if !entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 share(&entry.path())?;
             }
@@ -110,11 +112,11 @@ fn share(path: &Path) -> anyhow::Result<()> {
 }
 
 fn share_one(path: &Path) -> anyhow::Result<()> {
-    let mode = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.permissions().mode();
+    let mode = fs::metadata(path).with_context(|| format!("cannot read {}", foreign::path(path)))?.permissions().mode();
     let shared = mode | if path.is_dir() { 0o555 } else { 0o444 };
     if shared == mode {
         return Ok(());
     }
     let set = fs::set_permissions(path, Permissions::from_mode(shared));
-    set.with_context(|| format!("cannot let everybody read {}", path.display()))
+    set.with_context(|| format!("cannot let everybody read {}", foreign::path(path)))
 }

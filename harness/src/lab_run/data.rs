@@ -2,6 +2,7 @@
 //!
 //! Reads the first eight bytes of MNIST's label files; the lab checks the rest.
 
+use lockstep_contract::foreign;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -40,9 +41,9 @@ impl Sizes {
 fn count(folder: &Path, split: &str) -> anyhow::Result<u64> {
     let path = labels(folder, split).with_context(|| {
         let name = format!("{split}-labels-idx1-ubyte[.gz]");
-        format!("{} holds no {name}: give the folder with MNIST's four files", folder.display())
+        format!("{} holds no {name}: give the folder with MNIST's four files", foreign::path(folder))
     })?;
-    count_of(&path).with_context(|| format!("cannot read how many labels {} holds", path.display()))
+    count_of(&path).with_context(|| format!("cannot read how many labels {} holds", foreign::path(&path)))
 }
 
 /// The first of the file's usual names that exists, in the lab's order.

@@ -11,6 +11,7 @@
 mod submission;
 mod workspace;
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -44,7 +45,7 @@ impl Class {
     /// [`Refused`] when the folder holds no learner's work.
     pub(super) fn open(root: PathBuf, folder: PathBuf, labs: Vec<Lab>) -> anyhow::Result<Self> {
         let refused =
-            |error: std::io::Error| Refused(format!("cannot read the class in {}: {error}", folder.display()));
+            |error: std::io::Error| Refused(format!("cannot read the class in {}: {error}", foreign::path(&folder)));
         let mut learners = Vec::new();
         for entry in fs::read_dir(&folder).map_err(refused)? {
             let path = entry.map_err(refused)?.path();
@@ -55,7 +56,7 @@ impl Class {
         }
         learners.sort();
         if learners.is_empty() {
-            return Err(Refused(format!("{} holds no folder of a learner", folder.display())).into());
+            return Err(Refused(format!("{} holds no folder of a learner", foreign::path(&folder))).into());
         }
         Ok(Class { workspace: ClassWorkspace::open(root, &labs)?, labs, learners })
     }

@@ -1,5 +1,6 @@
 //! The command: checks the name, and writes the files.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -52,11 +53,13 @@ impl Options {
     /// [`Refused`] for a name that is not a package's, one in use, a folder that exists, or no checkout; the system's error.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let checkout = course::checkout()?;
-        let checkout = checkout.canonicalize().with_context(|| format!("cannot read {}", checkout.display()))?;
+        let checkout = checkout.canonicalize().with_context(|| format!("cannot read {}", foreign::path(&checkout)))?;
         let lock = read(&checkout.join("Cargo.lock"))?;
         let name = name(&self.folder, &lock)?;
         if self.folder.exists() {
-            return Err(Refused(format!("{} exists already: choose another folder", self.folder.display())).into());
+            return Err(
+                Refused(format!("{} exists already: choose another folder", foreign::path(&self.folder))).into()
+            );
         }
         let manifest = manifest::of(&name, &checkout, &read(&checkout.join("Cargo.toml"))?, &lock)?;
         let (program, folder) = (checkout.join("target/debug").join(&name), checkout.display().to_string());
@@ -99,7 +102,7 @@ fn name(folder: &Path, lock: &str) -> Result<String, Refused> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", foreign::path(path)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Writes a report to a file whose extension sets the format, or to stdout.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -85,7 +86,7 @@ impl<F> Target<F> {
             None => {
                 io::stdout().lock().write_all(text.as_bytes()).with_context(|| format!("cannot write {what} to stdout"))
             }
-            Some(path) => save(path, text).with_context(|| format!("cannot write {what} to {}", path.display())),
+            Some(path) => save(path, text).with_context(|| format!("cannot write {what} to {}", foreign::path(path))),
         }
     }
 }

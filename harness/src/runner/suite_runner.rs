@@ -1,6 +1,7 @@
 //! Runs scenarios one after the other. The undisturbed run for the comparison is made once, and folders of successful runs are
 //! removed.
 
+use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -145,7 +146,7 @@ impl SuiteRunner {
         if failed || matches!(self.root, Root::Kept(_)) {
             return Ok(Some(folder));
         }
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", foreign::path(&folder)))?;
         Ok(None)
     }
 
@@ -208,7 +209,7 @@ impl Root {
             let folder = tempfile::Builder::new().prefix("lockstep-inject-").tempdir_in(temporary_folder());
             return Ok(Root::Private(folder.context("cannot make a temporary folder (TMPDIR names another place)")?));
         };
-        let refused = |reason: String| Refused(format!("cannot keep files in {}: {reason}", folder.display()));
+        let refused = |reason: String| Refused(format!("cannot keep files in {}: {reason}", foreign::path(folder)));
         fs::create_dir_all(folder).map_err(|error| refused(error.to_string()))?;
         let mut entries = fs::read_dir(folder).map_err(|error| refused(error.to_string()))?;
         // Files of another run would be mistaken for this one's.

@@ -267,7 +267,7 @@ fn shows_the_first_pictures_of_each_class_on_a_page() {
     let folder = with(mnist, |_| ());
     lockstep(&["look", "set"], folder.path()).code(0);
     assert_eq!(fs::read_to_string(folder.path().join("data.html")).unwrap().matches("<img ").count(), 25);
-    lockstep(&["look", "."], folder.path()).code(1).says(&["cannot find"]);
+    lockstep(&["look", "."], folder.path()).code(2).says(&["cannot find"]);
 }
 
 /// A server on a free port that answers each connection by the next of these functions, and then ends.

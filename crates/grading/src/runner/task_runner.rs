@@ -1,5 +1,6 @@
 //! The calls of one task, and the results of all ranks.
 
+use lockstep_contract::foreign;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -130,7 +131,7 @@ impl Runner {
             workers.kill();
         }
         workers.unregister_cleanup(folder.path());
-        result.with_context(|| format!("cannot run {}", self.program.display()))
+        result.with_context(|| format!("cannot run {}", foreign::path(&self.program)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Finds the mistakes of scripts, and prints them.
 
+use lockstep_contract::foreign;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,8 @@ struct Finding {
 pub(crate) fn check(files: &[PathBuf], json: bool) -> anyhow::Result<Code> {
     let mut findings = Vec::new();
     for file in files {
-        let text = std::fs::read(file).map_err(|error| Refused(format!("cannot read {}: {error}", file.display())))?;
+        let text =
+            std::fs::read(file).map_err(|error| Refused(format!("cannot read {}: {error}", foreign::path(file))))?;
         findings.extend(examine(file, &String::from_utf8_lossy(&text)));
     }
     let text = if json { serde_json::to_string_pretty(&findings)? + "\n" } else { text_of(&findings, files.len()) };

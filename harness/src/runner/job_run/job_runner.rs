@@ -1,5 +1,6 @@
 //! Starts, watches and ends the run.
 
+use lockstep_contract::foreign;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ impl<E: Into<anyhow::Error>> From<E> for NoRun {
 impl JobRunner {
     /// Runs `scenario` in `folder`, which must not exist, under `launcher`.
     pub(crate) fn run(&self, launcher: &Launcher, scenario: &Scenario, folder: &Path) -> Result<Observed, NoRun> {
-        let folder = RunFolder::make(folder.to_owned()).with_context(|| format!("cannot make {}", folder.display()))?;
+        let folder =
+            RunFolder::make(folder.to_owned()).with_context(|| format!("cannot make {}", foreign::path(folder)))?;
         let plan = scenario.plan();
         let text = serde_json::to_vec(&plan).context("cannot write the faults")?;
         fs::write(folder.faults(), text).context("cannot write the faults")?;

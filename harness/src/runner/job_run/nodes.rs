@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_contract::foreign::quotation;
+use lockstep_contract::foreign::{self, quotation};
 use lockstep_contract::{BACKEND, CUBLAS_WORKSPACE, DETERMINISTIC};
 use lockstep_process::{Deaths, Listener, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
@@ -113,7 +113,7 @@ impl<'a> Nodes<'a> {
         let words = agent.words(&self.prefix(node));
         let path = self.folder.output(node);
         let output = File::options().create(true).append(true).open(&path);
-        let output = output.with_context(|| format!("cannot write {}", path.display()))?;
+        let output = output.with_context(|| format!("cannot write {}", foreign::path(&path)))?;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).process_group(0).stdin(Stdio::null());
         command.stdout(output.try_clone()?).stderr(output);
