@@ -1,10 +1,10 @@
-//! The test of all solutions: the course's answers get the verdicts and diagnoses that they must get.
+//! The test of all solutions: the course's right answers pass, and wrong ones get their diagnoses.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let program = env!(concat!("CARGO_BIN_EXE_", env!("CARGO_PKG_NAME")));
-    lockstep_labs::try_answers(env!("CARGO_PKG_NAME"), program, compare)
+    lockstep_labs::try_answers(env!("CARGO_PKG_NAME"), program, env!("CARGO_MANIFEST_DIR"), compare)
 }
 
 /// Compares the diagnoses of a task's wrong answers with `snapshots/TASK.snap` of the solution. The inputs are random, so `#` stands

@@ -1,52 +1,64 @@
-//! `lockstep_answers::main!()`: the `main` of a lab's solution, with all answers that the lab's `lab.toml` lists.
+//! `lockstep_answers::main!()`: the `main` of a lab's solution, with all answers that the lab has.
 //!
 //! For a task `shard` with a wrong answer `blocks`, it lists `tasks::shard(shard::shard)` and
 //! `tasks::shard(mutants::shard::blocks).variant("blocks")`. The modules are declared in the solution's own `main.rs`, where
 //! rustfmt and rust-analyzer find them.
 
-use std::path::Path;
+// The grader lists the same answers. A macro's crate exports macros alone, and the grader's crate takes long to compile.
+#[path = "../../grading/src/answers.rs"]
+#[expect(unreachable_pub, reason = "public in the grader's crate")]
+mod answers;
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use answers::Answers;
 use proc_macro::TokenStream;
 use toml::{Table, Value};
 
-/// Generates the `main` of the solution whose package invokes it, with all answers of `../lab.toml`.
+/// Generates the `main` of the solution whose package invokes it, with all tasks of `../lab.toml` and their answers.
 #[proc_macro]
 pub fn main(_: TokenStream) -> TokenStream {
     let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
-    let path = Path::new(&folder).join("../lab.toml");
-    let code = read(&path).and_then(|lab| program(&lab)).map(|main| {
-        // Makes the compiler run the macro again when the file changes.
-        format!("const _: &[u8] = include_bytes!({path:?});\n{main}")
-    });
-    let code = code.unwrap_or_else(|why| format!("compile_error!({:?});", format!("{}: {why}", path.display())));
+    let code = program(&Path::new(&folder).join("..")).unwrap_or_else(|why| format!("compile_error!({why:?});"));
     code.parse().unwrap_or_else(|error| panic!("{error}: {code}"))
 }
 
-fn read(path: &Path) -> Result<Table, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    text.parse().map_err(|error: toml::de::Error| error.to_string())
-}
-
-/// The function `main` for the lab in `lab.toml`.
-fn program(lab: &Table) -> Result<String, String> {
-    let mut answers = String::new();
-    for task in tables(lab, "task") {
-        let name = name(task)?;
-        answers += &format!("tasks::{name}({name}::{name}),\n");
-        for answer in tables(task, "wrong").chain(tables(task, "right")) {
-            let answer = self::name(answer)?;
-            answers += &format!("tasks::{name}(mutants::{name}::{answer}).variant({answer:?}),\n");
-        }
+/// The function `main` for the lab in this folder.
+fn program(lab: &Path) -> Result<String, String> {
+    let path = lab.join("lab.toml");
+    let mut listed = String::new();
+    let mut read = vec![path.clone()];
+    for task in tasks(&path)? {
+        let path = lab.join(format!("mutants/{task}.rs"));
+        listed += &answers(&task, &Answers::read(&text(&path)?));
+        read.push(path);
     }
-    Ok(format!("fn main() -> std::process::ExitCode {{ lockstep_exercise::main([{answers}]) }}"))
+    let main = format!("fn main() -> std::process::ExitCode {{ lockstep_exercise::main([{listed}]) }}");
+    Ok(rerun_if_changed(&read) + &main)
 }
 
-fn tables<'a>(table: &'a Table, key: &str) -> impl Iterator<Item = &'a Table> {
-    table.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table)
+/// The names of the tasks in `lab.toml`.
+fn tasks(path: &Path) -> Result<Vec<String>, String> {
+    let lab: Table = text(path)?.parse().map_err(|error| format!("{}: {error}", path.display()))?;
+    let tasks = lab.get("task").and_then(Value::as_array).into_iter().flatten();
+    let name = |task: &Value| Some(task.get("name")?.as_str()?.to_owned());
+    tasks.map(|task| name(task).ok_or_else(|| format!("{}: a task has no name", path.display()))).collect()
 }
 
-fn name(table: &Table) -> Result<&str, String> {
-    table.get("name").and_then(Value::as_str).ok_or_else(|| "a task or an answer has no name".into())
+/// The elements of the list for a task: its own answer and all others.
+fn answers(task: &str, others: &Answers) -> String {
+    let other = |name: &str| format!("tasks::{task}(mutants::{task}::{name}).variant({name:?}),\n");
+    format!("tasks::{task}({task}::{task}),\n") + &others.all().map(other).collect::<String>()
+}
+
+/// Makes the compiler run the macro again when one of these files changes.
+fn rerun_if_changed(files: &[PathBuf]) -> String {
+    files.iter().map(|path| format!("const _: &[u8] = include_bytes!({path:?});\n")).collect()
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -55,17 +67,12 @@ mod tests {
 
     #[test]
     fn lists_the_own_answer_and_all_others_of_a_task() {
-        let lab = "[[task]]\nname = \"shard\"\n[[task.wrong]]\nname = \"blocks\"\n[[task.right]]\nname = \"skips\"\n";
-        let main = program(&lab.parse().unwrap()).unwrap();
-        let listed = |text: &str| assert!(main.contains(text), "{text}: {main}");
-        listed("tasks::shard(shard::shard)");
-        listed("tasks::shard(mutants::shard::blocks).variant(\"blocks\")");
-        listed("tasks::shard(mutants::shard::skips).variant(\"skips\")");
-    }
-
-    #[test]
-    fn refuses_an_answer_without_a_name() {
-        let lab = "[[task]]\nname = \"shard\"\n[[task.wrong]]\nwhat = \"blocks\"\n";
-        assert!(program(&lab.parse().unwrap()).unwrap_err().contains("no name"));
+        let others = Answers { wrong: vec!["blocks".into()], right: vec!["skips".into()] };
+        assert_eq!(
+            answers("shard", &others),
+            "tasks::shard(shard::shard),\n\
+             tasks::shard(mutants::shard::blocks).variant(\"blocks\"),\n\
+             tasks::shard(mutants::shard::skips).variant(\"skips\"),\n"
+        );
     }
 }

@@ -1,18 +1,19 @@
 //! The tests of a lab's solution: the course grades its own answers.
 //!
-//! The course's answers and the unusual right ones must pass. Each wrong answer must get the diagnosis in `lab.toml`. The answers of one
-//! test are graded one after the other in a process of their own, as a learner's answers are, with an own seed each. Learners run
+//! The course's answers and the unusual right ones must pass. Each wrong answer must get its verdict and diagnosis, which the test compares
+//! with a snapshot. The answers of one test are graded one after the other in a process of their own, as a learner's answers are, with an own seed each. Learners run
 //! [`crate::learner`] instead.
 
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::exercise::{Lab, Task, Tasks, Wrong};
+use crate::exercise::Lab;
 use crate::grade::find;
-use crate::{Finding, Found, Options, Runner, learner};
+use crate::{Answers, Found, Options, Runner, learner};
 
 /// With this argument, the executable grades answers: each is followed by its seed.
 const ANSWERS: &str = "grade-answers";
@@ -21,9 +22,9 @@ const ANSWERS: &str = "grade-answers";
 /// the task, and a line for each wrong answer with its name, the verdict and the diagnosis.
 pub type Compare = fn(task: &str, diagnoses: &str);
 
-/// The `main` of a solution's test. `program` knows the course's answers by the names of their tasks and all others as
-/// `TASK/NAME`.
-pub fn main(lab: &Lab, program: &str, compare: Compare) -> ExitCode {
+/// The `main` of a solution's test in the checkout `root`. `program` knows the course's answers by the names of their tasks and all others
+/// as `TASK/NAME`.
+pub fn main(lab: &Lab, root: &Path, program: &str, compare: Compare) -> ExitCode {
     if let Some(code) = learner::helper() {
         return code;
     }
@@ -33,24 +34,33 @@ pub fn main(lab: &Lab, program: &str, compare: Compare) -> ExitCode {
     {
         return grade_answers(lab, program, answers);
     }
-    let tasks = lab.tasks().expect("the lab's lab.toml");
-    libtest_mimic::run(&Arguments::from_args(), trials(&tasks, compare)).exit_code()
+    match trials(lab, root, compare) {
+        Ok(trials) => libtest_mimic::run(&Arguments::from_args(), trials).exit_code(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
-fn trials(tasks: &Tasks, compare: Compare) -> Vec<Trial> {
-    let of_task = |task: &Task| {
-        let right = Trial::test(format!("{}::right_answers_pass", task.name), right_answers(task));
-        let name = format!("{}::wrong_answers_get_their_diagnoses", task.name);
-        let wrong = (!task.wrong.is_empty()).then(|| Trial::test(name, wrong_answers(task.clone(), compare)));
-        [right].into_iter().chain(wrong).collect::<Vec<_>>()
-    };
-    tasks.tasks.iter().flat_map(of_task).collect()
+fn trials(lab: &Lab, root: &Path, compare: Compare) -> anyhow::Result<Vec<Trial>> {
+    let mut trials = Vec::new();
+    for task in lab.tasks()?.tasks {
+        let Answers { wrong, right } = lab.answers(root, &task.name)?;
+        let name = task.name;
+        trials.push(Trial::test(format!("{name}::right_answers_pass"), right_answers(&name, &right)));
+        if !wrong.is_empty() {
+            let test = format!("{name}::wrong_answers_get_their_diagnoses");
+            trials.push(Trial::test(test, wrong_answers(name, wrong, compare)));
+        }
+    }
+    Ok(trials)
 }
 
 /// Grades the course's own answer and the unusual right ones.
-fn right_answers(task: &Task) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
-    let unusual = task.right.iter().map(|right| format!("{}/{}", task.name, right.name));
-    let answers: Vec<String> = [task.name.clone()].into_iter().chain(unusual).collect();
+fn right_answers(task: &str, unusual: &[String]) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+    let unusual = unusual.iter().map(|name| format!("{task}/{name}"));
+    let answers: Vec<String> = [task.to_owned()].into_iter().chain(unusual).collect();
     move || {
         let failed = |(answer, (found, seed)): (&String, (Found, u64))| {
             Some(format!("{answer} with seed {seed}: {0}\n{0:#?}", found.err()?))
@@ -61,30 +71,24 @@ fn right_answers(task: &Task) -> impl FnOnce() -> Result<(), Failed> + Send + 's
 }
 
 /// Grades all wrong answers of a task. Their diagnoses are compared together, so that one file has them all.
-fn wrong_answers(task: Task, compare: Compare) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+fn wrong_answers(
+    task: String,
+    names: Vec<String>,
+    compare: Compare,
+) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
     move || {
-        let answers: Vec<String> = task.wrong.iter().map(|wrong| format!("{}/{}", task.name, wrong.name)).collect();
-        let graded = answers.iter().zip(&task.wrong).zip(graded(&answers)?);
-        let findings = graded.map(|((answer, wrong), (found, seed))| diagnosed(answer, wrong, found, seed));
-        let (diagnosed, failed): (Vec<_>, Vec<_>) = findings.partition(Result::is_ok);
-        if !failed.is_empty() {
-            let reasons: Vec<String> = failed.into_iter().filter_map(Result::err).collect();
-            return Err(reasons.join("\n\n").into());
+        let answers: Vec<String> = names.iter().map(|name| format!("{task}/{name}")).collect();
+        let (mut diagnoses, mut findings) = (String::new(), String::new());
+        for (name, (found, seed)) in names.iter().zip(graded(&answers)?) {
+            let Err(finding) = found else {
+                return Err(format!("{task}/{name} with seed {seed} passed, but it is wrong").into());
+            };
+            diagnoses += &format!("{name}: {finding}\n");
+            findings += &format!("{name} with seed {seed}: {finding:#?}\n");
         }
-        let named = task.wrong.iter().zip(diagnosed.into_iter().flatten());
-        compare(&task.name, &named.map(|(wrong, finding)| format!("{}: {finding}\n", wrong.name)).collect::<String>());
-        Ok(())
+        // The snapshot leaves out numbers and inputs, by which a failure can be understood.
+        catch_unwind(|| compare(&task, &diagnoses)).map_err(|_| Failed::from(findings))
     }
-}
-
-/// The finding on a wrong answer, if it has the verdict and the words that `lab.toml` demands.
-fn diagnosed(answer: &str, wrong: &Wrong, found: Found, seed: u64) -> Result<Box<Finding>, String> {
-    let Err(finding) = found else { return Err(format!("{answer} with seed {seed} passed, but it is wrong")) };
-    if finding.verdict == wrong.verdict && finding.diagnosis.contains(&wrong.says) {
-        return Ok(finding);
-    }
-    let expected = format!("but it must be {}: … {} …", wrong.verdict.words(), wrong.says);
-    Err(format!("{answer} with seed {seed}: {finding}\n{expected}\n{finding:#?}"))
 }
 
 /// Grades answers to one task in another process: what was found, and the seed. Their ranks die with the main thread of that process.

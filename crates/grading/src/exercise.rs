@@ -1,4 +1,4 @@
-//! The contents of `lab.toml`: how to verify the lab, its tasks, their hints, and the course's wrong and unusual answers.
+//! A lab: the contents of its `lab.toml` (how to verify the lab, its tasks, their hints), and where its files are.
 
 use lockstep_contract::foreign;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Deserialize;
 
-use crate::{Runner, Verdict};
+use crate::{Answers, Runner};
 
 /// Grades a task from the results of real ranks. Stops at the first [`Finding`](crate::Finding).
 pub type Grading = fn(&mut Runner) -> anyhow::Result<()>;
@@ -101,36 +101,6 @@ pub struct Task {
     pub section: String,
     /// Three hints. The first is a nudge, the last is nearly the answer.
     pub hints: [String; 3],
-    /// Wrong answers that people really give.
-    #[serde(default)]
-    pub wrong: Vec<Wrong>,
-    /// Right answers that look different from the course's answer.
-    #[serde(default)]
-    pub right: Vec<Right>,
-}
-
-/// A wrong answer: the function of the same name in `mutants/TASK.rs`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Wrong {
-    /// Its name, unique within the task.
-    pub name: String,
-    /// What is wrong with it, for maintainers.
-    pub what: String,
-    /// The verdict it must get.
-    pub verdict: Verdict,
-    /// A part of the diagnosis it must get.
-    pub says: String,
-}
-
-/// A right answer: the function of the same name in `mutants/TASK.rs`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Right {
-    /// Its name, unique within the task.
-    pub name: String,
-    /// What is unusual about it.
-    pub what: String,
 }
 
 /// A lab has no such task.
@@ -174,6 +144,16 @@ impl Lab {
     /// The folder of the package that the learner edits.
     pub fn exercise(&self, root: &Path) -> PathBuf {
         self.folder(root).join("exercise")
+    }
+
+    /// The names of the wrong and unusual answers to a task, as they are in the checkout now.
+    ///
+    /// # Errors
+    /// When their file cannot be read.
+    pub fn answers(&self, root: &Path, task: &str) -> anyhow::Result<Answers> {
+        let path = self.folder(root).join(format!("mutants/{task}.rs"));
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(Answers::read(&text))
     }
 
     /// The package that the learner edits.
@@ -226,11 +206,6 @@ impl Tasks {
 }
 
 impl Task {
-    /// The names of the answers in `mutants`, with the wrong ones first.
-    pub fn variants(&self) -> impl Iterator<Item = &str> {
-        self.wrong.iter().map(|wrong| &*wrong.name).chain(self.right.iter().map(|right| &*right.name))
-    }
-
     /// Its file in a package.
     pub fn file(&self) -> PathBuf {
         Path::new("src").join(format!("{}.rs", self.name))

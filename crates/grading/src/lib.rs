@@ -1,6 +1,6 @@
 //! Grades exercises: runs a learner's program on real ranks and diagnoses what is wrong. Links no libtorch.
 //!
-//! - [`exercise`]: the contents of `lab.toml` and the function that grades each task.
+//! - [`exercise`]: the contents of `lab.toml` and the function that grades each task. [`Answers`]: the wrong and unusual answers.
 //! - [`Runner`] calls the learner's answer, a [`Claim`] checks a result, and a [`Finding`] says what is wrong.
 //! - [`grade`] grades a task, [`learner`] runs `cargo test -p ex-NN`, [`course`] tests the course's own answers.
 //! - [`progress`] records which tasks a learner has passed. [`skeleton`] and [`package`] write the learner's files, and
@@ -8,6 +8,7 @@
 //!
 //! The functions that grade tasks are in the labs' `grading` folders. `lockstep-labs` lists all labs.
 
+mod answers;
 pub mod checksums;
 mod claim;
 pub mod course;
@@ -23,6 +24,7 @@ mod render;
 pub mod runner;
 pub mod skeleton;
 
+pub use answers::Answers;
 pub use claim::{Claim, close};
 pub use exercise::{Grading, Lab};
 pub use finding::{Finding, Found, Verdict, explain, given};

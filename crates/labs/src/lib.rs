@@ -3,6 +3,7 @@
 //! The list is that of the folders: `build.rs` takes each folder of `labs` that contains a `lab.toml`. It compiles in the text of
 //! `lab.toml` and the functions in `grading`, so the command needs no checkout to know them.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use lockstep_grading::course::{self, Compare};
@@ -34,10 +35,11 @@ pub fn grade(package: &str, program: &str, folder: &str) -> ExitCode {
     with(package, |lab| learner::main(lab, program, folder))
 }
 
-/// The `main` of a solution's test: `package` is its name, `program` has all answers of the course, and `compare` compares the
-/// diagnoses of a task's wrong answers with those that are expected.
-pub fn try_answers(package: &str, program: &str, compare: Compare) -> ExitCode {
-    with(package, |lab| course::main(lab, program, compare))
+/// The `main` of a solution's test: `package` is its name, `program` has all answers of the course, `folder` is the package's folder, and
+/// `compare` compares the diagnoses of a task's wrong answers with those that are expected.
+pub fn try_answers(package: &str, program: &str, folder: &str, compare: Compare) -> ExitCode {
+    let root = Path::new(folder).ancestors().nth(3).unwrap_or(Path::new(""));
+    with(package, |lab| course::main(lab, root, program, compare))
 }
 
 fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {

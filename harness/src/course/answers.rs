@@ -1,5 +1,7 @@
 //! `lockstep course try`: grades the answers that belong to the course, and prints what a learner would read.
 
+use std::path::Path;
+
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::find;
@@ -14,13 +16,13 @@ use crate::report::{Screen, whole_words};
 ///
 /// # Errors
 /// [`Refused`] for an unknown answer, or a solution that is not built.
-pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyhow::Result<Code> {
+pub(super) fn try_out(root: &Path, lab: &Lab, answers: &[String], options: &Options) -> anyhow::Result<Code> {
     let (tasks, program) = (lab.tasks()?, program_beside(&lab.solution())?);
-    let all = wrong(&tasks);
+    let all = if answers.is_empty() { wrong(root, lab, &tasks)? } else { Vec::new() };
     let answers = if answers.is_empty() { &all } else { answers };
     let mut runner = Runner::new(&program, options);
     let mut grade = |answer: &String| -> anyhow::Result<(Task, Found)> {
-        let task = task_of(&tasks, answer).with_context(|| format!("lab {}", lab.number()))?;
+        let task = task_of(root, lab, &tasks, answer).with_context(|| format!("lab {}", lab.number()))?;
         Ok((task.clone(), find(lab, &task.name, answer, options, &mut runner)?))
     };
     if let [answer] = answers {
@@ -41,19 +43,24 @@ pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyho
     Ok(Code::Success)
 }
 
-fn wrong(tasks: &Tasks) -> Vec<String> {
-    let of_task = |task: &Task| {
-        let name = task.name.clone();
-        task.wrong.clone().into_iter().map(move |wrong| format!("{name}/{}", wrong.name))
-    };
-    tasks.tasks.iter().flat_map(of_task).collect()
+fn wrong(root: &Path, lab: &Lab, tasks: &Tasks) -> anyhow::Result<Vec<String>> {
+    let mut all = Vec::new();
+    for Task { name, .. } in &tasks.tasks {
+        all.extend(lab.answers(root, name)?.wrong.iter().map(|wrong| format!("{name}/{wrong}")));
+    }
+    Ok(all)
 }
 
 /// The task of this answer.
-fn task_of<'a>(tasks: &'a Tasks, answer: &str) -> Result<&'a Task, Refused> {
-    let (name, variant) = answer.split_once('/').map_or((answer, None), |(name, variant)| (name, Some(variant)));
-    let kept =
-        |task: &&Task| task.name == name && variant.is_none_or(|variant| task.variants().any(|name| name == variant));
-    let refused = || Refused(format!("the course keeps no answer {answer}: its lab.toml names those that there are"));
-    tasks.tasks.iter().find(kept).ok_or_else(refused)
+fn task_of<'a>(root: &Path, lab: &Lab, tasks: &'a Tasks, answer: &str) -> anyhow::Result<&'a Task> {
+    let (name, other) = answer.split_once('/').map_or((answer, None), |(name, other)| (name, Some(other)));
+    let task = tasks.find(name).map_err(|error| Refused(error.to_string()))?;
+    if let Some(other) = other {
+        let answers = lab.answers(root, name)?;
+        if !answers.all().any(|name| name == other) {
+            let names = answers.all().collect::<Vec<_>>().join(", ");
+            return Err(Refused(format!("{name} has no answer {other}: there are {names}")).into());
+        }
+    }
+    Ok(task)
 }

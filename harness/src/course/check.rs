@@ -24,9 +24,8 @@ pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
         Err(error) => return vec![with_lab(format!("{error:#}"))],
     };
     let mut faults = out_of_step(root, lab);
-    faults.extend(too_few(&tasks));
+    faults.extend(too_few(root, lab, &tasks));
     faults.extend(without_text(root, &tasks));
-    faults.extend(without_function(&lab.folder(root), &tasks));
     faults.extend(without_grading(&lab.folder(root), &tasks));
     faults.into_iter().map(with_lab).collect()
 }
@@ -51,10 +50,14 @@ fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
     files.iter().filter_map(stale).collect()
 }
 
-fn too_few(tasks: &Tasks) -> Vec<String> {
-    let wrong: usize = tasks.tasks.iter().map(|task| task.wrong.len()).sum();
-    let right: usize = tasks.tasks.iter().map(|task| task.right.len()).sum();
-    let mut faults = Vec::new();
+fn too_few(root: &Path, lab: &Lab, tasks: &Tasks) -> Vec<String> {
+    let (mut faults, mut wrong, mut right) = (Vec::new(), 0, 0);
+    for task in &tasks.tasks {
+        match lab.answers(root, &task.name) {
+            Ok(answers) => (wrong, right) = (wrong + answers.wrong.len(), right + answers.right.len()),
+            Err(error) => faults.push(format!("{error:#}")),
+        }
+    }
     if tasks.tasks.len() < TASKS {
         faults.push(format!("{} tasks, of {TASKS} at least", tasks.tasks.len()));
     }
@@ -86,28 +89,9 @@ fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
     tasks.tasks.iter().flat_map(|task| [section(task), hints(task), minutes(task)]).flatten().collect()
 }
 
-/// Answers of `lab.toml` without a function in `mutants`, and vice versa.
-fn without_function(lab: &Path, tasks: &Tasks) -> Vec<String> {
-    let of_task = |task: &Task| task.variants().map(|name| format!("{}.rs: {name}", task.name)).collect::<Vec<_>>();
-    let named: BTreeSet<String> = tasks.tasks.iter().flat_map(of_task).collect();
-    let entries = fs::read_dir(lab.join("mutants")).into_iter().flatten().flatten();
-    let there: BTreeSet<String> = entries.flat_map(|entry| functions(&entry.path())).collect();
-    let absent = named.difference(&there).map(|name| format!("mutants/{name} is missing"));
-    let unnamed = there.difference(&named).map(|name| format!("lab.toml does not name mutants/{name}"));
-    absent.chain(unnamed).collect()
-}
-
 /// Tasks without a function `grade` in `grading/TASK.rs`.
 fn without_grading(lab: &Path, tasks: &Tasks) -> Vec<String> {
     let text = |task: &&Task| fs::read_to_string(lab.join(format!("grading/{}.rs", task.name))).unwrap_or_default();
     let missing = tasks.tasks.iter().filter(|task| !text(task).contains("pub(crate) fn grade("));
     missing.map(|task| format!("grading/{}.rs has no function grade", task.name)).collect()
-}
-
-/// The public functions of a source: `shard.rs: blocks`.
-fn functions(source: &Path) -> Vec<String> {
-    let file = source.file_name().unwrap_or_default().to_string_lossy();
-    let text = fs::read_to_string(source).unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.strip_prefix("pub fn ")?.split(['(', '<']).next());
-    names.map(|name| format!("{file}: {name}")).collect()
 }

@@ -69,7 +69,7 @@ impl Options {
                 Ok(Code::Success)
             }
             What::Try { lab, answers, seed } => {
-                answers::try_out(&find(&lab)?, &answers, &lockstep_grading::Options::seeded(seed))
+                answers::try_out(&root, &find(&lab)?, &answers, &lockstep_grading::Options::seeded(seed))
             }
             What::Reference => {
                 reference::write(&root)?;

@@ -36,7 +36,7 @@ pub fn twice(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<(
     Ok(())
 }
 
-/// Right, with more traffic than necessary: every rank gathers all gradients and takes their mean.
+/// Right: with more traffic than necessary, every rank gathers all gradients and takes their mean.
 pub fn gathers(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
     for gradient in gradients {
         let mut all: Vec<Tensor> = group.members().iter().map(|_| gradient.zeros_like()).collect();

@@ -165,7 +165,7 @@ pub fn two_tags(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     Ok(all)
 }
 
-/// Right but slower: only rank 0 receives first, which breaks the cycle.
+/// Right: slower, as only rank 0 receives first, which breaks the cycle.
 pub fn one_breaks(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));

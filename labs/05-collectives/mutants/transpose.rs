@@ -93,7 +93,7 @@ pub fn single_precision(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> 
     Ok(Tensor::cat(&output.chunk(size, 0), 1))
 }
 
-/// Exchanges the parts as messages between each two ranks.
+/// Right: exchanges the parts as messages between each two ranks.
 pub fn messages(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     let (size, me) = (group.size().get(), group.rank().get());
     let parts: Vec<Tensor> = block.transpose(0, 1).chunk(size as i64, 0).iter().map(Tensor::contiguous).collect();

@@ -77,7 +77,7 @@ pub fn any_error(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(good.max_by_key(|path| position(path)))
 }
 
-/// Right but slower: reads all of them.
+/// Right: slower, as it reads all of them.
 pub fn reads_all(folder: &Path) -> std::io::Result<Option<PathBuf>> {
     if !folder.exists() {
         return Ok(None);

@@ -27,7 +27,7 @@ pub fn sum(seed: u64, samples: usize, epochs: Range<u64>) -> Vec<Vec<usize>> {
     epochs.map(|epoch| shuffled(samples, &mut KeyedRng::new(&[seed + epoch]))).collect()
 }
 
-/// Right but slower with each epoch: draws all earlier epochs again and discards them.
+/// Right: slower with each epoch, as it draws all earlier epochs again and discards them.
 pub fn replays(seed: u64, samples: usize, epochs: Range<u64>) -> Vec<Vec<usize>> {
     let mut random = KeyedRng::new(&[seed]);
     let mut all: Vec<_> = (0..epochs.end).map(|_| shuffled(samples, &mut random)).collect();

@@ -187,7 +187,7 @@ pub fn before_each_step(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Right, though the snapshot grows: saves all samples that are taken, and shares the others.
+/// Right: saves all samples that are taken, and shares the others. The snapshot grows.
 pub fn lists(run: &mut Run) -> Result<()> {
     let numbers = run.snapshot().unwrap_or(vec![0]);
     for epoch in numbers[0]..run.settings.epochs {

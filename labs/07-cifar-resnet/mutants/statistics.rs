@@ -110,7 +110,7 @@ pub fn own_square(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tenso
     Ok((mean, squares - batch.mean_dim(0, false, Kind::Double).square()))
 }
 
-/// Right and more precise: first the mean, then the squared distances from it.
+/// Right: more precise, first the mean, then the squared distances from it.
 pub fn two_passes(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
     let mut count = Tensor::from_slice(&[batch.size()[0] as f64]);
     let mut mean = batch.sum_dim_intlist(0, false, Kind::Double);

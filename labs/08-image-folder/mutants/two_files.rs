@@ -124,7 +124,7 @@ pub fn not_the_first(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// Right, with one write more than necessary: a snapshot before the best model and one after it.
+/// Right: with one write more than necessary, a snapshot before the best model and one after it.
 pub fn two_snapshots(job: &mut Job) -> Result<(), Killed> {
     let snapshot = job.load_snapshot().unwrap_or(Snapshot { next_epoch: 0, best: None });
     let mut best = snapshot.best;
