@@ -1,5 +1,6 @@
 //! The test of all solutions: the course's right answers pass, and wrong ones get their diagnoses.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -7,11 +8,13 @@ fn main() -> ExitCode {
     lockstep_labs::try_answers(env!("CARGO_PKG_NAME"), program, env!("CARGO_MANIFEST_DIR"), compare)
 }
 
-/// Compares the diagnoses of a task's wrong answers with `snapshots/TASK.snap` of the solution. The inputs are random, so `#` stands
-/// for each number or list of numbers.
+/// Compares the diagnoses of a task's wrong answers with `expected.snap` in the task's folder. The inputs are random, so `#` stands for
+/// each number or list of numbers.
 fn compare(task: &str, diagnoses: &str) {
     let mut settings = insta::Settings::clone_current();
-    settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/snapshots"));
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let moved = package.ends_with("tasks");
+    settings.set_snapshot_path(package.join(if moved { task } else { "snapshots" }));
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     settings.add_filter(r"-?\b\d[\d.]*(e-?\d+)?\b", "#");
@@ -22,5 +25,5 @@ fn compare(task: &str, diagnoses: &str) {
     // The order of a hash map is random.
     settings
         .add_filter(r"`\w+` holds the mean of (rank #'s \w+(, )?)+", "`[metric]` holds the mean of [other metrics]");
-    settings.bind(|| insta::assert_snapshot!(task.to_owned(), diagnoses));
+    settings.bind(|| insta::assert_snapshot!(if moved { "expected" } else { task }, diagnoses));
 }

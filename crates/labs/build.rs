@@ -1,5 +1,5 @@
 //! Lists the labs: each folder of `labs` that contains a `lab.toml`. Writes the list with the text of each `lab.toml`, and a module
-//! for each file in the lab's `grading` folder. The task `shard` is graded by `grade` in `grading/shard.rs`.
+//! for each grader. The task `shard` is graded by `grade` in `tasks/shard/grade.rs`; files next to the tasks' folders are shared by graders.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -25,15 +25,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(fs::write(out.join("labs.rs"), list)?)
 }
 
-/// A module with the files in the lab's `grading` folder.
+/// A module with the lab's graders and what they share.
 fn module(lab: &Path) -> io::Result<String> {
-    let folder = lab.join("grading");
-    println!("cargo::rerun-if-changed={}", folder.display());
-    let file = |path: PathBuf| {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        format!("    #[path = {path:?}]\n    pub(crate) mod {name};\n")
+    let tasks = lab.join("tasks");
+    let folder = if tasks.is_dir() { tasks } else { lab.join("grading") };
+    let file = |entry: PathBuf| {
+        let name = entry.file_stem()?.to_str()?;
+        let path = if entry.is_dir() { entry.join("grade.rs") } else { entry.clone() };
+        if name == "main" || path.extension()? != "rs" {
+            return None;
+        }
+        // Not the folder, which changes with every wrong answer. A new task changes `lab.toml`, a new shared file some grader.
+        println!("cargo::rerun-if-changed={}", path.display());
+        Some(format!("    #[path = {path:?}]\n    pub(crate) mod {name};\n"))
     };
-    let files: String = entries(&folder)?.into_iter().map(file).collect();
+    let files: String = entries(&folder)?.into_iter().filter_map(file).collect();
     Ok(format!("mod {} {{\n{files}}}\n", module_name(lab)))
 }
 

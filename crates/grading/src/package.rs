@@ -1,6 +1,5 @@
-//! Generates the learner's package from the solution's. [`crate::skeleton`] converts each file.
+//! Generates the learner's package from the solution's, and the roots of both programs. [`crate::skeleton`] converts each file.
 
-use lockstep_contract::foreign;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use crate::exercise::{Lab, Task, Tasks};
 use crate::{checksums, skeleton};
 
 /// The root of a package's program. The solution's lists all answers, the learner's lists one per task.
-const MAIN: &str = "main.rs";
+pub const MAIN: &str = "main.rs";
 /// The path from a package's sources to the modules that the solution and the exercise share.
 pub const GIVEN: &str = "../../given";
 
@@ -20,22 +19,63 @@ pub const GIVEN: &str = "../../given";
 /// # Errors
 /// When the solution cannot be read or its markers do not pair.
 pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>> {
-    let solution = lab.folder(root).join("solution");
     let mut files = BTreeMap::new();
-    let manifest = read(&solution.join("Cargo.toml"))?;
+    let manifest = read(&lab.solution_folder(root).join("Cargo.toml"))?;
     files.insert("Cargo.toml".into(), self::manifest(lab, &manifest)?);
-    let sources =
-        fs::read_dir(solution.join("src")).with_context(|| format!("cannot read {}/src", foreign::path(&solution)))?;
-    for entry in sources {
-        let path = entry?.path();
-        let Some(name) = path.file_name().filter(|name| *name != MAIN) else { continue };
-        let text = skeleton::skeleton(&read(&path)?).with_context(|| foreign::path(&path).to_string())?;
-        files.insert(Path::new("src").join(name), text);
+    let tasks = lab.tasks()?;
+    for task in &tasks.tasks {
+        let path = lab.own_answer(root, &task.name);
+        let text = skeleton::skeleton(&read(&path)?).with_context(|| path.display().to_string())?;
+        files.insert(task.file(), text);
     }
-    files.insert(Path::new("src").join(MAIN), main(&lab.tasks()?, &given(&lab.folder(root))?));
+    files.insert(Path::new("src").join(MAIN), main(&tasks, &modules(&lab.folder(root).join("given"))?));
     let checksums: String = files.iter().map(|(path, text)| checksums::line(path, text)).collect();
     files.insert(checksums::FILE.into(), checksums);
     Ok(files)
+}
+
+/// Writes all that follows from a lab's answers: its exercise, and the root of the solution's program.
+///
+/// # Errors
+/// As [`files`] and [`write`].
+pub fn write_all(root: &Path, lab: &Lab) -> anyhow::Result<()> {
+    write(root, lab, &files(root, lab)?)?;
+    let folder = lab.solution_folder(root);
+    if folder.ends_with("tasks") { write_file(&folder.join(MAIN), &solution_main(root, lab)?) } else { Ok(()) }
+}
+
+/// Generates the root of the solution's program, which declares the modules in the tasks' folders.
+///
+/// # Errors
+/// When the lab's folders cannot be read.
+pub fn solution_main(root: &Path, lab: &Lab) -> anyhow::Result<String> {
+    let folder = lab.folder(root);
+    let tasks = lab.tasks()?;
+    let names: BTreeSet<&str> = tasks.tasks.iter().map(|task| &*task.name).collect();
+    let each = |declare: &dyn Fn(&&str) -> String| names.iter().map(declare).collect::<String>();
+    let own = each(&|name| format!("#[path = \"{name}/answer.rs\"]\nmod {name};\n"));
+    let wrong = each(&|name| format!("#[allow(clippy::all)]\n#[path = \"{name}/wrong.rs\"]\nmod wrong_{name};\n"));
+    let graders = each(&|name| format!("    #[path = \"{name}/grade.rs\"]\n    mod {name};\n"));
+    let shared: String = modules(&folder.join("tasks"))?.iter().map(|name| format!("    mod {name};\n")).collect();
+    let given = list_given(&modules(&folder.join("given"))?, "../given");
+    Ok(format!(
+        "\
+//! All answers of the course: its own, wrong ones that must get their diagnosis, and unusual right ones that must pass. Written by
+//! `lockstep course skeleton`.
+
+{own}
+{given}
+// Wrong answers break clippy's rules on purpose.
+{wrong}
+// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+#[cfg(any())]
+#[path = \".\"]
+mod graders {{
+{graders}{shared}}}
+
+lockstep_answers::main!();
+"
+    ))
 }
 
 /// Replaces a lab's exercise with these files.
@@ -45,7 +85,7 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
 pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     let folder = lab.exercise(root);
     if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", foreign::path(&folder)))?;
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     files.iter().try_for_each(|(path, text)| write_file(&folder.join(path), text))
 }
@@ -61,22 +101,27 @@ pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", foreign::path(path)))
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The modules that the solution and the exercise share, by name.
-fn given(lab: &Path) -> anyhow::Result<BTreeSet<String>> {
-    let folder = lab.join("given");
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", foreign::path(&folder)))?;
+/// The modules in a folder, by name: its Rust files, except the root of a program.
+fn modules(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-    Ok(files.iter().filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned())).collect())
+    let sources = files.iter().filter(|file| file.extension().is_some_and(|end| end == "rs") && !file.ends_with(MAIN));
+    Ok(sources.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned())).collect())
+}
+
+/// The declarations of the modules that the solution and the exercise share.
+fn list_given(names: &BTreeSet<String>, path: &str) -> String {
+    names.iter().map(|name| format!("#[path = \"{path}/{name}.rs\"]\nmod {name};\n")).collect()
 }
 
 /// The program around the answers.
 fn main(tasks: &Tasks, given: &BTreeSet<String>) -> String {
     let names: BTreeSet<&str> = tasks.tasks.iter().map(|task| &*task.name).collect();
     let own: String = names.iter().map(|name| format!("mod {name};\n")).collect();
-    let given: String = given.iter().map(|name| format!("#[path = \"{GIVEN}/{name}.rs\"]\nmod {name};\n")).collect();
+    let given = list_given(given, GIVEN);
     let named = |task: &Task| format!("tasks::{0}({0}::{0})", task.name);
     let listed = list(&tasks.tasks.iter().map(named).collect::<Vec<_>>());
     format!(

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::{Lab, checksums, package};
@@ -26,12 +26,12 @@ pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
     let mut faults = out_of_step(root, lab);
     faults.extend(too_few(root, lab, &tasks));
     faults.extend(without_text(root, &tasks));
-    faults.extend(without_grading(&lab.folder(root), &tasks));
+    faults.extend(without_grading(root, lab, &tasks));
     faults.into_iter().map(with_lab).collect()
 }
 
-/// Compares the exercise with the one generated from the solution. A learner's changes are not faults of the course: then the
-/// list of checksums is right, and the file differs from it.
+/// Compares the exercise with the one generated from the solution, and the solution's list of its modules with what is there. A learner's
+/// changes are not faults of the course: then the list of checksums is right, and the file differs from it.
 fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
     let files = match package::files(root, lab) {
         Ok(files) => files,
@@ -47,7 +47,11 @@ fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
         let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
         (!right).then(|| format!("exercise/{} does not follow from the solution: {command}", path.display()))
     };
-    files.iter().filter_map(stale).collect()
+    let main = lab.solution_folder(root).join(package::MAIN);
+    let stale_main =
+        package::solution_main(root, lab).is_ok_and(|text| fs::read_to_string(main).unwrap_or_default() != text);
+    let main = stale_main.then(|| format!("tasks/{} does not list what is there: {command}", package::MAIN));
+    files.iter().filter_map(stale).chain(main).collect()
 }
 
 fn too_few(root: &Path, lab: &Lab, tasks: &Tasks) -> Vec<String> {
@@ -89,9 +93,10 @@ fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
     tasks.tasks.iter().flat_map(|task| [section(task), hints(task), minutes(task)]).flatten().collect()
 }
 
-/// Tasks without a function `grade` in `grading/TASK.rs`.
-fn without_grading(lab: &Path, tasks: &Tasks) -> Vec<String> {
-    let text = |task: &&Task| fs::read_to_string(lab.join(format!("grading/{}.rs", task.name))).unwrap_or_default();
-    let missing = tasks.tasks.iter().filter(|task| !text(task).contains("pub(crate) fn grade("));
-    missing.map(|task| format!("grading/{}.rs has no function grade", task.name)).collect()
+/// Tasks without a function `grade` that grades them.
+fn without_grading(root: &Path, lab: &Lab, tasks: &Tasks) -> Vec<String> {
+    let files = tasks.tasks.iter().map(|task| lab.grader(root, &task.name));
+    let grades = |file: &PathBuf| fs::read_to_string(file).unwrap_or_default().contains("pub(crate) fn grade(");
+    let name = |file: &PathBuf| file.strip_prefix(lab.folder(root)).unwrap_or(file).display().to_string();
+    files.filter(|file| !grades(file)).map(|file| format!("{} has no function grade", name(&file))).collect()
 }

@@ -63,7 +63,7 @@ impl Options {
             }
             What::Skeleton { labs } => {
                 for lab in in_checkout(&root, &labs)? {
-                    package::write(&root, &lab, &package::files(&root, &lab)?)?;
+                    package::write_all(&root, &lab)?;
                     println!("labs/{}/exercise is as its solution says", lab.name);
                 }
                 Ok(Code::Success)

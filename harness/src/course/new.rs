@@ -43,7 +43,7 @@ pub(super) fn make(root: &Path, lab: &str) -> anyhow::Result<()> {
     }
     list(root, &names)?;
     let made = Lab::read(&root.join("labs").join(lab))?;
-    package::write(root, &made, &package::files(root, &made)?)?;
+    package::write_all(root, &made)?;
     let Names { number, .. } = names;
     println!("labs/{lab} and book/src/{lab}.md are there; book/src/SUMMARY.md lists the chapter");
     println!(

@@ -1,6 +1,5 @@
 //! `lockstep solution`: shows the course's own answer, for comparison.
 
-use lockstep_contract::foreign;
 use std::fs;
 
 use anyhow::Context;
@@ -12,7 +11,7 @@ use super::task;
 use crate::course::{checkout, find};
 use crate::exit::{Code, Refused};
 
-/// Show the course's own answer to a task that is done
+/// Shows the course's own answer to a task that is done
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name
@@ -36,8 +35,8 @@ impl Options {
             ))
             .into());
         }
-        let file = lab.folder(&root).join("solution").join(task.file());
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", foreign::path(&file)))?;
+        let file = lab.own_answer(&root, &task.name);
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         print!("{}", skeleton::answer(&text));
         Ok(Code::Success)
     }
