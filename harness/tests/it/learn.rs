@@ -27,7 +27,7 @@ impl Checkout {
         }
         let lab = "labs/02-spawn-ddp";
         fs::create_dir_all(checkout.path(lab)).unwrap();
-        for folder in ["solution", "given"] {
+        for folder in ["tasks", "given"] {
             copy(&repository().join(lab).join(folder), &checkout.path(lab).join(folder));
         }
         fs::copy(repository().join(lab).join("lab.toml"), checkout.path(lab).join("lab.toml")).unwrap();
@@ -78,6 +78,15 @@ pub(crate) fn copy(from: &Path, to: &Path) {
         } else {
             fs::copy(entry.path(), target).unwrap();
         }
+    }
+}
+
+/// Copies the course's own answers to lab 02 into the sources of a learner.
+pub(crate) fn submit_answers(sources: &Path) {
+    fs::create_dir_all(sources).unwrap();
+    for task in ["average", "distributed", "epochs", "line", "prepare", "shard"] {
+        let answer = repository().join("labs/02-spawn-ddp/tasks").join(task).join("answer.rs");
+        fs::copy(answer, sources.join(task).with_extension("rs")).unwrap();
     }
 }
 
@@ -200,7 +209,7 @@ fn bounds_what_a_hostile_answer_does() {
         checkout.run(&["grade", "02", "--class", "class", "--report", "report.csv"]).code(1);
         fs::read_to_string(checkout.path("report.csv")).unwrap()
     };
-    copy(&repository().join("labs/02-spawn-ddp/solution/src"), &checkout.path("class/dan/ex-02/src"));
+    submit_answers(&checkout.path("class/dan/ex-02/src"));
     let output = attack(&format!("echo x > {} || echo refused\nexit 3\n", quoted(outside.to_str().unwrap())));
     assert!(output.contains("exit code 3"), "{output}");
     if output.contains("refused") {
