@@ -74,7 +74,7 @@ RECORDINGS = {
         2,
     ),
     "finding": ("lockstep course try 02 average/summed --seed 7", "labs/02-spawn-ddp/tasks/average/grade.rs", 0),
-    "finding-hang": ("lockstep course try 04 ring/all_send --seed 7", "labs/04-point-to-point/grading", 0),
+    "finding-hang": ("lockstep course try 04 ring/all_send --seed 7", "labs/04-point-to-point/tasks/ring/grade.rs", 0),
     "lab-03": (TWO_RANKS + " lab-03-torchrun-env", LAB_3, 2),
     "lab-03-alone": ("lab-03-torchrun-env", LAB_3, 0),
     "lab-03-two-nodes": (
