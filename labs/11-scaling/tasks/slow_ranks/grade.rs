@@ -55,9 +55,9 @@ const RUNS: [Kind; 6] = [
 
 /// What the lab has printed on four ranks, of which the last was slow: `scripts/record.py` runs it with each of its flags.
 const RECORDED: [(Cause, &str); 3] = [
-    (Cause::Logging, include_str!("../../../book/src/recorded/lab-11-log.txt")),
-    (Cause::Loader, include_str!("../../../book/src/recorded/lab-11-loader.txt")),
-    (Cause::Straggler, include_str!("../../../book/src/recorded/lab-11-straggler.txt")),
+    (Cause::Logging, include_str!("../../../../book/src/recorded/lab-11-log.txt")),
+    (Cause::Loader, include_str!("../../../../book/src/recorded/lab-11-loader.txt")),
+    (Cause::Straggler, include_str!("../../../../book/src/recorded/lab-11-straggler.txt")),
 ];
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
