@@ -5,7 +5,7 @@ use anyhow::Context;
 use lockstep_cost::{Cluster, ClusterFile, Job, Layout};
 use lockstep_grading::{Claim, Inputs, Runner};
 
-const LAB: &str = include_str!("../cluster.toml");
+const LAB: &str = include_str!("../../cluster.toml");
 /// Bandwidths of networks, in GB/s, with their latencies in µs.
 const NETWORK: [f64; 2] = [10.0, 20.0];
 const SLOW: [f64; 2] = [0.5, 100.0];
