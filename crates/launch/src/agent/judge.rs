@@ -97,6 +97,7 @@ impl Current {
         Evidence {
             host: context.hostname.clone(),
             command: command(context),
+            nodes: self.formed.as_ref().map_or(1, |(round, _)| round.nodes),
             ranks: (0..self.pids.len()).map(|worker| self.rank_of(worker)).collect(),
             returned: returned.collect(),
             standing: self.facts.standing.iter().flatten().filter(stands).cloned().collect(),

@@ -14,6 +14,8 @@ pub struct Evidence {
     pub host: String,
     /// The command line of the workers.
     pub command: Vec<String>,
+    /// How many nodes have ranks of the job.
+    pub nodes: usize,
     /// The ranks of this node's workers.
     pub ranks: Vec<usize>,
     /// Ranks that had ended with exit code 0 before the first failure.

@@ -236,6 +236,32 @@ fn a_rank_that_lost_its_peer_is_not_at_fault_if_another_failed_by_itself() {
     }
 }
 
+/// What PyTorch 2.11 printed on two nodes whose host names led to 127.0.1.1, and this project's ranks there.
+const ON_LOOPBACK: [&str; 2] = [
+    "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed out connecting: \
+     SO_ERROR: Connection refused, remote=[127.0.1.1]:36232$1",
+    "error: connect process group 0 of 2 ranks on rank 0 timed out after 0.30 s: Gloo connectFullMesh failed with \
+     [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: Connection refused, \
+     remote=[127.0.1.1]:3482$0",
+];
+
+#[test]
+fn a_loopback_address_from_another_node_is_a_cause_and_not_a_rank_that_has_gone() {
+    let on = |nodes, text: &str| verdict(&[ended(1, 1, 3_000, text)], &Evidence { nodes, ..evidence() });
+    for text in ON_LOOPBACK {
+        let found = on(2, text);
+        assert_eq!((found.rule, found.class), ("gloo-address", Class::Cause), "{found}");
+        assert!(found.cause.contains("gave out its address as 127.0.1.1"), "{found}");
+        assert_eq!(on(1, text).rule, "peer-gone", "on one node a rank had gone");
+        assert_eq!(on(2, &text.replace("127.0.1.1", "10.0.0.2")).rule, "peer-gone");
+        let unreachable = text.replace("127.0.1.1", "10.0.0.2").replace("Connection refused", "Network is unreachable");
+        assert_eq!(on(2, &unreachable).rule, "gloo-address");
+    }
+    let at_once = "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: \
+                   Network is unreachable";
+    assert_eq!(on(2, at_once).rule, "gloo-address");
+}
+
 #[test]
 fn a_rank_that_returned_early_is_at_fault_for_those_that_waited() {
     let waited = "RuntimeError: [x/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete";

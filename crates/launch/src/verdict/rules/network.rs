@@ -1,7 +1,17 @@
 //! The network: ports, names, interfaces, NCCL.
 
-use super::Class::Cause;
-use super::Rule;
+use std::net::IpAddr;
+
+use super::super::case::{Case, Found};
+use super::Class::{Cause, Waiting};
+use super::{Rule, between};
+
+const GLOO_ADDRESS: &str = "`getent hosts $(hostname)` on each node: Gloo listens on the address of the host name, so correct /etc/hosts, or set \
+                            GLOO_SOCKET_IFNAME on each node to the interface that the other nodes reach (`ip -brief address`); a firewall must \
+                            let all TCP pass between the nodes; `lockstep doctor` in the job checks them";
+
+/// What the system says of an address to which no way leads, in small letters.
+const NO_WAY: [&str; 4] = ["no route to host", "network is unreachable", "host is down", "connection timed out"];
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -54,6 +64,33 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        name: "gloo-address",
+        class: Cause,
+        evidence: "Gloo's message while the ranks connect: `remote=` is the address that the other rank has given out",
+        advice: GLOO_ADDRESS,
+        example: (
+            1,
+            "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: No route to host, remote=[10.99.0.1]:36232$1",
+        ),
+        find: gloo_address,
+    },
+    Rule {
+        name: "gloo-connect-timeout",
+        class: Waiting,
+        evidence: "Gloo's message while the ranks connect",
+        advice: GLOO_ADDRESS,
+        example: (
+            1,
+            "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.h:311] Connect timeout [none]",
+        ),
+        find: |case| {
+            let line = case.line(&["connectfullmesh failed"]).filter(|line| line.contains("Connect timeout"))?;
+            let cause = "the ranks did not connect in time: packets are dropped on the way to the address on which Gloo of another rank \
+                         listens, or that rank hangs";
+            Some(case.found(cause, line))
+        },
+    },
+    Rule {
         name: "nccl-own-error",
         class: Cause,
         evidence: "the exception",
@@ -78,3 +115,23 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
 ];
+
+/// Ranks that cannot connect, because Gloo of one has given out an address to which no way leads from the node of another. A refused
+/// connection to a real address is none: a rank that had gone first looks so.
+fn gloo_address(case: &Case<'_>) -> Option<Found> {
+    let line = case.line(&["connectfullmesh failed", "gloo/transport/tcp/socket.cc"])?;
+    let remote = between(line, "remote=[", "]");
+    let address: Option<IpAddr> = remote.and_then(|remote| remote.split('%').next()?.parse().ok());
+    let loopback = address.filter(|address| address.is_loopback() && case.evidence.nodes > 1);
+    let cause = match (loopback, remote) {
+        (Some(address), _) => format!(
+            "a rank of another node listens on loopback: Gloo gave out its address as {address}, which leads each node to itself"
+        ),
+        _ if !NO_WAY.iter().any(|words| line.to_lowercase().contains(words)) => return None,
+        (None, Some(remote)) => {
+            format!("no way leads from this node to {remote}, the address on which Gloo of another rank listens")
+        }
+        (None, None) => "no way leads from this node to the address on which Gloo of another rank listens".to_owned(),
+    };
+    Some(case.found(cause, line))
+}
