@@ -89,7 +89,11 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "the launcher's log level: `DEBUG`, `INFO`, `WARNING` (if unset) or `ERROR`",
     },
     Variables { names: &["PYTHON_EXEC"], by: "`lockstep run`", meaning: "the Python that runs scripts and modules" },
-    Variables { names: &["GLOO_SOCKET_IFNAME"], by: "labs", meaning: "the network interface that Gloo uses" },
+    Variables {
+        names: &["GLOO_SOCKET_IFNAME"],
+        by: "labs, `lockstep run`",
+        meaning: "the network interface that Gloo uses; `lockstep run` on several nodes sets it for the workers if it is unset and the host name leads to loopback or nowhere",
+    },
     Variables {
         names: &["LOCKSTEP_BACKEND"],
         by: "labs",

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use getifaddrs::getifaddrs;
 use tcpstore::{Client, ClientOptions, Error, Kind, Server};
 use tokio::time::{Instant, timeout};
 
@@ -18,7 +19,7 @@ use super::master::{Master, host_on};
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Time limit for resolving this machine's own name. After that its address is used.
-const NAMED: Duration = Duration::from_secs(2);
+pub(super) const NAMED: Duration = Duration::from_secs(2);
 
 /// Which agent hosts the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub(super) struct RendezvousStore {
     pub(super) endpoint: Master,
     /// The address of this machine on the route to the store.
     pub(super) interface: IpAddr,
-    /// True if the endpoint means all addresses of this machine (`0.0.0.0`).
+    /// True if the endpoint means all addresses of this machine (`0.0.0.0`), or this agent listens on all.
     pub(super) unspecified: bool,
 }
 
@@ -78,6 +79,19 @@ pub(super) fn host_of(addresses: &[SocketAddr], is_host: Option<bool>) -> Host {
 /// Returns true if `address` belongs to this machine: if a socket can be bound to it.
 pub(super) fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// Where this agent listens if it hosts the store at `name` for other nodes: on all addresses if that is this machine's own name, and
+/// leads to loopback, as Debian's `/etc/hosts` has it. Other nodes know this machine by another address.
+pub(super) fn to_listen_on(name: &str, hostname: &str, addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let label = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_own = label(name) == label(hostname) && label(name) != "localhost";
+    match addresses.first() {
+        Some(first) if is_own && addresses.iter().all(|address| address.ip().is_loopback()) => {
+            vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), first.port())]
+        }
+        _ => addresses,
+    }
 }
 
 /// Hosts the store at `endpoint` or connects to it within `patience`; `notify` receives messages about the wait.
@@ -148,7 +162,7 @@ fn may_come(kind: &Kind) -> bool {
 
 /// The address at which others reach a listener on `bound`. If that means all interfaces, it is the address on the
 /// route to the endpoint, if that is another machine (a load balancer), otherwise the one that this machine's name
-/// resolves to, otherwise the one on the default route, otherwise loopback.
+/// resolves to, otherwise the one on the default route, otherwise an interface's, otherwise loopback.
 async fn reached_at(bound: IpAddr, addresses: &[SocketAddr]) -> IpAddr {
     /// A documentation address (RFC 5737): nothing is sent to it, but it has a route.
     const WORLD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
@@ -157,7 +171,7 @@ async fn reached_at(bound: IpAddr, addresses: &[SocketAddr]) -> IpAddr {
     }
     let elsewhere: Vec<SocketAddr> = addresses.iter().copied().filter(|address| !is_local(address.ip())).collect();
     let found = match interface_towards(&elsewhere) {
-        None => named_interface(bound).await.or_else(|| interface_towards(&[WORLD])),
+        None => named_interface(bound).await.or_else(|| interface_towards(&[WORLD])).or_else(first_interface),
         found => found,
     };
     found.unwrap_or(Ipv4Addr::LOCALHOST.into())
@@ -169,6 +183,12 @@ async fn named_interface(bound: IpAddr) -> Option<IpAddr> {
     let found = timeout(NAMED, resolve(&name, 0)).await.ok()?.ok()?;
     let own = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified() && is_local(*address);
     found.iter().map(SocketAddr::ip).filter(own).find(|address| bound.is_ipv6() || address.is_ipv4())
+}
+
+/// The first address of IPv4 that is not loopback.
+fn first_interface() -> Option<IpAddr> {
+    let mut addresses = getifaddrs().ok()?.filter_map(|entry| entry.address.ip_addr());
+    addresses.find(|address| address.is_ipv4() && !address.is_loopback())
 }
 
 /// This machine's address on the route to the first of the addresses. Connecting a datagram socket sends nothing.
@@ -195,4 +215,23 @@ pub(super) async fn name_for(interface: IpAddr, hostname: &str) -> String {
 /// The name of this machine.
 pub(super) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listens_everywhere_if_this_machines_own_name_leads_to_loopback() {
+        let listens = |name: &str, address: &str| {
+            let addresses = vec![SocketAddr::new(address.parse().unwrap(), 29_400)];
+            to_listen_on(name, "n1.cluster", addresses)[0].to_string()
+        };
+        assert_eq!(listens("n1", "127.0.1.1"), "0.0.0.0:29400");
+        assert_eq!(listens("N1.cluster", "::1"), "0.0.0.0:29400");
+        assert_eq!(listens("n1", "10.0.0.1"), "10.0.0.1:29400");
+        assert_eq!(listens("localhost", "127.0.0.1"), "127.0.0.1:29400");
+        assert_eq!(listens("127.0.0.1", "127.0.0.1"), "127.0.0.1:29400");
+        assert_eq!(to_listen_on("n1", "n1", Vec::new()), []);
+    }
 }

@@ -34,6 +34,8 @@ pub(super) struct Met {
     pub(super) hosting: StoreHosting,
     /// The name of this machine for other nodes.
     name: String,
+    /// The address of this machine through which the other nodes reach it.
+    pub(super) interface: IpAddr,
 }
 
 /// Opens the rendezvous store.
@@ -47,7 +49,13 @@ pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, con
         } else {
             endpoint::resolve(&wanted.host, wanted.port).await?
         };
-        endpoint::meet(&wanted, &addresses, host(place, options, &addresses), patience(options), say).await
+        let host = host(place, options, &addresses);
+        let addresses = if host == Host::Other || config.nodes.max == 1 {
+            addresses
+        } else {
+            endpoint::to_listen_on(&wanted.host, hostname, addresses)
+        };
+        endpoint::meet(&wanted, &addresses, host, patience(options), say).await
     };
     let meeting = meeting.await.map_err(|error| diagnostic_input::not_met(error, &wanted))?;
     let interface = local_interface(place, &meeting).await?;
@@ -59,7 +67,7 @@ pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, con
     // Other nodes' workers need a name that resolves to this machine.
     let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
     let hosting = hosting(place, name.clone(), interface, &endpoint, server.clone());
-    Ok(Met { store: TcpStore::from(client), server, endpoint, hosting, name })
+    Ok(Met { store: TcpStore::from(client), server, endpoint, hosting, name, interface })
 }
 
 fn hosting(

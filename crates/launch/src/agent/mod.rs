@@ -23,6 +23,7 @@ mod diagnostic_input;
 mod disconnect_monitor;
 mod endpoint;
 mod facts;
+mod gloo;
 mod hang;
 mod judge;
 mod live_status;

@@ -14,6 +14,7 @@ use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 use super::batch_job::BatchJob;
 use super::disconnect_monitor::DisconnectMonitor;
 use super::endpoint::hostname;
+use super::gloo::GlooInterface;
 use super::live_status::LiveStatus;
 use super::membership::{Limits, Membership};
 use super::state::Agent;
@@ -155,6 +156,7 @@ async fn on_console(
     let (run_id, grace) = (&config.rendezvous.run_id, options.heartbeat_timeout);
     let disconnect_monitor =
         others.map(|server| DisconnectMonitor::start(&server, run_id, grace, rendezvous.disconnects()));
+    let gloo = GlooInterface::choose(config, met.interface, &hostname).await;
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let context = Context {
         config,
@@ -163,9 +165,13 @@ async fn on_console(
         hostname,
         has_status: status.is_some(),
         status_events: status.as_ref().and_then(|status| status.folder()).map(Path::to_owned),
+        gloo_interface: gloo.as_ref().map(|gloo| gloo.name.clone()),
         logs,
     };
     batch.announce_start(&context);
+    if let Some(gloo) = gloo {
+        context.say(&gloo.notice);
+    }
     let mut agent = Agent {
         context,
         batch,

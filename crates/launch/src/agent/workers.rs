@@ -7,6 +7,7 @@ use lockstep_events::{AgentEvent, AgentSink};
 use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers};
 
 use super::facts::Facts;
+use super::gloo;
 use super::master::Master;
 use super::state_machine::has_saved;
 use crate::config::{Attempt, Config, LogDir, Placement, Route, worker_env};
@@ -46,6 +47,8 @@ pub(super) struct Context<'a> {
     pub(super) has_status: bool,
     /// Where workers write events that only the status line needs.
     pub(super) status_events: Option<PathBuf>,
+    /// The network interface of the workers' Gloo, if the agent chooses one.
+    pub(super) gloo_interface: Option<String>,
 }
 
 impl Context<'_> {
@@ -268,9 +271,9 @@ impl Current {
 
 fn spec(context: &Context<'_>, placement: Placement, stdout: Sink, stderr: Sink) -> Spec {
     let mut env = worker_env(context.config, &placement, &|name| std::env::var_os(name));
-    if let Some(folder) = &context.status_events {
-        env.push((lockstep_events::FOLDER.into(), folder.into()));
-    }
+    let folder = context.status_events.iter().map(|folder| (lockstep_events::FOLDER.into(), folder.into()));
+    let gloo = context.gloo_interface.iter().map(|name| (gloo::INTERFACE.into(), name.into()));
+    env.extend(folder.chain(gloo));
     Spec {
         program: context.config.program.file.clone(),
         args: context.config.program.args(placement.local_rank),

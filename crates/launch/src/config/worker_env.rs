@@ -1,6 +1,6 @@
 //! The environment variables of a worker: torchrun's, in addition to the agent's own.
 //!
-//! Not here: `LOCKSTEP_EVENTS` (`agent/workers.rs`) and `LOCKSTEP_AGENT` (`lockstep_process`'s `workers.rs`).
+//! Not here: `LOCKSTEP_EVENTS` and `GLOO_SOCKET_IFNAME` (`agent/workers.rs`), and `LOCKSTEP_AGENT` (`lockstep_process`'s `workers.rs`).
 //!
 //! The source is `LocalElasticAgent._start_workers` (torch/distributed/elastic/agent/server/local_elastic_agent.py).
 

@@ -80,6 +80,45 @@ fn ranks_share_memory_within_a_node_and_use_the_network_between_nodes() {
     place.assert_as_before();
 }
 
+/// Debian gives a machine's own name the address 127.0.1.1.
+#[test]
+fn workers_use_the_nodes_network_where_the_host_name_leads_to_loopback() {
+    let place = Place::new();
+    if !place.up(&["--nodes=2", "--no-slurm"]) {
+        return;
+    }
+    let agent = |node: &str, other: &str, own: &str| {
+        let hosts = format!("127.0.0.1 localhost\\n{own}{other}\\n");
+        let worker = "echo rank $$RANK by $$GLOO_SOCKET_IFNAME at $$MASTER_ADDR";
+        let run = format!(
+            "{} run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=n1:29400 --rdzv-conf=is_host={} sh -c '{worker}'",
+            lockstep(),
+            u8::from(node == "n1"),
+        );
+        place.sh(
+            node,
+            &format!(
+                "printf '{hosts}' >/tmp/hosts; mount --bind /tmp/hosts /etc/hosts; unset GLOO_SOCKET_IFNAME; {run} 2>&1"
+            ),
+        )
+    };
+    let [first, second] = std::thread::scope(|scope| {
+        let second = scope.spawn(|| agent("n2", "10.88.0.1 n1", ""));
+        [agent("n1", "10.88.0.2 n2", "127.0.1.1 n1\\n"), second.join().unwrap()]
+    });
+    for (output, name) in
+        [(&first, "the host name n1 leads to 127.0.1.1"), (&second, "the host name n2 has no address")]
+    {
+        assert!(
+            output.contains("setting GLOO_SOCKET_IFNAME=eth0 for the workers") && output.contains(name),
+            "{output}"
+        );
+    }
+    assert!(format!("{first}\n{second}").contains("rank 1 by eth0 at 10.88.0."), "{first}\n{second}");
+    place.ok(&["down"]);
+    place.assert_as_before();
+}
+
 #[test]
 fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() {
     let place = Place::new();
