@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks the book and the READMEs: every include, link and named file exists, every shell line would work, and the built
-book reads well in a browser, also on a phone.
+"""Checks the book and the READMEs: they show other files as these are, every link and named file exists, every shell line would work,
+and the built book reads well in a browser, also on a phone.
 
     scripts/check_book.py                  all of it
+    scripts/check_book.py --include        check nothing: write again what the pages show of other files
     scripts/check_book.py --pictures DIR   also write a picture of every page: on a phone and wide, light and dark
 
 Checks that need a missing program (mdbook and Chromium: scripts/setup.sh --book-tools; a lab that is not built) are reported as "not
@@ -20,7 +21,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import pictures  # noqa: E402
-from lib import browser, pages, shell, site  # noqa: E402
+from lib import browser, included, pages, shell, site  # noqa: E402
 from record import RECORDINGS  # noqa: E402
 
 ROOT = pages.ROOT
@@ -50,6 +51,8 @@ def unverified(what):
 
 
 def main(arguments):
+    if arguments == ["--include"]:
+        return include()
     if arguments and (len(arguments) != 2 or arguments[0] != "--pictures"):
         print(__doc__.strip())
         return 0 if arguments == ["--help"] else 2
@@ -67,6 +70,15 @@ def main(arguments):
         report.part("links and loads of the built pages", site.faults(BUILT))
         check_browser(report, pathlib.Path(arguments[1]) if arguments else None)
     return 1 if report.faults else 0
+
+
+def include():
+    try:
+        for page in pages.documents():
+            included.fill(page)
+    except LookupError as error:
+        sys.exit(f"check-book: {pages.name_of(page)} includes {error}")
+    return 0
 
 
 def check_shell(report):

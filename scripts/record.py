@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Records what the labs print, for the book and the READMEs, and reports which recordings are stale.
 
-    scripts/record.py [NAME...]    run the labs again (all, or those named) and write book/src/recorded/NAME.txt
-    scripts/record.py --check      run nothing: is every recording up to date with its source? (includes and links: check_book.py)
+    scripts/record.py [NAME...]    run the labs again (all, or those named) and write book/src/recorded/NAME.txt and the pages
+    scripts/record.py --check      run nothing: is every recording up to date with its source? (what pages show of it: check_book.py)
 
 A recording ends with a line that says where it comes from. It is stale when the lab's source has changed since: the line holds
 the first 12 hex digits of the source's SHA-256. A program that does not end with the expected exit code (0,
@@ -28,9 +28,9 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from lib.pages import BOOK, LAB_READMES, ROOT  # noqa: E402
+from lib import included  # noqa: E402
+from lib.pages import BOOK, ROOT, documents  # noqa: E402
 
-READMES = [ROOT / "README.md", *LAB_READMES]
 # For files that a recorded command writes; emptied before each recording, so that nothing resumes from it.
 TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
@@ -201,11 +201,6 @@ FAILURES = {
 }
 
 PROVENANCE = re.compile(r"\[recorded ([^\s,]+)(?: on (\S+), world size (\d+))?, exit code (\d+), (\S+) ([0-9a-f]{12})(, .*)?\]")
-# In a README: the name, then the beginnings of the first and the last line of each excerpt. Without excerpts all of it is
-# shown.
-MARK = re.compile(r"<!-- recorded: ([\w-]+)((?: \".+?\" to \".+?\")*) -->\n")
-EXCERPT = re.compile(r"\"(.+?)\" to \"(.+?)\"")
-END_MARK = "<!-- end of recording -->\n"
 
 
 def main(arguments):
@@ -221,8 +216,8 @@ def main(arguments):
         print(f"record: {name}: {RECORDINGS[name][0]}", flush=True)
         path_of(name).parent.mkdir(exist_ok=True)
         path_of(name).write_text(record(FAILURES.get(name, 0), *RECORDINGS[name]))
-    for readme in READMES:
-        readme.write_text(spliced(readme.read_text()))
+    for page in documents():
+        included.fill(page)
     return report(check())
 
 
@@ -329,38 +324,6 @@ def path_of(name):
     return BOOK / "recorded" / f"{name}.txt"
 
 
-def spliced(text):
-    """The text with every marked recording, or excerpts of it, replaced by the present one."""
-    for found in MARK.finditer(text):
-        name, excerpts = found[1], EXCERPT.findall(found[2])
-        if path_of(name).exists():  # otherwise reported as missing
-            end = text.index(END_MARK, text.index(found[0]))
-            shown = excerpted(path_of(name).read_text(), excerpts)
-            text = f"{text[:text.index(found[0])]}{found[0]}\n```text\n{shown}```\n\n{text[end:]}"
-    return text
-
-
-def excerpted(recording, excerpts):
-    """The recording's command, these excerpts and its provenance; an ellipsis stands for what is left out."""
-    if not excerpts:
-        return recording
-    command, *lines, provenance = recording.splitlines()
-    parts = [command]
-    for first, last in excerpts:
-        lines = lines[index_of(lines, first) :]
-        length = index_of(lines, last) + 1
-        parts += ["…", *lines[:length]]
-        lines = lines[length:]
-    return "\n".join([*parts, *["…"][: len(lines)], provenance, ""])
-
-
-def index_of(lines, begin):
-    for index, line in enumerate(lines):
-        if line.lstrip().startswith(begin):
-            return index
-    sys.exit(f"record: a README shows a recording from or to the line {begin!r}, which the recording lacks")
-
-
 # ---- checking
 
 
@@ -373,9 +336,7 @@ def check():
         else:
             faults += found
     left = {path.stem for path in (BOOK / "recorded").glob("*.txt")} - set(RECORDINGS)
-    faults += [f"recorded/{name}.txt belongs to no recording" for name in sorted(left)]
-    old = [readme for readme in READMES if spliced(readme.read_text()) != readme.read_text()]
-    return faults + [f"{readme.relative_to(ROOT)} shows an old recording: scripts/record.py" for readme in old]
+    return faults + [f"recorded/{name}.txt belongs to no recording" for name in sorted(left)]
 
 
 def stale(name):

@@ -2,10 +2,24 @@
 theme's colours. Positions are in pixels of the drawing's own width, and every drawing has a title and a text alternative.
 
 Each drawing has two forms, of which the page shows the one that fits: about 700 px for a desk, and 340 px for a phone, where nothing must
-be scrolled."""
+be scrolled. In the built book a drawing is part of its page; a host of code shows the desk's form as a picture, with STYLE."""
 
 import html
 import math
+
+# The classes of book/lockstep.css for a picture on a page of unknown style, which is light or dark.
+STYLE = """<style>
+svg { color: #1f2328; font-family: system-ui, sans-serif; --links: #0969da; }
+@media (prefers-color-scheme: dark) { svg { color: #e6edf3; --links: #4493f8; } }
+text { fill: currentColor; font-size: 13px; }
+.strong { font-weight: bold; }
+.faint { font-size: 12px; fill-opacity: 0.8; }
+.line, .dotted, .cell, .compute { stroke: currentColor; fill: none; }
+.dotted { stroke-dasharray: 2 3; }
+.head { fill: currentColor; }
+.compute { fill: currentColor; fill-opacity: 0.12; }
+.send, .done { fill: var(--links); fill-opacity: 0.3; stroke: var(--links); }
+</style>"""
 
 
 class Drawing:
@@ -23,7 +37,12 @@ class Drawing:
         ]
 
     def svg(self):
+        """The drawing as a part of a page."""
         return "\n".join([*self.parts, "</svg>", ""])
+
+    def picture(self):
+        """The drawing as a file of its own."""
+        return "\n".join([self.parts[0], STYLE, *self.parts[1:], "</svg>", ""])
 
     def text(self, x, y, words, kind="", anchor="middle"):
         """A line of words whose baseline is at y. Kinds: strong, faint."""
