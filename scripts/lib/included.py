@@ -26,8 +26,11 @@ def faults(page):
         except LookupError as error:
             yield f"includes {error}"
             continue
+        command = now.partition("\n")[0]
         if not block:
             yield f"includes {mark['path']}, but no block of code follows the line"
+        elif command.startswith("$ ") and text[: mark.start()].endswith(f"{command}\n```\n\n"):
+            yield f"has the command of {mark['path']} twice: its output begins with it"
         elif block["text"] != now:
             yield f"shows an old {mark['path']}{mark['anchor'] or ''}: scripts/check_book.py --include"
 
