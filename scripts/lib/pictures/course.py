@@ -1,6 +1,9 @@
 """Drawings of the course: its labs, its tour, and a package of one's own."""
 
+import re
+
 from lib.drawing import Drawing
+from lib.pages import BOOK
 
 
 def the_labs(narrow):
@@ -60,11 +63,13 @@ def a_killed_rank(narrow):
     d = Drawing(
         "a-killed-rank", *((340, 304) if narrow else (712, 236)), "The tour: the same training twice, once with a kill",
         """Two timelines. In run A ranks 0 and 1 train for three epochs, with a snapshot after every half epoch. In run B rank 1 is
-        killed in the middle of epoch 1, eight steps after a snapshot. Rank 0 is stopped, both ranks start again, read the snapshot and
-        repeat these eight steps. Both runs end with equal weights, to the bit.""", narrow,
+        killed in the middle of epoch 1, some steps after a snapshot. Rank 0 is stopped, both ranks start again, read the snapshot and
+        repeat these steps. Both runs end with equal weights, to the bit.""", narrow,
     )
+    lost = int(re.search(r"(\d+) steps of 192", (BOOK / "recorded/tour.txt").read_text())[1])
+    killed, rest = 96 + lost, 96 - lost
     step, left, gap, below, edge = (1.25, 48, 24, 160, 334) if narrow else (2.6, 92, 50, 124, 700)
-    death, again = left + 104 * step, left + 104 * step + gap
+    death, again = left + killed * step, left + killed * step + gap
     for y, run in ((30, "Run A"), (below, "Run B")):
         d.text(8, y, run, "strong", "start")
         for rank in 0, 1:
@@ -72,9 +77,9 @@ def a_killed_rank(narrow):
     for rank in 0, 1:
         d.box(left, 40 + 28 * rank, 192 * step, 22, kind="compute")
         y = below + 10 + 28 * rank
-        d.box(left, y, 104 * step, 22, kind="compute")
-        d.box(again, y, 8 * step, 22, kind="send")
-        d.box(again + 8 * step, y, 88 * step, 22, kind="compute")
+        d.box(left, y, killed * step, 22, kind="compute")
+        d.box(again, y, lost * step, 22, kind="send")
+        d.box(again + lost * step, y, rest * step, 22, kind="compute")
     for half in range(1, 7):
         d.diamond(left + 32 * half * step, 51)
     for half in range(1, 4):
@@ -88,13 +93,13 @@ def a_killed_rank(narrow):
     snapshot = left + 96 * step
     d.arrow(snapshot, below + 14, snapshot, below - 6, again, below - 6, again, below + 10, kind="dotted")
     d.text((snapshot + again) / 2, below - 13, "both go on from the snapshot", "faint")
-    repeated = again + 4 * step
+    repeated = again + lost / 2 * step
     if narrow:
         d.line(repeated, below + 62, repeated, below + 70)
-        d.text(edge, below + 83, "8 steps are done again", "faint", "end")
+        d.text(edge, below + 83, f"{lost} steps are done again", "faint", "end")
     else:
         d.line(repeated, below + 62, repeated, below + 82, repeated + 5 * step, below + 82)
-        d.text(again + 10 * step, below + 86, "8 steps are done again", "faint", "start")
+        d.text(again + 10 * step, below + 86, f"{lost} steps are done again", "faint", "start")
     d.line(left + 192 * step, 79, edge, 79, edge, below + 49, again + 96 * step, below + 49)
     d.lines(edge - 6, 104 if narrow else 112, "equal weights,\nto the bit", anchor="end")
     d.diamond(14, below + (128 if narrow else 104))
