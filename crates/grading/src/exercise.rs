@@ -1,10 +1,10 @@
 //! A lab: the contents of its `lab.toml` (how to verify the lab, its tasks, their hints), and where its files are.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use serde::Deserialize;
 
 use crate::{Answers, Runner};
@@ -179,7 +179,7 @@ impl Lab {
     /// When their file cannot be read.
     pub fn answers(&self, root: &Path, task: &str) -> anyhow::Result<Answers> {
         let path = self.other_answers(root, task);
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
         Ok(Answers::read(&text))
     }
 

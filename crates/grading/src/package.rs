@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use lockstep_contract::foreign;
 
 use crate::exercise::{Lab, Task, Tasks};
 use crate::{checksums, skeleton};
@@ -25,7 +26,7 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
     let tasks = lab.tasks()?;
     for task in &tasks.tasks {
         let path = lab.own_answer(root, &task.name);
-        let text = skeleton::skeleton(&read(&path)?).with_context(|| path.display().to_string())?;
+        let text = skeleton::skeleton(&read(&path)?).with_context(|| foreign::path(&path).to_string())?;
         files.insert(task.file(), text);
     }
     files.insert(Path::new("src").join(MAIN), main(&tasks, &modules(&lab.folder(root).join("given"))?));
@@ -85,7 +86,7 @@ lockstep_answers::main!();
 pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     let folder = lab.exercise(root);
     if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", foreign::path(&folder)))?;
     }
     files.iter().try_for_each(|(path, text)| write_file(&folder.join(path), text))
 }
@@ -101,12 +102,12 @@ pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", foreign::path(path)))
 }
 
 /// The modules in a folder, by name: its Rust files, except the root of a program.
 fn modules(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", foreign::path(folder)))?;
     let files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     let sources = files.iter().filter(|file| file.extension().is_some_and(|end| end == "rs") && !file.ends_with(MAIN));
     Ok(sources.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned())).collect())

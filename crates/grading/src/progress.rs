@@ -1,6 +1,5 @@
 //! Records which tasks a learner has passed, in the checkout's `progress.toml`.
 
-use lockstep_contract::foreign;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -8,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use chrono::Local;
+use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "progress.toml";

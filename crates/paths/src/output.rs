@@ -3,11 +3,11 @@
 //! The check sees links that lead nowhere, files where folders are meant, folders where files are meant, and what permissions or a
 //! read-only file system forbid. What only a write shows, such as a full disk, it leaves to the write.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lockstep_contract::foreign;
 use rustix::fs::{Access, access};
 
 /// Why nothing can be written to a path.

@@ -3,7 +3,6 @@
 //! The search is that of `execvp(3)`. Conditions that only the kernel can check (security modules, a full process
 //! table) are left to the start itself.
 
-use lockstep_contract::foreign;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use lockstep_contract::foreign;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
 /// The folders that `execvp(3)` searches if PATH is not set.

@@ -2,12 +2,12 @@
 //! Nothing is measured; [`lockstep_cost::Prediction`] has the model and what it leaves out. A file with a transformer asks for
 //! [`layouts`] instead.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign;
 use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, Sizes};
 use serde::Deserialize;
 

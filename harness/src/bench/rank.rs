@@ -1,7 +1,6 @@
 //! The hidden subcommand that benches of the launcher start as ranks. It does nothing but to be there: it connects to its job's
 //! store, as each rank of a training job does, reports itself to the bench, and ends when the bench says so or is gone.
 
-use lockstep_contract::foreign;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::bench::Hello;
+use lockstep_contract::foreign;
 use tcpstore::Client;
 
 use crate::exit::Code;

@@ -1,10 +1,10 @@
 //! What a bench measured, as it is kept in a file: every sample of every side, with the machine and its state.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
 use super::machine::State;

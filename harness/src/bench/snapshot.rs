@@ -3,7 +3,6 @@
 //! Model and optimizer have the same tensors on all sides. What is read was just written, so it comes from the page cache: loading is
 //! the work on the bytes, not on the disk.
 
-use lockstep_contract::foreign;
 use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -11,6 +10,7 @@ use std::rc::Rc;
 use anyhow::{Context, ensure};
 use clap::Args;
 use lockstep_contract::bench::{Order, SnapshotAnswer, SnapshotOrder};
+use lockstep_contract::foreign;
 use lockstep_process::Signals;
 use tempfile::TempDir;
 

@@ -7,7 +7,6 @@
 mod events;
 mod timeline;
 
-use lockstep_contract::foreign;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep};
+use lockstep_contract::foreign;
 use lockstep_paths::output::parse_file;
 use lockstep_process::Signals;
 

@@ -1,6 +1,5 @@
 //! Starts machines: the head node, which holds the cluster, and a node, at first or again after it was lost.
 
-use lockstep_contract::foreign;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -8,6 +7,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_process::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

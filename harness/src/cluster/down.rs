@@ -1,10 +1,10 @@
 //! `lockstep cluster down`.
 
-use lockstep_contract::foreign;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use lockstep_contract::foreign;
 
 use super::folder::Folder;
 use super::process::{PROC, Process};

@@ -1,12 +1,12 @@
 //! Where a cluster keeps its files: a folder for each cluster, in one that only its user can enter.
 
-use lockstep_contract::foreign;
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_paths::temporary_folder;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;

@@ -1,7 +1,6 @@
 //! The first process of a machine, a hidden subcommand: it gives the machine its host name and its mounts, says that it is ready, and
 //! then reaps processes that lost their parent. The kernel ends a process-id namespace together with its first process.
 
-use lockstep_contract::foreign;
 use std::fs::{self, File};
 use std::io::{self, BufRead, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +10,7 @@ use std::thread;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive, mount_move};
 use rustix::process::{WaitOptions, wait};
 use rustix::system::sethostname;

@@ -3,7 +3,6 @@
 //! Everything runs as root. Nothing is limited by cgroups: they belong to the machine. slurmd drops its groups, which a user namespace
 //! with a single user does not allow, so that without root there is no Slurm.
 
-use lockstep_contract::foreign;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_process::{Listener, Signals};
 
 use super::folder::Folder;

@@ -1,6 +1,5 @@
 //! `lockstep cluster up`.
 
-use lockstep_contract::foreign;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -8,6 +7,7 @@ use std::process::ChildStdin;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign;
 use lockstep_process::Signals;
 
 use super::boot::{boot, start_head};

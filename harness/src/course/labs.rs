@@ -1,10 +1,10 @@
 //! The checkout and its labs.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_grading::Lab;
 
 use crate::exit::Refused;

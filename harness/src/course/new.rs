@@ -3,11 +3,11 @@
 //! Writes only into the lab's own folder, the chapter, and the book's summary. The exercise is generated from the solution, as
 //! for every lab.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_grading::{Lab, package};
 
 use super::in_checkout;

@@ -1,6 +1,5 @@
 //! The book's reference pages, generated from the program itself: commands, exit codes, environment variables, causes of failures.
 
-use lockstep_contract::foreign;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -8,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::CommandFactory;
+use lockstep_contract::foreign;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_launch::verdict::{Class, FAMILIES, Rule};
 

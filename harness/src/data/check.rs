@@ -1,6 +1,5 @@
 //! `lockstep data check`: reads all files of a data set, and prints each fault with its fix.
 
-use lockstep_contract::foreign;
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -9,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign;
 use lockstep_datafiles::idx::{Idx, Kind};
 use lockstep_datafiles::{DataError, cifar};
 

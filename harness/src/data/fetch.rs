@@ -2,7 +2,6 @@
 //!
 //! Only from the address that the user gives: no address is built in.
 
-use lockstep_contract::foreign;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use lockstep_contract::foreign;
 
 use crate::exit::{Code, Refused};
 

@@ -1,6 +1,5 @@
 //! `lockstep data look`: some pictures of each class and the number of all, as one HTML page that needs no other file.
 
-use lockstep_contract::foreign;
 use std::io::{Cursor, Write};
 use std::path::PathBuf;
 
@@ -8,6 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use image::imageops::thumbnail;
 use image::{ImageFormat, RgbImage};
+use lockstep_contract::foreign;
 use maud::{Markup, PreEscaped, html};
 
 use super::set::{Layout, Part, Set};

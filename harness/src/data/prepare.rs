@@ -1,6 +1,5 @@
 //! `lockstep data prepare`: all drawn data sets once on a folder that a class shares, checked, and readable by everybody.
 
-use lockstep_contract::foreign;
 use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use lockstep_contract::foreign;
 use rustix::fs::{FlockOperation, flock};
 
 use super::check;

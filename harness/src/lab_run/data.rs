@@ -2,13 +2,13 @@
 //!
 //! Reads the first eight bytes of MNIST's label files; the lab checks the rest.
 
-use lockstep_contract::foreign;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use flate2::read::GzDecoder;
+use lockstep_contract::foreign;
 use serde::Serialize;
 
 /// Samples of a data set.

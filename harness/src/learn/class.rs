@@ -11,12 +11,12 @@
 mod submission;
 mod workspace;
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::grade::grade;
 use lockstep_grading::runner::{Bounds, writes_are_confined};

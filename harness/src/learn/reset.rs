@@ -1,12 +1,12 @@
 //! `lockstep reset`: restores an exercise to its original state. The previous files are kept in the checkout's `backups`.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use chrono::Local;
 use clap::Args;
+use lockstep_contract::foreign;
 use lockstep_grading::Lab;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::package;

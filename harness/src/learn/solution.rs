@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign;
 use lockstep_grading::progress::Progress;
 use lockstep_grading::skeleton;
 
@@ -11,7 +12,7 @@ use super::task;
 use crate::course::{checkout, find};
 use crate::exit::{Code, Refused};
 
-/// Shows the course's own answer to a task that is done
+/// Show the course's own answer to a task that is done
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name
@@ -36,7 +37,7 @@ impl Options {
             .into());
         }
         let file = lab.own_answer(&root, &task.name);
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", foreign::path(&file)))?;
         print!("{}", skeleton::answer(&text));
         Ok(Code::Success)
     }

@@ -1,12 +1,12 @@
 //! `lockstep watch`: grades after every change of a file.
 
-use lockstep_contract::foreign;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign;
 use lockstep_grading::Options as Grading;
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 

@@ -1,11 +1,11 @@
 //! The command: checks the name, and writes the files.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign;
 use lockstep_grading::package::write_file;
 use lockstep_launch::command::quoted;
 

@@ -1,11 +1,11 @@
 //! The command: its options, and what it does.
 
-use lockstep_contract::foreign;
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::foreign;
 
 use super::job::{Job, Wish};
 use super::profile::{self, EXAMPLES, Profile, Scheduler};

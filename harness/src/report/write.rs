@@ -1,6 +1,5 @@
 //! Writes a report to a file whose extension sets the format, or to stdout.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_paths::output::check_file;
 
 use super::{Look, Report, csv, html, json, junit, table};

@@ -1,12 +1,12 @@
 //! Runs scenarios one after the other. The undisturbed run for the comparison is made once, and folders of successful runs are
 //! removed.
 
-use lockstep_contract::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_paths::temporary_folder;
 use tempfile::TempDir;
 

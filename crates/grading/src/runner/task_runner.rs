@@ -1,11 +1,11 @@
 //! The calls of one task, and the results of all ranks.
 
-use lockstep_contract::foreign;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use lockstep_contract::exercise::{Answer, Call};
+use lockstep_contract::foreign;
 use lockstep_process::{Template, Workers};
 use rand_mt::Mt64;
 use serde::Serialize;

@@ -1,10 +1,10 @@
 //! Finds the mistakes of scripts, and prints them.
 
-use lockstep_contract::foreign;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use serde::Serialize;
 
 use super::rules::{RULES, Rule};

@@ -1,12 +1,12 @@
 //! Starts, watches and ends the run.
 
-use lockstep_contract::foreign;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 use lockstep_process::Signals;
 
 use super::fault_schedule::{FaultSchedule, Order, Progress};
