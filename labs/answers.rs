@@ -12,9 +12,7 @@ fn main() -> ExitCode {
 /// each number or list of numbers.
 fn compare(task: &str, diagnoses: &str) {
     let mut settings = insta::Settings::clone_current();
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let moved = package.ends_with("tasks");
-    settings.set_snapshot_path(package.join(if moved { task } else { "snapshots" }));
+    settings.set_snapshot_path(Path::new(env!("CARGO_MANIFEST_DIR")).join(task));
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     settings.add_filter(r"-?\b\d[\d.]*(e-?\d+)?\b", "#");
@@ -25,5 +23,5 @@ fn compare(task: &str, diagnoses: &str) {
     // The order of a hash map is random.
     settings
         .add_filter(r"`\w+` holds the mean of (rank #'s \w+(, )?)+", "`[metric]` holds the mean of [other metrics]");
-    settings.bind(|| insta::assert_snapshot!(if moved { "expected" } else { task }, diagnoses));
+    settings.bind(|| insta::assert_snapshot!("expected", diagnoses));
 }

@@ -72,7 +72,7 @@ class answered:
     before, the learner's progress included."""
 
     def __init__(self, lab):
-        self.exercise, self.solution = lab / "exercise" / "src", lab / "solution" / "src"
+        self.exercise, self.tasks = lab / "exercise" / "src", lab / "tasks"
         self.names = [task["name"] for task in tomllib.loads((lab / "lab.toml").read_text())["task"]]
         self.package = f"ex-{lab.name[:2]}"
 
@@ -82,7 +82,7 @@ class answered:
         self.progress = PROGRESS.read_bytes() if PROGRESS.exists() else None
         try:
             for name in self.names:
-                write(self.exercise / f"{name}.rs", (self.solution / f"{name}.rs").read_text())
+                write(self.exercise / f"{name}.rs", (self.tasks / name / "answer.rs").read_text())
             run([CARGO, "build", "--quiet", "--package", self.package])
         except BaseException:
             self.__exit__()

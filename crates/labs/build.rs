@@ -27,8 +27,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// A module with the lab's graders and what they share.
 fn module(lab: &Path) -> io::Result<String> {
-    let tasks = lab.join("tasks");
-    let folder = if tasks.is_dir() { tasks } else { lab.join("grading") };
     let file = |entry: PathBuf| {
         let name = entry.file_stem()?.to_str()?;
         let path = if entry.is_dir() { entry.join("grade.rs") } else { entry.clone() };
@@ -39,7 +37,7 @@ fn module(lab: &Path) -> io::Result<String> {
         println!("cargo::rerun-if-changed={}", path.display());
         Some(format!("    #[path = {path:?}]\n    pub(crate) mod {name};\n"))
     };
-    let files: String = entries(&folder)?.into_iter().filter_map(file).collect();
+    let files: String = entries(&lab.join("tasks"))?.into_iter().filter_map(file).collect();
     Ok(format!("mod {} {{\n{files}}}\n", module_name(lab)))
 }
 

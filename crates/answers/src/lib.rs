@@ -30,13 +30,8 @@ fn program(lab: &Path) -> Result<String, String> {
     let mut listed = String::new();
     let mut read = vec![path.clone()];
     for task in tasks(&path)? {
-        let moved = lab.join("tasks").is_dir();
-        let path = lab.join(if moved { format!("tasks/{task}/wrong.rs") } else { format!("mutants/{task}.rs") });
-        listed += &answers(
-            &task,
-            &if moved { format!("wrong_{task}") } else { format!("mutants::{task}") },
-            &Answers::read(&text(&path)?),
-        );
+        let path = lab.join("tasks").join(&task).join("wrong.rs");
+        listed += &answers(&task, &Answers::read(&text(&path)?));
         read.push(path);
     }
     let main = format!("fn main() -> std::process::ExitCode {{ lockstep_exercise::main([{listed}]) }}");
@@ -52,8 +47,8 @@ fn tasks(path: &Path) -> Result<Vec<String>, String> {
 }
 
 /// The elements of the list for a task: its own answer and all others.
-fn answers(task: &str, module: &str, others: &Answers) -> String {
-    let other = |name: &str| format!("tasks::{task}({module}::{name}).variant({name:?}),\n");
+fn answers(task: &str, others: &Answers) -> String {
+    let other = |name: &str| format!("tasks::{task}(wrong_{task}::{name}).variant({name:?}),\n");
     format!("tasks::{task}({task}::{task}),\n") + &others.all().map(other).collect::<String>()
 }
 
@@ -74,7 +69,7 @@ mod tests {
     fn lists_the_own_answer_and_all_others_of_a_task() {
         let others = Answers { wrong: vec!["blocks".into()], right: vec!["skips".into()] };
         assert_eq!(
-            answers("shard", "wrong_shard", &others),
+            answers("shard", &others),
             "tasks::shard(shard::shard),\n\
              tasks::shard(wrong_shard::blocks).variant(\"blocks\"),\n\
              tasks::shard(wrong_shard::skips).variant(\"skips\"),\n"

@@ -146,31 +146,24 @@ impl Lab {
         self.folder(root).join("exercise")
     }
 
-    /// The folder of the package with the course's answers.
-    pub fn solution_folder(&self, root: &Path) -> PathBuf {
-        let tasks = self.folder(root).join("tasks");
-        if tasks.is_dir() { tasks } else { self.folder(root).join("solution") }
+    /// The folder with its tasks, which is also the package with the course's answers.
+    pub fn tasks_folder(&self, root: &Path) -> PathBuf {
+        self.folder(root).join("tasks")
     }
 
     /// The file with the course's own answer to a task.
     pub fn own_answer(&self, root: &Path, task: &str) -> PathBuf {
-        self.of_task(root, task, "answer.rs", "solution/src")
+        self.tasks_folder(root).join(task).join("answer.rs")
     }
 
     /// The file with the wrong and unusual answers to a task.
     pub fn other_answers(&self, root: &Path, task: &str) -> PathBuf {
-        self.of_task(root, task, "wrong.rs", "mutants")
+        self.tasks_folder(root).join(task).join("wrong.rs")
     }
 
     /// The file that grades a task.
     pub fn grader(&self, root: &Path, task: &str) -> PathBuf {
-        self.of_task(root, task, "grade.rs", "grading")
-    }
-
-    fn of_task(&self, root: &Path, task: &str, file: &str, folder: &str) -> PathBuf {
-        let lab = self.folder(root);
-        let path = lab.join("tasks").join(task).join(file);
-        if lab.join("tasks").is_dir() { path } else { lab.join(folder).join(format!("{task}.rs")) }
+        self.tasks_folder(root).join(task).join("grade.rs")
     }
 
     /// The names of the wrong and unusual answers to a task, as they are in the checkout now.

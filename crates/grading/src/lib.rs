@@ -6,7 +6,7 @@
 //! - [`progress`] records which tasks a learner has passed. [`skeleton`] and [`package`] write the learner's files, and
 //!   [`checksums`] shows which of them have changed.
 //!
-//! The functions that grade tasks are in the labs' `grading` folders. `lockstep-labs` lists all labs.
+//! The functions that grade tasks are in the labs: `tasks/TASK/grade.rs`. `lockstep-labs` lists all labs.
 
 mod answers;
 pub mod checksums;

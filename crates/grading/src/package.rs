@@ -21,7 +21,7 @@ pub const GIVEN: &str = "../../given";
 /// When the solution cannot be read or its markers do not pair.
 pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut files = BTreeMap::new();
-    let manifest = read(&lab.solution_folder(root).join("Cargo.toml"))?;
+    let manifest = read(&lab.tasks_folder(root).join("Cargo.toml"))?;
     files.insert("Cargo.toml".into(), self::manifest(lab, &manifest)?);
     let tasks = lab.tasks()?;
     for task in &tasks.tasks {
@@ -41,8 +41,7 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
 /// As [`files`] and [`write`].
 pub fn write_all(root: &Path, lab: &Lab) -> anyhow::Result<()> {
     write(root, lab, &files(root, lab)?)?;
-    let folder = lab.solution_folder(root);
-    if folder.ends_with("tasks") { write_file(&folder.join(MAIN), &solution_main(root, lab)?) } else { Ok(()) }
+    write_file(&lab.tasks_folder(root).join(MAIN), &solution_main(root, lab)?)
 }
 
 /// Generates the root of the solution's program, which declares the modules in the tasks' folders.
@@ -56,8 +55,11 @@ pub fn solution_main(root: &Path, lab: &Lab) -> anyhow::Result<String> {
     let each = |declare: &dyn Fn(&&str) -> String| names.iter().map(declare).collect::<String>();
     let own = each(&|name| format!("#[path = \"{name}/answer.rs\"]\nmod {name};\n"));
     let wrong = each(&|name| format!("#[allow(clippy::all)]\n#[path = \"{name}/wrong.rs\"]\nmod wrong_{name};\n"));
-    let graders = each(&|name| format!("    #[path = \"{name}/grade.rs\"]\n    mod {name};\n"));
-    let shared: String = modules(&folder.join("tasks"))?.iter().map(|name| format!("    mod {name};\n")).collect();
+    let shared = modules(&lab.tasks_folder(root))?.into_iter().map(|name| (name, ""));
+    let graders = names.iter().map(|name| ((*name).to_owned(), "/grade"));
+    let graders: BTreeMap<String, &str> = graders.chain(shared).collect();
+    let graders = graders.iter().map(|(name, file)| format!("    #[path = \"{name}{file}.rs\"]\n    mod {name};\n"));
+    let graders: String = graders.collect();
     let given = list_given(&modules(&folder.join("given"))?, "../given");
     Ok(format!(
         "\
@@ -72,7 +74,7 @@ pub fn solution_main(root: &Path, lab: &Lab) -> anyhow::Result<String> {
 #[cfg(any())]
 #[path = \".\"]
 mod graders {{
-{graders}{shared}}}
+{graders}}}
 
 lockstep_answers::main!();
 "

@@ -47,7 +47,7 @@ fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
         let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
         (!right).then(|| format!("exercise/{} does not follow from the solution: {command}", path.display()))
     };
-    let main = lab.solution_folder(root).join(package::MAIN);
+    let main = lab.tasks_folder(root).join(package::MAIN);
     let stale_main =
         package::solution_main(root, lab).is_ok_and(|text| fs::read_to_string(main).unwrap_or_default() != text);
     let main = stale_main.then(|| format!("tasks/{} does not list what is there: {command}", package::MAIN));

@@ -33,7 +33,7 @@ enum What {
     Try {
         /// The lab, by number or name
         lab: String,
-        /// A task's own answer (TASK) or one of its mutants (TASK/NAME) [default: all wrong ones]
+        /// A task's own answer (TASK) or another of its answers (TASK/NAME) [default: all wrong ones]
         #[arg(value_name = "ANSWER")]
         answers: Vec<String>,
         /// Seed of the inputs
@@ -42,7 +42,7 @@ enum What {
     },
     /// Regenerate the book's reference pages from the program itself
     Reference,
-    /// List what these labs lack: files that are out of date, hints, mutants, sections of the chapter
+    /// List what these labs lack: files that are out of date, hints, wrong answers, sections of the chapter
     Check {
         /// Labs by number or name [default: all]
         #[arg(value_name = "LAB")]

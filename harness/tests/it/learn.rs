@@ -256,11 +256,13 @@ fn creates_a_lab_that_lacks_only_tasks() {
         assert!(text.contains(from), "{text}");
         fs::write(path, text.replace(from, to)).unwrap();
     };
-    edit("mutants/total.rs", "/// Right: adds", "/// Adds");
-    edit("grading/total.rs", "fn grade(", "fn grades(");
-    edit("solution/src/total.rs", "numbers of all ranks. `", "numbers of all the ranks. `");
+    edit("tasks/total/wrong.rs", "/// Right: adds", "/// Adds");
+    edit("tasks/total/grade.rs", "fn grade(", "fn grades(");
+    edit("tasks/total/answer.rs", "numbers of all ranks. `", "numbers of all the ranks. `");
     let lacks = checkout.run(&["course", "check", "09"]).code(1).out;
-    for fault in ["no unusual right answer", "grading/total.rs has no function grade", "src/total.rs does not follow"] {
+    for fault in
+        ["no unusual right answer", "tasks/total/grade.rs has no function grade", "src/total.rs does not follow"]
+    {
         assert!(lacks.contains(fault), "{fault}: {lacks}");
     }
     checkout.run(&["course", "skeleton", "09"]).code(0);

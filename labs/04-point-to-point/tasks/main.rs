@@ -39,6 +39,7 @@ mod graders {
     mod prefetch;
     #[path = "ring/grade.rs"]
     mod ring;
+    #[path = "waits.rs"]
     mod waits;
 }
 

@@ -51,6 +51,7 @@ mod wrong_share_id;
 mod graders {
     #[path = "bus_bandwidth/grade.rs"]
     mod bus_bandwidth;
+    #[path = "device.rs"]
     mod device;
     #[path = "finish/grade.rs"]
     mod finish;

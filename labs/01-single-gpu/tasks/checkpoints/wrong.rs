@@ -1,6 +1,6 @@
 //! Wrong answers to `checkpoints`.
 
-/// As given: counts the epochs from 0, as the tutorials do.
+/// The given program: counts the epochs from 0, as the tutorials do.
 pub fn early(total_epochs: u64, save_every: u64) -> Vec<u64> {
     (0..total_epochs).filter(|epoch| epoch % save_every == 0).collect()
 }

@@ -5,7 +5,7 @@ use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use tch::nn::{Linear, Module, VarStore};
 use tch::{Reduction, Tensor};
 
-/// As given: cross-entropy over one class.
+/// The given program: cross-entropy over one class.
 pub fn constant(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
     let mut losses = Vec::new();

@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use crate::mean_loss::{Batch, Report};
 
-/// As given: divides a mean by the batch's length again, then averages over batches.
+/// The given program: divides a mean by the batch's length again, then averages over batches.
 pub fn twice(batches: &[Batch]) -> Report {
     let (mut loss, mut accuracy) = (0.0, 0.0);
     for batch in batches {

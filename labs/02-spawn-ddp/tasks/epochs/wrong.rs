@@ -6,7 +6,7 @@ use lockstep::data::rng::KeyedRng;
 
 use crate::epochs::Sampler;
 
-/// As given: forgets `set_epoch`, so the sampler never learns the epoch.
+/// The given program: forgets `set_epoch`, so the sampler never learns the epoch.
 pub fn same(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     epochs.map(|_| sampler.indices()).collect()
 }

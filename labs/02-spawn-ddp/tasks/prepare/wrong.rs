@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::download::Download;
 
-/// As given: creates the folder and downloads the file on every rank.
+/// The given program: creates the folder and downloads the file on every rank.
 pub fn everyone(_: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
     let file = folder.join("digits");
     fs::create_dir_all(folder)?;

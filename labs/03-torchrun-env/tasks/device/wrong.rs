@@ -3,7 +3,7 @@
 use crate::device::Place;
 use crate::environment::Worker;
 
-/// As given: uses the local rank for everything, as the tutorials use `gpu_id`.
+/// The given program: uses the local rank for everything, as the tutorials use `gpu_id`.
 pub fn local(worker: &Worker, gpus: usize) -> anyhow::Result<Place> {
     let rank = worker.local_rank;
     anyhow::ensure!(rank < gpus, "no GPU");

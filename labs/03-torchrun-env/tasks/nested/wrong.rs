@@ -5,7 +5,7 @@ use std::process::Child;
 use crate::fleet::worker;
 use crate::variables::Variables;
 
-/// As given: starts its workers even under a launcher.
+/// The given program: starts its workers even under a launcher.
 pub fn unaware(nprocs: usize, _: &Variables) -> anyhow::Result<()> {
     let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
     for worker in &mut workers {

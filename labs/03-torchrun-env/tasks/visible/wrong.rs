@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cuda::{Gpu, Process, VISIBLE};
 
-/// As given: counts the GPUs before it sets the variable.
+/// The given program: counts the GPUs before it sets the variable.
 pub fn late(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     ensure!(local_rank < process.device_count(), "no GPU for local rank {local_rank}");
     let own = match process.variable(VISIBLE) {

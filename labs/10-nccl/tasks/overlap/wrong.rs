@@ -8,7 +8,7 @@ fn optimizer(pass: &Pass) -> Result<()> {
     pass.layers().try_for_each(|layer| pass.optimizer(layer))
 }
 
-/// As given: orders nothing.
+/// The given program: orders nothing.
 pub fn no_event(pass: &Pass) -> Result<()> {
     for layer in pass.layers() {
         pass.backward(layer)?;

@@ -8,7 +8,7 @@ fn neighbours(comm: &Comm) -> (usize, usize) {
     ((rank + 1) % size, (rank + size - 1) % size)
 }
 
-/// As given: sends, then receives.
+/// The given program: sends, then receives.
 pub fn ungrouped(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
     let (next, previous) = neighbours(comm);
     comm.send(own, next, stream)?;
