@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/book.sh [OPTIONS]: serves the book; scripts/book.sh build [OPTIONS] only builds it, into target/book. OPTIONS go to mdbook.
+# scripts/book.sh [OPTIONS]: serves the book; scripts/book.sh build [OPTIONS] only builds it, into target/book.
 # mdbook is taken from PATH or from .tools if it has the version below, else it is compiled into .tools, which git ignores.
 set -euo pipefail
 
@@ -13,10 +13,16 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 usage() {
   cat <<'END'
-usage: scripts/book.sh [build] [OPTIONS]
+usage: scripts/book.sh [OPTIONS]
+       scripts/book.sh build [OPTIONS]
 
-Serves the book at http://localhost:3000 and follows changes of its text until Ctrl-C; build writes it into target/book.
-OPTIONS are mdbook's, such as --open, --port 3001, --hostname 0.0.0.0. `mdbook serve book` does the same.
+Serves the book at http://localhost:3000 and builds it again when a file changes, until Ctrl-C; build writes it into target/book.
+
+  -p, --port PORT      serve at this port; 0 takes a free one
+  -n, --hostname NAME  serve at this address; 0.0.0.0 for everywhere
+  -o, --open           open the book in a browser
+
+The options of build are those of mdbook build.
 END
 }
 
@@ -28,4 +34,5 @@ build | serve) COMMAND=$1 && shift ;;
 *) die "there is no command '$1', but build" "scripts/book.sh --help" ;;
 esac
 find_mdbook || install_mdbook
-exec "$MDBOOK" "$COMMAND" "$ROOT/book" "$@"
+[ "$COMMAND" = serve ] || exec "$MDBOOK" build "$ROOT/book" "$@"
+exec python3 "$ROOT/scripts/lib/serve_book.py" "$MDBOOK" "$@"
