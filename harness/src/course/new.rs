@@ -83,7 +83,10 @@ fn list(root: &Path, names: &Names<'_>) -> anyhow::Result<()> {
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
     let mut lines: Vec<&str> = text.lines().collect();
     let own = names.fill("- [{{title}}]({{lab}}.md)");
-    let last = lines.iter().rposition(|line| line.starts_with("- ["));
+    let numbered = |line: &str| {
+        line.starts_with("- [") && line.split("](").nth(1).is_some_and(|to| to.starts_with(char::is_numeric))
+    };
+    let last = lines.iter().rposition(|line| numbered(line));
     lines.insert(last.map_or(lines.len(), |last| last + 1), &own);
     package::write_file(&path, &(lines.join("\n") + "\n"))
 }

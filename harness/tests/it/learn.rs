@@ -237,11 +237,11 @@ fn refuses_a_class_without_learners_and_reports_of_unknown_formats() {
 fn creates_a_lab_that_lacks_only_tasks() {
     let checkout = Checkout::new();
     fs::create_dir_all(checkout.path("book/src")).unwrap();
-    fs::write(checkout.path("book/src/SUMMARY.md"), "# Summary\n\n- [Eight](08-x.md)\n\n[Glossary](glossary.md)\n")
-        .unwrap();
+    let contents = "# Summary\n\n- [Eight](08-x.md)\n\n# Reference\n\n- [Glossary](glossary.md)\n";
+    fs::write(checkout.path("book/src/SUMMARY.md"), contents).unwrap();
     checkout.run(&["course", "new", "09-mixed-precision"]).code(0);
     let summary = fs::read_to_string(checkout.path("book/src/SUMMARY.md")).unwrap();
-    assert!(summary.contains("- [Eight](08-x.md)\n- [Mixed precision](09-mixed-precision.md)\n\n[Gl"), "{summary}");
+    assert!(summary.contains("- [Eight](08-x.md)\n- [Mixed precision](09-mixed-precision.md)\n\n# Ref"), "{summary}");
     let given = fs::read_to_string(checkout.path("labs/09-mixed-precision/exercise/src/total.rs")).unwrap();
     assert!(given.contains("todo!(\"add up") && !given.contains("all_reduce"), "{given}");
     checkout.run(&["course", "reference"]).code(0);
