@@ -25,7 +25,7 @@ pub(super) struct Frame {
     /// Rounds before them that do not count
     #[arg(long, value_name = "ROUNDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
     warm_up: u16,
-    /// A peer that does the same in turns with Lockstep, if it is at hand
+    /// A peer to compare with, which takes turns with Lockstep; left out if it is not installed
     #[arg(long, value_name = "PEER")]
     against: Option<Peer>,
     /// Write the results after each round: .json (for `bench compare`), .csv, .svg, .html or .txt, or JSON on stdout (-); may be

@@ -183,7 +183,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "nccl-hangs-unnoticed",
         level: Level::Warning,
-        why: "a collective that hangs, hangs for ever: PyTorch's watchdog does not end the process",
+        why: "a collective that hangs, hangs forever: PyTorch's watchdog does not end the process",
         source: "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         find: |job| {
             each(job, |node| {
