@@ -3,7 +3,7 @@
 and the built book reads well in a browser, also on a phone.
 
     scripts/check_book.py                  all of it
-    scripts/check_book.py --include        check nothing: write again what the pages show of other files
+    scripts/check_book.py --include        check nothing: write again what the pages show of other files, and the routes
     scripts/check_book.py --pictures DIR   also write a picture of every page: on a phone and wide, light and dark
 
 Checks that need a missing program (mdbook and Chromium: scripts/setup.sh --book-tools; a lab that is not built) are reported as "not
@@ -21,7 +21,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import pictures  # noqa: E402
-from lib import agreement, browser, included, pages, shell, site  # noqa: E402
+from lib import agreement, browser, included, pages, routes, shell, site  # noqa: E402
 from record import RECORDINGS  # noqa: E402
 
 ROOT = pages.ROOT
@@ -61,6 +61,10 @@ def main(arguments):
     report.part(f"{len(pages.documents())} pages and READMEs", pages.faults())
     report.part("what the pages deny, and numbers of tasks", agreement.faults())
     report.part(f"{len(pictures.PICTURES)} drawings", pictures.faults())
+    if routes.tomllib:
+        report.part("routes through the course", routes.faults())
+    else:
+        unverified("the routes through the course: they need Python 3.11")
     check_shell(report)
     program = mdbook()
     if not program:
@@ -77,6 +81,7 @@ def include():
     try:
         for page in pages.documents():
             included.fill(page)
+            routes.fill(page)
     except LookupError as error:
         sys.exit(f"check-book: {pages.name_of(page)} includes {error}")
     return 0

@@ -83,8 +83,12 @@ def fragments(page):
     text = FENCE.sub("", page.read_text())
     known = set(re.findall(r"\bid=\"([^\"]+)\"", text))
     for title in HEADING.findall(text):
-        title = re.sub(r"\]\([^)]*\)|<[^>]+>", "", title)
-        name = "".join(c for c in title.strip().lower().replace(" ", "-") if c.isalnum() or c in "_-")
+        name = fragment_of(title)
         repeated = sum(1 for other in known if re.fullmatch(rf"{re.escape(name)}(-\d+)?", other))
         known.add(f"{name}-{repeated}" if repeated else name)
     return known
+
+
+def fragment_of(title):
+    title = re.sub(r"\]\([^)]*\)|<[^>]+>", "", title)
+    return "".join(c for c in title.strip().lower().replace(" ", "-") if c.isalnum() or c in "_-")

@@ -8,6 +8,7 @@ mod grade;
 mod hint;
 mod progress;
 mod reset;
+mod route;
 mod solution;
 mod watch;
 

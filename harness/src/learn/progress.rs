@@ -8,22 +8,30 @@ use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
 use lockstep_grading::{Lab, checksums};
 
+use super::route::Route;
 use crate::course::{checkout, find_all};
 use crate::exit::Code;
 use crate::report::{Screen, whole_words};
 
-/// Show how many tasks of each exercise are done, and which is next; for labs that you name, each task
+/// Show how many tasks of each exercise are done, and which is next; for labs that you name, each task; for a route, all its stops
 #[derive(Args)]
 pub(crate) struct Options {
     /// Labs by number or name [default: all]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
+    /// Follow a route of the book's introduction instead: morning (two hours), day, whole
+    #[arg(long, value_name = "NAME", conflicts_with = "labs")]
+    route: Option<String>,
 }
 
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (root, screen) = (checkout()?, Screen::new(false));
         let progress = Progress::read(&root)?;
+        if let Some(name) = &self.route {
+            Route::find(name)?.show(&root, &progress, &screen)?;
+            return Ok(Code::Success);
+        }
         let heads: &[&str] = if self.labs.is_empty() {
             &["lab", "done", "next"]
         } else {
@@ -62,7 +70,7 @@ impl Options {
     }
 }
 
-fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
+pub(super) fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
     let untouched = checksums::untouched(&lab.exercise(root), &task.file());
     if untouched { "not started" } else { "begun" }
 }

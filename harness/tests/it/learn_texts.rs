@@ -22,6 +22,14 @@ fn shows_the_progress_of_a_lab() {
 }
 
 #[test]
+fn shows_the_progress_on_a_route() {
+    let checkout = begun();
+    let _guard = filtered(Some(&checkout.path("")));
+    insta::assert_snapshot!("progress_route", checkout.run(&["progress", "--route", "morning"]).code(0).out);
+    checkout.run(&["progress", "--route", "week"]).code(2).says(&["no route \"week\"", "morning, day, whole"]);
+}
+
+#[test]
 fn shows_all_hints_of_a_task() {
     let checkout = Checkout::new();
     let _guard = plain();

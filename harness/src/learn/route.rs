@@ -1,0 +1,199 @@
+//! The routes through the course (`labs/routes.toml`), and how far a learner is on one. The book's first page shows the same file.
+//!
+//! Nobody knows which pages were read: what counts is which tasks have passed.
+
+use std::ops::Range;
+use std::path::Path;
+
+use comfy_table::LineStyle;
+use lockstep_grading::Lab;
+use lockstep_grading::exercise::Task;
+use lockstep_grading::progress::Progress;
+use lockstep_labs::LABS;
+use serde::Deserialize;
+
+use super::progress::begun;
+use crate::exit::Refused;
+use crate::report::{Screen, whole_words};
+
+const ROUTES: &str = include_str!("../../../labs/routes.toml");
+/// Stands for all tasks of a lab.
+const ALL: &str = "all";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Routes {
+    route: Vec<Route>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Route {
+    name: String,
+    about: String,
+    step: Vec<Step>,
+}
+
+/// A page to read, and the tasks that follow.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    page: String,
+    /// The heading to whose end the page is read; none for all of it.
+    until: Option<String>,
+    minutes: u32,
+    run: Option<String>,
+    #[serde(default)]
+    tasks: Vec<String>,
+}
+
+enum Stop {
+    Page(Step),
+    Task(Lab, Task),
+}
+
+impl Route {
+    /// The route of this name.
+    ///
+    /// # Errors
+    /// [`Refused`], which lists the routes.
+    pub(super) fn find(name: &str) -> anyhow::Result<Self> {
+        let routes = toml::from_str::<Routes>(ROUTES)?.route;
+        let names = routes.iter().map(|route| &*route.name).collect::<Vec<_>>().join(", ");
+        let found = routes.into_iter().find(|route| route.name == name);
+        found.ok_or_else(|| Refused(format!("there is no route {name:?}: there are {names}")).into())
+    }
+
+    /// Prints all stops of the route, and which come next.
+    pub(super) fn show(&self, root: &Path, progress: &Progress, screen: &Screen) -> anyhow::Result<()> {
+        let stops = self.stops()?;
+        let look = screen.look();
+        let mut table = look.table(&["minutes", "what", "how far"]);
+        table.load_style(look.style().row_separator(LineStyle::none()));
+        for stop in &stops {
+            table.add_row([stop.minutes().to_string(), stop.what(), stop.how_far(root, progress)]);
+        }
+        let done: Vec<Option<bool>> = stops.iter().map(|stop| stop.passed(progress)).collect();
+        screen.line(format!("{}: {}", self.name, self.about));
+        screen.line(whole_words(table, look));
+        let (passed, all) = (done.iter().flatten().filter(|passed| **passed).count(), done.iter().flatten().count());
+        screen.line(format!("{passed} of {all} tasks are done"));
+        let next = &stops[next(&done)];
+        if next.is_empty() {
+            screen.line("this was the last stop of the route");
+        } else {
+            screen.line(format!("next, about {} minutes:", next.iter().map(Stop::minutes).sum::<u32>()));
+        }
+        next.iter().flat_map(Stop::orders).for_each(|order| screen.line(format!("  {order}")));
+        Ok(())
+    }
+
+    fn stops(&self) -> anyhow::Result<Vec<Stop>> {
+        let mut stops = Vec::new();
+        for step in &self.step {
+            stops.push(Stop::Page(step.clone()));
+            for lab in LABS {
+                let tasks = lab.tasks()?;
+                if tasks.chapter != step.page {
+                    continue;
+                }
+                for name in step.tasks.iter().filter(|name| *name != ALL) {
+                    stops.push(Stop::Task(*lab, tasks.find(name)?.clone()));
+                }
+                if step.tasks.iter().any(|name| name == ALL) {
+                    stops.extend(tasks.tasks.into_iter().map(|task| Stop::Task(*lab, task)));
+                }
+            }
+        }
+        Ok(stops)
+    }
+}
+
+impl Stop {
+    fn minutes(&self) -> u32 {
+        match self {
+            Stop::Page(step) => step.minutes,
+            Stop::Task(_, task) => task.minutes,
+        }
+    }
+
+    fn what(&self) -> String {
+        match self {
+            Stop::Page(Step { page, until: Some(heading), .. }) => {
+                format!("book/src/{page}, to the end of \"{heading}\"")
+            }
+            Stop::Page(step) => format!("book/src/{}", step.page),
+            Stop::Task(lab, task) => format!("task {} {}: {}", lab.number(), task.name, task.title),
+        }
+    }
+
+    /// Whether it has passed, of a task.
+    fn passed(&self, progress: &Progress) -> Option<bool> {
+        match self {
+            Stop::Page(_) => None,
+            Stop::Task(lab, task) => Some(progress.of(lab.number(), &task.name).is_some()),
+        }
+    }
+
+    fn how_far(&self, root: &Path, progress: &Progress) -> String {
+        match self {
+            Stop::Page(_) => String::new(),
+            Stop::Task(lab, task) => match progress.of(lab.number(), &task.name) {
+                Some(passed) => format!("✓ {}", passed.at),
+                None => begun(root, lab, task).into(),
+            },
+        }
+    }
+
+    /// What to do at this stop, one line each.
+    fn orders(&self) -> Vec<String> {
+        match self {
+            Stop::Page(step) => {
+                let run = step.run.iter().map(|command| format!("run   {command}"));
+                std::iter::once(format!("read  {}", self.what())).chain(run).collect()
+            }
+            Stop::Task(lab, task) => vec![format!("do    lockstep grade {} {}", lab.number(), task.name)],
+        }
+    }
+}
+
+/// The stops that come next: the first open task, and the pages before it; after the last task, the pages that are left. `done`
+/// has nothing for a page, and for a task whether it has passed.
+fn next(done: &[Option<bool>]) -> Range<usize> {
+    let open = done.iter().position(|passed| *passed == Some(false));
+    let end = open.map_or(done.len(), |open| open + 1);
+    let before = &done[..open.unwrap_or(done.len())];
+    before.iter().rposition(Option::is_some).map_or(0, |last| last + 1)..end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_of_a_route_exists() {
+        for route in toml::from_str::<Routes>(ROUTES).unwrap().route {
+            let tasks = route.stops().unwrap().iter().filter(|stop| matches!(stop, Stop::Task(..))).count();
+            assert!(tasks >= route.step.iter().map(|step| step.tasks.len()).sum(), "{}", route.name);
+        }
+    }
+
+    #[test]
+    fn the_whole_route_has_every_task() {
+        let stops = Route::find("whole").unwrap().stops().unwrap();
+        let there = stops.iter().filter(|stop| matches!(stop, Stop::Task(..))).count();
+        let tasks: usize = LABS.iter().map(|lab| lab.tasks().unwrap().tasks.len()).sum();
+        assert_eq!(there, tasks);
+    }
+
+    #[test]
+    fn the_first_open_task_comes_next_with_the_pages_before_it() {
+        let (page, open, passed) = (None, Some(false), Some(true));
+        assert_eq!(next(&[page, page, open, page, open]), 0..3);
+        assert_eq!(next(&[page, passed, page, open]), 2..4);
+        assert_eq!(next(&[page, passed, open]), 2..3);
+        assert_eq!(next(&[page, open, page, passed, page]), 0..2);
+        assert_eq!(next(&[page, passed, page]), 2..3);
+        assert!(next(&[page, passed]).is_empty());
+    }
+}
