@@ -1,14 +1,4 @@
-//! Collectives: every rank of the group calls the same one, with matching shapes and dtypes.
-//!
-//! Each has two forms. The blocking form borrows its tensors; the `_async` form takes them, and [`Work::wait`] returns
-//! them. Gloo and shared memory support `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` in operations
-//! that do not reduce); NCCL supports the same dtypes on its GPU, and `Bool` everywhere.
-//!
-//! Tensors must be contiguous in memory, of one dtype and device. Memory that an operation writes must not belong to
-//! two tensors of the call, or to an operation that is still in progress. Otherwise the call returns `BadArgument`
-//! before it sends anything. One case cannot be detected: tch clones tensors without their memory
-//! ([`Tensor::shallow_clone`]), and a computation on such a clone during an operation may see values change. Use the
-//! tensors that [`Work::wait`] returns.
+//! Collectives. Not here: those of several tensors (`coalesced.rs`) and of sparse ones (`sparse.rs`).
 
 use std::time::Duration;
 
@@ -51,6 +41,21 @@ impl ReduceOp {
     }
 }
 
+/// Collectives: every rank of the group calls the same one, with matching shapes and dtypes.
+///
+/// Each has two forms. The blocking form borrows its tensors; the `_async` form takes them, and [`Work::wait`] returns
+/// them. Gloo and shared memory support `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` in operations
+/// that do not reduce); NCCL supports the same dtypes on its GPU, and `Bool` everywhere.
+///
+/// Tensors must be contiguous in memory, of one dtype and device. Memory that an operation writes must not belong to
+/// two tensors of the call, or to an operation that is still in progress. One case cannot be detected: tch clones tensors without
+/// their memory ([`Tensor::shallow_clone`]), and a computation on such a clone during an operation may see values change. Use the
+/// tensors that [`Work::wait`] returns.
+///
+/// # Errors
+/// `BadArgument` for tensors that do not fit, before anything is sent. From the blocking form, or from the wait: `Timeout` if a rank
+/// does not come, with the ranks that are missing; `PeerGone` if one has died; `Mismatch` if the ranks made different calls, where
+/// they compare them ([`GroupOptions::compare_calls`](crate::GroupOptions::compare_calls)); `Aborted` if this rank has aborted the group.
 impl ProcessGroup {
     /// Copies the root's tensor to all ranks.
     pub fn broadcast(&self, tensor: &mut Tensor, root: Rank) -> Result<()> {

@@ -129,6 +129,9 @@ impl ProcessGroup {
     /// group.set_timeout(std::time::Duration::from_secs(60))
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// `Internal`, if libtorch refuses it.
     pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
         // SAFETY: the group is alive as long as self.
         let set = unsafe { ffi::lc_group_set_timeout(self.as_ptr(), millis(timeout)) };

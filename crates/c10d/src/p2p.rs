@@ -1,15 +1,4 @@
-//! Point-to-point messages. Messages are matched by peer and tag; both sides must use the same shape and dtype.
-//!
-//! If ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), a receiver whose call does not match
-//! gets an error from its wait. The sender does not: its part ends when its bytes are on their way. Its call succeeds,
-//! unless the message is longer than the receiver's tensor. In that case Gloo closes the connection: the receiver gets
-//! an error, at its timeout at the latest, and a sender that is still writing gets
-//! [`ErrorKind::PeerGone`](crate::ErrorKind::PeerGone) or a timeout. If the receiver sent a reply, each sender would have to
-//! wait for the receiver's *wait*, and two ranks that send to each other before they wait for their receives, which is
-//! legal, would deadlock.
-//!
-//! Without the comparison a receiver only notices messages that are too long, at its timeout at the latest; a shorter
-//! message fills the start of its tensor.
+//! Point-to-point messages. Not here: several at once (`coalesced.rs`).
 
 use std::ptr::{self, NonNull};
 
@@ -22,6 +11,23 @@ use crate::tensors::{Guard, Purpose, describe};
 use crate::work::{Call, Pending, Receiving, Way, Work};
 use crate::{P2pOp, ProcessGroup, Rank};
 
+/// Point-to-point messages. Messages are matched by peer and tag; both sides must use the same shape and dtype.
+///
+/// If ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), a receiver whose call does not match
+/// gets an error from its wait. The sender does not: its part ends when its bytes are on their way. Its call succeeds,
+/// unless the message is longer than the receiver's tensor. In that case Gloo closes the connection: the receiver gets
+/// an error, at its timeout at the latest, and a sender that is still writing gets
+/// [`ErrorKind::PeerGone`](crate::ErrorKind::PeerGone) or a timeout. If the receiver sent a reply, each sender would have to
+/// wait for the receiver's *wait*, and two ranks that send to each other before they wait for their receives, which is
+/// legal, would deadlock.
+///
+/// Without the comparison a receiver only notices messages that are too long, at its timeout at the latest; a shorter
+/// message fills the start of its tensor.
+///
+/// # Errors
+/// `BadArgument` for a peer outside the group, this rank itself, or a tensor that cannot be sent, before anything is sent. From the
+/// blocking form, or from the wait: `Timeout` if the peer does not make the matching call, `PeerGone` if it has died, `Mismatch` as
+/// described above, `Aborted` if this rank has aborted the group.
 impl ProcessGroup {
     /// Sends, and returns when the buffer may be reused. With Gloo that is when the peer receives, even for short
     /// messages: Gloo asks the peer first and does not buffer.

@@ -79,6 +79,10 @@ impl Default for ReducerOptions {
 /// tch's tensors are `Send`, and a loss carries its graph. On CPUs, backward of these parameters on another thread is
 /// refused as `BadArgument` while the reducer lives. On a GPU libtorch runs backward on its own threads, so this cannot
 /// be checked: keep the loss on the model's thread, and do not drop the reducer while a backward pass runs elsewhere.
+///
+/// # Errors
+/// `BadArgument` for tensors that do not fit, libtorch's own message for what its reducer refuses (a second forward pass before all
+/// gradients of the first were reduced, for example), and where gradients are reduced, those of [`ProcessGroup::all_reduce`].
 #[derive(Debug)]
 pub struct Reducer {
     handle: NonNull<ReducerHandle>,

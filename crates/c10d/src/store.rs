@@ -15,6 +15,11 @@ pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);
 /// A key-value store that several processes (or, for [`Store::hash`], threads) share.
 ///
 /// Keys and values are bytes; by convention keys are UTF-8. [`add`](Store::add) stores its value as a decimal string.
+///
+/// # Errors
+/// Every operation: `Timeout` if a key that it waits for does not come within the timeout, or the host does not answer; `PeerGone` if the
+/// host has closed the connection. An operation that this kind of store lacks fails, too. The error names the operation, the key, the
+/// store and the elapsed time.
 #[derive(Debug)]
 pub struct Store {
     handle: NonNull<StoreHandle>,

@@ -250,6 +250,9 @@ impl<T> Work<T> {
     }
 
     /// Waits for the operation, up to its own timeout, and returns the tensors.
+    ///
+    /// # Errors
+    /// Those of the call that started it.
     pub fn wait(self) -> Result<T> {
         self.pending.wait(None)?;
         Ok(self.payload)
@@ -257,6 +260,9 @@ impl<T> Work<T> {
 
     /// Waits for the operation, up to `timeout`. After the timeout the tensors are lost: the operation may still write
     /// them.
+    ///
+    /// # Errors
+    /// Those of the call that started it.
     pub fn wait_for(self, timeout: Duration) -> Result<T> {
         self.pending.wait(Some(timeout))?;
         Ok(self.payload)
@@ -289,6 +295,9 @@ impl Receiving {
     }
 
     /// Waits for the message and returns the tensor with the rank that sent it.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::recv_any`](crate::ProcessGroup::recv_any).
     pub fn wait(self) -> Result<(Tensor, Rank)> {
         let source = self.pending.wait_with_source()?;
         Ok((self.tensor, source))

@@ -12,11 +12,17 @@ use crate::{BackendConfig, Rank};
 impl ProcessGroup {
     /// Creates a group of some of the job's ranks on this group's backend. The ranks are sorted first, as in Python's
     /// `new_group`. **Every** rank of the job must call it, in the same order; ranks outside the new group get `None`.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::gloo`]; `BadArgument` for a rank outside the job, or one that is named twice.
     pub fn new_group(&self, ranks: &[Rank], options: &GroupOptions) -> Result<Option<ProcessGroup>> {
         self.new_group_on(self.inner.asked, ranks, options)
     }
 
     /// As [`new_group`](Self::new_group), on a backend of its own, or two.
+    ///
+    /// # Errors
+    /// As [`new_group`](Self::new_group).
     pub fn new_group_on(
         &self,
         backends: impl Into<BackendConfig>,
@@ -54,6 +60,9 @@ impl ProcessGroup {
 
     /// Divides the group's ranks among new groups, and returns this rank's; PyTorch's `split_group`. `parts` has each group's ranks of
     /// the job, none in two of them. **Every** rank of the job must call it with the same parts; one in none of them gets `None`.
+    ///
+    /// # Errors
+    /// As [`new_group`](Self::new_group); `BadArgument` for a rank in two parts.
     pub fn split_group(&self, parts: &[Vec<Rank>], options: &GroupOptions) -> Result<Option<ProcessGroup>> {
         let mut all = parts.concat();
         all.sort_unstable();

@@ -1,7 +1,7 @@
 //! Where a rank's time goes: waiting for other ranks, waiting for batches, or its own work. And who is late because of it.
 //!
 //! All ranks of a step take the same time, since those that are fast wait in their collectives for those that are slow.
-//! So the rank that all others wait for is the one that waits least itself. Every rank adds up its waits ([`Clock`]),
+//! So the rank that all others wait for is the one that waits least itself. Every rank adds up its waits (`Clock`),
 //! its reporter's thread publishes the sums once a second (`exchange.rs`), and that of rank 0 compares them (`judge.rs`)
 //! and reports what holds for several intervals (`watch.rs`). No step has a collective or a store operation for it.
 //!

@@ -2,7 +2,7 @@
 //! changes.
 //!
 //! The progress of the training comes from the ranks' event files ([`Tail`]), the state of the job from its agent
-//! ([`AgentView`]); [`line`] turns both into text, without a clock and without a terminal.
+//! ([`AgentView`]); [`line()`] turns both into text, without a clock and without a terminal.
 
 mod agent_view;
 mod bar;

@@ -38,7 +38,11 @@ pub enum WireError {
     NegativeCount(i64),
 }
 
-/// Reads fields from the front of a slice.
+/// Reads fields from the front of a slice. Numbers are little-endian.
+///
+/// # Errors
+/// All its methods: [`WireError::Truncated`] if bytes are missing, [`WireError::TooLarge`] for a length or a number of keys beyond its
+/// limit. After an error the position is undefined.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
