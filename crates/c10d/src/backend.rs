@@ -37,7 +37,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// True if this program was built for NCCL, as it is once `scripts/setup.sh` has installed libtorch for CUDA.
+    /// True if this program was built for NCCL, as it is if libtorch for CUDA and NVIDIA's headers were there.
     pub const HAS_NCCL: bool = cfg!(nccl);
 
     /// The name that Python uses, where it has one.

@@ -60,11 +60,14 @@ fn folder_in(maps: &str) -> Option<PathBuf> {
     cpu.parent().map(Path::to_path_buf)
 }
 
+/// What to do without CUDA's libraries.
+const FOR_CUDA: &str = "install the one for CUDA, in a checkout of Lockstep by scripts/setup.sh --cuda --force";
+
 fn open(folder: &Path) -> Result<Library> {
     let path = folder.join("libtorch_cuda.so");
     if !path.exists() {
-        let detail = "has no libtorch_cuda.so, it is a build for the CPU: run scripts/setup.sh --cuda --force";
-        return Err(failed(format!("the libtorch in {} {detail}", folder.display())));
+        let detail = "has no libtorch_cuda.so, it is a build for the CPU";
+        return Err(failed(format!("the libtorch in {} {detail}: {FOR_CUDA}", folder.display())));
     }
     // SAFETY: this is libtorch's own library, of the same build as the loaded one. Its initializers add kernels to
     // libtorch's tables under a lock, and do not use a GPU. RTLD_GLOBAL makes its symbols available to the NCCL
@@ -72,8 +75,8 @@ fn open(folder: &Path) -> Result<Library> {
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
     library.map_err(|error| {
         let why = words(&error);
-        let hint = ": this libtorch is the slim CPU install: run scripts/setup.sh --cuda --force";
-        let hint = if why.contains("cannot open shared object file") { hint } else { "" };
+        let slim = why.contains("cannot open shared object file");
+        let hint = if slim { format!(": this libtorch is the slim CPU install: {FOR_CUDA}") } else { String::new() };
         failed(format!("{}: {why}{hint}", path.display()))
     })
 }
@@ -108,7 +111,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Internal);
         let text = error.to_string();
         assert!(text.starts_with("load CUDA failed: the libtorch in "), "{text}");
-        assert!(text.ends_with("run scripts/setup.sh --cuda --force"), "{text}");
+        assert!(text.ends_with("scripts/setup.sh --cuda --force"), "{text}");
     }
 
     #[test]

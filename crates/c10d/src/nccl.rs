@@ -116,7 +116,7 @@ mod without {
     use crate::error::{Error, Result};
     use crate::ffi::{BackendHandle, Exception, Kind, MemberConfig};
 
-    const ABSENT: &str = "this program was built without NCCL: run scripts/setup.sh --cuda, then build it again";
+    const ABSENT: &str = "this program was built without NCCL: install libtorch for CUDA (in a checkout of Lockstep: scripts/setup.sh --cuda), then build it again";
 
     pub(crate) fn prepare(_device: usize) -> Result<()> {
         Err(Error::bad_argument("init_process_group", ABSENT))

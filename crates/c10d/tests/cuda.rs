@@ -56,7 +56,7 @@ fn loading_cuda_works_or_names_what_is_missing_and_the_process_continues() {
             assert_eq!(error.kind(), ErrorKind::Internal);
             let text = error.to_string();
             assert!(text.starts_with("load CUDA failed: ") && text.contains(".so"), "{text}");
-            assert!(text.ends_with("run scripts/setup.sh --cuda --force"), "{text}");
+            assert!(text.ends_with("scripts/setup.sh --cuda --force"), "{text}");
             assert!(!mapped("libtorch_cuda.so"), "a library that failed to load stayed");
             assert_eq!(cuda::load().unwrap_err().to_string(), text, "the second error differs");
             assert!(!Cuda::is_available());
