@@ -2,7 +2,7 @@
 //! headers are there (`scripts/setup.sh --cuda`), it also builds the NCCL part as a shared library, whose bytes the crate embeds, and
 //! sets `cfg(nccl)`.
 //!
-//! It does not link libtorch: torch-sys names the libraries.
+//! It does not link libtorch: torch-sys names the libraries. With the feature `doc-only` it does nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -22,14 +22,17 @@ const NCCL_SOURCES: [&str; 2] = ["shim/status.cpp", "shim/nccl.cpp"];
 
 fn main() {
     println!("cargo:rerun-if-changed=shim");
+    println!("cargo:rustc-check-cfg=cfg(nccl)");
+    if std::env::var_os("CARGO_FEATURE_DOC_ONLY").is_some() {
+        return;
+    }
     let libtorch = libtorch_dir();
     let include = libtorch.join("include");
     assert!(
         include.join("torch/csrc/distributed/c10d/ProcessGroup.hpp").exists(),
-        "no libtorch headers in {}: run scripts/setup.sh",
+        "no libtorch headers in {}: let LIBTORCH name a libtorch 2.11 (in a checkout of Lockstep, run scripts/setup.sh)",
         include.display()
     );
-    println!("cargo:rustc-check-cfg=cfg(nccl)");
     // Set-up writes it when what is found here changes. A path that is missing would count as changed in every build.
     let written = ["backend", "installed"].map(|file| libtorch.join(file));
     if let Some(file) = written.iter().find(|file| file.exists()) {

@@ -1,10 +1,10 @@
-//! Safe Rust bindings of libtorch's distributed engine, c10d: stores, process groups over Gloo and NCCL, work handles,
-//! the DDP reducer. Also the fused optimizer kernels, which tch lacks, batch normalization over all ranks, and collectives with a gradient.
+#![doc = include_str!("../README.md")]
 //!
-//! These are its own: that normalization and those gradients, which PyTorch implements in Python, and a backend in shared
-//! memory for ranks on one host (`shim/shm/`), which `shim/two_levels.cpp` combines with Gloo over several. Otherwise it
-//! neither computes nor communicates. A C++ shim (`shim/`) exports libtorch's classes, and this crate adds ownership, types
-//! and errors.
+//! # How it is made
+//!
+//! A C++ shim (`shim/`) exports libtorch's classes, and this crate adds ownership, types and errors. It computes and communicates itself
+//! in three cases only: synchronized batch norm and the gradients of collectives, which PyTorch implements in Python, and a backend in
+//! shared memory for ranks on one host (`shim/shm/`), which `shim/two_levels.cpp` combines with Gloo over several.
 //!
 //! | module | duty |
 //! |---|---|

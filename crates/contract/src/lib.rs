@@ -1,7 +1,9 @@
-//! The formats that a launcher shares with its workers, in addition to torchrun's variables and the event files.
+#![doc = include_str!("../README.md")]
+//!
+//! # Modules
 //!
 //! - [`background`]: threads of a rank that run whatever it does.
-//! - [`bench`]: what `lockstep bench` asks of its ranks, and what they answer.
+//! - [`mod@bench`]: what `lockstep bench` asks of its ranks, and what they answer.
 //! - [`error_file`]: the file that a failing worker writes for the process that started it.
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
 //! - [`exit`]: the exit codes of both.

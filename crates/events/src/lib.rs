@@ -1,8 +1,4 @@
-//! Event files: what each rank did, as JSON lines, one file per rank. The harness and plots read them; people need not.
-//!
-//! A line is `{"t": …, "rank": …, "restart": …, "event": "step", …}`. Each line is appended with a single write, so a
-//! killed process leaves at most one torn line, and a restarted one continues after it. A failure to write events never
-//! stops training.
+#![doc = include_str!("../README.md")]
 //!
 //! This is a separate crate, without libtorch: the runtime writes these files and the harness reads them. Ranks are
 //! plain numbers here. The launcher's agents write files of their own next to these: [`AgentEvent`].

@@ -1,16 +1,21 @@
-//! The elastic agent behind `lockstep run`: workers, restarts, rendezvous, logs. It links no libtorch.
-//! Worker processes themselves are `lockstep_process`'.
+#![doc = include_str!("../README.md")]
 //!
-//! - [`command`]: `lockstep run`: its command line, its exit codes ([`exit`]), and the program that it becomes.
+//! # Modules
+//!
+//! Worker processes themselves are those of [`lockstep_process`].
+//!
+//! - [`command`]: the command line, and a launcher's `main`; [`exit`]: the exit codes.
+//! - [`agent`]: runs a job on this node.
 //! - [`config`]: the job's configuration, from torchrun's flags, and the environment of each worker.
-//! - [`process`]: worker processes: started tied to the agent's life, watched by the kernel, ended with all their children.
 //! - [`output`]: the workers' output: complete lines to console and files.
 //! - [`report`]: how workers failed, and the final report.
 //! - [`verdict`]: who is at fault for a failure, and why.
 //! - [`rendezvous`]: how agents agree on the members of a job.
-//! - [`scheduler`]: what Slurm, PBS, MPI's launcher or a host file says of the job.
 //! - [`diagnose`]: explanations when they do not.
+//! - [`scheduler`]: what Slurm, PBS, MPI's launcher or a host file says of the job.
 //! - [`status`]: the state of the running job, in one line.
+
+#![allow(rustdoc::private_intra_doc_links)] // the modules' documentation is also for those who change them
 
 pub mod agent;
 pub mod command;

@@ -1,6 +1,6 @@
-//! Folders and files that a command line or `TMPDIR` names: whether they can be written, and what is in the way if not.
+#![doc = include_str!("../README.md")]
 //!
-//! Nothing here creates or removes anything. Does not link libtorch, so labs and the command give the same answers.
+//! It does not link libtorch, so labs and the `lockstep` command give the same answers.
 
 pub mod output;
 mod temporary;

@@ -1,5 +1,6 @@
-//! Supervises processes: starts them, watches for their deaths, ends them with all their descendants, and reads
-//! `/proc`.
+#![doc = include_str!("../README.md")]
+//!
+//! # Parts
 //!
 //! - [`Workers`]: the workers of one agent. No worker outlives the agent: each leads a session of its own and dies with
 //!   the agent ([`dying_with_parent`]). Processes that a worker leaves behind become children of the agent, which ends
@@ -16,32 +17,6 @@
 //! - [`end_of_file`]: the end of what a process printed.
 //! - [`Exit`], [`signal_name`]: how a process ended, as text.
 //! - [`Signals`]: the signals that ask this process itself to end.
-//!
-//! Nothing here needs an async runtime: [`Workers`] has a descriptor to wait for. Workers are started on the process's
-//! **main thread**, because the kernel kills them when the *thread* that started them ends.
-//!
-//! ```no_run
-//! # use std::time::Duration;
-//! # use lockstep_process::{Exit, Sink, Spec, Stdin, Workers};
-//! # fn round() -> std::io::Result<()> {
-//! let mut workers = Workers::new()?;
-//! let spec = Spec {
-//!     program: "true".into(),
-//!     args: vec![],
-//!     env: vec![("RANK".into(), Some("0".into()))],
-//!     folder: None,
-//!     stdin: Stdin::Inherit,
-//!     stdout: Sink::Inherit,
-//!     stderr: Sink::Inherit,
-//! };
-//! workers.start(0, spec)?;
-//! let died = workers.next(None)?.expect("without a deadline, `next` waits for a death");
-//! assert_eq!(died.exit, Exit::Code(0));
-//! workers.sweep(Duration::from_secs(2));
-//! workers.close();
-//! # Ok(())
-//! # }
-//! ```
 
 mod agent_id;
 mod control_group;

@@ -1,8 +1,8 @@
-//! Server and client of PyTorch's TCPStore protocol (2.11), in pure Rust.
+#![doc = include_str!("../README.md")]
 //!
-//! A TCPStore is the small key-value service through which the ranks of a job find each other. This crate implements
-//! the protocol of libtorch's default (libuv) server: libtorch's clients in Python and Rust work with [`Server`], and
-//! [`Client`] works with libtorch's server. The crate does not link libtorch.
+//! # Modules
+//!
+//! The protocol is that of libtorch's default (libuv) server.
 //!
 //! - [`wire`]: the format of the messages. Pure: no sockets, no clock.
 //! - [`server`]: the effect of the operations ([`server::Data`], [`server::Session`], both pure) and the sockets around

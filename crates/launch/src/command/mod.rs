@@ -6,7 +6,9 @@ mod exec;
 mod options;
 mod plan;
 mod program;
+mod torchrun;
 
 pub use options::Options;
 pub use plan::quoted;
 pub use program::{PROGRAM, become_program, main};
+pub use torchrun::torchrun;
