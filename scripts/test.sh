@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, the book.
+# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, packages, the book.
 # With ARGS, only the tests: ARGS go to cargo-nextest where it is installed, else to `cargo test` (scripts/test.sh -p c10d).
 set -euo pipefail
 
@@ -71,6 +71,15 @@ read_book() {
   } | tee "$TARGET/book.txt"
 }
 
+# What others take from here: documentation, packages and their examples. After the tests, because it reuses their build.
+check_packages() {
+  if command -v python3 >/dev/null; then
+    step packages scripts/check_packages.py
+  else
+    leave_out packages "python3 is not on PATH"
+  fi
+}
+
 # What learners begin with. After the tests, because it reuses their build.
 check_course() {
   step course "$TARGET/debug/lockstep" course check --build
@@ -135,5 +144,6 @@ rm -f "$TARGET/book.txt" "$REPORT"
 run_tests "$@"
 [ $# -gt 0 ] || check_learning
 [ $# -gt 0 ] || check_course
+[ $# -gt 0 ] || check_packages
 [ $# -gt 0 ] || check_book
 summarize
