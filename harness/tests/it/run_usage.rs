@@ -175,12 +175,12 @@ fn usage_errors_in_variables_name_the_variable() {
     assert_snapshot!(refusal("PET_MAX_RESTARTS", "many"), @r"
     error: PET_MAX_RESTARTS=many (in place of --max-restarts): expected a whole number
 
-    For more information, try `lockstep run --help`
+    For more information, try '--help'.
     ");
     assert_snapshot!(refusal("PET_STANDALONE", "yes"), @r"
     error: PET_STANDALONE=yes (in place of --standalone): expected 0 or 1
 
-    For more information, try `lockstep run --help`
+    For more information, try '--help'.
     ");
 }
 

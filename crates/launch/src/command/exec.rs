@@ -47,7 +47,7 @@ impl Options {
     }
 }
 
-const TRY_HELP: &str = "For more information, try `lockstep run --help`";
+const TRY_HELP: &str = "For more information, try '--help'.";
 
 fn start(config: &Config) -> anyhow::Result<Code> {
     match agent::run(config).map_err(left_for_the_caller)? {
