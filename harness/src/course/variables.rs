@@ -57,6 +57,21 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "the same of Hydra, the mpiexec of MPICH and Intel MPI",
     },
     Variables {
+        names: &["PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
+        by: "`LaunchEnv`, `lockstep run`",
+        meaning: "a process and the number of processes on its node, of Cray's PALS and of others that speak PMI, next to `PMI_RANK` and `PMI_SIZE`",
+    },
+    Variables {
+        names: &["MV2_COMM_WORLD_<NAME>", "JSM_NAMESPACE_<NAME>"],
+        by: "`LaunchEnv`, `lockstep run`",
+        meaning: "the same of MVAPICH2's mpirun_rsh and of jsrun: `RANK`, `SIZE`, `LOCAL_RANK`, `LOCAL_SIZE`",
+    },
+    Variables {
+        names: &["PMIX_RANK"],
+        by: "`LaunchEnv`",
+        meaning: "PMIx's number of a process that prterun started; alone it is refused, since no variable says how many there are",
+    },
+    Variables {
         names: &[
             "SLURM_STEP_ID",
             "SLURM_PROCID",

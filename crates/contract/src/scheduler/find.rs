@@ -2,7 +2,6 @@
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
 use super::hosts::{self, HostFileError};
-use super::names::{HYDRA, OPEN_MPI};
 use super::task::{Number, Task, TaskError, number, read_task};
 use super::{mpi, pbs, slurm};
 
@@ -12,7 +11,13 @@ impl Allocation {
     /// # Errors
     /// The host file cannot be read, or is not a list of hosts.
     pub fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
-        let found = slurm::find(read).or_else(|| pbs::find(read)).or_else(|| mpi::find(read));
+        // The user's list counts, whatever that of PBS is like.
+        let variable = |name: &str| (read.variable)(name).filter(|_| hostfile.is_none() || name != "PBS_NODEFILE");
+        let read = &Read { variable: &variable, file: read.file };
+        let found = match slurm::find(read) {
+            Some(found) => Some(found),
+            None => pbs::find(read)?.or_else(|| mpi::find(read)),
+        };
         let Some(path) = hostfile else { return Ok(found) };
         let text = (read.file)(path).map_err(|source| HostFileError::Unreadable { path: path.into(), source })?;
         let hosts = hosts::read_file(path, &text)?;
@@ -46,24 +51,26 @@ impl Allocation {
 
 impl Task {
     /// Finds this process's place; `None` if none of these programs started it. A program that `srun` or a batch script started may
-    /// start others itself, so MPI's numbers win over Slurm's.
+    /// start others itself, so MPI's numbers win over Slurm's, unless srun itself set them.
     ///
     /// # Errors
-    /// The variables are incomplete, are not numbers, or contradict each other.
+    /// The variables are incomplete, are not numbers, or contradict each other; or PMIx alone has numbered this process.
     pub fn find(read: &Read<'_>) -> Result<Option<Task>, TaskError> {
-        let found = [read_task(read, &OPEN_MPI), read_task(read, &HYDRA), slurm::task(read)];
-        let incomplete = found.iter().find_map(|found| found.as_ref().err().cloned());
-        let [open_mpi, hydra, srun] = found.map(|found| found.ok().flatten());
-        if let (Some(one), Some(other)) = (&open_mpi, &hydra) {
-            one.check_equal(other)?;
+        let srun = slurm::task(read);
+        if let (Ok(Some(task)), false) = (&srun, mpi::is_not_srun(read)) {
+            check_pmi(read, task)?;
+            return Ok(Some(*task));
         }
-        if let (None, Some(task)) = (open_mpi.or(hydra), srun) {
-            check_pmi(read, &task)?;
-            return Ok(Some(task));
+        let (found, errors): (Vec<_>, Vec<_>) =
+            mpi::LAUNCHERS.iter().map(|names| read_task(read, names)).chain([srun]).partition(Result::is_ok);
+        let found: Vec<Task> = found.into_iter().filter_map(Result::ok).flatten().collect();
+        if let [first, others @ ..] = &found[..] {
+            others.iter().filter(|other| other.starter != "srun").try_for_each(|other| first.check_equal(other))?;
+            return Ok(Some(*first));
         }
-        match (open_mpi.or(hydra), incomplete) {
-            (Some(task), _) => Ok(Some(task)),
-            (None, Some(error)) => Err(error),
+        match (errors.into_iter().find_map(Result::err), mpi::pmix(read)) {
+            (Some(error), _) => Err(error),
+            (None, Some(rank)) => Err(TaskError::Uncounted { rank }),
             (None, None) => Ok(None),
         }
     }
@@ -74,9 +81,9 @@ impl Task {
     }
 }
 
-/// `srun --mpi=pmi2` also sets Hydra's variables, without those of the node.
+/// `srun --mpi=pmi2` also sets PMI's variables.
 fn check_pmi(read: &Read<'_>, task: &Task) -> Result<(), TaskError> {
-    for (own, name) in [(task.rank, HYDRA.rank), (task.size, HYDRA.size)] {
+    for (own, name) in [(task.rank, mpi::PMI_RANK), (task.size, mpi::PMI_SIZE)] {
         if (read.variable)(name).is_some() {
             check_pair(own, number(read, task.starter, name)?)?;
         }

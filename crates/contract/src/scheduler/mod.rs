@@ -4,15 +4,13 @@
 //! program that `mpirun`, `mpiexec` or `srun` started once for each rank. Both read only variables and files; they run no command. A
 //! [`Question`] is a command that says when the job ends, for those who run it.
 //! The variables are those of Slurm (man srun, "OUTPUT ENVIRONMENT VARIABLES"; tested with Slurm 22.05), PBS Pro and OpenPBS
-//! (man qsub, "PBS_NODEFILE"; man pbsdsh), Open MPI (`OMPI_COMM_WORLD_*`; tested with 4.1) and Hydra (`PMI_*`; tested with
-//! MPICH 5.0).
+//! (man qsub, "PBS_NODEFILE"; man pbsdsh), and of MPI's launchers ([`mpi`]; tested with Open MPI 4.1 and MPICH 5.0).
 
 mod allocation;
 mod find;
 mod hosts;
 mod limits;
 mod mpi;
-mod names;
 mod pbs;
 mod slurm;
 mod task;
@@ -20,4 +18,5 @@ mod task;
 pub use allocation::{Allocation, PORTS, Read, Scheduler, Started};
 pub use hosts::{HostFileError, expand};
 pub use limits::{JobState, Question, job_end, restarts};
+pub use mpi::size_variables;
 pub use task::{Number, Task, TaskError};

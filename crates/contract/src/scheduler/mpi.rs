@@ -1,51 +1,104 @@
-//! MPI's launchers. They number their processes, each of which is an agent here, and do not name their nodes.
+//! MPI's launchers: the variables in which they number their processes. They do not name their nodes. A process is a training program
+//! that is a rank, see [`super::task`], or an agent, where one was started on each node.
+//!
+//! The variables are those of Open MPI (prrte's `schizo_ompi.c`), MVAPICH2 (`mpispawn.c`), jsrun (IBM's "jsrun", environment variables),
+//! Hydra (MPICH's `pmip_cb.c`), PALS (HPE's mpiexec(1)) and PMI as Cray's library has it (intro_pmi(3)).
+//!
+//! prterun alone sets PMIx's variables only (`PMIx_server_setup_fork`): `PMIX_NAMESPACE` names the job and `PMIX_RANK` numbers the process.
+//! How many there are, in all or on a node, is in no variable; a program has to ask PMIx's server for it.
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
+use super::task::Names;
 
-/// The variables of a launcher: a process's number, that of all, and that of its node, by the first of several names.
-struct Launcher {
-    rank: &'static str,
-    size: &'static str,
-    local_sizes: &'static [&'static str],
-}
-
-const LAUNCHERS: [Launcher; 4] = [
-    // Open MPI, also as prterun, and Spectrum MPI.
-    Launcher {
+/// All of them. Where several have the same numbers, the first comes first.
+pub(super) const LAUNCHERS: [Names; 6] = [
+    // Also as prterun with --personality ompi, and Spectrum MPI.
+    Names {
+        starter: "mpirun (Open MPI)",
         rank: "OMPI_COMM_WORLD_RANK",
         size: "OMPI_COMM_WORLD_SIZE",
-        local_sizes: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        pass_on: "mpirun -x MASTER_ADDR=HOST ...",
     },
-    // MVAPICH2's mpirun_rsh (mpirun_rsh's mpispawn.c).
-    Launcher { rank: "MV2_COMM_WORLD_RANK", size: "MV2_COMM_WORLD_SIZE", local_sizes: &["MV2_COMM_WORLD_LOCAL_SIZE"] },
-    // jsrun.
-    Launcher { rank: "JSM_NAMESPACE_RANK", size: "JSM_NAMESPACE_SIZE", local_sizes: &["JSM_NAMESPACE_LOCAL_SIZE"] },
-    // Hydra of MPICH and Intel MPI, PALS of Cray, and others that speak PMI.
-    Launcher {
-        rank: "PMI_RANK",
-        size: "PMI_SIZE",
-        local_sizes: &["MPI_LOCALNRANKS", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"],
+    Names {
+        starter: "mpirun_rsh (MVAPICH2)",
+        rank: "MV2_COMM_WORLD_RANK",
+        size: "MV2_COMM_WORLD_SIZE",
+        local_rank: "MV2_COMM_WORLD_LOCAL_RANK",
+        local_size: "MV2_COMM_WORLD_LOCAL_SIZE",
+        pass_on: "mpirun_rsh -np N -hostfile FILE MASTER_ADDR=HOST ...",
+    },
+    Names {
+        starter: "jsrun",
+        rank: "JSM_NAMESPACE_RANK",
+        size: "JSM_NAMESPACE_SIZE",
+        local_rank: "JSM_NAMESPACE_LOCAL_RANK",
+        local_size: "JSM_NAMESPACE_LOCAL_SIZE",
+        pass_on: "jsrun -E MASTER_ADDR=HOST ...",
+    },
+    // The mpiexec of MPICH and Intel MPI.
+    Names {
+        starter: "mpiexec (Hydra)",
+        rank: PMI_RANK,
+        size: PMI_SIZE,
+        local_rank: "MPI_LOCALRANKID",
+        local_size: "MPI_LOCALNRANKS",
+        pass_on: "mpiexec -genv MASTER_ADDR HOST ...",
+    },
+    Names {
+        starter: "mpiexec (PALS)",
+        rank: PMI_RANK,
+        size: PMI_SIZE,
+        local_rank: "PALS_LOCAL_RANKID",
+        local_size: "PALS_LOCAL_SIZE",
+        pass_on: "mpiexec --env MASTER_ADDR=HOST ...",
+    },
+    Names {
+        starter: "a launcher that speaks PMI",
+        rank: PMI_RANK,
+        size: PMI_SIZE,
+        local_rank: "PMI_LOCAL_RANK",
+        local_size: "PMI_LOCAL_SIZE",
+        pass_on: "mpiexec --env MASTER_ADDR=HOST ...",
     },
 ];
 
-pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
-    LAUNCHERS.iter().find_map(|Launcher { rank, size, local_sizes }| {
-        let number = |name: &str| (read.variable)(name).and_then(|text| text.parse::<usize>().ok());
-        let (agents, node) = (number(size)?, number(rank)?);
-        let started = match local_sizes.iter().find_map(|name| Some((name, number(name)?))) {
-            Some((name, here)) if here > 1 => Started::SeveralTimes { agents, variable: format!("{name}={here}") },
-            _ => Started::OnEachNode { node: Some((node, rank)) },
-        };
-        let nodes = (agents, format!("{size}={agents}"));
-        Some(Allocation { scheduler: Scheduler::Mpi, id: String::new(), nodes, hosts: None, started })
-    })
+/// PMI's number of a process, which `srun --mpi=pmi2` sets, too.
+pub(super) const PMI_RANK: &str = "PMI_RANK";
+/// PMI's number of all processes.
+pub(super) const PMI_SIZE: &str = "PMI_SIZE";
+
+/// The variables in which MPI's launchers pass the number of all processes.
+pub fn size_variables() -> impl Iterator<Item = &'static str> {
+    LAUNCHERS.iter().map(|launcher| launcher.size)
 }
 
-/// Returns true if MPI's own launcher started this process. `srun --mpi=pmi2` sets `PMI_*`, too, but none of these.
+pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
+    let number = |name: &str| (read.variable)(name).and_then(|text| text.parse::<usize>().ok());
+    let numbered = |names: &&Names| number(names.rank).zip(number(names.size)).is_some();
+    let Names { rank, size, .. } = LAUNCHERS.iter().find(numbered)?;
+    let (node, agents) = (number(rank)?, number(size)?);
+    let of_this = LAUNCHERS.iter().filter(|names| names.rank == *rank).map(|names| names.local_size);
+    let started = match of_this.into_iter().find_map(|name| Some((name, number(name)?))) {
+        Some((name, here)) if here > 1 => Started::SeveralTimes { agents, variable: format!("{name}={here}") },
+        _ => Started::OnEachNode { node: Some((node, rank)) },
+    };
+    let nodes = (agents, format!("{size}={agents}"));
+    Some(Allocation { scheduler: Scheduler::Mpi, id: String::new(), nodes, hosts: None, started })
+}
+
+/// Returns true if MPI's own launcher started this process. srun sets PMI's variables, too, but none of these.
 pub(super) fn is_not_srun(read: &Read<'_>) -> bool {
-    ["OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE"]
-        .iter()
-        .any(|name| (read.variable)(name).is_some())
+    let own = LAUNCHERS.iter().flat_map(|names| [names.size, names.local_size]);
+    own.into_iter().filter(|name| !name.starts_with("PMI_")).any(|name| (read.variable)(name).is_some())
+}
+
+/// PMIx's variables, if they alone number this process.
+pub(super) fn pmix(read: &Read<'_>) -> Option<String> {
+    let set = |name: &str| (read.variable)(name).filter(|value| !value.trim().is_empty());
+    let (rank, _) = (set("PMIX_RANK")?, set("PMIX_NAMESPACE")?);
+    Some(format!("PMIX_RANK={rank}"))
 }
 
 #[cfg(test)]

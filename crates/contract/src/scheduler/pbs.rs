@@ -3,22 +3,23 @@
 //! other nodes need `--hostfile` for the list.
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
-use super::hosts;
+use super::hosts::{self, HostFileError};
 use super::mpi;
 
-pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
-    let id = (read.variable)("PBS_JOBID")?;
-    let hosts = (read.variable)("PBS_NODEFILE").and_then(|path| {
-        let text = (read.file)(&path).ok()?;
-        Some((hosts::read_file(&path, &text).ok()?, format!("PBS_NODEFILE={path}")))
-    });
+/// # Errors
+/// The node file is there, and is not a list of hosts, or names one host in several ways.
+pub(super) fn find(read: &Read<'_>) -> Result<Option<Allocation>, HostFileError> {
+    let Some(id) = (read.variable)("PBS_JOBID") else { return Ok(None) };
+    let file = (read.variable)("PBS_NODEFILE").and_then(|path| Some(((read.file)(&path).ok()?, path)));
+    let hosts = file.map(|(text, path)| Ok((hosts::read_file(&path, &text)?, format!("PBS_NODEFILE={path}"))));
+    let hosts: Option<(Vec<String>, String)> = hosts.transpose()?;
     let counted = hosts.as_ref().map(|(hosts, from)| (hosts.len(), from.clone()));
     // If MPI's launcher started this agent, it knows the number of agents.
     let under_mpi = mpi::find(read);
     let nodes = under_mpi.as_ref().map(|job| job.nodes.clone()).or(counted);
     let started = under_mpi.map_or_else(|| started(read), |job| job.started);
     let nodes = nodes.unwrap_or((1, "PBS_JOBID".to_owned()));
-    Some(Allocation { scheduler: Scheduler::Pbs, id, nodes, hosts, started })
+    Ok(Some(Allocation { scheduler: Scheduler::Pbs, id, nodes, hosts, started }))
 }
 
 /// The script is task 1 of a batch job; `pbsdsh` numbers the tasks that it starts from 2.
@@ -33,7 +34,7 @@ fn started(read: &Read<'_>) -> Started {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::testing::find;
+    use super::super::allocation::testing::{find, try_find};
     use super::*;
 
     const SCRIPT: [(&str, &str); 4] =
@@ -45,6 +46,14 @@ mod tests {
         assert_eq!((job.nodes.0, job.name().as_str()), (2, "PBS_JOBID=5.head"));
         assert_eq!(job.host_names(), ["x1", "x2"]);
         assert_eq!(job.started, Started::ByTheScript);
+    }
+
+    #[test]
+    fn refuses_a_node_file_that_names_one_host_in_several_ways() {
+        let error = try_find(&SCRIPT, &[("/nodes", "x1\nx1:2\n")], None).unwrap_err().to_string();
+        assert!(error.contains("/nodes has 2 different lines, and all of them name the host x1"), "{error}");
+        assert!(try_find(&SCRIPT, &[("/nodes", "x1\nuser@x2\n")], None).is_err());
+        assert_eq!(find(&SCRIPT, &[], None).unwrap().hosts, None, "other nodes do not have the file");
     }
 
     #[test]

@@ -4,8 +4,7 @@
 use super::allocation::{Allocation, Read, Scheduler, Started};
 use super::hosts::expand;
 use super::mpi;
-use super::names::Names;
-use super::task::{Task, TaskError, number, read_task};
+use super::task::{Names, Task, TaskError, number, read_task};
 
 /// A step's variables. The number of tasks on a node is one of a list: see [`tasks_of_node`].
 const SRUN: Names = Names {

@@ -4,10 +4,20 @@
 //! ranks meet; [`Task::address`] and [`Task::port`] derive it.
 
 use super::allocation::{Allocation, Read, port_of};
-use super::names::{Names, OPEN_MPI};
 
 /// torch's default port, for a job without an id.
 const DEFAULT_PORT: u16 = 29_500;
+
+/// The variables in which a program numbers the processes that it starts.
+pub(super) struct Names {
+    pub(super) starter: &'static str,
+    pub(super) rank: &'static str,
+    pub(super) size: &'static str,
+    pub(super) local_rank: &'static str,
+    pub(super) local_size: &'static str,
+    /// How to pass a variable to the processes.
+    pub(super) pass_on: &'static str,
+}
 
 /// A number, and the variable that it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +86,15 @@ pub enum TaskError {
         /// The variable that contradicts it, with its value.
         other: String,
     },
+    /// PMIx numbers this process, and nothing says how many there are.
+    #[error(
+        "{rank}, and no variable says how many processes there are, or how many on this node: prterun passes that with `prterun \
+         --personality ompi ...` only; or start the program with mpirun, srun or `lockstep run`"
+    )]
+    Uncounted {
+        /// The variable with its value.
+        rank: String,
+    },
     /// Nothing names the node of rank 0.
     #[error(
         "{starter} started {here} of {size} ranks on this node, and nothing names the node of rank 0: pass its name to all ranks, such as \
@@ -124,7 +143,7 @@ impl Task {
     #[must_use]
     pub fn port(&self, read: &Read<'_>, job: Option<&Allocation>) -> (u16, String) {
         let namespace = (read.variable)("PMIX_NAMESPACE").map(|name| format!("PMIX_NAMESPACE={name}"));
-        let namespace = namespace.filter(|_| self.rank.from == OPEN_MPI.rank);
+        let namespace = namespace.filter(|_| self.rank.from == "OMPI_COMM_WORLD_RANK");
         let job = job.filter(|job| !job.id.is_empty());
         match (job, namespace) {
             (Some(job), None) => (job.port(), job.title()),
@@ -190,6 +209,48 @@ mod tests {
         ("PMI_SIZE", "2"),
     ];
 
+    /// What mpirun_rsh sets (mpispawn.c), jsrun (LSF's jsrun(1)), PALS with Cray's PMI (mpiexec(1)), and Cray's PMI without it, for
+    /// rank 3 of four on two nodes.
+    const OTHERS: [(&str, &[(&str, &str)]); 4] = [
+        (
+            "mpirun_rsh (MVAPICH2)",
+            &[
+                ("MV2_COMM_WORLD_LOCAL_RANK", "1"),
+                ("MV2_COMM_WORLD_LOCAL_SIZE", "2"),
+                ("MV2_COMM_WORLD_RANK", "3"),
+                ("MV2_COMM_WORLD_SIZE", "4"),
+            ],
+        ),
+        (
+            "jsrun",
+            &[
+                ("JSM_NAMESPACE_LOCAL_RANK", "1"),
+                ("JSM_NAMESPACE_LOCAL_SIZE", "2"),
+                ("JSM_NAMESPACE_RANK", "3"),
+                ("JSM_NAMESPACE_SIZE", "4"),
+                ("PMIX_NAMESPACE", "1"),
+                ("PMIX_RANK", "3"),
+            ],
+        ),
+        (
+            "mpiexec (PALS)",
+            &[
+                ("PALS_LOCAL_RANKID", "1"),
+                ("PALS_LOCAL_SIZE", "2"),
+                ("PALS_NODEID", "1"),
+                ("PALS_RANKID", "3"),
+                ("PMI_LOCAL_RANK", "1"),
+                ("PMI_LOCAL_SIZE", "2"),
+                ("PMI_RANK", "3"),
+                ("PMI_SIZE", "4"),
+            ],
+        ),
+        ("a launcher that speaks PMI", &CRAY_PMI),
+    ];
+
+    const CRAY_PMI: [(&str, &str); 4] =
+        [("PMI_LOCAL_RANK", "1"), ("PMI_LOCAL_SIZE", "2"), ("PMI_RANK", "3"), ("PMI_SIZE", "4")];
+
     /// What Slurm 22.05 sets for task 4 of `srun --nodes=3 --ntasks=5`.
     const SRUN: [(&str, &str); 12] = [
         ("SLURM_JOB_ID", "17"),
@@ -246,6 +307,40 @@ mod tests {
             assert_eq!((task.starter, numbers(&task), task.node.map(|node| node.value)), (starter, expected, node));
         }
         assert_eq!(find(&[("HOME", "/")], &[]), Ok(None));
+    }
+
+    #[test]
+    fn reads_the_variables_of_each_launcher() {
+        for (starter, recorded) in OTHERS {
+            let task = find(recorded, &[]).unwrap().unwrap();
+            assert_eq!((task.starter, numbers(&task), task.node), (starter, [3, 4, 1, 2], None));
+            let error = meets(recorded, &[]).unwrap_err().to_string();
+            assert!(error.contains("2 of ") && error.contains("MASTER_ADDR=HOST"), "{starter}: {error}");
+        }
+    }
+
+    #[test]
+    fn takes_sruns_numbers_where_srun_sets_those_of_pmi() {
+        let pmi = [("PMI_LOCAL_RANK", "0"), ("PMI_LOCAL_SIZE", "1"), ("PMI_RANK", "4"), ("PMI_SIZE", "5")];
+        let task = find(&[&SRUN[..], &pmi].concat(), &[]).unwrap().unwrap();
+        assert_eq!((task.starter, task.node.unwrap().value), ("srun", 2));
+        let pmix = [("PMIX_RANK", "4"), ("PMIX_NAMESPACE", "slurm.pmix.17.0")];
+        assert_eq!(find(&[&SRUN[..], &pmix].concat(), &[]).unwrap().unwrap().starter, "srun");
+    }
+
+    #[test]
+    fn refuses_numbers_of_pmix_that_nothing_completes() {
+        let prterun = [
+            ("PMIX_HOSTNAME", "n1"),
+            ("PMIX_NAMESPACE", "prterun-n1-77@1"),
+            ("PMIX_RANK", "1"),
+            ("PMIX_VERSION", "5.0.3"),
+        ];
+        let error = find(&prterun, &[]).unwrap_err();
+        assert_eq!(error, TaskError::Uncounted { rank: "PMIX_RANK=1".into() });
+        assert!(error.to_string().contains("--personality ompi"), "{error}");
+        assert_eq!(find(&[&prterun[..], &OPEN_MPI].concat(), &[]).unwrap().unwrap().starter, "mpirun (Open MPI)");
+        assert_eq!(find(&prterun, &[("PMIX_RANK", "")]), Ok(None));
     }
 
     #[test]
