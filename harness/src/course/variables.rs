@@ -68,7 +68,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     },
     Variables {
         names: &["PMIX_RANK"],
-        by: "`LaunchEnv`",
+        by: "`LaunchEnv`, `lockstep run`",
         meaning: "PMIx's number of a process that prterun started; alone it is refused, since no variable says how many there are",
     },
     Variables {

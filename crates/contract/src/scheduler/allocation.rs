@@ -115,7 +115,10 @@ impl Allocation {
     #[must_use]
     pub fn one_agent_per_node(&self) -> String {
         match self.scheduler {
-            Scheduler::Slurm => format!("srun --nodes={} --ntasks-per-node=1 lockstep run ...", self.nodes.0),
+            Scheduler::Slurm => {
+                let nodes = self.nodes.0.max(self.host_names().len());
+                format!("srun --nodes={nodes} --ntasks-per-node=1 lockstep run ...")
+            }
             Scheduler::Pbs => "pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)".to_owned(),
             Scheduler::Mpi => "mpirun --map-by ppr:1:node lockstep run ...".to_owned(),
             Scheduler::HostFile => "ssh HOST lockstep run --hostfile=FILE ...".to_owned(),

@@ -39,8 +39,10 @@ impl Options {
         let allocation =
             Allocation::here(hostfile.as_deref()).map_err(|error| ConfigError::Clash(error.to_string()))?;
         let mut flags = self.flags(host.env)?;
-        let (taken, mut notices) =
-            allocation.map_or(Ok(Default::default()), |found| scheduler::apply(&found, &mut flags))?;
+        let (taken, mut notices) = match allocation {
+            Some(found) => scheduler::apply(&found, &mut flags)?,
+            None => scheduler::without_job(&flags)?,
+        };
         let (config, more) = Config::from_flags(&flags, host)?;
         notices.extend(more);
         Ok((config, taken, notices))

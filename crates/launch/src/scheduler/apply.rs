@@ -1,6 +1,6 @@
 //! Fills in the flags that the user did not give, from the job.
 
-use lockstep_contract::scheduler::{Allocation, Started};
+use lockstep_contract::scheduler::{Allocation, Read, Started, Task, TaskError};
 
 use crate::config::{ConfigError, Endpoint, Flags, Given, Nodes, Source};
 
@@ -24,6 +24,21 @@ pub fn apply(job: &Allocation, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<Str
     let (mut taken, notices) = rendezvous(job, flags)?;
     taken.extend(snapshot_on(job, flags));
     Ok((taken, notices))
+}
+
+/// Where nothing names a job: PMIx may have numbered this agent all the same, without the number of agents.
+///
+/// # Errors
+/// It has, and the flags do not say what the others do.
+pub fn without_job(flags: &Flags) -> Result<(Vec<Taken>, Vec<String>), ConfigError> {
+    let says = flags.standalone || [&flags.nnodes, &flags.rdzv_endpoint, &flags.master_addr].into_iter().any(is_given);
+    match Task::find(&Read::here()) {
+        Err(error @ TaskError::Uncounted { .. }) if !says => Err(ConfigError::Clash(format!(
+            "{error}. An agent that other agents do not know would train alone: give --nnodes=N and --rdzv-endpoint=HOST:PORT, or \
+             --standalone"
+        ))),
+        _ => Ok(Default::default()),
+    }
 }
 
 /// Schedulers send SIGTERM at a job's time limit, so workers that can save a snapshot do.
@@ -54,7 +69,11 @@ fn rendezvous(job: &Allocation, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<St
         Started::ByTheScript | Started::OnEachNode { .. } => {}
     }
     if *agents <= 1 {
-        return Ok((one_node(job, flags), Vec::new()));
+        return match one_of(job) {
+            Some(_) if meets => Ok(Default::default()),
+            Some(error) => Err(error),
+            None => Ok((one_node(job, flags), Vec::new())),
+        };
     }
     check_number(job, &flags.nnodes)?;
     let taken = fill(job, flags)?;
@@ -90,6 +109,19 @@ fn only_here(job: &Allocation) -> ConfigError {
         job.title(),
         job.one_agent_per_node()
     ))
+}
+
+/// The error of an agent that is the only one, though the job's list has several nodes, whatever list that is.
+fn one_of(job: &Allocation) -> Option<ConfigError> {
+    let (hosts, list) = job.hosts.as_ref().filter(|(hosts, _)| hosts.len() > 1)?;
+    Some(ConfigError::Clash(format!(
+        "{} has {} nodes ({list}), but only one agent was started ({}), which would train alone: start one agent on each node ({}), or \
+         give --standalone to use this node only",
+        job.title(),
+        hosts.len(),
+        job.nodes.1,
+        job.one_agent_per_node()
+    )))
 }
 
 fn several_times(job: &Allocation, agents: usize, variable: &str) -> ConfigError {
@@ -309,6 +341,34 @@ mod tests {
             ("PBS_TASKNUM", "1"),
         ];
         assert!(applied(&pbs, &[]).unwrap_err().contains("(PBS_NODEFILE=/nodes), but its script"));
+    }
+
+    #[test]
+    fn refuses_one_agent_where_the_list_has_several_nodes() {
+        let mut one = step_with("SLURM_STEP_NUM_NODES", "1");
+        one.retain(|(name, _)| *name != "SLURM_STEP_NUM_TASKS");
+        let error = applied(&one, &[]).unwrap_err();
+        assert_eq!(
+            error,
+            "Slurm job 17.0 has 3 nodes (SLURM_STEP_NODELIST=n[1-3]), but only one agent was started (SLURM_STEP_NUM_NODES=1), which \
+             would train alone: start one agent on each node (srun --nodes=3 --ntasks-per-node=1 lockstep run ...), or give --standalone \
+             to use this node only"
+        );
+        let mpi = [
+            ("PBS_JOBID", "5.head"),
+            ("PBS_NODEFILE", "/nodes"),
+            ("PMI_RANK", "0"),
+            ("PMI_SIZE", "1"),
+            ("MPI_LOCALNRANKS", "1"),
+        ];
+        let error = applied(&mpi, &[]).unwrap_err();
+        assert!(
+            error.contains("has 2 nodes (PBS_NODEFILE=/nodes), but only one agent was started (PMI_SIZE=1)"),
+            "{error}"
+        );
+        for flags in [&["--standalone"][..], &["--nnodes=1"], &["--nnodes=2", "--rdzv-endpoint=n1:1"]] {
+            assert!(applied(&one, flags).is_ok(), "{flags:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,6 @@
 mod apply;
 mod ask;
 
-pub use apply::{Taken, apply, meeting_point};
+pub use apply::{Taken, apply, meeting_point, without_job};
 pub use ask::ask;
 pub use lockstep_contract::scheduler::{Allocation, HostFileError, Scheduler, Started, expand};

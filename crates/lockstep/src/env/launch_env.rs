@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use lockstep_contract::scheduler::Task;
+use lockstep_contract::scheduler::{Task, TaskError, size_variables};
 
 use super::taken::REQUIRED;
 use super::{EnvError, Taken, read, taken};
@@ -15,8 +15,8 @@ pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 /// Variables that only a launcher sets; if one is present, processes were already started.
 pub const LAUNCHER_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"];
 
-/// The variables in which Slurm (sbatch(1)), Open MPI (mpirun(1)) and MPICH's Hydra pass the number of a job's processes.
-const TASKS: [&str; 3] = ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+/// The variable in which Slurm passes the number of a job's processes (sbatch(1)).
+const TASKS: &str = "SLURM_NTASKS";
 
 /// A worker's place in its job, as `lockstep run`, torchrun or [`crate::spawn()`] pass it.
 ///
@@ -151,7 +151,8 @@ fn is_one_of_many(lookup: &impl Fn(&str) -> Option<OsString>) -> bool {
     let is_set = |name: &str| lookup(name).is_some_and(|value| !value.is_empty());
     let many = match read(lookup, Task::find) {
         Ok(Some(task)) => task.size.value > 1,
-        _ => TASKS.iter().any(|name| number(name).is_some_and(|tasks| tasks > 1)),
+        Err(TaskError::Uncounted { .. }) => true,
+        _ => size_variables().chain([TASKS]).any(|name| number(name).is_some_and(|tasks| tasks > 1)),
     };
     many || LAUNCHER_VARIABLES.into_iter().any(is_set)
 }
@@ -323,7 +324,7 @@ mod tests {
         let with = |set: &'static str, value: &'static str| {
             is_one_of_many(&move |name: &str| (name == set).then(|| value.into()))
         };
-        for name in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
+        for name in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "PMI_SIZE"] {
             assert!(with(name, "2") && !with(name, "1") && !with(name, "") && !with(name, "x"), "{name}");
         }
         assert!(with("RANK", "0") && with("WORLD_SIZE", "1") && !with("RANK", "") && !with("HOME", "2"));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SpawnError;
 use crate::env::{self, LAUNCHER_VARIABLES};
-use lockstep_contract::scheduler::Task;
+use lockstep_contract::scheduler::{Task, TaskError};
 
 /// The only variable of our own in a worker's environment: a [`Handshake`] as JSON.
 pub(crate) const HANDSHAKE: &str = "LOCKSTEP_SPAWN";
@@ -82,8 +82,11 @@ pub(crate) fn watch_parent() {
 /// Refuses to spawn if a launcher, MPI's launcher or srun has already started the processes of this job.
 pub(super) fn refuse_launcher(lookup: impl Fn(&str) -> Option<OsString>) -> Result<(), SpawnError> {
     let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
-    let task = env::read(&lookup, Task::find).ok().flatten();
-    let one_of_many = task.filter(|task| task.size.value > 1).map(|task| task.size.to_string());
+    let one_of_many = match env::read(&lookup, Task::find) {
+        Ok(Some(task)) if task.size.value > 1 => Some(task.size.to_string()),
+        Err(TaskError::Uncounted { rank }) => Some(rank),
+        _ => None,
+    };
     if lookup(HANDSHAKE).is_some() {
         return Err(SpawnError::Nested);
     }
