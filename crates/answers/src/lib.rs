@@ -8,19 +8,38 @@
 #[path = "../../grading/src/answers.rs"]
 #[expect(unreachable_pub, reason = "public in the grader's crate")]
 mod answers;
+mod edit;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use answers::Answers;
-use proc_macro::TokenStream;
+use proc_macro::{Span, TokenStream};
 use toml::{Table, Value};
 
 /// Generates the `main` of the solution whose package invokes it, with all tasks of `../lab.toml` and their answers.
 #[proc_macro]
 pub fn main(_: TokenStream) -> TokenStream {
     let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
-    let code = program(&Path::new(&folder).join("..")).unwrap_or_else(|why| format!("compile_error!({why:?});"));
+    match program(&Path::new(&folder).join("..")) {
+        Ok(code) => code.parse().unwrap_or_else(|error| panic!("{error}: {code}")),
+        Err(why) => error(&why),
+    }
+}
+
+/// Writes a wrong or unusual answer as an edit of the course's: above `pub fn NAME() {}` in a task's `wrong.rs`, `#[edit(FIND => REPLACE)]`
+/// replaces code of the function in `answer.rs`. Several edits are several attributes.
+#[proc_macro_attribute]
+pub fn edit(argument: TokenStream, item: TokenStream) -> TokenStream {
+    let file = Span::call_site().local_file().unwrap_or_default();
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let task = folder.file_name().unwrap_or_default().to_string_lossy();
+    let code = edit::edited(&folder.join("answer.rs"), &task, argument.into(), item.into());
+    code.map(TokenStream::from).unwrap_or_else(|why| error(&why))
+}
+
+fn error(why: &str) -> TokenStream {
+    let code = format!("compile_error!({why:?});");
     code.parse().unwrap_or_else(|error| panic!("{error}: {code}"))
 }
 

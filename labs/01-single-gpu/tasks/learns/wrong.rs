@@ -2,22 +2,13 @@
 
 use anyhow::Result;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+use lockstep_answers::edit;
 use tch::nn::{Linear, Module, VarStore};
 use tch::{Reduction, Tensor};
 
 /// The given program: cross-entropy over one class.
-pub fn constant(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        optimizer.zero_grad();
-        let loss = layer.forward(inputs).cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, -100, 0.0);
-        c10d::backward(&loss)?;
-        optimizer.step()?;
-        losses.push(loss.double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(mse_loss(targets, Reduction::Mean) => cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, -100, 0.0))]
+pub fn constant() {}
 
 /// Computes the loss again after each step.
 pub fn after_steps(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
@@ -55,86 +46,29 @@ pub fn after_other_steps(
 }
 
 /// Never calls `step`.
-pub fn no_step(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        optimizer.zero_grad();
-        let loss = layer.forward(inputs).mse_loss(targets, Reduction::Mean);
-        c10d::backward(&loss)?;
-        losses.push(loss.double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(optimizer.step()?; => )]
+pub fn no_step() {}
 
 /// Never sets gradients to zero, so they pile up.
-pub fn piles_up(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        let loss = layer.forward(inputs).mse_loss(targets, Reduction::Mean);
-        c10d::backward(&loss)?;
-        optimizer.step()?;
-        losses.push(loss.double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(optimizer.zero_grad(); => )]
+pub fn piles_up() {}
 
 /// Compares each output with all targets: the shapes [n] and [n, 1] are broadcast to [n, n].
-pub fn pairs(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        optimizer.zero_grad();
-        let loss = layer.forward(inputs).squeeze_dim(1).mse_loss(targets, Reduction::Mean);
-        c10d::backward(&loss)?;
-        optimizer.step()?;
-        losses.push(loss.double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(outputs.mse_loss => outputs.squeeze_dim(1).mse_loss)]
+pub fn pairs() {}
 
 /// Runs the forward pass without recording it for the backward pass.
-pub fn no_grad(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        optimizer.zero_grad();
-        let loss = tch::no_grad(|| layer.forward(inputs)).mse_loss(targets, Reduction::Mean);
-        c10d::backward(&loss)?;
-        optimizer.step()?;
-        losses.push(loss.double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(layer.forward(inputs) => tch::no_grad(|| layer.forward(inputs)))]
+pub fn no_grad() {}
 
 /// Right: uses another regression loss.
-pub fn huber(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        optimizer.zero_grad();
-        let loss = layer.forward(inputs).smooth_l1_loss(targets, Reduction::Mean, 1.0);
-        c10d::backward(&loss)?;
-        optimizer.step()?;
-        losses.push(loss.double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(mse_loss(targets, Reduction::Mean) => smooth_l1_loss(targets, Reduction::Mean, 1.0))]
+pub fn huber() {}
 
 /// Sets the gradients to zero between the backward pass and the step.
-pub fn zeroed_late(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        let loss = layer.forward(inputs).mse_loss(targets, Reduction::Mean);
-        c10d::backward(&loss)?;
-        optimizer.zero_grad();
-        optimizer.step()?;
-        losses.push(loss.double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(optimizer.zero_grad(); => )]
+#[edit(optimizer.step()?; => optimizer.zero_grad(); optimizer.step()?;)]
+pub fn zeroed_late() {}
 
 /// Takes a step for each quarter of the samples.
 pub fn mini_batches(
@@ -162,15 +96,5 @@ pub fn mini_batches(
 }
 
 /// Squashes the outputs.
-pub fn sigmoid(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        optimizer.zero_grad();
-        let loss = layer.forward(inputs).sigmoid().mse_loss(targets, Reduction::Mean);
-        c10d::backward(&loss)?;
-        optimizer.step()?;
-        losses.push(loss.double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(outputs.mse_loss => outputs.sigmoid().mse_loss)]
+pub fn sigmoid() {}

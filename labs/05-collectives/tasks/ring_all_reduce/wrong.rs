@@ -1,6 +1,7 @@
 //! Answers to `ring_all_reduce`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
+use lockstep_answers::edit;
 use tch::Tensor;
 
 use crate::ring::Ring;
@@ -29,20 +30,8 @@ pub fn one_half(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
 }
 
 /// Adds chunks in the second half instead of copying them.
-pub fn adds_twice(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
-    let (me, size) = (ring.rank(), ring.size());
-    let mut chunks = tensor.tensor_split(size as i64, 0);
-    let of = |behind: usize| (me + 2 * size - behind) % size;
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[of(step)])?;
-        let _ = chunks[of(step + 1)].g_add_(&arrived);
-    }
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[of(step + size - 1)])?;
-        let _ = chunks[of(step)].g_add_(&arrived);
-    }
-    Ok(())
-}
+#[edit(chunks[of(step)].copy_(&arrived) => let _ = chunks[of(step)].g_add_(&arrived))]
+pub fn adds_twice() {}
 
 /// Cuts chunks of one length and forgets the remainder.
 pub fn drops_rest(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
@@ -131,17 +120,5 @@ pub fn fewer_chunks(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
 }
 
 /// Puts the sums into the list, in place of the views.
-pub fn no_views(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
-    let (me, size) = (ring.rank(), ring.size());
-    let mut chunks = tensor.tensor_split(size as i64, 0);
-    let of = |behind: usize| (me + 2 * size - behind) % size;
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[of(step)])?;
-        chunks[of(step + 1)] = &chunks[of(step + 1)] + &arrived;
-    }
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[of(step + size - 1)])?;
-        chunks[of(step)].copy_(&arrived);
-    }
-    Ok(())
-}
+#[edit(let _ = chunks[of(step + 1)].g_add_(&arrived) => chunks[of(step + 1)] = &chunks[of(step + 1)] + &arrived)]
+pub fn no_views() {}

@@ -3,6 +3,8 @@
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
 
+use lockstep_answers::edit;
+
 use crate::disk::{File, remove_file, rename, write};
 
 /// Writes directly to the only copy, as `torch.save` does.
@@ -26,24 +28,12 @@ pub fn removes(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Gives the temporary file the name of a snapshot.
-pub fn named(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = path.with_extension("new.safetensors");
-    let mut file = File::create(&partial)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    rename(&partial, path)?;
-    File::open(path.parent().unwrap())?.sync_all()
-}
+#[edit(path.with_file_name(".snapshot.partial") => path.with_extension("new.safetensors"))]
+pub fn named() {}
 
 /// Creates the temporary file in the system's temporary folder, which may be on another disk.
-pub fn elsewhere(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = std::env::temp_dir().join("snapshot.partial");
-    let mut file = File::create(&partial)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    rename(&partial, path)?;
-    File::open(path.parent().unwrap())?.sync_all()
-}
+#[edit(path.with_file_name(".snapshot.partial") => std::env::temp_dir().join("snapshot.partial"))]
+pub fn elsewhere() {}
 
 /// Renames the file before its bytes are on disk.
 pub fn unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -78,11 +68,6 @@ pub fn chunks(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Creates its temporary file anew, and fails where a killed save has left one.
-pub fn create_new(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = path.with_extension("tmp");
-    let mut file = File::create_new(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    rename(&temporary, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-}
+#[edit(path.with_file_name(".snapshot.partial") => path.with_extension("tmp"))]
+#[edit(File::create => File::create_new)]
+pub fn create_new() {}

@@ -1,18 +1,13 @@
 //! Answers to `freeze`: wrong ones, and unusual right ones.
 
+use lockstep_answers::edit;
 use tch::Tensor;
 use tch::nn::VarStore;
 
 /// The given program: creates new tensors without gradients and drops them.
-pub fn detached(vs: &VarStore, head: &str) -> usize {
-    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
-    for (name, tensor) in vs.variables() {
-        if !inside(&name) {
-            let _frozen = tensor.detach();
-        }
-    }
-    vs.trainable_variables().iter().map(Tensor::numel).sum()
-}
+#[edit(let _shared = tensor.set_requires_grad(false) => let _frozen = tensor.detach())]
+#[edit(.filter(|tensor| tensor.requires_grad()) => )]
+pub fn detached() {}
 
 /// Freezes the head, too.
 pub fn everything(vs: &VarStore, _: &str) -> usize {
@@ -21,79 +16,32 @@ pub fn everything(vs: &VarStore, _: &str) -> usize {
 }
 
 /// Trains all modules whose name begins with the head's.
-pub fn by_prefix(vs: &VarStore, head: &str) -> usize {
-    for (name, tensor) in vs.variables() {
-        if !name.starts_with(head) {
-            let _shared = tensor.set_requires_grad(false);
-        }
-    }
-    vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).map(Tensor::numel).sum()
-}
+#[edit(.is_some_and(|rest| rest.starts_with('.')) => .is_some())]
+pub fn by_prefix() {}
 
 /// Freezes the head instead of the rest.
-pub fn the_wrong_way_round(vs: &VarStore, head: &str) -> usize {
-    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
-    for (name, tensor) in vs.variables() {
-        if inside(&name) {
-            let _shared = tensor.set_requires_grad(false);
-        }
-    }
-    vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).map(Tensor::numel).sum()
-}
+#[edit(if !inside => if inside)]
+pub fn the_wrong_way_round() {}
 
 /// Counts all parameters that were created as trainable.
-pub fn counts_all(vs: &VarStore, head: &str) -> usize {
-    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
-    for (name, tensor) in vs.variables() {
-        if !inside(&name) {
-            let _shared = tensor.set_requires_grad(false);
-        }
-    }
-    vs.trainable_variables().iter().map(Tensor::numel).sum()
-}
+#[edit(.filter(|tensor| tensor.requires_grad()) => )]
+pub fn counts_all() {}
 
 /// Counts tensors.
-pub fn counts_tensors(vs: &VarStore, head: &str) -> usize {
-    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
-    for (name, tensor) in vs.variables() {
-        if !inside(&name) {
-            let _shared = tensor.set_requires_grad(false);
-        }
-    }
-    vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).count()
-}
+#[edit(.map(Tensor::numel).sum() => .count())]
+pub fn counts_tensors() {}
 
 /// Trains any module of the head's name.
-pub fn any_part(vs: &VarStore, head: &str) -> usize {
-    for (name, tensor) in vs.variables() {
-        if !name.split('.').any(|part| part == head) {
-            let _shared = tensor.set_requires_grad(false);
-        }
-    }
-    vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).map(Tensor::numel).sum()
-}
+#[edit(name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.')) => name.split('.').any(|part| part == head))]
+pub fn any_part() {}
 
 /// Freezes the weights of the backbone, and not its biases.
-pub fn weights_only(vs: &VarStore, head: &str) -> usize {
-    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
-    for (name, tensor) in vs.variables() {
-        if !inside(&name) && name.ends_with(".weight") {
-            let _shared = tensor.set_requires_grad(false);
-        }
-    }
-    vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).map(Tensor::numel).sum()
-}
+#[edit(if !inside(&name) => if !inside(&name) && name.ends_with(".weight"))]
+pub fn weights_only() {}
 
 /// Takes `head.weight` and `head.bias` for all of the head.
-pub fn own_tensors(vs: &VarStore, head: &str) -> usize {
-    let own = [format!("{head}.weight"), format!("{head}.bias")];
-    for (name, tensor) in vs.variables() {
-        if !own.contains(&name) {
-            let _shared = tensor.set_requires_grad(false);
-        }
-    }
-    vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).map(Tensor::numel).sum()
-}
+#[edit(rest.starts_with('.') => [".weight", ".bias"].contains(&rest))]
+pub fn own_tensors() {}
 
 /// Right: freezes everything, then unfreezes the head.
 pub fn thaws(vs: &VarStore, head: &str) -> usize {

@@ -1,48 +1,22 @@
 //! Answers to `plateau`: wrong ones, and unusual right ones.
 
+use lockstep_answers::edit;
+
 use crate::plateau::Plateau;
 
 const THRESHOLD: f64 = 1e-4;
 
 /// Reduces the rate an epoch early.
-pub fn impatient(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.best = loss;
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    if schedule.bad >= schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(schedule.bad > schedule.patience => schedule.bad >= schedule.patience)]
+pub fn impatient() {}
 
 /// Does not reset the count after a reduction.
-pub fn no_new_count(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.best = loss;
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-    }
-}
+#[edit(schedule.factor; schedule.bad = 0; => schedule.factor;)]
+pub fn no_new_count() {}
 
 /// Counts all bad epochs, not those in a row.
-pub fn adds_up(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.best = loss;
-    } else {
-        schedule.bad += 1;
-    }
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(schedule.best = loss; schedule.bad = 0; => schedule.best = loss;)]
+pub fn adds_up() {}
 
 /// Compares with the previous epoch.
 pub fn against_the_last(schedule: &mut Plateau, loss: f64) {
@@ -59,18 +33,8 @@ pub fn against_the_last(schedule: &mut Plateau, loss: f64) {
 }
 
 /// Has no threshold.
-pub fn any_better(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best {
-        schedule.best = loss;
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(schedule.best * (1.0 - THRESHOLD) => schedule.best)]
+pub fn any_better() {}
 
 /// Tests whether the loss is worse, which is false for NaN.
 pub fn not_a_number(schedule: &mut Plateau, loss: f64) {
@@ -87,18 +51,8 @@ pub fn not_a_number(schedule: &mut Plateau, loss: f64) {
 }
 
 /// Subtracts the threshold as an absolute number.
-pub fn absolute(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best - THRESHOLD {
-        schedule.best = loss;
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(schedule.best * (1.0 - THRESHOLD) => schedule.best - THRESHOLD)]
+pub fn absolute() {}
 
 /// Takes every lower loss as the best one, even if it counts as no better.
 pub fn creeping(schedule: &mut Plateau, loss: f64) {
@@ -159,18 +113,8 @@ pub fn counts_after(schedule: &mut Plateau, loss: f64) {
 }
 
 /// Divides by the factor.
-pub fn divides(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.best = loss;
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    if schedule.bad > schedule.patience {
-        schedule.rate /= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(*= => /=)]
+pub fn divides() {}
 
 /// Leaves out an epoch with a loss of NaN.
 pub fn skips_nan(schedule: &mut Plateau, loss: f64) {
