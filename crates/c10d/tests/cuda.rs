@@ -69,7 +69,7 @@ fn loading_cuda_works_or_names_what_is_missing_and_the_process_continues() {
 fn nccl_works_or_names_what_is_missing_and_the_process_continues() {
     let _alone = alone();
     let missing = if !Backend::HAS_NCCL {
-        Some("built without NCCL: run scripts/setup.sh --cuda, then build it again".to_owned())
+        Some("this program was built without NCCL".to_owned())
     } else if let Err(error) = cuda::load() {
         Some(error.detail().to_owned())
     } else if Cuda::device_count() == 0 {
