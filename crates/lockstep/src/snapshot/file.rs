@@ -1,19 +1,26 @@
-//! The header of a snapshot's file, which describes it: safetensors with a checksum.
+//! The file of a snapshot: safetensors with a checksum. Its header, read defensively, and tensors in safetensors' terms.
 //!
-//! [`super::contents`] has the tensors' bytes.
+//! The name of a file proves nothing about its contents: nothing waits for a pipe or a device under that name, and a file is read only as far
+//! as its contents have been validated. [`super::contents`] has the tensors' bytes.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use crc32fast::Hasher;
+use rustix::fs::OFlags;
+use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::error::{BadSnapshot, SnapshotError};
-use super::fence::Attempt;
-use super::meta::{Meta, SCHEMA};
-use super::tensor_view::info;
+use super::meta::{Attempt, Meta, SCHEMA};
 
 const SCHEMA_KEY: &str = "lockstep.schema";
 const META_KEY: &str = "lockstep.snapshot";
@@ -26,6 +33,32 @@ const UNSEALED: &str = "00000000";
 pub(super) const LENGTH: usize = 8;
 /// Maximum length of the header in the format, in bytes (`MAX_HEADER_SIZE` of the crate safetensors).
 const LONGEST_HEADER: u64 = 100_000_000;
+/// How many bytes of a header are read to find its owner: the metadata come first in it.
+const GLANCE: u64 = 64 * 1024;
+/// The kinds of tensors in a file.
+pub(super) const KINDS: [(Kind, Dtype); 10] = [
+    (Kind::Float, Dtype::F32),
+    (Kind::Double, Dtype::F64),
+    (Kind::Half, Dtype::F16),
+    (Kind::BFloat16, Dtype::BF16),
+    (Kind::Int64, Dtype::I64),
+    (Kind::Int, Dtype::I32),
+    (Kind::Int16, Dtype::I16),
+    (Kind::Int8, Dtype::I8),
+    (Kind::Uint8, Dtype::U8),
+    (Kind::Bool, Dtype::BOOL),
+];
+
+/// Distinguishes snapshots without reading their tensors.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Summary {
+    /// The file's length in bytes.
+    pub(super) bytes: u64,
+    /// The checksum in its header.
+    pub(super) checksum: Option<String>,
+    /// The jobs that own it.
+    pub(super) jobs: Vec<String>,
+}
 
 /// The header of a complete file, parsed: its tensors follow each other without gaps, and each is as long as its shape says.
 pub(super) struct Header(Metadata);
@@ -148,13 +181,6 @@ pub(super) fn is_our_header(header: &[u8]) -> bool {
     has(format!("\"{CHECKSUM_KEY}\":\"")) && has(format!("\"{SCHEMA_KEY}\":\"{SCHEMA}\""))
 }
 
-/// The attempt that wrote a file with this header.
-pub(super) fn attempt(header: &[u8]) -> Option<Attempt> {
-    let entries: Map<String, Value> = serde_json::from_slice(header).ok()?;
-    let meta = entries.get("__metadata__")?.get(META_KEY)?.as_str()?;
-    serde_json::from_str::<Meta>(meta).ok()?.attempt
-}
-
 /// The checksum in a header and the jobs that own the file, as far as they can be read.
 pub(super) fn identity(header: &[u8]) -> (Option<String>, Vec<String>) {
     let entries: Map<String, Value> = serde_json::from_slice(header).unwrap_or_default();
@@ -194,263 +220,183 @@ fn header(meta: &Meta, extra: Option<&str>, infos: &[(String, TensorInfo)]) -> V
     [&(header.len() as u64).to_le_bytes()[..], &header].concat()
 }
 
+/// The file's bytes: first its header, and the rest only if the file has the length that the header says.
+pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, BadSnapshot> {
+    let mut file = open_regular(path)?;
+    let has = file.metadata()?.len();
+    read_safetensors(&mut file, has)
+}
+
+/// As [`read_whole`], for any safetensors file of `has` bytes.
+pub(crate) fn read_safetensors(file: &mut impl Read, has: u64) -> Result<Vec<u8>, BadSnapshot> {
+    let mut bytes = read_start(file, has)?;
+    append(file, has.saturating_sub(bytes.len() as u64), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The length and the header of a safetensors file of `has` bytes, which has the length that they say.
+pub(super) fn read_start(file: &mut impl Read, has: u64) -> Result<Vec<u8>, BadSnapshot> {
+    let mut start = Vec::new();
+    append(file, LENGTH as u64, &mut start)?;
+    let header = header_length(&start, has)?;
+    append(file, header as u64, &mut start)?;
+    check_ends(start.get(LENGTH..).unwrap_or_default(), has)?;
+    Ok(start)
+}
+
+/// Opens `path` for reading if it is a regular file; does not wait for a pipe's writer.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+}
+
+/// Information from the header of the file at `path`; the tensors are not read, and may be torn or damaged.
+pub(super) fn summary(path: &Path) -> Result<Summary, BadSnapshot> {
+    let (bytes, header) = read_header(path)?;
+    let (checksum, jobs) = identity(&header);
+    Ok(Summary { bytes, checksum, jobs })
+}
+
+/// The description in the header of the file at `path`; the tensors are not read.
+pub(super) fn meta(path: &Path) -> Result<Meta, BadSnapshot> {
+    Header::of_json(&read_header(path)?.1)?.meta()
+}
+
+/// The attempt that wrote the file at `path`; `None` if its header does not say.
+pub(super) fn attempt(path: &Path) -> Option<Attempt> {
+    let entries: Map<String, Value> = serde_json::from_slice(&read_header(path).ok()?.1).ok()?;
+    let meta = entries.get("__metadata__")?.get(META_KEY)?.as_str()?;
+    serde_json::from_str::<Meta>(meta).ok()?.attempt
+}
+
+/// The file's length, and its header.
+fn read_header(path: &Path) -> Result<(u64, Vec<u8>), BadSnapshot> {
+    let mut file = open_regular(path)?;
+    let (bytes, mut start) = (file.metadata()?.len(), Vec::new());
+    append(&mut file, LENGTH as u64, &mut start)?;
+    let length = header_length(&start, bytes)?;
+    append(&mut file, length as u64, &mut start)?;
+    Ok((bytes, start.split_off(LENGTH.min(start.len()))))
+}
+
+/// Returns true if this module wrote the file at `path` in this schema; it may be torn or damaged.
+pub(super) fn is_ours(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(LENGTH as u64 + GLANCE).read_to_end(&mut start));
+    read.is_ok() && start.get(LENGTH..).is_some_and(is_our_header)
+}
+
+fn append(file: &mut impl Read, count: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let fits = usize::try_from(count).is_ok_and(|count| bytes.try_reserve_exact(count).is_ok());
+    if !fits {
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, format!("{count} bytes do not fit into memory")));
+    }
+    file.take(count).read_to_end(bytes).map(drop)
+}
+
+/// A tensor's bytes on the CPU, in the form that safetensors' own writer expects.
+pub(crate) struct View {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    data: Vec<u8>,
+}
+
+impl View {
+    /// Copies the tensor, which the file will store under `name`.
+    ///
+    /// # Errors
+    /// The format does not support the kind of tensor, or it cannot be copied.
+    pub(crate) fn new(name: &str, tensor: &Tensor) -> Result<Self, SnapshotError> {
+        let TensorInfo { dtype, shape, data_offsets: (_, length) } = info(name, tensor)?;
+        let mut data = vec![0; length];
+        let copied = tensor.detach().f_copy_data_u8(&mut data, tensor.numel());
+        copied.map_err(|source| SnapshotError::Tensor { name: name.to_owned(), source })?;
+        Ok(View { dtype, shape, data })
+    }
+}
+
+impl safetensors::View for View {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        (&self.data).into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.data.len()
+    }
+}
+
+/// Its second offset holds its length for now.
+pub(super) fn info(name: &str, tensor: &Tensor) -> Result<TensorInfo, SnapshotError> {
+    let kind = tensor.kind();
+    let dtype = dtype(kind).ok_or_else(|| SnapshotError::Kind { name: name.to_owned(), kind })?;
+    let data_offsets = (0, tensor.numel() * kind.elt_size_in_bytes());
+    Ok(TensorInfo { dtype, shape: shape(tensor), data_offsets })
+}
+
+/// Dimensions are never negative.
+pub(super) fn shape(tensor: &Tensor) -> Vec<usize> {
+    tensor.size().into_iter().map(|size| size as usize).collect()
+}
+
+/// The tensor of these bytes, if libtorch has the dtype.
+pub(crate) fn tensor(dtype: Dtype, shape: &[usize], data: &[u8]) -> Option<Tensor> {
+    let size: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
+    Tensor::f_from_data_size(data, &size, kind(dtype)?).ok()
+}
+
+/// libtorch's name of a dtype, if it has it.
+pub(super) fn kind(dtype: Dtype) -> Option<Kind> {
+    KINDS.iter().find(|(_, known)| *known == dtype).map(|(kind, _)| *kind)
+}
+
+/// safetensors' name of a kind of tensor, if it has one.
+pub(super) fn dtype(kind: Kind) -> Option<Dtype> {
+    KINDS.iter().find(|(known, _)| *known == kind).map(|(_, dtype)| *dtype)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::fs;
 
-    use proptest::prelude::*;
-    use tch::nn::{self, VarStore};
-    use tch::{Device, Kind};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-    use super::super::contents::{Contents, Memory};
-    use super::super::meta::{Run, Snapshot};
-    use super::super::tensor_view::KINDS;
     use super::*;
-    use crate::loader::Position;
-    use crate::optim::{Adam, AdamOptions, Optimizer, State, StateMeta, named_parameters};
-
-    fn meta(optimizer: StateMeta) -> Meta {
-        let run = Run { seed: u64::MAX, samples: 50, data: 7, batch_size: 8 };
-        Meta {
-            position: Position { epoch: 3, step: 2, samples: 16 },
-            run,
-            world_size: 2,
-            threads: 1,
-            optimizer,
-            jobs: Vec::new(),
-            attempt: None,
-            sharded: None,
-        }
-    }
-
-    fn sealed(meta: &Meta, tensors: &[(String, Tensor)]) -> Vec<u8> {
-        bytes(&Contents::new(meta, None, tensors, Memory::Shared).unwrap())
-    }
-
-    /// The bytes of the file that would be written.
-    fn bytes(contents: &Contents) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let (place, digits) = contents.pieces(|piece| bytes.write_all(piece)).unwrap().digits();
-        bytes[place..place + digits.len()].copy_from_slice(digits.as_bytes());
-        bytes
-    }
-
-    fn decode(mut bytes: &[u8]) -> Result<Snapshot, BadSnapshot> {
-        let has = bytes.len() as u64;
-        Contents::read(&mut bytes, has)?.snapshot()
-    }
-
-    fn check(bytes: &[u8]) -> Result<(), BadSnapshot> {
-        decode(bytes).map(drop)
-    }
-
-    fn small() -> Vec<u8> {
-        let tensors = vec![("model.w".to_owned(), Tensor::from_slice(&[1.5f32, -0.0]))];
-        sealed(&meta(StateMeta { groups: Vec::new() }), &tensors)
-    }
-
-    /// One parameter after three steps of Adam.
-    fn adam() -> (VarStore, Adam) {
-        let vs = VarStore::new(Device::Cpu);
-        let mut weight = vs.root().var("w", &[3], nn::Init::Const(0.3));
-        let mut optimizer = Adam::new(named_parameters(&vs), AdamOptions { lr: 0.1, ..Default::default() }).unwrap();
-        for _ in 0..3 {
-            optimizer.zero_grad();
-            (&weight * &weight).sum(Kind::Float).backward();
-            optimizer.step().unwrap();
-        }
-        weight = weight.detach();
-        assert_ne!(weight.double_value(&[0]), 0.3);
-        (vs, optimizer)
-    }
 
     #[test]
-    fn brings_back_every_dtype_and_shape_with_its_bits() {
-        let there = |kind| {
-            let shape: &[i64] = if kind == Kind::Double { &[] } else { &[2, 3] };
-            (Tensor::arange(6, (Kind::Float, Device::Cpu)) - 1)
-                .to_kind(kind)
-                .narrow(0, 0, shape.iter().product())
-                .view(shape)
-        };
-        let named = KINDS.map(|(kind, _)| (format!("model.{kind:?}"), there(kind)));
-        let empty = ("model.empty".to_owned(), Tensor::zeros([0, 4], (Kind::Float, Device::Cpu)));
-        let turned = ("model.turned".to_owned(), there(Kind::Float).transpose(0, 1));
-        let mut all: Vec<_> = named.into_iter().chain([empty, turned]).collect();
-        all.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.kind().elt_size_in_bytes()));
-        let back = decode(&sealed(&meta(StateMeta { groups: Vec::new() }), &all)).unwrap();
-        assert_eq!(back.model.len(), all.len());
-        for (name, tensor) in all {
-            let saved = &back.model[name.strip_prefix("model.").unwrap()];
-            assert_eq!((saved.kind(), saved.size()), (tensor.kind(), tensor.size()), "{name}");
-            assert!(saved.equal(&tensor), "{name}");
-        }
-    }
-
-    #[test]
-    fn brings_back_an_optimizer_that_takes_the_same_next_step() {
-        let (vs, mut one) = adam();
-        let state = one.state_dict().unwrap();
-        let described = meta(state.meta().clone());
-        let tensors = state.tensors().into_iter().map(|(name, tensor)| (format!("optimizer.{name}"), tensor));
-        let back = decode(&sealed(&described, &tensors.collect::<Vec<_>>())).unwrap();
-        assert_eq!(back.meta, described);
-
-        let (other, mut two) = adam();
-        two.load_state_dict(State::new(back.meta.optimizer, back.optimizer)).unwrap();
-        for (vs, optimizer) in [(&vs, &mut one), (&other, &mut two)] {
-            optimizer.zero_grad();
-            vs.trainable_variables()[0].sum(Kind::Float).backward();
-            optimizer.step().unwrap();
-        }
-        assert_eq!(vs.trainable_variables()[0], other.trainable_variables()[0]);
-    }
-
-    /// The file that `scripts/golden/snapshot.py` writes.
-    fn written(extra: Option<&str>) -> Vec<u8> {
-        let params = vec![crate::optim::ParamMeta { name: "w".into(), step: 3 }];
-        let options = crate::optim::SgdOptions { lr: 0.01, momentum: 0.9, ..Default::default() };
-        let group = crate::optim::GroupMeta { options: crate::optim::GroupOptions::Sgd(options), params };
-        let tensors = vec![
-            ("model.n".to_owned(), Tensor::from(-5i64)),
-            ("model.w".to_owned(), Tensor::from_slice(&[1.5f32, -0.0])),
-            ("optimizer.momentum_buffer.w".to_owned(), Tensor::from_slice(&[0.25f32, 2.0])),
-        ];
-        bytes(&Contents::new(&meta(StateMeta { groups: vec![group] }), extra, &tensors, Memory::Shared).unwrap())
-    }
-
-    #[test]
-    fn writes_the_same_bytes_as_before() {
-        let golden = include_bytes!("../../golden/snapshot.safetensors");
-        let here = written(None);
-        assert_eq!(String::from_utf8_lossy(&here), String::from_utf8_lossy(golden));
-        assert!(here == golden);
-        assert_eq!(decode(golden).unwrap().extra, None);
-    }
-
-    #[test]
-    fn writes_and_reads_the_runs_own_state_within_the_checksum() {
-        let golden = include_bytes!("../../golden/snapshot_state.safetensors");
-        let state = serde_json::json!({"best": 0.1, "name": "é \"lockstep.crc32\":\"00000000\""}).to_string();
-        let here = written(Some(&state));
-        assert_eq!(String::from_utf8_lossy(&here), String::from_utf8_lossy(golden));
-        assert!(here == golden);
-        assert_eq!(decode(golden).unwrap().extra.as_ref(), Some(&state));
-        let at = golden.windows(4).position(|part| part == b"best").unwrap();
-        let mut damaged = golden.to_vec();
-        damaged[at] = b'r';
-        assert!(matches!(check(&damaged), Err(BadSnapshot::Damaged { .. })));
-    }
-
-    #[test]
-    fn reports_a_file_cut_at_any_byte_as_torn() {
-        let whole = small();
-        for end in 0..whole.len() {
-            let bad = check(&whole[..end]).unwrap_err();
-            assert!(matches!(bad, BadSnapshot::Torn { has, .. } if has == end as u64), "cut at {end}: {bad}");
-        }
-        check(&whole).unwrap();
-    }
-
-    #[test]
-    fn notices_every_flipped_bit() {
-        let mut bytes = small();
-        for bit in 0..bytes.len() * 8 {
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(check(&bytes).is_err(), "bit {} of byte {}", bit % 8, bit / 8);
-            bytes[bit / 8] ^= 1 << (bit % 8);
-        }
-    }
-
-    #[test]
-    fn shows_both_checksums_of_damaged_data() {
-        let mut bytes = small();
-        *bytes.last_mut().unwrap() ^= 1;
-        let message = check(&bytes).unwrap_err().to_string();
-        assert!(message.starts_with("it is damaged: its checksum is "), "{message}");
-    }
-
-    #[test]
-    fn shares_memory_or_copies_it_and_writes_the_same_bytes() {
-        let meta = meta(StateMeta { groups: Vec::new() });
-        let long = 3 * 1024 * 1024 + 7; // several pieces, the last of them short
-        let mut weights = Tensor::arange(long, (Kind::Uint8, Device::Cpu));
-        let named = [("model.w".to_owned(), weights.shallow_clone())];
-        let [shared, copied] =
-            [Memory::Shared, Memory::Copied].map(|memory| Contents::new(&meta, None, &named, memory).unwrap());
-        let before = bytes(&copied);
-        assert!(bytes(&shared) == before);
-        assert_eq!(shared.bytes(), before.len() as u64);
-        let _ = weights.fill_(9);
-        assert!(bytes(&copied) == before);
-        let changed = decode(&bytes(&shared)).unwrap().model.remove("w").unwrap();
-        assert!(changed.equal(&weights));
-    }
-
-    #[test]
-    fn a_rank_that_receives_a_snapshot_notices_what_differs_from_its_header() {
-        let small = small();
-        let mut sent = Contents::read(&mut &small[..], small.len() as u64).unwrap();
-        let mut received = Contents::to_receive(sent.header().to_vec()).unwrap();
-        assert!(matches!(received.check(), Err(BadSnapshot::Damaged { .. })));
-        received.tensors_mut().iter_mut().zip(sent.tensors_mut()).for_each(|(here, there)| here.copy_(there));
-        received.check().unwrap();
-        assert!(bytes(&received) == small);
-    }
-
-    #[test]
-    fn refuses_bytes_after_the_end() {
-        let longer = [small(), vec![0]].concat();
-        assert!(matches!(check(&longer), Err(BadSnapshot::NotOurs(_))));
-    }
-
-    #[test]
-    fn names_both_schemas_of_an_intact_file() {
-        let text = String::from_utf8_lossy(&small()).into_owned();
-        assert!(text.contains(r#""lockstep.schema":"1""#));
-        let mut bytes = small();
-        let at = bytes.windows(20).position(|part| part == br#"lockstep.schema":"1""#).unwrap();
-        bytes[at + 18] = b'7';
-        let (header, data) = bytes.split_at_mut(LENGTH + header_length(&small(), u64::MAX).unwrap());
-        let mut checksum = Checksum::of(header).unwrap();
-        checksum.update(data);
-        let (place, digits) = checksum.digits();
-        header[place..place + digits.len()].copy_from_slice(digits.as_bytes());
-        let message = check(&bytes).unwrap_err().to_string();
-        assert!(message.contains(r#"schema "7""#) && message.contains("reads 1"), "{message}");
-    }
-
-    #[test]
-    fn refuses_files_of_others() {
-        let tensor = Tensor::from_slice(&[1.0f32]);
+    fn does_not_wait_for_a_pipe_nor_read_a_device() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("weights.safetensors");
-        Tensor::write_safetensors(&[("w", &tensor)], &path).unwrap();
-        assert!(matches!(Snapshot::read(&path), Err(BadSnapshot::NotOurs(_))));
-        assert!(matches!(Snapshot::read(folder.path()), Err(BadSnapshot::Unreadable(_))));
-        assert!(matches!(Snapshot::read(&folder.path().join("none")), Err(BadSnapshot::Unreadable(_))));
+        let pipe = folder.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
+            let bad = read_whole(path).unwrap_err();
+            assert!(matches!(bad, BadSnapshot::Unreadable(_)), "{}: {bad}", path.display());
+            assert!(bad.to_string().contains("no regular file"), "{bad}");
+            assert!(!is_ours(path));
+        }
     }
 
     #[test]
-    fn names_a_tensor_that_the_format_cannot_hold() {
-        let complex = Tensor::zeros([1], (Kind::ComplexFloat, Device::Cpu));
-        let meta = meta(StateMeta { groups: Vec::new() });
-        let error = Contents::new(&meta, None, &[("model.z".into(), complex)], Memory::Shared).err().unwrap();
-        assert!(error.to_string().contains("model.z"), "{error}");
-    }
-
-    proptest! {
-        #[test]
-        fn never_panics_over_any_bytes(head in 0u64..200, bytes: Vec<u8>) {
-            let with_length = [&head.to_le_bytes()[..], &bytes].concat();
-            prop_assert!(check(&bytes).is_err() && check(&with_length).is_err());
-        }
-
-        #[test]
-        fn never_panics_over_any_header(offsets: [u64; 2], shape: Vec<u64>) {
-            let header = serde_json::json!({"model.w": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).to_string();
-            let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
-            prop_assert!(check(&bytes).is_err());
+    fn reads_no_more_of_an_absurdly_long_file_than_its_header() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sparse");
+        let header = br#"{"model.w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        for start in [vec![0; 8], [&(header.len() as u64).to_le_bytes()[..], header].concat(), vec![0xff; 8]] {
+            fs::write(&path, &start).unwrap();
+            // 8 TiB, but sparse: reading it would use all memory.
+            File::options().write(true).open(&path).unwrap().set_len(1 << 43).unwrap();
+            let bad = read_whole(&path).unwrap_err();
+            assert!(matches!(bad, BadSnapshot::NotOurs(_)), "{bad}");
         }
     }
 }

@@ -7,8 +7,8 @@ use safetensors::Dtype;
 use tch::Tensor;
 
 use super::error::{Difference, Unfit};
+use super::file::{dtype, shape};
 use super::meta::{Meta, Run};
-use super::tensor_view::{dtype, shape};
 
 /// The current values, to compare with the saved ones.
 pub(super) struct Here {

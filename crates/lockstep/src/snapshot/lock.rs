@@ -5,6 +5,12 @@
 //!
 //! On a network file system the server holds the lock. When a node is lost, nothing informs the server, which keeps the lock
 //! until its lease ends: 90 seconds for Linux's NFS server. So a held lock is retried for longer than that.
+//!
+//! **The fence**: an attempt of a job that the scheduler has given up on saves nothing more once a later one has saved.
+//! A lock ends with its process. When the network is cut, a scheduler starts the job again elsewhere, while the processes on the cut
+//! node train on: now two attempts of one job write to one folder. Where the lock is still held, the later attempt takes the folder
+//! over; where a file server has dropped the lock, both think that they hold it. So each snapshot has the number of its attempt, and
+//! a writer looks for later ones before it gives a file its name.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -14,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::statfs;
 
+use super::file;
 use super::folder;
+use super::meta::Attempt;
 
 /// How long a killed process on this machine may take to exit: it may have to finish a write first.
 const ON_THIS_MACHINE: Duration = Duration::from_secs(10);
@@ -111,6 +119,31 @@ fn patience(folder: &Path) -> Duration {
     if served(there) { ON_A_SERVER } else { ON_THIS_MACHINE }
 }
 
+impl Attempt {
+    /// The number of the latest attempt of this job that has saved in `folder`; `None` if none has.
+    fn latest(&self, folder: &Path) -> Option<u32> {
+        let found = folder::list(folder).unwrap_or_default();
+        let attempts = found.iter().filter_map(|one| file::attempt(&one.path));
+        attempts.filter(|one| one.job == self.job).map(|one| one.number).max()
+    }
+
+    /// Checks that no later attempt has saved in `folder`; returns the latest that has.
+    pub(super) fn check(&self, folder: &Path) -> Result<Option<u32>, TakenOver> {
+        match self.latest(folder) {
+            Some(later) if later > self.number => Err(TakenOver { own: self.number, later }),
+            latest => Ok(latest),
+        }
+    }
+}
+
+/// A later attempt of the job has saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("attempt {later} of this job has saved there, and this is attempt {own}")]
+pub(super) struct TakenOver {
+    pub(super) own: u32,
+    pub(super) later: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,5 +188,14 @@ mod tests {
     #[test]
     fn uses_the_limit_of_the_parents_file_system_for_a_missing_folder() {
         assert_eq!(patience(Path::new("/proc/absent/snapshots")), ON_THIS_MACHINE);
+    }
+
+    #[test]
+    fn finds_no_attempt_in_a_folder_without_snapshots_or_with_files_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let attempt = Attempt { job: "SLURM_JOB_ID=17".into(), number: 0 };
+        assert_eq!(attempt.latest(&folder.path().join("absent")), None);
+        std::fs::write(folder.path().join("snapshot-000001-00000000.safetensors"), "no header").unwrap();
+        assert_eq!(attempt.check(folder.path()), Ok(None));
     }
 }

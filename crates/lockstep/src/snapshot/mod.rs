@@ -28,7 +28,7 @@
 //!
 //! **Signals** ([`Snapshots::save_if`]): SIGUSR1 asks for a snapshot after the next step, SIGUSR2 for one and the end of the run. It is
 //! enough that one rank receives them; all ranks act after the same step. SIGTERM is such a wish, too, if the launcher says so
-//! (`end_signals.rs`).
+//! (`wishes.rs`).
 //!
 //! **Owner**: the metadata of a snapshot name the job that saved it, by its run id or by its launchers' ids. So a restarted job
 //! recognizes its own snapshots, whichever node failed.
@@ -44,36 +44,24 @@
 
 mod choice;
 mod contents;
-mod end_signals;
 mod error;
-mod extra;
-mod fence;
 mod file;
 mod fit;
 mod folder;
 mod lock;
 mod meta;
-mod options;
-mod owner;
-mod parts;
 mod resume;
 mod sharded;
 mod snapshots;
-mod source;
-mod survey;
-mod tensor_view;
 mod wishes;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
-pub use fence::Attempt;
 pub use folder::{Found, list};
-pub use meta::{Meta, Run, SCHEMA, Snapshot};
-pub use options::{OnSaveError, SaveArgs, SnapshotOptions};
-pub use parts::{PartFile, Sharded};
+pub use meta::{Attempt, Meta, PartFile, Run, SCHEMA, Sharded, Snapshot};
 pub use snapshots::Snapshots;
+pub use writer::{OnSaveError, SaveArgs, SnapshotOptions};
 
 pub(crate) use error::listed;
-pub(crate) use owner::job_of;
-pub(crate) use source::{open_regular, read_safetensors, read_whole};
-pub(crate) use tensor_view::{View, tensor};
+pub(crate) use file::{View, open_regular, read_safetensors, read_whole, tensor};
+pub(crate) use meta::job_of;

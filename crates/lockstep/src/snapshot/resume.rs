@@ -12,15 +12,13 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 use tch::nn::VarStore;
 
-use super::choice::{self, Candidate, Choice};
+use super::choice::{self, Candidate, Choice, Survey};
 use super::contents::Contents;
 use super::error::{BadSnapshot, SnapshotError, Unfit};
-use super::extra;
 use super::fit::{self, Here};
 use super::folder::{self, Good};
-use super::meta::Meta;
+use super::meta::{self, Meta};
 use super::snapshots::Snapshots;
-use super::survey::Survey;
 use super::wishes::Wishes;
 use crate::events::Event;
 use crate::loader::Position;
@@ -64,7 +62,7 @@ impl Snapshots {
         optimizer: &mut impl Optimizer,
         group: &ProcessGroup,
     ) -> Result<(Position, Option<E>), SnapshotError> {
-        let read = |saved: Option<&str>| saved.map(extra::decode).transpose();
+        let read = |saved: Option<&str>| saved.map(meta::decode_state).transpose();
         let target = &mut Whole { vs, optimizer };
         self.resume_reading(target, group, &read).map(|(position, extra)| (position, extra.flatten()))
     }

@@ -14,14 +14,11 @@ use tch::nn::VarStore;
 
 use super::contents::{self, Contents, Memory};
 use super::error::SnapshotError;
-use super::extra;
-use super::fence::{Attempt, TakenOver};
 use super::folder;
-use super::lock::{self, Claim};
-use super::meta::{Meta, Run};
-use super::options::{OnSaveError, SnapshotOptions};
+use super::lock::{self, Claim, TakenOver};
+use super::meta::{self, Attempt, Meta, Run};
 use super::wishes::{Wish, Wishes};
-use super::writer::{Job, handle_failure};
+use super::writer::{Job, OnSaveError, SnapshotOptions, handle_failure};
 use crate::Reporter;
 use crate::error_file::panic_text;
 use crate::loader::Position;
@@ -153,7 +150,7 @@ impl Snapshots {
         optimizer: &impl Optimizer,
         extra: &E,
     ) -> Result<(), SnapshotError> {
-        self.save_all(position, vs, optimizer, || extra::encode(extra).map(Some))
+        self.save_all(position, vs, optimizer, || meta::encode_state(extra).map(Some))
     }
 
     /// Saves as [`save`](Self::save) if a snapshot is `due`, or if a signal to any rank has asked for one since a
@@ -188,7 +185,7 @@ impl Snapshots {
         extra: &E,
         group: &ProcessGroup,
     ) -> Result<(), SnapshotError> {
-        self.save_if_all(due, position, vs, optimizer, || extra::encode(extra).map(Some), group)
+        self.save_if_all(due, position, vs, optimizer, || meta::encode_state(extra).map(Some), group)
     }
 
     fn save_if_all(

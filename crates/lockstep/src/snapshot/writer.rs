@@ -1,25 +1,97 @@
-//! Writes one snapshot atomically, and then removes old ones.
+//! Writes one snapshot atomically, and then removes old ones. The options of both.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use clap::{Args, ValueEnum};
 use lockstep_contract::fault::{Point, SavePhase};
 use tempfile::NamedTempFile;
 
 use super::contents::Contents;
 use super::error::SnapshotError;
-use super::fence::{Attempt, TakenOver};
+use super::file;
 use super::folder::{self, TEMPORARY};
-use super::parts::{self, PartFile};
-use super::source;
+use super::lock::TakenOver;
+use super::meta::{Attempt, PartFile};
 use crate::Reporter;
 use crate::events::Event;
 use crate::loader::Position;
 use crate::progress;
+
+/// What to do when a snapshot cannot be saved, for example because the disk is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnSaveError {
+    /// Warn and continue training; a later failure loses more steps.
+    #[default]
+    Continue,
+    /// End training with the error, at the next save or at the end.
+    Stop,
+}
+
+/// How to save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotOptions {
+    /// How many of the newest to keep; 2 by default, so that there is one when the newest turns out bad.
+    pub keep: NonZeroUsize,
+    /// What to do when one cannot be saved; by default training continues.
+    pub on_error: OnSaveError,
+    /// Whether a thread writes while training continues; true by default.
+    pub background: bool,
+    /// Whether to resume from the folder's snapshots, whoever saved them; true by default. If false, training resumes only from
+    /// snapshots that this very job saved, before a restart or a requeue. A folder with other snapshots is then an error: a run
+    /// that started over next to them might later be resumed from another run's.
+    pub resume: bool,
+    /// How long to wait for the lock on the folder; `None`, the default, for as long as its file system may take to notice that the
+    /// holder is gone.
+    pub lock_wait: Option<Duration>,
+    /// Whether the program itself sets the learning rate before each step; false by default. If true, the saved rate is
+    /// ignored, and there is no note if it differs from the optimizer's, as it does inside a warm-up.
+    pub sets_rates: bool,
+}
+
+impl Default for SnapshotOptions {
+    fn default() -> Self {
+        SnapshotOptions {
+            keep: NonZeroUsize::MIN.saturating_add(1),
+            on_error: OnSaveError::default(),
+            background: true,
+            resume: true,
+            lock_wait: None,
+            sets_rates: false,
+        }
+    }
+}
+
+/// A lab's flags for saving, to be flattened into its arguments.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct SaveArgs {
+    /// Also save a snapshot every N steps of an epoch
+    #[arg(long, value_name = "N")]
+    pub save_every_steps: Option<NonZeroUsize>,
+    /// How many snapshots to keep
+    #[arg(long, default_value = "2")]
+    pub keep: NonZeroUsize,
+    /// What to do when a snapshot or the model's file cannot be saved
+    #[arg(long, value_enum, default_value_t)]
+    pub on_save_error: OnSaveError,
+}
+
+impl SaveArgs {
+    /// The options from the flags, and defaults for the rest.
+    pub fn options(&self) -> SnapshotOptions {
+        SnapshotOptions { keep: self.keep, on_error: self.on_save_error, ..Default::default() }
+    }
+
+    /// Returns true if a snapshot is due inside an epoch, at the position `next`.
+    pub fn is_due(&self, next: Position) -> bool {
+        !next.is_start() && self.save_every_steps.is_some_and(|every| next.step.is_multiple_of(every.get()))
+    }
+}
 
 /// The snapshot to write.
 pub(super) struct Job {
@@ -81,7 +153,7 @@ impl Job {
         let checksum = self.fill(partial.as_file())?;
         partial.as_file().sync_all()?;
         self.inject_faults(SavePhase::Written)?;
-        let file = parts::name_of(self.position, rank, ranks, &checksum);
+        let file = folder::part_name(self.position, rank, ranks, &checksum);
         let path = self.folder.join(&file);
         self.check_place(&path)?;
         // A file of that name has these bytes.
@@ -134,7 +206,7 @@ impl Job {
     /// Refuses to replace anything but an empty file or one of ours.
     fn check_place(&self, path: &Path) -> io::Result<()> {
         let taken = fs::symlink_metadata(path).is_ok_and(|there| there.len() > 0 || !there.is_file());
-        if taken && !source::is_ours(path) {
+        if taken && !file::is_ours(path) {
             let why = "a file that is no snapshot of this program has its name; move it away";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
@@ -171,12 +243,12 @@ impl Job {
         let mut bad = self.bad.clone();
         bad.remove(&self.path()); // it has just been replaced by a good one
         // Files of others with such a name are neither counted nor removed, even if no resume has seen them.
-        let others = found.iter().map(|one| &one.path).filter(|path| !source::is_ours(path));
+        let others = found.iter().map(|one| &one.path).filter(|path| !file::is_ours(path));
         let foreign = others.chain(&self.foreign).cloned().collect();
         for path in folder::superfluous(found, self.position, self.keep, &bad, &foreign) {
             let _ = fs::remove_file(path);
         }
-        for path in parts::unlisted(&self.folder, self.position) {
+        for path in folder::unlisted_parts(&self.folder, self.position) {
             let _ = fs::remove_file(path);
         }
     }
