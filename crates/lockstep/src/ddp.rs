@@ -5,7 +5,6 @@
 //! optimizer and the data.
 
 mod logging;
-mod outputs;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -15,12 +14,10 @@ use c10d::{CommHook, Error, ProcessGroup, Rank, Reducer, ReducerOptions, Result}
 use tch::nn::{ModuleT, VarStore};
 use tch::{Kind, Tensor, no_grad};
 
-use crate::join::Joining;
+pub use logging::DdpLoggingData;
+
 use crate::nn;
 use crate::optim::named_parameters;
-
-pub use logging::DdpLoggingData;
-pub use outputs::Outputs;
 
 /// Maximum length of messages in the first broadcast, in bytes (`broadcast_bucket_size` in PyTorch).
 const BROADCAST_BYTES: usize = 250 * 1024 * 1024;
@@ -155,6 +152,30 @@ pub struct DistributedDataParallel<M> {
     /// False after a pass that reduced nothing: until the next one that does, each rank keeps its own buffers
     /// (`require_forward_param_sync`).
     broadcast_buffers: Cell<bool>,
+}
+
+/// The options of [`DistributedDataParallel::join`]; names and defaults are PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinOptions {
+    /// Gradients are divided by the number of all ranks, as if those without inputs had gradients of 0. Otherwise by the number of
+    /// ranks that still have inputs.
+    pub divide_by_initial_world_size: bool,
+    /// All ranks fail as soon as one has no more inputs.
+    pub throw_on_early_termination: bool,
+}
+
+impl Default for JoinOptions {
+    fn default() -> Self {
+        JoinOptions { divide_by_initial_world_size: true, throw_on_early_termination: false }
+    }
+}
+
+/// A [`DistributedDataParallel::join`] under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joining {
+    pub(crate) options: JoinOptions,
+    /// Ranks that take part in the step with a batch of their own.
+    pub(crate) active: usize,
 }
 
 impl<M> DistributedDataParallel<M> {
@@ -379,4 +400,40 @@ fn states(vs: &VarStore, ignored: &BTreeSet<&str>) -> Vec<Tensor> {
 fn buffers(vs: &VarStore, ignored: &BTreeSet<&str>) -> Vec<Tensor> {
     let parameters: Vec<usize> = vs.trainable_variables().iter().map(|p| p.data_ptr() as usize).collect();
     states(vs, ignored).into_iter().filter(|t| !parameters.contains(&(t.data_ptr() as usize))).collect()
+}
+
+/// What a forward pass returns, and backward starts from: a tensor, or several in a tuple, a list or an option.
+pub trait Outputs {
+    /// All of its tensors.
+    fn tensors(&self) -> Vec<Tensor>;
+}
+
+impl Outputs for Tensor {
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![self.shallow_clone()]
+    }
+}
+
+impl<A: Outputs, B: Outputs> Outputs for (A, B) {
+    fn tensors(&self) -> Vec<Tensor> {
+        [self.0.tensors(), self.1.tensors()].into_iter().flatten().collect()
+    }
+}
+
+impl<A: Outputs, B: Outputs, C: Outputs> Outputs for (A, B, C) {
+    fn tensors(&self) -> Vec<Tensor> {
+        [self.0.tensors(), self.1.tensors(), self.2.tensors()].into_iter().flatten().collect()
+    }
+}
+
+impl<O: Outputs> Outputs for Vec<O> {
+    fn tensors(&self) -> Vec<Tensor> {
+        self.iter().flat_map(Outputs::tensors).collect()
+    }
+}
+
+impl<O: Outputs> Outputs for Option<O> {
+    fn tensors(&self) -> Vec<Tensor> {
+        self.iter().flat_map(Outputs::tensors).collect()
+    }
 }

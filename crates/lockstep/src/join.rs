@@ -5,32 +5,8 @@
 use c10d::{Error, Rank, Result};
 use tch::Tensor;
 
-use crate::ddp::{DistributedDataParallel, Restore};
+use crate::ddp::{DistributedDataParallel, JoinOptions, Joining, Restore};
 use crate::object_collectives::all_gather_number;
-
-/// The options of [`DistributedDataParallel::join`]; names and defaults are PyTorch's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JoinOptions {
-    /// Gradients are divided by the number of all ranks, as if those without inputs had gradients of 0. Otherwise by the number of
-    /// ranks that still have inputs.
-    pub divide_by_initial_world_size: bool,
-    /// All ranks fail as soon as one has no more inputs.
-    pub throw_on_early_termination: bool,
-}
-
-impl Default for JoinOptions {
-    fn default() -> Self {
-        JoinOptions { divide_by_initial_world_size: true, throw_on_early_termination: false }
-    }
-}
-
-/// A [`DistributedDataParallel::join`] under way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Joining {
-    options: JoinOptions,
-    /// Ranks that take part in the step with a batch of their own.
-    active: usize,
-}
 
 /// What a rank does in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

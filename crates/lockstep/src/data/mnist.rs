@@ -1,16 +1,16 @@
 //! MNIST and other sets in its four-file layout: read from a folder, checked, and returned as normalised batches.
 //!
-//! `digits` draws digits when there are no files; `idx` implements the file format.
+//! [`Digits`](super::Digits) draws digits when there are no files; [`idx`](super::idx) implements the file format.
 
 use std::path::Path;
 
+use lockstep_datafiles::mnist::{check, find};
 use tch::Tensor;
+
+pub use lockstep_datafiles::Split;
 
 use super::idx::{Idx, Kind};
 use super::{Batch, DataError, Dataset, check_indices};
-use lockstep_datafiles::mnist::{check, find};
-
-pub use lockstep_datafiles::Split;
 
 /// The mean of MNIST's training pixels, as fractions of white. PyTorch's examples and the tutorials use this value.
 pub const MEAN: f32 = 0.1307;

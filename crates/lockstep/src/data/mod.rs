@@ -14,18 +14,12 @@
 mod dataset;
 pub mod digits;
 pub mod mnist;
-mod regression;
 pub mod rng;
-mod source;
-mod subset;
-mod toy;
+mod synthetic;
 
 pub use c10d::Floats;
-pub use dataset::{Batch, Dataset, IndexOutOfRange, check_indices};
-pub use digits::Digits;
+pub use dataset::{Batch, Dataset, IndexOutOfRange, Subset, SubsetError, check_indices};
+pub use digits::{Digits, mnist_or_drawn, real_data_dir};
 pub use lockstep_datafiles::{DataError, idx, kind_of, whole};
 pub use mnist::{Mnist, Split};
-pub use regression::LinearRegression;
-pub use source::{mnist_or_drawn, real_data_dir};
-pub use subset::{Subset, SubsetError};
-pub use toy::Toy;
+pub use synthetic::{LinearRegression, Toy};

@@ -1,11 +1,12 @@
-//! Takes what a launcher would set from the variables of `mpirun`, `mpiexec` or `srun`. What is set stays.
+//! Takes what a launcher would set from the variables of `mpirun`, `mpiexec` or `srun`. Variables that are set stay as they are.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use lockstep_contract::scheduler::{Allocation, Number, Read, Task, TaskError};
 
-use crate::spawn::HANDSHAKE;
+/// The only variable of our own in the environment of a worker of [`spawn`](crate::spawn()): its handshake as JSON.
+pub(crate) const HANDSHAKE: &str = "LOCKSTEP_SPAWN";
 
 /// What every launcher sets.
 pub(super) const REQUIRED: [&str; 6] =

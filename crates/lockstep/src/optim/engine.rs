@@ -1,13 +1,13 @@
 //! The shared part of all optimizers: groups of parameters, which of them step, and their state.
 //!
-//! Leaves out the arithmetic: each optimizer's options implement their rule (`sgd.rs`, `adam.rs`), which calls a kernel.
+//! Leaves out the arithmetic: each optimizer's options implement their rule (`rules.rs`), which calls a kernel.
 
 use tch::Tensor;
 
 use super::error::{OptimError, Result};
-use super::params::{self, ParamGroup};
-use super::slot::Slot;
-use super::state::{self, GroupMeta, ParamMeta, State, StateMeta};
+use super::params::ParamGroup;
+use super::state::{GroupMeta, ParamMeta, Slot, State, StateMeta};
+use super::{params, state};
 
 /// The interface between a training loop and an optimizer.
 pub trait Optimizer {
@@ -111,7 +111,7 @@ struct Group<R> {
 pub(super) mod sealed {
     //! The part of a rule that only this module's optimizers may implement.
     use super::{Result, Slot, Tensor};
-    use crate::optim::options::GroupOptions;
+    use crate::optim::state::GroupOptions;
 
     /// Turns options into steps.
     pub trait Steps: Clone {

@@ -35,23 +35,18 @@
 //!
 //! Left out: `foreach`, `capturable`, `differentiable`, closures.
 
-mod adam;
 mod engine;
 mod error;
-mod options;
 mod params;
+mod rules;
 pub mod schedule;
-mod sgd;
-mod slot;
 mod state;
 mod zero;
 
-pub use adam::{Adam, AdamW};
 pub use engine::{FusedOptimizer, Optimizer, Rule};
 pub use error::{OptimError, Result};
-pub use options::{AdamOptions, AdamWOptions, GroupOptions, SgdOptions};
 pub(crate) use params::by_dtype_and_device;
 pub use params::{ParamGroup, named_parameters};
-pub use sgd::Sgd;
-pub use state::{GroupMeta, ParamMeta, State, StateMeta};
+pub use rules::{Adam, AdamW, Sgd};
+pub use state::{AdamOptions, AdamWOptions, GroupMeta, GroupOptions, ParamMeta, SgdOptions, State, StateMeta};
 pub use zero::ZeroRedundancyOptimizer;

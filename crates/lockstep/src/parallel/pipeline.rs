@@ -12,7 +12,7 @@ use c10d::{Error, ProcessGroup, Rank, Work};
 use tch::{Kind, Tensor};
 
 use super::{Action, Schedule};
-use crate::nn::failure;
+use crate::nn;
 
 /// What a stage receives for each micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Step<'_> {
         let begin = self.begun.elapsed();
         let micro_batches = self.pipeline.schedule.micro_batches() as f64;
         let last = self.pipeline.after().is_none();
-        let output = failure::caught(|| {
+        let output = nn::caught(|| {
             let output = forward(&input);
             if last { loss(micro_batch, &output) } else { output }
         })?;

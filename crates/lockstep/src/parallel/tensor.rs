@@ -10,15 +10,19 @@
 //!
 //! Source: Shoeybi and others, "Megatron-LM" (2019), section 3; Korthikanti and others, "Reducing Activation Recomputation in
 //! Large Transformer Models" (2022), section 4.2, for the division by sequence.
+//!
+//! Some functions make a whole tensor from its parts, or parts from the whole: each is one exchange in the forward pass and another in
+//! the backward pass. All ranks of the group call them in the same order, with tensors of the same shape, and run backward by
+//! [`c10d::backward_over`]. Source: Megatron-LM, `megatron/core/tensor_parallel/mappings.py`.
 
 use std::rc::Rc;
 
-use c10d::{Error, OwnThread, ProcessGroup, ReduceOp, Result};
+use c10d::Exchange::{AllGather, AllReduce, Identity, OwnPart, ReduceScatter};
+use c10d::{Error, OwnThread, ProcessGroup, ReduceOp, Result, exchange};
 use tch::nn::{Module, Path};
 use tch::{Kind, Tensor, no_grad};
 
-use super::mappings::{all_gather, copy_to_ranks, reduce_scatter, sum_over_ranks};
-use crate::nn::failure;
+use crate::nn;
 
 type Group = OwnThread<Rc<ProcessGroup>>;
 
@@ -208,9 +212,40 @@ macro_rules! module {
             /// Panics when `try_forward` fails; inside [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward) the
             /// failure is that call's error instead.
             fn forward(&self, inputs: &Tensor) -> Tensor {
-                self.try_forward(inputs).unwrap_or_else(|error| failure::raise(error))
+                self.try_forward(inputs).unwrap_or_else(|error| nn::raise(error))
             }
         }
     )*};
 }
 module!(ColumnParallelLinear, RowParallelLinear, ParallelMlp, VocabParallelEmbedding);
+
+/// The tensor itself, which all ranks hold and each uses in its own way: the gradient is the sum of theirs. Megatron's *f*.
+pub fn copy_to_ranks(group: &ProcessGroup, whole: &Tensor) -> Result<Tensor> {
+    exchange(group, whole, Identity, AllReduce, 0)
+}
+
+/// The sum of all ranks' tensors, which all go on to use in the same way: the gradient needs no exchange. Megatron's *g*.
+pub fn sum_over_ranks(group: &ProcessGroup, part: &Tensor) -> Result<Tensor> {
+    exchange(group, part, AllReduce, Identity, 0)
+}
+
+/// All ranks' parts, one after another along `dim`, which each uses in its own way: the gradient is each rank's part of the sum.
+/// Before a column-wise layer in sequence parallelism.
+pub fn all_gather(group: &ProcessGroup, part: &Tensor, dim: usize) -> Result<Tensor> {
+    exchange(group, part, AllGather, ReduceScatter, dim)
+}
+
+/// This rank's part, along `dim`, of the sum of all ranks' tensors; after a row-wise layer in sequence parallelism.
+pub fn reduce_scatter(group: &ProcessGroup, whole: &Tensor, dim: usize) -> Result<Tensor> {
+    exchange(group, whole, ReduceScatter, AllGather, dim)
+}
+
+/// All ranks' parts, one after another along `dim`, which all go on to use in the same way: the gradient is the rank's own part.
+pub fn gather_parts(group: &ProcessGroup, part: &Tensor, dim: usize) -> Result<Tensor> {
+    exchange(group, part, AllGather, OwnPart, dim)
+}
+
+/// This rank's part, along `dim`, of a tensor that all ranks hold: the gradient is put together again.
+pub fn own_part(group: &ProcessGroup, whole: &Tensor, dim: usize) -> Result<Tensor> {
+    exchange(group, whole, OwnPart, AllGather, dim)
+}

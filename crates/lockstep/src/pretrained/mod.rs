@@ -21,16 +21,12 @@
 
 mod archive;
 mod error;
-mod foreign;
-mod legacy;
 mod load;
-mod loaded;
 mod pickle;
-mod state_dict;
 mod tensors;
+mod values;
 mod weights;
 
 pub use error::{BadFile, Difference, PretrainedError};
-pub use load::{LoadOptions, load};
-pub use loaded::Loaded;
+pub use load::{LoadOptions, Loaded, load};
 pub use weights::Weights;

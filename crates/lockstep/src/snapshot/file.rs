@@ -70,7 +70,7 @@ impl Header {
     }
 
     /// Parses the header without its length.
-    pub(super) fn of_json(header: &[u8]) -> Result<Self, BadSnapshot> {
+    fn of_json(header: &[u8]) -> Result<Self, BadSnapshot> {
         serde_json::from_slice(header).map(Header).map_err(not_ours)
     }
 
@@ -163,7 +163,7 @@ pub(super) fn header_length(start: &[u8], has: u64) -> Result<usize, BadSnapshot
 
 /// Checks that a file of `has` bytes ends where its header says: a shorter one is torn, a longer one was not written by this
 /// module.
-pub(super) fn check_ends(header: &[u8], has: u64) -> Result<(), BadSnapshot> {
+fn check_ends(header: &[u8], has: u64) -> Result<(), BadSnapshot> {
     let ends = |value: &Value| value["data_offsets"][1].as_u64();
     let entries: Map<String, Value> = serde_json::from_slice(header).map_err(not_ours)?;
     let data = entries.values().filter_map(ends).max().unwrap_or(0);
@@ -176,7 +176,7 @@ pub(super) fn check_ends(header: &[u8], has: u64) -> Result<(), BadSnapshot> {
 }
 
 /// Returns true if a header, or the beginning of one, was written by this module with this schema.
-pub(super) fn is_our_header(header: &[u8]) -> bool {
+fn is_our_header(header: &[u8]) -> bool {
     let has = |label: String| header.windows(label.len()).any(|part| part == label.as_bytes());
     has(format!("\"{CHECKSUM_KEY}\":\"")) && has(format!("\"{SCHEMA_KEY}\":\"{SCHEMA}\""))
 }

@@ -39,24 +39,21 @@
 //!
 //! Not here: several nodes and restarts (`lockstep run`), and joining the process group (the worker does that).
 
-mod call;
 mod error;
-mod handshake;
-mod host;
 mod parent;
-mod process_set;
 mod state_machine;
 mod worker;
 
+use std::any::Any;
 use std::panic::Location;
 use std::time::Duration;
 
+use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
-pub(crate) use handshake::{HANDSHAKE, watch_parent};
-pub use host::Hosted;
+pub(crate) use worker::watch_parent;
 
 use crate::LaunchEnv;
 
@@ -116,15 +113,15 @@ where
         W: FnOnce(&LaunchEnv, A) -> anyhow::Result<()>,
     {
         let at = Location::caller().to_string();
-        let place = handshake::Place::of_this_process()?;
-        let mut call = call::begin(at)?;
+        let place = worker::Place::of_this_process()?;
+        let mut call = worker::begin(at)?;
         match call.role(place) {
-            call::Role::PassedOver(outcome) => outcome,
-            call::Role::Worker(handshake) => worker::run(handshake, worker),
-            call::Role::Elsewhere(handshake) => worker::refuse(handshake, &call.at, call.ordinal),
-            call::Role::Parent => call.finish(|call| {
+            worker::Role::PassedOver(outcome) => outcome,
+            worker::Role::Worker(handshake) => worker::run(handshake, worker),
+            worker::Role::Elsewhere(handshake) => worker::refuse(handshake, &call.at, call.ordinal),
+            worker::Role::Parent => call.finish(|call| {
                 check(self.nprocs)?;
-                handshake::refuse_launcher(|name| std::env::var_os(name))?;
+                worker::refuse_launcher(|name| std::env::var_os(name))?;
                 parent::run(self, call, args)
             }),
         }
@@ -151,4 +148,28 @@ where
     W: FnOnce(&LaunchEnv, A) -> anyhow::Result<()>,
 {
     Spawn::new(nprocs, Hosted::store).run(args, worker)
+}
+
+/// An open rendezvous store, which workers find by `MASTER_ADDR` and `MASTER_PORT`.
+pub struct Hosted {
+    addr: String,
+    port: u16,
+    _guard: Box<dyn Any>,
+}
+
+impl Hosted {
+    /// The store at `addr:port`. It is open while `guard` exists, which is until the last worker has ended.
+    pub fn new(addr: impl Into<String>, port: u16, guard: impl Any) -> Self {
+        Hosted { addr: addr.into(), port, _guard: Box::new(guard) }
+    }
+
+    /// A TCPStore in this process, on a free loopback port.
+    ///
+    /// # Errors
+    /// No port can be opened on loopback.
+    pub fn store() -> anyhow::Result<Self> {
+        let store = crate::group::host_store()?;
+        let port = store.port().context("a TCPStore that hosts has a port")?;
+        Ok(Hosted::new("127.0.0.1", port, store))
+    }
 }
