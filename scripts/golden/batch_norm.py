@@ -1,4 +1,4 @@
-"""Golden values for crates/lockstep/tests/it/batch_norm_golden.rs: batch normalization's statistics under Python's DDP.
+"""Golden values for crates/lockstep/tests/it/batch_norm.rs: batch normalization's statistics under Python's DDP.
 
 Run it with a Python that has PyTorch 2.11; it rewrites crates/lockstep/golden/batch_norm.json. Two ranks on Gloo take four
 steps with a small network whose batches differ from rank to rank. Weights and samples follow integer formulas, as in

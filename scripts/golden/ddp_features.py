@@ -1,4 +1,4 @@
-"""Golden values for crates/lockstep/tests/it/ddp_features: what Python's DDP does with sparse gradients and a static graph, and
+"""Golden values for crates/lockstep/tests/it/ddp_features.rs: what Python's DDP does with sparse gradients and a static graph, and
 what its logging data say.
 
 Run it with a Python that has PyTorch 2.11; it rewrites crates/lockstep/golden/ddp_features.json. Two ranks on Gloo train each

@@ -1,18 +1,22 @@
 //! The promise of DDP: many ranks with small batches train like one rank with the whole batch.
+//!
+//! Gradients may be compressed before they are averaged: what is sent, and what is kept.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::common::{bits, formula_tensor, ranks};
 use c10d::{ErrorKind, ProcessGroup};
+use lockstep::compress::{CompressedAverage, Compression};
 use lockstep::data::{Batch, Dataset, LinearRegression};
 use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::{DistributedSampler, Sampler};
 use lockstep::{DdpOptions, DistributedDataParallel, Rank, WorldSize};
 use lockstep_testkit::margin;
-use tch::nn::{self, ModuleT, VarStore};
-use tch::{Device, Kind, Reduction, Tensor, no_grad};
+use tch::nn::{Init, ModuleT, VarStore};
+use tch::{Device, Kind, Reduction, Tensor, nn, no_grad};
+
+use crate::common::{bits, formula_tensor, ranks, values};
 
 const BATCH: usize = 4;
 
@@ -381,4 +385,104 @@ fn fixed_buckets_are_cut_before_the_first_step_and_stay() {
     let fixed = layout(true);
     assert_eq!(fixed, vec![(vec![57, 8], vec![57, 8]); 2]);
     assert_eq!(layout(false)[0].0, [65], "PyTorch begins with one bucket for all");
+}
+
+const ROWS: i64 = 12;
+const COLUMNS: i64 = 10;
+
+/// Runs `body` on each rank of a group with a matrix and a vector.
+fn ranks_with_variables<T: Send>(n: usize, body: impl Fn(Rc<ProcessGroup>, VarStore) -> T + Send + Sync) -> Vec<T> {
+    crate::common::ranks(n, |group| {
+        let vs = VarStore::new(Device::Cpu);
+        let _ = vs.root().var("matrix", &[ROWS, COLUMNS], Init::Const(0.0));
+        let _ = vs.root().var("vector", &[COLUMNS], Init::Const(0.0));
+        body(group, vs)
+    })
+}
+
+fn set(vs: &VarStore, name: &str, gradient: &Tensor) {
+    let mut parameter = vs.variables()[name].shallow_clone();
+    if parameter.grad().defined() {
+        c10d::clear_grad(&mut parameter).unwrap();
+    }
+    (&parameter * gradient).sum(Kind::Float).backward();
+}
+
+fn gradient(vs: &VarStore, name: &str) -> Vec<f64> {
+    values(&vs.variables()[name].grad())
+}
+
+/// A matrix of rank 1 for each rank, with the same columns, so that the mean has rank 1 too.
+fn rank_one(rank: usize) -> Tensor {
+    let row = (Tensor::arange(COLUMNS, (Kind::Float, Device::Cpu)) + rank as f64) / 8.0;
+    (Tensor::arange(ROWS, (Kind::Float, Device::Cpu)) - 3.0).outer(&row)
+}
+
+fn close(found: &[f64], expected: &Tensor, tolerance: f64) {
+    let expected = values(expected);
+    let far = found.iter().zip(&expected).find(|(found, expected)| (*found - *expected).abs() > tolerance);
+    assert!(found.len() == expected.len() && far.is_none(), "{far:?}");
+}
+
+#[test]
+fn powersgd_sends_thin_matrices_and_keeps_a_mean_of_low_rank() {
+    ranks_with_variables(2, |group, vs| {
+        let mut average = CompressedAverage::new(Rc::clone(&group), &vs, Compression::PowerSgd { rank: 2 }, 0).unwrap();
+        set(&vs, "matrix", &rank_one(group.rank().get()));
+        set(&vs, "vector", &Tensor::full([COLUMNS], group.rank().get() as f64, (Kind::Float, Device::Cpu)));
+        let before = group.traffic().unwrap();
+        average.average().unwrap();
+        let sent = group.traffic().unwrap() - before;
+        assert_eq!((sent.calls, sent.bytes), (2, 4 * (2 * (ROWS + COLUMNS) + COLUMNS) as u64));
+        close(&gradient(&vs, "matrix"), &((rank_one(0) + rank_one(1)) / 2.0), 1e-4);
+        assert_eq!(gradient(&vs, "vector"), vec![0.5; COLUMNS as usize]);
+    });
+}
+
+#[test]
+fn powersgd_makes_up_for_what_it_has_lost() {
+    ranks_with_variables(2, |group, vs| {
+        let mut average = CompressedAverage::new(Rc::clone(&group), &vs, Compression::PowerSgd { rank: 1 }, 0).unwrap();
+        // A mean of full rank: one step keeps a tenth of it.
+        let full =
+            Tensor::eye(ROWS, (Kind::Float, Device::Cpu)).narrow(1, 0, COLUMNS) * (1.0 + group.rank().get() as f64);
+        let mut sum = Tensor::zeros([ROWS, COLUMNS], (Kind::Float, Device::Cpu));
+        let mut errors = Vec::new();
+        for step in 1..=60 {
+            set(&vs, "matrix", &full);
+            set(&vs, "vector", &Tensor::zeros([COLUMNS], (Kind::Float, Device::Cpu)));
+            average.average().unwrap();
+            sum += vs.variables()["matrix"].grad();
+            let mean = Tensor::eye(ROWS, (Kind::Float, Device::Cpu)).narrow(1, 0, COLUMNS) * 1.5;
+            errors.push((&sum / f64::from(step) - &mean).norm().double_value(&[]) / mean.norm().double_value(&[]));
+        }
+        assert!(errors[0] > 0.5 && errors[59] < 0.3, "{errors:?}");
+    });
+}
+
+#[test]
+fn bf16_sends_half_the_bytes_and_keeps_8_bits() {
+    ranks_with_variables(3, |group, vs| {
+        let mut average = CompressedAverage::new(Rc::clone(&group), &vs, Compression::Bf16, 0).unwrap();
+        let rank = group.rank().get();
+        set(&vs, "matrix", &rank_one(rank));
+        set(&vs, "vector", &Tensor::full([COLUMNS], 1e30, (Kind::Float, Device::Cpu)));
+        let before = group.traffic().unwrap();
+        average.average().unwrap();
+        let sent = group.traffic().unwrap() - before;
+        assert_eq!((sent.calls, sent.bytes), (1, 2 * (ROWS * COLUMNS + COLUMNS) as u64));
+        let mean = (rank_one(0) + rank_one(1) + rank_one(2)) / 3.0;
+        close(&gradient(&vs, "matrix"), &mean, mean.abs().max().double_value(&[]) / 64.0);
+        assert!(gradient(&vs, "vector").iter().all(|value| (value / 1e30 - 1.0).abs() < 1.0 / 64.0));
+    });
+}
+
+#[test]
+fn refuses_a_rank_of_zero_and_a_missing_gradient() {
+    ranks_with_variables(1, |group, vs| {
+        let none = CompressedAverage::new(Rc::clone(&group), &vs, Compression::PowerSgd { rank: 0 }, 0);
+        assert!(none.unwrap_err().to_string().contains("rank 1 at least"));
+        let error = CompressedAverage::new(group, &vs, Compression::Bf16, 0).unwrap().average().unwrap_err();
+        assert!(error.to_string().contains("has no gradient"), "{error}");
+    });
 }

@@ -13,7 +13,8 @@ use lockstep::{LaunchEnv, Rank};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 
-use crate::program::{self, program};
+use crate::LONG;
+use crate::spawn::program;
 
 fn store() -> anyhow::Result<Hosted> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
@@ -75,7 +76,7 @@ fn watched(pid: &str) -> anyhow::Result<OwnedFd> {
 }
 
 fn await_end(process: &OwnedFd) -> anyhow::Result<()> {
-    let limit = Timespec { tv_sec: program::LONG.as_secs() as i64, tv_nsec: 0 };
+    let limit = Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
     ensure!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit))? == 1, "the process did not end");
     Ok(())
 }
@@ -89,7 +90,7 @@ fn forever() -> ! {
 
 /// Each case asserts what the caller gets; a failed assertion ends the program with a code other than 0.
 #[rustfmt::skip]
-pub(super) fn case(name: &str) -> anyhow::Result<()> {
+pub(crate) fn case(name: &str) -> anyhow::Result<()> {
     match name {
         "places" => Ok(Spawn::new(3, store).run(&(7, "text".to_owned()), place)?),
         "arguments" => Ok(two().run(&(), |env, ()| {
@@ -119,7 +120,7 @@ pub(super) fn case(name: &str) -> anyhow::Result<()> {
             println!("{report}");
             let Failure::Panicked { message, location: Some(at), .. } = &report.root else { panic!("{report:?}") };
             assert_eq!(message, "index 7 is out");
-            assert!(at.contains("tests/spawn/cases.rs:"), "{at}");
+            assert!(at.contains("tests/procs/spawn_cases.rs:"), "{at}");
             Ok(())
         }
         "exit" => {
@@ -149,7 +150,7 @@ pub(super) fn case(name: &str) -> anyhow::Result<()> {
         }
         "second" => {
             // Rank 0 fails because rank 1 is dead, as in a collective. It ignores the SIGTERM that follows.
-            let report = failed(Spawn::new(2, relay).grace(program::LONG).run(&(), |env, ()| {
+            let report = failed(Spawn::new(2, relay).grace(LONG).run(&(), |env, ()| {
                 let mut line = Line::to_the_other(env)?;
                 if env.rank.get() == 1 {
                     line.send(&getpid().as_raw_nonzero().to_string())?;

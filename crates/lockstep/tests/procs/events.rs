@@ -1,27 +1,21 @@
 //! Event files of processes that are killed, restarted, or unable to write.
 
-#![allow(clippy::unwrap_used)] // a test may
-
-mod program;
-
 use std::io::{BufRead, BufReader};
-use std::process::ExitCode;
+use std::process::Command;
 
+use crate::{KillOnDrop, Test, finish, text};
 use lockstep::events::{self, Event, EventSink};
-use program::{KillOnDrop, finish, program, text};
 
-fn main() -> ExitCode {
-    program::main(
-        case,
-        [
-            ("leaves_at_most_one_torn_line_per_kill_and_loses_nothing_before_it", survives_kills),
-            ("warns_once_when_the_disk_is_full_and_continues", warns_once),
-            ("warns_when_the_folder_cannot_be_created_and_continues", warns_of_the_folder),
-        ],
-    )
-}
+/// Before the names of the cases.
+pub(crate) const CASE: &str = "events";
 
-fn case(name: &str) -> anyhow::Result<()> {
+pub(crate) const TESTS: &[Test] = &[
+    ("leaves_at_most_one_torn_line_per_kill_and_loses_nothing_before_it", survives_kills),
+    ("warns_once_when_the_disk_is_full_and_continues", warns_once),
+    ("warns_when_the_folder_cannot_be_created_and_continues", warns_of_the_folder),
+];
+
+pub(crate) fn case(name: &str) -> anyhow::Result<()> {
     let sink = EventSink::from_env(0, 0);
     match name {
         "endless" => endless(&sink),
@@ -83,4 +77,8 @@ fn warns_of_the_folder() {
         1,
         "{warnings}"
     );
+}
+
+fn program(case: &str) -> Command {
+    crate::program(&format!("{CASE} {case}"))
 }

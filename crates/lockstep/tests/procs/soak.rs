@@ -14,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
 
-use crate::program::{KillOnDrop, text};
+use crate::{KillOnDrop, text};
 
 /// The test's case for a program that takes part.
 pub(crate) const CASE: &str = "soak";

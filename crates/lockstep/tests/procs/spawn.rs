@@ -1,54 +1,46 @@
 //! Spawn's guarantees, tested from outside: the program that these tests start is this executable.
 
-#![allow(clippy::unwrap_used)] // a test may
-
-mod cases;
-#[path = "../program/mod.rs"]
-mod program;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::{env, fs, process};
 
-use program::{KillOnDrop, finish, program, program_after, text, until_closed};
+use crate::{KillOnDrop, Test, finish, text, until_closed};
 
-fn main() -> ExitCode {
-    program::main(
-        cases::case,
-        [
-            ("gives_every_worker_its_place_its_arguments_and_an_open_store", gives_places),
-            ("keeps_the_programs_own_arguments_and_environment", keeps_arguments),
-            ("passes_arguments_of_many_megabytes", passes_much),
-            ("reports_a_workers_error_with_its_chain_and_stops_the_others", reports_error),
-            ("adds_the_trace_when_backtraces_are_requested", adds_trace),
-            ("reports_a_workers_panic_with_its_location_and_prints_it_once", reports_panic),
-            ("reports_an_exit_code", reports_exit),
-            ("counts_an_exit_with_0_before_the_end_as_a_failure", reports_exit_0),
-            ("names_the_signal_that_killed_a_worker", names_signal),
-            ("kills_a_worker_that_ignores_sigterm", kills_stubborn),
-            ("lists_the_second_failure_as_also_failed", lists_second),
-            ("blames_a_panic_although_a_peer_died_first", blames_the_panic),
-            ("stops_all_workers_at_its_timeout", stops_at_timeout),
-            ("leaves_no_worker_when_the_parent_is_killed", leaves_no_orphan),
-            ("leaves_no_worker_when_one_cannot_be_started", leaves_none_half_started),
-            ("skips_the_calls_that_the_parent_has_finished", skips_finished),
-            ("returns_a_calls_failure_in_the_workers_of_the_next_call", repeats_failure),
-            ("refuses_a_worker_that_reaches_another_call", refuses_elsewhere),
-            ("reports_a_worker_that_never_reaches_the_call", reports_never),
-            ("reports_an_error_before_the_call", reports_early_error),
-            ("refuses_to_spawn_inside_a_worker", refuses_nested),
-            ("refuses_to_spawn_in_a_program_that_a_worker_started", refuses_grandchild),
-            ("refuses_to_spawn_while_another_spawn_runs", refuses_concurrent),
-            ("refuses_to_spawn_under_a_launcher_with_exit_code_2", refuses_launcher),
-            ("refuses_invalid_numbers_of_processes", refuses_absurd),
-            ("reports_arguments_that_json_cannot_represent", reports_bad_args),
-            ("reports_a_store_that_does_not_open", reports_store),
-            ("runs_although_its_executable_was_deleted", runs_deleted),
-            ("records_the_errors_and_panics_of_a_plain_program_for_its_launcher", records_for_launcher),
-        ],
-    )
-}
+/// Before the names of the cases.
+pub(crate) const CASE: &str = "spawn";
+
+pub(crate) const TESTS: &[Test] = &[
+    ("gives_every_worker_its_place_its_arguments_and_an_open_store", gives_places),
+    ("keeps_the_programs_own_arguments_and_environment", keeps_arguments),
+    ("passes_arguments_of_many_megabytes", passes_much),
+    ("reports_a_workers_error_with_its_chain_and_stops_the_others", reports_error),
+    ("adds_the_trace_when_backtraces_are_requested", adds_trace),
+    ("reports_a_workers_panic_with_its_location_and_prints_it_once", reports_panic),
+    ("reports_an_exit_code", reports_exit),
+    ("counts_an_exit_with_0_before_the_end_as_a_failure", reports_exit_0),
+    ("names_the_signal_that_killed_a_worker", names_signal),
+    ("kills_a_worker_that_ignores_sigterm", kills_stubborn),
+    ("lists_the_second_failure_as_also_failed", lists_second),
+    ("blames_a_panic_although_a_peer_died_first", blames_the_panic),
+    ("stops_all_workers_at_its_timeout", stops_at_timeout),
+    ("leaves_no_worker_when_the_parent_is_killed", leaves_no_orphan),
+    ("leaves_no_worker_when_one_cannot_be_started", leaves_none_half_started),
+    ("skips_the_calls_that_the_parent_has_finished", skips_finished),
+    ("returns_a_calls_failure_in_the_workers_of_the_next_call", repeats_failure),
+    ("refuses_a_worker_that_reaches_another_call", refuses_elsewhere),
+    ("reports_a_worker_that_never_reaches_the_call", reports_never),
+    ("reports_an_error_before_the_call", reports_early_error),
+    ("refuses_to_spawn_inside_a_worker", refuses_nested),
+    ("refuses_to_spawn_in_a_program_that_a_worker_started", refuses_grandchild),
+    ("refuses_to_spawn_while_another_spawn_runs", refuses_concurrent),
+    ("refuses_to_spawn_under_a_launcher_with_exit_code_2", refuses_launcher),
+    ("refuses_invalid_numbers_of_processes", refuses_absurd),
+    ("reports_arguments_that_json_cannot_represent", reports_bad_args),
+    ("reports_a_store_that_does_not_open", reports_store),
+    ("runs_although_its_executable_was_deleted", runs_deleted),
+    ("records_the_errors_and_panics_of_a_plain_program_for_its_launcher", records_for_launcher),
+];
 
 /// Runs a case that makes its own assertions, and returns its output.
 fn passes(command: Command) -> String {
@@ -251,4 +243,12 @@ fn records_for_launcher() {
         let record: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(record["message"]["message"], message);
     }
+}
+
+pub(crate) fn program(case: &str) -> Command {
+    crate::program(&format!("{CASE} {case}"))
+}
+
+fn program_after(prelude: &str, case: &str) -> Command {
+    crate::program_after(prelude, &format!("{CASE} {case}"))
 }

@@ -1,11 +1,10 @@
-//! The purpose of drawn digits: a small convolutional network learns them, a linear model not quite.
-//!
-//! A separate binary with one test, because libtorch's seed and thread count belong to the whole process.
+//! Drawn digits serve their purpose (a small convolutional network learns them, a linear model not quite), and the published digits, if
+//! present (`LOCKSTEP_DATA`, or `shared/data` next to the checkout), are read as they are.
 
-use lockstep::data::{Batch, Dataset, Digits, Mnist, Split};
+use lockstep::data::{Batch, Dataset, Digits, Mnist, Split, real_data_dir};
 use lockstep_testkit::margin;
-use tch::nn::{self, Module, OptimizerConfig};
-use tch::{Device, no_grad};
+use tch::nn::{Module, OptimizerConfig};
+use tch::{Device, Kind, nn, no_grad};
 
 const BATCH: usize = 50;
 
@@ -58,5 +57,37 @@ fn a_convolutional_net_learns_drawn_digits_and_a_linear_model_falls_short() -> a
     margin::below("errors of a linear model", 1.0 - straight, 0.5);
     margin::above("errors of a linear model", 1.0 - straight, 0.02);
     margin::above("what the convolutional net is better by", net - straight, 0.015);
+    Ok(())
+}
+
+/// Reads both splits, or prints why not.
+fn real_mnist() -> anyhow::Result<Option<(Mnist, Mnist)>> {
+    let dir = real_data_dir().map(|data| data.join("mnist")).filter(|dir| dir.is_dir());
+    let Some(dir) = dir else {
+        println!("not verified here: the real MNIST; set LOCKSTEP_DATA to a folder that has mnist/ to verify it");
+        return Ok(None);
+    };
+    Ok(Some((Mnist::from_dir(&dir, Split::Train)?, Mnist::from_dir(&dir, Split::Test)?)))
+}
+
+#[test]
+fn reads_the_published_digits() -> anyhow::Result<()> {
+    let Some((train, test)) = real_mnist()? else { return Ok(()) };
+    for (name, set) in [("train", &train), ("test", &test)] {
+        println!("{name}: {} digits of {} x {}", set.len(), set.rows(), set.columns());
+        assert!(set.len() >= 1_000 && (set.rows(), set.columns()) == (28, 28));
+        assert!((0..10).all(|digit| set.labels().contains(&digit)));
+    }
+    assert!(train.len() > test.len());
+    Ok(())
+}
+
+#[test]
+fn normalises_the_published_digits_to_mean_zero_and_variance_one() -> anyhow::Result<()> {
+    let Some((train, _)) = real_mnist()? else { return Ok(()) };
+    let inputs = train.batch(0, &(0..train.len()).collect::<Vec<_>>())?.inputs;
+    assert_eq!(inputs.size()[1..], [1, 28, 28]);
+    let (mean, spread) = (inputs.mean(Kind::Double).double_value(&[]), inputs.std(true).double_value(&[]));
+    assert!(mean.abs() < 0.02 && (spread - 1.0).abs() < 0.02, "mean {mean}, standard deviation {spread}");
     Ok(())
 }

@@ -2,24 +2,18 @@
 //! without a launcher that could stop the others, so every survivor has to find out by itself. Also what ranks do that cannot share
 //! memory.
 
-#![allow(clippy::unwrap_used)] // a test may
-
-mod killed;
-mod program;
-mod soak;
-
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, Output};
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
+use crate::{KillOnDrop, Test, finish, killed, program, program_after, soak, text};
 use anyhow::Context;
 use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
 use lockstep::events::{self, Event};
 use lockstep::optim::named_parameters;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
 use lockstep_watchdog::scaled;
-use program::{KillOnDrop, finish, program, program_after, text};
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
@@ -36,55 +30,44 @@ const TIMEOUT_MS: &str = "LOCKSTEP_TEST_TIMEOUT_MS";
 const DEAD: &str = "rank 1 did not answer";
 const LEFT: &str = "rank 1 has left the group";
 
-fn main() -> ExitCode {
-    program::main(
-        case,
-        [
-            ("survivors_name_a_rank_that_was_stopped", || survivors_name("halts", DEAD)),
-            ("survivors_name_a_rank_that_exited", || survivors_name("exits", DEAD)),
-            ("survivors_name_a_rank_that_panicked", || survivors_name("panics", "rank 1 panicked")),
-            ("survivors_name_a_rank_that_returned_early", || survivors_name("returns", LEFT)),
-            ("survivors_name_a_rank_that_called_another_collective", || {
-                survivors_name("strays", "call 4, broadcast from rank 0 of [2] Float");
-            }),
-            ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", DEAD)),
-            ("survivors_on_several_hosts_name_a_rank_that_was_stopped", || survivors_over_hosts("halts", DEAD)),
-            ("survivors_on_several_hosts_name_a_rank_that_returned_early", || survivors_over_hosts("returns", LEFT)),
-            ("survivors_on_several_hosts_name_a_rank_that_called_another_collective", || {
-                survivors_on(FIRST_OF_TWO, "strays", "call 4, broadcast from rank 0 of [2] Float");
-            }),
-            ("survivors_on_several_hosts_of_a_backward_pass_name_the_killed_rank", || {
-                survivors_on(FIRST_OF_TWO, "ddp", DEAD);
-            }),
-            ("survivors_name_a_rank_that_was_killed_and_leave_no_shared_memory", leaves_no_shared_memory),
-            ("ranks_that_cannot_share_memory_use_gloo_and_their_events_say_why", chooses),
-            ("ranks_share_memory_where_dev_shm_is_full", shares_where_dev_shm_is_full),
-            ("survivors_name_the_lost_rank_at_a_few_moments", || survive_a_few(1)),
-            ("survivors_on_several_hosts_name_the_lost_rank_at_a_few_moments", || survive_a_few(2)),
-            ("soak_at_200_moments", || soak(1)),
-            ("soak_over_hosts_at_200_moments", || soak(2)),
-            ("ddp_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("ddp")),
-            ("zero_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("zero")),
-            ("tensor_parallelism_ends_with_the_same_bits_when_ranks_are_killed", || {
-                killed::ends_with_the_same_bits("tensor")
-            }),
-            ("a_pipeline_ends_with_the_same_bits_when_ranks_are_killed", || {
-                killed::ends_with_the_same_bits("pipeline")
-            }),
-            ("a_sharded_run_ends_with_the_same_bits_when_ranks_are_killed", || {
-                killed::ends_with_the_same_bits("sharded")
-            }),
-            ("a_lost_store_host_is_named_by_address", names_the_store),
-            ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
-            ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),
-            ("spawn_reports_the_rank_that_died_in_a_collective", spawn_reports),
-        ],
-    )
-}
+pub(crate) const TESTS: &[Test] = &[
+    ("survivors_name_a_rank_that_was_stopped", || survivors_name("halts", DEAD)),
+    ("survivors_name_a_rank_that_exited", || survivors_name("exits", DEAD)),
+    ("survivors_name_a_rank_that_panicked", || survivors_name("panics", "rank 1 panicked")),
+    ("survivors_name_a_rank_that_returned_early", || survivors_name("returns", LEFT)),
+    ("survivors_name_a_rank_that_called_another_collective", || {
+        survivors_name("strays", "call 4, broadcast from rank 0 of [2] Float");
+    }),
+    ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", DEAD)),
+    ("survivors_on_several_hosts_name_a_rank_that_was_stopped", || survivors_over_hosts("halts", DEAD)),
+    ("survivors_on_several_hosts_name_a_rank_that_returned_early", || survivors_over_hosts("returns", LEFT)),
+    ("survivors_on_several_hosts_name_a_rank_that_called_another_collective", || {
+        survivors_on(FIRST_OF_TWO, "strays", "call 4, broadcast from rank 0 of [2] Float");
+    }),
+    ("survivors_on_several_hosts_of_a_backward_pass_name_the_killed_rank", || {
+        survivors_on(FIRST_OF_TWO, "ddp", DEAD);
+    }),
+    ("survivors_name_a_rank_that_was_killed_and_leave_no_shared_memory", leaves_no_shared_memory),
+    ("ranks_that_cannot_share_memory_use_gloo_and_their_events_say_why", chooses),
+    ("ranks_share_memory_where_dev_shm_is_full", shares_where_dev_shm_is_full),
+    ("survivors_name_the_lost_rank_at_a_few_moments", || survive_a_few(1)),
+    ("survivors_on_several_hosts_name_the_lost_rank_at_a_few_moments", || survive_a_few(2)),
+    ("soak_at_200_moments", || soak(1)),
+    ("soak_over_hosts_at_200_moments", || soak(2)),
+    ("ddp_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("ddp")),
+    ("zero_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("zero")),
+    ("tensor_parallelism_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("tensor")),
+    ("a_pipeline_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("pipeline")),
+    ("a_sharded_run_ends_with_the_same_bits_when_ranks_are_killed", || killed::ends_with_the_same_bits("sharded")),
+    ("a_lost_store_host_is_named_by_address", names_the_store),
+    ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
+    ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),
+    ("spawn_reports_the_rank_that_died_in_a_collective", spawn_reports),
+];
 
 // ---- the program -------------------------------------------------------------------------------------------------
 
-fn case(name: &str) -> anyhow::Result<()> {
+pub(crate) fn case(name: &str) -> anyhow::Result<()> {
     match name {
         "spawned" => Ok(spawn(WORLD, &"killed".to_owned(), |env, fault| work(env, &fault))?),
         _ => match name.split_once(' ') {

@@ -1,9 +1,7 @@
 //! Files of weights that are damaged or malicious: reading them ends with an error, and takes no more memory than the file's
 //! length explains.
 //!
-//! Only one test: it measures the memory of its whole process.
-
-#![allow(clippy::unwrap_used)] // the helpers are tests too
+//! One test, in a process of its own: it measures the memory of that whole process.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -14,6 +12,8 @@ use lockstep::pretrained::Weights;
 use tch::{Kind, Tensor};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
+
+use crate::{Test, finish, program, text};
 
 /// How much the whole test may allocate after its start; memory that is only reserved counts too.
 const MOST: u64 = 1 << 30;
@@ -30,11 +30,11 @@ fn peak() -> u64 {
 }
 
 /// One file for all reads: truncating it each time would wait for the disk.
-struct Place {
+struct Scratch {
     file: tempfile::NamedTempFile,
 }
 
-impl Place {
+impl Scratch {
     /// Reads the bytes as a file, and sums up the tensors.
     fn read(&self, bytes: &[u8]) -> Result<Weights, String> {
         self.file.as_file().write_all_at(bytes, 0).unwrap();
@@ -74,19 +74,19 @@ fn tensor(key: &str, numel: i64, offset: i64, size: &[i64], stride: &[i64]) -> V
         |values: &[i64]| [b"(".to_vec(), values.iter().flat_map(|&value| int(value)).collect(), b"t".to_vec()].concat();
     let storage = [
         b"(".to_vec(),
-        text("storage"),
+        pickled_text("storage"),
         b"ctorch\nFloatStorage\n".to_vec(),
-        text(key),
-        text("cpu"),
+        pickled_text(key),
+        pickled_text("cpu"),
         int(numel),
         b"tQ".to_vec(),
     ];
     let call =
         [b"ctorch._utils\n_rebuild_tensor_v2\n(".to_vec(), storage.concat(), int(offset), ints(size), ints(stride)];
-    [b"\x80\x02}".to_vec(), text("w"), call.concat(), b"\x89NtRs.".to_vec()].concat()
+    [b"\x80\x02}".to_vec(), pickled_text("w"), call.concat(), b"\x89NtRs.".to_vec()].concat()
 }
 
-fn cut_and_flip_every_byte(place: &Place) {
+fn cut_and_flip_every_byte(scratch: &Scratch) {
     for name in [
         "zip.pth",
         "legacy_checkpoint.pth",
@@ -97,12 +97,12 @@ fn cut_and_flip_every_byte(place: &Place) {
     ] {
         let mut bytes = golden(name);
         for end in 0..bytes.len() {
-            place.refusal(&bytes[..end]);
+            scratch.refusal(&bytes[..end]);
         }
         for at in 0..bytes.len() {
             for flip in [0x01, 0xff] {
                 bytes[at] ^= flip;
-                let _either = place.read(&bytes);
+                let _either = scratch.read(&bytes);
                 bytes[at] ^= flip;
             }
         }
@@ -110,19 +110,19 @@ fn cut_and_flip_every_byte(place: &Place) {
 }
 
 /// In an archive the checksum precedes the pickle, so it is flipped separately.
-fn flip_the_pickle_of_an_archive(place: &Place) {
+fn flip_the_pickle_of_an_archive(scratch: &Scratch) {
     let mut pickle = tensor("0", 4, 0, &[2, 2], &[2, 1]);
-    assert_eq!(place.read(&stored(&pickle)).unwrap().tensors[0].1.size(), [2, 2]);
+    assert_eq!(scratch.read(&stored(&pickle)).unwrap().tensors[0].1.size(), [2, 2]);
     for at in 0..pickle.len() {
         for bit in 0..8 {
             pickle[at] ^= 1 << bit;
-            let _either = place.read(&stored(&pickle));
+            let _either = scratch.read(&stored(&pickle));
             pickle[at] ^= 1 << bit;
         }
     }
 }
 
-fn ask_for_more_than_there_is(place: &Place) {
+fn ask_for_more_than_there_is(scratch: &Scratch) {
     let huge = 1 << 45;
     for (pickle, expected) in [
         (tensor("0", 4, 0, &[5], &[1]), "reach beyond its storage of 4"),
@@ -136,24 +136,24 @@ fn ask_for_more_than_there_is(place: &Place) {
         (tensor("0", 2, 0, &[2], &[1]), "16 bytes where its pickle says 8"),
         (tensor("../../../etc/passwd", 4, 0, &[2], &[1]), "cannot be found"),
     ] {
-        let said = place.refusal(&stored(&pickle));
+        let said = scratch.refusal(&stored(&pickle));
         assert!(said.contains(expected), "{said}");
     }
     // Many elements in little memory do no harm: nothing copies them.
-    let repeated = place.read(&stored(&tensor("0", 4, 0, &[1 << 40], &[0]))).unwrap();
+    let repeated = scratch.read(&stored(&tensor("0", 4, 0, &[1 << 40], &[0]))).unwrap();
     assert_eq!(repeated.tensors[0].1.size(), [1 << 40]);
 }
 
-fn unpack_to_much_more(place: &Place) {
+fn unpack_to_much_more(scratch: &Scratch) {
     let zeros = vec![0; 96 << 20];
     let bomb = archive(&tensor("0", 24 << 20, 0, &[1], &[1]), &zeros, CompressionMethod::Deflated);
     assert!(bomb.len() < 1 << 20);
-    let said = place.refusal(&bomb);
+    let said = scratch.refusal(&bomb);
     assert!(said.contains("which is too much for a file of"), "{said}");
 }
 
 /// Pickles whose few bytes request many values, deep nesting, or themselves.
-fn work_the_machine(place: &Place) {
+fn work_the_machine(scratch: &Scratch) {
     let nested = [b"\x80\x02)".to_vec(), vec![0x85; 1 << 20], b".".to_vec()].concat();
     let marks = [b"\x80\x02".to_vec(), vec![b'('; 5 << 20], b"N.".to_vec()].concat();
     let values = [b"\x80\x02".to_vec(), vec![b'N'; 5 << 20], b".".to_vec()].concat();
@@ -190,12 +190,12 @@ fn work_the_machine(place: &Place) {
         (b"\x80\x02\x82\x01.".to_vec(), "copyreg"),
         (b"\x80\x02ca\x1b[31m\nb\n.".to_vec(), r"refuses to run a\u{1b}[31m.b"),
     ] {
-        let said = place.refusal(&stored(&pickle));
+        let said = scratch.refusal(&stored(&pickle));
         assert!(said.contains(expected), "{said}");
     }
 }
 
-fn text(text: &[u8]) -> Vec<u8> {
+fn pickled_text(text: &[u8]) -> Vec<u8> {
     [&b"X"[..], &(text.len() as u32).to_le_bytes(), text].concat()
 }
 
@@ -208,61 +208,71 @@ fn legacy(object: &[u8], keys: &[u8]) -> Vec<u8> {
 }
 
 /// One long text that is recalled repeatedly: as a key of storages, of tensors, of a dict.
-fn repeat_a_long_text(place: &Place) {
-    let long = [&text(&[b'k'; 1 << 20])[..], b"q\0"].concat();
+fn repeat_a_long_text(scratch: &Scratch) {
+    let long = [&pickled_text(&[b'k'; 1 << 20])[..], b"q\0"].concat();
     let of_storage = [&b"(U\x07storagectorch\nFloatStorage\n"[..], &long, b"U\x03cpuK\x04tq\x01Qq\x02"].concat();
     let w = [b"ctorch._utils\n_rebuild_tensor\n(", &of_storage[..], b"K\0K\x04\x85K\x01\x85tRq\x03"].concat();
     let object = [b"}U\x01w", &w[..], b"s"].concat();
     let keys = |more: &[u8]| [b"](", &long[..], more, b"e"].concat();
 
-    let read = place.read(&legacy(&object, &keys(b""))).unwrap();
+    let read = scratch.read(&legacy(&object, &keys(b""))).unwrap();
     assert_eq!(read.tensors[0].1.size(), [4]);
-    let said = place.refusal(&legacy(&object, &keys(&b"h\0".repeat(1 << 20))));
+    let said = scratch.refusal(&legacy(&object, &keys(&b"h\0".repeat(1 << 20))));
     assert!(said.contains("it lists 1048577 storages where its tensors have 1"), "{said}");
     let another = [b"(U\x07storagectorch\nFloatStorage\nU\x01aU\x03cpuK\x04tQ0", &object[..]].concat();
-    let said = place.refusal(&legacy(&another, &keys(b"h\0")));
+    let said = scratch.refusal(&legacy(&another, &keys(b"h\0")));
     assert!(said.contains("kkk… is listed twice") && said.len() < 500, "{said}");
-    let said = place.refusal(&legacy(&object, &keys(b"2a")));
+    let said = scratch.refusal(&legacy(&object, &keys(b"2a")));
     assert!(said.contains("damaged"), "{said}");
 
     // 400,000 storages with that key, tensors of it, and entries of a dict under it.
     let storages = [&object[..], &b"h\x01Q0".repeat(400_000)].concat();
-    place.read(&legacy(&storages, &keys(b""))).unwrap();
-    let names = (0..400_000u32).flat_map(|number| [text(format!("{number:x}").as_bytes()), b"h\x03".to_vec()].concat());
+    scratch.read(&legacy(&storages, &keys(b""))).unwrap();
+    let names =
+        (0..400_000u32).flat_map(|number| [pickled_text(format!("{number:x}").as_bytes()), b"h\x03".to_vec()].concat());
     let tensors = [b"}(U\x01w", &w[..], &names.collect::<Vec<u8>>(), b"u"].concat();
-    assert_eq!(place.read(&legacy(&tensors, &keys(b""))).unwrap().tensors.len(), 400_001);
+    assert_eq!(scratch.read(&legacy(&tensors, &keys(b""))).unwrap().tensors.len(), 400_001);
     let dict = [b"}(", &long[..], b"N", &b"h\0N".repeat(400_000), b"u."].concat();
-    let said = place.refusal(&stored(&[b"\x80\x02", &dict[..]].concat()));
+    let said = scratch.refusal(&stored(&[b"\x80\x02", &dict[..]].concat()));
     assert!(said.contains("no named tensors") && said.len() < 500, "{said}");
 }
 
 /// Sparse files of 8 TiB: reading one completely would take hours.
-fn open_a_sparse_file(place: &Place) {
+fn open_a_sparse_file(scratch: &Scratch) {
     for (name, expected) in [("zip.pth", "its end is missing"), ("views.safetensors", "its length does not fit")] {
-        place.read(&golden(name)).unwrap();
-        place.file.as_file().set_len(1 << 43).unwrap();
-        let said = Weights::read(place.file.path()).expect_err("it should be refused").to_string();
+        scratch.read(&golden(name)).unwrap();
+        scratch.file.as_file().set_len(1 << 43).unwrap();
+        let said = Weights::read(scratch.file.path()).expect_err("it should be refused").to_string();
         assert!(said.contains(expected), "{said}");
     }
-    place.read(&golden("legacy.pth")).unwrap();
-    place.file.as_file().set_len(1 << 43).unwrap();
-    Weights::read(place.file.path()).unwrap(); // what stands behind its storages is not looked at, as in PyTorch
+    scratch.read(&golden("legacy.pth")).unwrap();
+    scratch.file.as_file().set_len(1 << 43).unwrap();
+    Weights::read(scratch.file.path()).unwrap(); // what stands behind its storages is not looked at, as in PyTorch
 }
 
-#[test]
-fn no_file_makes_reading_panic_or_take_much_memory() {
-    let place = Place { file: tempfile::NamedTempFile::new().unwrap() };
-    place.read(&golden("zip.pth")).unwrap();
-    place.read(&golden("legacy.pth")).unwrap();
+/// The name of the case.
+pub(crate) const CASE: &str = "hostile";
+
+pub(crate) const TESTS: &[Test] = &[("no_file_makes_reading_weights_panic_or_take_much_memory", || {
+    let output = finish(program(CASE));
+    assert!(output.status.success(), "{}\n{}", output.status, text(&output.stderr));
+})];
+
+/// Reads the files, and panics if one is not refused as it should be.
+pub(crate) fn case() -> anyhow::Result<()> {
+    let scratch = Scratch { file: tempfile::NamedTempFile::new().unwrap() };
+    scratch.read(&golden("zip.pth")).unwrap();
+    scratch.read(&golden("legacy.pth")).unwrap();
     let before = peak();
-    cut_and_flip_every_byte(&place);
-    flip_the_pickle_of_an_archive(&place);
-    ask_for_more_than_there_is(&place);
-    unpack_to_much_more(&place);
-    work_the_machine(&place);
-    repeat_a_long_text(&place);
-    open_a_sparse_file(&place);
+    cut_and_flip_every_byte(&scratch);
+    flip_the_pickle_of_an_archive(&scratch);
+    ask_for_more_than_there_is(&scratch);
+    unpack_to_much_more(&scratch);
+    work_the_machine(&scratch);
+    repeat_a_long_text(&scratch);
+    open_a_sparse_file(&scratch);
     let more = peak() - before;
     assert!(more < MOST, "reading took {more} bytes");
     assert!(!Path::new("/tmp/lockstep-was-here").exists());
+    Ok(())
 }

@@ -1,6 +1,16 @@
-//! Tests that start themselves as a program: `main` runs the case named by a variable, or otherwise the tests.
+//! Tests that start themselves as a program, in one program: `main` runs the case that a variable names, or otherwise the tests.
+//! [`failures`] has ranks of a real job that die, [`spawn`] the guarantees of spawn, [`events`] the files of events, and
+//! [`hostile`] files of weights whose reading must not take much memory.
 
-#![allow(dead_code)] // each test program uses its part
+#![allow(clippy::unwrap_used)] // a test may
+
+mod events;
+mod failures;
+mod hostile;
+mod killed;
+mod soak;
+mod spawn;
+mod spawn_cases;
 
 use std::env;
 use std::io::Read;
@@ -17,12 +27,16 @@ const CASE: &str = "LOCKSTEP_TEST_CASE";
 /// Longer than any rank takes to end.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Runs the named case of `cases`, or the tests. Those whose name begins with `soak` run only when they are asked for: they take minutes.
-pub(crate) fn main<const N: usize>(cases: fn(&str) -> anyhow::Result<()>, tests: [(&str, fn()); N]) -> ExitCode {
-    if let Ok(case) = env::var(CASE) {
-        return lockstep::exit::main(|| cases(&case));
+/// A test's name and body.
+pub(crate) type Test = (&'static str, fn());
+
+fn main() -> ExitCode {
+    if let Ok(name) = env::var(CASE) {
+        return lockstep::exit::main(|| case(&name));
     }
-    let trial = |(name, test): (&str, fn())| {
+    let tests = [events::TESTS, failures::TESTS, hostile::TESTS, spawn::TESTS].concat();
+    // Those whose name begins with `soak` run only when they are asked for: they take minutes.
+    let trial = |(name, test): Test| {
         let run = move || {
             test();
             Ok(())
@@ -30,6 +44,16 @@ pub(crate) fn main<const N: usize>(cases: fn(&str) -> anyhow::Result<()>, tests:
         Trial::test(name, run).with_ignored_flag(name.starts_with("soak"))
     };
     libtest_mimic::run(&Arguments::from_args(), tests.into_iter().map(trial).collect()).exit_code()
+}
+
+/// Runs a case of the program. Its name begins with that of its module; those of [`failures`] have no such prefix.
+fn case(name: &str) -> anyhow::Result<()> {
+    match name.split_once(' ') {
+        Some((events::CASE, case)) => events::case(case),
+        Some((spawn::CASE, case)) => spawn_cases::case(case),
+        None if name == hostile::CASE => hostile::case(),
+        _ => failures::case(name),
+    }
 }
 
 /// This executable as a program that runs `case`, without any launcher's variables.
