@@ -27,7 +27,7 @@ pub(super) struct Unit {
     compute: Kind,
     /// In which gradients are reduced.
     reduce: Kind,
-    whole: RefCell<Whole>,
+    whole: RefCell<GatherState>,
     grads: RefCell<Grads>,
     /// All vectors that were gathered and may still be in memory.
     gathered: RefCell<Vec<Storage>>,
@@ -37,7 +37,7 @@ pub(super) struct Unit {
 
 /// The parameters of all ranks' parts, one after another.
 #[derive(Debug, Default)]
-enum Whole {
+enum GatherState {
     #[default]
     Freed,
     /// On the way, with what is sent.
@@ -112,7 +112,7 @@ impl Unit {
     pub(super) fn start_gather(&self) -> Result<()> {
         let flat = &self.flat;
         let mut whole = self.whole.borrow_mut();
-        if !matches!(*whole, Whole::Freed) {
+        if !matches!(*whole, GatherState::Freed) {
             return Ok(());
         }
         let (own, all) = no_grad(|| {
@@ -122,7 +122,7 @@ impl Unit {
         .map_err(|error| self.torch("gather", &error))?;
         self.gathered.borrow_mut().extend(Storage::of(&all));
         let work = self.group.all_gather_into_tensor_async(all, own.shallow_clone())?;
-        *whole = Whole::Gathering(work, own);
+        *whole = GatherState::Gathering(work, own);
         Ok(())
     }
 
@@ -131,21 +131,21 @@ impl Unit {
         self.start_gather()?;
         let mut whole = self.whole.borrow_mut();
         let vector = match std::mem::take(&mut *whole) {
-            Whole::Gathering(work, _sent) => work.wait()?,
-            Whole::Gathered(vector) => vector,
-            Whole::Freed => return Err(Error::bad_argument("gather a unit", "it was freed meanwhile")),
+            GatherState::Gathering(work, _sent) => work.wait()?,
+            GatherState::Gathered(vector) => vector,
+            GatherState::Freed => return Err(Error::bad_argument("gather a unit", "it was freed meanwhile")),
         };
-        *whole = Whole::Gathered(vector.shallow_clone());
+        *whole = GatherState::Gathered(vector.shallow_clone());
         Ok(vector)
     }
 
     pub(super) fn is_gathered(&self) -> bool {
-        !matches!(*self.whole.borrow(), Whole::Freed)
+        !matches!(*self.whole.borrow(), GatherState::Freed)
     }
 
     /// Lets go of the whole vector: it is freed with the last tensor that lies in it.
     pub(super) fn reshard(&self) -> Result<()> {
-        if let Whole::Gathering(work, _sent) = self.whole.take() {
+        if let GatherState::Gathering(work, _sent) = self.whole.take() {
             // Nothing may read this rank's part when the optimizer changes it.
             drop(work.wait()?);
         }

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::data::{Batch, Dataset};
 use crate::sampler::Sampler;
-use workers::{Memory, Plan, Workers};
+use workers::{BatchMemory, EpochPlan, Workers};
 
 /// Loads a data set in batches, in the order of a sampler, with the defaults of PyTorch's `DataLoader`.
 ///
@@ -53,7 +53,7 @@ pub struct DataLoader {
     workers: usize,
     prefetch: usize,
     drop_last: bool,
-    memory: Memory,
+    memory: BatchMemory,
 }
 
 /// Panics when the batch size is 0.
@@ -80,7 +80,7 @@ impl DataLoader {
             workers: 0,
             prefetch: 2,
             drop_last: false,
-            memory: Memory::default(),
+            memory: BatchMemory::default(),
         })
     }
 
@@ -167,8 +167,8 @@ impl DataLoader {
         if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) }
     }
 
-    fn plan(&self, from: Position) -> Plan {
-        Plan {
+    fn plan(&self, from: Position) -> EpochPlan {
+        EpochPlan {
             dataset: Arc::clone(&self.dataset),
             promised: self.sampler.len_from(from.samples),
             indices: self.sampler.indices_from(from.epoch, from.samples),
@@ -187,7 +187,7 @@ impl DataLoader {
 /// the samples, and is the last item. Dropping the iterator early joins its workers, which takes as long as their current
 /// batches.
 pub struct Epoch {
-    plan: Arc<Plan>,
+    plan: Arc<EpochPlan>,
     ahead: Range<usize>,
     /// `None` if the caller's thread does the loading.
     workers: Option<Workers>,
@@ -196,7 +196,7 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    fn start(plan: Plan, first_step: usize, workers: usize, prefetch: usize) -> Self {
+    fn start(plan: EpochPlan, first_step: usize, workers: usize, prefetch: usize) -> Self {
         let mut epoch = Epoch { ahead: first_step..plan.steps, plan: Arc::new(plan), workers: None, fault: None };
         if let Err(fault) = epoch.prepare(workers, prefetch) {
             epoch.fault = Some(fault);

@@ -22,7 +22,7 @@ type Loaded = (usize, anyhow::Result<Batch>);
 /// The threads of one epoch; dropping this joins them.
 pub(super) struct Workers {
     /// `None` only while dropping.
-    lines: Option<Lines>,
+    lines: Option<Queues>,
     /// The steps that have not been handed out yet.
     unassigned: Range<usize>,
     /// Batches that arrived before their turn.
@@ -31,18 +31,23 @@ pub(super) struct Workers {
 }
 
 /// The caller's ends of the two queues.
-struct Lines {
+struct Queues {
     steps: Sender<usize>,
     loaded: Receiver<Loaded>,
 }
 
 impl Workers {
     /// Starts `count` threads (at most one per step), each of which may be `prefetch` batches ahead.
-    pub(super) fn start(plan: &Arc<Plan>, steps: Range<usize>, count: usize, prefetch: usize) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        plan: &Arc<EpochPlan>,
+        steps: Range<usize>,
+        count: usize,
+        prefetch: usize,
+    ) -> anyhow::Result<Self> {
         let count = count.min(steps.len());
         let (give, take) = unbounded();
         let (bring, loaded) = unbounded();
-        let lines = Some(Lines { steps: give, loaded });
+        let lines = Some(Queues { steps: give, loaded });
         let mut workers = Workers { lines, unassigned: steps, early: BTreeMap::new(), threads: Vec::new() };
         for number in 0..count {
             let thread = spawn(number, Arc::clone(plan), take.clone(), bring.clone());
@@ -88,7 +93,12 @@ impl Drop for Workers {
     }
 }
 
-fn spawn(number: usize, plan: Arc<Plan>, steps: Receiver<usize>, loaded: Sender<Loaded>) -> io::Result<JoinHandle<()>> {
+fn spawn(
+    number: usize,
+    plan: Arc<EpochPlan>,
+    steps: Receiver<usize>,
+    loaded: Sender<Loaded>,
+) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(format!("loader-{number}")).spawn(move || {
         // It cannot fail on a CPU; with more threads a worker is only slower.
         let _ = c10d::use_one_thread_here();
@@ -96,7 +106,7 @@ fn spawn(number: usize, plan: Arc<Plan>, steps: Receiver<usize>, loaded: Sender<
     })
 }
 
-fn work(plan: &Plan, steps: &Receiver<usize>, loaded: &Sender<Loaded>) {
+fn work(plan: &EpochPlan, steps: &Receiver<usize>, loaded: &Sender<Loaded>) {
     for step in steps {
         if loaded.send((step, plan.load(step))).is_err() {
             return;
@@ -108,7 +118,7 @@ fn work(plan: &Plan, steps: &Receiver<usize>, loaded: &Sender<Loaded>) {
 const LISTED: usize = 8;
 
 /// An epoch's order, cut into steps; shared by the workers.
-pub(super) struct Plan {
+pub(super) struct EpochPlan {
     pub(super) dataset: Arc<dyn Dataset>,
     /// The number of indices that the sampler announced.
     pub(super) promised: usize,
@@ -119,19 +129,19 @@ pub(super) struct Plan {
     pub(super) first: usize,
     /// The number after the last step's.
     pub(super) steps: usize,
-    pub(super) memory: Memory,
+    pub(super) memory: BatchMemory,
 }
 
 /// The memory that batches come in.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct BatchMemory {
     /// The channels of the inputs are last.
     pub(super) channels_last: bool,
     /// It is page-locked.
     pub(super) pinned: bool,
 }
 
-impl Plan {
+impl EpochPlan {
     /// Rejects an invalid order from the sampler or a snapshot, before any thread starts.
     pub(super) fn check(&self, first_step: usize) -> anyhow::Result<()> {
         ensure!(
@@ -244,9 +254,9 @@ mod tests {
         assert_eq!(Workers::start(&plan, 0..0, 8, 2).unwrap().threads.len(), 0);
     }
 
-    fn plan(dataset: &Arc<Counted>) -> Plan {
+    fn plan(dataset: &Arc<Counted>) -> EpochPlan {
         let dataset: Arc<dyn Dataset> = Arc::clone(dataset) as _;
-        Plan {
+        EpochPlan {
             dataset,
             promised: 10,
             indices: (0..10).collect(),
@@ -254,7 +264,7 @@ mod tests {
             batch_size: 1,
             first: 0,
             steps: 10,
-            memory: Memory::default(),
+            memory: BatchMemory::default(),
         }
     }
 }

@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::error::{OptimError, Result};
 use super::params::ParamGroup;
-use super::state::{GroupMeta, ParamMeta, Slot, State, StateMeta};
+use super::state::{GroupMeta, ParamMeta, ParamState, State, StateMeta};
 use super::{params, state};
 
 /// The interface between a training loop and an optimizer.
@@ -105,12 +105,12 @@ pub struct FusedOptimizer<R> {
 #[derive(Debug)]
 struct Group<R> {
     options: R,
-    slots: Vec<Slot>,
+    slots: Vec<ParamState>,
 }
 
 pub(super) mod sealed {
     //! The part of a rule that only this module's optimizers may implement.
-    use super::{Result, Slot, Tensor};
+    use super::{ParamState, Result, Tensor};
     use crate::optim::state::GroupOptions;
 
     /// Turns options into steps.
@@ -128,7 +128,7 @@ pub(super) mod sealed {
             false
         }
         /// Updates parameters of one dtype and device with their gradients.
-        fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()>;
+        fn update(&self, slots: &mut [(&mut ParamState, Tensor)]) -> Result<()>;
         /// The options as they are saved.
         fn to_options(&self) -> GroupOptions;
         /// The options from a saved state, if they are this optimizer's.
@@ -247,12 +247,12 @@ impl<R: Rule> Group<R> {
         group.lr.into_iter().for_each(|lr| options.set_lr(lr));
         group.weight_decay.into_iter().for_each(|weight_decay| options.set_weight_decay(weight_decay));
         options.check()?;
-        let slots = group.params.into_iter().map(|(name, param)| Slot::new(name, param)).collect();
+        let slots = group.params.into_iter().map(|(name, param)| ParamState::new(name, param)).collect();
         Ok(Group { options, slots })
     }
 
     /// The parameters that have a gradient, with that gradient, all checked.
-    fn ready(&mut self) -> Result<(&R, Vec<(&mut Slot, Tensor)>)> {
+    fn ready(&mut self) -> Result<(&R, Vec<(&mut ParamState, Tensor)>)> {
         self.options.check()?;
         let with_grad = self.slots.iter_mut().map(|slot| {
             let grad = slot.param.grad();
@@ -283,7 +283,7 @@ impl<R: Rule> Group<R> {
         let slots = self.slots.iter().map(|slot| {
             let step = steps.get(slot.name.as_str()).copied().unwrap_or(0);
             let names = if step == 0 { &[] } else { options.state_names() };
-            let mut restored = Slot::new(slot.name.clone(), slot.param.shallow_clone());
+            let mut restored = ParamState::new(slot.name.clone(), slot.param.shallow_clone());
             restored.step = step;
             restored.state = names.iter().map(|name| tensors.take(name, slot)).collect::<Result<_>>()?;
             Ok(restored)

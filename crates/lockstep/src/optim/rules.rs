@@ -5,7 +5,7 @@ use tch::Tensor;
 
 use super::engine::{FusedOptimizer, Rule, check_range, sealed};
 use super::error::{OptimError, Result};
-use super::state::{ADAM, ADAM_W, AdamOptions, AdamWOptions, GroupOptions, SGD, SgdOptions, Slot};
+use super::state::{ADAM, ADAM_W, AdamOptions, AdamWOptions, GroupOptions, ParamState, SGD, SgdOptions};
 
 /// Stochastic gradient descent with momentum, weight decay and Nesterov's variant.
 ///
@@ -58,7 +58,7 @@ impl sealed::Steps for SgdOptions {
     }
 
     /// The kernel takes one `is_first_step` for all its parameters: those without a buffer get a separate call.
-    fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
+    fn update(&self, slots: &mut [(&mut ParamState, Tensor)]) -> Result<()> {
         let (sparse, dense): (Vec<_>, Vec<_>) = slots.iter_mut().partition(|(_, grad)| grad.is_sparse());
         sparse.into_iter().try_for_each(|(slot, grad)| self.update_rows(slot, grad))?;
         let (mut first, mut later): (Vec<_>, Vec<_>) =
@@ -91,7 +91,7 @@ impl sealed::Steps for SgdOptions {
 
 impl SgdOptions {
     /// A step by a sparse gradient changes only the rows that it has.
-    fn update_rows(&self, slot: &mut Slot, grad: &Tensor) -> Result<()> {
+    fn update_rows(&self, slot: &mut ParamState, grad: &Tensor) -> Result<()> {
         let by = if self.maximize { self.lr } else { -self.lr };
         let step = || grad.f_mul_scalar(by).and_then(|change| slot.param.f_add_(&change).map(drop));
         tch::no_grad(step).map_err(OptimError::torch("step by a sparse gradient"))
@@ -147,7 +147,7 @@ macro_rules! adam_rule {
                 state_names(self.amsgrad)
             }
 
-            fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
+            fn update(&self, slots: &mut [(&mut ParamState, Tensor)]) -> Result<()> {
                 let Self { lr, betas, eps, weight_decay, amsgrad, maximize } = *self;
                 let options = FusedAdam { lr, betas, eps, weight_decay, decoupled: $decoupled, amsgrad, maximize };
                 let mut tensors = gather(slots, state_names(amsgrad))?;
@@ -185,7 +185,7 @@ fn check_betas(optimizer: &'static str, betas: (f64, f64)) -> Result<()> {
 }
 
 /// The kernel's lists; a parameter at its first step gets averages of zero.
-fn gather(slots: &mut [(&mut Slot, Tensor)], names: &[&str]) -> Result<AdamTensors> {
+fn gather(slots: &mut [(&mut ParamState, Tensor)], names: &[&str]) -> Result<AdamTensors> {
     let mut lists = AdamTensors::default();
     for (slot, grad) in slots {
         slot.start(names)?;

@@ -88,7 +88,7 @@ pub(super) struct Tensors(Vec<(String, Tensor)>);
 
 impl Tensors {
     /// Takes the tensor `kind` of a parameter, copied to its device and layout.
-    pub(super) fn take(&mut self, kind: &str, slot: &Slot) -> Result<Tensor> {
+    pub(super) fn take(&mut self, kind: &str, slot: &ParamState) -> Result<Tensor> {
         let name = tensor_name(kind, &slot.name);
         let Some(at) = self.0.iter().position(|(there, _)| *there == name) else {
             return Err(OptimError::Tensors { missing: vec![name], unexpected: Vec::new() });
@@ -138,7 +138,7 @@ pub(super) fn check_names<'a>(group: usize, saved: &'a GroupMeta, here: impl Ite
 
 /// One parameter with its state.
 #[derive(Debug)]
-pub struct Slot {
+pub struct ParamState {
     pub(super) name: String,
     pub(super) param: Tensor,
     /// How many updates the parameter has had.
@@ -149,9 +149,9 @@ pub struct Slot {
     counter: Option<Tensor>,
 }
 
-impl Slot {
+impl ParamState {
     pub(super) fn new(name: String, param: Tensor) -> Self {
-        Slot { name, param, step: 0, state: Vec::new(), counter: None }
+        ParamState { name, param, step: 0, state: Vec::new(), counter: None }
     }
 
     /// Creates the state tensors, zero and with the parameter's layout, unless they exist.

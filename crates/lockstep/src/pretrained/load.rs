@@ -47,7 +47,7 @@ impl Default for LoadOptions {
 pub fn load(vs: &VarStore, path: &Path, options: &LoadOptions) -> Result<Loaded, PretrainedError> {
     let weights = Weights::read(path)?;
     let model = vs.variables().into_iter().collect();
-    let Plan { loaded, pairs } = plan(weights, &model, path, options)?;
+    let LoadPlan { loaded, pairs } = plan(weights, &model, path, options)?;
     // Do everything that may run out of memory first: a failure half-way would leave a mixture of two models.
     let converted = pairs.into_iter().map(|(name, saved, variable)| {
         let saved = saved.f_to_device_(variable.device(), variable.kind(), false, false);
@@ -62,19 +62,20 @@ pub fn load(vs: &VarStore, path: &Path, options: &LoadOptions) -> Result<Loaded,
 type Model = BTreeMap<String, Tensor>;
 
 /// The planned copies, and the notes to report.
-struct Plan {
+struct LoadPlan {
     loaded: Loaded,
     /// Name, the file's tensor, the model's variable.
     pairs: Vec<(String, Tensor, Tensor)>,
 }
 
-fn plan(weights: Weights, model: &Model, path: &Path, options: &LoadOptions) -> Result<Plan, PretrainedError> {
+fn plan(weights: Weights, model: &Model, path: &Path, options: &LoadOptions) -> Result<LoadPlan, PretrainedError> {
     let Weights { tensors, mut notes } = weights;
     let mut file: Model = tensors.into_iter().collect();
     notes.extend(strip_prefixes(&mut file, model));
     notes.extend(idle_skips(&options.skip, &file, model));
     let skipped = |name: &&String| is_skipped(name, &options.skip);
-    let mut plan = Plan { loaded: Loaded { path: path.to_owned(), notes, ..Default::default() }, pairs: Vec::new() };
+    let mut plan =
+        LoadPlan { loaded: Loaded { path: path.to_owned(), notes, ..Default::default() }, pairs: Vec::new() };
     plan.loaded.skipped = model.keys().filter(skipped).cloned().collect();
     plan.loaded.ignored = file.keys().filter(|name| !model.contains_key(*name) && skipped(name)).cloned().collect();
     let unexpected = file.keys().filter(|name| !model.contains_key(*name) && !skipped(name) && !is_counter(name));
@@ -100,7 +101,7 @@ fn plan(weights: Weights, model: &Model, path: &Path, options: &LoadOptions) -> 
     Ok(plan)
 }
 
-impl Plan {
+impl LoadPlan {
     fn take(&mut self, name: &str, saved: &Tensor, variable: &Tensor) {
         self.loaded.matched.push(name.to_owned());
         if saved.kind() != variable.kind() {

@@ -119,13 +119,13 @@ const CONTAINERS: [&str; 10] = [
 const DEEPEST: usize = 4;
 
 /// Named tensors, and notes on where they were.
-pub(super) struct Found<'a> {
+pub(super) struct StateDict<'a> {
     pub(super) tensors: Vec<(String, &'a Strided)>,
     pub(super) notes: Vec<String>,
 }
 
 /// Searches for the state dict from the top of the pickle.
-pub(super) fn find(pickle: &Pickle) -> Result<Found<'_>, BadFile> {
+pub(super) fn find(pickle: &Pickle) -> Result<StateDict<'_>, BadFile> {
     let (mut here, mut path) = (pickle.root(), Vec::new());
     for _ in 0..=DEEPEST {
         let Value::Dict(items) = here else { break };
@@ -140,7 +140,7 @@ pub(super) fn find(pickle: &Pickle) -> Result<Found<'_>, BadFile> {
         if tensors.is_empty() {
             break;
         }
-        return Ok(Found { notes: notes(&path, &tensors, &items), tensors });
+        return Ok(StateDict { notes: notes(&path, &tensors, &items), tensors });
     }
     Err(BadFile::Other(format!("there are no named tensors in it, but {}", shape(pickle, pickle.root()))))
 }

@@ -11,7 +11,7 @@ use tch::Tensor;
 use super::archive::{Archive, Legacy};
 use super::error::{BadFile, PretrainedError, shown};
 use super::tensors;
-use super::tensors::{Found, Storages};
+use super::tensors::{StateDict, Storages};
 use super::values::Pickle;
 use crate::snapshot;
 
@@ -66,7 +66,7 @@ fn open(path: &Path) -> Result<(BufReader<fs::File>, u64), BadFile> {
 }
 
 fn of_torch((mut storages, pickle): (impl Storages, Pickle)) -> Result<Weights, BadFile> {
-    let Found { tensors, notes } = tensors::find(&pickle)?;
+    let StateDict { tensors, notes } = tensors::find(&pickle)?;
     let mut tensors = tensors::build(&pickle, tensors, &mut storages)?;
     tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(Weights { tensors, notes })

@@ -19,8 +19,8 @@ use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 
 use super::file::{self, Summary};
-use super::folder::{self, Found};
-use super::wishes::name_of_attempt;
+use super::folder::{self, SnapshotFile};
+use super::requests::name_of_attempt;
 
 /// The result of the ranks' surveys.
 #[derive(Debug, PartialEq)]
@@ -224,7 +224,7 @@ impl Survey {
 }
 
 fn look(folder: &Path) -> io::Result<Vec<Sighting>> {
-    let sighting = |Found { epoch, step, path }| {
+    let sighting = |SnapshotFile { epoch, step, path }| {
         let (file, summary) = (FileId::of(&path), file::summary(&path).unwrap_or_default());
         Sighting { epoch, step, file, summary }
     };

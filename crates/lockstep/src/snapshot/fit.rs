@@ -11,7 +11,7 @@ use super::file::{dtype, shape};
 use super::meta::{Meta, Run};
 
 /// The current values, to compare with the saved ones.
-pub(super) struct Here {
+pub(super) struct ThisRun {
     pub(super) run: Run,
     pub(super) world_size: usize,
     pub(super) threads: i32,
@@ -21,7 +21,7 @@ type Shapes = BTreeMap<String, (Dtype, Vec<usize>)>;
 
 /// Rejects a snapshot whose position would mean other samples in this run; returns notes on all other differences and their
 /// consequences.
-pub(super) fn check_run(saved: &Meta, here: &Here) -> Result<Vec<String>, Unfit> {
+pub(super) fn check_run(saved: &Meta, here: &ThisRun) -> Result<Vec<String>, Unfit> {
     let position = saved.position;
     let pairs = [
         ("the seed", saved.run.seed.to_string(), here.run.seed.to_string()),
@@ -47,7 +47,7 @@ pub(super) fn check_run(saved: &Meta, here: &Here) -> Result<Vec<String>, Unfit>
 }
 
 /// The differences that keep the run from ending with the same bits as an uninterrupted one.
-fn same_bits(saved: &Meta, here: &Here) -> Option<String> {
+fn same_bits(saved: &Meta, here: &ThisRun) -> Option<String> {
     if saved.world_size != here.world_size {
         return Some(changed("ranks", saved.world_size, here.world_size));
     }
@@ -118,8 +118,8 @@ mod tests {
         }
     }
 
-    fn here(run: Run) -> Here {
-        Here { run, world_size: 2, threads: 1 }
+    fn here(run: Run) -> ThisRun {
+        ThisRun { run, world_size: 2, threads: 1 }
     }
 
     #[test]
@@ -151,12 +151,12 @@ mod tests {
 
     #[test]
     fn notes_what_will_change_bits() {
-        let notes = |here: Here| check_run(&saved(3), &here).unwrap().concat();
-        let text = notes(Here { world_size: 4, ..here(RUN) });
+        let notes = |here: ThisRun| check_run(&saved(3), &here).unwrap().concat();
+        let text = notes(ThisRun { world_size: 4, ..here(RUN) });
         assert!(text.contains("2 ranks") && text.contains("with 4"), "{text}");
         let text = notes(here(Run { batch_size: 5, ..RUN }));
         assert!(text.contains("with 4 samples in a rank's batch and training goes on with 5"), "{text}");
-        let text = notes(Here { threads: 8, ..here(RUN) });
+        let text = notes(ThisRun { threads: 8, ..here(RUN) });
         assert!(text.contains("1 libtorch threads") && text.contains("OMP_NUM_THREADS"), "{text}");
     }
 

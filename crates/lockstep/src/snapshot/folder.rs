@@ -27,7 +27,7 @@ pub(super) const TEMPORARY: (&str, &str) = (".snapshot-", ".partial");
 
 /// A file with the name of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct SnapshotFile {
     /// The epoch in which training would continue.
     pub epoch: u64,
     /// The step in it.
@@ -47,13 +47,13 @@ pub(super) struct Good {
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn list(folder: &Path) -> io::Result<Vec<Found>> {
+pub fn list(folder: &Path) -> io::Result<Vec<SnapshotFile>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
     let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
-    let mut found: Vec<Found> = paths.into_iter().filter_map(named).collect();
+    let mut found: Vec<SnapshotFile> = paths.into_iter().filter_map(named).collect();
     found.sort_by_key(|one| Reverse((one.epoch, one.step)));
     Ok(found)
 }
@@ -84,7 +84,7 @@ pub(super) fn read(path: &Path) -> Result<Good, BadSnapshot> {
 /// The files to remove once the snapshot of `saved` is on disk: of those up to it, all but the newest `keep`. Files in `bad` do
 /// not count as kept; files in `foreign` are never removed, and neither is anything newer than `saved`.
 pub(super) fn superfluous(
-    found: Vec<Found>,
+    found: Vec<SnapshotFile>,
     saved: Position,
     keep: usize,
     bad: &BTreeSet<PathBuf>,
@@ -114,12 +114,12 @@ fn is_temporary(path: &Path) -> bool {
 }
 
 /// Accepts only names that [`path_of`] makes: a file without the leading zeros belongs to someone else.
-fn named(path: PathBuf) -> Option<Found> {
+fn named(path: PathBuf) -> Option<SnapshotFile> {
     let name = path.file_name()?.to_str()?;
     let (epoch, step) = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.split_once('-')?;
     let (epoch, step) = (number(epoch)?, number(step)?);
     let ours = path_of(path.parent()?, Position { epoch, step, samples: 0 });
-    (ours.file_name() == path.file_name()).then_some(Found { epoch, step, path })
+    (ours.file_name() == path.file_name()).then_some(SnapshotFile { epoch, step, path })
 }
 
 /// Digits only: `parse` alone would take a plus sign.
@@ -303,10 +303,10 @@ mod tests {
 
     use super::*;
 
-    fn found(names: &[(u64, usize)]) -> Vec<Found> {
+    fn found(names: &[(u64, usize)]) -> Vec<SnapshotFile> {
         let one = |&(epoch, step)| {
             let path = path_of(Path::new("f"), Position { epoch, step, samples: 0 });
-            Found { epoch, step, path }
+            SnapshotFile { epoch, step, path }
         };
         names.iter().map(one).collect()
     }

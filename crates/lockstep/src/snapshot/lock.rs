@@ -6,7 +6,7 @@
 //! On a network file system the server holds the lock. When a node is lost, nothing informs the server, which keeps the lock
 //! until its lease ends: 90 seconds for Linux's NFS server. So a held lock is retried for longer than that.
 //!
-//! **The fence**: an attempt of a job that the scheduler has given up on saves nothing more once a later one has saved.
+//! **Fencing**: an attempt of a job that the scheduler has replaced saves nothing more once a later attempt has saved.
 //! A lock ends with its process. When the network is cut, a scheduler starts the job again elsewhere, while the processes on the cut
 //! node train on: now two attempts of one job write to one folder. Where the lock is still held, the later attempt takes the folder
 //! over; where a file server has dropped the lock, both think that they hold it. So each snapshot has the number of its attempt, and

@@ -27,8 +27,8 @@
 //! index, which has the name of a snapshot and is written last.
 //!
 //! **Signals** ([`Snapshots::save_if`]): SIGUSR1 asks for a snapshot after the next step, SIGUSR2 for one and the end of the run. It is
-//! enough that one rank receives them; all ranks act after the same step. SIGTERM is such a wish, too, if the launcher says so
-//! (`wishes.rs`).
+//! enough that one rank receives them; all ranks act after the same step. SIGTERM is such a request, too, if the launcher says so
+//! (`requests.rs`).
 //!
 //! **Owner**: the metadata of a snapshot name the job that saved it, by its run id or by its launchers' ids. So a restarted job
 //! recognizes its own snapshots, whichever node failed.
@@ -50,14 +50,14 @@ mod fit;
 mod folder;
 mod lock;
 mod meta;
+mod requests;
 mod resume;
 mod sharded;
 mod snapshots;
-mod wishes;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
-pub use folder::{Found, list};
+pub use folder::{SnapshotFile, list};
 pub use meta::{Attempt, Meta, PartFile, Run, SCHEMA, Sharded, Snapshot};
 pub use snapshots::Snapshots;
 pub use writer::{OnSaveError, SaveArgs, SnapshotOptions};

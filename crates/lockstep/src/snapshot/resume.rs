@@ -15,11 +15,11 @@ use tch::nn::VarStore;
 use super::choice::{self, Candidate, Choice, Survey};
 use super::contents::Contents;
 use super::error::{BadSnapshot, SnapshotError, Unfit};
-use super::fit::{self, Here};
+use super::fit::{self, ThisRun};
 use super::folder::{self, Good};
 use super::meta::{self, Meta};
+use super::requests::Requests;
 use super::snapshots::Snapshots;
-use super::wishes::Wishes;
 use crate::events::Event;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
@@ -47,7 +47,7 @@ impl Snapshots {
         optimizer: &mut impl Optimizer,
         group: &ProcessGroup,
     ) -> Result<Position, SnapshotError> {
-        self.resume_reading(&mut Whole { vs, optimizer }, group, &|_| Ok(())).map(|(position, _)| position)
+        self.resume_reading(&mut Replicated { vs, optimizer }, group, &|_| Ok(())).map(|(position, _)| position)
     }
 
     /// As [`resume`](Self::resume), and also returns the saved state of the program; `None` if training starts from the
@@ -63,7 +63,7 @@ impl Snapshots {
         group: &ProcessGroup,
     ) -> Result<(Position, Option<E>), SnapshotError> {
         let read = |saved: Option<&str>| saved.map(meta::decode_state).transpose();
-        let target = &mut Whole { vs, optimizer };
+        let target = &mut Replicated { vs, optimizer };
         self.resume_reading(target, group, &read).map(|(position, extra)| (position, extra.flatten()))
     }
 
@@ -105,7 +105,7 @@ impl Snapshots {
         claimed?;
         self.jobs = choice::jobs(&surveys);
         if let Some(zero) = surveys.first() {
-            self.wishes = Some(Wishes::listen(&zero.attempt).map_err(SnapshotError::Signals)?);
+            self.requests = Some(Requests::listen(&zero.attempt).map_err(SnapshotError::Signals)?);
         }
         for (rank, Survey { host, folder, unreadable, refusal, .. }) in surveys.iter().enumerate() {
             if let Some(why) = refusal {
@@ -166,11 +166,11 @@ impl Snapshots {
         match decision {
             Decision::Refuse(why) => Err(refused(why)),
             Decision::Next(words) => {
-                let mine = if let Some(Found::Bad(error)) = found { error } else { None };
+                let mine = if let Some(ReadResult::Bad(error)) = found { error } else { None };
                 Ok(Tried::Bad(mine.or_else(|| words.map(refused))))
             }
             Decision::Resume(path, length) => {
-                let good = if let Some(Found::Good(good, extra)) = found { Some((good, extra)) } else { None };
+                let good = if let Some(ReadResult::Good(good, extra)) = found { Some((good, extra)) } else { None };
                 let (contents, taken_over) = good.map(|(good, extra)| (good.contents, (good.meta, extra))).unzip();
                 let path = PathBuf::from(path);
                 let contents = share(&path, contents, length, group, reader)?;
@@ -186,14 +186,15 @@ impl Snapshots {
         candidate: &Candidate,
         target: &mut dyn Target,
         read: Read<'_, T>,
-    ) -> Result<Found<T>, SnapshotError> {
+    ) -> Result<ReadResult<T>, SnapshotError> {
         let at = Position { epoch: candidate.sighting.epoch, step: candidate.sighting.step, samples: 0 };
         let path = folder::path_of(&self.folder, at);
         let good = match folder::read(&path) {
             Ok(good) => good,
-            Err(bad) => return Ok(Found::Bad(self.skip(path, bad))),
+            Err(bad) => return Ok(ReadResult::Bad(self.skip(path, bad))),
         };
-        let here = Here { run: self.run, world_size: self.report.world_size().get(), threads: tch::get_num_threads() };
+        let here =
+            ThisRun { run: self.run, world_size: self.report.world_size().get(), threads: tch::get_num_threads() };
         let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
         let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;
         let built_with = target.rates();
@@ -201,7 +202,7 @@ impl Snapshots {
         let rates = fit::replaced_rates(&built_with, &target.rates());
         let rates = rates.into_iter().filter(|_| !self.options.sets_rates);
         notes.into_iter().chain(rates).for_each(|note| self.report.warn(note));
-        Ok(Found::Good(good, extra))
+        Ok(ReadResult::Good(good, extra))
     }
 
     /// Warns about a skipped file; returns the error for the case that there is nothing else to resume from.
@@ -237,7 +238,7 @@ impl Snapshots {
 }
 
 /// The reader's result.
-enum Found<T> {
+enum ReadResult<T> {
     /// The file is good, and the reader has loaded it.
     Good(Good, T),
     /// The file is bad; the error if no other is good.
@@ -263,10 +264,12 @@ enum Tried<T> {
     Bad(Option<SnapshotError>),
 }
 
-fn decide<T>(found: &Result<Found<T>, SnapshotError>) -> Decision {
+fn decide<T>(found: &Result<ReadResult<T>, SnapshotError>) -> Decision {
     match found {
-        Ok(Found::Good(good, _)) => Decision::Resume(good.path.display().to_string(), good.contents.header().len()),
-        Ok(Found::Bad(error)) => Decision::Next(error.as_ref().map(with_causes)),
+        Ok(ReadResult::Good(good, _)) => {
+            Decision::Resume(good.path.display().to_string(), good.contents.header().len())
+        }
+        Ok(ReadResult::Bad(error)) => Decision::Next(error.as_ref().map(with_causes)),
         Err(error) => Decision::Refuse(with_causes(error)),
     }
 }
@@ -322,12 +325,12 @@ pub(super) trait Target {
 }
 
 /// Those of a rank that has all of them.
-struct Whole<'a, O> {
+struct Replicated<'a, O> {
     vs: &'a VarStore,
     optimizer: &'a mut O,
 }
 
-impl<O: Optimizer> Target for Whole<'_, O> {
+impl<O: Optimizer> Target for Replicated<'_, O> {
     fn rates(&self) -> Vec<f64> {
         self.optimizer.group_lrs()
     }

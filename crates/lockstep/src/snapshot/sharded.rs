@@ -92,7 +92,7 @@ impl Snapshots {
         model: &FullyShard,
         optimizer: &impl Optimizer,
     ) -> Result<(), SnapshotError> {
-        self.save_if_wished(due, position, model.group(), |this| this.save_sharded(position, vs, model, optimizer))
+        self.save_if_requested(due, position, model.group(), |this| this.save_sharded(position, vs, model, optimizer))
     }
 
     /// As [`resume`](Self::resume), for a fully sharded model and the optimizer of its parts. A collective.

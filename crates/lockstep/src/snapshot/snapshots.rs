@@ -17,8 +17,8 @@ use super::error::SnapshotError;
 use super::folder;
 use super::lock::{self, Claim, TakenOver};
 use super::meta::{self, Attempt, Meta, Run};
-use super::wishes::{Wish, Wishes};
-use super::writer::{Job, OnSaveError, SnapshotOptions, handle_failure};
+use super::requests::{Request, Requests};
+use super::writer::{OnSaveError, SaveJob, SnapshotOptions, handle_failure};
 use crate::Reporter;
 use crate::error_file::panic_text;
 use crate::loader::Position;
@@ -63,7 +63,7 @@ pub struct Snapshots {
     /// Rank 0's claim to the folder, once made: a lock, or nothing if there are no locks.
     claim: Option<Option<File>>,
     /// Since a resume.
-    pub(super) wishes: Option<Wishes>,
+    pub(super) requests: Option<Requests>,
     /// Files that are torn or damaged.
     pub(super) bad: BTreeSet<PathBuf>,
     /// Files of others, which another version may read, or which may become readable later.
@@ -95,7 +95,7 @@ impl Snapshots {
             attempt,
             pending: None,
             claim: None,
-            wishes: None,
+            requests: None,
             bad,
             foreign,
         }
@@ -197,30 +197,30 @@ impl Snapshots {
         extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
         group: &ProcessGroup,
     ) -> Result<(), SnapshotError> {
-        self.save_if_wished(due, position, group, |this| this.save_all(position, vs, optimizer, extra))
+        self.save_if_requested(due, position, group, |this| this.save_all(position, vs, optimizer, extra))
     }
 
     /// Calls `save` if a snapshot is `due` or a signal has asked for one, and ends the run if it asked for that.
-    pub(super) fn save_if_wished(
+    pub(super) fn save_if_requested(
         &mut self,
         due: bool,
         position: Position,
         group: &ProcessGroup,
         save: impl FnOnce(&mut Self) -> Result<(), SnapshotError>,
     ) -> Result<(), SnapshotError> {
-        let agree = |wishes: &mut Wishes| wishes.agree(group).map_err(SnapshotError::Agreement);
-        let wish = self.wishes.as_mut().map_or(Ok(None), agree)?;
-        if due || wish.is_some() {
+        let agree = |requests: &mut Requests| requests.agree(group).map_err(SnapshotError::Agreement);
+        let request = self.requests.as_mut().map_or(Ok(None), agree)?;
+        if due || request.is_some() {
             save(self)?;
         }
         let Position { epoch, step, .. } = position;
-        match wish {
+        match request {
             None => Ok(()),
-            Some(Wish::Save) => {
+            Some(Request::Save) => {
                 self.report.say_once(format!("A signal asked for a snapshot: epoch {epoch}, step {step}"));
                 Ok(())
             }
-            Some(Wish::SaveAndEnd) => {
+            Some(Request::SaveAndEnd) => {
                 self.wait_for_writer()?;
                 // Rank 0 may host the store, so no rank ends before all have left it.
                 group.barrier().map_err(SnapshotError::Agreement)?;
@@ -282,7 +282,7 @@ impl Snapshots {
         vs: &VarStore,
         optimizer: &impl Optimizer,
         extra: Option<&str>,
-    ) -> Result<Job, SnapshotError> {
+    ) -> Result<SaveJob, SnapshotError> {
         let state = optimizer.shared_state()?;
         let memory = if self.options.background { Memory::Copied } else { Memory::Shared };
         let contents = Contents::new(&self.meta(position, &state), extra, &tensors(vs, &state), memory)?;
@@ -302,16 +302,16 @@ impl Snapshots {
         }
     }
 
-    pub(super) fn job_of(&self, position: Position, contents: Contents) -> Job {
+    pub(super) fn job_of(&self, position: Position, contents: Contents) -> SaveJob {
         let (folder, keep, report) = (self.folder.clone(), self.options.keep.get(), self.report.clone());
         let (bad, foreign, attempt) = (self.bad.clone(), self.foreign.clone(), self.attempt.clone());
-        Job { folder, position, contents, keep, bad, foreign, attempt, report, parts: 0 }
+        SaveJob { folder, position, contents, keep, bad, foreign, attempt, report, parts: 0 }
     }
 
     /// Ensures that no other job saves into the folder while this exists.
     ///
     /// A former attempt of the same job may still hold the folder's lock, on a node that the scheduler does not reach: then this
-    /// attempt goes on without the lock, and the [fence](super::fence) keeps the former from saving.
+    /// attempt goes on without the lock, and the check of attempts in [`super::lock`] keeps the former from saving.
     pub(super) fn claim(&mut self) -> Result<(), SnapshotError> {
         match &self.claim {
             Some(Some(_)) => {}

@@ -94,7 +94,7 @@ impl SaveArgs {
 }
 
 /// The snapshot to write.
-pub(super) struct Job {
+pub(super) struct SaveJob {
     pub(super) folder: PathBuf,
     pub(super) position: Position,
     pub(super) contents: Contents,
@@ -107,7 +107,7 @@ pub(super) struct Job {
     pub(super) parts: u64,
 }
 
-impl Job {
+impl SaveJob {
     pub(super) fn path(&self) -> PathBuf {
         folder::path_of(&self.folder, self.position)
     }
@@ -184,21 +184,21 @@ impl Job {
     /// Gives the file its name, unless a later attempt of the job has saved. A file that appears under the name in between is looked
     /// at again: it may be a later attempt's.
     fn name(&self, partial: NamedTempFile, path: &Path) -> io::Result<File> {
-        self.check_fence()?;
+        self.check_attempt()?;
         if fs::symlink_metadata(path).is_ok() {
             return partial.persist(path).map_err(|error| error.error);
         }
         match partial.persist_noclobber(path) {
             Ok(file) => Ok(file),
             Err(lost) if lost.error.kind() == io::ErrorKind::AlreadyExists => {
-                self.check_fence()?;
+                self.check_attempt()?;
                 lost.file.persist(path).map_err(|error| error.error)
             }
             Err(lost) => Err(lost.error),
         }
     }
 
-    fn check_fence(&self) -> io::Result<()> {
+    fn check_attempt(&self) -> io::Result<()> {
         let checked = self.attempt.as_ref().map(|attempt| attempt.check(&self.folder)).transpose();
         checked.map(drop).map_err(io::Error::other)
     }

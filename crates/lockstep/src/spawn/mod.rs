@@ -113,9 +113,9 @@ where
         W: FnOnce(&LaunchEnv, A) -> anyhow::Result<()>,
     {
         let at = Location::caller().to_string();
-        let place = worker::Place::of_this_process()?;
+        let origin = worker::Origin::of_this_process()?;
         let mut call = worker::begin(at)?;
-        match call.role(place) {
+        match call.role(origin) {
             worker::Role::PassedOver(outcome) => outcome,
             worker::Role::Worker(handshake) => worker::run(handshake, worker),
             worker::Role::Elsewhere(handshake) => worker::refuse(handshake, &call.at, call.ordinal),

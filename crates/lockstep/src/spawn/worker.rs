@@ -123,7 +123,7 @@ struct Past {
 
 /// How this process was started.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Origin {
     /// By a person, a shell, a launcher, or by a worker as a separate program.
     Fresh,
     /// By a call of spawn.
@@ -132,31 +132,31 @@ pub(super) enum Place {
     Orphaned,
 }
 
-impl Place {
+impl Origin {
     /// Reads the handshake, if there is one, and makes this process die with its parent.
     ///
     /// An orphan exits here with code 1, because no process is left to receive an error.
     pub(super) fn of_this_process() -> Result<Self, SpawnError> {
-        let Some(handshake) = std::env::var_os(HANDSHAKE) else { return Ok(Place::Fresh) };
+        let Some(handshake) = std::env::var_os(HANDSHAKE) else { return Ok(Origin::Fresh) };
         let handshake = parse(&handshake)?;
         let alive = |pid: i32| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid).is_ok());
         if parent_is(handshake.parent) {
             // The parent may have ended meanwhile, so it is checked again after the signal is requested.
             die_with_parent(handshake.parent).map_err(SpawnError::Watch)?;
         }
-        let place = place(handshake, parent_is, alive);
-        if place == Place::Orphaned {
+        let origin = origin(handshake, parent_is, alive);
+        if origin == Origin::Orphaned {
             eprintln!("lockstep: the process that spawned this one has ended; stopping");
             std::process::exit(1);
         }
-        Ok(place)
+        Ok(origin)
     }
 }
 
 /// Makes this process die with its parent if it was spawned. Call it first in `main`, so that even the code before the
 /// call of spawn does not outlive the parent. The call reports a handshake that cannot be read.
 pub(crate) fn watch_parent() {
-    let _ = Place::of_this_process();
+    let _ = Origin::of_this_process();
 }
 
 /// Refuses to spawn if a launcher, MPI's launcher or srun has already started the processes of this job.
@@ -180,13 +180,13 @@ fn parse(handshake: &OsString) -> Result<Handshake, SpawnError> {
     serde_json::from_str(&text).map_err(|source| SpawnError::Handshake { value: text.into_owned(), source })
 }
 
-fn place(handshake: Handshake, parent_is: impl Fn(i32) -> bool, alive: impl Fn(i32) -> bool) -> Place {
+fn origin(handshake: Handshake, parent_is: impl Fn(i32) -> bool, alive: impl Fn(i32) -> bool) -> Origin {
     if parent_is(handshake.parent) {
-        Place::Spawned(handshake)
+        Origin::Spawned(handshake)
     } else if alive(handshake.parent) {
-        Place::Fresh
+        Origin::Fresh
     } else {
-        Place::Orphaned
+        Origin::Orphaned
     }
 }
 
@@ -236,8 +236,8 @@ pub(super) fn begin(at: String) -> Result<Call, SpawnError> {
 }
 
 impl Call {
-    pub(super) fn role(&mut self, place: Place) -> Role {
-        let Place::Spawned(handshake) = place else { return Role::Parent };
+    pub(super) fn role(&mut self, origin: Origin) -> Role {
+        let Origin::Spawned(handshake) = origin else { return Role::Parent };
         let past = handshake.earlier.get(self.ordinal);
         if let Some(past) = past.filter(|past| past.at == self.at) {
             self.ok = past.ok;
@@ -287,9 +287,9 @@ mod tests {
 
     #[test]
     fn distinguishes_a_worker_from_a_program_that_it_started_and_from_an_orphan() {
-        assert_eq!(place(handshake(), |pid| pid == 7, |_| true), Place::Spawned(handshake()));
-        assert_eq!(place(handshake(), |_| false, |pid| pid == 7), Place::Fresh);
-        assert_eq!(place(handshake(), |_| false, |_| false), Place::Orphaned);
+        assert_eq!(origin(handshake(), |pid| pid == 7, |_| true), Origin::Spawned(handshake()));
+        assert_eq!(origin(handshake(), |_| false, |pid| pid == 7), Origin::Fresh);
+        assert_eq!(origin(handshake(), |_| false, |_| false), Origin::Orphaned);
     }
 
     #[test]
@@ -333,9 +333,9 @@ mod tests {
         std::mem::ManuallyDrop::new(Call { ordinal, at: at.into(), earlier: Vec::new(), ok: false })
     }
 
-    fn spawned() -> Place {
+    fn spawned() -> Origin {
         let past = |at: &str, ok| Past { at: at.into(), ok };
-        Place::Spawned(Handshake {
+        Origin::Spawned(Handshake {
             parent: 1,
             call: 2,
             at: "c".into(),
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn starts_workers_where_the_process_was_not_spawned() {
-        assert!(matches!(call(0, "a").role(Place::Fresh), Role::Parent));
+        assert!(matches!(call(0, "a").role(Origin::Fresh), Role::Parent));
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! Wishes for a snapshot, which arrive as signals ([`lockstep_contract::wish`]), and the ranks' agreement on the step after which they
-//! are granted.
+//! Requests for a snapshot, which arrive as signals ([`lockstep_contract::wish`]), and the ranks' agreement on the step after which they
+//! are fulfilled.
 //!
 //! A signal may reach one rank only, or each rank in another step. A rank that ends a step earlier than the others would leave them
 //! waiting in the next step's all-reduce. So the ranks ask the store after each step:
 //!
-//! 1. A rank with a wish notes it in the store for the *next* boundary between steps, before it enters the next step.
+//! 1. A rank with a request notes it in the store for the *next* boundary between steps, before it enters the next step.
 //! 2. No rank completes that step without this one, because they all exchange their gradients in it.
 //! 3. So when any rank reaches the next boundary, the note is in the store, and all ranks read the same there.
 //!
 //! The question costs one exchange with the store for each step, and none in a world of one rank.
 //!
-//! **Signals that end a program by default** are wishes for a snapshot and the end if the launcher says so ([`SNAPSHOT_ON`]): SIGTERM,
+//! **Signals that end a program by default** are requests for a snapshot and the end if the launcher says so ([`SNAPSHOT_ON`]): SIGTERM,
 //! which a scheduler sends to all processes of a job at its time limit.
 //!
 //! The launcher ends the survivors of a failure with the same signal. So a thread looks at the sender: a signal of the launcher, or a
@@ -18,7 +18,7 @@
 //! timeout(1), a container's or a shell with a trap, passes the launcher's signal on in its own name, so its signals end the program, too.
 //!
 //! The thread lives as long as the program, because a signal that was handled once never gets its default action back. While no
-//! snapshots exist that could fulfil a wish, it ends the program.
+//! snapshots exist that could fulfil a request, it ends the program.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,12 +36,12 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::emulate_default_handler;
 use signal_hook::low_level::unregister;
 
-/// The flag of the wishes that exist now.
-static WISHES: Mutex<Weak<AtomicBool>> = Mutex::new(Weak::new());
+/// The flag of the requests that exist now.
+static PENDING: Mutex<Weak<AtomicBool>> = Mutex::new(Weak::new());
 
 /// What the ranks have agreed to do at a boundary between steps. The later one includes the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wish {
+pub(super) enum Request {
     /// Save and go on.
     Save,
     /// Save and end.
@@ -49,7 +49,7 @@ pub(super) enum Wish {
 }
 
 /// The signals that this rank has received, and its place in the agreement.
-pub(super) struct Wishes {
+pub(super) struct Requests {
     save: Signal,
     end: Signal,
     /// The prefix of this attempt's keys in the store, the same on all ranks.
@@ -58,7 +58,7 @@ pub(super) struct Wishes {
     boundary: u64,
 }
 
-/// A signal that has arrived and is not granted yet.
+/// A signal that has arrived and is not fulfilled yet.
 struct Signal {
     arrived: Arc<AtomicBool>,
     id: SigId,
@@ -84,32 +84,33 @@ pub(super) fn name_of_attempt() -> String {
     format!("{}-{}", std::process::id(), now.as_nanos())
 }
 
-impl Wishes {
+impl Requests {
     /// Listens to the signals from now on. `attempt` is rank 0's [`name_of_attempt`].
     ///
     /// # Errors
     /// The system's error.
     pub(super) fn listen(attempt: &str) -> io::Result<Self> {
-        let attempt = format!("snapshot_wishes/{attempt}");
-        let wishes = Wishes { save: Signal::listen(SAVE)?, end: Signal::listen(SAVE_AND_END)?, attempt, boundary: 0 };
-        listen_for_the_end(&wishes.end.arrived)?;
-        Ok(wishes)
+        let attempt = format!("snapshot_requests/{attempt}");
+        let requests =
+            Requests { save: Signal::listen(SAVE)?, end: Signal::listen(SAVE_AND_END)?, attempt, boundary: 0 };
+        listen_for_the_end(&requests.end.arrived)?;
+        Ok(requests)
     }
 
     /// What all ranks do at this boundary. Each rank asks at each boundary, and all ranks exchange something between two of them.
     ///
     /// # Errors
     /// The store's error.
-    pub(super) fn agree(&mut self, group: &ProcessGroup) -> c10d::Result<Option<Wish>> {
+    pub(super) fn agree(&mut self, group: &ProcessGroup) -> c10d::Result<Option<Request>> {
         let now = self.boundary;
         self.boundary += 1;
         if group.size().get() == 1 {
             let own = self.own();
-            self.granted(own);
+            self.fulfilled(own);
             return Ok(own);
         }
         let agreed = self.noted(group.store(), now)?;
-        self.granted(agreed);
+        self.fulfilled(agreed);
         if let Some(own) = self.own() {
             // `add` waits for the store's answer, which `set` does not.
             group.store().add(&self.key(now + 1), weight(own))?;
@@ -117,32 +118,32 @@ impl Wishes {
         Ok(agreed)
     }
 
-    /// The wish of this rank that is not granted yet.
-    fn own(&self) -> Option<Wish> {
+    /// The request of this rank that is not fulfilled yet.
+    fn own(&self) -> Option<Request> {
         let arrived = |signal: &Signal| signal.arrived.load(Ordering::Relaxed);
         match (arrived(&self.end), arrived(&self.save)) {
-            (true, _) => Some(Wish::SaveAndEnd),
-            (false, true) => Some(Wish::Save),
+            (true, _) => Some(Request::SaveAndEnd),
+            (false, true) => Some(Request::Save),
             (false, false) => None,
         }
     }
 
-    fn granted(&mut self, wish: Option<Wish>) {
-        if wish >= Some(Wish::Save) {
+    fn fulfilled(&mut self, request: Option<Request>) {
+        if request >= Some(Request::Save) {
             self.save.arrived.store(false, Ordering::Relaxed);
         }
-        if wish == Some(Wish::SaveAndEnd) {
+        if request == Some(Request::SaveAndEnd) {
             self.end.arrived.store(false, Ordering::Relaxed);
         }
     }
 
-    fn noted(&self, store: &Store, boundary: u64) -> c10d::Result<Option<Wish>> {
+    fn noted(&self, store: &Store, boundary: u64) -> c10d::Result<Option<Request>> {
         let key = self.key(boundary);
         let notes = if store.check(&[&key])? { store.add(&key, 0)? } else { 0 };
         Ok(match notes {
             0 => None,
-            notes if notes < weight(Wish::SaveAndEnd) => Some(Wish::Save),
-            _ => Some(Wish::SaveAndEnd),
+            notes if notes < weight(Request::SaveAndEnd) => Some(Request::Save),
+            _ => Some(Request::SaveAndEnd),
         })
     }
 
@@ -151,11 +152,11 @@ impl Wishes {
     }
 }
 
-/// What a rank adds to a note: larger than what all ranks together add for a lesser wish.
-fn weight(wish: Wish) -> i64 {
-    match wish {
-        Wish::Save => 1,
-        Wish::SaveAndEnd => 1 << 32,
+/// What a rank adds to a note: larger than what all ranks together add for a lesser request.
+fn weight(request: Request) -> i64 {
+    match request {
+        Request::Save => 1,
+        Request::SaveAndEnd => 1 << 32,
     }
 }
 
@@ -166,7 +167,7 @@ fn weight(wish: Wish) -> i64 {
 fn listen_for_the_end(end: &Arc<AtomicBool>) -> io::Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let Some((signals, launcher)) = named(|name| std::env::var(name).ok()) else { return Ok(()) };
-    *WISHES.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(end);
+    *PENDING.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(end);
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*started {
         let senders = Senders::of(launcher, std::process::id() as i32, |pid| Some(Stat::of(pid)?.parent));
@@ -188,9 +189,9 @@ fn named(variable: impl Fn(&str) -> Option<String>) -> Option<(Vec<i32>, Option<
 fn watch(mut signals: SignalsInfo<WithOrigin>, mut senders: Senders) {
     for origin in &mut signals {
         let sender = origin.process.map(|process| process.pid);
-        let wishes = WISHES.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        match (senders.meaning(origin.signal, sender, Instant::now()), wishes) {
-            (Meaning::Wish, Some(wishes)) => wishes.store(true, Ordering::Relaxed),
+        let requests = PENDING.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        match (senders.meaning(origin.signal, sender, Instant::now()), requests) {
+            (Meaning::Request, Some(requests)) => requests.store(true, Ordering::Relaxed),
             // Only a signal without a default action that ends a process would return.
             _ => drop(emulate_default_handler(origin.signal)),
         }
@@ -200,15 +201,15 @@ fn watch(mut signals: SignalsInfo<WithOrigin>, mut senders: Senders) {
 /// What a signal means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    Wish,
+    Request,
     End,
 }
 
 /// Who has sent signals so far.
 struct Senders {
-    /// Those whose signals are no wishes: the launcher, and the programs between it and this one.
+    /// Those whose signals are no requests: the launcher, and the programs between it and this one.
     order_the_end: Vec<i32>,
-    /// When the first wish arrived.
+    /// When the first request arrived.
     first: Option<Instant>,
 }
 
@@ -232,7 +233,7 @@ impl Senders {
             return Meaning::End;
         }
         self.first.get_or_insert(now);
-        Meaning::Wish
+        Meaning::Request
     }
 }
 
@@ -269,30 +270,36 @@ mod tests {
         assert_eq!(senders(Some(7)).meaning(TERM, Some(7), now), Meaning::End);
         let mut others = senders(Some(7));
         let at = [0, 1, 2, 3].map(|seconds| others.meaning(TERM, Some(9), now + Duration::from_secs(seconds)));
-        assert_eq!(at, [Meaning::Wish, Meaning::Wish, Meaning::Wish, Meaning::End]);
+        assert_eq!(at, [Meaning::Request, Meaning::Request, Meaning::Request, Meaning::End]);
         // A sender outside of a container has no id there.
-        assert_eq!(senders(Some(7)).meaning(TERM, None, now), Meaning::Wish);
+        assert_eq!(senders(Some(7)).meaning(TERM, None, now), Meaning::Request);
         let mut first_wish = senders(Some(7));
-        assert_eq!([None, Some(7)].map(|sender| first_wish.meaning(TERM, sender, now)), [Meaning::Wish, Meaning::End]);
+        assert_eq!(
+            [None, Some(7)].map(|sender| first_wish.meaning(TERM, sender, now)),
+            [Meaning::Request, Meaning::End]
+        );
     }
 
     #[test]
     fn a_second_sigint_ends_at_once() {
         let now = Instant::now();
         let mut of_a_person = senders(Some(7));
-        assert_eq!([INT, INT].map(|signal| of_a_person.meaning(signal, Some(9), now)), [Meaning::Wish, Meaning::End]);
+        assert_eq!(
+            [INT, INT].map(|signal| of_a_person.meaning(signal, Some(9), now)),
+            [Meaning::Request, Meaning::End]
+        );
         let mut of_both = senders(Some(7));
-        assert_eq!([TERM, INT].map(|signal| of_both.meaning(signal, Some(9), now)), [Meaning::Wish, Meaning::End]);
+        assert_eq!([TERM, INT].map(|signal| of_both.meaning(signal, Some(9), now)), [Meaning::Request, Meaning::End]);
     }
 
     #[test]
     fn a_program_between_passes_the_launchers_signal_on_in_its_own_name() {
         let meanings =
             |launcher| [12, 7, 1].map(|sender| senders(launcher).meaning(TERM, Some(sender), Instant::now()));
-        assert_eq!(meanings(Some(7)), [Meaning::End, Meaning::End, Meaning::Wish]);
-        assert_eq!(meanings(Some(12)), [Meaning::End, Meaning::Wish, Meaning::Wish]);
+        assert_eq!(meanings(Some(7)), [Meaning::End, Meaning::End, Meaning::Request]);
+        assert_eq!(meanings(Some(12)), [Meaning::End, Meaning::Request, Meaning::Request]);
         // The launcher is outside of this container, or not known.
-        assert_eq!([meanings(Some(99)), meanings(None)], [[Meaning::Wish; 3]; 2]);
+        assert_eq!([meanings(Some(99)), meanings(None)], [[Meaning::Request; 3]; 2]);
         assert_eq!(senders(Some(99)).meaning(TERM, Some(99), Instant::now()), Meaning::End);
     }
 }
