@@ -18,7 +18,7 @@
 //!     scaler.step(optimizer)?; // not taken if a gradient is infinite or NaN
 //!     scaler.update()?;
 //! }
-//! let saved = scaler.state_dict(); // goes into the snapshot, beside the optimizer's state
+//! let saved = scaler.state_dict(); // goes into the snapshot, next to the optimizer's state
 //! # drop(saved); Ok(()) }
 //! ```
 

@@ -38,7 +38,7 @@ pub struct DdpOptions {
     /// The graph of the model is the same in every step. Then a parameter may be used several times by functions that are computed
     /// again in the backward pass ([`c10d::checkpoint`]), or not at all without `find_unused_parameters`. The first step finds out
     /// how often each is used, and reduces all gradients after its backward pass, which must follow its forward pass. Later a
-    /// gradient that is missing fails the next step, but one that comes more often may be noticed by nobody.
+    /// gradient that is missing fails the next step, but an extra one may go unnoticed.
     pub static_graph: bool,
     /// The communication hook for buckets; `None` is the plain all-reduce.
     pub comm_hook: Option<CommHook>,
@@ -160,7 +160,7 @@ pub struct JoinOptions {
     /// Gradients are divided by the number of all ranks, as if those without inputs had gradients of 0. Otherwise by the number of
     /// ranks that still have inputs.
     pub divide_by_initial_world_size: bool,
-    /// All ranks fail as soon as one has no more inputs.
+    /// All ranks fail as soon as one runs out of inputs.
     pub throw_on_early_termination: bool,
 }
 

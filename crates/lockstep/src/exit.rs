@@ -32,7 +32,7 @@ pub struct UsageError(pub String);
 ///
 /// If a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there, as
 /// `torch.distributed.elastic.multiprocessing.errors.record` does. A process that [`crate::spawn()`] started first arranges to
-/// die with its parent. A run that ended after a snapshot, as a signal asked, is no error: it has printed so itself.
+/// die with its parent. A run that ended after a snapshot, as a signal asked, is not an error: it has printed so itself.
 ///
 /// ```
 /// fn main() -> std::process::ExitCode {

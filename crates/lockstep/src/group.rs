@@ -186,7 +186,7 @@ fn parse(address: &str) -> Result<Address<'_>> {
             _ => Ok(Address::File(Path::new(path))),
         };
     }
-    let Some(place) = address.strip_prefix("tcp://") else { return refuse("is no address of a store") };
+    let Some(place) = address.strip_prefix("tcp://") else { return refuse("is not the address of a store") };
     let Some((host, port)) = place.rsplit_once(':') else { return refuse("has no port") };
     let Some(port) = port.parse().ok().filter(|port| *port != 0) else { return refuse("has no port from 1 to 65535") };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')); // of IPv6

@@ -1,4 +1,4 @@
-//! Uneven inputs: ranks that have no more batches go along with the collectives of those that have.
+//! Uneven inputs: a rank that has run out of batches takes part in the collectives of the others.
 //!
 //! Without it the first rank without a batch leaves, and all others wait for it in the next all-reduce.
 
@@ -12,7 +12,7 @@ use crate::object_collectives::all_gather_number;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i64)]
 enum Step {
-    /// It has no more inputs.
+    /// It has run out of inputs.
     Joined = 0,
     /// A pass inside `no_sync`.
     Local = 1,
@@ -43,8 +43,8 @@ impl<M> DistributedDataParallel<M> {
     /// ```
     ///
     /// # Errors
-    /// Those of `body`, after which this rank does not go along. `BadArgument` with `find_unused_parameters` or `static_graph`, and
-    /// on all ranks if one has no more inputs and `throw_on_early_termination` is set. Any failure of a collective.
+    /// Those of `body`, after which this rank has left the join. `BadArgument` with `find_unused_parameters` or `static_graph`, and
+    /// on all ranks if one runs out of inputs and `throw_on_early_termination` is set. Any failure of a collective.
     pub fn join<T, E: From<Error>>(&self, options: &JoinOptions, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let refuse = |why: &str| Err(E::from(Error::bad_argument("join", why)));
         if self.options.find_unused_parameters || self.options.static_graph {
@@ -129,7 +129,7 @@ impl<M> DistributedDataParallel<M> {
             let first = steps.iter().position(|step| *step == Step::Joined).filter(|_| active > 0);
             if let Some(first) = first.filter(|_| joining.options.throw_on_early_termination) {
                 let detail =
-                    format!("rank {first} has no more inputs, and others have: give all ranks the same number");
+                    format!("rank {first} has run out of inputs, and others have not: give all ranks the same number");
                 return Err(Error::bad_argument("join", detail));
             }
         }

@@ -115,7 +115,7 @@ fn one_rank<T>(env: &LaunchEnv, body: impl Fn(&LaunchEnv) -> Result<T>) -> Resul
 }
 
 fn panicked(payload: Box<dyn Any + Send>) -> anyhow::Error {
-    anyhow!("panicked: {}", panic_text(&*payload).unwrap_or("with a payload that is no text"))
+    anyhow!("panicked: {}", panic_text(&*payload).unwrap_or("with a payload that is not a text"))
 }
 
 /// The ranks' results, in rank order, once all have ended. Closes the store when the others do not end soon after a failure.

@@ -49,7 +49,7 @@ impl KeyedRng {
     /// # Panics
     /// Panics when `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
-        assert!(n > 0, "there is no number below 0");
+        assert!(n > 0, "n must be at least 1");
         ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
     }
 

@@ -73,7 +73,7 @@ fn check_launcher(read: &Read<'_>, task: &Task) -> Result<(), TaskError> {
     Ok(())
 }
 
-/// The variables that are not set. Those that are must say the same as the task.
+/// The variables that are not set. A variable that is set must agree with the task.
 fn complete(read: &Read<'_>, task: &Task) -> Result<Vec<Taken>, TaskError> {
     let numbers = [
         ("RANK", Some(task.rank)),

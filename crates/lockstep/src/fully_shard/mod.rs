@@ -195,7 +195,7 @@ fn divide(params: Vec<(String, Tensor)>, units: &[&str]) -> Result<Vec<Vec<(Stri
             Some((at, _)) => divided[at].push((name, tensor)),
             None => {
                 return refused(format!(
-                    "the parameter {name} is in no unit; the unit \"\" has all that are in no other"
+                    "the parameter {name} is not in any unit; the unit \"\" takes all that no other unit has"
                 ));
             }
         }
@@ -223,7 +223,7 @@ mod tests {
         let divided = divide(params(&all), &["", "block.1", "block.1.norm"]).unwrap();
         assert_eq!(names(&divided), [vec!["block.10.w", "head"], vec!["block.1.w"], vec!["block.1.norm.w"]]);
         let error = divide(params(&all), &["block.1", "block.10"]).unwrap_err().to_string();
-        assert!(error.contains("the parameter head is in no unit"), "{error}");
+        assert!(error.contains("the parameter head is not in any unit"), "{error}");
         for twice in [&["", "tail"][..], &["", "block.1", "block.1"]] {
             let error = divide(params(&all), twice).unwrap_err().to_string();
             assert!(error.contains("has no parameters"), "{error}");

@@ -16,7 +16,7 @@ pub(super) struct Passes {
     options: FullyShardOptions,
     /// The units in the order of this pass's forward calls.
     order: RefCell<Vec<usize>>,
-    /// That of the pass before.
+    /// The order of the pass before.
     order_before: RefCell<Vec<usize>>,
     /// The last unit whose gradients are being reduced: one at a time, while the next computes its own.
     reducing: RefCell<Option<(usize, Reducing)>>,

@@ -12,7 +12,7 @@ use super::error::{OptimError, Result};
 
 /// Everything that an optimizer's next step reads, except the parameters and their gradients.
 ///
-/// That of [`Optimizer::state_dict`](crate::optim::Optimizer::state_dict) is a copy: later steps of its optimizer do not change it.
+/// The state that [`Optimizer::state_dict`](crate::optim::Optimizer::state_dict) returns is a copy: later steps of its optimizer do not change it.
 #[derive(Debug)]
 pub struct State {
     meta: StateMeta,

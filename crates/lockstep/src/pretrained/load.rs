@@ -139,7 +139,7 @@ fn is_skipped(name: &str, skip: &[String]) -> bool {
 fn idle_skips(skip: &[String], file: &Model, model: &Model) -> Vec<String> {
     let names: BTreeSet<&String> = file.keys().chain(model.keys()).collect();
     let idle = skip.iter().filter(|one| !names.iter().any(|name| is_skipped(name, std::slice::from_ref(*one))));
-    idle.map(|one| format!("nothing is named {one:?}, which was to be left out")).collect()
+    idle.map(|one| format!("{one:?} was to be left out, but nothing in the file or the model has that name")).collect()
 }
 
 /// Strips the prefixes of wrappers, if the model's own names do not begin with them.

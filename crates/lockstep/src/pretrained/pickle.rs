@@ -151,7 +151,7 @@ impl Vm {
         let onto = self.top()?;
         match &mut self.values[onto] {
             Value::List(list) => list.extend(items),
-            _ => return Err(BadFile::damaged("it appends to something that is no list")),
+            _ => return Err(BadFile::damaged("it appends to a value that is not a list")),
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Vm {
         let into = self.top()?;
         match &mut self.values[into] {
             Value::Dict(dict) => dict.extend(items),
-            _ => return Err(BadFile::damaged("it sets an item of something that is no dict")),
+            _ => return Err(BadFile::damaged("it sets an item of a value that is not a dict")),
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Vm {
         };
         let id = self.memo.get(&place).copied();
         id.map_or_else(
-            || Err(BadFile::damaged("it recalls a value that it has not remembered")),
+            || Err(BadFile::damaged("it reads a memo entry that it has not written")),
             |id| self.push_again(id),
         )
     }
@@ -231,7 +231,7 @@ impl Vm {
     fn call(&mut self) -> Result<(), BadFile> {
         let (args, callable) = (self.pop()?, self.pop()?);
         let Value::Global(global) = self.values[callable] else {
-            return Err(BadFile::damaged("it calls something that cannot be called"));
+            return Err(BadFile::damaged("it calls a value that cannot be called"));
         };
         let args = self.items(args)?;
         match (global, &args[..]) {
@@ -258,7 +258,7 @@ impl Vm {
                 self.values[object] = Value::Parameter(data);
                 Ok(())
             }
-            _ => Err(BadFile::damaged("it sets attributes of something that has none")),
+            _ => Err(BadFile::damaged("it sets attributes of a value that has none")),
         }
     }
 
@@ -270,7 +270,7 @@ impl Vm {
             return Err(BadFile::damaged("a reference to a storage is incomplete"));
         };
         let (Value::Global(Global::Storage(kind)), "storage") = (&self.values[kind], self.text(tag)?) else {
-            return Err(BadFile::damaged("a reference is to something else than a storage"));
+            return Err(BadFile::damaged("a reference is not to a storage"));
         };
         self.text(key)?;
         let (kind, numel) = (*kind, self.count(numel)?);
@@ -314,7 +314,7 @@ impl Vm {
         let mut dict = Vec::new();
         for item in lists {
             let items = self.items(item)?;
-            dict.push(pair(items).ok_or_else(|| BadFile::damaged("an item of an OrderedDict is no pair"))?);
+            dict.push(pair(items).ok_or_else(|| BadFile::damaged("an item of an OrderedDict is not a pair"))?);
         }
         self.push(Value::Dict(dict))
     }
@@ -322,7 +322,7 @@ impl Vm {
     /// The items of a tuple or list, as a copy with a cost: a pickle may request many copies in few bytes.
     fn items(&mut self, id: Id) -> Result<Vec<Id>, BadFile> {
         let (Value::Tuple(items) | Value::List(items)) = &self.values[id] else {
-            return Err(BadFile::damaged("it has something else where a tuple belongs"));
+            return Err(BadFile::damaged("it has another value where a tuple is expected"));
         };
         let items = if items.len() <= MOST_VALUES - self.charged { items.clone() } else { return Err(too_much()) };
         self.charge(items.len())?;
@@ -332,14 +332,14 @@ impl Vm {
     fn text(&self, id: Id) -> Result<&str, BadFile> {
         match &self.values[id] {
             Value::Text(text) => Ok(text),
-            _ => Err(BadFile::damaged("it has something else where a text belongs")),
+            _ => Err(BadFile::damaged("it has another value where a text is expected")),
         }
     }
 
     fn int(&self, id: Id) -> Result<i64, BadFile> {
         match self.values[id] {
             Value::Int(value) => Ok(value),
-            _ => Err(BadFile::damaged("it has something else where a number belongs")),
+            _ => Err(BadFile::damaged("it has another value where a number is expected")),
         }
     }
 

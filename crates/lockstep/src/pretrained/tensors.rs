@@ -175,7 +175,7 @@ fn notes(path: &[&str], tensors: &[(String, &Strided)], items: &BTreeMap<&str, &
         notes.push(format!("the weights are under {} in the file", path.concat()));
     }
     if items.len() > tensors.len() {
-        notes.push(format!("{} of its entries are no tensors and are left out", items.len() - tensors.len()));
+        notes.push(format!("{} of its entries are not tensors and are left out", items.len() - tensors.len()));
     }
     notes
 }

@@ -276,5 +276,5 @@ pub(super) fn utf8(bytes: &[u8]) -> Result<String, BadFile> {
 
 pub(super) fn number<N: std::str::FromStr>(digits: &[u8]) -> Result<N, BadFile> {
     let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    number.ok_or_else(|| BadFile::damaged("it has something else where digits belong"))
+    number.ok_or_else(|| BadFile::damaged("it has other bytes where digits are expected"))
 }

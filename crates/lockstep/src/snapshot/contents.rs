@@ -21,9 +21,9 @@ const PIECE: usize = 1 << 18;
 /// Whose memory the tensors of new contents are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
-    /// That of the given ones, if they are on the CPU: training must wait while this exists.
+    /// The memory of the given tensors, if they are on the CPU: training must wait while the contents exist.
     Shared,
-    /// Their own.
+    /// A copy.
     Copied,
 }
 

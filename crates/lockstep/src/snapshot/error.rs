@@ -185,7 +185,7 @@ pub enum BadSnapshot {
         written: String,
     },
     /// It was not written by this module, or its header is damaged.
-    #[error("it is no snapshot, or its header is damaged: {0}")]
+    #[error("it is not a snapshot, or its header is damaged: {0}")]
     NotOurs(String),
     /// It is an index, and a file that it lists is bad.
     #[error("its part {file} is bad: {why}")]

@@ -2,7 +2,7 @@
 //!
 //! **A sharded snapshot** has a part of each rank, and an index, which has the name of a snapshot. A part is a file like a snapshot, with its
 //! own checksum, of one-dimensional pieces of tensors. Its name ends in that checksum, so that no part ever replaces another one; the index
-//! lists the parts. It is written last: without it, or with another, parts are nothing. Those that no index lists are removed.
+//! lists the parts. It is written last: a part that no index lists does not count, and is removed.
 
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;

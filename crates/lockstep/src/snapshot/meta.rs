@@ -166,10 +166,11 @@ pub(super) fn encode_state<E: Serialize + DeserializeOwned>(extra: &E) -> Result
             text.len()
         )));
     }
-    let again: E = serde_json::from_str(&text)
-        .map_err(|error| lost(format!("it would be written as {} and not be read again: {error}", shortened(&text))))?;
+    let again: E = serde_json::from_str(&text).map_err(|error| {
+        lost(format!("it would be written as {} and could not be read again: {error}", shortened(&text)))
+    })?;
     if value(&again).is_none_or(|again| Some(again) != value(extra)) {
-        return Err(lost(format!("it would be written as {} and be read as something else", shortened(&text))));
+        return Err(lost(format!("it would be written as {} and read as another value", shortened(&text))));
     }
     Ok(text)
 }

@@ -207,14 +207,14 @@ enum Meaning {
 
 /// Who has sent signals so far.
 struct Senders {
-    /// Those whose signals are no requests: the launcher, and the programs between it and this one.
+    /// Processes whose signals order the end: the launcher, and the programs between it and this one.
     order_the_end: Vec<i32>,
     /// When the first request arrived.
     first: Option<Instant>,
 }
 
 impl Senders {
-    /// Nobody has sent a signal yet. `own` is this process. If the launcher is none of its ancestors, as in another container, only the
+    /// No signal has arrived yet. `own` is this process. If the launcher is not one of its ancestors, as in another container, only the
     /// launcher's own id counts.
     fn of(launcher: Option<i32>, own: i32, parent: impl Fn(i32) -> Option<i32>) -> Self {
         let mut ancestors: Vec<i32> = std::iter::successors(parent(own), |pid| parent(*pid)).collect();
@@ -225,7 +225,7 @@ impl Senders {
         Senders { order_the_end, first: None }
     }
 
-    /// A person sends SIGINT, so a second one is none that a scheduler has sent twice.
+    /// A person sends SIGINT, so a second one is not a scheduler's repetition.
     fn meaning(&mut self, signal: i32, sender: Option<i32>, now: Instant) -> Meaning {
         let is_second =
             |first: Instant| signal == lockstep_process::Signal::INT.as_raw() || now.duration_since(first) > REPETITION;

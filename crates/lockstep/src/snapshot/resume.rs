@@ -324,7 +324,7 @@ pub(super) trait Target {
     fn load(&mut self, path: &Path, model: BTreeMap<String, Tensor>, state: State) -> Result<(), SnapshotError>;
 }
 
-/// Those of a rank that has all of them.
+/// The variables and the state of a rank that has all of them.
 struct Replicated<'a, O> {
     vs: &'a VarStore,
     optimizer: &'a mut O,

@@ -207,7 +207,7 @@ impl SaveJob {
     fn check_place(&self, path: &Path) -> io::Result<()> {
         let taken = fs::symlink_metadata(path).is_ok_and(|there| there.len() > 0 || !there.is_file());
         if taken && !file::is_ours(path) {
-            let why = "a file that is no snapshot of this program has its name; move it away";
+            let why = "a file of this name exists and is not a snapshot of this program; move it away";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         Ok(())

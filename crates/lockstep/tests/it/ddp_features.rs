@@ -258,7 +258,7 @@ fn a_rank_without_inputs_joins_those_with_sparse_gradients() {
 }
 
 #[test]
-fn names_that_are_no_trained_parameters_are_refused() {
+fn names_of_other_than_trained_parameters_are_refused() {
     ranks_on(Backend::Gloo, 1, |group| {
         for (ignored, sparse, named) in [
             (&["tabel.weight"][..], &[][..], "tabel.weight"),

@@ -481,7 +481,7 @@ fn wrong_units_are_refused_by_name() {
             FullyShard::new(&vs, Rc::clone(&group), units, &FullyShardOptions::default()).unwrap_err().to_string()
         };
         let text = refusal(&["first", "last"]);
-        assert!(text.contains("middle.") && text.contains("is in no unit"), "{text}");
+        assert!(text.contains("middle.") && text.contains("is not in any unit"), "{text}");
         assert!(refusal(&["", "tail"]).contains("the unit \"tail\" has no parameters"));
         let (_vs, _net, model) = sharded(&group, Kind::Double, &FullyShardOptions::default());
         let text = model.forward("tail", &Tensor::from(0.0), Tensor::shallow_clone).unwrap_err().to_string();

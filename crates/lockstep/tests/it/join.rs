@@ -128,7 +128,7 @@ fn all_ranks_fail_if_one_has_no_more_inputs_where_that_is_asked_for() {
         });
         let error = joined.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadArgument);
-        assert!(error.to_string().contains("rank 1 has no more inputs"), "{error}");
+        assert!(error.to_string().contains("rank 1 has run out of inputs"), "{error}");
     });
 }
 

@@ -195,7 +195,7 @@ fn says_when_nothing_matches_and_when_a_name_to_leave_out_matches_nothing() {
     let message = refused(&other, &golden("zip.pth"), &loose());
     assert!(message.contains("the file has conv.bias,") && message.contains("the model has head.weight"), "{message}");
     let loaded = pretrained::load(&net(3), &golden("zip.pth"), &skipping(&["cf."])).unwrap();
-    assert_eq!(loaded.notes, [r#"nothing is named "cf.", which was to be left out"#]);
+    assert_eq!(loaded.notes, [r#""cf." was to be left out, but nothing in the file or the model has that name"#]);
 }
 
 #[test]
