@@ -10,8 +10,8 @@ use c10d::{Error, ProcessGroup, ReduceOp, Result};
 use tch::nn::VarStore;
 use tch::{Kind, Tensor, no_grad};
 
-use crate::data::rng::KeyedRng;
 use crate::optim::named_parameters;
+use crate::rng::KeyedRng;
 
 /// How gradients are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

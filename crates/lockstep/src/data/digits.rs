@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::mnist::{Mnist, Split};
-use super::rng::KeyedRng;
+use crate::data::mnist::{Mnist, Split};
+use crate::rng::KeyedRng;
 
 /// Keep the random streams of labels and pictures apart.
 const LABELS: u64 = u64::from_be_bytes(*b"dglabels");

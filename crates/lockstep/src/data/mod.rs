@@ -14,9 +14,9 @@
 mod dataset;
 pub mod digits;
 pub mod mnist;
-pub mod rng;
 mod synthetic;
 
+pub use crate::rng;
 pub use c10d::Floats;
 pub use dataset::{Batch, Dataset, IndexOutOfRange, Subset, SubsetError, check_indices};
 pub use digits::{Digits, mnist_or_drawn, real_data_dir};

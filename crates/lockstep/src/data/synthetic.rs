@@ -5,8 +5,8 @@
 use anyhow::ensure;
 use tch::{Device, Kind, Tensor};
 
-use super::dataset::{Batch, Dataset, check_indices, gather};
-use super::rng::KeyedRng;
+use crate::data::dataset::{Batch, Dataset, check_indices, gather};
+use crate::rng::KeyedRng;
 
 /// Keeps the rule's random stream apart from the samples'.
 const RULE: u64 = u64::from_be_bytes(*b"linrule\0");

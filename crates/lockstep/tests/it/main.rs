@@ -21,7 +21,6 @@ mod parallel;
 mod pretrained;
 mod procs_groups;
 mod resnet_golden;
-mod sampler;
 mod snapshot;
 mod snapshot_sharded;
 mod zero;
