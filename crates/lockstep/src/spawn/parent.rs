@@ -8,18 +8,18 @@ use std::fs::File;
 use std::io;
 use std::io::{Seek, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockstep_process::{Deaths, Process, Signal};
+use lockstep_process::{Deaths, Exit, Process, Signal};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::Serialize;
 
 use super::error::Stage;
-use super::state_machine::{Action, Ending, Event, StateMachine, Status};
+use super::state_machine::{Action, Ending, Event, StateMachine};
 use super::worker::{Call, Handshake};
 use super::{Hosted, Spawn, SpawnError};
 use crate::env::{ERROR_FILE, HANDSHAKE};
@@ -187,10 +187,8 @@ impl ProcessSet {
     fn reap(&mut self, rank: usize) -> io::Result<(Rank, Ending)> {
         let gone = || io::Error::other(format!("an event for process {rank}, which was reaped before"));
         let mut member = self.members.remove(&rank).ok_or_else(gone)?;
-        let status = match member.process.child.wait() {
-            Ok(status) => status_of(status),
-            Err(error) => Status::Lost(format!("other code has read its exit status: {error}")),
-        };
+        let status = member.process.child.wait().map(Exit::from);
+        let status = status.map_err(|error| format!("other code has read its exit status: {error}"));
         Ok((Rank::new(rank), member.reports.read(status)))
     }
 }
@@ -220,7 +218,7 @@ impl Reports {
         inherited_path(&self.progress)
     }
 
-    fn read(mut self, status: Status) -> Ending {
+    fn read(mut self, status: Result<Exit, String>) -> Ending {
         let stage = match self.progress.metadata().map_or(0, |data| data.len()) {
             0 => Stage::Started,
             1 => Stage::Reached,
@@ -255,14 +253,6 @@ fn inheriting<T>(files: &[impl AsFd], start: impl FnOnce() -> io::Result<T>) -> 
     // A failure here must not lose the process that was started, and an inherited file is harmless.
     let _ = mark(FdFlags::CLOEXEC);
     started
-}
-
-fn status_of(status: ExitStatus) -> Status {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Status::Code(code),
-        (None, Some(signal)) => Status::Signal(signal),
-        (None, None) => Status::Lost(format!("the kernel gave the status {status}")),
-    }
 }
 
 #[cfg(test)]
@@ -320,7 +310,7 @@ mod tests {
         set.signal([Rank::new(1)], Signal::KILL).unwrap();
         await_death(&set, 1);
         let statuses: Vec<_> = set.wait(soon()).unwrap().into_iter().map(|(_, ending)| ending.status).collect();
-        assert_eq!(statuses, [Status::Code(7), Status::Signal(9)]);
+        assert_eq!(statuses, [Ok(Exit::Code(7)), Ok(Exit::Signal(9))]);
     }
 
     #[test]
@@ -335,7 +325,7 @@ mod tests {
         end(&mut set, 0, 0);
         await_death(&set, 0);
         set.signal([Rank::ZERO], Signal::TERM).unwrap();
-        assert_eq!(set.wait(soon()).unwrap()[0].1.status, Status::Code(0));
+        assert_eq!(set.wait(soon()).unwrap()[0].1.status, Ok(Exit::Code(0)));
     }
 
     #[test]

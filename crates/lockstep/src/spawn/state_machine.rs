@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use lockstep_process::Signal;
+use lockstep_process::{Exit, Signal};
 
 use super::error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
 use crate::error_file::{Kind, Recorded};
@@ -39,20 +39,12 @@ pub(super) enum Action {
 /// How a process ended and what it recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
-    pub(super) status: Status,
+    /// Or why it is not known.
+    pub(super) status: Result<Exit, String>,
     pub(super) stage: Stage,
     pub(super) record: Option<Recorded>,
     /// Why the record cannot be read, if it exists and cannot be.
     pub(super) note: Option<String>,
-}
-
-/// The exit status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Status {
-    Code(i32),
-    Signal(i32),
-    /// Not available, with the reason.
-    Lost(String),
 }
 
 /// A call of spawn from the start of its processes to its result.
@@ -188,7 +180,7 @@ fn root_of(own: &[&Death]) -> usize {
 impl Ending {
     /// Exit code 0 alone is not success: the process may have ended before its worker returned.
     fn is_success(&self) -> bool {
-        self.status == Status::Code(0) && self.stage == Stage::Returned
+        self.status == Ok(Exit::Code(0)) && self.stage == Stage::Returned
     }
 }
 
@@ -204,10 +196,10 @@ impl Death {
         }
         match (self.phase, &self.ending.status) {
             (RunPhase::Running, _) => None,
-            (RunPhase::Killing(_), Status::Signal(signal)) if *signal == Signal::KILL.as_raw() => {
+            (RunPhase::Killing(_), Ok(Exit::Signal(signal))) if *signal == Signal::KILL.as_raw() => {
                 Some(StoppedBy::Sigkill)
             }
-            (_, Status::Signal(signal)) if *signal != Signal::TERM.as_raw() => None,
+            (_, Ok(Exit::Signal(signal))) if *signal != Signal::TERM.as_raw() => None,
             // It caught SIGTERM and exited with a code of its own, or did not catch it.
             _ => Some(StoppedBy::Sigterm),
         }
@@ -217,9 +209,9 @@ impl Death {
     fn record(&self) -> Option<&Recorded> {
         let record = self.ending.record.as_ref()?;
         match self.ending.status {
-            Status::Signal(signal) if signal == Signal::ABORT.as_raw() => Some(record),
-            Status::Signal(_) if self.phase == RunPhase::Running => None,
-            Status::Signal(signal) if signal != Signal::TERM.as_raw() && signal != Signal::KILL.as_raw() => None,
+            Ok(Exit::Signal(signal)) if signal == Signal::ABORT.as_raw() => Some(record),
+            Ok(Exit::Signal(_)) if self.phase == RunPhase::Running => None,
+            Ok(Exit::Signal(signal)) if signal != Signal::TERM.as_raw() && signal != Signal::KILL.as_raw() => None,
             _ => Some(record),
         }
     }
@@ -233,9 +225,9 @@ impl Death {
             };
         }
         match self.ending.status.clone() {
-            Status::Code(code) => Failure::Exited { rank, code, stage: self.ending.stage },
-            Status::Signal(signal) => Failure::Signalled { rank, signal },
-            Status::Lost(reason) => Failure::Lost { rank, reason },
+            Ok(Exit::Code(code)) => Failure::Exited { rank, code, stage: self.ending.stage },
+            Ok(Exit::Signal(signal)) => Failure::Signalled { rank, signal },
+            Ok(Exit::NotStarted(reason)) | Err(reason) => Failure::Lost { rank, reason },
         }
     }
 }
@@ -246,21 +238,21 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(5);
 
-    fn ending(status: Status) -> Ending {
-        Ending { status, stage: Stage::Reached, record: None, note: None }
+    fn ending(status: Exit) -> Ending {
+        Ending { status: Ok(status), stage: Stage::Reached, record: None, note: None }
     }
 
     fn success() -> Ending {
-        Ending { stage: Stage::Returned, ..ending(Status::Code(0)) }
+        Ending { stage: Stage::Returned, ..ending(Exit::Code(0)) }
     }
 
     fn raised(message: &str, unix_nanos: u64) -> Ending {
         let record = Recorded { message: message.into(), kind: Kind::Error, trace: None, unix_nanos: Some(unix_nanos) };
-        Ending { record: Some(record), ..ending(Status::Code(1)) }
+        Ending { record: Some(record), ..ending(Exit::Code(1)) }
     }
 
     fn signal(signal: Signal) -> Ending {
-        ending(Status::Signal(signal.as_raw()))
+        ending(Exit::Signal(signal.as_raw()))
     }
 
     struct Run {
@@ -319,7 +311,7 @@ mod tests {
     #[test]
     fn stops_the_others_at_the_first_failure_and_blames_it() {
         let mut run = run(3, None);
-        assert_eq!(run.died(1, [(1, ending(Status::Code(3)))]), Action::Signal(Signal::TERM, ranks([0, 2])));
+        assert_eq!(run.died(1, [(1, ending(Exit::Code(3)))]), Action::Signal(Signal::TERM, ranks([0, 2])));
         assert_eq!(run.due(), Some(6));
         assert_eq!(run.died(2, [(0, signal(Signal::TERM))]), Action::Wait);
         assert_eq!(run.died(2, [(2, signal(Signal::TERM))]), Action::Finish);
@@ -345,7 +337,7 @@ mod tests {
     #[test]
     fn abandons_a_process_that_survives_sigkill_and_reports_it() {
         let mut run = run(2, None);
-        run.died(0, [(0, ending(Status::Code(1)))]);
+        run.died(0, [(0, ending(Exit::Code(1)))]);
         run.deadline(5);
         assert_eq!(run.deadline(15), Action::Finish);
         assert_eq!(stopped(&run.report().stopped), [(1, StoppedBy::Nothing)]);
@@ -354,7 +346,7 @@ mod tests {
     #[test]
     fn blames_the_first_of_two_deaths_that_are_reported_together() {
         let mut run = run(3, None);
-        let both = [(2, signal(Signal::KILL)), (0, ending(Status::Code(1)))];
+        let both = [(2, signal(Signal::KILL)), (0, ending(Exit::Code(1)))];
         assert_eq!(run.died(1, both), Action::Signal(Signal::TERM, ranks([1])));
         run.died(1, [(1, signal(Signal::TERM))]);
         let report = run.report();
@@ -367,7 +359,7 @@ mod tests {
     fn blames_the_earliest_record_if_the_first_to_die_has_one() {
         let mut run = run(2, None);
         run.died(1, [(0, raised("peer closed the connection", 200))]);
-        let unwinding = Ending { status: Status::Signal(Signal::TERM.as_raw()), ..raised("the cause", 100) };
+        let unwinding = Ending { status: Ok(Exit::Signal(Signal::TERM.as_raw())), ..raised("the cause", 100) };
         run.died(2, [(1, unwinding)]);
         let report = run.report();
         assert!(matches!(report.root, Failure::Raised { ref message, .. } if message == "the cause"));
@@ -387,7 +379,7 @@ mod tests {
     #[test]
     fn ignores_the_record_of_a_caught_panic_when_a_foreign_signal_kills() {
         let mut run = run(1, None);
-        let killed = Ending { status: Status::Signal(9), ..raised("caught long ago", 1) };
+        let killed = Ending { status: Ok(Exit::Signal(9)), ..raised("caught long ago", 1) };
         assert_eq!(run.died(1, [(0, killed)]), Action::Finish);
         assert_eq!(run.report().root, Failure::Signalled { rank: Rank::ZERO, signal: 9 });
     }
@@ -396,7 +388,7 @@ mod tests {
     fn counts_exit_code_0_before_the_worker_returned_as_a_failure() {
         for stage in [Stage::Started, Stage::Reached] {
             let mut run = run(2, None);
-            let left = Ending { stage, ..ending(Status::Code(0)) };
+            let left = Ending { stage, ..ending(Exit::Code(0)) };
             assert_eq!(run.died(1, [(0, left)]), Action::Signal(Signal::TERM, ranks([1])));
             run.died(1, [(1, success())]);
             assert_eq!(run.report().root, Failure::Exited { rank: Rank::ZERO, code: 0, stage });
@@ -406,9 +398,9 @@ mod tests {
     #[test]
     fn counts_a_crash_during_the_stop_as_a_failure_of_its_own() {
         let mut run = run(3, None);
-        run.died(1, [(0, ending(Status::Code(1)))]);
+        run.died(1, [(0, ending(Exit::Code(1)))]);
         run.died(1, [(1, signal(Signal::SEGV))]);
-        run.died(1, [(2, ending(Status::Code(143)))]);
+        run.died(1, [(2, ending(Exit::Code(143)))]);
         let report = run.report();
         assert_eq!(failed(&report.also_failed), [1]);
         assert_eq!(stopped(&report.stopped), [(2, StoppedBy::Sigterm)]);
@@ -433,7 +425,7 @@ mod tests {
     #[test]
     fn reports_the_exit_code_and_that_the_record_cannot_be_read() {
         let mut run = run(1, None);
-        run.died(1, [(0, Ending { note: Some("not JSON".into()), ..ending(Status::Code(1)) })]);
+        run.died(1, [(0, Ending { note: Some("not JSON".into()), ..ending(Exit::Code(1)) })]);
         let report = run.report();
         assert!(matches!(report.root, Failure::Exited { code: 1, .. }));
         assert_eq!(report.notes, ["process 0: not JSON"]);
