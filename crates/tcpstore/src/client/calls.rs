@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::connection::{Connection, Target, random};
 use super::{Client, Error, Kind};
-use crate::wire::{Expect, Frame, Key, Limits, Reply, Request, Value, WireError, user_key, wire_key};
+use crate::wire::{Expect, Frame, Key, Limits, Reply, Request, SWITCH, Value, WireError, user_key, wire_key};
 
 /// If the server does not answer at all, a wait ends at most this much after its deadline.
 const GRACE: Duration = Duration::from_secs(2);
@@ -157,6 +158,20 @@ impl Inner {
             idle: StdMutex::new(Vec::new()),
             lost: AtomicBool::new(false),
         }
+    }
+
+    /// Takes the main connection out of the protocol.
+    pub(super) async fn switch(&self, deadline: Instant) -> Result<TcpStream, Kind> {
+        self.check_lost()?;
+        let switch = async {
+            let mut connection = match self.main.lock().await.take() {
+                Some(connection) => connection,
+                None => self.open(deadline).await?,
+            };
+            connection.send(&[SWITCH]).await?;
+            Ok(connection.into_stream())
+        };
+        timeout_at(deadline, switch).await.unwrap_or(Err(Kind::TimedOut))
     }
 
     fn check_lost(&self) -> Result<(), Kind> {

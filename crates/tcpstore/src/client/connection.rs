@@ -137,6 +137,11 @@ impl Connection {
         Ok(self.stream.write_all(bytes).await?)
     }
 
+    /// The socket. Every reply has been received.
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     /// Receives the expected reply. If the future is dropped, the bytes that have arrived are kept; a reply is removed
     /// from the buffer only when it is complete.
     pub(super) async fn receive(&mut self, expect: Expect) -> Result<Reply, Kind> {

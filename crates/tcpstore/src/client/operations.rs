@@ -266,6 +266,17 @@ impl Client {
         }
     }
 
+    /// [Leaves the protocol](crate::wire::SWITCH): returns the connection, on which the server speaks next. Other
+    /// operations of this client and of its clones open a new one.
+    ///
+    /// # Errors
+    /// As for [`Self::set`].
+    pub async fn switch(&self) -> Result<tokio::net::TcpStream, Error> {
+        let call = Call::new("leave the protocol of", &[]);
+        let switched = self.inner.switch(call.started + self.operation_timeout).await;
+        switched.map_err(|kind| call.failed(self.peer(), kind))
+    }
+
     /// Checks that the server still answers and returns the round-trip time.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 //! The loop is: process the complete requests, send the replies, wait for bytes, a wake-up or a deadline. While replies
 //! are unsent, the loop neither processes nor reads anything else, so that a peer that does not read fills only its own
 //! socket's buffers.
+//!
+//! A client that sends [`SWITCH`] between two requests leaves the protocol: its connection goes to who hosts the server.
 
 use std::future::pending;
 use std::io;
@@ -19,6 +21,7 @@ use super::holdings::{FREE as KEEP, Overdrawn, counted};
 use super::session::Violation;
 use super::shared::Shared;
 use super::{ConnectionId, Options, Session};
+use crate::wire::SWITCH;
 
 /// Number of requests that are processed in a row before other connections get their turn.
 const BATCH: usize = 64;
@@ -71,8 +74,12 @@ pub(super) async fn serve(
         out: Vec::new(),
         begun: accepted,
         room: None,
+        switched: false,
     };
-    let Err(ending) = connection.run(&all).await else { return };
+    let ending = match connection.run(&all).await {
+        Ok(()) => return all.lock().hand_over(connection.stream),
+        Err(ending) => ending,
+    };
     // The connection that needed the room has recorded this ending.
     if !matches!(ending, Ending::Closed | Ending::Io(_) | Ending::Overdrawn(Overdrawn::Closed)) {
         all.lock().refuse(address, Instant::now(), ending.to_string());
@@ -104,10 +111,12 @@ struct Connection {
     begun: Instant,
     /// Set while there is no room for the next reply; changes when there may be room.
     room: Option<watch::Receiver<()>>,
+    /// True once the client has left the protocol.
+    switched: bool,
 }
 
 impl Connection {
-    /// Runs until the connection ends.
+    /// Runs until the connection ends, or leaves the protocol.
     async fn run(&mut self, all: &Shared) -> Result<(), Ending> {
         loop {
             if let Err(ending) = self.work(all) {
@@ -118,6 +127,8 @@ impl Connection {
                 self.flush(all).await?;
             } else if let Some(room) = self.room.take() {
                 self.wait_for_room(room, all).await?;
+            } else if self.switched {
+                return Ok(());
             } else if self.input.len() >= self.needs {
                 tokio::task::yield_now().await;
             } else {
@@ -134,6 +145,10 @@ impl Connection {
         let mut done = 0;
         let mut start = 0;
         while done < BATCH && self.out.len() < OUT_HIGH && self.input.len() - start >= self.needs {
+            if self.session.validated() && self.input[start..] == [SWITCH] && state.hands_over() {
+                self.switched = true;
+                break;
+            }
             self.room = state.lacks_room(|data| self.session.reply_bytes(data, &self.input[start..]));
             if self.room.is_some() {
                 break;

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
 use super::shared::Shared;
@@ -71,6 +72,12 @@ impl Server {
     /// The number of connected clients.
     pub fn connections(&self) -> usize {
         self.shared.lock().connections()
+    }
+
+    /// Takes the connections of clients that [leave the protocol](crate::wire::SWITCH) from now on. Without a call they are
+    /// refused, as any unknown operation is.
+    pub fn take_switched(&self) -> UnboundedReceiver<std::net::TcpStream> {
+        self.shared.lock().take_switched()
     }
 
     /// Watches which keys with this prefix clients wait for, without polling.

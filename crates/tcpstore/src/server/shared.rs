@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{Notify, watch};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::holdings::{FREE, Holdings, Overdrawn};
@@ -57,6 +58,8 @@ pub(super) struct State {
     entries: HashMap<ConnectionId, Entry>,
     refusals: VecDeque<Refusal>,
     next: u64,
+    /// Who takes connections that leave the protocol.
+    taker: Option<mpsc::UnboundedSender<std::net::TcpStream>>,
 }
 
 #[derive(Debug)]
@@ -91,6 +94,26 @@ impl State {
             entries: HashMap::new(),
             refusals: VecDeque::new(),
             next: ConnectionId::HOST.0 + 1,
+            taker: None,
+        }
+    }
+
+    /// The connections that leave the protocol from now on.
+    pub(super) fn take_switched(&mut self) -> mpsc::UnboundedReceiver<std::net::TcpStream> {
+        let (taker, taken) = mpsc::unbounded_channel();
+        self.taker = Some(taker);
+        taken
+    }
+
+    /// Returns true if connections may leave the protocol.
+    pub(super) fn hands_over(&self) -> bool {
+        self.taker.is_some()
+    }
+
+    /// Gives a connection that has left the protocol to its taker; if there is none any more, it closes.
+    pub(super) fn hand_over(&self, stream: TcpStream) {
+        if let (Some(taker), Ok(stream)) = (&self.taker, stream.into_std()) {
+            let _ = taker.send(stream);
         }
     }
 

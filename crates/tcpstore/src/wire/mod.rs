@@ -27,6 +27,10 @@ pub type Value = Vec<u8>;
 /// The number that VALIDATE carries (`validationMagicNumber` in `TCPStoreBackend.hpp`).
 pub const MAGIC: u32 = 0x3C85_F7CE;
 
+/// Sent instead of an operation, with nothing after it: the connection leaves the protocol for another one, in which the server
+/// speaks first. PyTorch does not know it.
+pub const SWITCH: u8 = 0xF0;
+
 /// The prefix that libtorch's clients add to every key (`keyPrefix_` in `TCPStore.hpp`). Only `init/`, which counts the
 /// clients of `wait_for_workers`, lacks it.
 pub const KEY_PREFIX: &[u8] = b"/";

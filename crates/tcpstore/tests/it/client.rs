@@ -290,3 +290,28 @@ async fn gives_up_on_a_server_that_stops_answering() {
     assert!(matches!(error.kind, Kind::TimedOut), "{error}");
     assert!(error.elapsed >= SHORT, "{error}");
 }
+
+#[tokio::test]
+async fn a_connection_that_leaves_the_protocol_goes_to_who_takes_it() {
+    let server = server(Options::default());
+    let mut taken = server.take_switched();
+    let client = client(&server).await;
+    client.set("k", b"v").await.unwrap();
+    let mut stream = client.switch().await.unwrap();
+    let mut other = taken.recv().await.unwrap();
+    other.set_nonblocking(false).unwrap();
+    std::io::Write::write_all(&mut other, b"hello").unwrap();
+    let mut greeting = [0; 5];
+    stream.read_exact(&mut greeting).await.unwrap();
+    assert_eq!(&greeting, b"hello");
+    assert_eq!(client.try_get("k").await.unwrap().unwrap(), b"v", "on a new connection");
+    drop((stream, server));
+    assert_eq!(std::io::Read::read(&mut other, &mut greeting).unwrap(), 0, "it outlives the server");
+}
+
+#[tokio::test]
+async fn a_server_without_a_taker_refuses_to_leave_the_protocol() {
+    let server = server(Options::default());
+    let mut stream = client(&server).await.switch().await.unwrap();
+    assert_eq!(stream.read(&mut [0; 5]).await.unwrap(), 0);
+}
