@@ -32,10 +32,10 @@ pub(super) enum Host {
     Other,
 }
 
-/// An open rendezvous store: a client, and the server if this agent hosts it.
+/// An open rendezvous store: the server if this agent hosts it, otherwise a client.
 #[derive(Debug)]
 pub(super) struct RendezvousStore {
-    pub(super) client: Client,
+    pub(super) client: Option<Client>,
     pub(super) server: Option<Arc<Server>>,
     /// Its address, as the other nodes know it.
     pub(super) endpoint: Master,
@@ -114,12 +114,13 @@ pub(super) async fn meet(
         Some(server) => Master { host: endpoint.host.clone(), port: server.local_addr().port() },
         None => endpoint.clone(),
     };
-    let reached = match &server {
-        Some(server) => connect(&server.local_addr().ip().to_string(), endpoint.port, patience, tell).await,
-        None => connect(&endpoint.host, endpoint.port, patience, tell).await,
-    };
-    let client = reached
-        .map_err(|error| NoRendezvousStore::NotReached { endpoint: endpoint.clone(), error: Box::new(error) })?;
+    let client =
+        match &server {
+            Some(_) => None,
+            None => Some(connect(&endpoint.host, endpoint.port, patience, tell).await.map_err(|error| {
+                NoRendezvousStore::NotReached { endpoint: endpoint.clone(), error: Box::new(error) }
+            })?),
+        };
     let interface = match &server {
         Some(server) => reached_at(server.local_addr().ip(), addresses).await,
         None => interface_towards(addresses).unwrap_or(Ipv4Addr::LOCALHOST.into()),

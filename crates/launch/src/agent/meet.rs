@@ -11,7 +11,7 @@ use super::endpoint::{self, Host, RendezvousStore};
 use super::master::{Master, StoreHosting};
 use crate::config::{Backend, Config, Rendezvous as Place};
 use crate::output::Console;
-use crate::rendezvous::{Job, Node, Options, TcpStore};
+use crate::rendezvous::{Job, Link, Node, Options};
 use crate::scheduler::Allocation;
 
 /// torch's default of `read_timeout`: if it was not changed, connecting may take as long as joining.
@@ -26,9 +26,10 @@ pub(super) fn options(config: &Config) -> anyhow::Result<(Options, Vec<String>)>
     })
 }
 
-/// An open rendezvous store, and the facts that follow from its location.
+/// The way to the rendezvous' authority, and the facts that follow from its location.
 pub(super) struct Met {
-    pub(super) store: TcpStore,
+    /// `None` if the authority is in this process.
+    client: Option<tcpstore::Client>,
     pub(super) server: Option<Arc<tcpstore::Server>>,
     pub(super) endpoint: Master,
     pub(super) hosting: StoreHosting,
@@ -44,11 +45,13 @@ pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, con
     let wanted = Master { host: place.endpoint.host.clone(), port: place.endpoint.port };
     let say = |line: &str| console.say(line);
     let meeting = async {
-        let addresses = if place.standalone {
-            vec![(Ipv4Addr::LOCALHOST, wanted.port).into()]
-        } else {
-            endpoint::resolve(&wanted.host, wanted.port).await?
-        };
+        if place.standalone {
+            // Nobody else comes.
+            let interface = Ipv4Addr::LOCALHOST.into();
+            let (client, server, endpoint) = (None, None, wanted.clone());
+            return Ok(RendezvousStore { client, server, endpoint, interface, unspecified: false });
+        }
+        let addresses = endpoint::resolve(&wanted.host, wanted.port).await?;
         let host = host(place, options, &addresses);
         let addresses = if host == Host::Other || config.nodes.max == 1 {
             addresses
@@ -67,7 +70,7 @@ pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, con
     // Other nodes' workers need a name that resolves to this machine.
     let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
     let hosting = hosting(place, name.clone(), interface, &endpoint, server.clone());
-    Ok(Met { store: TcpStore::from(client), server, endpoint, hosting, name, interface })
+    Ok(Met { client, server, endpoint, hosting, name, interface })
 }
 
 fn hosting(
@@ -105,7 +108,6 @@ fn host(place: &Place, options: &Options, addresses: &[std::net::SocketAddr]) ->
     match place.backend {
         Backend::Static { node_rank: 0 } => Host::Me,
         Backend::Static { .. } => Host::Other,
-        Backend::C10d if place.standalone => Host::Me,
         Backend::C10d => endpoint::host_of(addresses, options.is_host),
     }
 }
@@ -119,6 +121,14 @@ fn patience(options: &Options) -> Duration {
 }
 
 impl Met {
+    /// The link to the authority.
+    pub(super) fn link(&mut self, job: &Job, options: &Options) -> Link {
+        match self.client.take() {
+            Some(client) => Link::connect(client, job, options),
+            None => Link::host(job, options, self.server.as_deref()),
+        }
+    }
+
     pub(super) fn node(&self, config: &Config, hostname: &str) -> Node {
         Node {
             id: 0,
@@ -127,7 +137,7 @@ impl Met {
             pid: std::process::id(),
             local_world_size: config.local_world_size,
             role: config.role.clone(),
-            hosts_store: self.server.is_some(),
+            hosts_store: self.client.is_none(),
             node_rank: match config.rendezvous.backend {
                 Backend::Static { node_rank } => Some(node_rank),
                 Backend::C10d => None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::master::{Master, StoreHosting};
-use crate::rendezvous::{Barrier, Change, Node, Rendezvous, RendezvousError, RootCause, Round, Store, Succeeded};
+use crate::rendezvous::{Barrier, Change, Node, Rendezvous, RendezvousError, RootCause, Round, Succeeded};
 
 /// A command of the agent.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub(super) struct Limits {
 
 impl Membership {
     /// Starts the task.
-    pub(super) fn start<S: Store>(rendezvous: Rendezvous<S>, hosting: StoreHosting, limits: Limits) -> Self {
+    pub(super) fn start(rendezvous: Rendezvous, hosting: StoreHosting, limits: Limits) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (outbox, news) = mpsc::unbounded_channel();
         let member = Member { rendezvous, hosting, limits, inbox, outbox, next: None, watches: false, lost: false };
@@ -106,8 +106,8 @@ impl Drop for Membership {
     }
 }
 
-struct Member<S: Store> {
-    rendezvous: Rendezvous<S>,
+struct Member {
+    rendezvous: Rendezvous,
     hosting: StoreHosting,
     limits: Limits,
     inbox: mpsc::UnboundedReceiver<Command>,
@@ -120,7 +120,7 @@ struct Member<S: Store> {
     lost: bool,
 }
 
-impl<S: Store> Member<S> {
+impl Member {
     async fn live(mut self) {
         while let Some(command) = self.command().await {
             match command {
@@ -214,7 +214,7 @@ impl<S: Store> Member<S> {
     /// A failed announcement is not an error: the other nodes notice on their own.
     async fn log<'a, F>(&'a mut self, what: &str, tell: F)
     where
-        F: FnOnce(&'a mut Rendezvous<S>) -> Telling<'a>,
+        F: FnOnce(&'a mut Rendezvous) -> Telling<'a>,
     {
         if self.lost {
             return;
@@ -241,7 +241,7 @@ fn leads_on(change: &Change) -> bool {
 
 /// Joins a round and agrees on the address of the workers' store. If a round ends before that is known, joins the next
 /// one.
-async fn form<S: Store>(rendezvous: &mut Rendezvous<S>, hosting: &mut StoreHosting, limits: Limits) -> News {
+async fn form(rendezvous: &mut Rendezvous, hosting: &mut StoreHosting, limits: Limits) -> News {
     loop {
         let round = match rendezvous.join().await {
             Ok(round) => round,
@@ -273,16 +273,16 @@ enum NoMaster {
     Rendezvous(RendezvousError),
 }
 
-async fn agree_on_master<S: Store>(
-    rendezvous: &mut Rendezvous<S>,
+async fn agree_on_master(
+    rendezvous: &mut Rendezvous,
     hosting: &mut StoreHosting,
     round: &Round,
     limits: Limits,
 ) -> Result<Master, NoMaster> {
     hosting.close();
-    if round.group_rank == 0 {
+    if round.group_rank() == 0 {
         let master = hosting.open().map_err(NoMaster::Here)?;
-        rendezvous.publish_master(round, &master.to_string()).await.map_err(NoMaster::Rendezvous)?;
+        rendezvous.publish_master(round, &master.to_string());
         return Ok(master);
     }
     let text = rendezvous.await_master(round, limits.master).await.map_err(NoMaster::Rendezvous)?;
@@ -294,37 +294,17 @@ mod tests {
     use std::net::{IpAddr, SocketAddr, TcpListener};
 
     use super::*;
-    use crate::rendezvous::{Job, MemoryStore, Options};
-
-    fn agent(store: &MemoryStore, host: &str) -> Rendezvous<MemoryStore> {
-        let (host, addr, role) = (host.to_owned(), host.to_owned(), "default".to_owned());
-        let node = Node {
-            id: 0,
-            host,
-            addr,
-            pid: 1,
-            local_world_size: 1,
-            role: role.clone(),
-            hosts_store: false,
-            node_rank: None,
-        };
-        let commands = [(role, "train".to_owned())].into();
-        let (run_id, backend, user) = ("none".to_owned(), "c10d".to_owned(), "ada".to_owned());
-        let job = Job { run_id, min_nodes: 2, max_nodes: 2, backend, user, batch: None, commands };
-        Rendezvous::new(store.clone(), node, job, Options::default())
-    }
+    use crate::rendezvous::tests::two;
 
     #[tokio::test]
     async fn a_node_that_is_no_longer_the_first_closes_the_store_of_the_previous_round() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let mut hosting = StoreHosting::Own { host: "127.0.0.1".into(), interface: loopback, server: None };
         let former = SocketAddr::new(loopback, hosting.open().unwrap().port);
-        let store = MemoryStore::default();
-        let (mut a, mut b) = (agent(&store, "a"), agent(&store, "b"));
-        let (first, second) = tokio::join!(a.join(), b.join());
-        a.publish_master(&first.unwrap(), "a:4711").await.unwrap();
+        let (mut a, mut b, [first, second], _) = two().await;
+        a.publish_master(&first, "a:4711");
         let limits = Limits { master: Duration::from_secs(60), exit_barrier: Duration::from_secs(60) };
-        let agreed = agree_on_master(&mut b, &mut hosting, &second.unwrap(), limits).await;
+        let agreed = agree_on_master(&mut b, &mut hosting, &second, limits).await;
         assert!(matches!(agreed, Ok(master) if master.port == 4711));
         assert!(TcpListener::bind(former).is_ok(), "the store of the previous round still listens at {former}");
     }

@@ -11,7 +11,6 @@
 //! - [`membership`]: this node's part in the rendezvous, as a task.
 //! - [`live_status`]: the status line on a terminal.
 //! - [`log`]: the log messages that LOGLEVEL selects.
-//! - [`disconnect_monitor`]: disconnected nodes, on the host of the store.
 //! - [`workers`]: the workers of an attempt, between configuration and report.
 //! - [`facts`], [`judge`]: the facts for the verdict on a failure, and the verdict, by [`crate::verdict`].
 //! - [`hang`]: the stacks of the living workers when a rank has waited in vain.
@@ -20,7 +19,6 @@
 mod batch_job;
 mod clearing;
 mod diagnostic_input;
-mod disconnect_monitor;
 mod endpoint;
 mod facts;
 mod gloo;

@@ -12,7 +12,6 @@ use lockstep_events::{AgentEvent, AgentSink, VerdictRecord};
 use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 
 use super::batch_job::BatchJob;
-use super::disconnect_monitor::DisconnectMonitor;
 use super::endpoint::hostname;
 use super::gloo::GlooInterface;
 use super::live_status::LiveStatus;
@@ -122,7 +121,7 @@ async fn on_console(
     for key in unread {
         console.line(Stream::Stderr, format!("note: {}", foreign::escaped(&key)).as_bytes());
     }
-    let met = tokio::select! {
+    let mut met = tokio::select! {
         met = meet::meet(config, &options, &hostname, &console) => met?,
         signal = signals.next_that_ends(&config.signals) => bail!(Stopped(signal)),
     };
@@ -139,23 +138,18 @@ async fn on_console(
     if let Some(folder) = logs.temporary() {
         workers.register_cleanup(folder);
     }
-    let (node, hosting, keeps_store) = (met.node(config, &hostname), met.hosting, met.server);
     let folder = events_folder();
     let events = events(&hostname, folder.as_deref(), |warning| {
         console.line(Stream::Stderr, foreign::escaped(warning).as_bytes())
     });
     let batch = Allocation::batch_job();
     let job = meet::job(config, batch.as_ref());
+    let (node, link) = (met.node(config, &hostname), met.link(&job, &options));
+    let (hosting, keeps_store) = (met.hosting, met.server);
     let batch = BatchJob::new(config, batch, folder.clone());
     let status = LiveStatus::on(config, &console, folder, logs.path());
-    let rendezvous = Rendezvous::new(met.store, node, job, options.clone());
+    let rendezvous = Rendezvous::new(link, node, job, options.clone());
     let reasons = rendezvous.reasons();
-    // A single node has no peers to monitor.
-    let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
-    // Beginning its wait costs a node one request, like a heartbeat.
-    let (run_id, grace) = (&config.rendezvous.run_id, options.heartbeat_timeout);
-    let disconnect_monitor =
-        others.map(|server| DisconnectMonitor::start(&server, run_id, grace, rendezvous.disconnects()));
     let gloo = GlooInterface::choose(config, met.interface, &hostname).await;
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let context = Context {
@@ -179,7 +173,6 @@ async fn on_console(
         workers,
         ready,
         membership: Membership::start(rendezvous, hosting, limits),
-        disconnect_monitor,
         signals,
         diagnostic_input: diagnostic_input::DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
         status,

@@ -235,10 +235,7 @@ impl Agent<'_> {
         match news {
             News::Formed(formed) => {
                 let (round, master) = *formed;
-                let workers = round.me().node.local_world_size;
-                if let Some(disconnect_monitor) = &self.disconnect_monitor {
-                    disconnect_monitor.expect(round.ids.iter().copied());
-                }
+                let workers = round.me.local_world_size;
                 self.current.formed = Some((round, master));
                 Some(Event::Formed { workers })
             }

@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(1);
 impl Agent<'_> {
     /// When something about the time limit is due. Only the first agent looks after it: its workers' wish reaches all ranks.
     pub(super) fn limit_at(&self) -> Option<Instant> {
-        let is_first = self.current.formed.as_ref().is_some_and(|(round, _)| round.group_rank == 0);
+        let is_first = self.current.formed.as_ref().is_some_and(|(round, _)| round.group_rank() == 0);
         self.batch.limit.at().filter(|_| is_first && self.machine.is_running())
     }
 

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 
 use super::batch_job::BatchJob;
 use super::diagnostic_input::DiagnosticInput;
-use super::disconnect_monitor::DisconnectMonitor;
 use super::live_status::LiveStatus;
 use super::membership::Membership;
 use super::state_machine::{Event, StateMachine};
@@ -27,8 +26,6 @@ pub(super) struct Agent<'a> {
     pub(super) membership: Membership,
     /// The scheduler's job, if any.
     pub(super) batch: BatchJob,
-    /// Only where this agent hosts the store.
-    pub(super) disconnect_monitor: Option<DisconnectMonitor>,
     pub(super) signals: SignalStream,
     /// What is known about the rendezvous endpoint, for error messages.
     pub(super) diagnostic_input: DiagnosticInput,

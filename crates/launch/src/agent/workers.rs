@@ -166,9 +166,9 @@ impl Current {
         if let Some((round, _)) = &self.formed {
             let (nodes, world_size) = (round.nodes, round.world_size);
             let formed =
-                AgentEvent::Formed { round: round.number, attempt, group_rank: round.group_rank, nodes, world_size };
+                AgentEvent::Formed { round: round.number, attempt, group_rank: round.group_rank(), nodes, world_size };
             context.events.emit(&formed);
-            let (number, group_rank) = (round.number, round.group_rank);
+            let (number, group_rank) = (round.number, round.group_rank());
             tracing::info!(
                 "round {number}: {nodes} nodes, {world_size} ranks; this is node {group_rank}; attempt {attempt}"
             );
@@ -229,7 +229,7 @@ impl Current {
             local_rank: worker,
             world_size: round.world_size,
             local_world_size: context.config.local_world_size,
-            group_rank: round.group_rank,
+            group_rank: round.group_rank(),
             group_world_size: round.nodes,
             role_rank: ranks.role_rank,
             role_world_size: ranks.role_world_size,

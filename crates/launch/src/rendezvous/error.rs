@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::message::{Closing, Lost, SeenNode};
 use super::node::{Difference, Node};
-use super::state::{Closing, Lost};
 
 /// Why no round formed, or why this node cannot join.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -42,7 +43,7 @@ pub enum RendezvousError {
 }
 
 /// Why a node cannot join at all.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// The agents of another job are there.
     #[error(
@@ -108,15 +109,6 @@ pub struct Absence {
     pub expected: Vec<SeenNode>,
     /// Nodes that were removed.
     pub lost: Vec<Lost>,
-}
-
-/// A node, and when this node first saw it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenNode {
-    /// The node.
-    pub node: Node,
-    /// How long ago, by this node's clock.
-    pub ago: Duration,
 }
 
 /// A change that ends this node's part in a running round.
@@ -270,8 +262,8 @@ pub(crate) fn seconds(span: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::RootCause;
     use super::super::node::tests::node;
-    use super::super::state::RootCause;
     use super::*;
 
     #[test]

@@ -1,67 +1,35 @@
 //! How agents agree on the members of a job, repeatedly, as members come, fail and leave.
 //!
-//! # Roles
-//! One agent leads, and only the leader changes the [`State`]. Every agent, including the leader, puts a [`Request`]
-//! into the leader's queue and then waits for one key, the *change key*, which the leader sets when the state has
-//! changed. A request costs its sender a few operations and a few kilobytes, independently of the number of nodes; the
-//! leader's work is proportional to the number of requests.
+//! # One authority
+//! The agent that hosts the endpoint decides, alone and in memory: it is the [`Authority`] of the job. The others send it what they
+//! [`Want`] and get their own [`View`]: the round, their place in it, and the few facts that all need. Nobody else holds shared state.
+//! The agent in the authority's process calls it directly; a job on one node needs no connection. Others come to the endpoint's port,
+//! which is that of a TCPStore, open as a client of the store does, and then leave its protocol ([`tcpstore::wire::SWITCH`]).
 //!
-//! | key | holds | written by |
-//! |---|---|---|
-//! | `state` | the [`Header`], whose size does not depend on the number of nodes | the leader, by compare-and-set |
-//! | `page/TERM.WRITE/N` | the entries of 16 nodes; never changed, deleted when replaced | the leader, before the
-//! header that refers to TERM and WRITE |
-//! | `requests/TERM` | the queue of requests to the leader of this term | all agents |
-//! | `change/N` | set when the header's counter of changes is N | the leader |
-//! | `nodes` | the counter that gives each node its id | all agents, by add |
-//! | `heartbeat/ID`, `connected/ID`, `shutdown_ack/ID` | a counter, a key to wait for, set at the end | the node itself
-//! |
-//! | `round/R/master` | the address of the workers' store | group rank 0 |
-//!
-//! Two pure functions make all decisions: [`decide`] from the time, an agent's [`View`], its identity and its
-//! observations ([`Memory`]); and [`Draft::decide`] from the time, the leader's [`Draft`] and the heartbeats that it
-//! has read ([`Peers`]). The [`Rendezvous`] and the leader's task execute the decisions over any [`Store`]. So tests
-//! can explore every order of joins, crashes and delays without a clock or a socket.
-//!
-//! # The leader
-//! The first agent to come leads. If an agent hosts the store, it takes over as soon as it comes: it sees disconnects,
-//! and the others depend on it anyway. When the leader's heartbeat stops, the first agent to notice takes over; a
-//! leader that leaves resigns first. Taking over is a compare-and-set of the header, which increments the *term*; the
-//! leader of an earlier term fails at its next write and stops. Each term has its own queue, and an agent that still
-//! waits for an answer when the term changes sends its request again: no request is lost with a leader, and none is
-//! granted twice. The next leader deletes the pages and queues that earlier leaders left: the header contains the last
-//! successful write, which determines what else may exist. If a node still wrote to an old queue, that node empties it
-//! when it sees the new term.
-//!
-//! The leader immediately writes changes that others wait for. It writes accumulated changes when they have doubled the
-//! group, or after a poll interval. So all writes while N nodes come are O(N) bytes in total, and the change key is set
-//! once for all of them.
+//! Two pure machines make all decisions: [`Authority`], events and time in, views out; and [`Client`], a view and time in, an
+//! [`Action`] out. [`Host`] and [`Rendezvous`] carry them out. So tests can explore every order of joins, crashes and delays without
+//! a clock or a socket.
 //!
 //! # Rounds
-//! A state *gathers* members for a round, then the round *runs*, with ranks that never change within it. Every event
-//! that requires other members (a node is lost or leaves, a new node wants to join, a worker failed) turns the running
-//! round into the gathering of the next. The members of the old round are expected there: the new round runs as soon as
-//! the last of them has come, or is lost. Only the first gathering waits for `last_call_timeout` once the minimum has
-//! come. Later gatherings do not, because a late node simply causes the next round. When all members have succeeded,
-//! the state is *finished*; when one fails for good, it is *closed*, with the root cause. Both are final.
+//! The authority *gathers* members for a round, then the round *runs*, with ranks that never change within it. Every event that
+//! requires other members (a node is lost or leaves, a new node wants to join, a worker failed) turns the running round into the
+//! gathering of the next. The members of the old round are expected there: the new round runs as soon as the last of them has come,
+//! or is lost. Only the first gathering waits for `last_call_timeout` once the minimum has come. Later gatherings do not, because a
+//! late node simply causes the next round. When all members have succeeded, the job is *finished*; when one fails for good, it is
+//! *closed*, with the root cause. Both are final.
 //!
-//! # Failure detection
-//! Each agent increments its heartbeat every `keep_alive_interval`. The leader reads all heartbeats in one request, the
-//! other agents read the leader's. An observer measures, by its own monotonic clock, how long ago a heartbeat last
-//! changed, and considers a node lost after `keep_alive_interval * keep_alive_max_attempt` without a change. Clocks of
-//! different hosts are never compared, and time in which an observer did not look does not count against the observed
-//! node. The agent that hosts the store may also report that a node has disconnected ([`ConnectedNodes`],
-//! [`Rendezvous::disconnects`]), which takes milliseconds. A live node that was removed by mistake notices it, stops
-//! its workers, and joins under a new id.
-//! # Cost
-//! A round costs each node about twenty operations and twenty kilobytes from the first request to the end,
-//! independently of the number of nodes. It costs the leader as many operations as there are requests. Only these
-//! agents read all pages: one whose wait has reached `join_timeout` or the exit barrier's timeout, one that takes over,
-//! and the host at the end.
+//! # Views
+//! A view is complete, and only the latest counts. So an agent that reads slowly misses nothing that matters, and the authority holds
+//! one view for it, not a queue. An agent that was removed by mistake reads so, stops its workers, and joins under a new id.
+//!
+//! # Lost nodes
+//! A node whose connection closes is lost: its process has ended. Both sides also send beats every `keep_alive_interval`; a node that
+//! was not heard for `keep_alive_interval * keep_alive_max_attempt` is lost, too. Clocks of different hosts are never compared, and
+//! time in which an observer did not look does not count against the observed node.
 //!
 //! # Versions
-//! The first key that every agent reads is `state`, and its first field is the schema. Agents of different schemas
-//! refuse each other, in any order.
+//! The first thing that every agent reads is the [`SCHEMA`]: under the key of the store that agents before schema 5 kept their state
+//! in, and in the authority's greeting. Agents of different schemas refuse each other, in any order.
 //!
 //! # Use
 //! [`Rendezvous::join`] → [`Rendezvous::publish_master`] or [`Rendezvous::await_master`] → run the workers while
@@ -71,44 +39,33 @@
 //!
 //! Not here: hosting the store, starting workers, and counting restarts.
 
-mod decide;
+mod authority;
+mod client;
 mod driver;
 mod error;
-mod header;
-mod heartbeat;
-mod leader_policy;
-mod leader_task;
-mod memory;
+mod host;
+mod link;
+mod message;
 mod node;
 mod options;
-mod peers;
-mod ranks;
 mod reason;
-mod request;
 mod round;
 mod state;
-mod store;
-mod tcp;
-mod transitions;
 
+pub use authority::{Authority, Conn, Event, LOCAL};
+pub use client::{Action, Client, Goal};
 #[cfg(test)]
-mod check;
-
-pub use decide::{Action, Decision, decide};
+pub(crate) use driver::tests;
 pub use driver::{Barrier, Rendezvous, Succeeded};
 pub(crate) use error::seconds;
-pub use error::{Absence, Change, Refusal, RendezvousError, SeenNode, StoreLost};
-pub use header::{Header, HeaderPhase, Own, Pages, Survey, View};
-pub use heartbeat::{ConnectedNodes, Disconnects};
-pub use leader_policy::{Draft, LeaderAction};
-pub use memory::{Goal, Memory};
-pub use node::{Difference, Job, Me, Node, NodeId};
+pub use error::{Absence, Change, Refusal, RendezvousError, StoreLost};
+pub use host::Host;
+pub use link::{Link, Seen, Task};
+pub use message::{
+    Asked, Cause, Closing, Greeting, Lost, Own, Phase, Place, RootCause, SCHEMA, SeenNode, Survey, Told, View, Want,
+};
+pub use node::{Difference, Job, Node, NodeId};
 pub use options::{Options, OptionsError};
-pub use peers::Peers;
-pub use ranks::RankAssignment;
 pub use reason::Reason;
-pub use request::{Request, Want};
-pub use round::{RankSet, Round, RoundMember};
-pub use state::{Cause, Closing, Lost, Member, Refused, RootCause, RoundPhase, SCHEMA, State};
-pub use store::{MemoryStore, Store, StoreError};
-pub use tcp::TcpStore;
+pub use round::{RankSet, Round};
+pub use state::{Member, RankAssignment, RoundPhase, State};

@@ -5,14 +5,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A node's id, which the store assigns when the node first joins. Ids are never reused. An agent that was restarted,
+/// A node's id, which the authority assigns when the node first joins. Ids are never reused. An agent that was restarted,
 /// or that was removed and comes back, gets a new one.
 pub type NodeId = u64;
 
 /// What an agent publishes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Node {
-    /// Its id; 0 until the store has assigned one.
+    /// Its id; 0 until the authority has assigned one.
     pub id: NodeId,
     /// The host's name.
     pub host: String,
@@ -52,17 +52,8 @@ pub struct Job {
     pub commands: BTreeMap<String, String>,
 }
 
-/// An agent's own identity.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Me {
-    /// What it publishes about itself.
-    pub node: Node,
-    /// The job that it was started for.
-    pub job: Job,
-}
-
 /// A difference between two jobs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Difference {
     /// The name of the property.
     pub what: String,

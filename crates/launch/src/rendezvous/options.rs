@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// Intervals and timeouts of a rendezvous. Defaults are torch's (dynamic_rendezvous.py, c10d_rendezvous_backend.py).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     /// How long `join` may wait for a round, excluding the time as a spare.
     pub join_timeout: Duration,
@@ -120,7 +120,7 @@ impl Options {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
     }
 
-    /// How often a node reads the store without a notification: half the heartbeat's interval, from 20 ms to 1 s, and
+    /// How often silent nodes are looked for, and changes that add up are told: half the heartbeat's interval, from 20 ms to 1 s, and
     /// at most half the timeout of a request.
     #[must_use]
     pub fn poll(&self) -> Duration {

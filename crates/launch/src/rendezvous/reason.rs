@@ -1,4 +1,4 @@
-//! The reason of a decision, with its numbers, and as a text.
+//! What an agent waits for, with its numbers, and as a text.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,14 +6,12 @@ use std::time::Duration;
 use super::error::seconds;
 use super::node::Node;
 
-/// Why an agent or leader decided something.
+/// What an agent waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names of the fields explain them
 pub enum Reason {
-    /// This node is the first.
-    First,
     /// This node has asked to join.
-    Asks { leader: Option<Node> },
+    Asks { host: Option<Node> },
     /// Too few nodes have come.
     TooFew { came: usize, min: usize },
     /// Enough nodes have come; more may follow.
@@ -30,15 +28,11 @@ pub enum Reason {
     RankHeld { rank: usize, holder: Node },
     /// Some nodes have already finished.
     Ending { done: usize, of: usize },
-    /// Nodes are being removed.
-    Removes { nodes: Vec<(Node, String)> },
-    /// The others removed this node.
-    Removed,
     /// There is nothing to do.
     Steady { round: u64, done: usize, of: usize },
     /// The agent itself wants it.
     Wanted,
-    /// The state in the store requires it.
+    /// The authority's view requires it.
     Found,
 }
 
@@ -57,11 +51,8 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::First => f.write_str("this node is the first"),
-            Reason::Asks { leader: Some(leader) } => {
-                write!(f, "asked to join; {leader}, the leader, has not answered")
-            }
-            Reason::Asks { leader: None } => f.write_str("asked to join; there is no leader at the moment"),
+            Reason::Asks { host: Some(host) } => write!(f, "asked to join; {host} has not answered"),
+            Reason::Asks { host: None } => f.write_str("asked to join; there is no answer yet"),
             Reason::TooFew { came, min } => write!(f, "{came} of at least {min} nodes have come"),
             Reason::LastCall { came, min, max, left } => {
                 let left = seconds(Duration::from_secs(left.as_secs_f64().ceil() as u64));
@@ -86,14 +77,9 @@ impl fmt::Display for Reason {
                     "the workers of {done} of {of} nodes have already succeeded: the job is ending, and no node can join"
                 )
             }
-            Reason::Removes { nodes } => {
-                let texts: Vec<_> = nodes.iter().map(|(node, why)| format!("{node}: {why}")).collect();
-                write!(f, "removed {}", texts.join(", "))
-            }
-            Reason::Removed => f.write_str("the others gave up on this node; it joins again"),
             Reason::Steady { round, done, of } => write!(f, "round {round} runs; {done} of {of} nodes have succeeded"),
             Reason::Wanted => f.write_str("this agent wants it"),
-            Reason::Found => f.write_str("the store requires it"),
+            Reason::Found => f.write_str("the rendezvous requires it"),
         }
     }
 }

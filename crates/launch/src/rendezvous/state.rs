@@ -1,26 +1,23 @@
-//! The state that agents share.
+//! What the authority knows of a job: its members, round by round, and the changes that events make.
 //!
-//! Only the leader holds the whole state. [`header`](super::header) describes how it is stored and what the other
-//! agents read.
+//! Pure, without time and connections. No node occurs twice, there are never more members than the maximum, and no node waits while
+//! a place is free.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use lockstep_contract::foreign::one_line;
 use serde::{Deserialize, Serialize};
 
+use super::message::{Cause, Closing, Lost};
 use super::node::{Job, Node, NodeId};
 
-/// The version of the format.
-pub const SCHEMA: u32 = 4;
+/// How many lost nodes are kept for messages.
+const MAX_LOST: usize = 16;
 
-/// The whole shared state.
+/// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The number of writes.
-    pub version: u64,
-    /// The number of writes that were announced to all nodes.
-    pub news: u64,
-    /// The number of leaders.
-    pub term: u64,
-    /// The node that may change the state in this term; `None` after it has resigned.
-    pub leader: Option<Node>,
     /// The job that this rendezvous is for.
     pub job: Job,
     /// The current round, from 0.
@@ -31,12 +28,14 @@ pub struct State {
     pub cause: Cause,
     /// The members; in the order of group ranks once the round runs.
     pub members: Vec<Member>,
+    /// The ranks of the running round, by group rank.
+    pub ranks: Vec<RankAssignment>,
+    /// The address of the workers' store of the running round, once group rank 0 has named it.
+    pub master: Option<String>,
     /// The nodes that wait for a free place, in the order of arrival.
     pub waiting: Vec<Node>,
     /// The nodes that were removed most recently.
     pub lost: Vec<Lost>,
-    /// The nodes that were refused most recently.
-    pub refused: Vec<Refused>,
 }
 
 /// The phase of a round.
@@ -44,7 +43,7 @@ pub struct State {
 pub enum RoundPhase {
     /// Members arrive.
     Gathering,
-    /// Members are fixed, and their workers run.
+    /// Members are fixed, and their workers run; those of `done` have all succeeded.
     Running {
         /// Members whose workers have all succeeded.
         done: Vec<NodeId>,
@@ -67,103 +66,40 @@ pub struct Member {
     pub rank: Option<usize>,
 }
 
-/// Why a round is formed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names of the fields explain them
-pub enum Cause {
-    /// It is the first round.
-    Start,
-    /// A node's heartbeat stopped, or it disconnected.
-    NodeLost { node: Node, why: String },
-    /// A node left voluntarily.
-    NodeLeft { node: Node, why: String },
-    /// A new node asked to join.
-    Newcomer { node: Node },
-    /// Workers of a node failed, and it restarts them.
-    Restart { node: Node, reason: String },
+/// The ranks that a round assigns to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RankAssignment {
+    /// GROUP_RANK.
+    pub group_rank: usize,
+    /// The rank of its first worker.
+    pub first_rank: usize,
+    /// The role rank of its first worker.
+    pub first_role_rank: usize,
+    /// The number of workers of all nodes with its role.
+    pub role_world_size: usize,
 }
 
-/// Which node ended the job, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Closing {
-    /// The node that ended it.
-    pub by: Node,
-    /// Its reason.
-    pub reason: String,
-    /// The worker at fault, if there is one.
-    pub root_cause: Option<RootCause>,
-}
-
-/// The worker that failed first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[allow(missing_docs)] // the names of the fields explain them
-pub struct RootCause {
-    pub rank: usize,
-    pub local_rank: usize,
-    pub host: String,
-    pub pid: u32,
-    /// Its exit code, or minus the signal's number.
-    pub exit_code: i32,
-    /// The message in its error file or its last lines; may be empty.
-    pub message: String,
-}
-
-/// A node that was removed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Lost {
-    /// The node.
-    pub node: Node,
-    /// The reason.
-    pub why: String,
-    /// The round at that time.
-    pub round: u64,
-}
-
-/// A node that asked to join and was refused: a live node has the rank that it requests.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Refused {
-    /// Its id.
-    pub id: NodeId,
-    /// The node that has its rank.
-    pub holder: Node,
-}
-
-/// Validation.
 impl State {
-    /// Checks the invariants of every state that agents write; the error names the one that is broken.
-    pub fn check(&self) -> Result<(), String> {
-        let mut ids: Vec<NodeId> = self.everyone().map(|node| node.id).collect();
-        ids.sort_unstable();
-        if ids.windows(2).any(|two| two[0] == two[1]) {
-            return Err("a node is in it twice".to_owned());
+    /// A job without nodes.
+    #[must_use]
+    pub fn new(job: Job) -> State {
+        State {
+            job,
+            round: 0,
+            phase: RoundPhase::Gathering,
+            cause: Cause::Start,
+            members: Vec::new(),
+            ranks: Vec::new(),
+            master: None,
+            waiting: Vec::new(),
+            lost: Vec::new(),
         }
-        let workers = self.members.iter().try_fold(0usize, |sum, m| sum.checked_add(m.node.local_world_size));
-        if workers.is_none_or(|sum| sum > u32::MAX as usize) {
-            return Err("its members have more workers than is possible".to_owned());
-        }
-        if self.members.len() > self.job.max_nodes {
-            return Err(format!("{} members, but at most {} may be", self.members.len(), self.job.max_nodes));
-        }
-        if self.version == u64::MAX || self.round == u64::MAX {
-            return Err("a counter has overflowed".to_owned());
-        }
-        Ok(())
     }
-}
 
-/// Queries.
-impl State {
     /// The entry of node `id` among the members.
     #[must_use]
     pub fn member(&self, id: NodeId) -> Option<&Member> {
         self.members.iter().find(|member| member.node.id == id)
-    }
-
-    /// Returns true if node `id` waits for a place.
-    #[must_use]
-    pub fn waits(&self, id: NodeId) -> bool {
-        self.waiting.iter().any(|node| node.id == id)
     }
 
     /// All members, then all waiting nodes.
@@ -175,12 +111,6 @@ impl State {
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.everyone().find(|node| node.id == id)
-    }
-
-    /// The node that hosts the store, if known.
-    #[must_use]
-    pub fn host(&self) -> Option<&Node> {
-        self.everyone().find(|node| node.hosts_store)
     }
 
     /// The number of members that have arrived.
@@ -198,13 +128,7 @@ impl State {
     #[must_use]
     pub fn rank_holder(&self, me: &Node) -> Option<&Node> {
         let rank = me.node_rank?;
-        let before = self.everyone().take_while(|node| node.id != me.id);
-        before.into_iter().find(|node| node.node_rank == Some(rank))
-    }
-
-    /// The nodes that wait for a rank, each with the node that has it.
-    pub fn contests(&self) -> impl Iterator<Item = (&Node, &Node)> {
-        self.waiting.iter().filter_map(|node| Some((node, self.rank_holder(node)?)))
+        self.everyone().take_while(|node| node.id != me.id).find(|node| node.node_rank == Some(rank))
     }
 
     /// The members whose workers have all succeeded.
@@ -216,35 +140,307 @@ impl State {
         }
     }
 
+    /// Returns true while a round runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(self.phase, RoundPhase::Running { .. })
+    }
+
     /// Returns true if the state can no longer change.
     #[must_use]
     pub fn is_final(&self) -> bool {
         matches!(self.phase, RoundPhase::Finished | RoundPhase::Closed(_))
     }
+
+    /// Returns true if node `id` is a member of the running `round` and has not succeeded yet.
+    #[must_use]
+    pub fn runs(&self, id: NodeId, round: u64) -> bool {
+        self.is_running() && self.round == round && self.member(id).is_some() && !self.done().contains(&id)
+    }
 }
 
-impl Cause {
-    /// The node that caused it.
-    #[must_use]
-    pub fn node(&self) -> Option<&Node> {
-        match self {
-            Cause::Start => None,
-            Cause::NodeLost { node, .. }
-            | Cause::NodeLeft { node, .. }
-            | Cause::Newcomer { node }
-            | Cause::Restart { node, .. } => Some(node),
+/// Changes.
+impl State {
+    /// A node that this state may know already asks to take part; `given` is the last round that it took part in. It is of the same
+    /// job, and its workers have ended.
+    pub(super) fn join(&mut self, node: Node, given: Option<u64>) {
+        let (id, known) = (node.id, self.node(node.id).is_some());
+        match &self.phase {
+            RoundPhase::Gathering => self.add(node),
+            RoundPhase::Running { done } if known && given == Some(self.round) && !done.contains(&id) => {
+                self.reform(Cause::Restart { node: node.clone(), reason: "it joins again".to_owned() });
+                if self.phase == RoundPhase::Gathering {
+                    self.add(node);
+                }
+            }
+            // It already is a member, or the job is ending and no node can join.
+            RoundPhase::Running { done } if known || !done.is_empty() => {}
+            RoundPhase::Running { .. } => {
+                let contested = node.node_rank.is_some() && self.everyone().any(|one| one.node_rank == node.node_rank);
+                if !contested && self.members.len() < self.job.max_nodes {
+                    self.reform(Cause::Newcomer { node: node.clone() });
+                }
+                self.add(node);
+            }
+            RoundPhase::Finished | RoundPhase::Closed(_) => {}
         }
     }
 
-    /// A text for messages.
-    #[must_use]
-    pub fn text(&self) -> String {
-        match self {
-            Cause::Start => "the job starts".to_owned(),
-            Cause::NodeLost { node, why } => format!("{node} was lost: {why}"),
-            Cause::NodeLeft { node, why } => format!("{node} left: {why}"),
-            Cause::Newcomer { node } => format!("{node} joined"),
-            Cause::Restart { node, reason } => format!("{node} starts its workers again: {reason}"),
+    /// Adds the node as a member or, if all places are taken, as a waiting node.
+    fn add(&mut self, node: Node) {
+        if let Some(member) = self.members.iter_mut().find(|member| member.node.id == node.id) {
+            member.arrived = true;
+        } else if !self.waiting.iter().any(|waiting| waiting.id == node.id) {
+            self.waiting.push(node);
         }
+        self.fill();
+    }
+
+    /// Turns a running round into the gathering of the next one, in which all of its members are expected. If some have
+    /// already succeeded, the others cannot have a next round, and the job is closed.
+    pub(super) fn reform(&mut self, cause: Cause) {
+        if let Some(done) = self.done().first().and_then(|id| self.node(*id)) {
+            let reason = format!(
+                "{}, after the workers of {done} had already finished: they cannot be restarted together with the others",
+                cause.text()
+            );
+            let by = cause.node().unwrap_or(done).clone();
+            return self.close(Closing { by, reason, root_cause: None });
+        }
+        self.members.iter_mut().for_each(|member| member.arrived = false);
+        self.round += 1;
+        (self.phase, self.cause, self.master) = (RoundPhase::Gathering, cause, None);
+        self.ranks.clear();
+        self.fill();
+    }
+
+    /// Removes these nodes, each with its reason. Members that have succeeded stay, because their part is complete.
+    pub(super) fn remove(&mut self, gone: Vec<(NodeId, String)>, cause: fn(Node, String) -> Cause) {
+        let mut missed = None;
+        for (id, why) in gone.into_iter().filter(|(id, _)| !self.done().contains(id)).collect::<Vec<_>>() {
+            let Some(node) = self.node(id).cloned() else { continue };
+            let (why, is_member) = (one_line(&why), self.member(id).is_some());
+            if is_member {
+                missed.get_or_insert_with(|| cause(node.clone(), why.clone()));
+            }
+            if is_member && !self.done().is_empty() {
+                continue; // the members of the round stay unchanged: the closing names the lost one
+            }
+            self.members.retain(|member| member.node.id != id);
+            self.waiting.retain(|node| node.id != id);
+            self.lost.push(Lost { node, why, round: self.round });
+        }
+        let excess = self.lost.len().saturating_sub(MAX_LOST);
+        self.lost.drain(..excess);
+        match missed {
+            Some(cause) if self.is_running() => self.reform(cause),
+            _ => self.fill(),
+        }
+    }
+
+    /// Completes the gathering: puts members in the order of their group ranks.
+    pub(super) fn complete(&mut self) {
+        self.members.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| by_name(&a.node, &b.node)));
+        self.members.iter_mut().enumerate().for_each(|(at, member)| member.rank = Some(at));
+        self.ranks = assign_ranks(self.members.iter().map(|member| &member.node));
+        self.phase = RoundPhase::Running { done: Vec::new() };
+    }
+
+    /// Marks member `id` as done; finishes the job if it was the last.
+    pub(super) fn succeed(&mut self, id: NodeId) {
+        if let RoundPhase::Running { done } = &mut self.phase {
+            done.push(id);
+            if done.len() == self.members.len() {
+                self.phase = RoundPhase::Finished;
+            }
+        }
+    }
+
+    /// Closes the job.
+    pub(super) fn close(&mut self, mut closing: Closing) {
+        closing.reason = one_line(&closing.reason);
+        if let Some(root) = &mut closing.root_cause {
+            root.message = one_line(&root.message);
+        }
+        self.phase = RoundPhase::Closed(closing);
+    }
+
+    /// Gives free places to waiting nodes, first come, first served.
+    fn fill(&mut self) {
+        while self.phase == RoundPhase::Gathering && self.members.len() < self.job.max_nodes {
+            let Some(at) = self.waiting.iter().position(|node| self.rank_holder(node).is_none()) else { break };
+            let node = self.waiting.remove(at);
+            self.members.push(Member { node, arrived: true, rank: None });
+        }
+    }
+}
+
+/// The order of members: nodes that request a rank; then the authority's, because the workers' store is best hosted where the address
+/// is known; then members of the previous round, in their order; then new nodes.
+fn place(member: &Member) -> (usize, bool, usize) {
+    let insists = member.node.node_rank.unwrap_or(usize::MAX);
+    (insists, !member.node.hosts_store, member.rank.unwrap_or(usize::MAX))
+}
+
+/// Natural order of host names, `gpu2` before `gpu10`, so that neighbours get neighbouring ranks.
+fn by_name(a: &Node, b: &Node) -> Ordering {
+    chunks(&a.host).cmp(&chunks(&b.host)).then(a.id.cmp(&b.id))
+}
+
+/// Splits a name into (text, number) pairs; numbers are compared by length first, so they need not fit in an integer.
+fn chunks(name: &str) -> Vec<(&str, usize, &str)> {
+    let mut rest = name;
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (text, tail) = rest.split_at(digits);
+        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let number = tail[..end].trim_start_matches('0');
+        found.push((text, number.len(), number));
+        rest = &tail[end..];
+    }
+    found
+}
+
+/// Assigns ranks to `nodes`, which are in the order of their group ranks. The ranks of a node are contiguous; role ranks count only
+/// nodes of the same role, as in `_assign_worker_ranks` of torch/distributed/elastic/agent/server/api.py.
+fn assign_ranks<'a>(nodes: impl Iterator<Item = &'a Node> + Clone) -> Vec<RankAssignment> {
+    let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+    nodes.clone().for_each(|node| *sizes.entry(&node.role).or_default() += node.local_world_size);
+    let mut placed: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut first_rank = 0;
+    let assignment = |(group_rank, node): (usize, &'a Node)| {
+        let before = placed.entry(&node.role).or_default();
+        let role_world_size = sizes[node.role.as_str()]; // every role was counted above
+        let assignment = RankAssignment { group_rank, first_rank, first_role_rank: *before, role_world_size };
+        *before += node.local_world_size;
+        first_rank += node.local_world_size;
+        assignment
+    };
+    nodes.enumerate().map(assignment).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node::tests::{job, node};
+    use super::*;
+
+    fn gathered(hosts: &[&str]) -> State {
+        let mut state = State::new(job(1, 3));
+        hosts.iter().enumerate().for_each(|(at, host)| state.join(node(at as NodeId + 1, host), None));
+        state
+    }
+
+    fn running(hosts: &[&str]) -> State {
+        let mut state = gathered(hosts);
+        state.complete();
+        state
+    }
+
+    fn lose(state: &mut State, id: NodeId) {
+        state.remove(vec![(id, "gone".into())], |node, why| Cause::NodeLost { node, why });
+    }
+
+    fn ids(state: &State) -> Vec<NodeId> {
+        state.members.iter().map(|member| member.node.id).collect()
+    }
+
+    #[test]
+    fn ranks_new_nodes_in_the_natural_order_of_host_names() {
+        assert_eq!(ids(&running(&["gpu10", "gpu9", "gpu010"])), [2, 1, 3]);
+        assert_eq!(ids(&running(&["b", "a1x", "a01w"])), [3, 2, 1]);
+    }
+
+    #[test]
+    fn gives_rank_0_to_the_authority_and_keeps_the_order_of_survivors() {
+        let mut state = gathered(&["c", "b", "a"]);
+        state.members[0].node.hosts_store = true;
+        state.complete();
+        assert_eq!(ids(&state), [1, 3, 2]);
+        lose(&mut state, 3);
+        for (id, host) in [(9, "a"), (2, "b"), (1, "c")] {
+            state.join(node(id, host), Some(0));
+        }
+        state.complete();
+        assert_eq!((state.round, ids(&state)), (1, vec![1, 2, 9]));
+    }
+
+    #[test]
+    fn gives_requested_ranks() {
+        let mut state = gathered(&["a", "b"]);
+        (state.members[0].node.node_rank, state.members[1].node.node_rank) = (Some(1), Some(0));
+        state.complete();
+        assert_eq!(ids(&state), [2, 1]);
+    }
+
+    #[test]
+    fn gives_contiguous_ranks_and_counts_role_ranks_among_nodes_of_the_same_role() {
+        let mut state = gathered(&["a", "b", "c"]);
+        for (member, (size, role)) in state.members.iter_mut().zip([(2, "trainer"), (1, "reader"), (3, "trainer")]) {
+            (member.node.local_world_size, member.node.role) = (size, role.to_owned());
+        }
+        state.complete();
+        // Checked against torch's `_assign_worker_ranks` with the same nodes.
+        let ranks = |one: &RankAssignment| (one.group_rank, one.first_rank, one.first_role_rank, one.role_world_size);
+        assert_eq!(state.ranks.iter().map(ranks).collect::<Vec<_>>(), [(0, 0, 0, 5), (1, 2, 0, 1), (2, 3, 2, 5)]);
+    }
+
+    #[test]
+    fn makes_the_fourth_of_three_nodes_wait_until_a_place_is_free() {
+        let mut state = gathered(&["a", "b", "c", "d", "e"]);
+        assert_eq!((ids(&state), state.waiting.len()), (vec![1, 2, 3], 2));
+        state.complete();
+        lose(&mut state, 2);
+        assert_eq!((ids(&state), state.waiting.len(), state.arrived()), (vec![1, 3, 4], 1, 1));
+        assert_eq!(state.lost[0].why, "gone");
+    }
+
+    #[test]
+    fn closes_when_a_member_is_lost_after_another_has_finished() {
+        let mut state = running(&["a", "b"]);
+        state.succeed(1);
+        let mut lost = state.clone();
+        lose(&mut lost, 2);
+        let RoundPhase::Closed(closing) = &lost.phase else { panic!("{lost:?}") };
+        assert_eq!(
+            closing.reason,
+            "node 2 (b, pid 100) was lost: gone, after the workers of node 1 (a, pid 100) had already finished: they \
+             cannot be restarted together with the others"
+        );
+        let before = state.clone();
+        lose(&mut state, 1);
+        assert_eq!(state, before);
+        state.succeed(2);
+        assert_eq!(state.phase, RoundPhase::Finished);
+    }
+
+    #[test]
+    fn a_newcomer_turns_a_running_round_into_the_gathering_of_the_next() {
+        let mut state = running(&["a", "b"]);
+        state.join(node(3, "c"), None);
+        assert_eq!((state.round, state.arrived(), state.members.len()), (1, 1, 3));
+        assert!(matches!(state.cause, Cause::Newcomer { node } if node.id == 3));
+    }
+
+    #[test]
+    fn a_member_that_joins_again_restarts_the_round_and_has_come() {
+        let mut state = running(&["a", "b"]);
+        state.join(node(2, "b"), Some(0));
+        assert_eq!((state.round, state.arrived()), (1, 1));
+        assert_eq!(state.cause.text(), "node 2 (b, pid 100) starts its workers again: it joins again");
+    }
+
+    #[test]
+    fn a_node_whose_rank_is_taken_waits_even_if_a_place_is_free() {
+        let mut state = State::new(job(1, 3));
+        let join = |state: &mut State, id| state.join(Node { node_rank: Some(0), ..node(id, "h") }, None);
+        join(&mut state, 1);
+        join(&mut state, 2);
+        assert_eq!((state.members.len(), state.waiting.len()), (1, 1));
+        state.complete();
+        join(&mut state, 3);
+        assert_eq!((state.round, state.waiting.len()), (0, 2));
+        lose(&mut state, 1);
+        assert_eq!((state.round, state.members[0].node.id, state.waiting.len()), (1, 2, 1));
     }
 }

@@ -5,12 +5,10 @@ mod quota;
 
 use std::collections::{HashMap, VecDeque};
 
-use tokio::sync::watch;
-
 use quota::Quota;
 
 use super::ConnectionId;
-use super::waiters::{WaitedKeys, Waiters};
+use super::waiters::Waiters;
 use crate::wire::{Key, Limits, Reply, Request, Value};
 
 pub use outcome::{Outcome, Refused};
@@ -126,11 +124,6 @@ impl Data {
     /// Bytes of the keys that the connection waits for, including overhead, as if no other connection waited for them.
     pub fn wait_bytes_of(&self, connection: ConnectionId) -> usize {
         self.waiters.bytes_of(connection)
-    }
-
-    /// A channel with the keys that begin with `prefix` and that a connection waits for. It changes when they change.
-    pub(super) fn watch_waits(&mut self, prefix: Key) -> watch::Receiver<WaitedKeys> {
-        self.waiters.watch(prefix)
     }
 
     /// Sets the number of bytes that keys and values cannot use.

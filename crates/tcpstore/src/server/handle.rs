@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
 use super::shared::Shared;
-use super::{ConnectionId, Options, Peer, Refusal, Refused, Waits, listener};
+use super::{ConnectionId, Options, Peer, Refusal, Refused, listener};
 use crate::wire::{KEY_PREFIX, Request, user_key, wire_key};
 
 /// A store that serves clients until it is dropped.
@@ -78,11 +78,6 @@ impl Server {
     /// refused, as any unknown operation is.
     pub fn take_switched(&self) -> UnboundedReceiver<std::net::TcpStream> {
         self.shared.lock().take_switched()
-    }
-
-    /// Watches which keys with this prefix clients wait for, without polling.
-    pub fn watch_waits(&self, prefix: &str) -> Waits {
-        Waits::new(self.shared.lock().data.watch_waits(wire_key(prefix)))
     }
 
     /// Bytes that the store takes: keys, values and connections.

@@ -14,7 +14,6 @@ mod options;
 mod session;
 mod shared;
 mod waiters;
-mod waits;
 
 pub use connection_id::ConnectionId;
 pub use data::{Data, Outcome, Refused};
@@ -22,4 +21,3 @@ pub use handle::Server;
 pub use options::Options;
 pub use session::{Session, Turn, Violation};
 pub use shared::{Peer, Refusal};
-pub use waits::Waits;

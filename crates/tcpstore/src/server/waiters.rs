@@ -1,10 +1,8 @@
 //! Which connections wait for which keys. Not here: whether a key exists, and how a connection learns that its wait has
 //! ended.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-
-use tokio::sync::watch;
 
 use super::ConnectionId;
 use crate::wire::Key;
@@ -14,9 +12,6 @@ const EACH: usize = 64;
 /// Approximate overhead of a key with waits, in addition to the key itself: its table entry and the first node of its
 /// tree.
 const KEY_OVERHEAD: usize = 320;
-
-/// Keys that at least one connection waits for.
-pub(super) type WaitedKeys = BTreeSet<Arc<[u8]>>;
 
 /// The waits of all connections, at most one each. A wait counts down: a key that was set counts, even if it is deleted
 /// before the others are set (as in libtorch's server). Connections that wait for the same key share its bytes.
@@ -28,7 +23,6 @@ pub(super) struct Waiters {
     next_ticket: u64,
     /// See [`Waiters::bytes`].
     bytes: usize,
-    watches: Vec<Watch>,
 }
 
 #[derive(Debug)]
@@ -37,13 +31,6 @@ struct Wait {
     missing: HashSet<Arc<[u8]>>,
     /// See [`Waiters::bytes_of`].
     bytes: usize,
-}
-
-/// A subscriber to the waited-for keys with this prefix.
-#[derive(Debug)]
-struct Watch {
-    prefix: Key,
-    keys: watch::Sender<WaitedKeys>,
 }
 
 impl Waiters {
@@ -72,7 +59,6 @@ impl Waiters {
         let key: Arc<[u8]> = Arc::from(key);
         self.by_key.insert(Arc::clone(&key), BTreeMap::new());
         self.bytes += key.len() + KEY_OVERHEAD;
-        self.tell(&key, |keys| keys.insert(Arc::clone(&key)));
         key
     }
 
@@ -80,23 +66,7 @@ impl Waiters {
     fn forget(&mut self, key: &[u8]) -> BTreeMap<u64, ConnectionId> {
         let Some(waiting) = self.by_key.remove(key) else { return BTreeMap::new() };
         self.bytes -= key.len() + KEY_OVERHEAD;
-        self.tell(key, |keys| keys.remove(key));
         waiting
-    }
-
-    fn tell(&mut self, key: &[u8], change: impl Fn(&mut WaitedKeys) -> bool) {
-        for watch in self.watches.iter().filter(|watch| key.starts_with(&watch.prefix)) {
-            watch.keys.send_if_modified(&change);
-        }
-    }
-
-    /// A channel with the keys that begin with `prefix` and that a connection waits for. It changes when they change.
-    pub(super) fn watch(&mut self, prefix: Key) -> watch::Receiver<WaitedKeys> {
-        self.watches.retain(|watch| !watch.keys.is_closed());
-        let keys = self.by_key.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
-        let (keys, receiver) = watch::channel(keys);
-        self.watches.push(Watch { prefix, keys });
-        receiver
     }
 
     /// Approximate size of all waits. Each key counts once, even if several connections wait for it.
@@ -240,27 +210,5 @@ mod tests {
         waiters.begin(ConnectionId(2), keys(&["b"]));
         assert_eq!(waiters.came(b"b"), [ConnectionId(2)]);
         assert!(waiters.is_empty());
-    }
-
-    #[test]
-    fn reports_changes_under_its_prefix_and_no_others() {
-        let mut waiters = Waiters::default();
-        waiters.begin(ConnectionId(1), keys(&["p/1", "other"]));
-        let mut watch = waiters.watch(b"p/".to_vec());
-        let names = |watch: &mut watch::Receiver<WaitedKeys>| {
-            let keys = watch.borrow_and_update();
-            keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>()
-        };
-        assert_eq!(names(&mut watch), ["p/1"]);
-        waiters.begin(ConnectionId(2), keys(&["another", "p/1"]));
-        waiters.end(ConnectionId(2));
-        assert!(!watch.has_changed().unwrap(), "another connection still waits for it");
-        waiters.begin(ConnectionId(2), keys(&["p/2"]));
-        assert!(watch.has_changed().unwrap());
-        assert_eq!(names(&mut watch), ["p/1", "p/2"]);
-        waiters.end(ConnectionId(1));
-        assert_eq!(names(&mut watch), ["p/2"]);
-        waiters.came_for_one(b"p/2");
-        assert_eq!(names(&mut watch), [""; 0]);
     }
 }

@@ -1,0 +1,340 @@
+//! What an agent does next: a pure function of the time, what it wants, and the authority's latest view.
+
+use std::time::Duration;
+
+use super::error::{Absence, Change, Refusal, RendezvousError};
+use super::message::{Cause, Closing, Own, Phase, Place, View, Want};
+use super::node::{Job, Node, NodeId};
+use super::options::Options;
+use super::reason::Reason;
+use super::round::Round;
+
+/// One agent's part in a rendezvous.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Client {
+    /// What it publishes about itself.
+    pub node: Node,
+    /// The job that it was started for.
+    pub job: Job,
+    options: Options,
+    /// What it wants to achieve.
+    pub goal: Goal,
+    /// The latest round that it took part in.
+    pub given: Option<u64>,
+    /// Its last request to this authority.
+    asked: Option<Want>,
+    /// The last of its ids under which it was removed.
+    removed: NodeId,
+    /// The time since which the gathering of this round has had enough members.
+    enough: Option<(u64, Duration)>,
+}
+
+/// What an agent wants to achieve.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Goal {
+    /// To take part in a round. `since` limits the wait.
+    Join {
+        /// When it first asked to join, or stopped being a spare.
+        since: Duration,
+    },
+    /// To stay in this round.
+    Stay {
+        /// The round.
+        round: u64,
+    },
+    /// To restart the workers of this round.
+    Restart {
+        /// The round.
+        round: u64,
+        /// What failed.
+        reason: String,
+    },
+    /// To announce that its workers of this round have all succeeded.
+    Succeed {
+        /// The round.
+        round: u64,
+    },
+    /// To end the job for all nodes.
+    Close(Box<Closing>),
+    /// To leave.
+    Leave {
+        /// Why.
+        why: String,
+    },
+    /// To know all nodes.
+    Survey,
+}
+
+/// An action of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send the authority a request, then look again.
+    Ask(Want),
+    /// Look again after a change, or at this time at the latest.
+    Wait {
+        /// When there is something to do even if nothing changes.
+        until: Option<Duration>,
+    },
+    /// A round with this node runs.
+    Formed(Box<Round>),
+    /// This node's part in its round has ended.
+    Changed(Box<Change>),
+    /// The authority knows what this node wanted to announce.
+    Done,
+    /// This node cannot take part.
+    Fail(Box<RendezvousError>),
+}
+
+const GONE: &str = "the authority no longer knows this node";
+
+impl Client {
+    /// An agent that has not joined.
+    #[must_use]
+    pub fn new(node: Node, job: Job, options: Options) -> Self {
+        let goal = Goal::Join { since: Duration::ZERO };
+        Client { node, job, options, goal, given: None, asked: None, removed: 0, enough: None }
+    }
+
+    /// Decides what to do at `now` after looking at `view` (`None` before the first).
+    pub fn decide(&mut self, now: Duration, view: Option<&View>) -> (Action, Reason) {
+        if let Some(view) = view {
+            self.observe(now, view);
+        }
+        match (self.goal.clone(), view) {
+            (Goal::Join { since }, _) => self.join(now, view, since),
+            (Goal::Leave { .. } | Goal::Close(_) | Goal::Survey, None) => done(),
+            (_, None) => (Action::Wait { until: None }, Reason::Found),
+            (Goal::Stay { round }, Some(view)) => match self.change(view, round) {
+                Some(change) => changed(change),
+                None => wait(steady(view)),
+            },
+            (Goal::Restart { round, reason }, Some(view)) => self.restart(view, round, reason),
+            (Goal::Succeed { round }, Some(view)) => self.succeed(view, round),
+            (Goal::Close(_), Some(view)) if is_final(view) || view.own == Own::Absent => done(),
+            (Goal::Close(closing), Some(_)) => self.ask(Want::Close(closing), Reason::Wanted),
+            (Goal::Leave { why }, Some(view)) => {
+                let out = matches!(view.own, Own::Absent | Own::Member { done: true, .. });
+                if is_final(view) || out { done() } else { self.ask(Want::Leave { why }, Reason::Wanted) }
+            }
+            (Goal::Survey, Some(view)) if view.survey.is_some() => done(),
+            (Goal::Survey, Some(_)) => self.ask(Want::Survey, Reason::Wanted),
+        }
+    }
+
+    fn observe(&mut self, now: Duration, view: &View) {
+        if view.id != 0 {
+            self.node.id = view.id;
+        }
+        let enough =
+            view.phase == Phase::Gathering && view.arrived == view.members && view.members >= self.job.min_nodes;
+        self.enough = enough.then_some(match self.enough {
+            Some((round, since)) if round == view.round => (round, since),
+            _ => (view.round, now),
+        });
+        if let (Goal::Join { since }, Own::Waiting { holder: None, .. }) = (&mut self.goal, &view.own) {
+            *since = now;
+        }
+    }
+
+    fn join(&mut self, now: Duration, view: Option<&View>, since: Duration) -> (Action, Reason) {
+        if let Some(refusal) = self.own_refusal().or_else(|| view.and_then(|view| view.refusal.clone())) {
+            return fail(refusal.into());
+        }
+        let deadline = since + self.options.join_timeout;
+        let Some(view) = view else { return self.ask_in(0, Reason::Asks { host: None }) };
+        match &view.phase {
+            Phase::Closed(closing) => return fail(RendezvousError::Closed(closing.clone())),
+            Phase::Finished => return fail(RendezvousError::Finished),
+            Phase::Running | Phase::Gathering => {}
+        }
+        if view.own == Own::Absent && view.removed.is_some() && view.id != self.removed {
+            (self.removed, self.asked) = (view.id, None);
+        }
+        if let (Own::Member { place: Some(place), .. }, false) = (&view.own, self.given == Some(view.round)) {
+            let reason = Reason::Complete { came: view.members, max: self.job.max_nodes };
+            return (Action::Formed(Box::new(self.round(view, place))), reason);
+        }
+        let (next, reason) = match has_come(view) {
+            true => wait(self.waiting_for(now, view)),
+            false if view.done > 0 => wait(Reason::Ending { done: view.done, of: view.members }),
+            false => self.ask_in(view.round, Reason::Asks { host: view.host.clone() }),
+        };
+        let spare = matches!(view.own, Own::Waiting { holder: None, .. });
+        match next {
+            Action::Wait { .. } if now >= deadline && !spare => self.too_late(now, view, since),
+            Action::Wait { .. } => (until(next, deadline), reason),
+            _ => (next, reason),
+        }
+    }
+
+    fn ask_in(&mut self, round: u64, reason: Reason) -> (Action, Reason) {
+        // The id is the authority's matter, and changes with its answer.
+        let (node, job) = (Box::new(Node { id: 0, ..self.node.clone() }), Box::new(self.job.clone()));
+        self.ask(Want::Join { node, job, was: self.removed, given: self.given, round }, reason)
+    }
+
+    /// Sends the authority a request, unless it has it already.
+    fn ask(&mut self, want: Want, reason: Reason) -> (Action, Reason) {
+        if self.asked.as_ref() == Some(&want) {
+            return wait(reason);
+        }
+        self.asked = Some(want.clone());
+        (Action::Ask(want), reason)
+    }
+
+    fn round(&self, view: &View, place: &Place) -> Round {
+        Round {
+            number: view.round,
+            ranks: place.ranks,
+            me: self.node.clone(),
+            first: place.first.clone(),
+            nodes: view.members,
+            world_size: place.world_size,
+            cause: view.cause.clone(),
+        }
+    }
+
+    /// What a node that has arrived waits for.
+    fn waiting_for(&self, now: Duration, view: &View) -> Reason {
+        let (came, min, max) = (view.arrived, self.job.min_nodes, self.job.max_nodes);
+        match &view.own {
+            Own::Waiting { holder: Some(holder), .. } => {
+                Reason::RankHeld { rank: self.node.node_rank.unwrap_or_default(), holder: holder.clone() }
+            }
+            Own::Waiting { at, .. } => {
+                let (members, more) = (view.named.clone(), view.members.saturating_sub(view.named.len()));
+                Reason::Spare { place: at + 1, max, members, more }
+            }
+            _ if came < view.members => {
+                let (nodes, expected) = (view.named.clone(), view.members - came);
+                Reason::Expecting { more: expected.saturating_sub(nodes.len()), nodes, came }
+            }
+            _ if came < min => Reason::TooFew { came, min },
+            _ if came == max => Reason::Complete { came, max },
+            _ => {
+                let since = self.enough.map_or(now, |(_, since)| since);
+                let left = (since + self.options.last_call_timeout).saturating_sub(now);
+                Reason::LastCall { came, min, max, left }
+            }
+        }
+    }
+
+    fn restart(&mut self, view: &View, round: u64, reason: String) -> (Action, Reason) {
+        match &view.own {
+            Own::Member { done: false, .. } if view.phase == Phase::Running && view.round == round => {
+                self.ask(Want::Restart { round, reason }, Reason::Wanted)
+            }
+            _ => done(),
+        }
+    }
+
+    fn succeed(&mut self, view: &View, round: u64) -> (Action, Reason) {
+        match (&view.phase, self.change(view, round), &view.own) {
+            (Phase::Finished, ..) | (_, None, Own::Member { done: true, .. }) => done(),
+            (_, Some(change), _) => changed(change),
+            _ => self.ask(Want::Succeed { round }, Reason::Wanted),
+        }
+    }
+
+    /// Returns the change that ended this node's round, if it has ended.
+    fn change(&self, view: &View, round: u64) -> Option<Change> {
+        match &view.phase {
+            Phase::Closed(closing) => return Some(Change::Closed((**closing).clone())),
+            Phase::Finished => return Some(Change::AllDone),
+            Phase::Running | Phase::Gathering => {}
+        }
+        if !matches!(view.own, Own::Member { .. }) {
+            return Some(Change::Evicted { why: view.removed.clone().unwrap_or_else(|| GONE.to_owned()) });
+        }
+        (view.round != round).then(|| match view.cause.clone() {
+            Cause::Start => Change::Evicted { why: GONE.to_owned() },
+            Cause::NodeLost { node, why } => Change::NodeLost { node, why },
+            Cause::NodeLeft { node, why } => Change::NodeLeft { node, why },
+            Cause::Newcomer { node } => Change::Newcomers { node },
+            Cause::Restart { node, reason } => Change::PeerRestarts { node, reason },
+        })
+    }
+
+    fn too_late(&mut self, now: Duration, view: &View, since: Duration) -> (Action, Reason) {
+        let Some(survey) = &view.survey else { return self.ask(Want::Survey, self.waiting_for(now, view)) };
+        let waited = now.saturating_sub(since);
+        let (mut came, mut expected) = (survey.came.clone(), survey.expected.clone());
+        let own = came.iter_mut().chain(&mut expected).filter(|seen| seen.node.id == self.node.id);
+        own.for_each(|seen| seen.ago = waited);
+        fail(RendezvousError::Timeout(Box::new(Absence {
+            waited,
+            round: view.round,
+            min_nodes: self.job.min_nodes,
+            max_nodes: self.job.max_nodes,
+            came,
+            expected,
+            lost: survey.lost.clone(),
+        })))
+    }
+
+    fn own_refusal(&self) -> Option<Refusal> {
+        let (job, node) = (&self.job, &self.node);
+        if job.min_nodes == 0 || job.max_nodes < job.min_nodes {
+            let (min, max) = (job.min_nodes, job.max_nodes);
+            return Some(Refusal::BadJob(format!("--nnodes is {min}:{max}, but must be MIN:MAX with 1 <= MIN <= MAX")));
+        }
+        if node.local_world_size == 0 {
+            return Some(Refusal::BadJob("--nproc-per-node is 0, but a node runs at least one worker".to_owned()));
+        }
+        let rank = node.node_rank.filter(|rank| *rank >= job.max_nodes)?;
+        Some(Refusal::RankTooLarge { rank, nodes: job.max_nodes })
+    }
+}
+
+/// Returns true if the authority knows that this node has arrived for the next round.
+fn has_come(view: &View) -> bool {
+    match view.own {
+        Own::Absent => false,
+        Own::Waiting { .. } => true,
+        Own::Member { arrived, .. } => view.phase == Phase::Gathering && arrived,
+    }
+}
+
+#[cfg(test)]
+impl Client {
+    /// Equal for two agents with the same possible futures.
+    pub(super) fn digest(&self, hasher: &mut impl std::hash::Hasher) {
+        use std::hash::Hash;
+        let goal = match &self.goal {
+            Goal::Join { .. } => Goal::Join { since: Duration::ZERO },
+            goal => goal.clone(),
+        };
+        (self.node.id, goal, self.given, &self.asked, self.removed).hash(hasher);
+    }
+}
+
+fn is_final(view: &View) -> bool {
+    matches!(view.phase, Phase::Finished | Phase::Closed(_))
+}
+
+fn steady(view: &View) -> Reason {
+    Reason::Steady { round: view.round, done: view.done, of: view.members }
+}
+
+fn wait(reason: Reason) -> (Action, Reason) {
+    (Action::Wait { until: None }, reason)
+}
+
+fn until(action: Action, until: Duration) -> Action {
+    match action {
+        Action::Wait { .. } => Action::Wait { until: Some(until) },
+        other => other,
+    }
+}
+
+fn done() -> (Action, Reason) {
+    (Action::Done, Reason::Found)
+}
+
+fn changed(change: Change) -> (Action, Reason) {
+    (Action::Changed(Box::new(change)), Reason::Found)
+}
+
+fn fail(error: RendezvousError) -> (Action, Reason) {
+    (Action::Fail(Box::new(error)), Reason::Found)
+}

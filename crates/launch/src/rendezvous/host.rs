@@ -1,0 +1,265 @@
+//! Hosts authorities in this process: one for each job that meets at this endpoint, called directly by the agent in this process and
+//! over connections by the others. Not here: what an authority decides.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, split};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::authority::{Authority, Conn, Event, LOCAL};
+use super::message::{self, Asked, Greeting, SCHEMA, Told, View, Want};
+use super::node::{Job, Node};
+use super::options::Options;
+
+/// Maximum number of connections; further ones are closed.
+const MOST: usize = 8192;
+/// Maximum number of jobs that meet here.
+const JOBS: usize = 64;
+/// A larger message waits until less than [`LARGE`] others of its kind are being received.
+const SMALL: usize = 64 << 10;
+/// See [`SMALL`].
+const LARGE: usize = 64;
+/// Time limit for the first message, and for the rest of one that has begun.
+const PROMPT: Duration = Duration::from_secs(30);
+/// Maximum length of a host's name, an address or a role.
+const NAME: usize = 4096;
+
+/// The authorities of this process. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Host(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    hosted: Mutex<Hosted>,
+    options: Options,
+    begun: Instant,
+    /// A time at which something is due has changed.
+    due: Notify,
+    /// A connection has closed.
+    gone: Notify,
+    large: Semaphore,
+}
+
+#[derive(Debug)]
+struct Hosted {
+    /// By run id.
+    authorities: BTreeMap<String, Authority>,
+    lines: BTreeMap<Conn, Line>,
+    last: Conn,
+}
+
+#[derive(Debug)]
+struct Line {
+    /// Empty before it has joined.
+    run_id: String,
+    views: watch::Sender<Option<View>>,
+}
+
+impl Host {
+    /// An authority for `job`, whose agent in this process is [`LOCAL`]; returns that agent's views.
+    pub fn new(job: &Job, options: &Options) -> (Self, watch::Receiver<Option<View>>) {
+        let (views, local) = watch::channel(None);
+        let authority = Authority::new(Duration::ZERO, job.clone(), options.clone());
+        let hosted = Hosted {
+            authorities: [(job.run_id.clone(), authority)].into(),
+            lines: [(LOCAL, Line { run_id: job.run_id.clone(), views })].into(),
+            last: LOCAL,
+        };
+        let shared = Shared {
+            hosted: Mutex::new(hosted),
+            options: options.clone(),
+            begun: Instant::now(),
+            due: Notify::new(),
+            gone: Notify::new(),
+            large: Semaphore::new(LARGE),
+        };
+        (Host(Arc::new(shared)), local)
+    }
+
+    /// The agent in this process wants something.
+    pub fn want(&self, want: Want) {
+        self.handle(LOCAL, Event::Wants(want));
+    }
+
+    /// Does what is due, and serves these connections, until it is dropped.
+    pub async fn run(self, mut connections: mpsc::UnboundedReceiver<std::net::TcpStream>) {
+        let mut served = JoinSet::new();
+        loop {
+            let next = self.lock().authorities.values().filter_map(Authority::next_tick).min();
+            tokio::select! {
+                Some(stream) = connections.recv() => if served.len() < MOST && let Ok(stream) = TcpStream::from_std(stream) {
+                    served.spawn(self.clone().serve(stream));
+                },
+                Some(_) = served.join_next() => {}
+                () = self.0.due.notified() => {}
+                () = self.at(next) => self.tick(),
+            }
+        }
+    }
+
+    /// Serves the connection of an agent until it closes.
+    pub async fn serve(self, stream: impl AsyncRead + AsyncWrite) {
+        let (views, told) = watch::channel(None);
+        let conn = {
+            let mut hosted = self.lock();
+            hosted.last += 1;
+            let conn = hosted.last;
+            hosted.lines.insert(conn, Line { run_id: String::new(), views });
+            conn
+        };
+        let beat = Notify::new();
+        let (reads, writes) = split(stream);
+        let outcome = tokio::select! {
+            outcome = self.receive(conn, reads, &beat) => outcome,
+            outcome = tell(told, writes, &beat) => outcome,
+        };
+        tracing::debug!(conn, "an agent's connection has ended: {outcome:?}");
+        self.handle(conn, Event::Closed);
+        self.lock().lines.remove(&conn);
+        self.0.gone.notify_waiters();
+    }
+
+    async fn receive(&self, conn: Conn, mut stream: impl AsyncRead + Unpin, beat: &Notify) -> io::Result<()> {
+        let mut first = true;
+        loop {
+            let limit = if first { PROMPT } else { Duration::MAX };
+            let length = timeout(limit, message::read_length(&mut stream, message::MAX_ASKED)).await??;
+            let rest = async {
+                let _permit = if length > SMALL { self.0.large.acquire().await.ok() } else { None };
+                message::read_rest(&mut stream, length).await
+            };
+            match timeout(PROMPT, rest).await?? {
+                Asked::Beat => {
+                    self.handle(conn, Event::Heard);
+                    beat.notify_one();
+                }
+                Asked::Want(want) if is_reasonable(&want) => self.handle(conn, Event::Wants(want)),
+                Asked::Want(_) => return Err(io::ErrorKind::InvalidData.into()),
+            }
+            first = false;
+        }
+    }
+
+    /// Waits until the other agents of this job have closed their connections, and returns those that have not within `limit`.
+    pub async fn until_alone(&self, run_id: &str, limit: Duration) -> Vec<Node> {
+        let connected = || self.lock().authorities.get(run_id).map(Authority::connected).unwrap_or_default();
+        let alone = async {
+            loop {
+                let mut gone = pin!(self.0.gone.notified());
+                gone.as_mut().enable();
+                if connected().is_empty() {
+                    return;
+                }
+                gone.await;
+            }
+        };
+        match timeout(limit, alone).await {
+            Ok(()) => Vec::new(),
+            Err(_) => connected(),
+        }
+    }
+
+    fn handle(&self, conn: Conn, event: Event) {
+        let now = self.now();
+        let mut hosted = self.lock();
+        hosted.assign(now, conn, &event, &self.0.options);
+        let Hosted { authorities, lines, .. } = &mut *hosted;
+        let Some(line) = lines.get(&conn) else { return };
+        let closed = event == Event::Closed;
+        if let Some(authority) = authorities.get_mut(&line.run_id) {
+            let before = authority.next_tick();
+            send(lines, authority.handle(now, conn, event));
+            if authority.next_tick() != before {
+                self.0.due.notify_one();
+            }
+        }
+        if closed {
+            // The job of the agent in this process stays, since that agent has not closed.
+            hosted.authorities.retain(|_, authority| !authority.is_deserted());
+        }
+    }
+
+    fn tick(&self) {
+        let now = self.now();
+        let mut hosted = self.lock();
+        let Hosted { authorities, lines, .. } = &mut *hosted;
+        authorities.values_mut().for_each(|authority| send(lines, authority.tick(now)));
+    }
+
+    async fn at(&self, time: Option<Duration>) {
+        match time {
+            Some(time) => sleep_until(self.0.begun + time).await,
+            None => pending().await,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.0.begun.elapsed()
+    }
+
+    /// Every change is a single step, so the state is valid even after a panic.
+    fn lock(&self) -> MutexGuard<'_, Hosted> {
+        self.0.hosted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hosted {
+    /// The first request on a connection decides which job it is for.
+    fn assign(&mut self, now: Duration, conn: Conn, event: &Event, options: &Options) {
+        let Event::Wants(Want::Join { job, .. }) = event else { return };
+        let room = self.authorities.len() < JOBS || self.authorities.contains_key(&job.run_id);
+        if let Some(line) = self.lines.get_mut(&conn).filter(|line| line.run_id.is_empty() && room) {
+            line.run_id.clone_from(&job.run_id);
+            let new = || Authority::new(now, (**job).clone(), options.clone());
+            self.authorities.entry(job.run_id.clone()).or_insert_with(new);
+        }
+    }
+}
+
+fn send(lines: &BTreeMap<Conn, Line>, views: Vec<(Conn, View)>) {
+    for (conn, view) in views {
+        if let Some(line) = lines.get(&conn) {
+            line.views.send_replace(Some(view));
+        }
+    }
+}
+
+/// Greets the agent, then tells it its latest view and answers its beats.
+async fn tell(
+    mut views: watch::Receiver<Option<View>>,
+    mut stream: impl AsyncWrite + Unpin,
+    beat: &Notify,
+) -> io::Result<()> {
+    message::write(&mut stream, &Greeting { schema: SCHEMA }).await?;
+    loop {
+        let told = tokio::select! {
+            changed = views.changed() => match changed {
+                Ok(()) => views.borrow_and_update().clone().map(|view| Told::View(Box::new(view))),
+                Err(_) => return Ok(()),
+            },
+            () = beat.notified() => Some(Told::Beat),
+        };
+        if let Some(told) = told {
+            message::write(&mut stream, &told).await?;
+        }
+    }
+}
+
+/// Returns true if an agent may have sent this: what is kept of it is small.
+fn is_reasonable(want: &Want) -> bool {
+    match want {
+        Want::Join { node, job, .. } => {
+            let names = [&node.host, &node.addr, &node.role, &job.run_id];
+            names.iter().all(|name| name.len() <= NAME) && job.commands.len() <= JOBS
+        }
+        _ => true,
+    }
+}

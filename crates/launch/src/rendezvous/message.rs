@@ -1,0 +1,344 @@
+//! What agents and their authority tell each other, and how it is framed on a connection.
+//!
+//! An agent sends what it wants, and a beat at regular intervals. The authority sends each agent its own [`View`], complete each time:
+//! only the latest counts, so a slow reader misses nothing and holds no memory. A frame is its length, four bytes of big-endian, and
+//! JSON. The first frame is the authority's [`Greeting`]; an agent of another schema goes no further.
+
+use std::io;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::error::Refusal;
+use super::node::{Job, Node, NodeId};
+use super::state::RankAssignment;
+
+/// The version of the messages.
+pub const SCHEMA: u32 = 5;
+/// The largest frame that an authority accepts from an agent: many times the longest command line and failure message.
+pub(super) const MAX_ASKED: usize = 1 << 20;
+/// The largest frame that an agent accepts from its authority: a survey of many thousand nodes.
+pub(super) const MAX_TOLD: usize = 64 << 20;
+
+/// The authority's first words on a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// [`SCHEMA`] of the authority.
+    pub schema: u32,
+}
+
+/// From an agent to its authority.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asked {
+    /// It is alive.
+    Beat,
+    /// It wants something.
+    Want(Want),
+}
+
+/// From the authority to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// The authority is alive: the answer to a beat.
+    Beat,
+    /// The agent's view has changed.
+    View(Box<View>),
+}
+
+/// What a node wants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Want {
+    /// To take part in a round: its workers have ended. Sent again whenever the round has changed without this node.
+    Join {
+        /// What the node publishes about itself.
+        node: Box<Node>,
+        /// The job that it was started for.
+        job: Box<Job>,
+        /// The last of its ids under which it knows that it was removed; 0 if it was not. An authority that has removed it since
+        /// ignores the request: it was sent before.
+        was: NodeId,
+        /// The last round that it took part in.
+        given: Option<u64>,
+        /// The round that it has seen, so that a later request differs.
+        round: u64,
+    },
+    /// To restart the workers of this round.
+    Restart {
+        /// The round.
+        round: u64,
+        /// What failed.
+        reason: String,
+    },
+    /// To announce that its workers of this round have all succeeded.
+    Succeed {
+        /// The round.
+        round: u64,
+    },
+    /// To end the job for all nodes.
+    Close(Box<Closing>),
+    /// To leave.
+    Leave {
+        /// Why.
+        why: String,
+    },
+    /// To announce the address of the workers' store of this round, on group rank 0.
+    Master {
+        /// The round.
+        round: u64,
+        /// The address.
+        address: String,
+    },
+    /// To know all nodes.
+    Survey,
+}
+
+/// What one agent has to know.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct View {
+    /// The agent's id; 0 before it has joined.
+    pub id: NodeId,
+    /// The node whose agent is the authority, if it is of this job.
+    pub host: Option<Node>,
+    /// The current round, from 0.
+    pub round: u64,
+    /// Its phase.
+    pub phase: Phase,
+    /// Why it is formed.
+    pub cause: Cause,
+    /// The number of members.
+    pub members: usize,
+    /// How many of them have arrived.
+    pub arrived: usize,
+    /// How many members' workers have all succeeded.
+    pub done: usize,
+    /// The first expected members; if no member is expected, the first members.
+    pub named: Vec<Node>,
+    /// The agent's own part.
+    pub own: Own,
+    /// Why the node of this id was removed, if it was.
+    pub removed: Option<String>,
+    /// Why the agent cannot take part at all, if so.
+    pub refusal: Option<Refusal>,
+    /// All nodes, if the agent wanted to know them.
+    pub survey: Option<Box<Survey>>,
+}
+
+/// The phase of a round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // see RoundPhase
+pub enum Phase {
+    Gathering,
+    Running,
+    Finished,
+    Closed(Box<Closing>),
+}
+
+/// A node's own part.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Own {
+    /// It takes no part.
+    Absent,
+    /// It is a member.
+    Member {
+        /// Whether it has arrived in the gathering round.
+        arrived: bool,
+        /// Whether its workers have all succeeded.
+        done: bool,
+        /// Its place in the running round.
+        place: Option<Box<Place>>,
+    },
+    /// It is number `at` of the waiting nodes; `holder` has the rank that it requests.
+    Waiting {
+        /// From 0.
+        at: usize,
+        /// The holder of its rank.
+        holder: Option<Node>,
+    },
+}
+
+/// A member's place in a running round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Its ranks.
+    pub ranks: RankAssignment,
+    /// The number of workers of all nodes.
+    pub world_size: usize,
+    /// The node of group rank 0.
+    pub first: Node,
+    /// The address of the workers' store, once it is known.
+    pub master: Option<String>,
+}
+
+/// All nodes of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Survey {
+    /// Members that have arrived.
+    pub came: Vec<SeenNode>,
+    /// Members that are expected.
+    pub expected: Vec<SeenNode>,
+    /// Nodes that were removed.
+    pub lost: Vec<Lost>,
+    /// Members whose workers have not all succeeded.
+    pub unfinished: Vec<Node>,
+}
+
+/// A node, and when the authority first saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SeenNode {
+    /// The node.
+    pub node: Node,
+    /// How long ago, by the authority's clock.
+    pub ago: Duration,
+}
+
+/// Why a round is formed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names of the fields explain them
+pub enum Cause {
+    /// It is the first round.
+    Start,
+    /// A node's heartbeat stopped, or it disconnected.
+    NodeLost { node: Node, why: String },
+    /// A node left voluntarily.
+    NodeLeft { node: Node, why: String },
+    /// A new node asked to join.
+    Newcomer { node: Node },
+    /// Workers of a node failed, and it restarts them.
+    Restart { node: Node, reason: String },
+}
+
+/// Which node ended the job, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Closing {
+    /// The node that ended it.
+    pub by: Node,
+    /// Its reason.
+    pub reason: String,
+    /// The worker at fault, if there is one.
+    pub root_cause: Option<RootCause>,
+}
+
+/// The worker that failed first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names of the fields explain them
+pub struct RootCause {
+    pub rank: usize,
+    pub local_rank: usize,
+    pub host: String,
+    pub pid: u32,
+    /// Its exit code, or minus the signal's number.
+    pub exit_code: i32,
+    /// The message in its error file or its last lines; may be empty.
+    pub message: String,
+}
+
+/// A node that was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lost {
+    /// The node.
+    pub node: Node,
+    /// The reason.
+    pub why: String,
+    /// The round at that time.
+    pub round: u64,
+}
+
+impl Cause {
+    /// The node that caused it.
+    #[must_use]
+    pub fn node(&self) -> Option<&Node> {
+        match self {
+            Cause::Start => None,
+            Cause::NodeLost { node, .. }
+            | Cause::NodeLeft { node, .. }
+            | Cause::Newcomer { node }
+            | Cause::Restart { node, .. } => Some(node),
+        }
+    }
+
+    /// A text for messages.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Cause::Start => "the job starts".to_owned(),
+            Cause::NodeLost { node, why } => format!("{node} was lost: {why}"),
+            Cause::NodeLeft { node, why } => format!("{node} left: {why}"),
+            Cause::Newcomer { node } => format!("{node} joined"),
+            Cause::Restart { node, reason } => format!("{node} starts its workers again: {reason}"),
+        }
+    }
+}
+
+/// Reads a message of at most `most` bytes.
+///
+/// # Errors
+/// The connection ended, or the bytes are no such message.
+pub(super) async fn read<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin), most: usize) -> io::Result<T> {
+    let length = read_length(stream, most).await?;
+    read_rest(stream, length).await
+}
+
+/// Reads the length of a message.
+///
+/// # Errors
+/// As for [`read`].
+pub(super) async fn read_length(stream: &mut (impl AsyncRead + Unpin), most: usize) -> io::Result<usize> {
+    match stream.read_u32().await? as usize {
+        length if length <= most => Ok(length),
+        length => Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes"))),
+    }
+}
+
+/// Reads a message after its length. The buffer grows only with bytes that have arrived.
+///
+/// # Errors
+/// As for [`read`].
+pub(super) async fn read_rest<T: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    length: usize,
+) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    if stream.take(length as u64).read_to_end(&mut bytes).await? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// Writes a frame.
+///
+/// # Errors
+/// The connection ended.
+pub(super) async fn write(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+    let mut frame = vec![0; 4];
+    serde_json::to_writer(&mut frame, message)?;
+    let length = u32::try_from(frame.len() - 4).map_err(|_| io::ErrorKind::InvalidData)?;
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    stream.write_all(&frame).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_frame_comes_back_and_a_damaged_one_is_refused() {
+        let want = Asked::Want(Want::Restart { round: 7, reason: "rank 1 was killed".into() });
+        let mut bytes = Vec::new();
+        write(&mut bytes, &want).await.unwrap();
+        assert_eq!(read::<Asked>(&mut &bytes[..], MAX_ASKED).await.unwrap(), want);
+        for end in 0..bytes.len() {
+            assert!(read::<Asked>(&mut &bytes[..end], MAX_ASKED).await.is_err(), "cut at {end}");
+        }
+        assert!(read::<Asked>(&mut &bytes[..], 8).await.unwrap_err().to_string().contains("bytes"));
+        bytes[6] = b'?';
+        assert!(read::<Asked>(&mut &bytes[..], MAX_ASKED).await.is_err());
+    }
+}
