@@ -134,7 +134,7 @@ pub(super) async fn meet(
 fn bind(addresses: &[SocketAddr]) -> Result<Server, (SocketAddr, io::Error)> {
     let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addresses.first().map_or(0, SocketAddr::port));
     let address = addresses.iter().copied().find(|address| is_local(address.ip())).unwrap_or(everywhere);
-    host_on(address).map_err(|error| (address, error))
+    host_on(address, true).map_err(|error| (address, error))
 }
 
 /// Connects to a store that may not be up yet. `notify` receives a message now and then; a listener that is not a store

@@ -42,7 +42,7 @@ impl StoreHosting {
         match self {
             StoreHosting::Own { host, interface, server } => {
                 *server = None;
-                let opened = host_on(SocketAddr::new(*interface, 0)).map_err(|error| {
+                let opened = host_on(SocketAddr::new(*interface, 0), false).map_err(|error| {
                     format!("cannot open the workers' store on {interface}: {error}; name this node's address by --local-addr")
                 })?;
                 let master = Master { host: host.clone(), port: opened.local_addr().port() };
@@ -60,9 +60,9 @@ impl StoreHosting {
     }
 }
 
-/// Starts a store server on `address`.
-pub(super) fn host_on(address: SocketAddr) -> std::io::Result<Server> {
-    Server::start(TcpListener::bind(address)?, Options::default())
+/// Starts a store server on `address`, which also lets agents leave the store's protocol if they meet here.
+pub(super) fn host_on(address: SocketAddr, hands_over: bool) -> std::io::Result<Server> {
+    Server::start(TcpListener::bind(address)?, Options { hands_over, ..Options::default() })
 }
 
 impl fmt::Display for Master {
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_shared_store_drops_keys_of_workers_and_keeps_keys_of_agents() {
-        let server = Arc::new(host_on(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
+        let server = Arc::new(host_on(SocketAddr::from(([127, 0, 0, 1], 0)), false).unwrap());
         server.set("lockstep/rendezvous/none/state", b"{}").unwrap();
         server.set("default_pg/0//cpu//0", b"address").unwrap();
         let master = Master { host: "127.0.0.1".into(), port: server.local_addr().port() };

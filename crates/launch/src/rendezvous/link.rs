@@ -84,8 +84,9 @@ impl Link {
                 let _ = server.set(&state_key(&job.run_id), &state_value());
                 server.take_switched()
             }
-            None => mpsc::unbounded_channel().1,
+            None => None,
         };
+        let connections = connections.unwrap_or_else(|| mpsc::unbounded_channel().1);
         let task = Task(tokio::spawn(host.clone().run(connections)));
         Link::Local { host, views, task }
     }

@@ -74,9 +74,9 @@ impl Server {
         self.shared.lock().connections()
     }
 
-    /// Takes the connections of clients that [leave the protocol](crate::wire::SWITCH) from now on. Without a call they are
-    /// refused, as any unknown operation is.
-    pub fn take_switched(&self) -> UnboundedReceiver<std::net::TcpStream> {
+    /// Takes the connections of clients that [leave the protocol](crate::wire::SWITCH), past and future; `None` at a second call,
+    /// or without [`Options::hands_over`].
+    pub fn take_switched(&self) -> Option<UnboundedReceiver<std::net::TcpStream>> {
         self.shared.lock().take_switched()
     }
 

@@ -36,6 +36,8 @@ pub struct Options {
     /// If there is no room for a reply, the reply waits, and a peer that has neither sent nor accepted a byte of its
     /// own request or reply for this time is closed. 5 s.
     pub stall_timeout: Duration,
+    /// Whether clients may leave the protocol ([`SWITCH`](crate::wire::SWITCH)). Their connections wait until they are taken. No.
+    pub hands_over: bool,
     /// After this time without traffic the kernel probes the peer's host, three times at a sixth of the time, and then
     /// closes the connection. 60 s.
     pub keepalive: Duration,
@@ -52,6 +54,7 @@ impl Default for Options {
             request_timeout: Duration::from_secs(120),
             write_timeout: Duration::from_secs(120),
             stall_timeout: Duration::from_secs(5),
+            hands_over: false,
             keepalive: Duration::from_secs(60),
         }
     }

@@ -58,8 +58,10 @@ pub(super) struct State {
     entries: HashMap<ConnectionId, Entry>,
     refusals: VecDeque<Refusal>,
     next: u64,
-    /// Who takes connections that leave the protocol.
-    taker: Option<mpsc::UnboundedSender<std::net::TcpStream>>,
+    /// For connections that leave the protocol.
+    switched: Option<mpsc::UnboundedSender<std::net::TcpStream>>,
+    /// Until somebody takes them.
+    waiting: Option<mpsc::UnboundedReceiver<std::net::TcpStream>>,
 }
 
 #[derive(Debug)]
@@ -87,6 +89,7 @@ impl Shared {
 
 impl State {
     fn new(options: &Options) -> Self {
+        let (switched, waiting) = options.hands_over.then(mpsc::unbounded_channel).unzip();
         Self {
             data: Data::new(options.limits, options.max_bytes),
             holdings: Holdings::new(options.max_bytes),
@@ -94,26 +97,25 @@ impl State {
             entries: HashMap::new(),
             refusals: VecDeque::new(),
             next: ConnectionId::HOST.0 + 1,
-            taker: None,
+            switched,
+            waiting,
         }
     }
 
-    /// The connections that leave the protocol from now on.
-    pub(super) fn take_switched(&mut self) -> mpsc::UnboundedReceiver<std::net::TcpStream> {
-        let (taker, taken) = mpsc::unbounded_channel();
-        self.taker = Some(taker);
-        taken
+    /// The connections that leave the protocol, for the first who asks.
+    pub(super) fn take_switched(&mut self) -> Option<mpsc::UnboundedReceiver<std::net::TcpStream>> {
+        self.waiting.take()
     }
 
     /// Returns true if connections may leave the protocol.
     pub(super) fn hands_over(&self) -> bool {
-        self.taker.is_some()
+        self.switched.is_some()
     }
 
-    /// Gives a connection that has left the protocol to its taker; if there is none any more, it closes.
+    /// Gives away a connection that has left the protocol; if nobody takes such any more, it closes.
     pub(super) fn hand_over(&self, stream: TcpStream) {
-        if let (Some(taker), Ok(stream)) = (&self.taker, stream.into_std()) {
-            let _ = taker.send(stream);
+        if let (Some(switched), Ok(stream)) = (&self.switched, stream.into_std()) {
+            let _ = switched.send(stream);
         }
     }
 

@@ -293,11 +293,11 @@ async fn gives_up_on_a_server_that_stops_answering() {
 
 #[tokio::test]
 async fn a_connection_that_leaves_the_protocol_goes_to_who_takes_it() {
-    let server = server(Options::default());
-    let mut taken = server.take_switched();
+    let server = server(Options { hands_over: true, ..Options::default() });
     let client = client(&server).await;
     client.set("k", b"v").await.unwrap();
     let mut stream = client.switch().await.unwrap();
+    let mut taken = server.take_switched().unwrap();
     let mut other = taken.recv().await.unwrap();
     other.set_nonblocking(false).unwrap();
     std::io::Write::write_all(&mut other, b"hello").unwrap();
@@ -310,7 +310,7 @@ async fn a_connection_that_leaves_the_protocol_goes_to_who_takes_it() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_taker_refuses_to_leave_the_protocol() {
+async fn a_server_that_hands_nothing_over_refuses_to_leave_the_protocol() {
     let server = server(Options::default());
     let mut stream = client(&server).await.switch().await.unwrap();
     assert_eq!(stream.read(&mut [0; 5]).await.unwrap(), 0);
