@@ -194,6 +194,27 @@ async fn reports_that_the_listener_does_not_answer() {
     assert!(error.elapsed < LONG, "long before the connect timeout");
 }
 
+#[tokio::test]
+async fn a_server_that_comes_just_before_the_connect_timeout_has_its_time_to_answer() {
+    let mut timeout = SHORT;
+    loop {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let options = ClientOptions { handshake_timeout: LONG, ..ClientOptions::default() };
+        let connecting = Client::connect_with("127.0.0.1", port, timeout, options);
+        let serving = async {
+            tokio::time::sleep(2 * timeout).await;
+            tcpstore::Server::start(listener, Options::default()).unwrap()
+        };
+        match tokio::join!(connecting, serving).0 {
+            Ok(_) => return,
+            // A busy machine may take longer than that to connect.
+            Err(error) => assert!(matches!(error.kind, Kind::Unreachable(_)), "{error}"),
+        }
+        timeout *= 2;
+    }
+}
+
 /// Runs a server that answers each connection's opening with `answer` and then closes. A client that got no answer comes again for
 /// `handshake_timeout`.
 async fn fake(answer: &'static [u8], handshake_timeout: Duration) -> Error {
