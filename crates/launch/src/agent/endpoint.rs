@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use getifaddrs::getifaddrs;
 use tcpstore::{Client, ClientOptions, Error, Kind, Server};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::master::{Master, host_on};
 
 /// How long to wait for a missing store before the first message, and between messages.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// How often an agent on the endpoint's machine tries to host the store while the port is taken and nobody answers there.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Time limit for resolving this machine's own name. After that its address is used.
 pub(super) const NAMED: Duration = Duration::from_secs(2);
@@ -94,7 +97,7 @@ pub(super) fn to_listen_on(name: &str, hostname: &str, addresses: Vec<SocketAddr
     }
 }
 
-/// Hosts the store at `endpoint` or connects to it within `patience`; `notify` receives messages about the wait.
+/// Hosts the store at `endpoint` or connects to it within `patience`; `tell` receives messages about the wait.
 pub(super) async fn meet(
     endpoint: &Master,
     addresses: &[SocketAddr],
@@ -102,31 +105,52 @@ pub(super) async fn meet(
     patience: Duration,
     tell: impl Fn(&str),
 ) -> Result<RendezvousStore, NoRendezvousStore> {
-    let server = match host {
-        Host::Other => None,
-        Host::Me | Host::MeIfFirst => match bind(addresses) {
-            Ok(server) => Some(server),
-            Err((_, why)) if host == Host::MeIfFirst && why.kind() == ErrorKind::AddrInUse => None,
-            Err((address, why)) => return Err(NoRendezvousStore::NotHosted { address, why }),
-        },
+    let (client, server) = match host {
+        Host::Me => {
+            (None, Some(bind(addresses).map_err(|(address, why)| NoRendezvousStore::NotHosted { address, why })?))
+        }
+        Host::MeIfFirst | Host::Other => open(endpoint, addresses, host, patience, tell).await?,
     };
     let endpoint = match &server {
         Some(server) => Master { host: endpoint.host.clone(), port: server.local_addr().port() },
         None => endpoint.clone(),
     };
-    let client =
-        match &server {
-            Some(_) => None,
-            None => Some(connect(&endpoint.host, endpoint.port, patience, tell).await.map_err(|error| {
-                NoRendezvousStore::NotReached { endpoint: endpoint.clone(), error: Box::new(error) }
-            })?),
-        };
     let interface = match &server {
         Some(server) => reached_at(server.local_addr().ip(), addresses).await,
         None => interface_towards(addresses).unwrap_or(Ipv4Addr::LOCALHOST.into()),
     };
     let unspecified = addresses.iter().any(|address| address.ip().is_unspecified());
     Ok(RendezvousStore { client, server: server.map(Arc::new), endpoint, interface, unspecified })
+}
+
+/// Connects to a store, or hosts it if this agent is the first on the endpoint's machine. A port that is taken while nobody answers
+/// there may become free again: a connection of another program had it, or an agent that ended before it served.
+async fn open(
+    endpoint: &Master,
+    addresses: &[SocketAddr],
+    host: Host,
+    patience: Duration,
+    tell: impl Fn(&str),
+) -> Result<(Option<Client>, Option<Server>), NoRendezvousStore> {
+    let hosting = async {
+        loop {
+            match bind(addresses) {
+                Err((_, why)) if why.kind() == ErrorKind::AddrInUse => sleep(AGAIN).await,
+                hosted => return hosted,
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        hosted = hosting, if host == Host::MeIfFirst => match hosted {
+            Ok(server) => Ok((None, Some(server))),
+            Err((address, why)) => Err(NoRendezvousStore::NotHosted { address, why }),
+        },
+        reached = connect(&endpoint.host, endpoint.port, patience, tell) => match reached {
+            Ok(client) => Ok((Some(client), None)),
+            Err(error) => Err(NoRendezvousStore::NotReached { endpoint: endpoint.clone(), error: Box::new(error) }),
+        },
+    }
 }
 
 /// Starts a server on the first address that belongs to this machine. If none does, as with a load balancer or a name
@@ -137,7 +161,7 @@ fn bind(addresses: &[SocketAddr]) -> Result<Server, (SocketAddr, io::Error)> {
     host_on(address, true).map_err(|error| (address, error))
 }
 
-/// Connects to a store that may not be up yet. `notify` receives a message now and then; a listener that is not a store
+/// Connects to a store that may not be up yet. `tell` receives a message now and then; a listener that is not a store
 /// is an immediate error.
 async fn connect(host: &str, port: u16, patience: Duration, tell: impl Fn(&str)) -> Result<Client, Error> {
     let begun = Instant::now();
@@ -220,7 +244,24 @@ pub(super) fn hostname() -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpSocket;
+
     use super::*;
+
+    /// Nobody would host the store if the first attempt counted for ever.
+    #[tokio::test]
+    async fn hosts_the_store_once_the_port_that_another_program_has_is_free() {
+        let other = TcpSocket::new_v4().unwrap();
+        other.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = other.local_addr().unwrap();
+        let endpoint = Master { host: "127.0.0.1".into(), port: address.port() };
+        let addresses = [address];
+        let meeting = meet(&endpoint, &addresses, Host::MeIfFirst, Duration::from_secs(60), |_| {});
+        // The first attempt to host it comes before the port is free.
+        let (met, ()) = tokio::join!(biased; meeting, async { drop(other) });
+        let met = met.unwrap();
+        assert_eq!((met.server.is_some(), met.client.is_none(), met.endpoint), (true, true, endpoint));
+    }
 
     #[test]
     fn listens_everywhere_if_this_machines_own_name_leads_to_loopback() {
