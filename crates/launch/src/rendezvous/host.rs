@@ -182,8 +182,9 @@ impl Host {
             }
         }
         if closed {
-            // The job of the agent in this process stays, since that agent has not closed.
-            hosted.authorities.retain(|_, authority| !authority.is_deserted());
+            // The job of the agent in this process stays, also while that agent has not asked to join yet.
+            let own = hosted.lines.get(&LOCAL).map(|line| line.run_id.clone());
+            hosted.authorities.retain(|run_id, authority| own.as_ref() == Some(run_id) || !authority.is_deserted());
         }
     }
 

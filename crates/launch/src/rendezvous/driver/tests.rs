@@ -255,6 +255,18 @@ async fn jobs_of_other_ids_at_the_same_endpoint_do_not_meet() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_ends_before_the_first_one_has_joined_does_not_take_the_job_with_it() {
+    let (mut a, host) = first("a", 2, 2);
+    let mut early = other(&host, "early", 2, 2);
+    assert!(timeout(secs(1), early.join()).await.is_err());
+    drop(early);
+    sleep(secs(1)).await;
+    let mut b = other(&host, "b", 2, 2);
+    let (first, second) = timeout(secs(60), async { tokio::join!(a.join(), b.join()) }).await.unwrap();
+    assert_eq!((first.unwrap().nodes, second.unwrap().group_rank()), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_sends_what_no_agent_sends_is_disconnected_and_changes_nothing() {
     let (mut a, b, _, host) = two().await;
     let huge = Node { host: "h".repeat(5000), ..node(0, "h") };
