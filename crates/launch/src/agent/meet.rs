@@ -11,18 +11,18 @@ use super::endpoint::{self, Host, RendezvousStore};
 use super::master::{Master, StoreHosting};
 use crate::config::{Backend, Config, Rendezvous as Place};
 use crate::output::Console;
-use crate::rendezvous::{Job, Link, Node, Options};
+use crate::rendezvous::{JobIdentity, Link, Node, RendezvousOptions};
 use crate::scheduler::Allocation;
 
 /// torch's default of `read_timeout`: if it was not changed, connecting may take as long as joining.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The options of `--rdzv-conf`, with a notice for each unknown key.
-pub(super) fn options(config: &Config) -> anyhow::Result<(Options, Vec<String>)> {
+pub(super) fn options(config: &Config) -> anyhow::Result<(RendezvousOptions, Vec<String>)> {
     let conf = &config.rendezvous.conf;
     Ok(match config.rendezvous.backend {
-        Backend::Static { .. } => Options::from_static_conf(conf)?,
-        Backend::C10d => Options::from_conf(conf)?,
+        Backend::Static { .. } => RendezvousOptions::from_static_conf(conf)?,
+        Backend::C10d => RendezvousOptions::from_conf(conf)?,
     })
 }
 
@@ -40,7 +40,12 @@ pub(super) struct Met {
 }
 
 /// Opens the rendezvous store.
-pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, console: &Console) -> anyhow::Result<Met> {
+pub(super) async fn meet(
+    config: &Config,
+    options: &RendezvousOptions,
+    hostname: &str,
+    console: &Console,
+) -> anyhow::Result<Met> {
     let place = &config.rendezvous;
     let wanted = Master { host: place.endpoint.host.clone(), port: place.endpoint.port };
     let say = |line: &str| console.say(line);
@@ -104,7 +109,7 @@ async fn local_interface(place: &Place, meeting: &RendezvousStore) -> anyhow::Re
     })
 }
 
-fn host(place: &Place, options: &Options, addresses: &[std::net::SocketAddr]) -> Host {
+fn host(place: &Place, options: &RendezvousOptions, addresses: &[std::net::SocketAddr]) -> Host {
     match place.backend {
         Backend::Static { node_rank: 0 } => Host::Me,
         Backend::Static { .. } => Host::Other,
@@ -112,7 +117,7 @@ fn host(place: &Place, options: &Options, addresses: &[std::net::SocketAddr]) ->
     }
 }
 
-fn patience(options: &Options) -> Duration {
+fn patience(options: &RendezvousOptions) -> Duration {
     if options.read_timeout == READ_TIMEOUT {
         options.join_timeout
     } else {
@@ -122,7 +127,7 @@ fn patience(options: &Options) -> Duration {
 
 impl Met {
     /// The link to the authority.
-    pub(super) fn link(&mut self, job: &Job, options: &Options) -> Link {
+    pub(super) fn link(&mut self, job: &JobIdentity, options: &RendezvousOptions) -> Link {
         match self.client.take() {
             Some(client) => Link::connect(client, job, options),
             None => Link::host(job, options, self.server.as_deref()),
@@ -146,9 +151,9 @@ impl Met {
     }
 }
 
-pub(super) fn job(config: &Config, batch: Option<&Allocation>) -> Job {
+pub(super) fn job(config: &Config, batch: Option<&Allocation>) -> JobIdentity {
     let place = &config.rendezvous;
-    Job {
+    JobIdentity {
         run_id: place.run_id.clone(),
         min_nodes: config.nodes.min,
         max_nodes: config.nodes.max,

@@ -1,7 +1,7 @@
 //! The authority of a job: decides who takes part in which round.
 //!
-//! A pure function of its state, the time and one event: a node wants something, was heard, or has disconnected, or time has passed.
-//! It returns the views that have changed. Changes that nodes wait for are told at once; those that only add up (nodes that arrive,
+//! A pure function of its state, the time and one event: a node has sent a request or a beat, or has disconnected, or time has passed.
+//! It returns the views that have changed. Changes that nodes wait for are sent at once; those that only add up (nodes that arrive,
 //! nodes that succeed) when they have doubled the group, or after a poll interval. So all views that are sent while N nodes come are
 //! O(N), and an event costs O(1) messages.
 
@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::error::Refusal;
-use super::message::{Cause, Closing, Own, Phase, Place, SeenNode, Survey, View, Want};
-use super::node::{Job, Node, NodeId};
-use super::options::Options;
+use super::message::{Cause, Closing, OwnPart, Phase, Request, RoundPlace, SeenNode, Survey, View};
+use super::node::{JobIdentity, Node, NodeId};
+use super::options::RendezvousOptions;
 use super::state::{RoundPhase, State};
 
 /// A connection of an agent.
@@ -24,10 +24,10 @@ const NAMED: usize = 8;
 /// What happened on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node is alive.
+    /// The node has sent a beat: it is alive.
     Heard,
-    /// The node wants something.
-    Wants(Want),
+    /// The node has sent a request.
+    Asks(Request),
     /// The connection has been closed: the node's agent has ended.
     Closed,
 }
@@ -35,33 +35,33 @@ pub enum Event {
 /// The authority of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Authority {
-    state: State,
-    options: Options,
-    lines: BTreeMap<Conn, Line>,
+    pub(super) state: State,
+    options: RendezvousOptions,
+    pub(super) peers: BTreeMap<Conn, Peer>,
     /// The connections of nodes that are in the state.
     conns: BTreeMap<NodeId, Conn>,
     last_id: NodeId,
     /// When the last event came.
-    looked: Duration,
+    pub(super) looked: Duration,
     /// When to look for silent nodes next.
     look_at: Duration,
     /// The time since which the gathering of this round has had enough members.
     enough: Option<(u64, Duration)>,
-    /// What everyone was told last, and when.
-    told: (Mark, Count, Duration),
+    /// What was sent to everyone last, and when.
+    sent: (Mark, Count, Duration),
 }
 
 /// What is known about an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Line {
+pub(super) struct Peer {
     /// 0 before it has joined.
     id: NodeId,
     /// When the node joined.
     since: Duration,
     /// When it was last heard.
-    heard: Duration,
+    pub(super) heard: Duration,
     /// The last of its ids under which it was removed.
-    was: NodeId,
+    pub(super) was: NodeId,
     /// Why.
     removed: Option<String>,
     refusal: Option<Refusal>,
@@ -76,12 +76,12 @@ type Count = [usize; 3];
 impl Authority {
     /// An authority for a job without nodes.
     #[must_use]
-    pub fn new(now: Duration, job: Job, options: Options) -> Self {
+    pub fn new(now: Duration, job: JobIdentity, options: RendezvousOptions) -> Self {
         let state = State::new(job);
-        let told = (mark(&state), [0; 3], now);
+        let sent = (mark(&state), [0; 3], now);
         let look_at = now + options.poll();
-        let (lines, conns) = (BTreeMap::new(), BTreeMap::new());
-        Authority { state, options, lines, conns, last_id: 0, looked: now, look_at, enough: None, told }
+        let (peers, conns) = (BTreeMap::new(), BTreeMap::new());
+        Authority { state, options, peers, conns, last_id: 0, looked: now, look_at, enough: None, sent }
     }
 
     /// The state of the job.
@@ -92,14 +92,14 @@ impl Authority {
 
     /// The nodes whose agents are connected, apart from the one in this process.
     pub fn connected(&self) -> Vec<Node> {
-        let node = |(conn, line): (&Conn, &Line)| (*conn != LOCAL).then(|| self.state.node(line.id).cloned())?;
-        self.lines.iter().filter_map(node).collect()
+        let node = |(conn, peer): (&Conn, &Peer)| (*conn != LOCAL).then(|| self.state.node(peer.id).cloned())?;
+        self.peers.iter().filter_map(node).collect()
     }
 
     /// Returns true if no agent is connected.
     #[must_use]
     pub fn is_deserted(&self) -> bool {
-        self.lines.is_empty()
+        self.peers.is_empty()
     }
 
     /// Handles an event; returns the views that have changed.
@@ -108,10 +108,10 @@ impl Authority {
         let mut direct = None;
         match event {
             Event::Heard => self.hear(now, conn),
-            Event::Wants(want) => {
-                self.lines.entry(conn).or_insert_with(|| Line::new(now));
+            Event::Asks(request) => {
+                self.peers.entry(conn).or_insert_with(|| Peer::new(now));
                 self.hear(now, conn);
-                self.grant(now, conn, want);
+                self.grant(now, conn, request);
                 direct = Some(conn);
             }
             Event::Closed => self.close(conn),
@@ -128,8 +128,8 @@ impl Authority {
     /// When to call [`tick`](Self::tick) if nothing happens.
     #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
-        let silent = self.lines.keys().any(|conn| *conn != LOCAL).then_some(self.look_at);
-        let due = (self.count() != self.told.1).then(|| self.told.2 + self.options.poll());
+        let silent = self.peers.keys().any(|conn| *conn != LOCAL).then_some(self.look_at);
+        let due = (self.count() != self.sent.1).then(|| self.sent.2 + self.options.poll());
         let called = self.enough.map(|(_, since)| since + self.options.last_call_timeout);
         [silent, due, called].into_iter().flatten().min()
     }
@@ -140,71 +140,71 @@ impl Authority {
         let usual = self.options.keep_alive_interval.max(self.options.poll() * 2);
         let away = now.saturating_sub(self.looked).saturating_sub(usual);
         if away > Duration::ZERO {
-            self.lines.values_mut().for_each(|line| line.heard = (line.heard + away).min(now));
+            self.peers.values_mut().for_each(|peer| peer.heard = (peer.heard + away).min(now));
         }
         self.looked = now;
     }
 
     fn hear(&mut self, now: Duration, conn: Conn) {
-        if let Some(line) = self.lines.get_mut(&conn) {
-            line.heard = now;
+        if let Some(peer) = self.peers.get_mut(&conn) {
+            peer.heard = now;
         }
     }
 
     fn close(&mut self, conn: Conn) {
-        let Some(line) = self.lines.remove(&conn) else { return };
-        self.remove(vec![(line.id, "its connection to the store was closed".to_owned())], |node, why| {
+        let Some(peer) = self.peers.remove(&conn) else { return };
+        self.remove(vec![(peer.id, "its connection to the store was closed".to_owned())], |node, why| {
             Cause::NodeLost { node, why }
         });
-        self.conns.remove(&line.id);
+        self.conns.remove(&peer.id);
     }
 
-    fn grant(&mut self, now: Duration, conn: Conn, want: Want) {
-        let Some(line) = self.lines.get_mut(&conn) else { return };
-        line.survey = None;
-        let id = line.id;
-        match want {
-            Want::Join { node, job, was, given, .. } if was == line.was => self.join(now, conn, *node, &job, given),
-            Want::Join { .. } => {}
-            Want::Survey => {
+    fn grant(&mut self, now: Duration, conn: Conn, request: Request) {
+        let Some(peer) = self.peers.get_mut(&conn) else { return };
+        peer.survey = None;
+        let id = peer.id;
+        match request {
+            Request::Join { node, job, was, given, .. } if was == peer.was => self.join(now, conn, *node, &job, given),
+            Request::Join { .. } => {}
+            Request::Survey => {
                 let survey = self.survey(now);
-                self.lines.entry(conn).and_modify(|line| line.survey = Some(Box::new(survey)));
+                self.peers.entry(conn).and_modify(|peer| peer.survey = Some(Box::new(survey)));
             }
             _ if self.state.is_final() => {}
-            Want::Restart { round, reason } if self.state.runs(id, round) => {
+            Request::Restart { round, reason } if self.state.runs(id, round) => {
                 if let Some(node) = self.state.node(id).cloned() {
                     self.state.reform(Cause::Restart { node, reason });
                 }
             }
-            Want::Succeed { round } if self.state.runs(id, round) => self.state.succeed(id),
-            Want::Close(closing) if self.state.node(id).is_some() => self.state.close(*closing),
-            Want::Leave { why } => self.leave(id, why),
-            Want::Master { round, address } => {
+            Request::Succeed { round } if self.state.runs(id, round) => self.state.succeed(id),
+            Request::Close(closing) if self.state.node(id).is_some() => self.state.close(*closing),
+            Request::Leave { why } => self.leave(id, why),
+            Request::Master { round, address } => {
                 let is_first = self.state.members.first().is_some_and(|first| first.node.id == id);
                 if is_first && self.state.is_running() && self.state.round == round {
                     self.state.master = Some(address);
                 }
             }
-            Want::Restart { .. } | Want::Succeed { .. } | Want::Close(_) => {}
+            Request::Restart { .. } | Request::Succeed { .. } | Request::Close(_) => {}
         }
     }
 
-    fn join(&mut self, now: Duration, conn: Conn, mut node: Node, job: &Job, given: Option<u64>) {
-        let Some(line) = self.lines.get_mut(&conn) else { return };
+    fn join(&mut self, now: Duration, conn: Conn, mut node: Node, job: &JobIdentity, given: Option<u64>) {
+        let Some(peer) = self.peers.get_mut(&conn) else { return };
         let differences = job.differences(&self.state.job);
-        line.refusal = (!differences.is_empty()).then_some(Refusal::OtherJob(differences));
-        if line.refusal.is_some() || self.state.is_final() {
+        peer.refusal = (!differences.is_empty()).then_some(Refusal::OtherJob(differences));
+        if peer.refusal.is_some() || self.state.is_final() {
             return;
         }
-        if self.state.node(line.id).is_none() {
+        if self.state.node(peer.id).is_none() {
             if !self.state.done().is_empty() {
                 return; // the job is ending; it asks again when the state has changed
             }
             self.last_id += 1;
-            *line = Line { id: self.last_id, was: line.was, ..Line::new(now) };
-            self.conns.insert(line.id, conn);
+            *peer = Peer { id: self.last_id, was: peer.was, ..Peer::new(now) };
+            self.conns.insert(peer.id, conn);
         }
-        node.id = line.id;
+        node.id = peer.id;
         for (role, command) in &job.commands {
             self.state.job.commands.entry(role.clone()).or_insert_with(|| command.clone());
         }
@@ -226,8 +226,8 @@ impl Authority {
         }
         self.state.remove(gone.clone(), cause);
         for (id, why) in gone.into_iter().filter(|(id, _)| self.state.node(*id).is_none()) {
-            let line = self.conns.remove(&id).and_then(|conn| self.lines.get_mut(&conn));
-            line.into_iter().for_each(|line| (line.was, line.removed) = (id, Some(why.clone())));
+            let peer = self.conns.remove(&id).and_then(|conn| self.peers.get_mut(&conn));
+            peer.into_iter().for_each(|peer| (peer.was, peer.removed) = (id, Some(why.clone())));
         }
     }
 
@@ -241,12 +241,12 @@ impl Authority {
         let refused = self.refuse();
         self.gather(now);
         let (mark, count) = (mark(&self.state), self.count());
-        let added: usize = count.iter().zip(self.told.1).map(|(now, told)| now.abs_diff(told)).sum();
+        let added: usize = count.iter().zip(self.sent.1).map(|(now, sent)| now.abs_diff(sent)).sum();
         let people = self.state.members.len() + self.state.waiting.len();
-        let due = added > 0 && (2 * added >= people || now >= self.told.2 + self.options.poll());
-        if mark != self.told.0 || due {
-            self.told = (mark, count, now);
-            let everyone: Vec<Conn> = self.lines.keys().copied().collect();
+        let due = added > 0 && (2 * added >= people || now >= self.sent.2 + self.options.poll());
+        if mark != self.sent.0 || due {
+            self.sent = (mark, count, now);
+            let everyone: Vec<Conn> = self.peers.keys().copied().collect();
             return self.views(&everyone);
         }
         self.views(&refused.into_iter().chain(direct).collect::<Vec<_>>())
@@ -265,7 +265,7 @@ impl Authority {
             format!("no heartbeat for {silent:.1} s (limit {limit} s: {attempts} of {interval} s)")
         };
         let silent = |(id, conn): (&NodeId, &Conn)| {
-            let silence = now.saturating_sub(self.lines.get(conn)?.heard);
+            let silence = now.saturating_sub(self.peers.get(conn)?.heard);
             (*conn != LOCAL && silence >= lease).then(|| (*id, why(silence)))
         };
         self.conns.iter().filter_map(silent).collect()
@@ -274,7 +274,7 @@ impl Authority {
     /// Refuses nodes whose rank a live node has. A holder that was not heard since may be about to be lost.
     fn refuse(&mut self) -> Vec<Conn> {
         let alive = |holder: &Node, since: Duration| {
-            self.conns.get(&holder.id).is_some_and(|conn| *conn == LOCAL || self.lines[conn].heard > since)
+            self.conns.get(&holder.id).is_some_and(|conn| *conn == LOCAL || self.peers[conn].heard > since)
         };
         let taken = |node: &Node| {
             let (conn, holder) = (*self.conns.get(&node.id)?, self.state.rank_holder(node)?);
@@ -283,13 +283,13 @@ impl Authority {
                 holder: Box::new(holder.clone()),
                 mine: Box::new(node.clone()),
             };
-            alive(holder, self.lines[&conn].since).then_some((node.id, conn, refusal))
+            alive(holder, self.peers[&conn].since).then_some((node.id, conn, refusal))
         };
         let refused: Vec<(NodeId, Conn, Refusal)> = self.state.waiting.iter().filter_map(taken).collect();
         let tell = |(id, conn, refusal): (NodeId, Conn, Refusal)| {
             self.state.waiting.retain(|node| node.id != id);
             self.conns.remove(&id);
-            self.lines.entry(conn).and_modify(|line| line.refusal = Some(refusal));
+            self.peers.entry(conn).and_modify(|peer| peer.refusal = Some(refusal));
             conn
         };
         refused.into_iter().map(tell).collect()
@@ -328,7 +328,7 @@ impl Authority {
             arrived: state.arrived(),
             done: state.done().len(),
             named,
-            own: Own::Absent,
+            own: OwnPart::Absent,
             removed: None,
             refusal: None,
             survey: None,
@@ -342,37 +342,40 @@ impl Authority {
             false => state.members.iter().position(|member| member.node.id == id),
         };
         let view = |conn: &Conn| {
-            let line = self.lines.get(conn)?;
-            let own = match find(line.id) {
+            let peer = self.peers.get(conn)?;
+            let own = match find(peer.id) {
                 Some(at) => self.member(at, world_size, &done),
-                None => self.waiting(line.id),
+                None => self.waiting(peer.id),
             };
-            let (removed, refusal, survey) = (line.removed.clone(), line.refusal.clone(), line.survey.clone());
-            Some((*conn, View { id: line.id, own, removed, refusal, survey, ..general.clone() }))
+            let (removed, refusal, survey) = (peer.removed.clone(), peer.refusal.clone(), peer.survey.clone());
+            Some((*conn, View { id: peer.id, own, removed, refusal, survey, ..general.clone() }))
         };
         conns.iter().filter_map(view).collect()
     }
 
-    fn member(&self, at: usize, world_size: usize, done: &BTreeSet<NodeId>) -> Own {
+    fn member(&self, at: usize, world_size: usize, done: &BTreeSet<NodeId>) -> OwnPart {
         let member = &self.state.members[at];
-        let place = self.state.ranks.get(at).map(|ranks| Place {
+        let place = self.state.ranks.get(at).map(|ranks| RoundPlace {
             ranks: *ranks,
             world_size,
             first: self.state.members[0].node.clone(),
             master: self.state.master.clone(),
         });
-        Own::Member { arrived: member.arrived, done: done.contains(&member.node.id), place: place.map(Box::new) }
+        OwnPart::Member { arrived: member.arrived, done: done.contains(&member.node.id), place: place.map(Box::new) }
     }
 
-    fn waiting(&self, id: NodeId) -> Own {
+    fn waiting(&self, id: NodeId) -> OwnPart {
         let found = self.state.waiting.iter().enumerate().find(|(_, node)| node.id == id);
-        found.map_or(Own::Absent, |(at, node)| Own::Waiting { at, holder: self.state.rank_holder(node).cloned() })
+        found.map_or(OwnPart::Absent, |(at, node)| OwnPart::Waiting {
+            at,
+            holder: self.state.rank_holder(node).cloned(),
+        })
     }
 
     fn survey(&self, now: Duration) -> Survey {
         let seen = |node: &Node| {
-            let line = self.conns.get(&node.id).and_then(|conn| self.lines.get(conn));
-            SeenNode { node: node.clone(), ago: line.map_or(Duration::ZERO, |line| now.saturating_sub(line.since)) }
+            let peer = self.conns.get(&node.id).and_then(|conn| self.peers.get(conn));
+            SeenNode { node: node.clone(), ago: peer.map_or(Duration::ZERO, |peer| now.saturating_sub(peer.since)) }
         };
         let members = || self.state.members.iter();
         let done = self.state.done();
@@ -388,22 +391,22 @@ impl Authority {
 #[cfg(test)]
 impl Authority {
     /// Equal for two authorities with the same possible futures.
-    fn digest(&self, now: Duration, hasher: &mut impl std::hash::Hasher) {
+    pub(super) fn digest(&self, now: Duration, hasher: &mut impl std::hash::Hasher) {
         use std::hash::Hash;
         let (state, cap) = (&self.state, self.options.lease() + self.options.keep_alive_interval);
         let age = |at: Duration| now.saturating_sub(at).min(cap);
         (state.round, &state.phase, &state.members, &state.waiting, state.lost.last().map(|lost| lost.node.id))
             .hash(hasher);
-        for (conn, line) in &self.lines {
-            (conn, line.id, line.was, age(line.heard), line.refusal.is_some()).hash(hasher);
+        for (conn, peer) in &self.peers {
+            (conn, peer.id, peer.was, age(peer.heard), peer.refusal.is_some()).hash(hasher);
         }
-        (self.last_id, self.enough.map(|(round, since)| (round, age(since))), self.count() == self.told.1).hash(hasher);
+        (self.last_id, self.enough.map(|(round, since)| (round, age(since))), self.count() == self.sent.1).hash(hasher);
     }
 }
 
-impl Line {
+impl Peer {
     fn new(now: Duration) -> Self {
-        Line { id: 0, since: now, heard: now, was: 0, removed: None, refusal: None, survey: None }
+        Peer { id: 0, since: now, heard: now, was: 0, removed: None, refusal: None, survey: None }
     }
 }
 
@@ -425,6 +428,3 @@ fn phase(phase: &RoundPhase) -> Phase {
         RoundPhase::Closed(closing) => Phase::Closed(Box::new(closing.clone())),
     }
 }
-
-#[cfg(test)]
-mod check;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use super::error::{Absence, Change, Refusal, RendezvousError};
-use super::message::{Cause, Closing, Own, Phase, Place, View, Want};
-use super::node::{Job, Node, NodeId};
-use super::options::Options;
-use super::reason::Reason;
-use super::round::Round;
+use super::error::{Absence, Change, Reason, Refusal, RendezvousError};
+use super::message::{Cause, Closing, OwnPart, Phase, Request, RoundPlace, View};
+use super::node::{JobIdentity, Node, NodeId};
+use super::options::RendezvousOptions;
+use super::state::RankAssignment;
 
 /// One agent's part in a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,14 +14,14 @@ pub struct Client {
     /// What it publishes about itself.
     pub node: Node,
     /// The job that it was started for.
-    pub job: Job,
-    options: Options,
+    pub job: JobIdentity,
+    options: RendezvousOptions,
     /// What it wants to achieve.
     pub goal: Goal,
     /// The latest round that it took part in.
     pub given: Option<u64>,
     /// Its last request to this authority.
-    asked: Option<Want>,
+    asked: Option<Request>,
     /// The last of its ids under which it was removed.
     removed: NodeId,
     /// The time since which the gathering of this round has had enough members.
@@ -69,7 +68,7 @@ pub enum Goal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send the authority a request, then look again.
-    Ask(Want),
+    Ask(Request),
     /// Look again after a change, or at this time at the latest.
     Wait {
         /// When there is something to do even if nothing changes.
@@ -85,12 +84,62 @@ pub enum Action {
     Fail(Box<RendezvousError>),
 }
 
+/// A round that runs, from the view of one member: its own place and the totals, which is all that workers need and does not grow with
+/// the number of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Round {
+    /// The number of the round, from 0.
+    pub number: u64,
+    /// This node's ranks.
+    pub ranks: RankAssignment,
+    /// This node.
+    pub me: Node,
+    /// The node of group rank 0.
+    pub first: Node,
+    /// The number of nodes (GROUP_WORLD_SIZE).
+    pub nodes: usize,
+    /// The number of workers of all nodes (WORLD_SIZE).
+    pub world_size: usize,
+    /// Why this round was formed.
+    pub cause: Cause,
+}
+
+/// The ranks of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankSet {
+    /// RANK.
+    pub rank: usize,
+    /// ROLE_RANK.
+    pub role_rank: usize,
+    /// ROLE_WORLD_SIZE.
+    pub role_world_size: usize,
+}
+
+impl Round {
+    /// This node's position among the nodes (GROUP_RANK).
+    #[must_use]
+    pub fn group_rank(&self) -> usize {
+        self.ranks.group_rank
+    }
+
+    /// The ranks of this node's worker `local_rank`; `None` if it does not exist.
+    #[must_use]
+    pub fn ranks_of(&self, local_rank: usize) -> Option<RankSet> {
+        let ranks = &self.ranks;
+        (local_rank < self.me.local_world_size).then(|| RankSet {
+            rank: ranks.first_rank + local_rank,
+            role_rank: ranks.first_role_rank + local_rank,
+            role_world_size: ranks.role_world_size,
+        })
+    }
+}
+
 const GONE: &str = "the authority no longer knows this node";
 
 impl Client {
     /// An agent that has not joined.
     #[must_use]
-    pub fn new(node: Node, job: Job, options: Options) -> Self {
+    pub fn new(node: Node, job: JobIdentity, options: RendezvousOptions) -> Self {
         let goal = Goal::Join { since: Duration::ZERO };
         Client { node, job, options, goal, given: None, asked: None, removed: 0, enough: None }
     }
@@ -110,14 +159,14 @@ impl Client {
             },
             (Goal::Restart { round, reason }, Some(view)) => self.restart(view, round, reason),
             (Goal::Succeed { round }, Some(view)) => self.succeed(view, round),
-            (Goal::Close(_), Some(view)) if is_final(view) || view.own == Own::Absent => done(),
-            (Goal::Close(closing), Some(_)) => self.ask(Want::Close(closing), Reason::Wanted),
+            (Goal::Close(_), Some(view)) if is_final(view) || view.own == OwnPart::Absent => done(),
+            (Goal::Close(closing), Some(_)) => self.ask(Request::Close(closing), Reason::Wanted),
             (Goal::Leave { why }, Some(view)) => {
-                let out = matches!(view.own, Own::Absent | Own::Member { done: true, .. });
-                if is_final(view) || out { done() } else { self.ask(Want::Leave { why }, Reason::Wanted) }
+                let out = matches!(view.own, OwnPart::Absent | OwnPart::Member { done: true, .. });
+                if is_final(view) || out { done() } else { self.ask(Request::Leave { why }, Reason::Wanted) }
             }
             (Goal::Survey, Some(view)) if view.survey.is_some() => done(),
-            (Goal::Survey, Some(_)) => self.ask(Want::Survey, Reason::Wanted),
+            (Goal::Survey, Some(_)) => self.ask(Request::Survey, Reason::Wanted),
         }
     }
 
@@ -131,7 +180,7 @@ impl Client {
             Some((round, since)) if round == view.round => (round, since),
             _ => (view.round, now),
         });
-        if let (Goal::Join { since }, Own::Waiting { holder: None, .. }) = (&mut self.goal, &view.own) {
+        if let (Goal::Join { since }, OwnPart::Waiting { holder: None, .. }) = (&mut self.goal, &view.own) {
             *since = now;
         }
     }
@@ -147,10 +196,10 @@ impl Client {
             Phase::Finished => return fail(RendezvousError::Finished),
             Phase::Running | Phase::Gathering => {}
         }
-        if view.own == Own::Absent && view.removed.is_some() && view.id != self.removed {
+        if view.own == OwnPart::Absent && view.removed.is_some() && view.id != self.removed {
             (self.removed, self.asked) = (view.id, None);
         }
-        if let (Own::Member { place: Some(place), .. }, false) = (&view.own, self.given == Some(view.round)) {
+        if let (OwnPart::Member { place: Some(place), .. }, false) = (&view.own, self.given == Some(view.round)) {
             let reason = Reason::Complete { came: view.members, max: self.job.max_nodes };
             return (Action::Formed(Box::new(self.round(view, place))), reason);
         }
@@ -159,7 +208,7 @@ impl Client {
             false if view.done > 0 => wait(Reason::Ending { done: view.done, of: view.members }),
             false => self.ask_in(view.round, Reason::Asks { host: view.host.clone() }),
         };
-        let spare = matches!(view.own, Own::Waiting { holder: None, .. });
+        let spare = matches!(view.own, OwnPart::Waiting { holder: None, .. });
         match next {
             Action::Wait { .. } if now >= deadline && !spare => self.too_late(now, view, since),
             Action::Wait { .. } => (until(next, deadline), reason),
@@ -170,19 +219,19 @@ impl Client {
     fn ask_in(&mut self, round: u64, reason: Reason) -> (Action, Reason) {
         // The id is the authority's matter, and changes with its answer.
         let (node, job) = (Box::new(Node { id: 0, ..self.node.clone() }), Box::new(self.job.clone()));
-        self.ask(Want::Join { node, job, was: self.removed, given: self.given, round }, reason)
+        self.ask(Request::Join { node, job, was: self.removed, given: self.given, round }, reason)
     }
 
     /// Sends the authority a request, unless it has it already.
-    fn ask(&mut self, want: Want, reason: Reason) -> (Action, Reason) {
-        if self.asked.as_ref() == Some(&want) {
+    fn ask(&mut self, request: Request, reason: Reason) -> (Action, Reason) {
+        if self.asked.as_ref() == Some(&request) {
             return wait(reason);
         }
-        self.asked = Some(want.clone());
-        (Action::Ask(want), reason)
+        self.asked = Some(request.clone());
+        (Action::Ask(request), reason)
     }
 
-    fn round(&self, view: &View, place: &Place) -> Round {
+    fn round(&self, view: &View, place: &RoundPlace) -> Round {
         Round {
             number: view.round,
             ranks: place.ranks,
@@ -198,10 +247,10 @@ impl Client {
     fn waiting_for(&self, now: Duration, view: &View) -> Reason {
         let (came, min, max) = (view.arrived, self.job.min_nodes, self.job.max_nodes);
         match &view.own {
-            Own::Waiting { holder: Some(holder), .. } => {
+            OwnPart::Waiting { holder: Some(holder), .. } => {
                 Reason::RankHeld { rank: self.node.node_rank.unwrap_or_default(), holder: holder.clone() }
             }
-            Own::Waiting { at, .. } => {
+            OwnPart::Waiting { at, .. } => {
                 let (members, more) = (view.named.clone(), view.members.saturating_sub(view.named.len()));
                 Reason::Spare { place: at + 1, max, members, more }
             }
@@ -221,8 +270,8 @@ impl Client {
 
     fn restart(&mut self, view: &View, round: u64, reason: String) -> (Action, Reason) {
         match &view.own {
-            Own::Member { done: false, .. } if view.phase == Phase::Running && view.round == round => {
-                self.ask(Want::Restart { round, reason }, Reason::Wanted)
+            OwnPart::Member { done: false, .. } if view.phase == Phase::Running && view.round == round => {
+                self.ask(Request::Restart { round, reason }, Reason::Wanted)
             }
             _ => done(),
         }
@@ -230,9 +279,9 @@ impl Client {
 
     fn succeed(&mut self, view: &View, round: u64) -> (Action, Reason) {
         match (&view.phase, self.change(view, round), &view.own) {
-            (Phase::Finished, ..) | (_, None, Own::Member { done: true, .. }) => done(),
+            (Phase::Finished, ..) | (_, None, OwnPart::Member { done: true, .. }) => done(),
             (_, Some(change), _) => changed(change),
-            _ => self.ask(Want::Succeed { round }, Reason::Wanted),
+            _ => self.ask(Request::Succeed { round }, Reason::Wanted),
         }
     }
 
@@ -243,7 +292,7 @@ impl Client {
             Phase::Finished => return Some(Change::AllDone),
             Phase::Running | Phase::Gathering => {}
         }
-        if !matches!(view.own, Own::Member { .. }) {
+        if !matches!(view.own, OwnPart::Member { .. }) {
             return Some(Change::Evicted { why: view.removed.clone().unwrap_or_else(|| GONE.to_owned()) });
         }
         (view.round != round).then(|| match view.cause.clone() {
@@ -256,7 +305,7 @@ impl Client {
     }
 
     fn too_late(&mut self, now: Duration, view: &View, since: Duration) -> (Action, Reason) {
-        let Some(survey) = &view.survey else { return self.ask(Want::Survey, self.waiting_for(now, view)) };
+        let Some(survey) = &view.survey else { return self.ask(Request::Survey, self.waiting_for(now, view)) };
         let waited = now.saturating_sub(since);
         let (mut came, mut expected) = (survey.came.clone(), survey.expected.clone());
         let own = came.iter_mut().chain(&mut expected).filter(|seen| seen.node.id == self.node.id);
@@ -289,9 +338,9 @@ impl Client {
 /// Returns true if the authority knows that this node has arrived for the next round.
 fn has_come(view: &View) -> bool {
     match view.own {
-        Own::Absent => false,
-        Own::Waiting { .. } => true,
-        Own::Member { arrived, .. } => view.phase == Phase::Gathering && arrived,
+        OwnPart::Absent => false,
+        OwnPart::Waiting { .. } => true,
+        OwnPart::Member { arrived, .. } => view.phase == Phase::Gathering && arrived,
     }
 }
 

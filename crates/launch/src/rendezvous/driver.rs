@@ -5,23 +5,21 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::client::{Action, Client, Goal};
-use super::error::{Change, Refusal, RendezvousError, StoreLost};
+use super::client::{Action, Client, Goal, Round};
+use super::error::{Change, Reason, Refusal, RendezvousError, StoreLost};
 use super::link::Link;
-use super::message::{Closing, Own, RootCause, View, Want};
-use super::node::{Job, Node};
-use super::options::Options;
-use super::reason::Reason;
-use super::round::Round;
+use super::message::{Closing, OwnPart, Request, RootCause, View};
+use super::node::{JobIdentity, Node};
+use super::options::RendezvousOptions;
 
 /// One agent's part in a rendezvous. Its beats go on until this is dropped or [`finish`](Rendezvous::finish)ed, so the agent can be
 /// busy with its workers.
 #[derive(Debug)]
 pub struct Rendezvous {
-    client: Client,
-    link: Link,
-    options: Options,
-    view: Option<View>,
+    pub(super) client: Client,
+    pub(super) link: Link,
+    pub(super) options: RendezvousOptions,
+    pub(super) view: Option<View>,
     begun: Instant,
     reason: watch::Sender<String>,
     last_reason: Option<Reason>,
@@ -50,7 +48,7 @@ pub enum Barrier {
 impl Rendezvous {
     /// An agent that has not joined yet. The authority's id will replace `node.id`.
     #[must_use]
-    pub fn new(link: Link, node: Node, job: Job, options: Options) -> Self {
+    pub fn new(link: Link, node: Node, job: JobIdentity, options: RendezvousOptions) -> Self {
         Rendezvous {
             client: Client::new(node, job, options.clone()),
             link,
@@ -171,7 +169,7 @@ impl Rendezvous {
 
     /// Publishes the address of the workers' store, on group rank 0.
     pub fn publish_master(&mut self, round: &Round, address: &str) {
-        self.link.send(Want::Master { round: round.number, address: address.to_owned() });
+        self.link.send(Request::Master { round: round.number, address: address.to_owned() });
     }
 
     /// Waits for the address that group rank 0 publishes.
@@ -199,7 +197,7 @@ impl Rendezvous {
 
     fn master(&self) -> Option<String> {
         match &self.view.as_ref()?.own {
-            Own::Member { place: Some(place), .. } => place.master.clone(),
+            OwnPart::Member { place: Some(place), .. } => place.master.clone(),
             _ => None,
         }
     }
@@ -238,8 +236,8 @@ impl Rendezvous {
         self.report(reason);
         match (action, seen.lost) {
             (Action::Ask(_) | Action::Wait { .. }, Some(why)) => Err(self.lost(why)),
-            (Action::Ask(want), None) => {
-                self.link.send(want);
+            (Action::Ask(request), None) => {
+                self.link.send(request);
                 Ok(Step::Again)
             }
             (Action::Wait { until }, None) => Ok(Step::Wait(until)),
@@ -298,6 +296,3 @@ enum Step {
 fn unexpected(action: &Action) -> RendezvousError {
     Refusal::BadJob(format!("bug in lockstep: the rendezvous decided {action:?} here")).into()
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::authority::{Authority, Conn, Event, LOCAL};
-use super::message::{self, Asked, Greeting, SCHEMA, Told, View, Want};
-use super::node::{Job, Node};
-use super::options::Options;
+use super::message::{self, Greeting, Request, SCHEMA, ToAgent, ToAuthority, View};
+use super::node::{JobIdentity, Node};
+use super::options::RendezvousOptions;
 
 /// Maximum number of connections; further ones are closed.
 const MOST: usize = 8192;
@@ -39,7 +39,7 @@ pub struct Host(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     hosted: Mutex<Hosted>,
-    options: Options,
+    options: RendezvousOptions,
     begun: Instant,
     /// A time at which something is due has changed.
     due: Notify,
@@ -52,12 +52,12 @@ struct Shared {
 struct Hosted {
     /// By run id.
     authorities: BTreeMap<String, Authority>,
-    lines: BTreeMap<Conn, Line>,
+    connections: BTreeMap<Conn, Connection>,
     last: Conn,
 }
 
 #[derive(Debug)]
-struct Line {
+struct Connection {
     /// Empty before it has joined.
     run_id: String,
     views: watch::Sender<Option<View>>,
@@ -65,12 +65,12 @@ struct Line {
 
 impl Host {
     /// An authority for `job`, whose agent in this process is [`LOCAL`]; returns that agent's views.
-    pub fn new(job: &Job, options: &Options) -> (Self, watch::Receiver<Option<View>>) {
+    pub fn new(job: &JobIdentity, options: &RendezvousOptions) -> (Self, watch::Receiver<Option<View>>) {
         let (views, local) = watch::channel(None);
         let authority = Authority::new(Duration::ZERO, job.clone(), options.clone());
         let hosted = Hosted {
             authorities: [(job.run_id.clone(), authority)].into(),
-            lines: [(LOCAL, Line { run_id: job.run_id.clone(), views })].into(),
+            connections: [(LOCAL, Connection { run_id: job.run_id.clone(), views })].into(),
             last: LOCAL,
         };
         let shared = Shared {
@@ -84,18 +84,18 @@ impl Host {
         (Host(Arc::new(shared)), local)
     }
 
-    /// The agent in this process wants something.
-    pub fn want(&self, want: Want) {
-        self.handle(LOCAL, Event::Wants(want));
+    /// Handles a request of the agent in this process.
+    pub fn request(&self, request: Request) {
+        self.handle(LOCAL, Event::Asks(request));
     }
 
     /// Does what is due, and serves these connections, until it is dropped.
-    pub async fn run(self, mut connections: mpsc::UnboundedReceiver<std::net::TcpStream>) {
+    pub async fn run(self, mut incoming: mpsc::UnboundedReceiver<std::net::TcpStream>) {
         let mut served = JoinSet::new();
         loop {
             let next = self.lock().authorities.values().filter_map(Authority::next_tick).min();
             tokio::select! {
-                Some(stream) = connections.recv() => if served.len() < MOST && let Ok(stream) = TcpStream::from_std(stream) {
+                Some(stream) = incoming.recv() => if served.len() < MOST && let Ok(stream) = TcpStream::from_std(stream) {
                     served.spawn(self.clone().serve(stream));
                 },
                 Some(_) = served.join_next() => {}
@@ -107,23 +107,23 @@ impl Host {
 
     /// Serves the connection of an agent until it closes.
     pub async fn serve(self, stream: impl AsyncRead + AsyncWrite) {
-        let (views, told) = watch::channel(None);
+        let (views, latest) = watch::channel(None);
         let conn = {
             let mut hosted = self.lock();
             hosted.last += 1;
             let conn = hosted.last;
-            hosted.lines.insert(conn, Line { run_id: String::new(), views });
+            hosted.connections.insert(conn, Connection { run_id: String::new(), views });
             conn
         };
         let beat = Notify::new();
         let (reads, writes) = split(stream);
         let outcome = tokio::select! {
             outcome = self.receive(conn, reads, &beat) => outcome,
-            outcome = tell(told, writes, &beat) => outcome,
+            outcome = send_views(latest, writes, &beat) => outcome,
         };
         tracing::debug!(conn, "an agent's connection has ended: {outcome:?}");
         self.handle(conn, Event::Closed);
-        self.lock().lines.remove(&conn);
+        self.lock().connections.remove(&conn);
         self.0.gone.notify_waiters();
     }
 
@@ -131,18 +131,18 @@ impl Host {
         let mut first = true;
         loop {
             let limit = if first { PROMPT } else { Duration::MAX };
-            let length = timeout(limit, message::read_length(&mut stream, message::MAX_ASKED)).await??;
+            let length = timeout(limit, message::read_length(&mut stream, message::MAX_REQUEST)).await??;
             let rest = async {
                 let _permit = if length > SMALL { self.0.large.acquire().await.ok() } else { None };
                 message::read_rest(&mut stream, length).await
             };
             match timeout(PROMPT, rest).await?? {
-                Asked::Beat => {
+                ToAuthority::Beat => {
                     self.handle(conn, Event::Heard);
                     beat.notify_one();
                 }
-                Asked::Want(want) if is_reasonable(&want) => self.handle(conn, Event::Wants(want)),
-                Asked::Want(_) => return Err(io::ErrorKind::InvalidData.into()),
+                ToAuthority::Request(request) if is_reasonable(&request) => self.handle(conn, Event::Asks(request)),
+                ToAuthority::Request(_) => return Err(io::ErrorKind::InvalidData.into()),
             }
             first = false;
         }
@@ -171,19 +171,19 @@ impl Host {
         let now = self.now();
         let mut hosted = self.lock();
         hosted.assign(now, conn, &event, &self.0.options);
-        let Hosted { authorities, lines, .. } = &mut *hosted;
-        let Some(line) = lines.get(&conn) else { return };
+        let Hosted { authorities, connections, .. } = &mut *hosted;
+        let Some(connection) = connections.get(&conn) else { return };
         let closed = event == Event::Closed;
-        if let Some(authority) = authorities.get_mut(&line.run_id) {
+        if let Some(authority) = authorities.get_mut(&connection.run_id) {
             let before = authority.next_tick();
-            send(lines, authority.handle(now, conn, event));
+            send(connections, authority.handle(now, conn, event));
             if authority.next_tick() != before {
                 self.0.due.notify_one();
             }
         }
         if closed {
             // The job of the agent in this process stays, also while that agent has not asked to join yet.
-            let own = hosted.lines.get(&LOCAL).map(|line| line.run_id.clone());
+            let own = hosted.connections.get(&LOCAL).map(|connection| connection.run_id.clone());
             hosted.authorities.retain(|run_id, authority| own.as_ref() == Some(run_id) || !authority.is_deserted());
         }
     }
@@ -191,8 +191,8 @@ impl Host {
     fn tick(&self) {
         let now = self.now();
         let mut hosted = self.lock();
-        let Hosted { authorities, lines, .. } = &mut *hosted;
-        authorities.values_mut().for_each(|authority| send(lines, authority.tick(now)));
+        let Hosted { authorities, connections, .. } = &mut *hosted;
+        authorities.values_mut().for_each(|authority| send(connections, authority.tick(now)));
     }
 
     async fn at(&self, time: Option<Duration>) {
@@ -214,50 +214,52 @@ impl Host {
 
 impl Hosted {
     /// The first request on a connection decides which job it is for.
-    fn assign(&mut self, now: Duration, conn: Conn, event: &Event, options: &Options) {
-        let Event::Wants(Want::Join { job, .. }) = event else { return };
+    fn assign(&mut self, now: Duration, conn: Conn, event: &Event, options: &RendezvousOptions) {
+        let Event::Asks(Request::Join { job, .. }) = event else { return };
         let room = self.authorities.len() < JOBS || self.authorities.contains_key(&job.run_id);
-        if let Some(line) = self.lines.get_mut(&conn).filter(|line| line.run_id.is_empty() && room) {
-            line.run_id.clone_from(&job.run_id);
+        if let Some(connection) =
+            self.connections.get_mut(&conn).filter(|connection| connection.run_id.is_empty() && room)
+        {
+            connection.run_id.clone_from(&job.run_id);
             let new = || Authority::new(now, (**job).clone(), options.clone());
             self.authorities.entry(job.run_id.clone()).or_insert_with(new);
         }
     }
 }
 
-fn send(lines: &BTreeMap<Conn, Line>, views: Vec<(Conn, View)>) {
+fn send(connections: &BTreeMap<Conn, Connection>, views: Vec<(Conn, View)>) {
     for (conn, view) in views {
-        if let Some(line) = lines.get(&conn) {
-            line.views.send_replace(Some(view));
+        if let Some(connection) = connections.get(&conn) {
+            connection.views.send_replace(Some(view));
         }
     }
 }
 
-/// Greets the agent, then tells it its latest view and answers its beats.
-async fn tell(
+/// Greets the agent, then sends it its latest view and answers its beats.
+async fn send_views(
     mut views: watch::Receiver<Option<View>>,
     mut stream: impl AsyncWrite + Unpin,
     beat: &Notify,
 ) -> io::Result<()> {
     message::write(&mut stream, &Greeting { schema: SCHEMA }).await?;
     loop {
-        let told = tokio::select! {
+        let message = tokio::select! {
             changed = views.changed() => match changed {
-                Ok(()) => views.borrow_and_update().clone().map(|view| Told::View(Box::new(view))),
+                Ok(()) => views.borrow_and_update().clone().map(|view| ToAgent::View(Box::new(view))),
                 Err(_) => return Ok(()),
             },
-            () = beat.notified() => Some(Told::Beat),
+            () = beat.notified() => Some(ToAgent::Beat),
         };
-        if let Some(told) = told {
-            message::write(&mut stream, &told).await?;
+        if let Some(message) = message {
+            message::write(&mut stream, &message).await?;
         }
     }
 }
 
 /// Returns true if an agent may have sent this: what is kept of it is small.
-fn is_reasonable(want: &Want) -> bool {
-    match want {
-        Want::Join { node, job, .. } => {
+fn is_reasonable(request: &Request) -> bool {
+    match request {
+        Request::Join { node, job, .. } => {
             let names = [&node.host, &node.addr, &node.role, &job.run_id];
             names.iter().all(|name| name.len() <= NAME) && job.commands.len() <= JOBS
         }

@@ -12,9 +12,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::error::Refusal;
 use super::host::Host;
-use super::message::{self, Asked, Greeting, MAX_TOLD, SCHEMA, Told, View, Want};
-use super::node::Job;
-use super::options::Options;
+use super::message::{self, Greeting, MAX_REPLY, Request, SCHEMA, ToAgent, ToAuthority, View};
+use super::node::JobIdentity;
+use super::options::RendezvousOptions;
 
 /// Where agents before schema 5 kept their state. The first thing that an agent of any version reads is the schema in it.
 pub(super) fn state_key(run_id: &str) -> String {
@@ -43,9 +43,9 @@ pub enum Link {
         /// Its address, for messages.
         address: String,
         /// What to send.
-        wants: mpsc::UnboundedSender<Want>,
+        requests: mpsc::UnboundedSender<Request>,
         /// What has arrived.
-        seen: watch::Receiver<Seen>,
+        seen: watch::Receiver<LinkState>,
         /// The connection; it closes with this.
         task: Task,
     },
@@ -57,7 +57,7 @@ pub struct Task(JoinHandle<()>);
 
 /// What has arrived from an authority in another process.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct LinkState {
     pub(super) view: Option<View>,
     /// When it last answered.
     pub(super) answered: Instant,
@@ -76,7 +76,7 @@ impl Drop for Task {
 impl Link {
     /// The authority is in this process; `server` connects the other nodes, if there can be some.
     #[must_use]
-    pub fn host(job: &Job, options: &Options, server: Option<&tcpstore::Server>) -> Link {
+    pub fn host(job: &JobIdentity, options: &RendezvousOptions, server: Option<&tcpstore::Server>) -> Link {
         let (host, views) = Host::new(job, options);
         let connections = match server {
             Some(server) => {
@@ -93,7 +93,7 @@ impl Link {
 
     /// The authority is where this client of its store is connected to.
     #[must_use]
-    pub fn connect(client: Client, job: &Job, options: &Options) -> Link {
+    pub fn connect(client: Client, job: &JobIdentity, options: &RendezvousOptions) -> Link {
         let (address, key, limit) = (client.peer().to_owned(), state_key(&job.run_id), options.request_timeout());
         let opening = async move {
             let found = client.try_get(&key).await.map_err(|error| Ended::Lost(format!("failed to {error}")))?;
@@ -108,10 +108,11 @@ impl Link {
     pub(super) fn open<S: AsyncRead + AsyncWrite + Send + 'static>(
         address: String,
         opening: impl Future<Output = Result<S, Ended>> + Send + 'static,
-        options: &Options,
+        options: &RendezvousOptions,
     ) -> Link {
-        let (wants, inbox) = mpsc::unbounded_channel();
-        let (sender, seen) = watch::channel(Seen { view: None, answered: Instant::now(), lost: None, refusal: None });
+        let (requests, inbox) = mpsc::unbounded_channel();
+        let (sender, seen) =
+            watch::channel(LinkState { view: None, answered: Instant::now(), lost: None, refusal: None });
         let options = options.clone();
         let task = tokio::spawn(async move {
             let ended = match opening.await {
@@ -123,24 +124,24 @@ impl Link {
                 Ended::Refused(refusal) => seen.refusal = Some(refusal),
             });
         });
-        Link::Remote { address, wants, seen, task: Task(task) }
+        Link::Remote { address, requests, seen, task: Task(task) }
     }
 
     /// Sends a request.
-    pub(super) fn send(&self, want: Want) {
+    pub(super) fn send(&self, request: Request) {
         match self {
-            Link::Local { host, .. } => host.want(want),
+            Link::Local { host, .. } => host.request(request),
             // If the connection has ended, `seen` says so.
-            Link::Remote { wants, .. } => drop(wants.send(want)),
+            Link::Remote { requests, .. } => drop(requests.send(request)),
         }
     }
 
     /// What has arrived.
-    pub(super) fn seen(&mut self) -> Seen {
+    pub(super) fn seen(&mut self) -> LinkState {
         match self {
             Link::Local { views, .. } => {
                 let view = views.borrow_and_update().clone();
-                Seen { view, answered: Instant::now(), lost: None, refusal: None }
+                LinkState { view, answered: Instant::now(), lost: None, refusal: None }
             }
             Link::Remote { seen, .. } => seen.borrow_and_update().clone(),
         }
@@ -175,9 +176,9 @@ impl From<io::Error> for Ended {
 
 async fn converse(
     stream: impl AsyncRead + AsyncWrite,
-    wants: mpsc::UnboundedReceiver<Want>,
-    seen: &watch::Sender<Seen>,
-    options: &Options,
+    requests: mpsc::UnboundedReceiver<Request>,
+    seen: &watch::Sender<LinkState>,
+    options: &RendezvousOptions,
 ) -> Ended {
     let (mut reads, writes) = split(stream);
     let conversation = async {
@@ -185,7 +186,7 @@ async fn converse(
         greet(&mut reads).await?;
         tokio::select! {
             outcome = receive(reads, seen) => outcome,
-            outcome = send(wants, writes, options) => outcome,
+            outcome = send(requests, writes, options) => outcome,
         }
     };
     let outcome = tokio::select! {
@@ -196,18 +197,18 @@ async fn converse(
 }
 
 async fn greet(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), Ended> {
-    let Greeting { schema } = message::read(stream, MAX_TOLD).await?;
+    let Greeting { schema } = message::read(stream, MAX_REPLY).await?;
     if schema == SCHEMA { Ok(()) } else { Err(Ended::Refused(Refusal::Schema { ours: SCHEMA, theirs: schema })) }
 }
 
-async fn receive(mut stream: impl AsyncRead + Unpin, seen: &watch::Sender<Seen>) -> Result<(), Ended> {
+async fn receive(mut stream: impl AsyncRead + Unpin, seen: &watch::Sender<LinkState>) -> Result<(), Ended> {
     loop {
-        let told = message::read(&mut stream, MAX_TOLD).await?;
+        let received = message::read(&mut stream, MAX_REPLY).await?;
         seen.send_if_modified(|seen| {
             seen.answered = Instant::now();
-            match told {
-                Told::View(view) => seen.view = Some(*view),
-                Told::Beat => return false,
+            match received {
+                ToAgent::View(view) => seen.view = Some(*view),
+                ToAgent::Beat => return false,
             }
             true
         });
@@ -215,27 +216,27 @@ async fn receive(mut stream: impl AsyncRead + Unpin, seen: &watch::Sender<Seen>)
 }
 
 async fn send(
-    mut wants: mpsc::UnboundedReceiver<Want>,
+    mut requests: mpsc::UnboundedReceiver<Request>,
     mut stream: impl AsyncWrite + Unpin,
-    options: &Options,
+    options: &RendezvousOptions,
 ) -> Result<(), Ended> {
     let mut beats = interval(options.keep_alive_interval);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let asked = tokio::select! {
             biased;
-            want = wants.recv() => match want {
-                Some(want) => Asked::Want(want),
+            request = requests.recv() => match request {
+                Some(request) => ToAuthority::Request(request),
                 None => return Ok(()),
             },
-            _ = beats.tick() => Asked::Beat,
+            _ = beats.tick() => ToAuthority::Beat,
         };
         message::write(&mut stream, &asked).await?;
     }
 }
 
 /// Ends when the authority has been silent for too long. Time in which this agent did not look does not count.
-async fn silence(seen: watch::Receiver<Seen>, options: &Options) -> Ended {
+async fn silence(seen: watch::Receiver<LinkState>, options: &RendezvousOptions) -> Ended {
     let (poll, limit) = (options.poll(), options.request_timeout());
     let (mut looked, mut silent, mut answered) = (Instant::now(), Duration::ZERO, seen.borrow().answered);
     loop {

@@ -1,6 +1,6 @@
 //! What agents and their authority tell each other, and how it is framed on a connection.
 //!
-//! An agent sends what it wants, and a beat at regular intervals. The authority sends each agent its own [`View`], complete each time:
+//! An agent sends requests, and a beat at regular intervals. The authority sends each agent its own [`View`], complete each time:
 //! only the latest counts, so a slow reader misses nothing and holds no memory. A frame is its length, four bytes of big-endian, and
 //! JSON. The first frame is the authority's [`Greeting`]; an agent of another schema goes no further.
 
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::error::Refusal;
-use super::node::{Job, Node, NodeId};
+use super::node::{JobIdentity, Node, NodeId};
 use super::state::RankAssignment;
 
 /// The version of the messages.
 pub const SCHEMA: u32 = 5;
 /// The largest frame that an authority accepts from an agent: many times the longest command line and failure message.
-pub(super) const MAX_ASKED: usize = 1 << 20;
+pub(super) const MAX_REQUEST: usize = 1 << 20;
 /// The largest frame that an agent accepts from its authority: a survey of many thousand nodes.
-pub(super) const MAX_TOLD: usize = 64 << 20;
+pub(super) const MAX_REPLY: usize = 64 << 20;
 
-/// The authority's first words on a connection.
+/// The first message of an authority on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     /// [`SCHEMA`] of the authority.
@@ -32,33 +32,33 @@ pub struct Greeting {
 /// From an agent to its authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asked {
+pub enum ToAuthority {
     /// It is alive.
     Beat,
-    /// It wants something.
-    Want(Want),
+    /// A request of its node.
+    Request(Request),
 }
 
 /// From the authority to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum ToAgent {
     /// The authority is alive: the answer to a beat.
     Beat,
     /// The agent's view has changed.
     View(Box<View>),
 }
 
-/// What a node wants.
+/// A node's request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Want {
+pub enum Request {
     /// To take part in a round: its workers have ended. Sent again whenever the round has changed without this node.
     Join {
         /// What the node publishes about itself.
         node: Box<Node>,
         /// The job that it was started for.
-        job: Box<Job>,
+        job: Box<JobIdentity>,
         /// The last of its ids under which it knows that it was removed; 0 if it was not. An authority that has removed it since
         /// ignores the request: it was sent before.
         was: NodeId,
@@ -119,7 +119,7 @@ pub struct View {
     /// The first expected members; if no member is expected, the first members.
     pub named: Vec<Node>,
     /// The agent's own part.
-    pub own: Own,
+    pub own: OwnPart,
     /// Why the node of this id was removed, if it was.
     pub removed: Option<String>,
     /// Why the agent cannot take part at all, if so.
@@ -142,7 +142,7 @@ pub enum Phase {
 /// A node's own part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Own {
+pub enum OwnPart {
     /// It takes no part.
     Absent,
     /// It is a member.
@@ -152,7 +152,7 @@ pub enum Own {
         /// Whether its workers have all succeeded.
         done: bool,
         /// Its place in the running round.
-        place: Option<Box<Place>>,
+        place: Option<Box<RoundPlace>>,
     },
     /// It is number `at` of the waiting nodes; `holder` has the rank that it requests.
     Waiting {
@@ -165,7 +165,7 @@ pub enum Own {
 
 /// A member's place in a running round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct RoundPlace {
     /// Its ranks.
     pub ranks: RankAssignment,
     /// The number of workers of all nodes.
@@ -330,15 +330,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_frame_comes_back_and_a_damaged_one_is_refused() {
-        let want = Asked::Want(Want::Restart { round: 7, reason: "rank 1 was killed".into() });
+        let request = ToAuthority::Request(Request::Restart { round: 7, reason: "rank 1 was killed".into() });
         let mut bytes = Vec::new();
-        write(&mut bytes, &want).await.unwrap();
-        assert_eq!(read::<Asked>(&mut &bytes[..], MAX_ASKED).await.unwrap(), want);
+        write(&mut bytes, &request).await.unwrap();
+        assert_eq!(read::<ToAuthority>(&mut &bytes[..], MAX_REQUEST).await.unwrap(), request);
         for end in 0..bytes.len() {
-            assert!(read::<Asked>(&mut &bytes[..end], MAX_ASKED).await.is_err(), "cut at {end}");
+            assert!(read::<ToAuthority>(&mut &bytes[..end], MAX_REQUEST).await.is_err(), "cut at {end}");
         }
-        assert!(read::<Asked>(&mut &bytes[..], 8).await.unwrap_err().to_string().contains("bytes"));
+        assert!(read::<ToAuthority>(&mut &bytes[..], 8).await.unwrap_err().to_string().contains("bytes"));
         bytes[6] = b'?';
-        assert!(read::<Asked>(&mut &bytes[..], MAX_ASKED).await.is_err());
+        assert!(read::<ToAuthority>(&mut &bytes[..], MAX_REQUEST).await.is_err());
     }
 }

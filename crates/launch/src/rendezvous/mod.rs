@@ -1,8 +1,8 @@
 //! How agents agree on the members of a job, repeatedly, as members come, fail and leave.
 //!
 //! # One authority
-//! The agent that hosts the endpoint decides, alone and in memory: it is the [`Authority`] of the job. The others send it what they
-//! [`Want`] and get their own [`View`]: the round, their place in it, and the few facts that all need. Nobody else holds shared state.
+//! The agent that hosts the endpoint decides, alone and in memory: it is the [`Authority`] of the job. The others send it
+//! [`Request`]s and get their own [`View`]: the round, their place in it, and the few facts that all need. Nobody else holds shared state.
 //! The agent in the authority's process calls it directly; a job on one node needs no connection. Others come to the endpoint's port,
 //! which is that of a TCPStore, open as a client of the store does, and then leave its protocol ([`tcpstore::wire::SWITCH`]).
 //!
@@ -20,11 +20,11 @@
 //!
 //! # Views
 //! A view is complete, and only the latest counts. So an agent that reads slowly misses nothing that matters, and the authority holds
-//! one view for it, not a queue. An agent that was removed by mistake reads so, stops its workers, and joins under a new id.
+//! one view for it, not a queue. An agent that was removed by mistake learns it from its view, stops its workers, and joins under a new id.
 //!
 //! # Lost nodes
 //! A node whose connection closes is lost: its process has ended. Both sides also send beats every `keep_alive_interval`; a node that
-//! was not heard for `keep_alive_interval * keep_alive_max_attempt` is lost, too. Clocks of different hosts are never compared, and
+//! was silent for `keep_alive_interval * keep_alive_max_attempt` is lost, too. Clocks of different hosts are never compared, and
 //! time in which an observer did not look does not count against the observed node.
 //!
 //! # Versions
@@ -48,24 +48,26 @@ mod link;
 mod message;
 mod node;
 mod options;
-mod reason;
-mod round;
 mod state;
 
-pub use authority::{Authority, Conn, Event, LOCAL};
-pub use client::{Action, Client, Goal};
 #[cfg(test)]
-pub(crate) use driver::tests;
+mod check;
+#[cfg(test)]
+pub(crate) mod tests;
+#[cfg(test)]
+mod world;
+
+pub use authority::{Authority, Conn, Event, LOCAL};
+pub use client::{Action, Client, Goal, RankSet, Round};
 pub use driver::{Barrier, Rendezvous, Succeeded};
 pub(crate) use error::seconds;
-pub use error::{Absence, Change, Refusal, RendezvousError, StoreLost};
+pub use error::{Absence, Change, Reason, Refusal, RendezvousError, StoreLost};
 pub use host::Host;
-pub use link::{Link, Seen, Task};
+pub use link::{Link, LinkState, Task};
 pub use message::{
-    Asked, Cause, Closing, Greeting, Lost, Own, Phase, Place, RootCause, SCHEMA, SeenNode, Survey, Told, View, Want,
+    Cause, Closing, Greeting, Lost, OwnPart, Phase, Request, RootCause, RoundPlace, SCHEMA, SeenNode, Survey, ToAgent,
+    ToAuthority, View,
 };
-pub use node::{Difference, Job, Node, NodeId};
-pub use options::{Options, OptionsError};
-pub use reason::Reason;
-pub use round::{RankSet, Round};
+pub use node::{Difference, JobIdentity, Node, NodeId};
+pub use options::{OptionsError, RendezvousOptions};
 pub use state::{Member, RankAssignment, RoundPhase, State};

@@ -34,7 +34,7 @@ pub struct Node {
 
 /// The identity of a job. Agents of different jobs at the same endpoint refuse each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Job {
+pub struct JobIdentity {
     /// `--rdzv-id`.
     pub run_id: String,
     /// The lower bound of `--nnodes`.
@@ -63,12 +63,12 @@ pub struct Difference {
     pub theirs: String,
 }
 
-impl Job {
+impl JobIdentity {
     /// The differences between `theirs` and this job; empty for the same job. If one side has no batch id, that is not
     /// a difference: agents may be started by hand inside a job.
     #[must_use]
-    pub fn differences(&self, theirs: &Job) -> Vec<Difference> {
-        let nodes = |job: &Job| format!("{}:{}", job.min_nodes, job.max_nodes);
+    pub fn differences(&self, theirs: &JobIdentity) -> Vec<Difference> {
+        let nodes = |job: &JobIdentity| format!("{}:{}", job.min_nodes, job.max_nodes);
         let mut pairs = vec![
             ("run id", self.run_id.clone(), theirs.run_id.clone()),
             ("nnodes", nodes(self), nodes(theirs)),
@@ -113,10 +113,10 @@ impl fmt::Display for Difference {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn job(min: usize, max: usize) -> Job {
+    pub(crate) fn job(min: usize, max: usize) -> JobIdentity {
         let commands = BTreeMap::from([("default".to_owned(), "train".to_owned())]);
         let (run_id, user) = ("none".to_owned(), "ada".to_owned());
-        Job { run_id, min_nodes: min, max_nodes: max, backend: "c10d".into(), user, batch: None, commands }
+        JobIdentity { run_id, min_nodes: min, max_nodes: max, backend: "c10d".into(), user, batch: None, commands }
     }
 
     pub(crate) fn node(id: NodeId, host: &str) -> Node {

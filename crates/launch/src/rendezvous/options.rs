@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// Intervals and timeouts of a rendezvous. Defaults are torch's (dynamic_rendezvous.py, c10d_rendezvous_backend.py).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Options {
+pub struct RendezvousOptions {
     /// How long `join` may wait for a round, excluding the time as a spare.
     pub join_timeout: Duration,
     /// How long the first gathering waits for more nodes once the minimum has come.
@@ -43,9 +43,9 @@ pub enum OptionsError {
     StoreType(String),
 }
 
-impl Default for Options {
+impl Default for RendezvousOptions {
     fn default() -> Self {
-        Options {
+        RendezvousOptions {
             join_timeout: Duration::from_secs(600),
             last_call_timeout: Duration::from_secs(30),
             close_timeout: Duration::from_secs(30),
@@ -58,23 +58,23 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl RendezvousOptions {
     /// Parses the pairs of `--rdzv-conf`, with the defaults for missing keys. The returned list has one warning for
     /// each unknown key.
     ///
     /// # Errors
     /// [`OptionsError`] names the key and the value.
     pub fn from_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
-        Options::default().with_conf(conf, "c10d", ["timeout", "rank"])
+        RendezvousOptions::default().with_conf(conf, "c10d", ["timeout", "rank"])
     }
 
-    /// As [`Options::from_conf`], with the defaults of a static rendezvous: `timeout` (or 900 s) to join, and no last
+    /// As [`RendezvousOptions::from_conf`], with the defaults of a static rendezvous: `timeout` (or 900 s) to join, and no last
     /// call.
     ///
     /// # Errors
     /// [`OptionsError`] names the key and the value.
     pub fn from_static_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
-        let options = Options { join_timeout: Duration::from_secs(900), ..Options::default() };
+        let options = RendezvousOptions { join_timeout: Duration::from_secs(900), ..RendezvousOptions::default() };
         options.with_conf(conf, "static", ["last_call_timeout", "is_host"])
     }
 
@@ -120,7 +120,7 @@ impl Options {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
     }
 
-    /// How often silent nodes are looked for, and changes that add up are told: half the heartbeat's interval, from 20 ms to 1 s, and
+    /// How often silent nodes are looked for, and changes that add up are sent: half the heartbeat's interval, from 20 ms to 1 s, and
     /// at most half the timeout of a request.
     #[must_use]
     pub fn poll(&self) -> Duration {
@@ -178,13 +178,13 @@ mod tests {
     #[test]
     fn reads_torch_keys_over_torch_defaults() {
         let pairs = conf(&[("join_timeout", "7"), ("keep_alive_interval", "0.5"), ("is_host", "True")]);
-        let (options, warnings) = Options::from_conf(&pairs).unwrap();
+        let (options, warnings) = RendezvousOptions::from_conf(&pairs).unwrap();
         assert_eq!(warnings, [""; 0]);
-        let expected = Options {
+        let expected = RendezvousOptions {
             join_timeout: Duration::from_secs(7),
             keep_alive_interval: Duration::from_millis(500),
             is_host: Some(true),
-            ..Options::default()
+            ..RendezvousOptions::default()
         };
         assert_eq!(options, expected);
         assert_eq!(options.lease(), Duration::from_millis(1500));
@@ -192,8 +192,8 @@ mod tests {
 
     #[test]
     fn gives_a_static_rendezvous_its_own_timeout() {
-        assert_eq!(Options::from_static_conf(&[]).unwrap().0.join_timeout, Duration::from_secs(900));
-        let (options, _) = Options::from_static_conf(&conf(&[("timeout", "20"), ("rank", "1")])).unwrap();
+        assert_eq!(RendezvousOptions::from_static_conf(&[]).unwrap().0.join_timeout, Duration::from_secs(900));
+        let (options, _) = RendezvousOptions::from_static_conf(&conf(&[("timeout", "20"), ("rank", "1")])).unwrap();
         assert_eq!(options.join_timeout, Duration::from_secs(20));
     }
 
@@ -201,19 +201,19 @@ mod tests {
     #[test]
     fn warns_about_keys_of_the_other_backend_with_any_value() {
         let pairs = conf(&[("'join_timeout", "5"), ("last_call_timeout", "1"), ("timeout", "5'")]);
-        let (options, warnings) = Options::from_conf(&pairs).unwrap();
+        let (options, warnings) = RendezvousOptions::from_conf(&pairs).unwrap();
         assert_eq!((options.join_timeout.as_secs(), options.last_call_timeout.as_secs()), (600, 1));
         assert!(warnings[0].contains("unknown key `'join_timeout`"), "{warnings:?}");
         assert_eq!(warnings[1], "--rdzv-conf: a c10d rendezvous does not read the key `timeout`");
         let (_, warnings) =
-            Options::from_static_conf(&conf(&[("last_call_timeout", "soon"), ("timeout", "5")])).unwrap();
+            RendezvousOptions::from_static_conf(&conf(&[("last_call_timeout", "soon"), ("timeout", "5")])).unwrap();
         assert_eq!(warnings, ["--rdzv-conf: a static rendezvous does not read the key `last_call_timeout`"]);
-        assert!(Options::from_static_conf(&conf(&[("timeout", "5'")])).is_err(), "it is read");
+        assert!(RendezvousOptions::from_static_conf(&conf(&[("timeout", "5'")])).is_err(), "it is read");
     }
 
     #[test]
     fn warns_about_unknown_keys() {
-        let (_, warnings) = Options::from_conf(&conf(&[("joint_imeout", "7")])).unwrap();
+        let (_, warnings) = RendezvousOptions::from_conf(&conf(&[("joint_imeout", "7")])).unwrap();
         assert!(warnings[0].starts_with("--rdzv-conf: unknown key `joint_imeout`; the known keys are join_timeout, "));
     }
 
@@ -229,9 +229,14 @@ mod tests {
             ("keep_alive_max_attempt", "1.5"),
             ("is_host", "perhaps"),
         ] {
-            let text = Options::from_conf(&conf(&[(key, value)])).unwrap_err().to_string();
+            let text = RendezvousOptions::from_conf(&conf(&[(key, value)])).unwrap_err().to_string();
             assert!(text.starts_with(&format!("--rdzv-conf: `{key}` is `{value}`, but must be ")), "{text}");
         }
-        assert!(Options::from_conf(&conf(&[("store_type", "file")])).unwrap_err().to_string().contains("always tcp"));
+        assert!(
+            RendezvousOptions::from_conf(&conf(&[("store_type", "file")]))
+                .unwrap_err()
+                .to_string()
+                .contains("always tcp")
+        );
     }
 }

@@ -10,7 +10,7 @@ use lockstep_contract::foreign::one_line;
 use serde::{Deserialize, Serialize};
 
 use super::message::{Cause, Closing, Lost};
-use super::node::{Job, Node, NodeId};
+use super::node::{JobIdentity, Node, NodeId};
 
 /// How many lost nodes are kept for messages.
 const MAX_LOST: usize = 16;
@@ -19,7 +19,7 @@ const MAX_LOST: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     /// The job that this rendezvous is for.
-    pub job: Job,
+    pub job: JobIdentity,
     /// The current round, from 0.
     pub round: u64,
     /// The phase of that round.
@@ -82,7 +82,7 @@ pub struct RankAssignment {
 impl State {
     /// A job without nodes.
     #[must_use]
-    pub fn new(job: Job) -> State {
+    pub fn new(job: JobIdentity) -> State {
         State {
             job,
             round: 0,

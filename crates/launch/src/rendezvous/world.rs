@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use super::super::super::client::{Action, Client, Goal};
-use super::super::super::error::Change;
-use super::super::super::message::{View, Want};
-use super::super::super::node::tests::{job, node};
-use super::super::super::node::{Node, NodeId};
-use super::super::super::options::Options;
-use super::super::super::state::State;
-use super::super::{Authority, Conn, Event};
-use super::bugs::Bug;
+use super::authority::{Authority, Conn, Event};
+use super::check::Bug;
+use super::client::{Action, Client, Goal};
+use super::error::Change;
+use super::message::{Request, View};
+use super::node::tests::{job, node};
+use super::node::{Node, NodeId};
+use super::options::RendezvousOptions;
+use super::state::State;
 
 /// A tick of the clock: an interval of beats.
 pub(super) const TICK: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ pub(super) struct World {
     pub(super) agents: Vec<Agent>,
     pub(super) budget: Budget,
     pub(super) bug: Option<Bug>,
-    options: Options,
+    options: RendezvousOptions,
     conns: Conn,
     /// The members of each round that has run.
     formed: BTreeMap<u64, Vec<NodeId>>,
@@ -101,12 +101,12 @@ pub(super) struct World {
 impl World {
     /// Agents that have not started; the first is in the authority's process.
     pub(super) fn new(agents: usize, min: usize, max: usize, budget: Budget) -> World {
-        let options = Options {
+        let options = RendezvousOptions {
             keep_alive_interval: TICK,
             keep_alive_max_attempt: 2,
             last_call_timeout: TICK,
             join_timeout: Duration::from_secs(1 << 30),
-            ..Options::default()
+            ..RendezvousOptions::default()
         };
         let agent = |at: usize| {
             let node = Node { hosts_store: at == 0, ..node(0, &format!("n{at}")) };
@@ -246,7 +246,7 @@ impl World {
             views.extend(self.authority.handle(self.now, conn, event));
         }
         Bug::after(self.bug, &mut self.authority);
-        self.send(Bug::told(self.bug, conn, views));
+        self.send(Bug::sent(self.bug, conn, views));
     }
 
     fn send(&mut self, views: Vec<(Conn, View)>) {
@@ -309,8 +309,8 @@ impl World {
     fn carry_out(&mut self, at: usize, action: Action) -> Result<bool, String> {
         let agent = &mut self.agents[at];
         match (action, agent.client.goal.clone()) {
-            (Action::Ask(want), _) => {
-                agent.sent.push_back(Event::Wants(want));
+            (Action::Ask(request), _) => {
+                agent.sent.push_back(Event::Asks(request));
                 return Ok(true);
             }
             (Action::Wait { .. }, _) => {}
@@ -408,8 +408,8 @@ impl World {
             }
             for event in &agent.sent {
                 match event {
-                    Event::Wants(Want::Join { given, round, .. }) => (1, given, round).hash(&mut hasher),
-                    Event::Wants(want) => want.hash(&mut hasher),
+                    Event::Asks(Request::Join { given, round, .. }) => (1, given, round).hash(&mut hasher),
+                    Event::Asks(request) => request.hash(&mut hasher),
                     Event::Heard | Event::Closed => 0.hash(&mut hasher),
                 }
             }

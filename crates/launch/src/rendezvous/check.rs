@@ -5,30 +5,27 @@
 //! sequences that break it. From each world it also lets time pass without further faults, and requires that every agent that lives
 //! runs in one round with the others, waits for a reason, or has ended with an answer.
 
-mod bugs;
-mod world;
-
 use std::collections::{HashMap, HashSet};
 
-use bugs::Bug;
-use world::{Act, Budget, Life, World};
-
-use super::super::client::Goal;
-use super::super::message::Own;
-use super::RoundPhase;
+use super::authority::{Authority, Conn, Event};
+use super::client::Goal;
+use super::error::Change;
+use super::message::{OwnPart, Request, View};
+use super::state::{Member, RoundPhase};
+use super::world::{Act, Budget, Life, World};
 
 /// The number of ticks without faults after which the agents must have recovered: 2 until a silent node's lease ends, 1 for the last
 /// call, and 1 because time counts only when it was observed.
 const SOON: u32 = 4;
 
 /// The result of a search, and its size.
-struct Found {
+struct SearchResult {
     worlds: usize,
     broken: Option<(String, Vec<Act>)>,
 }
 
 /// Explores all worlds that follow `start`, or `most` of them.
-fn explore(start: World, most: usize) -> Found {
+fn explore(start: World, most: usize) -> SearchResult {
     let mut seen = HashSet::from([start.digest()]);
     let mut settled = HashMap::new();
     let mut story: Vec<(usize, Option<Act>)> = vec![(0, None)];
@@ -44,17 +41,17 @@ fn explore(start: World, most: usize) -> Found {
                 }
                 story.push((at, Some(act)));
                 if let Err(broken) = outcome.and_then(|()| settles(&after, &mut settled)) {
-                    return Found { worlds: seen.len(), broken: Some((broken, acts_of(&story))) };
+                    return SearchResult { worlds: seen.len(), broken: Some((broken, acts_of(&story))) };
                 }
                 if seen.len() >= most {
-                    return Found { worlds: seen.len(), broken: None };
+                    return SearchResult { worlds: seen.len(), broken: None };
                 }
                 next.push((story.len() - 1, after));
             }
         }
         level = next;
     }
-    Found { worlds: seen.len(), broken: None }
+    SearchResult { worlds: seen.len(), broken: None }
 }
 
 fn acts_of(story: &[(usize, Option<Act>)]) -> Vec<Act> {
@@ -122,9 +119,9 @@ fn unsettled(world: &World) -> Option<String> {
     }
     for (at, agent) in up() {
         let waits = agent.view.as_ref().is_some_and(|view| match view.own {
-            Own::Waiting { .. } => true,
-            Own::Member { arrived, .. } => arrived && state.members.len() < state.job.min_nodes,
-            Own::Absent => view.done > 0,
+            OwnPart::Waiting { .. } => true,
+            OwnPart::Member { arrived, .. } => arrived && state.members.len() < state.job.min_nodes,
+            OwnPart::Absent => view.done > 0,
         });
         let done = state.done().contains(&agent.client.node.id);
         if !done && agent.runs != Some(state.round) && !(matches!(agent.client.goal, Goal::Join { .. }) && waits) {
@@ -137,6 +134,111 @@ fn unsettled(world: &World) -> Option<String> {
     match dead {
         Some(dead) => Some(format!("{} is a member and does not live", dead.node)),
         None => (!running && state.phase == RoundPhase::Gathering).then(|| "no round runs".to_owned()),
+    }
+}
+
+/// A mistake that is made on purpose, to see that the search finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// The authority completes a round before all members have come.
+    Impatient,
+    /// It grants a request that was sent before the node was removed. This one was made without a purpose, and the search found it.
+    Credulous,
+    /// It does not notice that a connection has closed, or a silence.
+    Blind,
+    /// It gives a place that does not exist.
+    Crowded,
+    /// It opens a job that has ended.
+    Restless,
+    /// It tells only the node that asked.
+    Terse,
+    /// It brings a removed node back under its old id.
+    Resurrects,
+    /// It gives a round the number of one that has run already.
+    Repeats,
+    /// It gives survivors other ranks.
+    Shuffles,
+    /// Agents do not notice that their round has ended.
+    Deaf,
+    /// Agents join again before their workers have ended.
+    Hasty,
+}
+
+impl Bug {
+    /// Those that a short search finds, each with the rule that finds it.
+    pub(super) const ALL: [(Bug, &str); 10] = [
+        (Bug::Impatient, "stopped"),
+        (Bug::Blind, "recovers"),
+        (Bug::Crowded, "size"),
+        (Bug::Restless, "final"),
+        (Bug::Terse, "recovers"),
+        (Bug::Resurrects, "id"),
+        (Bug::Repeats, "round"),
+        (Bug::Shuffles, "order"),
+        (Bug::Deaf, "recovers"),
+        (Bug::Hasty, "stopped"),
+    ];
+
+    /// What arrives at the authority.
+    pub(super) fn on_the_way(bug: Option<Bug>, authority: &mut Authority, conn: Conn, event: Event) -> Vec<Event> {
+        let state = &mut authority.state;
+        match (bug, event) {
+            (Some(Bug::Resurrects), event) if state.phase == RoundPhase::Gathering => {
+                if let Some(lost) = state.lost.last().filter(|lost| state.node(lost.node.id).is_none()) {
+                    state.members.push(Member { node: lost.node.clone(), arrived: true, rank: None });
+                }
+                vec![event]
+            }
+            (Some(Bug::Blind), Event::Closed) => vec![],
+            (Some(Bug::Restless), event @ Event::Asks(Request::Join { .. })) => {
+                if state.is_final() {
+                    state.phase = RoundPhase::Gathering;
+                }
+                vec![event]
+            }
+            (Some(Bug::Credulous), Event::Asks(Request::Join { node, job, given, round, .. })) => {
+                let was = authority.peers.get(&conn).map_or(0, |peer| peer.was);
+                vec![Event::Asks(Request::Join { node, job, was, given, round })]
+            }
+            (_, event) => vec![event],
+        }
+    }
+
+    /// What has become of the authority.
+    pub(super) fn after(bug: Option<Bug>, authority: &mut Authority) {
+        let state = &mut authority.state;
+        let gathers = state.phase == RoundPhase::Gathering;
+        match bug {
+            Some(Bug::Impatient) if gathers && state.round > 0 && state.members.len() >= state.job.min_nodes => {
+                state.complete();
+            }
+            Some(Bug::Crowded) if gathers && !state.waiting.is_empty() => {
+                let node = state.waiting.remove(0);
+                state.members.push(Member { node, arrived: true, rank: None });
+            }
+            Some(Bug::Blind) => authority.peers.values_mut().for_each(|peer| peer.heard = authority.looked),
+            Some(Bug::Repeats) if state.is_running() && state.round > 0 => state.round -= 1,
+            Some(Bug::Shuffles) if gathers && state.round > 0 => {
+                let last = state.members.len();
+                state.members.iter_mut().enumerate().for_each(|(at, member)| {
+                    member.node.hosts_store = false;
+                    member.rank = Some(last - at);
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Which views are sent.
+    pub(super) fn sent(bug: Option<Bug>, asked: Conn, mut views: Vec<(Conn, View)>) -> Vec<(Conn, View)> {
+        if bug == Some(Bug::Terse) {
+            views.retain(|(conn, _)| *conn == asked);
+        }
+        views
+    }
+
+    pub(super) fn ignores(bug: Option<Bug>, change: &Change) -> bool {
+        bug == Some(Bug::Deaf) && matches!(change, Change::Newcomers { .. })
     }
 }
 

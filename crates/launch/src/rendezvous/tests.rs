@@ -1,13 +1,15 @@
 //! Whole agents with their authority, over connections in memory and with a clock that moves only when all wait.
 
+use std::time::Duration;
+
 use tokio::io::duplex;
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 
+use super::link::Ended;
+use super::message;
+use super::node::tests::{job, node};
 use super::*;
-use crate::rendezvous::link::Ended;
-use crate::rendezvous::node::tests::{job, node};
-use crate::rendezvous::{Absence, Host, message};
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -15,7 +17,7 @@ fn secs(seconds: u64) -> Duration {
 
 /// An agent in the authority's process.
 fn first(host: &str, min: usize, max: usize) -> (Rendezvous, Host) {
-    let (job, options) = (job(min, max), Options::default());
+    let (job, options) = (job(min, max), RendezvousOptions::default());
     let link = Link::host(&job, &options, None);
     let Link::Local { host: authority, .. } = &link else { unreachable!() };
     let (authority, node) = (authority.clone(), Node { hosts_store: true, ..node(0, host) });
@@ -26,7 +28,7 @@ fn first(host: &str, min: usize, max: usize) -> (Rendezvous, Host) {
 fn other(authority: &Host, host: &str, min: usize, max: usize) -> Rendezvous {
     let (near, far) = duplex(1 << 20);
     tokio::spawn(authority.clone().serve(far));
-    let options = Options::default();
+    let options = RendezvousOptions::default();
     let link = Link::open("a:29500".to_owned(), async { Ok(near) }, &options);
     Rendezvous::new(link, node(0, host), job(min, max), options)
 }
@@ -57,8 +59,8 @@ async fn a_silent_node_is_lost_after_its_lease_and_a_spare_takes_its_place() {
     let (near, far) = duplex(1 << 20);
     tokio::spawn(host.clone().serve(far));
     let mut silent = near;
-    let join = Want::Join { node: Box::new(node(0, "b")), job: Box::new(job(2, 2)), was: 0, given: None, round: 0 };
-    message::write(&mut silent, &message::Asked::Want(join)).await.unwrap();
+    let join = Request::Join { node: Box::new(node(0, "b")), job: Box::new(job(2, 2)), was: 0, given: None, round: 0 };
+    message::write(&mut silent, &message::ToAuthority::Request(join)).await.unwrap();
     a.join().await.unwrap();
     let begun = Instant::now();
     let mut spare = other(&host, "c", 2, 2);
@@ -169,7 +171,7 @@ async fn refuses_another_job_a_second_node_of_the_same_rank_and_another_version(
     joining.abort();
     let (near, mut far) = duplex(100);
     message::write(&mut far, &message::Greeting { schema: 6 }).await.unwrap();
-    let options = Options::default();
+    let options = RendezvousOptions::default();
     let link = Link::open("a:29500".to_owned(), async { Ok(near) }, &options);
     let text = Rendezvous::new(link, node(0, "b"), job(1, 2), options).join().await.unwrap_err().to_string();
     assert_eq!(text, "the rendezvous is of schema 6, this agent is of schema 5: run the same version on all nodes");
@@ -208,8 +210,8 @@ async fn names_the_host_of_an_authority_that_is_lost_or_silent() {
     let (a, mut b, _, host) = two().await;
     drop((a, host));
     let (near, far) = duplex(100);
-    let mute = Link::open("a:29500".to_owned(), async { Ok(near) }, &Options::default());
-    let lost = Rendezvous::new(mute, node(0, "c"), job(1, 2), Options::default()).join().await.unwrap_err();
+    let mute = Link::open("a:29500".to_owned(), async { Ok(near) }, &RendezvousOptions::default());
+    let lost = Rendezvous::new(mute, node(0, "c"), job(1, 2), RendezvousOptions::default()).join().await.unwrap_err();
     assert!(lost.to_string().contains("does not answer; which agent hosted it is not known"), "{lost}");
     assert!(lost.to_string().contains("(no answer within 15 s)"), "{lost}");
     drop(far);
@@ -270,9 +272,9 @@ async fn an_agent_that_ends_before_the_first_one_has_joined_does_not_take_the_jo
 async fn a_client_that_sends_what_no_agent_sends_is_disconnected_and_changes_nothing() {
     let (mut a, b, _, host) = two().await;
     let huge = Node { host: "h".repeat(5000), ..node(0, "h") };
-    let join = Want::Join { node: Box::new(huge), job: Box::new(job(1, 2)), was: 0, given: None, round: 0 };
+    let join = Request::Join { node: Box::new(huge), job: Box::new(job(1, 2)), was: 0, given: None, round: 0 };
     let mut large = Vec::new();
-    message::write(&mut large, &message::Asked::Want(join)).await.unwrap();
+    message::write(&mut large, &message::ToAuthority::Request(join)).await.unwrap();
     for bytes in [&large[..], &[0xFF; 4], b"\0\0\0\x02{}", b"GET / HTTP/1.1\r\n\r\n"] {
         let (mut near, far) = duplex(1 << 20);
         tokio::spawn(host.clone().serve(far));
