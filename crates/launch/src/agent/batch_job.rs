@@ -1,15 +1,21 @@
-//! The scheduler's job in which this agent runs: its time limit, the grace that it gives, and how often it was started before.
+//! The scheduler's job in which this agent runs: the workers save before its time limit and get the grace that it gives, and a start
+//! that is not the first says why the scheduler has started the job again.
 //!
 //! The decisions on the time limit are in [`super::time_limit`].
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_contract::scheduler::{Allocation, JobState, Read, restarts};
+use lockstep_contract::wish::{SAVE_AND_END, SAVED};
+use lockstep_events::{AgentEvent, AgentLog, read_agents};
+use lockstep_process::{Signal, signal_name};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::requeue;
-use super::time_limit::TimeLimit;
+use super::run::Agent;
+use super::state_machine::Event;
+use super::time_limit::{Due, TimeLimit};
 use super::workers::Context;
 use crate::config::Config;
 use crate::scheduler::ask;
@@ -55,7 +61,7 @@ impl BatchJob {
     /// Reports how often the job was started before, and why, if it was.
     pub(super) fn announce_requeue(&self, context: &Context<'_>, restarts: Option<u32>) {
         if let (Some(job), Some(count @ 1..)) = (&self.job, restarts) {
-            requeue::announce(context, self.folder.as_deref(), &job.title(), count, self.began);
+            announce_requeue(context, self.folder.as_deref(), &job.title(), count, self.began);
         }
     }
 
@@ -75,5 +81,182 @@ impl BatchJob {
         let (sender, from) = (self.sender.clone(), question.words[0].clone());
         // The agent may have ended.
         ask(question, move |grace| drop(sender.send(Answer::Grace(grace, from))));
+    }
+}
+
+/// How soon workers are asked again that could not save yet: some have just been started.
+const RETRY: Duration = Duration::from_secs(1);
+
+impl Agent<'_> {
+    /// When something about the time limit is due. Only the first agent looks after it: a request to its workers reaches all ranks.
+    pub(super) fn limit_at(&self) -> Option<Instant> {
+        let is_first = self.current.formed.as_ref().is_some_and(|(round, _)| round.group_rank() == 0);
+        self.batch.limit.at().filter(|_| is_first && self.machine.is_running())
+    }
+
+    pub(super) fn note_limit(&mut self) -> Option<Event> {
+        let now = Instant::now();
+        match self.batch.limit.due(now)? {
+            Due::Ask(question) => {
+                let (sender, from) = (self.batch.sender.clone(), question.words[0].clone());
+                ask(question, move |state| drop(sender.send(Answer::State(state, from))));
+                None
+            }
+            Due::Save { end, from } => self.save_before_limit(now, end, from),
+        }
+    }
+
+    fn save_before_limit(&mut self, now: Instant, end: Instant, from: String) -> Option<Event> {
+        let left = end.saturating_duration_since(now).as_secs_f64();
+        let ends = format!("the job ends in {left:.0} s ({from})");
+        if !self.all_can_save() {
+            if self.batch.limit.retry(now + RETRY, end, from) {
+                self.say(&format!("{ends}, and not all workers can save a snapshot on SIGUSR2 yet"));
+            }
+            return None;
+        }
+        self.context.events.emit(&AgentEvent::TimeLimit { seconds_left: left, source: from });
+        self.say(&format!("{ends}: asking the workers to save a snapshot and to end"));
+        Some(Event::SaveAndEnd(SAVE_AND_END))
+    }
+
+    /// In the middle of the grace period: the scheduler may give more.
+    pub(super) fn ask_for_grace(&mut self) {
+        self.current.ask_grace_at = None;
+        self.batch.ask_for_grace();
+    }
+
+    pub(super) fn note_answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::State(state, from) => {
+                self.batch.announce_requeue(&self.context, state.restarts);
+                self.batch.limit.answered(state.end, from, (Instant::now(), SystemTime::now()));
+            }
+            Answer::Grace(grace, from) => self.prolong_grace(grace, &from),
+        }
+    }
+
+    fn prolong_grace(&mut self, grace: Duration, from: &str) {
+        let is_killed = self.current.sent.contains(&Signal::KILL.as_raw());
+        let (Some(began), Some(kill_at)) = (self.current.grace_began, self.current.kill_at) else { return };
+        // The last tenth is for the report.
+        let until = began + grace * 9 / 10;
+        if !is_killed && until > kill_at {
+            self.current.kill_at = Some(until);
+            let seconds = (until - began).as_secs_f64();
+            self.say(&format!(
+                "the workers have {seconds:.0} s to end, as the scheduler gives {} s ({from})",
+                grace.as_secs()
+            ));
+        }
+    }
+}
+
+/// Reports that this is start `count` + 1 of the job, and why. The events are read from `folder`; those of this start are later than
+/// `began`, in seconds since the Unix epoch.
+fn announce_requeue(context: &Context<'_>, folder: Option<&Path>, job: &str, count: u32, began: f64) {
+    let logs = folder.and_then(|folder| read_agents(folder).ok()).unwrap_or_default();
+    let reason = reason(&logs, count, began);
+    context.say(&format!("start {} of {job}: {reason}", u64::from(count) + 1));
+    context.events.emit(&AgentEvent::Requeued { count, reason });
+}
+
+fn reason(logs: &BTreeMap<String, AgentLog>, count: u32, began: f64) -> String {
+    let is_of_this_start = |log: &AgentLog| {
+        let first = log.records.first().map(|record| &record.event);
+        matches!(first, Some(AgentEvent::Requeued { count: other, .. }) if *other == count)
+            || log.records.last().is_none_or(|last| last.t >= began)
+    };
+    let former: Vec<&AgentLog> = logs.values().filter(|log| !is_of_this_start(log)).collect();
+    let first = |log: &AgentLog| log.records.first().map_or(0.0, |record| record.t);
+    let last = |log: &AgentLog| log.records.last().map_or(0.0, |record| record.t);
+    let Some(latest) = former.iter().max_by(|one, other| last(one).total_cmp(&last(other))) else {
+        return "there are no events of the former start".to_owned();
+    };
+    // Agents of one start live at the same time.
+    let mut silent = former.iter().filter(|log| last(log) >= first(latest) && code(log).is_none());
+    match silent.next().and_then(|log| log.records.first()) {
+        Some(record) => {
+            format!("launcher {} of the former start was lost, or killed by the scheduler", record.node)
+        }
+        None => end(latest),
+    }
+}
+
+/// The exit code of an agent that has ended by itself.
+fn code(log: &AgentLog) -> Option<i32> {
+    log.records.iter().rev().find_map(|record| match record.event {
+        AgentEvent::Finished { code } => Some(code),
+        _ => None,
+    })
+}
+
+fn end(log: &AgentLog) -> String {
+    let has = |wanted: fn(&AgentEvent) -> bool| log.records.iter().any(|record| wanted(&record.event));
+    let signal = log.records.iter().rev().find_map(|record| match record.event {
+        AgentEvent::Signalled { signal } => Some(signal_name(signal)),
+        _ => None,
+    });
+    let saved = code(log) == Some(SAVED.into());
+    match (saved, signal) {
+        (true, _) if has(|event| matches!(event, AgentEvent::TimeLimit { .. })) => {
+            "the former start saved a snapshot before its time limit".to_owned()
+        }
+        (true, Some(signal)) => format!("the former start saved a snapshot and ended on {signal}"),
+        (true, None) => "the former start saved a snapshot and ended".to_owned(),
+        (false, Some(signal)) => format!("the former start was ended by {signal}"),
+        (false, None) => format!("the former start ended with exit code {}", code(log).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_events::AgentRecord;
+
+    use super::*;
+
+    fn log(node: &str, began: f64, events: &[AgentEvent]) -> (String, AgentLog) {
+        let record = |(at, event): (usize, &AgentEvent)| AgentRecord {
+            t: began + at as f64,
+            node: node.into(),
+            event: event.clone(),
+        };
+        (node.into(), AgentLog { records: events.iter().enumerate().map(record).collect(), torn: vec![] })
+    }
+
+    const FORMED: AgentEvent = AgentEvent::Formed { round: 0, attempt: 0, group_rank: 0, nodes: 2, world_size: 2 };
+
+    fn ended(events: &[AgentEvent], code: i32) -> Vec<AgentEvent> {
+        [&[FORMED], events, &[AgentEvent::Finished { code }]].concat()
+    }
+
+    #[test]
+    fn names_the_end_of_the_former_start() {
+        let limit = || AgentEvent::TimeLimit { seconds_left: 60.0, source: "squeue".into() };
+        let signal = |signal| AgentEvent::Signalled { signal };
+        let ends = [
+            (ended(&[limit()], 75), "the former start saved a snapshot before its time limit"),
+            (ended(&[signal(12)], 75), "the former start saved a snapshot and ended on SIGUSR2"),
+            (ended(&[], 75), "the former start saved a snapshot and ended"),
+            (ended(&[signal(15)], 1), "the former start was ended by SIGTERM"),
+            (ended(&[], 1), "the former start ended with exit code 1"),
+            (vec![FORMED], "launcher a of the former start was lost, or killed by the scheduler"),
+        ];
+        for (events, expected) in ends {
+            assert_eq!(reason(&[log("a", 10.0, &events)].into(), 1, 100.0), expected);
+        }
+        assert_eq!(reason(&BTreeMap::new(), 1, 100.0), "there are no events of the former start");
+    }
+
+    #[test]
+    fn finds_the_launcher_that_was_lost_and_ignores_older_and_newer_starts() {
+        let older = log("x", 1.0, &[FORMED]);
+        let lost = log("b", 20.0, &[FORMED]);
+        let others = log("a", 19.5, &ended(&[AgentEvent::Signalled { signal: 15 }], 1));
+        let newer = log("c", 99.0, &[AgentEvent::Requeued { count: 2, reason: String::new() }]);
+        let last = log("d", 101.0, &ended(&[], 3));
+        let both = |logs: &[&(String, AgentLog)]| reason(&logs.iter().map(|log| (*log).clone()).collect(), 2, 100.0);
+        assert!(both(&[&older, &lost, &others, &newer, &last]).starts_with("launcher b of the former start was lost"));
+        assert_eq!(both(&[&older, &others, &newer, &last]), "the former start was ended by SIGTERM");
     }
 }

@@ -1,16 +1,22 @@
 //! What happens after the last worker's end: programs that shells left behind get the rest of the grace, everything else is ended, and
 //! the output is read to its end.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use lockstep_process::{Left, Orphan, Signal, Workers, signal_name};
-use tokio::time::timeout;
+use lockstep_process::{Left, Orphan, Signal, Swept, Workers, signal_name};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{timeout, timeout_at};
 
-use super::state::Agent;
+use super::run::{Agent, at};
 use super::state_machine::Event;
-use super::waits::{self, at};
 use super::workers::Clearing;
 use crate::output::Outputs;
+
+/// How long the readers of a program's output, such as tee(1), may take to end after it.
+const READERS: Duration = Duration::from_millis(500);
 
 /// Time limit for reading what dead workers left in pipes and for ending the processes that they left behind.
 const CLEAR: Duration = Duration::from_secs(5);
@@ -74,7 +80,7 @@ impl Agent<'_> {
                 self.say("the grace of what the workers left behind is over");
                 self.current.clearing = Some(Clearing::Patiently);
             }
-            () = waits::ends(left) => self.current.clearing = Some(Clearing::Patiently),
+            () = ends(left) => self.current.clearing = Some(Clearing::Patiently),
             answer = self.batch.next() => self.note_answer(answer),
             () = at(ask_grace_at) => self.ask_for_grace(),
             () = at(verdict_at) => self.say_provisional(),
@@ -92,7 +98,7 @@ impl Agent<'_> {
 /// cancellation, it can begin again.
 async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
     let limit = if clearing == Clearing::Quickly { HURRY } else { CLEAR };
-    let left = waits::sweep(workers, limit).await.left.into_iter();
+    let left = sweep(workers, limit).await.left.into_iter();
     let mut said: Vec<String> = left
         .map(|Orphan { name, pid }| format!("{name} (pid {pid}) that a worker left behind cannot be killed"))
         .collect();
@@ -105,4 +111,40 @@ async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: C
         said.extend(failed.map(|(path, why)| format!("the log {} is not complete: {why}", path.display())));
     }
     said
+}
+
+/// [`Workers::sweep`] without blocking. After a cancellation, it can begin again.
+async fn sweep(workers: &mut Workers, limit: Duration) -> Swept {
+    let mut sweep = workers.begin_sweep(limit);
+    while let Some(dying) = workers.kill_generation(&mut sweep) {
+        for pidfd in dying {
+            let Ok(ended) = listen(pidfd) else { continue };
+            // After a timeout the process still exists, so the next search finds it.
+            let _ = timeout_at(sweep.deadline().into(), ended.readable()).await;
+        }
+    }
+    workers.end_sweep(sweep)
+}
+
+/// Waits until the programs among these have ended, and then shortly for the others, which may read their output.
+async fn ends(left: Vec<Left>) {
+    let (programs, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|left| left.handles);
+    all_end(programs).await;
+    let _ = timeout(READERS, all_end(others)).await;
+}
+
+async fn all_end(left: Vec<Left>) {
+    for Left { pidfd, .. } in left {
+        if let Ok(ended) = listen(pidfd) {
+            let _ = ended.readable().await;
+        }
+    }
+}
+
+/// Notifies the runtime when this descriptor is readable.
+pub(super) fn listen(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // Deprecated for types whose descriptor may change while it is registered; that of an `OwnedFd` never does. The
+    // replacement is unsafe, so that the caller guarantees the same.
+    #[allow(deprecated)]
+    AsyncFd::with_interest(descriptor, Interest::READABLE)
 }

@@ -16,7 +16,7 @@ use lockstep_process::{Signals, Stacks};
 use tokio::sync::mpsc as channel;
 use tokio::time::{Instant, timeout_at};
 
-use super::state::Agent;
+use super::run::Agent;
 use super::workers::{Context, Current};
 use crate::config::Response;
 use crate::report::Failure;

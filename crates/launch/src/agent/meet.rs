@@ -1,18 +1,21 @@
-//! Opens the rendezvous store, and derives from the configuration what this node announces there.
+//! Opens the rendezvous store, derives from the configuration what this node announces there, and collects the facts when the nodes do
+//! not meet, from which [`crate::diagnose`] draws the conclusions.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tcpstore::Server;
 
-use super::diagnostic_input;
-use super::endpoint::{self, Host, RendezvousStore};
+use super::endpoint::{self, Host, NoRendezvousStore, RendezvousStore};
 use super::master::{Master, StoreHosting};
-use crate::config::{Backend, Config, Rendezvous as Place};
+use crate::config::{Backend, Config, Rendezvous as RendezvousConfig};
+use crate::diagnose::{ConnectFailure, Observed, diagnose, port_owner};
 use crate::output::Console;
-use crate::rendezvous::{JobIdentity, Link, Node, RendezvousOptions};
+use crate::rendezvous::{JobIdentity, Link, Node, RendezvousError, RendezvousOptions};
 use crate::scheduler::Allocation;
+use crate::verdict::LaunchFailure;
 
 /// torch's default of `read_timeout`: if it was not changed, connecting may take as long as joining.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
@@ -65,7 +68,7 @@ pub(super) async fn meet(
         };
         endpoint::meet(&wanted, &addresses, host, patience(options), say).await
     };
-    let meeting = meeting.await.map_err(|error| diagnostic_input::not_met(error, &wanted))?;
+    let meeting = meeting.await.map_err(|error| not_met(error, &wanted))?;
     let interface = local_interface(place, &meeting).await?;
     let name = match &place.local_addr {
         Some(name) => name.clone(),
@@ -79,7 +82,7 @@ pub(super) async fn meet(
 }
 
 fn hosting(
-    place: &Place,
+    place: &RendezvousConfig,
     host: String,
     interface: IpAddr,
     endpoint: &Master,
@@ -95,10 +98,10 @@ fn hosting(
 
 /// The address on which this node hosts the workers' store: `--local-addr`, otherwise the one on the route to the
 /// rendezvous.
-async fn local_interface(place: &Place, meeting: &RendezvousStore) -> anyhow::Result<IpAddr> {
+async fn local_interface(place: &RendezvousConfig, meeting: &RendezvousStore) -> anyhow::Result<IpAddr> {
     let Some(name) = &place.local_addr else { return Ok(meeting.interface) };
     let found = endpoint::resolve(name, 0).await.ok().unwrap_or_default();
-    let own = found.iter().map(std::net::SocketAddr::ip).find(|address| endpoint::is_local(*address));
+    let own = found.iter().map(SocketAddr::ip).find(|address| endpoint::is_local(*address));
     if own.is_some_and(|address| address.is_unspecified()) {
         bail!(
             "--local-addr is {name}, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`"
@@ -109,7 +112,7 @@ async fn local_interface(place: &Place, meeting: &RendezvousStore) -> anyhow::Re
     })
 }
 
-fn host(place: &Place, options: &RendezvousOptions, addresses: &[std::net::SocketAddr]) -> Host {
+fn host(place: &RendezvousConfig, options: &RendezvousOptions, addresses: &[SocketAddr]) -> Host {
     match place.backend {
         Backend::Static { node_rank: 0 } => Host::Me,
         Backend::Static { .. } => Host::Other,
@@ -167,4 +170,67 @@ pub(super) fn job(config: &Config, batch: Option<&Allocation>) -> JobIdentity {
 /// The user's number: names may differ between nodes.
 fn user() -> String {
     format!("uid {}", rustix::process::getuid().as_raw())
+}
+
+/// The rendezvous store that this agent uses.
+#[derive(Debug)]
+pub(super) struct DiagnosticInput {
+    pub(super) endpoint: Master,
+    /// Only on the agent that hosts it.
+    pub(super) server: Option<Arc<Server>>,
+}
+
+impl DiagnosticInput {
+    /// Why no round formed, with all facts that may explain it.
+    pub(super) fn not_formed(&self, error: RendezvousError) -> LaunchFailure {
+        let absence = match error {
+            RendezvousError::Timeout(absence) => absence,
+            RendezvousError::Refused(_) | RendezvousError::Finished => return LaunchFailure::new(error.to_string()),
+            RendezvousError::Closed(_)
+            | RendezvousError::StoreLost(_)
+            | RendezvousError::Changed(_)
+            | RendezvousError::NoMaster { .. } => return LaunchFailure::noticed(error.to_string()),
+        };
+        let refusals = self.server.as_ref().map(|server| server.refusals()).unwrap_or_default();
+        let seen = Observed {
+            is_host: self.server.is_some(),
+            absence: Some(*absence),
+            refused: refusals.iter().map(|refusal| (refusal.address.to_string(), refusal.reason.clone())).collect(),
+            ..known_of(&self.endpoint)
+        };
+        LaunchFailure::from(diagnose(&seen))
+    }
+}
+
+/// Why the rendezvous store could not be opened.
+pub(super) fn not_met(error: NoRendezvousStore, endpoint: &Master) -> LaunchFailure {
+    let seen = match error {
+        NoRendezvousStore::Unresolved { why } => {
+            Observed { connect: Some(ConnectFailure::Unresolved { error: why }), ..known_of(endpoint) }
+        }
+        NoRendezvousStore::NotHosted { address, why } if why.kind() == std::io::ErrorKind::AddrInUse => {
+            Observed { is_host: true, port_owner: port_owner(address.port()), ..known_of(endpoint) }
+        }
+        NoRendezvousStore::NotHosted { address, why } => {
+            return LaunchFailure::new(format!("cannot host the rendezvous on {address}: {why}"));
+        }
+        NoRendezvousStore::NotReached { endpoint, error } => Observed {
+            connect: Some(error.as_ref().into()),
+            port_owner: port_owner(endpoint.port),
+            ..known_of(&endpoint)
+        },
+    };
+    LaunchFailure::from(diagnose(&seen))
+}
+
+/// The facts about an endpoint that are always known.
+fn known_of(endpoint: &Master) -> Observed {
+    let resolved = std::net::ToSocketAddrs::to_socket_addrs(&(endpoint.host.as_str(), endpoint.port));
+    let resolved: Vec<SocketAddr> = resolved.map(Iterator::collect).unwrap_or_default();
+    Observed {
+        endpoint: endpoint.to_string(),
+        resolved: resolved.iter().map(SocketAddr::ip).collect(),
+        batch: Allocation::batch_job(),
+        ..Observed::default()
+    }
 }

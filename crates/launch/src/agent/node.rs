@@ -12,15 +12,14 @@ use lockstep_events::{AgentEvent, AgentSink, VerdictRecord};
 use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 
 use super::batch_job::BatchJob;
-use super::endpoint::hostname;
-use super::gloo::GlooInterface;
-use super::live_status::LiveStatus;
+use super::display::{self, LiveStatus};
+use super::endpoint::{GlooInterface, hostname};
+use super::meet::{self, DiagnosticInput};
 use super::membership::{Limits, Membership};
-use super::state::Agent;
+use super::run::{self, Agent};
+use super::signals::SignalStream;
 use super::state_machine::{Outcome, StateMachine};
-use super::waits::{self, SignalStream};
 use super::workers::{self, Context, Current};
-use super::{diagnostic_input, log, meet};
 use crate::config::{Config, LogDir};
 use crate::output::{Console, Stream};
 use crate::rendezvous::Rendezvous;
@@ -116,7 +115,7 @@ async fn on_console(
     console: Console,
 ) -> anyhow::Result<Ended> {
     let hostname = hostname();
-    log::to(&console);
+    display::log_to(&console);
     let (options, unread) = meet::options(config)?;
     for key in unread {
         console.line(Stream::Stderr, format!("note: {}", foreign::escaped(&key)).as_bytes());
@@ -126,7 +125,7 @@ async fn on_console(
         signal = signals.next_that_ends(&config.signals) => bail!(Stopped(signal)),
     };
     let mut workers = Workers::new().context("cannot prepare for workers")?;
-    let ready = waits::ready(&workers).context("cannot watch over workers")?;
+    let ready = run::ready(&workers).context("cannot watch over workers")?;
     workers.limit_open_files(before);
     let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
         Ok(logs) => logs,
@@ -174,7 +173,7 @@ async fn on_console(
         ready,
         membership: Membership::start(rendezvous, hosting, limits),
         signals,
-        diagnostic_input: diagnostic_input::DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
+        diagnostic_input: DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
         status,
         reasons,
         say_reason_at: None,

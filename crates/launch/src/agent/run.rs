@@ -1,18 +1,61 @@
 //! The agent's event loop: waits for everything that can happen in one place, turns it into an event, and carries out
 //! the actions that the state machine returns. The decisions are in [`super::state_machine`].
 
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use lockstep_events::AgentEvent;
-use lockstep_process::{Died, Signal};
-use tokio::time::timeout;
+use lockstep_process::{Died, Signal, Workers};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::time::{sleep_until, timeout};
 
-use super::membership::{Command, News};
-use super::state::Agent;
-use super::state_machine::{Action, Event, Outcome, Restart, has_saved};
-use super::waits::{self, at};
-use super::workers::{Clearing, Death};
+use super::batch_job::BatchJob;
+use super::clearing::listen;
+use super::display::LiveStatus;
+use super::meet::DiagnosticInput;
+use super::membership::{Command, Membership, News};
+use super::signals::SignalStream;
+use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
+use super::workers::{Clearing, Context, Current, Death};
 use crate::rendezvous::{Barrier, Change};
+
+/// Everything that the loop needs.
+pub(super) struct Agent<'a> {
+    pub(super) context: Context<'a>,
+    pub(super) machine: StateMachine,
+    pub(super) workers: Workers,
+    /// Readable when `workers` have something to report.
+    pub(super) ready: AsyncFd<OwnedFd>,
+    pub(super) membership: Membership,
+    /// The scheduler's job, if any.
+    pub(super) batch: BatchJob,
+    pub(super) signals: SignalStream,
+    /// What is known about the rendezvous endpoint, for error messages.
+    pub(super) diagnostic_input: DiagnosticInput,
+    /// Only on a terminal.
+    pub(super) status: Option<LiveStatus>,
+    /// What the rendezvous waits for, as text.
+    pub(super) reasons: watch::Receiver<String>,
+    /// When the reason is printed, unless it has changed by then.
+    pub(super) say_reason_at: Option<Instant>,
+    pub(super) current: Current,
+    /// An event that is already known and handled next.
+    pub(super) pending: Option<Event>,
+    /// Signals that came while stacks were read; they are handled after the death that was looked into.
+    pub(super) held: VecDeque<i32>,
+    /// The last signal that asked for the end, and when it came first.
+    pub(super) asked: Option<(i32, Instant)>,
+}
+
+impl Agent<'_> {
+    /// Prints a line of the agent itself.
+    pub(super) fn say(&self, line: &str) {
+        self.context.say(line);
+    }
+}
 
 /// How long SIGKILL may take. A worker that is alive after that waits in the kernel, perhaps for ever.
 const DEATH: Duration = Duration::from_secs(10);
@@ -58,7 +101,7 @@ impl Agent<'_> {
             let (redraw_at, verdict_at) = (self.show_status(), self.current.verdict_at);
             let event = tokio::select! {
                 biased;
-                died = waits::next_death(&mut self.workers, &self.ready) => Some(match died {
+                died = next_death(&mut self.workers, &self.ready) => Some(match died {
                     Ok(died) => self.note_death(died),
                     Err(error) => {
                         Event::Closed(self.current.facts.own_failure(format!("cannot watch the workers: {error}")))
@@ -118,7 +161,7 @@ impl Agent<'_> {
                 self.current.sent.push(Signal::KILL.as_raw());
                 self.workers.kill();
             }
-            Action::GiveUp(stuck) => {
+            Action::Abandon(stuck) => {
                 let stuck = stuck.into_iter().map(|worker| self.current.describe_stuck(worker));
                 stuck.for_each(|line| self.say(&line));
             }
@@ -296,5 +339,32 @@ fn note_change(change: &Change) -> Option<Event> {
         Change::Closed(closing) => Some(Event::Closed(closing.text())),
         Change::StoreLost(lost) => Some(Event::Closed(lost.to_string())),
         other => Some(Event::Reform(other.to_string())),
+    }
+}
+
+/// Notifies the runtime when `workers` have something to report.
+///
+/// # Errors
+/// The system's error.
+pub(super) fn ready(workers: &Workers) -> io::Result<AsyncFd<OwnedFd>> {
+    listen(workers.as_fd().try_clone_to_owned()?)
+}
+
+/// The next death. Cancelling loses none. While no worker is alive, it waits for ever.
+async fn next_death(workers: &mut Workers, ready: &AsyncFd<OwnedFd>) -> io::Result<Died> {
+    loop {
+        let mut guard = ready.readable().await?;
+        if let Some(died) = workers.next(Some(std::time::Instant::now()))? {
+            return Ok(died);
+        }
+        guard.clear_ready();
+    }
+}
+
+/// Sleeps until this time; for ever if it is `None`.
+pub(super) async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }

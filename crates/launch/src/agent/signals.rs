@@ -1,14 +1,57 @@
 //! Signals to the agent: which of them stop the workers, ask them for a snapshot, or are passed on.
 
+use std::io;
+use std::task::Poll;
 use std::time::Instant;
 
 use lockstep_contract::wish::{REPETITION, SAVE_AND_END};
 use lockstep_events::AgentEvent;
-use lockstep_process::{Signal, signal_name};
+use lockstep_process::{Signal, not_ignored, signal_name};
+use tokio::signal::unix::{self, SignalKind};
 
-use super::state::Agent;
+use super::run::Agent;
 use super::state_machine::Event;
-use crate::config::Response;
+use crate::config::{Response, Signals};
+
+/// The signals to this process that it handles.
+pub(super) struct SignalStream {
+    streams: Vec<(i32, unix::Signal)>,
+}
+
+impl SignalStream {
+    /// Handles these signals, by number. One that this process was started to ignore stays ignored.
+    ///
+    /// # Errors
+    /// One cannot be handled (SIGKILL, SIGSTOP, not a signal); the error names it.
+    pub(super) fn listen(signals: &[i32]) -> io::Result<Self> {
+        let streams = not_ignored(signals)?.into_iter().map(|number| {
+            let stream = unix::signal(SignalKind::from_raw(number));
+            let named = |error| io::Error::other(format!("cannot handle {}: {error}", signal_name(number)));
+            Ok((number, stream.map_err(named)?))
+        });
+        Ok(SignalStream { streams: streams.collect::<io::Result<_>>()? })
+    }
+
+    /// The next signal that arrives. Cancelling loses none; several of one kind may arrive as one.
+    pub(super) async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|context| {
+            let mut streams = self.streams.iter_mut();
+            let arrived = streams.find_map(|(number, stream)| stream.poll_recv(context).is_ready().then_some(*number));
+            arrived.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// The next signal that asks for the end. Others have no meaning while no worker runs.
+    pub(super) async fn next_that_ends(&mut self, signals: &Signals) -> i32 {
+        loop {
+            let signal = self.next().await;
+            if !matches!(signals.response(signal), Response::PassOn { .. }) {
+                return signal;
+            }
+        }
+    }
+}
 
 impl Agent<'_> {
     /// Acts on a signal to this process, unless it only repeats the last one.
@@ -34,7 +77,7 @@ impl Agent<'_> {
                 self.say(&format!("received {name}: asking the workers to save a snapshot and to end"));
                 Some(Event::SaveAndEnd(signal))
             }
-            Response::SaveAndEnd if self.machine.takes_wish(signal) => {
+            Response::SaveAndEnd if self.machine.takes_save_request(signal) => {
                 self.say(&format!("received {name}: waiting for the workers, which save a snapshot and end"));
                 Some(Event::SaveAndEnd(signal))
             }
@@ -51,7 +94,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Returns true if all workers handle the wish.
+    /// Returns true if all workers handle the request.
     pub(super) fn all_can_save(&self) -> bool {
         self.workers.that_handle(Signal::USR2).len() == self.workers.alive().len()
     }
@@ -136,5 +179,14 @@ mod tests {
         for to_all in [false, true] {
             assert!(!after(Signal::USR1, 0, Signal::USR1, Response::PassOn { to_all }));
         }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn reports_a_signal_and_refuses_one_that_cannot_be_handled() {
+        let mut signals = SignalStream::listen(&[signal_hook::consts::SIGUSR1, signal_hook::consts::SIGUSR2]).unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR2).unwrap();
+        assert_eq!(signals.next().await, signal_hook::consts::SIGUSR2);
+        let Err(error) = SignalStream::listen(&[signal_hook::consts::SIGKILL]) else { panic!("handled") };
+        assert!(error.to_string().starts_with("cannot handle SIGKILL: "), "{error}");
     }
 }

@@ -12,14 +12,10 @@
 //!                       └─ all saved a snapshot ─▶ clearing ─▶ at the barrier ─▶ over (75)
 //! ```
 
-mod events;
-
 use lockstep_contract::wish::{SAVE_AND_END, SAVED};
 use lockstep_process::Exit;
 
 use crate::status::AgentPhase;
-
-pub(super) use events::{Action, Event, Outcome, Restart};
 
 /// The agent's state.
 #[derive(Debug)]
@@ -52,6 +48,96 @@ enum Then {
     /// Fail because of this node's own workers.
     Fail,
     Obey(i32),
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The nodes agreed on a round in which this node has `workers` workers.
+    Formed { workers: usize },
+    /// The nodes did not agree, or the rendezvous was interrupted, for the given reason.
+    NotFormed(String),
+    /// Only the first `started` workers could be started, for the given reason.
+    NotStarted { started: usize, why: String },
+    /// A worker ended.
+    Died { worker: usize, exit: Exit },
+    /// Another node failed, left or came, so that all nodes must agree again.
+    Reform(String),
+    /// The job has ended for all nodes, or cannot continue, for the given reason.
+    Closed(String),
+    /// This process received a signal that asks it to exit.
+    Signalled(i32),
+    /// This process received a signal that asks it to exit, and all workers can save a snapshot first.
+    SaveAndEnd(i32),
+    /// The grace period of the workers is over; a second time: SIGKILL has not ended them in time.
+    GraceOver,
+    /// All workers and the processes that they left behind are gone, and their output is written.
+    Cleared,
+    /// All nodes have finished, or the wait for them has ended.
+    BarrierPassed,
+    /// A node failed while this one waited at the exit barrier, for the given reason.
+    BarrierBroken(String),
+}
+
+/// An action. Actions are executed in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Agree with the other nodes on the members.
+    Join,
+    /// Start all workers.
+    Start,
+    /// Send every live worker this signal; the grace period begins.
+    Stop(i32),
+    /// Ask every live worker to save a snapshot and to end, because of this signal.
+    AskToSave(i32),
+    /// The grace period of workers that end on their own begins.
+    AwaitEnd,
+    /// Kill every live worker.
+    Kill,
+    /// Ask the other nodes to agree again.
+    AskToReform(String),
+    /// Tell the user that all workers will be restarted.
+    Announce(Restart),
+    /// Abandon these workers, which SIGKILL has not ended.
+    Abandon(Vec<usize>),
+    /// Wait until all processes of the workers are gone.
+    Clear,
+    /// Stop waiting for that.
+    HurryUp,
+    /// Wait until all nodes have finished.
+    AwaitOthers,
+    /// Announce to the other nodes that the job has failed for good.
+    CloseJob,
+    /// Announce to the other nodes that this one leaves.
+    Leave,
+    /// Exit.
+    Finish(Outcome),
+}
+
+/// A restart of all workers of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Restart {
+    /// The reason.
+    pub(super) reason: String,
+    /// Whether it counts against `--max-restarts`.
+    pub(super) counted: bool,
+    /// The number of counted restarts that are left.
+    pub(super) left: u32,
+}
+
+/// How the agent ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All workers of the job succeeded.
+    Succeeded,
+    /// The workers saved a snapshot and ended, as a signal asked.
+    Saved,
+    /// Workers of this node failed, and no restart is left.
+    WorkersFailed,
+    /// Another failure, with its reason.
+    Failed(String),
+    /// A signal asked it to exit.
+    Signalled(i32),
 }
 
 /// The signal with which the agent stops workers, as in torchrun (signal(7)).
@@ -92,9 +178,9 @@ impl StateMachine {
         matches!(self.state, AgentState::Running { .. })
     }
 
-    /// Returns true if this signal, which comes while the workers save a snapshot and end, is no second signal: they save because of
-    /// another node's signal, or of a wish that sets no time limit.
-    pub(super) fn takes_wish(&self, signal: i32) -> bool {
+    /// Returns true if this signal, which comes while the workers save a snapshot and end, does not count as a second one: they save
+    /// because of another node's signal, or of a request that sets no time limit.
+    pub(super) fn takes_save_request(&self, signal: i32) -> bool {
         match &self.state {
             AgentState::Stopping { then: Then::Save(None), killed: false, .. } => true,
             AgentState::Stopping { then: Then::Save(Some(SAVE_AND_END)), killed: false, .. } => signal != SAVE_AND_END,
@@ -222,7 +308,7 @@ impl StateMachine {
     }
 
     fn save_and_end(&mut self, signal: i32) -> Vec<Action> {
-        let takes = self.takes_wish(signal);
+        let takes = self.takes_save_request(signal);
         match &mut self.state {
             AgentState::Running { alive } => {
                 let alive = std::mem::take(alive);
@@ -286,7 +372,7 @@ impl StateMachine {
                 if *then <= Then::Rejoin {
                     *then = Then::Give(format!("{} of this node's workers cannot be killed", stuck.len()));
                 }
-                let mut actions = vec![Action::GiveUp(stuck)];
+                let mut actions = vec![Action::Abandon(stuck)];
                 actions.extend(self.clear());
                 actions
             }

@@ -1,6 +1,6 @@
 //! The job's time limit: when the workers save a snapshot and end, so that the limit costs no step.
 //!
-//! Pure: [`super::run`] waits, asks the scheduler and signals the workers. One agent of a job does, the first: a wish to one rank reaches
+//! Pure: [`super::run`] waits, asks the scheduler and signals the workers. One agent of a job does, the first: a request to one rank reaches
 //! all.
 
 use std::time::{Duration, Instant, SystemTime};
@@ -73,7 +73,7 @@ impl TimeLimit {
 
     fn ends_in(&mut self, left: Duration, from: String, now: Instant) {
         let notice = self.notice.unwrap_or_else(|| NOTICE.min(left / 10));
-        // A job that has less time than that is not ended before it has begun: SIGTERM at its limit is a wish, too.
+        // A job that has less time than that is not ended before it has begun: SIGTERM at its limit is a request, too.
         self.end = now.checked_add(left).filter(|_| left > notice).map(|at| End { at, ask_at: at - notice, from });
     }
 

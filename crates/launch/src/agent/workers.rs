@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime};
 use lockstep_events::{AgentEvent, AgentSink};
 use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers};
 
-use super::facts::Facts;
-use super::gloo;
+use super::endpoint::GLOO_INTERFACE;
+use super::judge::Facts;
 use super::master::Master;
 use super::state_machine::has_saved;
 use crate::config::{Attempt, Config, LogDir, Placement, Route, worker_env};
@@ -272,7 +272,7 @@ impl Current {
 fn spec(context: &Context<'_>, placement: Placement, stdout: Sink, stderr: Sink) -> Spec {
     let mut env = worker_env(context.config, &placement, &|name| std::env::var_os(name));
     let folder = context.status_events.iter().map(|folder| (lockstep_events::FOLDER.into(), folder.into()));
-    let gloo = context.gloo_interface.iter().map(|name| (gloo::INTERFACE.into(), name.into()));
+    let gloo = context.gloo_interface.iter().map(|name| (GLOO_INTERFACE.into(), name.into()));
     env.extend(folder.chain(gloo));
     Spec {
         program: context.config.program.file.clone(),

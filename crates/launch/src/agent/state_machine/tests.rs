@@ -58,7 +58,7 @@ fn workers_that_sigkill_does_not_end_are_given_up() {
         machine.handle(died(0, Exit::Code(1)));
         assert_eq!(machine.handle(Event::GraceOver), [Action::Kill]);
         machine.handle(died(2, Exit::Signal(9)));
-        assert_eq!(machine.handle(Event::GraceOver), [Action::GiveUp(vec![1, 3]), Action::Clear]);
+        assert_eq!(machine.handle(Event::GraceOver), [Action::Abandon(vec![1, 3]), Action::Clear]);
         assert_eq!(machine.handle(died(3, Exit::Signal(9))), []);
         assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, Action::Finish(end)]);
     }
@@ -153,7 +153,7 @@ fn the_grace_of_workers_that_save_ends_too() {
 fn a_second_signal_does_not_wait_for_a_snapshot() {
     let mut machine = running(1, 3);
     machine.handle(Event::SaveAndEnd(12));
-    assert_eq!(machine.handle(Event::Signalled(12)), [], "the same wish again is no second signal");
+    assert_eq!(machine.handle(Event::Signalled(12)), [], "the same request again does not count as a second signal");
     assert_eq!(machine.handle(Event::Signalled(15)), [Action::Stop(15)]);
     assert_eq!(machine.handle(Event::Signalled(15)), [Action::Kill]);
     machine.handle(died(0, Exit::Signal(9)));
@@ -165,9 +165,9 @@ fn a_second_signal_does_not_wait_for_a_snapshot() {
 fn a_signal_to_save_that_comes_after_the_first_worker_has_saved_is_no_second_signal() {
     let mut machine = running(3, 3);
     assert_eq!(machine.handle(died(1, ENDED)), [Action::AwaitEnd]);
-    assert!(machine.takes_wish(SIGTERM) && machine.takes_wish(SAVE_AND_END));
+    assert!(machine.takes_save_request(SIGTERM) && machine.takes_save_request(SAVE_AND_END));
     assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::AwaitEnd]);
-    assert!(!machine.takes_wish(SIGTERM));
+    assert!(!machine.takes_save_request(SIGTERM));
     assert_eq!(machine.handle(died(0, ENDED)), [Action::AwaitEnd]);
     assert_eq!(machine.handle(died(2, ENDED)), [Action::Clear]);
     assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
@@ -178,17 +178,17 @@ fn a_signal_to_save_that_comes_after_the_first_worker_has_saved_is_no_second_sig
 fn the_signal_at_the_time_limit_limits_a_save_that_was_asked_for_before_and_the_next_one_ends_it() {
     let mut machine = running(1, 3);
     assert_eq!(machine.handle(Event::SaveAndEnd(SAVE_AND_END)), [Action::AskToSave(SAVE_AND_END)]);
-    assert!(!machine.takes_wish(SAVE_AND_END) && machine.takes_wish(SIGTERM));
+    assert!(!machine.takes_save_request(SAVE_AND_END) && machine.takes_save_request(SIGTERM));
     assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::AwaitEnd]);
     assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Stop(SIGTERM)]);
     assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Kill]);
 }
 
 #[test]
-fn the_survivors_of_a_failure_are_stopped_even_where_the_signal_is_a_wish() {
+fn the_survivors_of_a_failure_are_stopped_even_where_the_signal_asks_to_save() {
     let mut machine = running(2, 0);
     assert_eq!(machine.handle(died(0, Exit::Code(1))), [Action::Stop(SIGTERM)]);
-    assert!(!machine.takes_wish(SIGTERM));
+    assert!(!machine.takes_save_request(SIGTERM));
     assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Stop(SIGTERM)]);
     machine.handle(died(1, Exit::Signal(15)));
     assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(SIGTERM))]);
@@ -262,7 +262,7 @@ impl World {
                     assert!(self.alive.is_empty(), "workers are started while others live");
                     self.alive = vec![0, 1, 2];
                 }
-                Action::GiveUp(stuck) => self.alive.retain(|worker| !stuck.contains(worker)),
+                Action::Abandon(stuck) => self.alive.retain(|worker| !stuck.contains(worker)),
                 Action::Clear => {
                     assert!(self.alive.is_empty(), "cleared while {:?} live", self.alive);
                     self.clearing = true;
