@@ -87,7 +87,7 @@ impl Current {
         let pid = self.pids.get(worker).copied().unwrap_or_default();
         let at = Standstill::of(pid as i32).map_or_else(|| "why is not known".to_owned(), |at| at.to_string());
         let rank = self.rank_of(worker);
-        format!("rank {rank} (local rank {worker}, pid {pid}) cannot be killed and is given up: {at}")
+        format!("rank {rank} (local rank {worker}, pid {pid}) cannot be killed and is abandoned: {at}")
     }
 
     /// When all workers have ended: gathers the evidence and makes the verdict. Before a restart only what takes no time is gathered.

@@ -218,7 +218,7 @@ impl fmt::Display for Change {
             Change::NodeLeft { node, why } => write!(f, "{node} left: {why}"),
             Change::Newcomers { node } => write!(f, "{node} joined"),
             Change::PeerRestarts { node, reason } => write!(f, "{node} starts its workers again: {reason}"),
-            Change::Evicted { why } => write!(f, "the others gave up on this node: {why}"),
+            Change::Evicted { why } => write!(f, "the others removed this node: {why}"),
             Change::Closed(closing) => f.write_str(&closing.text()),
             Change::AllDone => f.write_str("the workers of all nodes have succeeded"),
             Change::StoreLost(lost) => lost.fmt(f),

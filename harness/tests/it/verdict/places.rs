@@ -281,7 +281,7 @@ fn a_rank_that_hangs_in_the_kernel_is_given_up_and_named() {
     let ended = running
         .ended()
         .code(1)
-        .says(&["rank 1 (local rank 1, pid ", "cannot be killed and is given up: it waits in the kernel"]);
+        .says(&["rank 1 (local rank 1, pid ", "cannot be killed and is abandoned: it waits in the kernel"]);
     assert_verdict(
         &ended,
         1,
