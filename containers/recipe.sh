@@ -74,7 +74,7 @@ keep() {
   local program
   mkdir -p "$2/$PROGRAMS"
   tar -C "$HOME_IN_IMAGE" --exclude=./.libtorch -cf - . | tar -xf - -C "$2"
-  for program in "$1"/lockstep "$1"/lockstep-agent "$1"/lockstep-helper "$1"/lab-*; do
+  for program in "$1"/lockstep "$1"/lab-*; do
     if [ -x "$program" ] && [ -f "$program" ]; then strip --strip-debug -o "$2/$PROGRAMS/${program##*/}" "$program"; fi
   done
   # The simulated device of lab 10.

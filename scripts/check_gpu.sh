@@ -12,7 +12,7 @@ BIN=$ROOT/target/debug
 . "$LIB/view.sh"
 
 # What is packed: programs, and programs of tests by package and name.
-PROGRAMS=(lockstep lockstep-agent lockstep-helper lockstep-bench-ranks lab-01-single-gpu lab-02-toy-model lab-05-collectives lab-06-snapshot-resume
+PROGRAMS=(lockstep lockstep-bench-ranks lab-01-single-gpu lab-02-toy-model lab-05-collectives lab-06-snapshot-resume
   lab-07-cifar-resnet lab-07-draw-objects lab-10-nccl)
 TESTS=(c10d:cuda lockstep-gpu:it)
 LARGEST=64 # MiB

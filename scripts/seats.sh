@@ -90,12 +90,10 @@ share_crates() {
 # a link to here: rustc and the linker replace such a file as a whole. They write to files named .d. An exercise is compiled in the seat,
 # since its test holds the path of the answers; the command looks for labs next to itself, so that it is a copy.
 pack() {
-  local links=$SHARED/links program path copied=()
+  local links=$SHARED/links path
   local kept=(find target/debug -type f -not -path '*/incremental/*' -not -path '*/ex[-_][0-9][0-9]*' -not -name 'grade-*')
   local large=(-size +64k -not -name '*.d' -not -path '*/.fingerprint/*')
-  for program in lockstep lockstep-agent lockstep-helper; do
-    copied+=(-not -samefile "target/debug/$program")
-  done
+  local copied=(-not -samefile target/debug/lockstep)
   say "packing what a seat begins with"
   rm -rf "$links"
   mkdir -p "$links"

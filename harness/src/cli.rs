@@ -14,6 +14,20 @@ pub(crate) struct Cli {
     command: Command,
 }
 
+/// `lockstep run` alone. To build the whole command line takes longer than an agent needs for all else, and an agent is to start quickly
+/// and to stay small.
+#[derive(Parser)]
+#[command(name = "lockstep")]
+struct RunCli {
+    #[command(subcommand)]
+    command: RunCommand,
+}
+
+#[derive(Subcommand)]
+enum RunCommand {
+    Run(Box<lockstep_launch::command::Options>),
+}
+
 #[derive(Subcommand)]
 enum Command {
     Run(Box<lockstep_launch::command::Options>),
@@ -71,6 +85,10 @@ fn page(command: &clap::Command) -> String {
 impl Cli {
     /// The command line of this process; ends it after a page of help or an error.
     pub(crate) fn of_this_process() -> Self {
+        if std::env::args_os().nth(1).is_some_and(|name| name == "run") {
+            let RunCommand::Run(options) = RunCli::parse().command;
+            return Cli { command: Command::Run(options) };
+        }
         let command = Cli::command();
         let page = page(&command);
         let found = command.help_template(page).get_matches();
@@ -112,6 +130,18 @@ mod tests {
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_line_of_run_alone_gives_the_same_help_and_errors() {
+        for words in [&["--help"][..], &["-h"], &[], &["--no-such-flag"], &["--nnodes=x"], &["--version"]] {
+            let words = ["lockstep", "run"].iter().chain(words);
+            let [whole, alone] = [Cli::command(), RunCli::command()].map(|command| {
+                let error = command.try_get_matches_from(words.clone()).unwrap_err();
+                (error.exit_code(), error.render().to_string())
+            });
+            assert_eq!(whole, alone);
+        }
     }
 
     #[test]

@@ -26,6 +26,5 @@ fn main() -> std::process::ExitCode {
     if let Some(code) = lockstep_grading::learner::helper() {
         return code;
     }
-    lockstep_launch::command::become_program();
     exit::main(|| cli::Cli::of_this_process().exec())
 }

@@ -1,7 +1,7 @@
 //! Copies of a program that has loaded libtorch: what they are to the process that asked for them, and how they end.
 //!
 //! This executable is all of them: the test, the agent that keeps the workers (in a process of its own, since it adopts every orphan
-//! below it), the helper that starts the template, and the template.
+//! below it), its reaper, and the template.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -31,7 +31,7 @@ const SCENARIOS: [Scenario; 4] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = lockstep_process::helper_main() {
+    if let Some(code) = lockstep_process::internal_main() {
         return code;
     }
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -47,13 +47,17 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
     }
 }
 
-/// Runs a helper if [`Runner`](crate::Runner) or the launcher started this executable as one. Call this first in `main`.
+/// Runs an internal subcommand if [`Runner`](crate::Runner) or the launcher started this executable for one. Call this first in `main`.
 pub fn helper() -> Option<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (name, args) = args.split_first()?;
     match name.to_str()? {
-        CONFINED => Some(lockstep_process::helper_code(CONFINED, runner::confined(args))),
-        _ => lockstep_process::helper_main(),
+        CONFINED => {
+            // It returns only on failure: the code is a shell's for a program that could not be started.
+            runner::confined(args).unwrap_or_else(|error| eprintln!("error: {error:#}"));
+            Some(ExitCode::from(127))
+        }
+        _ => lockstep_process::internal_main(),
     }
 }
 

@@ -51,6 +51,11 @@ impl AgentId {
         value.as_bytes().split(|byte| *byte == b':').any(|part| part == self.to_string().as_bytes())
     }
 
+    /// The soft limit on file locks that carries the id.
+    pub(super) fn lock_limit(self) -> u64 {
+        self.0
+    }
+
     /// Returns true if a process has the id in one of the two places.
     pub(super) fn is_of(self, pid: i32) -> bool {
         proc::lock_limit(pid) == Some(self.0) || proc::variable(pid, AGENT).is_some_and(|value| self.is_in(&value))

@@ -3,7 +3,7 @@
 //! # Parts
 //!
 //! - [`Workers`]: the workers of one agent. No worker outlives the agent: each leads a session of its own and dies with
-//!   the agent ([`dying_with_parent`]). Processes that a worker leaves behind become children of the agent, which ends
+//!   the agent (`start`). Processes that a worker leaves behind become children of the agent, which ends
 //!   them (`orphans`); if the agent is killed, its reaper ends them (`reaper`, `reaper_main`).
 //! - [`Template`]: a program that has started once, and copies itself for each worker.
 //! - [`Group`]: one program with its children, which is awaited and ended as a whole.
@@ -25,13 +25,10 @@ mod descriptors;
 mod end_of_file;
 mod exit;
 mod group;
-mod helper;
-mod helper_command;
 mod kill;
 mod listener;
 mod open_files;
 mod orphans;
-mod parent_death;
 pub mod proc;
 mod process;
 mod program;
@@ -42,6 +39,7 @@ mod signals;
 mod spec;
 mod stacks;
 mod standstill;
+mod start;
 mod template;
 mod workers;
 
@@ -51,20 +49,18 @@ pub use deaths::Deaths;
 pub use end_of_file::end_of_file;
 pub use exit::{Exit, known_signal_name, signal_name, signal_number};
 pub use group::{Group, Outcome};
-pub use helper::{helper, helper_code, helper_main};
-pub use helper_command::{HELPER, program_beside};
 pub use kill::{KillOnDrop, kill_until_gone, reap_orphans};
 pub use listener::{Listener, open_sockets};
 pub use open_files::{TooFewFiles, raise_open_files};
 pub use orphans::{Orphan, Swept};
-pub use parent_death::{DIES_WITH_PARENT, die_with_parent, dying_with_parent};
 pub use process::Process;
 pub use program::{ProgramError, find_program};
-pub use reaper::REAPER;
+pub use reaper::internal_main;
 pub use rustix::process::Signal;
 pub use signals::{Signals, not_ignored};
 pub use spec::{Sink, Spec, Stdin};
 pub use stacks::{Stacks, StacksError};
 pub use standstill::Standstill;
+pub use start::{die_with_parent, dying_with_parent, words_dying_with_parent};
 pub use template::{Forking, Template, serve};
 pub use workers::{Died, Left, Sweep, Workers};

@@ -3,8 +3,6 @@
 //!
 //! The soft limit is low for programs that use `select`(2), so workers get the limit with which the agent was started.
 
-use std::io;
-
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The hard limit is lower than the number of open files that are needed.
@@ -36,12 +34,6 @@ pub fn raise_open_files(workers: usize, needed: u64) -> Result<Option<u64>, TooF
     // A limit that cannot be raised stays as it was; opening a file reports it when it is reached.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     Ok(limit.current)
-}
-
-/// Sets the soft limit of this process.
-pub(super) fn set_soft(soft: u64) -> io::Result<()> {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum })?)
 }
 
 #[cfg(test)]

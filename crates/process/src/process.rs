@@ -7,8 +7,11 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
+    waitpid,
+};
 
 use super::Exit;
 
@@ -92,17 +95,20 @@ impl AsFd for Process {
     }
 }
 
-/// Keeps only what holds the child.
-impl From<Process> for Handle {
-    fn from(process: Process) -> Self {
-        process.handle
-    }
-}
-
 impl Handle {
     /// Holds a child of this process that nothing has reaped.
     pub(super) fn open(pid: Pid) -> io::Result<Self> {
         Ok(Handle { pid, pidfd: open(pid)? })
+    }
+
+    /// Holds a child that `start` starts. If no descriptor can be opened for it, it is killed immediately.
+    pub(super) fn of_new(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<Self> {
+        let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
+        let pid = start()?;
+        Self::open(pid).inspect_err(|_| {
+            let _ = kill_process(pid, Signal::KILL);
+            let _ = retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
+        })
     }
 
     pub(super) fn pid(&self) -> Pid {

@@ -99,17 +99,24 @@ pub fn find_program(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Pr
         let file = PathBuf::from(program);
         return check(&file).map(|()| file);
     }
-    let folders = path.unwrap_or(OsStr::new(DEFAULT_PATH));
-    let candidates = folders.as_bytes().split(|byte| *byte == b':').map(|folder| in_folder(folder, program));
     let mut refused = None;
-    for candidate in candidates.filter(|candidate| candidate.is_file()) {
+    for candidate in files(program, path).into_iter().filter(|candidate| candidate.is_file()) {
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
             // A file in a later folder may work, and execvp would use it.
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    Err(refused.unwrap_or_else(|| not_in_path(program, folders)))
+    Err(refused.unwrap_or_else(|| not_in_path(program, path.unwrap_or(OsStr::new(DEFAULT_PATH)))))
+}
+
+/// The files that may be this program, in the order in which `execvp(3)` tries them.
+pub(super) fn files(program: &OsStr, path: Option<&OsStr>) -> Vec<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return vec![program.into()];
+    }
+    let folders = path.unwrap_or(OsStr::new(DEFAULT_PATH));
+    folders.as_bytes().split(|byte| *byte == b':').map(|folder| in_folder(folder, program)).collect()
 }
 
 /// Why executing `path` failed with `source`: the cause if a check finds it, otherwise the system's error.

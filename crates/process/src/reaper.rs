@@ -12,18 +12,21 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
 use super::Process;
 use super::agent_id::AgentId;
-use super::helper_command;
 use super::proc::Stat;
+use super::reaper_main;
+use super::start::{self, DIES_WITH_PARENT, NOT_STARTED};
 
-/// The name of the subcommand.
-pub const REAPER: &str = "reaper";
+/// The subcommand by which this executable becomes the reaper.
+const REAPER: &str = "reaper";
+/// What the reaper is called in lists of processes. Not the agent's name: it must survive `pkill lockstep`.
+pub(super) const NAME: &str = "job-reaper";
 
 /// A reaper that dies within this time has failed to start.
 const FAILED: Duration = Duration::from_secs(1);
@@ -60,6 +63,11 @@ pub(super) struct Reaper {
 
 impl Reaper {
     pub(super) fn start() -> io::Result<Self> {
+        if is_reaper() {
+            let message =
+                "this process was started as a reaper: call `lockstep_process::internal_main` first in `main`";
+            return Err(io::Error::other(message));
+        }
         let id = AgentId::random()?;
         let (process, socket) = spawn(id, &[])?;
         let (sessions, folders) = (BTreeMap::new(), BTreeSet::new());
@@ -112,7 +120,7 @@ impl Reaper {
         self.started = now;
         if self.failures >= TRIES {
             let message =
-                format!("the agent's reaper (`{REAPER}`) died {TRIES} times at its start, the last time with {status}");
+                format!("the agent's reaper ({NAME}) died {TRIES} times at its start, the last time with {status}");
             return Err(io::Error::other(message));
         }
         let sessions = self.sessions.iter().map(|(pid, start)| Message::WorkerStarted(*pid, *start));
@@ -181,9 +189,35 @@ fn spawn(id: AgentId, messages: &[Message]) -> io::Result<(Process, UnixStream)>
     ours.set_nonblocking(true)?;
     let bytes: Vec<u8> = messages.iter().flat_map(Message::to_bytes).collect();
     (&ours).write_all(&bytes)?;
-    let mut command = helper_command::command();
-    command.arg0("job-reaper").arg(REAPER).arg(id.to_string()).stdin(OwnedFd::from(theirs));
+    // The kernel's link stays right if the file is replaced meanwhile, as by a rebuild.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(NAME).arg(REAPER).arg(id.to_string()).stdin(OwnedFd::from(theirs));
     Ok((Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?, ours))
+}
+
+/// Returns true if this process was started by [`spawn`].
+fn is_reaper() -> bool {
+    let args: Vec<OsString> = std::env::args_os().take(2).collect();
+    args == [NAME, REAPER]
+}
+
+/// Runs an internal subcommand of this executable, if it was started for one: as the reaper, or by [`words_dying_with_parent`]. Returns the
+/// exit code for `main`; `None` if this is an ordinary start. An executable that keeps [`Workers`] calls it before anything else, in
+/// particular before it starts a thread.
+///
+/// [`words_dying_with_parent`]: crate::words_dying_with_parent
+/// [`Workers`]: crate::Workers
+pub fn internal_main() -> Option<ExitCode> {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let (name, args) = args.split_first()?;
+    if name == DIES_WITH_PARENT {
+        return Some(start::become_program(args));
+    }
+    if !is_reaper() {
+        return None;
+    }
+    let done = reaper_main::run(args);
+    Some(done.map_or_else(|_| ExitCode::from(NOT_STARTED), |()| ExitCode::SUCCESS))
 }
 
 #[cfg(test)]

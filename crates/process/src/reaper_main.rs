@@ -1,4 +1,4 @@
-//! The hidden subcommand `reaper`: waits for the agent's end. If the agent ends without a goodbye, it kills what
+//! What the reaper does: waits for the agent's end. If the agent ends without a goodbye, it kills what
 //! workers left.
 //!
 //! It kills the processes that have the agent's id ([`super::agent_id`]) and those in a worker's session, then removes
@@ -7,7 +7,7 @@
 //! ([`super::orphans`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use super::agent_id::AgentId;
 use super::kill::kill_until_gone;
 use super::proc::{self, Stat};
-use super::reaper::Message;
+use super::reaper::{Message, NAME};
 
 /// Time limit for ending the processes that are left. Processes that hang in the kernel longer are abandoned.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -41,10 +41,7 @@ struct Registered {
 /// # Errors
 /// The system's error.
 pub(super) fn run(args: &[OsString]) -> anyhow::Result<()> {
-    let id = args
-        .first()
-        .and_then(|id| AgentId::parse(id.to_str()?))
-        .context("the reaper is not for people: use `lockstep run`")?;
+    let id = args.first().and_then(|id| AgentId::parse(id.to_str()?)).context("no id of an agent was given")?;
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     settle()?;
     let registered = listen(BufReader::new(fs::File::from(socket)));
@@ -65,8 +62,8 @@ fn settle() -> anyhow::Result<()> {
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
-    // Not the agent's name: the reaper must survive `pkill lockstep`. Last, so that a process of this name survives signals.
-    Ok(rustix::thread::set_name(c"job-reaper")?)
+    // Last, so that a process of this name survives signals.
+    Ok(rustix::thread::set_name(&CString::new(NAME)?)?)
 }
 
 fn listen(mut messages: impl BufRead) -> Registered {

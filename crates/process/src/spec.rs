@@ -50,7 +50,7 @@ impl Spec {
     }
 
     /// The value of PATH for the worker: its own if it has one, otherwise the agent's.
-    fn path(&self) -> Option<OsString> {
+    pub(super) fn path(&self) -> Option<OsString> {
         let given = self.env.iter().rev().find(|(name, _)| name == "PATH");
         given.map_or_else(|| std::env::var_os("PATH"), |(_, value)| value.clone())
     }

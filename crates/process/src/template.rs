@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, setsid, waitpid};
 
-use super::parent_death::{die_with_parent, dying_with_parent};
 use super::process::wait_until;
 use super::spec::{Variable, set_variables};
+use super::start::{StartReport, die_with_parent, dying_with_parent};
 use super::{Process, Sink, agent_id, descriptors};
 
 /// A variable that tells a program to [`serve`].
@@ -66,13 +66,13 @@ impl Template {
         }
     }
 
-    /// Makes a copy: its process id, and the socket for [`reason`](super::parent_death::reason).
+    /// Makes a copy: its process id, and why it could not begin.
     pub(super) fn copy(
         &self,
         env: &[Variable],
         folder: Option<&Path>,
         [stdout, stderr]: [Sink; 2],
-    ) -> io::Result<(Pid, UnixStream)> {
+    ) -> io::Result<(Pid, StartReport)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let [stdout, stderr] = [descriptor(stdout, io::stdout())?, descriptor(stderr, io::stderr())?];
@@ -83,7 +83,10 @@ impl Template {
         descriptors::send(&self.socket, &request, &[theirs.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
         match self.answer()? {
             NO_COPY => Err(io::Error::other("the program could not make a copy that is a child of this process")),
-            pid => Ok((Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?, ours)),
+            pid => {
+                let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?;
+                Ok((pid, StartReport::of_copy(ours)))
+            }
         }
     }
 
@@ -254,7 +257,6 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_without_serving_is_no_template() {
-        // The helper that makes it die with its parent is not beside this test, or becomes `true`: both end at once.
         assert!(Template::start("true".as_ref(), &[], &[]).is_err());
     }
 

@@ -5,13 +5,11 @@ mod signals;
 pub use signals::Left;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -24,9 +22,10 @@ use super::kill::reap;
 use super::orphans::{self, Kin, Strangers, Swept, Whose};
 use super::process::Handle;
 use super::reaper::Reaper;
-use super::spec::{Sink, Spec, Stdin, Variable, set_variables};
+use super::spec::{Spec, Variable};
+use super::start::{Start, StartReport};
 use super::template::Template;
-use super::{Deaths, Exit, Process, parent_death, process};
+use super::{Deaths, Exit, process};
 
 /// The names under which [`Deaths`] reports the reaper and SIGCHLD; no process has these ids.
 const REAPER: u64 = 0;
@@ -62,7 +61,7 @@ struct Children {
 struct Worker {
     index: usize,
     process: Handle,
-    started: UnixStream,
+    started: StartReport,
     dead: bool,
     /// It was a shell or timeout(1) when it was asked to end.
     wrapper: bool,
@@ -84,9 +83,8 @@ pub struct Died {
 }
 
 impl Workers {
-    /// Makes this process the subreaper of its orphans and starts its reaper. This executable must pass
-    /// [`DIES_WITH_PARENT`](super::DIES_WITH_PARENT) and [`REAPER`](super::REAPER) on to [`super::helper`]. From now
-    /// on, all children of this process that end are reaped here: no other code in it may wait for one.
+    /// Makes this process the subreaper of its orphans and starts its reaper, a process of this executable: its `main` must begin with
+    /// [`internal_main`](super::internal_main). From now on, all children of this process that end are reaped here: no other code in it may wait for one.
     ///
     /// # Errors
     /// The system's error.
@@ -138,15 +136,9 @@ impl Workers {
     /// # Errors
     /// No process can be started at all.
     pub fn start(&mut self, index: usize, spec: Spec) -> io::Result<u32> {
-        let (mut command, started) = with_stdin(spec.stdin, &spec.program, self.open_files)?;
-        command.args(&spec.args);
-        if let Some(folder) = &spec.folder {
-            command.current_dir(folder);
-        }
-        set_variables(&mut command, &spec.env);
-        command.env(AGENT, self.marker(&spec.env));
-        command.stdout(to_stdio(spec.stdout)).stderr(to_stdio(spec.stderr));
-        self.watch(index, Process::start(&mut command)?.into(), started)
+        let marker = self.marker(&spec.env);
+        let (process, started) = Start::prepare(spec, self.reaper.id(), marker, self.open_files)?.fork()?;
+        self.watch(index, process, started)
     }
 
     /// Starts a worker as a copy of a [`Template`], which has its program and its arguments; `spec` says the rest. Its end will be
@@ -162,7 +154,7 @@ impl Workers {
         self.watch(index, Handle::open(pid)?, started)
     }
 
-    fn watch(&mut self, index: usize, process: Handle, started: UnixStream) -> io::Result<u32> {
+    fn watch(&mut self, index: usize, process: Handle, started: StartReport) -> io::Result<u32> {
         let pid = process.pid();
         if let Err(error) = self.deaths.add(&process, pid.as_raw_pid() as u64) {
             // A process that cannot be watched must not live.
@@ -220,7 +212,7 @@ impl Workers {
     fn died(&mut self, pid: i32) -> io::Result<Option<Died>> {
         let Some(worker) = self.workers.get_mut(&pid) else { return Ok(None) };
         worker.dead = true;
-        let exit = match (parent_death::reason(&worker.started), worker.process.ended()?) {
+        let exit = match (worker.started.reason(), worker.process.ended()?) {
             (Some(reason), _) => Exit::NotStarted(reason),
             (None, Some(exit)) => exit,
             (None, None) => Exit::NotStarted("the system no longer knows this child".into()),
@@ -387,25 +379,5 @@ fn send(pid: i32, worker: &Worker, signal: Signal) {
     // A worker that is not reaped keeps its id and its group's. Before it has made its group, it is alone.
     if kill_process_group(group, signal).is_err() && !worker.dead {
         let _ = worker.process.signal(signal);
-    }
-}
-
-fn with_stdin(stdin: Stdin, program: &OsStr, open_files: Option<u64>) -> io::Result<(Command, UnixStream)> {
-    let null = File::open("/dev/null")?;
-    let own = io::stdin();
-    let own: BorrowedFd<'_> = own.as_fd();
-    match stdin {
-        // If the agent was started without a standard input, the worker's is empty.
-        Stdin::Inherit => parent_death::in_session(program, own, open_files)
-            .or_else(|_| parent_death::in_session(program, null.as_fd(), open_files)),
-        Stdin::Null => parent_death::in_session(program, null.as_fd(), open_files),
-    }
-}
-
-fn to_stdio(sink: Sink) -> Stdio {
-    match sink {
-        Sink::Inherit => Stdio::inherit(),
-        Sink::Null => Stdio::null(),
-        Sink::Fd(fd) => fd.into(),
     }
 }

@@ -114,7 +114,7 @@ mod tests {
         let lock = "[[package]]\nname = \"tch\"\nversion = \"1\"\n";
         assert_eq!(name(Path::new("../my_model-2"), lock).unwrap(), "my_model-2");
         for folder in
-            ["..", "/", "My", "2model", "a b", "tch", "core", "build", "lockstep-agent", "lab-x", "modèle", "\"x"]
+            ["..", "/", "My", "2model", "a b", "tch", "core", "build", "lockstep-paths", "lab-x", "modèle", "\"x"]
         {
             assert!(name(Path::new(folder), lock).is_err(), "{folder}");
         }

@@ -22,12 +22,6 @@ const PACKAGES: [(&str, &str); 3] = [
 [[bin]]
 name = "lockstep"
 path = "main.rs"
-[[bin]]
-name = "lockstep-agent"
-path = "main.rs"
-[[bin]]
-name = "lockstep-helper"
-path = "main.rs"
 [dependencies]
 binding = { path = "../binding" }
 "#,

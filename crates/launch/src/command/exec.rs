@@ -1,17 +1,36 @@
-//! Runs the command.
+//! Runs the command, shows what it would run, and is the `main` of a program that is the launcher and nothing else.
 
 use std::ffi::OsString;
-use std::io::{Write, stderr};
+use std::io::{Write, stderr, stdout};
 use std::path::Path;
+use std::process::ExitCode;
 
+use anyhow::Context;
+use clap::Parser;
 use lockstep_contract::foreign;
 
-use super::{Options, plan};
+use super::Options;
 use crate::agent::{self, Ended};
-use crate::config::{Config, ConfigError, HostInfo, threads_notice};
-use crate::exit::{Code, Refused};
+use crate::config::{Backend, Config, ConfigError, HostInfo, LogBase, threads_notice};
+use crate::exit::{self, Code, Refused};
 use crate::report::propagate_agent_error;
 use crate::scheduler::{self, Allocation, Taken};
+
+/// The command line of [`torchrun`]: torchrun's, without a subcommand.
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The `main` of a launcher: reads this process's arguments, runs the job, prints an error if there is one, and returns
+/// the exit code, as `--help` lists them.
+///
+/// Call it on the main thread, before anything else: the executable starts itself again as the process that ends what workers have left if
+/// this one is killed, and the kernel ends workers with the thread that started them.
+pub fn torchrun() -> ExitCode {
+    lockstep_process::internal_main().unwrap_or_else(|| exit::main(|| CommandLine::parse().options.exec()))
+}
 
 impl Options {
     /// Runs the job.
@@ -30,7 +49,7 @@ impl Options {
             // The reader may be gone, but the job must still run.
             let _ = writeln!(stderr(), "note: {notice}");
         }
-        if dry_run { plan::show(&config, &taken) } else { start(&config) }
+        if dry_run { show(&config, &taken) } else { start(&config) }
     }
 
     /// The job, the flags that came from the scheduler, and notices for the user.
@@ -68,4 +87,76 @@ fn left_for_the_caller(error: anyhow::Error) -> anyhow::Error {
             .context(format!("cannot write {} (TORCHELASTIC_ERROR_FILE): {why}", foreign::path(Path::new(&path))));
     }
     error
+}
+
+/// `--dry-run`: prints what would run, as lines of a name and a value.
+fn show(config: &Config, taken: &[Taken]) -> anyhow::Result<Code> {
+    let taken = taken.iter().map(|taken| ("taken", origin(taken)));
+    let lines = lines(config)
+        .into_iter()
+        .chain(taken)
+        .map(|(name, value)| format!("{name:<12} {}\n", foreign::escaped(&value)));
+    stdout().write_all(lines.collect::<String>().as_bytes()).context("cannot print the plan")?;
+    Ok(Code::Success)
+}
+
+fn lines(config: &Config) -> Vec<(&'static str, String)> {
+    let rendezvous = &config.rendezvous;
+    let node = match rendezvous.backend {
+        Backend::Static { node_rank } => format!(", this is node {node_rank}"),
+        Backend::C10d => String::new(),
+    };
+    let mut lines = vec![
+        ("program", config.program.name.clone()),
+        ("nodes", config.nodes.to_string()),
+        ("workers here", config.local_world_size.to_string()),
+        (
+            "rendezvous",
+            format!("{} at {}{node}, id {}", rendezvous.backend.name(), rendezvous.endpoint, rendezvous.run_id),
+        ),
+        ("restarts", config.max_restarts.to_string()),
+        ("logs", logs(&config.logs.base)),
+    ];
+    lines.extend((0..config.local_world_size).map(|rank| ("command", command(config, rank))));
+    lines
+}
+
+/// A flag that came from the scheduler, and which variable or file it came from.
+fn origin(taken: &Taken) -> String {
+    let value = if taken.value.is_empty() { String::new() } else { format!("={}", taken.value) };
+    format!("--{}{value} from {}", taken.flag, taken.from)
+}
+
+fn logs(base: &LogBase) -> String {
+    match base {
+        LogBase::Temporary => "in a temporary folder".to_owned(),
+        LogBase::Folder(folder) => format!("in {}", folder.display()),
+        LogBase::Nowhere => "none".to_owned(),
+    }
+}
+
+/// Quoted for a shell.
+fn command(config: &Config, local_rank: usize) -> String {
+    let args = config.program.args(local_rank);
+    let words = std::iter::once(&config.program.file).chain(&args);
+    words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// Quoted so that a shell reads it back.
+pub fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(safe) { word.into() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_words_that_a_shell_would_change() {
+        assert_eq!(
+            ["--seed=0.7", "a b", "", "it's", "$x", "é"].map(quoted),
+            ["--seed=0.7", "'a b'", "''", r"'it'\''s'", "'$x'", "'é'"]
+        );
+    }
 }

@@ -4,11 +4,6 @@
 
 mod exec;
 mod options;
-mod plan;
-mod program;
-mod torchrun;
 
+pub use exec::{quoted, torchrun};
 pub use options::Options;
-pub use plan::quoted;
-pub use program::{PROGRAM, become_program, main};
-pub use torchrun::torchrun;

@@ -23,7 +23,7 @@ pub(crate) const AGENT: &str = "agent";
 
 const SWEEP: Duration = Duration::from_secs(600);
 
-pub(crate) fn main(_args: &[OsString]) -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let mut workers = Some(Workers::new().unwrap());
     println!("ready");
     for line in stdin().lock().lines() {

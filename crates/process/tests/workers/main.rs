@@ -11,20 +11,16 @@ mod ends;
 mod orphans;
 mod starts;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if let Some((name, rest)) = args.split_first().and_then(|(name, rest)| Some((name.to_str()?, rest))) {
-        if let Some(done) = lockstep_process::helper(name, rest) {
-            return done.map_or(ExitCode::FAILURE, |()| ExitCode::from(127));
-        }
-        if name == agent_main::AGENT {
-            return agent_main::main(rest);
-        }
+    if let Some(code) = lockstep_process::internal_main() {
+        return code;
+    }
+    if std::env::args_os().nth(1).is_some_and(|name| name == agent_main::AGENT) {
+        return agent_main::main();
     }
     let tests = starts::TESTS.iter().chain(ends::TESTS).chain(orphans::TESTS);
     let trial = |&(name, test): &(&str, fn())| {

@@ -3,11 +3,15 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use lockstep_process::Signal;
+use lockstep_process::proc::Status;
+
 use crate::agent::AgentProcess;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("starts::a_worker_leads_a_session_of_its_own", a_worker_leads_a_session_of_its_own),
     ("starts::a_worker_gets_its_input_and_the_id_of_its_agent", a_worker_gets_its_input_and_the_id_of_its_agent),
+    ("starts::a_worker_begins_with_the_signals_of_a_new_program", a_worker_begins_with_the_signals_of_a_new_program),
     (
         "starts::a_program_that_cannot_be_started_is_reported_with_its_reason",
         a_program_that_cannot_be_started_is_reported_with_its_reason,
@@ -62,6 +66,20 @@ fn a_program_that_cannot_be_started_is_reported_with_its_reason() {
     fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
     agent.ask(&format!("exec 2 {script}"));
     assert_eq!(agent.ask("next"), "died 2 0 exit code 0");
+    agent.close();
+}
+
+/// Handlers end with exec in any case. What the agent ignores or blocks does not.
+fn a_worker_begins_with_the_signals_of_a_new_program() {
+    let mut agent = AgentProcess::launch();
+    agent.start(0, "while read n mask; do case $n in SigBlk:|SigIgn:) echo $mask;; esac; done < /proc/self/status");
+    let status = Status::of(agent.pid()).unwrap();
+    let mask = |name| u64::from_str_radix(status.field(name).unwrap(), 16).unwrap();
+    let pipe = 1 << (Signal::PIPE.as_raw() - 1);
+    assert_eq!(mask("SigIgn") & pipe, pipe, "Rust's runtime ignores SIGPIPE in the agent");
+    agent.expect_printed(&format!("{:016x}", mask("SigBlk")));
+    agent.expect_printed(&format!("{:016x}", mask("SigIgn") & !pipe));
+    assert_eq!(agent.ask("next"), "died 0 0 exit code 0");
     agent.close();
 }
 

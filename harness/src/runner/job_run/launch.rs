@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use lockstep_process::dying_with_parent;
+use lockstep_process::words_dying_with_parent;
 
 use crate::runner::scenario::{Disks, RunSpec};
 
@@ -145,8 +145,7 @@ impl Agent<'_> {
 
 /// The command that starts `program` after `prefix`, so that it dies with this process's main thread.
 pub(super) fn dying_with_this(prefix: &Prefix, program: &OsStr) -> Vec<OsString> {
-    let command = dying_with_parent(program);
-    std::iter::once(this(prefix)).chain(command.get_args().map(OsStr::to_owned)).collect()
+    std::iter::once(this(prefix)).chain(words_dying_with_parent(program)).collect()
 }
 
 /// The path of this executable for a command. Its link in `/proc` works even if the file was replaced meanwhile, as by
@@ -169,7 +168,7 @@ mod tests {
         let words = agent.words(&Prefix::new());
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let this = format!("/proc/{}/exe", std::process::id());
-        assert!(words[0] == this && words[1] == lockstep_process::DIES_WITH_PARENT, "{words:?}");
+        assert!(words[0] == this && words[1] == "dies-with-parent", "{words:?}");
         // The process crate tests that form of the command.
         let begin = words.iter().position(|word| *word == "/p/lab" || word.starts_with("/x/")).unwrap_or(0);
         let begin = words.iter().skip(1).position(|word| *word == this).map_or(begin, |at| at + 1);

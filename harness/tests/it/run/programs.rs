@@ -19,56 +19,19 @@ fn a_python_script_is_run_unbuffered_by_the_chosen_python() {
     assert_eq!(Running::start(command).ended().code(0).out, format!("other python: -u {script}\n"));
 }
 
-/// A worker prints the executable of its agent, which is its parent.
-const AGENT: [&str; 6] =
-    ["--standalone", "--no-python", "sh", "-c", "readlink /proc/$$PPID/exe; cat /proc/$$PPID/comm", "sh"];
-
 #[test]
-fn the_launcher_becomes_the_small_program_next_to_it() {
+fn the_agent_and_its_reaper_are_the_command_itself() {
     let site = Site::new();
-    let small = assert_cmd::cargo::cargo_bin!("lockstep-agent").canonicalize().unwrap().display().to_string();
-    assert_eq!(site.run(&AGENT).code(0).out, format!("{small}\nlockstep\n"));
-}
-
-#[test]
-fn the_reaper_is_the_small_program_next_to_the_launcher() {
-    let site = Site::new();
-    let running = site.start(&["--standalone", "--no-python", "sh", "-c", "echo up; exec sleep 1000"]);
-    running.await_out("up", 1);
+    // A worker prints the executable of its agent, which is its parent.
+    let script = "readlink /proc/$$PPID/exe; cat /proc/$$PPID/comm; exec sleep 1000";
+    let running = site.start(&["--standalone", "--no-python", "sh", "-c", script]);
+    let command = assert_cmd::cargo::cargo_bin!("lockstep").canonicalize().unwrap();
+    running.await_out(&format!("{}\nlockstep\n", command.display()), 1);
     let (reaper, _) = site.processes().into_iter().find(|(_, line)| line.starts_with("job-reaper")).unwrap();
-    let program = fs::read_link(format!("/proc/{reaper}/exe")).unwrap();
-    assert_eq!(program, assert_cmd::cargo::cargo_bin!("lockstep-helper").canonicalize().unwrap());
+    assert_eq!(fs::read_link(format!("/proc/{reaper}/exe")).unwrap(), command);
     running.signal(Signal::TERM);
     running.ended().code(1);
     site.await_no_process();
-}
-
-#[test]
-fn the_launcher_runs_a_job_where_the_small_program_is_missing() {
-    let site = Site::new();
-    fs::hard_link(assert_cmd::cargo::cargo_bin!("lockstep"), site.path("lockstep")).unwrap();
-    let mut command = std::process::Command::new(site.path("lockstep"));
-    command.arg("run").args(AGENT);
-    site.prepare(&mut command);
-    assert_eq!(
-        Running::start(command).ended().code(0).out,
-        format!("{}\nlockstep\n", fs::canonicalize(site.path("lockstep")).unwrap().display())
-    );
-}
-
-#[test]
-fn the_small_program_prints_the_same_help_and_errors() {
-    let site = Site::new();
-    let whole = site.word("lockstep");
-    fs::hard_link(assert_cmd::cargo::cargo_bin!("lockstep"), &whole).unwrap();
-    for words in [&["--help"][..], &["-h"], &[], &["--no-such-flag"], &["--nnodes=x", "true"], &["--version"]] {
-        let mut command = std::process::Command::new(&whole);
-        command.arg("run").args(words);
-        site.prepare(&mut command);
-        let (whole, small) = (Running::start(command).ended(), site.run(words));
-        assert_eq!((&whole.out, &whole.err), (&small.out, &small.err), "{words:?}");
-        assert_eq!(whole.status, small.status, "{words:?}");
-    }
 }
 
 #[test]
