@@ -1,18 +1,21 @@
-//! A job in a private folder.
+//! A job in a private folder, and running processes.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::Receiver;
 
 use lockstep_contract::clear_launcher;
 use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
 use lockstep_events::{self as events, Event};
+use lockstep_process::KillOnDrop;
+use lockstep_watchdog::{drain, receive};
 use tempfile::TempDir;
 
-use crate::python_ranks::PythonRanks;
-use crate::running::run_all;
+use crate::python::PythonRanks;
 
 /// A private folder for a job.
 ///
@@ -42,7 +45,6 @@ impl Job {
         job
     }
 
-    /// The program of its ranks.
     pub fn program(&self) -> &Path {
         &self.program
     }
@@ -149,7 +151,6 @@ impl Job {
         logs.into_iter().map(|(rank, log)| (rank, of(log))).collect()
     }
 
-    /// The number of injected faults.
     pub fn injected(&self) -> usize {
         let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_string_lossy().starts_with("faults.json.fired-")).count()
@@ -157,17 +158,14 @@ impl Job {
 }
 
 impl Attempt {
-    /// Returns true if every rank exited with code 0.
     pub fn succeeded(&self) -> bool {
         self.0.iter().all(|output| output.status.success())
     }
 
-    /// All ranks' stderr.
     pub fn stderr(&self) -> String {
         self.0.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect()
     }
 
-    /// All ranks' stdout.
     pub fn stdout(&self) -> String {
         self.0.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect()
     }
@@ -190,4 +188,48 @@ pub fn kill(rank: usize, epoch: u64, step: u64) -> RankFault {
 pub fn while_saving(epoch: u64, step: u64, phase: SavePhase, acts: &[Act]) -> RankFault {
     let name = format!("save-{epoch}-{step}-{phase:?}");
     RankFault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
+}
+
+/// A running process with captured output. It is killed and reaped if the test fails.
+pub struct Running {
+    child: KillOnDrop,
+    stdout: Receiver<Vec<u8>>,
+    stderr: Receiver<Vec<u8>>,
+}
+
+impl Running {
+    pub fn start(mut command: Command) -> Self {
+        let mut child = KillOnDrop(command.spawn().unwrap());
+        let (stdout, stderr) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
+        Running { child, stdout: drain(stdout), stderr: drain(stderr) }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Waits until the process, and every other process that inherited its output, have ended.
+    pub fn end(mut self) -> Output {
+        let wait = |pipe: &Receiver<Vec<u8>>| receive(pipe).expect("a process did not end").unwrap_or_default();
+        let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
+        Output { status: self.child.0.wait().unwrap(), stdout, stderr }
+    }
+}
+
+/// Runs all commands until they end; once one is killed, the others are killed, too.
+pub(crate) fn run_all(commands: Vec<Command>) -> Vec<Output> {
+    let mut running: Vec<Running> = commands.into_iter().map(Running::start).collect();
+    let mut ended = vec![false; running.len()];
+    let all_have_ended = || {
+        for rank in 0..ended.len() {
+            let status = if ended[rank] { None } else { running[rank].child.0.try_wait().unwrap() };
+            ended[rank] |= status.is_some();
+            if status.is_some_and(|status| status.signal().is_some()) {
+                running.iter_mut().for_each(|other| drop(other.child.0.kill()));
+            }
+        }
+        ended.iter().all(|ended| *ended)
+    };
+    lockstep_watchdog::until(all_have_ended).expect("a rank did not end");
+    running.into_iter().map(Running::end).collect()
 }

@@ -3,15 +3,12 @@
 //!
 //! System errors are panics, as usual in tests. Not here: launchers, and what each lab promises.
 
-#![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // only for tests
+#![allow(missing_docs, clippy::unwrap_used, clippy::missing_panics_doc)] // only for tests
 
 mod job;
 pub mod margin;
 pub mod python;
-mod python_ranks;
-mod running;
 
-pub use job::{Attempt, Job, kill, undisturbed, while_saving};
+pub use job::{Attempt, Job, Running, kill, undisturbed, while_saving};
 pub use lockstep_contract::clear_launcher;
 pub use lockstep_process::KillOnDrop;
-pub use running::Running;
