@@ -26,12 +26,9 @@ pub struct Group {
     gone: bool,
 }
 
-/// How a wait ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The program ended.
     Ended(ExitStatus),
-    /// The deadline passed first.
     TimedOut,
     /// This process received this signal, which asks it to end.
     Signalled(i32),
@@ -39,9 +36,6 @@ pub enum Outcome {
 
 impl Group {
     /// Starts `command` as the leader of a new group.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         // Children that a killed leader leaves behind become children of this process, so that it can reap them.
         set_child_subreaper(Some(getpid()))?;
@@ -51,9 +45,6 @@ impl Group {
 
     /// Waits for the program's end, the deadline or a signal, whichever comes first, and kills what is left of the
     /// group.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn finish(mut self, deadline: Instant, signals: &Signals) -> io::Result<Outcome> {
         let outcome = loop {
             let ended = self.wait(deadline, signals)?;
@@ -78,7 +69,7 @@ impl Group {
     /// Returns true if the program has ended. Also returns on a signal or at the deadline.
     fn wait(&self, deadline: Instant, signals: &Signals) -> io::Result<bool> {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A time too long for the kernel's clock is no limit.
+        // A time that the kernel's clock cannot hold means no limit.
         let left = Timespec::try_from(left).ok();
         let mut fds: Vec<_> = [self.leader.as_fd()].into_iter().chain(signals.descriptors()).map(readable).collect();
         match poll(&mut fds, left.as_ref()) {

@@ -6,32 +6,41 @@
 //!
 //! Not every unknown child descends from a worker. A program that becomes the agent by `exec` passes its children on,
 //! and their orphans come to the agent, too; so does every orphan of a container in which the agent is process 1. Only
-//! a process in a worker's session, or with the agent's [id](super::agent_id), is an orphan of this agent. The others
+//! a process in a worker's session, or with the agent's [id](AgentId), is an orphan of this agent. The others
 //! are left alone, and reaped when they have ended.
+//!
+//! The id identifies the processes of an agent even after the agent itself has ended.
+//!
+//! A worker gets the id in two places before its program starts, and its descendants inherit both:
+//! - a variable in its environment, [`AGENT`];
+//! - its soft limit on file locks (`RLIMIT_LOCKS`), set to the agent's id. Linux has ignored this limit since 2.4.25
+//!   (getrlimit(2)) but still passes it on over fork and exec, so that daemons that cleared their environment have it,
+//!   too.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 
-use rustix::process::{Pid, Signal, getpid, kill_process_group, pidfd_send_signal};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, getpid, getrlimit, kill_process_group, pidfd_send_signal, setrlimit,
+};
 
-use super::kill::reap;
 use super::proc::{self, Stat};
 use super::process;
 
 /// A process that a worker left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphan {
-    /// Its process id.
     pub pid: u32,
     /// The name of its program as the kernel stores it (15 bytes).
     pub name: String,
 }
 
-/// What a sweep found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Orphans that were killed.
     pub killed: Vec<Orphan>,
     /// Orphans that were still alive at the deadline: they hang in the kernel, as on a broken file system.
     pub left: Vec<Orphan>,
@@ -39,7 +48,7 @@ pub struct Swept {
 
 /// Which orphans to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose<'a> {
+pub(super) enum SweepScope<'a> {
     /// No worker is alive: every orphan.
     Anyone,
     /// Some workers are alive: only orphans in these sessions.
@@ -61,7 +70,7 @@ impl Swept {
     }
 
     /// Records that these are still alive.
-    pub(super) fn give_up(&mut self, left: Vec<Orphan>) {
+    pub(super) fn abandon(&mut self, left: Vec<Orphan>) {
         self.killed.retain(|orphan| !left.contains(orphan));
         self.left = left;
     }
@@ -69,16 +78,16 @@ impl Swept {
 
 /// The agent's children that existed before its first worker, by process id and start time.
 #[derive(Debug, Default)]
-pub(super) struct Strangers(BTreeSet<(i32, u64)>);
+pub(super) struct EarlierChildren(BTreeSet<(i32, u64)>);
 
-impl Strangers {
+impl EarlierChildren {
     /// The children that exist now; most agents have none.
     pub(super) fn here() -> Self {
         if !proc::has_children() {
-            return Strangers::default();
+            return EarlierChildren::default();
         }
         let children = proc::children().into_iter().filter_map(Stat::of);
-        Strangers(children.map(|child| (child.pid, child.start)).collect())
+        EarlierChildren(children.map(|child| (child.pid, child.start)).collect())
     }
 
     /// Returns true if there are none.
@@ -92,32 +101,31 @@ impl Strangers {
 }
 
 /// What identifies a child as an orphan of a worker.
-pub(super) struct Kin<'a> {
+pub(super) struct OrphanCriteria<'a> {
     /// The agent's own session, which no descendant of a worker can join; see [`own_session`].
     pub(super) own_session: i32,
     /// Workers that are not reaped yet, each of which leads a session; sorted.
     pub(super) workers: &'a [i32],
-    /// The reaper's process id.
     pub(super) reaper: i32,
-    pub(super) strangers: &'a Strangers,
+    pub(super) earlier: &'a EarlierChildren,
     /// Returns true if a process has the agent's id.
     pub(super) has_id: &'a dyn Fn(i32) -> bool,
 }
 
-impl Kin<'_> {
+impl OrphanCriteria<'_> {
     /// The orphans among the agent's children.
-    fn orphans<'a>(&'a self, children: &'a [Stat], whose: Whose<'a>) -> impl Iterator<Item = &'a Stat> {
+    fn orphans<'a>(&'a self, children: &'a [Stat], scope: SweepScope<'a>) -> impl Iterator<Item = &'a Stat> {
         children.iter().filter(move |child| {
-            let wanted = match whose {
-                Whose::Anyone => true,
-                Whose::Sessions(sessions) => sessions.contains(&child.session),
+            let wanted = match scope {
+                SweepScope::All => true,
+                SweepScope::Sessions(sessions) => sessions.contains(&child.session),
             };
             wanted && self.is_orphan(child)
         })
     }
 
     fn is_orphan(&self, child: &Stat) -> bool {
-        let excluded = self.is_known(child.pid) || self.strangers.has(child) || child.session == self.own_session;
+        let excluded = self.is_known(child.pid) || self.earlier.has(child) || child.session == self.own_session;
         !excluded && (self.is_worker(child.session) || (self.has_id)(child.pid))
     }
 
@@ -130,7 +138,7 @@ impl Kin<'_> {
     }
 
     /// Returns true if the agent's only children are workers and the reaper.
-    pub(super) fn is_all(&self) -> bool {
+    pub(super) fn is_everyone(&self) -> bool {
         proc::children().into_iter().all(|pid| self.is_known(pid))
     }
 
@@ -141,8 +149,8 @@ impl Kin<'_> {
 }
 
 /// The orphans that exist now and are direct children of the agent, including dead ones.
-pub(super) fn present(kin: &Kin<'_>, whose: Whose<'_>) -> Vec<Stat> {
-    kin.orphans(&kin.others(), whose).cloned().collect()
+pub(super) fn present(criteria: &OrphanCriteria<'_>, scope: SweepScope<'_>) -> Vec<Stat> {
+    criteria.orphans(&criteria.others(), scope).cloned().collect()
 }
 
 /// Describes those that are alive.
@@ -151,8 +159,8 @@ pub(super) fn living(orphans: &[Stat]) -> Vec<Orphan> {
 }
 
 /// Reaps all children that have ended, orphans or not, except workers and the reaper.
-pub(super) fn reap_dead(kin: &Kin<'_>) {
-    kin.others().iter().filter(|child| child.is_dead()).for_each(|child| reap(child.pid));
+pub(super) fn reap_dead(criteria: &OrphanCriteria<'_>) {
+    criteria.others().iter().filter(|child| child.is_dead()).for_each(|child| reap(child.pid));
 }
 
 /// The agent's own session; 0 if the session's leader is outside the agent's process id namespace, as in a container.
@@ -175,6 +183,68 @@ pub(super) fn kill(child: &Stat) -> Option<OwnedFd> {
 /// Makes this process the parent of all its orphaned descendants.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(getpid()))?)
+}
+
+/// The variable in every worker's environment that lists the agents it belongs to: their ids, from the outermost to the
+/// innermost, joined by colons.
+pub const AGENT: &str = "LOCKSTEP_AGENT";
+
+/// An id of an agent, unique on this machine: a random number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AgentId(u64);
+
+impl AgentId {
+    pub(super) fn random() -> io::Result<Self> {
+        let mut bytes = [0; 8];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        // Far from all limits that people set, and not "unlimited".
+        Ok(AgentId((u64::from_ne_bytes(bytes) >> 1) | 1 << 62))
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        (text.len() == 16).then(|| u64::from_str_radix(text, 16).ok().map(AgentId)).flatten()
+    }
+
+    /// The value of [`AGENT`] for a process of this agent, which itself runs under the agents `outer`.
+    pub(super) fn joined(self, outer: Option<OsString>) -> OsString {
+        match outer {
+            Some(mut ids) if !ids.is_empty() => {
+                ids.push(format!(":{self}"));
+                ids
+            }
+            _ => self.to_string().into(),
+        }
+    }
+
+    /// Returns true if a value of [`AGENT`] names this agent.
+    fn is_in(self, value: &OsStr) -> bool {
+        value.as_bytes().split(|byte| *byte == b':').any(|part| part == self.to_string().as_bytes())
+    }
+
+    /// The soft limit on file locks that carries the id.
+    pub(super) fn lock_limit(self) -> u64 {
+        self.0
+    }
+
+    /// Returns true if a process has the id in one of the two places.
+    pub(super) fn is_of(self, pid: i32) -> bool {
+        proc::lock_limit(pid) == Some(self.0) || proc::variable(pid, AGENT).is_some_and(|value| self.is_in(&value))
+    }
+}
+
+impl std::fmt::Display for AgentId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Sets this process's limit on file locks to the id of the innermost agent in [`AGENT`].
+pub(super) fn set_limit() {
+    let marker = std::env::var(AGENT).unwrap_or_default();
+    let Some(AgentId(id)) = marker.rsplit(':').next().and_then(AgentId::parse) else { return };
+    let maximum = getrlimit(Resource::Locks).maximum;
+    // If the hard limit is lower, which is unusual, only the variable identifies the process.
+    let _ = setrlimit(Resource::Locks, Rlimit { current: Some(id), maximum });
 }
 
 #[cfg(test)]
@@ -209,35 +279,58 @@ mod tests {
     fn counts_orphans_that_stay_alive_as_left() {
         let orphan = |pid| Orphan::of(&child(pid, 300));
         let mut swept = Swept { killed: vec![orphan(1), orphan(2)], left: vec![] };
-        swept.give_up(vec![orphan(2)]);
+        swept.abandon(vec![orphan(2)]);
         assert_eq!(swept, Swept { killed: vec![orphan(1)], left: vec![orphan(2)] });
     }
 
     /// Process 200 is a worker, 300 the reaper, 400 a stranger, and everything from 500 has the id.
-    fn found(children: &[Stat], whose: Whose<'_>) -> Vec<i32> {
-        let strangers = Strangers([(400, 5), (500, 4)].into());
-        let kin =
-            Kin { own_session: 100, workers: &[200], reaper: 300, strangers: &strangers, has_id: &|pid| pid >= 500 };
-        kin.orphans(children, whose).map(|stat| stat.pid).collect()
+    fn found(children: &[Stat], scope: SweepScope<'_>) -> Vec<i32> {
+        let earlier = EarlierChildren([(400, 5), (500, 4)].into());
+        let criteria = OrphanCriteria {
+            own_session: 100,
+            workers: &[200],
+            reaper: 300,
+            earlier: &earlier,
+            has_id: &|pid| pid >= 500,
+        };
+        criteria.orphans(children, scope).map(|stat| stat.pid).collect()
     }
 
     #[test]
     fn an_orphan_is_in_a_workers_session_or_has_the_id() {
         let children = [child(200, 200), child(201, 200), child(202, 202), child(203, 100), child(300, 300)];
-        assert_eq!(found(&children, Whose::Anyone), [201]);
+        assert_eq!(found(&children, SweepScope::All), [201]);
         let children = [child(501, 501), child(502, 100), child(503, 200)];
-        assert_eq!(found(&children, Whose::Anyone), [501, 503]);
+        assert_eq!(found(&children, SweepScope::All), [501, 503]);
     }
 
     #[test]
     fn a_child_from_before_is_spared_and_a_later_process_with_its_pid_is_not() {
         let children = [child(400, 400), child(401, 400), child(500, 500)];
-        assert_eq!(found(&children, Whose::Anyone), [500]);
+        assert_eq!(found(&children, SweepScope::All), [500]);
     }
 
     #[test]
     fn while_some_workers_are_alive_only_the_sessions_of_dead_ones_are_swept() {
         let children = [child(200, 200), child(201, 200), child(502, 502)];
-        assert_eq!(found(&children, Whose::Sessions(&[200])), [201]);
+        assert_eq!(found(&children, SweepScope::Sessions(&[200])), [201]);
+    }
+
+    #[test]
+    fn a_marker_names_each_agent_from_the_outermost_in() {
+        let [outer, inner] = [AgentId::random().unwrap(), AgentId::random().unwrap()];
+        assert_ne!(outer, inner);
+        assert_eq!(outer.joined(None), outer.joined(Some("".into())));
+        let both = inner.joined(Some(outer.joined(None)));
+        assert_eq!(both, OsString::from(format!("{outer}:{inner}")));
+        assert!(outer.is_in(&both) && inner.is_in(&both));
+        assert!(!outer.is_in(OsStr::new("")) && !outer.is_in(OsStr::new(&format!("x{outer}"))));
+    }
+
+    #[test]
+    fn an_id_comes_back_from_its_text() {
+        let id = AgentId::random().unwrap();
+        assert_eq!(AgentId::parse(&id.to_string()), Some(id));
+        assert_eq!(AgentId::parse("12"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Reads `/proc` (proc(5)): parents, sessions, times, threads, environments of processes. Nothing else reads
+//! Reads `/proc` (proc(5)): parents, sessions, times, threads, environments of processes, and the control
+//! groups of this process. Nothing else reads
 //! `/proc/PID`.
 //!
 //! A process that has ended, or that this user may not inspect, gives `None`; the caller decides what that means.
@@ -22,7 +23,6 @@ const TICK: Duration = Duration::from_millis(10);
 /// The `stat` of a process or a thread, with the fields that are needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Process or thread id.
     pub pid: i32,
     /// The name of its program as the kernel stores it (15 bytes).
     pub name: String,
@@ -30,9 +30,7 @@ pub struct Stat {
     pub state: char,
     /// The parent, which the kernel notifies of its end.
     pub parent: i32,
-    /// Its process group.
     pub group: i32,
-    /// Its session.
     pub session: i32,
     /// CPU time that it has used, in user and kernel mode.
     pub used: Duration,
@@ -43,7 +41,6 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Reads the entry of a process.
     pub fn of(pid: i32) -> Option<Self> {
         Self::seen_in(Path::new("/proc"), pid)
     }
@@ -153,17 +150,14 @@ impl Schedule {
 pub struct Status(String);
 
 impl Status {
-    /// Reads the entry of a process.
     pub fn of(pid: i32) -> Option<Self> {
         Some(Status(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status")).ok()?).into_owned()))
     }
 
-    /// Reads the entry of this process.
     pub fn of_this_process() -> Option<Self> {
         Self::of(std::process::id() as i32)
     }
 
-    /// The value of a field.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
@@ -188,12 +182,10 @@ pub fn has_children() -> bool {
     !matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
 }
 
-/// The children of this process.
 pub fn children() -> Vec<i32> {
     children_of(std::process::id() as i32)
 }
 
-/// The children of any process.
 pub fn children_of(parent: i32) -> Vec<i32> {
     let is_child = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.parent == parent);
     listed_children(parent).unwrap_or_else(|| pids().filter(is_child).collect())
@@ -269,6 +261,40 @@ pub fn lock_limit(pid: i32) -> Option<u64> {
 fn find_lock_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// A control group that this process is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlGroup {
+    /// Its folder. In a container this is the host's path, which may not exist.
+    pub folder: PathBuf,
+    /// Where its hierarchy is mounted. In a container this is the container's own group.
+    pub mount: PathBuf,
+}
+
+impl ControlGroup {
+    /// The groups that control this resource, such as `memory`; files are read below `root`.
+    pub fn of(root: &Path, controller: &str) -> Vec<Self> {
+        let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let unified = root.join("sys/fs/cgroup");
+        // hierarchy:controllers:path; version 2 has number 0 and no controllers.
+        let of_line = |line: &str| {
+            let mut parts = line.splitn(3, ':');
+            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            let mount = match controllers {
+                "" => unified.clone(),
+                list if list.split(',').any(|name| name == controller) => unified.join(controller),
+                _ => return None,
+            };
+            Some(ControlGroup { folder: mount.join(path.trim_start_matches('/')), mount })
+        };
+        text.lines().filter_map(of_line).collect()
+    }
+
+    /// Its folder and those of the groups around it.
+    pub fn around(&self) -> impl Iterator<Item = &Path> {
+        self.folder.ancestors().take_while(|folder| folder.starts_with(&self.mount))
+    }
 }
 
 #[cfg(test)]
@@ -368,5 +394,23 @@ mod tests {
         let environment = b"XMARK=no\0MARKER=no\0MARK=a=b\0MARK=second\0";
         assert_eq!(find_variable(environment, "MARK"), Some(&b"a=b"[..]));
         assert_eq!(find_variable(environment, "MAR"), None);
+    }
+
+    #[test]
+    fn reads_both_versions() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        assert_eq!(ControlGroup::of(root, "memory"), []);
+        fs::create_dir_all(root.join("proc/self")).unwrap();
+        fs::write(root.join("proc/self/cgroup"), "4:memory:/slurm/job_7\n2:cpu,cpuacct:/\nnoise\n0::/a\n").unwrap();
+        let mount = root.join("sys/fs/cgroup");
+        let group = |mount: &Path, path: &str| ControlGroup { folder: mount.join(path), mount: mount.to_owned() };
+        let unified = group(&mount, "a");
+        let memory = group(&mount.join("memory"), "slurm/job_7");
+        assert_eq!(ControlGroup::of(root, "memory"), [memory.clone(), unified.clone()]);
+        assert_eq!(ControlGroup::of(root, "cpuacct"), [group(&mount.join("cpuacct"), ""), unified.clone()]);
+        assert_eq!(ControlGroup::of(root, "pids"), [unified]);
+        let around: Vec<_> = memory.around().collect();
+        assert_eq!(around, ["slurm/job_7", "slurm", ""].map(|path| memory.mount.join(path)));
     }
 }

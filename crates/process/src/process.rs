@@ -1,19 +1,25 @@
-//! One child process, held by a descriptor, so that a signal never reaches another process that gets the same id later.
+//! Child processes: one that is held by a descriptor ([`Process`]), the deaths of many in the kernel's order ([`Deaths`]), and kills of
+//! processes that no handle in this process owns.
+//!
+//! A signal by descriptor never reaches another process that gets the same id later. Such descriptors (pidfd_open(2)) become readable when
+//! their process has ended. [`Deaths`] gathers them in an epoll instance, whose list of ready descriptors is first in, first out (epoll(7),
+//! fs/eventpoll.c). A runtime can wait for that instance; its own list would not do, since it wakes tasks and keeps no order among them.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
     waitpid,
 };
 
-use super::Exit;
+use super::{Exit, proc};
 
 /// Read from a child's start until its descriptor is open, written to reap: an agent reaps every child of its process that has ended.
 static STARTING: RwLock<()> = RwLock::new(());
@@ -26,7 +32,7 @@ pub struct Process {
     handle: Handle,
 }
 
-/// A child of this process without its pipes, whoever has started it.
+/// A child of this process, without its pipes.
 #[derive(Debug)]
 pub(super) struct Handle {
     pid: Pid,
@@ -35,9 +41,6 @@ pub(super) struct Handle {
 
 impl Process {
     /// Starts `command`. If no descriptor can be opened for the process, it is killed immediately.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
         let mut child = command.spawn()?;
@@ -51,15 +54,11 @@ impl Process {
         }
     }
 
-    /// Its process id.
     pub fn pid(&self) -> Pid {
         self.handle.pid
     }
 
     /// Sends a signal. It is not an error if the process has ended meanwhile.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         self.handle.signal(signal)
     }
@@ -159,10 +158,124 @@ pub(super) fn wait_until(pidfd: &impl AsFd, deadline: Instant) {
     }
 }
 
+/// The number of deaths that one call reads from the kernel.
+const AT_ONCE: usize = 64;
+
+/// The set of watched processes. Its descriptor is readable while there is a death to report.
+#[derive(Debug)]
+pub struct Deaths {
+    epoll: OwnedFd,
+}
+
+impl Deaths {
+    pub fn new() -> io::Result<Self> {
+        Ok(Deaths { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Watches a process by its descriptor. Its death is reported once, as `name`.
+    pub fn add(&self, pidfd: &impl AsFd, name: u64) -> io::Result<()> {
+        self.register(pidfd, name, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
+    }
+
+    /// Also watches this descriptor: reports `name` whenever it is readable.
+    pub(super) fn add_descriptor(&self, fd: &impl AsFd, name: u64) -> io::Result<()> {
+        self.register(fd, name, epoll::EventFlags::IN)
+    }
+
+    fn register(&self, fd: &impl AsFd, name: u64, flags: epoll::EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(name), flags)?)
+    }
+
+    /// The names of all processes that have died since the last call, in the order of their deaths. Waits for the first
+    /// until the deadline, or without a limit if there is none; empty if the deadline has passed.
+    pub fn wait(&self, deadline: Option<Instant>) -> io::Result<Vec<u64>> {
+        let mut names = self.take(deadline)?;
+        let mut taken = names.len();
+        while taken == AT_ONCE {
+            let more = self.take(Some(Instant::now()))?;
+            taken = more.len();
+            names.extend(more);
+        }
+        Ok(names)
+    }
+
+    fn take(&self, deadline: Option<Instant>) -> io::Result<Vec<u64>> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(AT_ONCE);
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // A time that the kernel's clock cannot hold means no limit.
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), left.as_ref()) {
+                Ok(_) => return Ok(events.iter().map(|event| event.data.u64()).collect()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Deaths {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// Pause between two searches. Parents pass their children on while they die, so one search can miss some.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The number of consecutive searches that must find nothing.
+const CALM: u32 = 3;
+
+/// A child that is killed and reaped when this is dropped, for tests that may fail while it runs.
+#[derive(Debug)]
+pub struct KillOnDrop(pub Child);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Kills the processes that `find` returns until it returns none or the deadline passes. A process that still hangs in
+/// the kernel then is abandoned.
+pub fn kill_until_gone(deadline: Instant, mut find: impl FnMut() -> Vec<i32>) {
+    let mut calm = 0;
+    while calm < CALM && Instant::now() < deadline {
+        let found = find();
+        calm = if found.is_empty() { calm + 1 } else { 0 };
+        kill_those(&found, &mut find);
+        thread::sleep(PAUSE);
+    }
+}
+
+/// A descriptor refers to one process from the moment it is opened; the second search confirms that it is the right
+/// one.
+fn kill_those(found: &[i32], find: &mut impl FnMut() -> Vec<i32>) {
+    let open = |pid: &i32| Some((*pid, open(Pid::from_raw(*pid)?).ok()?));
+    let opened: Vec<(i32, OwnedFd)> = found.iter().filter_map(open).collect();
+    let still = if opened.is_empty() { Vec::new() } else { find() };
+    for (_, pidfd) in opened.iter().filter(|(pid, _)| still.contains(pid)) {
+        // The process may have ended meanwhile.
+        let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    }
+}
+
+/// Reaps the children of this process that have ended, except those that other code waits for.
+pub fn reap_orphans(except: &[i32]) {
+    let others = proc::children().into_iter().filter(|pid| !except.contains(pid));
+    others.filter_map(proc::Stat::of).filter(proc::Stat::is_dead).for_each(|child| reap(child.pid));
+}
+
+/// Reaps a child if it has ended.
+pub(super) fn reap(pid: i32) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    let _reaping = none_starting();
+    while let Err(rustix::io::Errno::INTR) = waitpid(Some(pid), WaitOptions::NOHANG) {}
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Stdio;
-    use std::time::Duration;
 
     use super::*;
 
@@ -186,5 +299,48 @@ mod tests {
         assert_eq!(process.ended().unwrap(), None);
         let status = process.wait_or_kill(Instant::now()).unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    }
+
+    /// Kills the processes in this order, each after the previous one has died, while the set is not read; returns the
+    /// reported order.
+    fn order_reported(order: &[usize]) -> Vec<u64> {
+        let deaths = Deaths::new().unwrap();
+        let sleeper = |_| Process::start(Command::new("sleep").arg("1000").stdin(Stdio::null())).unwrap();
+        let mut sleepers: Vec<Process> = order.iter().map(sleeper).collect();
+        for (name, sleeper) in sleepers.iter().enumerate() {
+            deaths.add(sleeper, name as u64).unwrap();
+        }
+        for &victim in order {
+            sleepers[victim].child.kill().unwrap();
+            sleepers[victim].child.wait().unwrap();
+        }
+        let reported = deaths.wait(None).unwrap();
+        assert!(deaths.wait(Some(Instant::now())).unwrap().is_empty(), "each is reported once");
+        reported
+    }
+
+    #[test]
+    fn reports_deaths_in_their_order_even_if_it_is_read_later() {
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1], [1, 2, 0], [0, 2, 1]].repeat(5) {
+            assert_eq!(order_reported(&order), order.map(|name| name as u64));
+        }
+    }
+
+    #[test]
+    fn reports_more_deaths_than_one_call_reads() {
+        let order: Vec<usize> = (0..AT_ONCE + 6).rev().collect();
+        let expected: Vec<u64> = order.iter().map(|name| *name as u64).collect();
+        assert_eq!(order_reported(&order), expected);
+    }
+
+    #[test]
+    fn kills_what_is_found_until_nothing_is() {
+        let mut sleepers: Vec<Child> =
+            (0..2).map(|_| Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap()).collect();
+        let pids: Vec<i32> = sleepers.iter().map(|child| child.id() as i32).collect();
+        let alive = |pid: &i32| proc::Stat::of(*pid).is_some_and(|stat| !stat.is_dead());
+        kill_until_gone(Instant::now() + Duration::from_secs(60), || pids.iter().copied().filter(alive).collect());
+        assert!(!pids.iter().any(alive));
+        sleepers.iter_mut().for_each(|child| drop(child.wait()));
     }
 }

@@ -1,17 +1,83 @@
-//! Finds a program to run, and explains why it cannot be run.
+//! What a worker is started with ([`Spec`]); finds the program, and explains why it cannot be run.
 //!
 //! The search is that of `execvp(3)`. Conditions that only the kernel can check (security modules, a full process
 //! table) are left to the start itself.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use lockstep_contract::foreign;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+
+/// A variable's name with its value, or without one to remove it.
+pub(super) type Variable = (OsString, Option<OsString>);
+
+pub(super) fn set_variables(command: &mut Command, env: &[Variable]) {
+    for (name, value) in env {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+}
+
+/// A program, its arguments and its environment.
+#[derive(Debug)]
+pub struct Spec {
+    /// A path, or a name that is searched for in the worker's PATH.
+    pub program: OsString,
+    pub args: Vec<OsString>,
+    /// Changes to the agent's own environment, in order: a value is set, a name with `None` is removed.
+    pub env: Vec<(OsString, Option<OsString>)>,
+    /// The folder in which it starts; the agent's own if `None`. If it is set, `program` must not be a relative path.
+    pub folder: Option<PathBuf>,
+    pub stdin: Stdin,
+    pub stdout: Sink,
+    pub stderr: Sink,
+}
+
+impl Spec {
+    /// The file that will be executed. Call it before any worker is started, so that a wrong program is one clear
+    /// error.
+    ///
+    /// # Errors
+    /// See [`find_program`].
+    pub fn find_program(&self) -> Result<PathBuf, ProgramError> {
+        find_program(&self.program, self.path().as_deref())
+    }
+
+    /// The value of PATH for the worker: its own if it has one, otherwise the agent's.
+    pub(super) fn path(&self) -> Option<OsString> {
+        let given = self.env.iter().rev().find(|(name, _)| name == "PATH");
+        given.map_or_else(|| std::env::var_os("PATH"), |(_, value)| value.clone())
+    }
+}
+
+/// A worker's standard input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stdin {
+    /// The agent's own, as for torchrun's workers.
+    Inherit,
+    /// Empty.
+    Null,
+}
+
+/// The destination of one of a worker's output streams.
+#[derive(Debug)]
+pub enum Sink {
+    /// The agent's own stream.
+    Inherit,
+    /// Discarded.
+    Null,
+    /// This open file or pipe.
+    Fd(OwnedFd),
+}
 
 /// The folders that `execvp(3)` searches if PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -25,69 +91,35 @@ const OTHER_KINDS: &str = "/proc/sys/fs/binfmt_misc";
 pub enum ProgramError {
     /// No folder in PATH contains it.
     #[error("cannot find the program {} in the folders of PATH ({path}){hint}", foreign::path(program))]
-    NotInPath {
-        /// The name that was searched for.
-        program: PathBuf,
-        /// The value of PATH.
-        path: String,
-        /// What else to try.
-        hint: String,
-    },
+    NotInPath { program: PathBuf, path: String, hint: String },
     /// The path does not exist.
     #[error("{} does not exist (the current folder is {folder}): check its path", foreign::path(path))]
-    Missing {
-        /// The program's path.
-        path: PathBuf,
-        /// The current folder.
-        folder: String,
-    },
+    Missing { path: PathBuf, folder: String },
     /// The path is a folder.
     #[error("{} is a folder, not a program: give the path of a file in it", foreign::path(path))]
-    Folder {
-        /// The path.
-        path: PathBuf,
-    },
+    Folder { path: PathBuf },
     /// The permission to execute is missing.
     #[error("{} is not executable: run `chmod +x {}`", foreign::path(path), foreign::path(path))]
-    NotExecutable {
-        /// The program's path.
-        path: PathBuf,
-    },
+    NotExecutable { path: PathBuf },
     /// The file system is mounted without permission to execute.
     #[error("{} is on a file system that is mounted noexec: copy it to another one", foreign::path(path))]
-    NoExecMount {
-        /// The program's path.
-        path: PathBuf,
-    },
+    NoExecMount { path: PathBuf },
     /// The interpreter in the first line does not exist.
     #[error(
         "the first line of {} names the interpreter {interpreter}, which does not exist: {advice}",
         foreign::path(path)
     )]
     NoInterpreter {
-        /// The program's path.
         path: PathBuf,
         /// The interpreter, as in the first line.
         interpreter: String,
-        /// What to do.
         advice: String,
     },
     /// The file is neither a binary for this machine nor a script with an interpreter line.
     #[error("{} is not a program for this machine: {advice}", foreign::path(path))]
-    NotAProgram {
-        /// The program's path.
-        path: PathBuf,
-        /// What to do.
-        advice: String,
-    },
-    /// The system's error.
+    NotAProgram { path: PathBuf, advice: String },
     #[error("cannot execute {}: {source}", foreign::path(path))]
-    Other {
-        /// The program's path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Other { path: PathBuf, source: io::Error },
 }
 
 /// The file that `execvp(3)` would execute for `program` with this PATH.
@@ -250,6 +282,18 @@ fn current_folder() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn searches_the_last_path_that_the_worker_is_given() {
+        let path = |env: &[Option<&str>]| {
+            let env = env.iter().map(|value| ("PATH".into(), value.map(OsString::from))).collect();
+            let (stdin, stdout, stderr) = (Stdin::Null, Sink::Null, Sink::Null);
+            Spec { program: "x".into(), args: vec![], env, folder: None, stdin, stdout, stderr }.path()
+        };
+        assert_eq!(path(&[Some("/a"), Some("/b")]), Some("/b".into()));
+        assert_eq!(path(&[Some("/a"), None]), None);
+        assert_eq!(path(&[]), std::env::var_os("PATH"));
+    }
 
     fn file(folder: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
         let path = folder.join(name);

@@ -1,7 +1,7 @@
 //! Starts workers, and ties processes to the life of the one that starts them. All `unsafe` code of this crate is here.
 //!
 //! A worker is a fork of the agent that becomes its program. fork(2) copies only the thread that calls it: if another thread holds a lock
-//! at that moment, such as the allocator's, nobody releases it in the copy. So what the child does until it executes its program
+//! at that moment, such as the allocator's, it stays locked in the copy. So what the child does until it executes its program
 //! ([`Start::become_worker`]) follows the rules of signal-safety(7): system calls only, on memory that was prepared before the fork. It allocates
 //! nothing, takes no lock and does not panic.
 //!
@@ -30,10 +30,9 @@ use rustix::process::{
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use super::agent_id::{AGENT, AgentId};
+use super::orphans::{AGENT, AgentId};
 use super::process::Handle;
-use super::program::{explain, files, find_program};
-use super::spec::{Sink, Spec, Stdin, Variable};
+use super::program::{Sink, Spec, Stdin, Variable, explain, files, find_program};
 
 /// The subcommand that [`words_dying_with_parent`] calls.
 pub(super) const DIES_WITH_PARENT: &str = "dies-with-parent";
@@ -366,9 +365,6 @@ pub fn dying_with_parent(program: &OsStr) -> Command {
 
 /// Makes the kernel kill this process when its parent dies. Returns false if the parent is no longer `parent`: it may
 /// have died before the request, and then the signal never comes.
-///
-/// # Errors
-/// The system's error.
 pub fn die_with_parent(parent: i32) -> io::Result<bool> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(Pid::as_raw(getppid()) == parent)
@@ -403,7 +399,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::{Exit, kill::reap};
+    use crate::{Exit, process::reap};
 
     fn spec(words: &[&str]) -> Spec {
         let (program, args) = (words[0].into(), words[1..].iter().map(OsString::from).collect());

@@ -24,13 +24,13 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, setsid, waitpid};
 
 use super::process::wait_until;
-use super::spec::{Variable, set_variables};
+use super::program::{Variable, set_variables};
 use super::start::{StartReport, die_with_parent, dying_with_parent};
-use super::{Process, Sink, agent_id, descriptors};
+use super::{Process, Sink, files, orphans};
 
 /// A variable that tells a program to [`serve`].
 const TEMPLATE: &str = "LOCKSTEP_TEMPLATE";
-/// How long a template may take to answer. It forks in milliseconds; one that the kernel stops for so long is given up.
+/// How long a template may take to answer. It forks in milliseconds; one that does not answer is not waited for any longer.
 const ANSWER: Duration = Duration::from_secs(60);
 /// The longest request, in bytes: an environment has some thousand.
 const LONGEST: usize = 128 << 10;
@@ -80,7 +80,7 @@ impl Template {
         if request.len() > LONGEST {
             return Err(io::Error::other(format!("an environment of {} bytes is too long for a copy", request.len())));
         }
-        descriptors::send(&self.socket, &request, &[theirs.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
+        files::send(&self.socket, &request, &[theirs.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
         match self.answer()? {
             NO_COPY => Err(io::Error::other("the program could not make a copy that is a child of this process")),
             pid => {
@@ -185,7 +185,7 @@ impl Request {
     /// The next request; `None` if there will be none.
     fn receive(socket: &OwnedFd) -> io::Result<Option<Self>> {
         let mut bytes = vec![0; LONGEST];
-        let Some((received, [started, stdout, stderr])) = descriptors::receive(socket, &mut bytes)? else {
+        let Some((received, [started, stdout, stderr])) = files::receive(socket, &mut bytes)? else {
             return Ok(None);
         };
         let (folder, env) = unpacked(&bytes[..received]);
@@ -201,7 +201,7 @@ impl Request {
         rustix::stdio::dup2_stdout(&self.output[0])?;
         rustix::stdio::dup2_stderr(&self.output[1])?;
         (forking.set_variables)(&self.env);
-        agent_id::set_limit();
+        orphans::set_limit();
         self.folder.as_ref().map_or(Ok(()), std::env::set_current_dir)
     }
 }

@@ -1,8 +1,4 @@
-//! The workers of one agent: starts, watches and sweeps them. [`signals`] signals and kills them.
-
-mod signals;
-
-pub use signals::Left;
+//! The workers of one agent: starts, watches and sweeps them. `receivers` signals and kills them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -17,15 +13,13 @@ use signal_hook::SigId;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::{pipe, unregister};
 
-use super::agent_id::AGENT;
-use super::kill::reap;
-use super::orphans::{self, Kin, Strangers, Swept, Whose};
-use super::process::Handle;
+use super::orphans::{self, AGENT, EarlierChildren, OrphanCriteria, SweepScope, Swept};
+use super::process::{self, Handle, reap};
+use super::program::{Spec, Variable};
 use super::reaper::Reaper;
-use super::spec::{Spec, Variable};
 use super::start::{Start, StartReport};
 use super::template::Template;
-use super::{Deaths, Exit, process};
+use super::{Deaths, Exit};
 
 /// The names under which [`Deaths`] reports the reaper and SIGCHLD; no process has these ids.
 const REAPER: u64 = 0;
@@ -43,13 +37,13 @@ pub struct Workers {
     deaths: Deaths,
     reported: VecDeque<u64>,
     children: Children,
-    workers: BTreeMap<i32, Worker>,
+    pub(super) workers: BTreeMap<i32, Worker>,
     reaper: Reaper,
-    strangers: Strangers,
+    earlier: EarlierChildren,
     own_session: i32,
     open_files: Option<u64>,
     /// What was asked to end below shells, by process id and start time.
-    asked: BTreeSet<(i32, u64)>,
+    pub(super) asked: BTreeSet<(i32, u64)>,
 }
 
 /// SIGCHLD, which arrives also for orphans that end on their own.
@@ -58,13 +52,13 @@ struct Children {
     pipe: UnixStream,
 }
 
-struct Worker {
-    index: usize,
-    process: Handle,
+pub(super) struct Worker {
+    pub(super) index: usize,
+    pub(super) process: Handle,
     started: StartReport,
-    dead: bool,
+    pub(super) dead: bool,
     /// It was a shell or timeout(1) when it was asked to end.
-    wrapper: bool,
+    pub(super) wrapper: bool,
 }
 
 /// A worker's end.
@@ -72,7 +66,6 @@ struct Worker {
 pub struct Died {
     /// The index with which it was started.
     pub index: usize,
-    /// Its process id.
     pub pid: u32,
     /// How it ended.
     pub exit: Exit,
@@ -85,11 +78,8 @@ pub struct Died {
 impl Workers {
     /// Makes this process the subreaper of its orphans and starts its reaper, a process of this executable: its `main` must begin with
     /// [`internal_main`](super::internal_main). From now on, all children of this process that end are reaped here: no other code in it may wait for one.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn new() -> io::Result<Self> {
-        let strangers = Strangers::here();
+        let earlier = EarlierChildren::here();
         orphans::adopt_orphans()?;
         let children = Children::listen()?;
         let deaths = Deaths::new()?;
@@ -103,12 +93,12 @@ impl Workers {
             children,
             workers: BTreeMap::new(),
             reaper,
-            strangers,
+            earlier,
             own_session,
             open_files: None,
             asked: BTreeSet::new(),
         };
-        if !workers.strangers.is_empty() {
+        if !workers.earlier.is_empty() {
             workers.reap_dead();
         }
         Ok(workers)
@@ -215,7 +205,7 @@ impl Workers {
         let exit = match (worker.started.reason(), worker.process.ended()?) {
             (Some(reason), _) => Exit::NotStarted(reason),
             (None, Some(exit)) => exit,
-            (None, None) => Exit::NotStarted("the system no longer knows this child".into()),
+            (None, None) => Exit::NotStarted("the system does not find this child".into()),
         };
         Ok(Some(Died { index: worker.index, pid: pid as u32, exit, at: Instant::now(), wall: SystemTime::now() }))
     }
@@ -252,11 +242,16 @@ impl Workers {
     pub fn begin_sweep(&mut self, limit: Duration) -> Sweep {
         let dead: Vec<i32> = self.workers.iter().filter(|(_, worker)| worker.dead).map(|(pid, _)| *pid).collect();
         let deadline = Instant::now() + limit;
-        let mut sweep = Sweep { dead, deadline, swept: Swept::default(), over: self.with_kin(|kin| kin.is_all()) };
+        let mut sweep = Sweep {
+            dead,
+            deadline,
+            swept: Swept::default(),
+            over: self.with_criteria(|criteria| criteria.is_everyone()),
+        };
         // What dead workers left behind are now children of the agent. Most leave nothing.
         if !sweep.over {
             // Searched before the kill, because those that it ends immediately would not be found afterwards.
-            let there = self.with_kin(|kin| orphans::living(&orphans::present(kin, self.whose(&sweep))));
+            let there = self.with_criteria(|criteria| orphans::living(&orphans::present(criteria, self.scope(&sweep))));
             sweep.swept.add(there);
             sweep.dead.iter().for_each(|pid| send(*pid, &self.workers[pid], Signal::KILL));
         }
@@ -270,11 +265,11 @@ impl Workers {
             return None;
         }
         self.reap_dead();
-        let found = self.with_kin(|kin| orphans::present(kin, self.whose(sweep)));
+        let found = self.with_criteria(|criteria| orphans::present(criteria, self.scope(sweep)));
         let living = orphans::living(&found);
         sweep.over = found.is_empty() || Instant::now() >= sweep.deadline;
         if sweep.over {
-            sweep.swept.give_up(living);
+            sweep.swept.abandon(living);
             return None;
         }
         sweep.swept.add(living);
@@ -295,19 +290,19 @@ impl Workers {
         sweep.swept
     }
 
-    fn whose<'a>(&self, sweep: &'a Sweep) -> Whose<'a> {
-        if sweep.dead.len() == self.workers.len() { Whose::Anyone } else { Whose::Sessions(&sweep.dead) }
+    fn scope<'a>(&self, sweep: &'a Sweep) -> SweepScope<'a> {
+        if sweep.dead.len() == self.workers.len() { SweepScope::All } else { SweepScope::Sessions(&sweep.dead) }
     }
 
-    fn with_kin<T>(&self, look: impl FnOnce(&Kin<'_>) -> T) -> T {
+    pub(super) fn with_criteria<T>(&self, look: impl FnOnce(&OrphanCriteria<'_>) -> T) -> T {
         let workers: Vec<i32> = self.workers.keys().copied().collect();
         let (id, reaper) = (self.reaper.id(), self.reaper.pid());
-        let Workers { own_session, ref strangers, .. } = *self;
-        look(&Kin { own_session, workers: &workers, reaper, strangers, has_id: &|pid| id.is_of(pid) })
+        let Workers { own_session, ref earlier, .. } = *self;
+        look(&OrphanCriteria { own_session, workers: &workers, reaper, earlier, has_id: &|pid| id.is_of(pid) })
     }
 
     fn reap_dead(&self) {
-        self.with_kin(orphans::reap_dead);
+        self.with_criteria(orphans::reap_dead);
     }
 
     /// Sends the reaper a goodbye. All workers should have died and been swept before; any that is alive is killed.
@@ -374,7 +369,7 @@ impl Drop for Children {
     }
 }
 
-fn send(pid: i32, worker: &Worker, signal: Signal) {
+pub(super) fn send(pid: i32, worker: &Worker, signal: Signal) {
     let Some(group) = Pid::from_raw(pid) else { return };
     // A worker that is not reaped keeps its id and its group's. Before it has made its group, it is alone.
     if kill_process_group(group, signal).is_err() && !worker.dead {

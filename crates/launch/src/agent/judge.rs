@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockstep_events::AgentEvent;
-use lockstep_process::Standstill;
+use lockstep_process::NoProgress;
 
 use super::workers::{Context, Current};
 use crate::rendezvous::{Closing, RootCause};
@@ -75,7 +75,7 @@ impl Current {
 
     /// When workers are killed, because they have not ended: looks again at those that waited in the kernel.
     pub(super) fn look_again(&mut self) {
-        let waits = |pid: u32| Standstill::of(pid as i32).is_some_and(|at| at.in_kernel());
+        let waits = |pid: u32| NoProgress::of(pid as i32).is_some_and(|at| at.in_kernel());
         if let Some(standing) = &mut self.facts.standing {
             standing.retain(|standing| !standing.at.in_kernel() || waits(standing.pid));
             self.facts.confirmed = true;
@@ -85,7 +85,7 @@ impl Current {
     /// A worker that SIGKILL has not ended, and where it stands.
     pub(super) fn describe_stuck(&self, worker: usize) -> String {
         let pid = self.pids.get(worker).copied().unwrap_or_default();
-        let at = Standstill::of(pid as i32).map_or_else(|| "why is not known".to_owned(), |at| at.to_string());
+        let at = NoProgress::of(pid as i32).map_or_else(|| "why is not known".to_owned(), |at| at.to_string());
         let rank = self.rank_of(worker);
         format!("rank {rank} (local rank {worker}, pid {pid}) cannot be killed and is abandoned: {at}")
     }

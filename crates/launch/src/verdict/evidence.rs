@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use lockstep_process::Standstill;
+use lockstep_process::NoProgress;
 
 use super::flight_recorder::Recordings;
 
@@ -50,7 +50,7 @@ pub struct Standing {
     /// Its process id.
     pub pid: u32,
     /// Where it stands.
-    pub at: Standstill,
+    pub at: NoProgress,
 }
 
 /// The counter `oom_kill` of a cgroup.

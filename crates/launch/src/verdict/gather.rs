@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_contract::scheduler::{Read as Environment, job_end};
-use lockstep_process::{ControlGroup, Standstill};
+use lockstep_process::{ControlGroup, NoProgress};
 use rustix::fs::{OFlags, StatVfsMountFlags, statvfs};
 
 use super::evidence::{Evidence, FileSystem, MemoryKills, Standing};
@@ -109,7 +109,7 @@ fn patiently<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> Op
 
 /// Those of these workers, by rank and process id, that stand still.
 pub fn standing(workers: impl Iterator<Item = (usize, u32)>) -> Vec<Standing> {
-    workers.filter_map(|(rank, pid)| Some(Standing { rank, pid, at: Standstill::of(pid as i32)? })).collect()
+    workers.filter_map(|(rank, pid)| Some(Standing { rank, pid, at: NoProgress::of(pid as i32)? })).collect()
 }
 
 /// The file with the counter `oom_kill` of this process's cgroup: `memory.events` (v2) or `memory.oom_control` (v1), and its value.

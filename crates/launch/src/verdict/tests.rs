@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockstep_process::Standstill;
+use lockstep_process::NoProgress;
 
 use super::rules::all;
 use super::*;
@@ -275,7 +275,7 @@ fn a_rank_that_returned_early_is_at_fault_for_those_that_waited() {
 
 #[test]
 fn a_rank_that_stands_still_is_at_fault_for_those_that_waited() {
-    let at = |state| Standstill { state, wait_channel: None, file: None, tracer: None };
+    let at = |state| NoProgress { state, wait_channel: None, file: None, tracer: None };
     let waited = "RuntimeError: [x/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete";
     for (state, rule) in [('T', "rank-stopped"), ('D', "rank-cannot-be-killed")] {
         let standing = vec![Standing { rank: 2, pid: 7, at: at(state) }];

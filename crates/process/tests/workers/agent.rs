@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
-use crate::agent_main::AGENT;
+use crate::AGENT;
 
 pub(crate) struct AgentProcess {
     child: Child,
