@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use c10d::ProcessGroup;
-use lockstep_paths::output;
+use lockstep_paths as output;
 use safetensors::{SafeTensorError, SafeTensors, View as _};
 use tch::Tensor;
 use tch::nn::VarStore;

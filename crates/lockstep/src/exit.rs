@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn ends_with_2_for_errors_of_the_caller_and_1_for_others() {
-        let why = lockstep_paths::output::Unwritable::NotAFolder("file".into());
+        let why = lockstep_paths::Unwritable::NotAFolder("file".into());
         let usage: [anyhow::Error; 4] = [
             SnapshotError::Folder { folder: "file/in".into(), why }.into(),
             UsageError("--epochs is 0".into()).into(),

@@ -42,7 +42,7 @@ pub use env::{LaunchEnv, LocalRank, Rank, WorldSize};
 pub use group::{JoinError, NobodyListens, init_process_group, init_process_group_at, init_process_group_on};
 pub use lockstep_contract::error_file;
 pub use lockstep_events as events;
-pub use lockstep_paths::output;
+pub use lockstep_paths as output;
 pub use mesh::{DeviceMesh, MeshError, Node, new_subgroups, nodes};
 pub use object_collectives::{
     ObjectError, all_gather_object, broadcast_object, broadcast_object_from, gather_object, scatter_object,

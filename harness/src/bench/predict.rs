@@ -46,7 +46,7 @@ fn svg(name: &str) -> Result<PathBuf, String> {
     if !name.ends_with(".svg") {
         return Err("the name must end with .svg".to_owned());
     }
-    lockstep_paths::output::parse_file(name)
+    lockstep_paths::parse_file(name)
 }
 
 /// The file.

@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = size)]
     weights: u32,
     /// The folder to write to; what is written is removed
-    #[arg(long, value_name = "DIR", default_value = ".", value_parser = lockstep_paths::output::parse_folder)]
+    #[arg(long, value_name = "DIR", default_value = ".", value_parser = lockstep_paths::parse_folder)]
     folder: PathBuf,
     #[command(flatten)]
     frame: Frame,

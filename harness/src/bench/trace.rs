@@ -15,7 +15,7 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_contract::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep};
 use lockstep_contract::foreign;
-use lockstep_paths::output::parse_file;
+use lockstep_paths::parse_file;
 use lockstep_process::Signals;
 
 use super::ddp::model;

@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(value_name = "URL", value_parser = address)]
     url: String,
     /// The file to write; by default the last part of the address, in this folder
-    #[arg(long, value_name = "FILE", value_parser = lockstep_paths::output::parse_file)]
+    #[arg(long, value_name = "FILE", value_parser = lockstep_paths::parse_file)]
     out: Option<PathBuf>,
     /// The SHA-256 that the file must have, 64 hex digits
     #[arg(long, value_name = "HEX", value_parser = sum)]

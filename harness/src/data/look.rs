@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// A folder with MNIST's files, CIFAR-10's binary files or folders of pictures
     folder: PathBuf,
     /// The page to write
-    #[arg(long, value_name = "FILE", default_value = "data.html", value_parser = lockstep_paths::output::parse_file)]
+    #[arg(long, value_name = "FILE", default_value = "data.html", value_parser = lockstep_paths::parse_file)]
     out: PathBuf,
     /// Pictures to show of each class: those that come first
     #[arg(long, default_value_t = 12)]

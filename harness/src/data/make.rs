@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(value_enum)]
     set: Drawn,
     /// The folder, which is created if it is missing
-    #[arg(value_parser = lockstep_paths::output::parse_folder)]
+    #[arg(value_parser = lockstep_paths::parse_folder)]
     folder: PathBuf,
     /// Pictures to draw for training; a quarter as many are drawn for the test. By default as many as the lab draws for itself
     #[arg(long)]

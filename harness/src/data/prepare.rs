@@ -18,7 +18,7 @@ use crate::exit::{Code, Refused};
 #[derive(Args)]
 pub(crate) struct Options {
     /// The folder. Data sets that are in it already, such as mnist or cifar-10-batches-bin, are checked and, without a fault, made readable, too
-    #[arg(value_parser = lockstep_paths::output::parse_folder)]
+    #[arg(value_parser = lockstep_paths::parse_folder)]
     folder: PathBuf,
     /// Pictures to draw for training, in each set; by default as many as each lab draws for itself
     #[arg(long)]

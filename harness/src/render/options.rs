@@ -30,7 +30,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     wish: Wish,
     /// Write the script to this file instead of stdout
-    #[arg(long, value_name = "FILE", value_parser = lockstep_paths::output::parse_file)]
+    #[arg(long, value_name = "FILE", value_parser = lockstep_paths::parse_file)]
     out: Option<PathBuf>,
     /// Read these scripts, and list the mistakes in them; code 1 if one of them is an error
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["profile", "out", "program"])]

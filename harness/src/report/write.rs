@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use lockstep_contract::foreign;
-use lockstep_paths::output::check_file;
+use lockstep_paths::check_file;
 
 use super::{Look, Report, csv, html, json, junit, table};
 

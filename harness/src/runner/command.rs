@@ -17,7 +17,7 @@ use lockstep_process::Signals;
 #[derive(Args)]
 pub(crate) struct SeriesOptions {
     /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are always kept
-    #[arg(long, value_name = "DIR", value_parser = lockstep_paths::output::parse_folder)]
+    #[arg(long, value_name = "DIR", value_parser = lockstep_paths::parse_folder)]
     pub(crate) keep: Option<PathBuf>,
     /// Another launcher with torchrun's flags, in place of `lockstep run`
     #[arg(long, value_name = "PROGRAM")]

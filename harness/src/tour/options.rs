@@ -41,13 +41,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR", conflicts_with = "samples")]
     data: Option<PathBuf>,
     /// Keep event files, snapshots and weights in this folder, which must be new or empty
-    #[arg(long, value_name = "DIR", value_parser = lockstep_paths::output::parse_folder)]
+    #[arg(long, value_name = "DIR", value_parser = lockstep_paths::parse_folder)]
     keep: Option<PathBuf>,
     /// Time limit of one run in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Where to write the page with the picture of both runs
-    #[arg(long, value_name = "FILE", value_parser = lockstep_paths::output::parse_file)]
+    #[arg(long, value_name = "FILE", value_parser = lockstep_paths::parse_file)]
     html: Option<PathBuf>,
     /// Print the report as JSON on stdout, and everything else on stderr
     #[arg(long)]

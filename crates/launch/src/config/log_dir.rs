@@ -9,8 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use lockstep_paths::output::check_folder;
-use lockstep_paths::temporary_folder;
+use lockstep_paths::{check_folder, temporary_folder};
 
 use lockstep_contract::foreign;
 

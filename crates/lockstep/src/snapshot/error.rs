@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use c10d::Rank;
-use lockstep_paths::output::Unwritable;
+use lockstep_paths::Unwritable;
 use safetensors::Dtype;
 use tch::TchError;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{io, iter};
 
 use c10d::{ProcessGroup, Rank};
-use lockstep_paths::output::{self, Unwritable};
+use lockstep_paths::{self as output, Unwritable};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
