@@ -12,8 +12,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use libtest_mimic::{Arguments, Trial};
 use lockstep_process::proc::{self, Stat};
+use lockstep_process::watchdog::until;
 use lockstep_process::{Exit, Forking, Sink, Spec, Stdin, Template, Workers};
-use lockstep_watchdog::until;
 use tempfile::TempDir;
 
 const PROGRAM: &str = "program";

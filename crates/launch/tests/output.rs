@@ -62,7 +62,7 @@ fn nobody_waits_for_output_after_all_streams_have_ended() {
         }
         done.send(()).unwrap();
     });
-    lockstep_watchdog::receive(&caught_up).expect("a wait for output does not end").expect("the waits failed");
+    lockstep_process::watchdog::receive(&caught_up).expect("a wait for output does not end").expect("the waits failed");
 }
 
 #[tokio::test]

@@ -225,6 +225,6 @@ mod tests {
         assert!(Listener::all().contains(&found));
         drop(socket);
         // A child of another test has a copy until it executes its program.
-        lockstep_watchdog::until(|| !Listener::all().contains(&found)).unwrap();
+        crate::watchdog::until(|| !Listener::all().contains(&found)).unwrap();
     }
 }

@@ -11,12 +11,14 @@
 //!   order.
 //! - [`proc`]: the only reader of `/proc/PID`, and of control groups.
 //! - [`Stacks`], [`NoProgress`]: the stacks of another process's threads, and why it makes no progress.
+//! - [`watchdog`]: deadlines that do not depend on the machine's speed or load.
 //! - [`find_program`]: explains why a program cannot be run.
 //! - [`Listener`], [`end_of_file`], [`raise_open_files`]: sockets and files.
 //! - [`Exit`], [`signal_name`], [`Signals`]: how a process ended, as text, and the signals that ask this process itself to end.
 
 mod files;
 mod group;
+mod load;
 mod orphans;
 pub mod proc;
 mod process;
@@ -27,6 +29,7 @@ mod signals;
 mod stacks;
 mod start;
 mod template;
+pub mod watchdog;
 mod workers;
 
 pub use files::{Listener, TooFewFiles, end_of_file, open_sockets, raise_open_files};

@@ -29,7 +29,7 @@ use rustix::process::{
 };
 
 use super::proc::{self, Stat};
-use super::process;
+use super::process::{self, reap};
 
 /// A process that a worker left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Swept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SweepScope<'a> {
     /// No worker is alive: every orphan.
-    Anyone,
+    All,
     /// Some workers are alive: only orphans in these sessions.
     Sessions(&'a [i32]),
 }

@@ -12,7 +12,7 @@ use lockstep_contract::clear_launcher;
 use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
 use lockstep_events::{self as events, Event};
 use lockstep_process::KillOnDrop;
-use lockstep_watchdog::{drain, receive};
+use lockstep_process::watchdog::{drain, receive};
 use tempfile::TempDir;
 
 use crate::python::PythonRanks;
@@ -230,6 +230,6 @@ pub(crate) fn run_all(commands: Vec<Command>) -> Vec<Output> {
         }
         ended.iter().all(|ended| *ended)
     };
-    lockstep_watchdog::until(all_have_ended).expect("a rank did not end");
+    lockstep_process::watchdog::until(all_have_ended).expect("a rank did not end");
     running.into_iter().map(Running::end).collect()
 }

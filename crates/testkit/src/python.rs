@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
 use lockstep_process::KillOnDrop;
-use lockstep_watchdog::{drain, receive};
+use lockstep_process::watchdog::{drain, receive};
 use serde_json::{Value, json};
 
 use crate::Job;
@@ -254,7 +254,7 @@ mod tests {
         let captured = [Captured::new(), Captured::new()];
         let mut server = job.python.take().unwrap().0.into_inner().unwrap();
         writeln!(server.requests, "{}", json!([request(&command(&job, "sleeps", "0"), &captured)])).unwrap();
-        lockstep_watchdog::until(|| job.path("sleeps").exists()).unwrap();
+        lockstep_process::watchdog::until(|| job.path("sleeps").exists()).unwrap();
         drop(server);
         captured.into_iter().for_each(|output| drop(output.end()));
     }

@@ -64,7 +64,7 @@ impl Checkout {
     pub(crate) fn run(&self, args: &[&str]) -> Ended {
         let mut command = Command::new(cargo_bin("lockstep"));
         command.args(args).current_dir(self.0.path()).env("CARGO", self.path("cargo"));
-        lockstep_watchdog::output(command).into()
+        lockstep_process::watchdog::output(command).into()
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lockstep_launch::command::quoted;
 use lockstep_process::KillOnDrop;
-use lockstep_watchdog::{InVain, Watchdog};
+use lockstep_process::watchdog::{Stalled, Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long to wait for output between two checks of the processes.
@@ -216,7 +216,7 @@ impl Text {
         if holds(&self.now()) { Ok(()) } else { Err("the output is closed".to_owned()) }
     }
 
-    fn wait(&self, over: impl Fn(&Gathered) -> bool) -> Result<(), InVain> {
+    fn wait(&self, over: impl Fn(&Gathered) -> bool) -> Result<(), Stalled> {
         let mut watchdog = Watchdog::new();
         let mut gathered = self.0.0.lock().unwrap();
         while !over(&gathered) {

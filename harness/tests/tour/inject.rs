@@ -190,7 +190,7 @@ fn not_here() {
     let site = Site::new();
     let mut command = site.command("", &["inject", "slow-network", "full-disk", "--report", "-"]);
     command.env("PATH", site.path("tmp"));
-    let report = json(&lockstep_watchdog::output(command).assert().success());
+    let report = json(&lockstep_process::watchdog::output(command).assert().success());
     for case in [0, 1] {
         let found = finding(&report, case, "This machine can do what the scenario needs");
         assert_eq!(found["verdict"], "not verified here");

@@ -52,7 +52,7 @@ impl Running {
     /// Waits until the given number of processes have `folder` in their arguments.
     pub(crate) fn await_processes(&mut self, folder: &Path, wanted: impl Fn(usize) -> bool) {
         // Other processes provide no event to wait for.
-        if let Err(why) = lockstep_watchdog::until(|| wanted(processes(folder))) {
+        if let Err(why) = lockstep_process::watchdog::until(|| wanted(processes(folder))) {
             panic!("{} processes are at work in {}: {why}", processes(folder), folder.display());
         }
     }

@@ -47,7 +47,7 @@ impl Site {
 
     /// The same, run to its end.
     pub(crate) fn run(&self, lie: &str, args: &[&str]) -> assert_cmd::assert::Assert {
-        lockstep_watchdog::output(self.command(lie, args)).assert()
+        lockstep_process::watchdog::output(self.command(lie, args)).assert()
     }
 
     /// The files that the command left in its temporary folder.

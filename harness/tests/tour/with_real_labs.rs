@@ -39,7 +39,7 @@ fn command(labs: &[&str], args: &[&str]) -> Option<Command> {
 
 fn report(labs: &[&str], args: &[&str]) -> Option<serde_json::Value> {
     let command = command(labs, args)?;
-    Some(json(&lockstep_watchdog::output(command).assert().success()))
+    Some(json(&lockstep_process::watchdog::output(command).assert().success()))
 }
 
 fn real_tour() {
@@ -142,7 +142,7 @@ fn real_lost_nodes() {
     for words in [&["lose"][..], &["lose", "/tmp/snapshots"], &["cut"]] {
         let mut script = Command::new(root.join("labs/09-many-nodes/lost-node.sh"));
         script.args(words).current_dir(&root).env("PATH", &path).env("OMP_NUM_THREADS", "1");
-        let output = lockstep_watchdog::output(script);
+        let output = lockstep_process::watchdog::output(script);
         if output.status.code() == Some(2) {
             println!("not verified here: nodes lost under Slurm ({})", String::from_utf8_lossy(&output.stderr).trim());
             return;

@@ -35,7 +35,7 @@ impl Lab {
         let mut command = Command::new(cargo_bin!("lab-01-single-gpu"));
         command.current_dir(self.0.path()).args(args);
         command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events")).env_remove("RUST_BACKTRACE");
-        lockstep_watchdog::output(command).assert()
+        lockstep_process::watchdog::output(command).assert()
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -48,7 +48,7 @@ impl Lab {
         let mut shell = Command::new("sh");
         shell.arg0("sh").args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""]);
         shell.arg(cargo_bin!("lab-01-single-gpu")).args(args).args(["--device", "cpu"]).current_dir(self.0.path());
-        lockstep_watchdog::output(shell).assert().code(1).get_output().clone()
+        lockstep_process::watchdog::output(shell).assert().code(1).get_output().clone()
     }
 
     fn events(&self) -> Vec<Event> {

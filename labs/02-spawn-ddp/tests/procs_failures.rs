@@ -13,7 +13,7 @@ use assert_cmd::cargo::cargo_bin;
 use common::{KillOnDrop, Lab, finish, stderr};
 use lockstep::data::Digits;
 use lockstep::events::{self, Event};
-use lockstep_watchdog::{drain, receive};
+use lockstep_process::watchdog::{drain, receive};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 fn mnist() -> &'static Path {

@@ -32,7 +32,7 @@ fn command(program: impl AsRef<std::ffi::OsStr>, folder: &TempDir) -> Command {
 }
 
 fn finish(command: Command) -> Output {
-    lockstep_watchdog::output(command)
+    lockstep_process::watchdog::output(command)
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -231,7 +231,7 @@ fn a_former_attempt_never_writes_over_the_snapshots_of_a_later_one() {
     let mut former = attempt("0").stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let stat = format!("/proc/{}/stat", former.id());
     let is_stopped = || fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" T ");
-    lockstep_watchdog::until(is_stopped).expect("the former attempt did not save");
+    lockstep_process::watchdog::until(is_stopped).expect("the former attempt did not save");
 
     let later = Running::start(attempt("1")).end();
     let message = String::from_utf8_lossy(&later.stderr).into_owned();

@@ -90,7 +90,7 @@ fn trains(job: &Job, launcher: u32) -> Running {
     command.args(quick("mlp", "100000")).env(SNAPSHOT_ON, "SIGTERM").env(LAUNCHER, launcher.to_string());
     let running = Running::start(command);
     let saved = || fs::read_dir(job.path("snapshots")).is_ok_and(|mut entries| entries.next().is_some());
-    lockstep_watchdog::until(saved).expect("the rank did not save");
+    lockstep_process::watchdog::until(saved).expect("the rank did not save");
     running
 }
 

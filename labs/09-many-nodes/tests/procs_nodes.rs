@@ -102,7 +102,7 @@ fn printed_on(nodes: &[usize], command: impl Fn() -> Command, run: impl Fn(Vec<C
 }
 
 fn outputs(ranks: Vec<Command>) -> Vec<Output> {
-    let start = |rank| std::thread::spawn(|| lockstep_watchdog::output(rank));
+    let start = |rank| std::thread::spawn(|| lockstep_process::watchdog::output(rank));
     let ranks: Vec<_> = ranks.into_iter().map(start).collect();
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
@@ -132,7 +132,7 @@ fn prints_the_nodes_with_their_ranks_and_shares(printed: &str) {
 #[test]
 fn runs_alone_without_a_launcher() {
     let folder = tempfile::tempdir().unwrap();
-    let output = lockstep_watchdog::output(command(&folder));
+    let output = lockstep_process::watchdog::output(command(&folder));
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("World size: 1\nnode 0: "), "{}", text(&output.stdout));
 }

@@ -151,7 +151,7 @@ mod tests {
     fn a_group_is_never_freed_after_a_dropped_collective_failed() {
         let [ours, theirs] = pair();
         let lifetime = ours.inner.lifetime().clone();
-        let short = lockstep_watchdog::scaled(Duration::from_millis(100));
+        let short = lockstep_process::watchdog::scaled(Duration::from_millis(100));
         drop(ours.with_timeout(short, ProcessGroup::barrier_async).unwrap());
         // The group is not freed while the collective may still run.
         drop(ours);

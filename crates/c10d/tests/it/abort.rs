@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{DEADLINE, rank};
 use crate::common::{on_each_backend, ranks, ranks_with};
 use c10d::{Aborter, Error, ErrorKind, GroupOptions, ProcessGroup, RankState, ReduceOp, Reducer, Splits};
-use lockstep_watchdog::scaled;
+use lockstep_process::watchdog::scaled;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use c10d::Backend;
 use lockstep_contract::background::{DESYNC_REPORT, GLOO};
-use lockstep_watchdog::until;
+use lockstep_process::watchdog::until;
 
 use crate::common::{options, ranks_on};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::rank;
 use crate::common::{backend, join_on, on_each_backend, ranks_with};
 use c10d::{Backend, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, RankState, ReduceOp, Store, WorldSize};
-use lockstep_watchdog::scaled;
+use lockstep_process::watchdog::scaled;
 use tch::{Kind, Tensor};
 
 /// The timeout of calls that cannot end. The group's own is longer than joining takes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{DEADLINE, join_on, options, rank, ranks_on};
 use c10d::{Backend, ReduceOp, Store, WorldSize};
-use lockstep_watchdog::scaled;
+use lockstep_process::watchdog::scaled;
 use tch::{Device, Kind, Tensor};
 
 fn zeros() -> Tensor {

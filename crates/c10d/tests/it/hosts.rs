@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{DEADLINE, findings, is_shared, listening, options, rank, ranks_over};
 use c10d::{Backend, ErrorKind, GroupOptions, ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions, Splits, Store};
-use lockstep_watchdog::scaled;
+use lockstep_process::watchdog::scaled;
 use tch::{Device, Kind, Tensor};
 
 /// Each rank's host: in order, in turns, unequal numbers, some alone, and in no order at all.

@@ -127,7 +127,7 @@ fn ranks_that_may_choose_share_memory_unless_one_talks_through_gloo_only() {
 
 #[test]
 fn a_rank_that_gives_up_is_named_and_later_calls_fail_at_once() {
-    let short = lockstep_watchdog::scaled(std::time::Duration::from_millis(100));
+    let short = lockstep_process::watchdog::scaled(std::time::Duration::from_millis(100));
     ranks(2, |group| {
         let late = group.rank().is_zero().then(|| group.with_timeout(short, ProcessGroup::barrier).unwrap_err());
         if let Some(error) = late {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use c10d::{
     ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Splits, Store, WorldSize, broadcast_coalesced, verify_params,
 };
-use lockstep_watchdog::scaled;
+use lockstep_process::watchdog::scaled;
 use tch::{Device, Kind, Tensor};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::rank;
 use crate::common::{on_each_backend, ranks};
 use c10d::ErrorKind;
-use lockstep_watchdog::scaled;
+use lockstep_process::watchdog::scaled;
 use tch::{Kind, Tensor};
 
 fn number(n: f32) -> Tensor {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use c10d::{ErrorKind, Store, TcpStoreOptions};
-use lockstep_watchdog::scaled;
+use lockstep_process::watchdog::scaled;
 
 fn tcp_host() -> Store {
     let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use lockstep_contract::background;
-use lockstep_watchdog::{Awake, Queue, StallDetector, descendants, threads, threads_except};
+use lockstep_process::watchdog::{RunQueue, StallDetector, ThreadActivity, descendants, threads, threads_except};
 
 /// Ranks that have slept this long are stalled.
 const STILL: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub(super) struct HangDetector {
     ranks: Sleepers,
     /// The processes that ranks have started.
     below: Sleepers,
-    queue: Queue,
+    queue: RunQueue,
     /// The time of all turns so far, and the last one.
     turns: (Duration, Instant),
 }
@@ -53,7 +53,7 @@ impl HangDetector {
             begun: Moment { at: begun, lost: Duration::ZERO },
             ranks: Sleepers::new(),
             below: Sleepers::new(),
-            queue: Queue::default(),
+            queue: RunQueue::default(),
             turns: (Duration::ZERO, begun),
         }
     }
@@ -108,7 +108,7 @@ impl Sleepers {
     }
 
     /// The same for what the processes are now; `None` if one is gone.
-    fn have_stalled(&mut self, seen: Option<Vec<Awake>>, now: Instant) -> bool {
+    fn have_stalled(&mut self, seen: Option<Vec<ThreadActivity>>, now: Instant) -> bool {
         let turns = seen.iter().flatten().map(|process| process.turns).sum();
         let ran = std::mem::replace(&mut self.turns, turns) != turns;
         let asleep = seen.filter(|all| !ran && !all.is_empty() && all.iter().all(|process| !process.awake));
@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn processes_stall_while_all_are_there_and_no_thread_of_theirs_runs() {
         let begun = Instant::now();
-        let process = |awake, turns| Awake { awake, used: Duration::ZERO, turns };
-        let stalls = |then: Option<Vec<Awake>>| {
+        let process = |awake, turns| ThreadActivity { awake, used: Duration::ZERO, turns };
+        let stalls = |then: Option<Vec<ThreadActivity>>| {
             let mut sleepers = Sleepers::new();
             let mut look = |seen, seconds| sleepers.have_stalled(seen, begun + Duration::from_secs(seconds));
             let asleep = || Some(vec![process(false, 7), process(false, 8)]);

@@ -9,8 +9,8 @@ use c10d::{ProcessGroup, Storage};
 use lockstep::optim::{AdamWOptions, FusedOptimizer, Optimizer, Rule, SgdOptions, named_parameters};
 use lockstep::parallel::{FullyShard, FullyShardOptions, MixedPrecision};
 use lockstep::{DdpOptions, DistributedDataParallel};
+use lockstep_process::watchdog::until;
 use lockstep_testkit::{Job, margin};
-use lockstep_watchdog::until;
 use tch::nn::{self, Module, VarStore};
 use tch::{Device, Kind, Reduction, Tensor, no_grad};
 

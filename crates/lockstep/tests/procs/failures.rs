@@ -13,7 +13,7 @@ use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
 use lockstep::events::{self, Event};
 use lockstep::optim::named_parameters;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
-use lockstep_watchdog::scaled;
+use lockstep_process::watchdog::scaled;
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};

@@ -20,7 +20,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 use lockstep_contract::clear_launcher;
 pub(crate) use lockstep_process::KillOnDrop;
-use lockstep_watchdog::{drain, receive};
+use lockstep_process::watchdog::{drain, receive};
 
 const CASE: &str = "LOCKSTEP_TEST_CASE";
 
@@ -75,7 +75,7 @@ fn prepared(mut command: Command, case: &str) -> Command {
 
 /// Runs `command` until it *and every process that inherited its output* have ended.
 pub(crate) fn finish(command: Command) -> Output {
-    lockstep_watchdog::output(command)
+    lockstep_process::watchdog::output(command)
 }
 
 /// Waits until every process that holds this end of a pipe has ended.

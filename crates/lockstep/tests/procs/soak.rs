@@ -168,8 +168,9 @@ pub(crate) fn run(
 fn survivors(moment: &Moment, mut commands: Vec<Command>) -> Vec<(usize, Output)> {
     let victim = KillOnDrop(commands.remove(moment.victim).spawn().unwrap());
     let ranks = (0..moment.world()).filter(|rank| *rank != moment.victim);
-    let started =
-        ranks.zip(commands).map(|(rank, command)| (rank, thread::spawn(|| lockstep_watchdog::output(command))));
+    let started = ranks
+        .zip(commands)
+        .map(|(rank, command)| (rank, thread::spawn(|| lockstep_process::watchdog::output(command))));
     let started: Vec<_> = started.collect();
     let ended = started.into_iter().map(|(rank, output)| (rank, output.join().unwrap())).collect();
     drop(victim);

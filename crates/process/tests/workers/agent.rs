@@ -119,7 +119,7 @@ pub(crate) fn lives(pid: i32) -> bool {
 
 /// Waits until another process has done something.
 pub(crate) fn until(what: &str, happened: impl Fn() -> bool) {
-    lockstep_watchdog::until(happened).unwrap_or_else(|why| panic!("{what} did not happen: {why}"));
+    lockstep_process::watchdog::until(happened).unwrap_or_else(|why| panic!("{what} did not happen: {why}"));
 }
 
 pub(crate) fn until_gone(pids: &[i32]) {

@@ -139,7 +139,7 @@ impl Site {
 
     /// Waits until `holds` returns true.
     pub(crate) fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        if let Err(why) = lockstep_watchdog::until(holds) {
+        if let Err(why) = lockstep_process::watchdog::until(holds) {
             panic!("waited for `{what}` in vain: {why}; of this test: {:?}", self.processes());
         }
     }
@@ -148,7 +148,7 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         // If SIGKILL does not end a process, nothing more can be done.
-        let _ = lockstep_watchdog::until(|| {
+        let _ = lockstep_process::watchdog::until(|| {
             let left = self.processes();
             for (pid, _) in &left {
                 let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL);

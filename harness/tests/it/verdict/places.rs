@@ -238,7 +238,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = self.set("freezer.state", "THAWED");
         // It is busy until the kernel has removed its last process.
-        let _ = lockstep_watchdog::until(|| fs::remove_dir(&self.0).is_ok());
+        let _ = lockstep_process::watchdog::until(|| fs::remove_dir(&self.0).is_ok());
     }
 }
 

@@ -61,7 +61,7 @@ impl Lab {
 
 /// Runs `command` until it and all processes that inherited its output have ended. A worker that is left behind is a failure.
 pub fn finish(command: Command) -> Output {
-    lockstep_watchdog::output(command)
+    lockstep_process::watchdog::output(command)
 }
 
 pub fn stdout(run: &Assert) -> String {

@@ -1,0 +1,302 @@
+//! Deadlines that do not depend on the machine's speed or load: a wait ends when the processes that it waits for stop
+//! making progress.
+//!
+//! A deadline in seconds assumes a speed. On a busy machine it ends work that would have succeeded, and on a fast one
+//! it lets a hang last for minutes. CPU time distinguishes a hang from slow work: a process that computes gets some,
+//! however little, and one that waits for a message gets none. So [`Watchdog`] reads from `/proc` how much CPU time the
+//! processes of a test have used, and gives up when they used almost none for a minute. [`StallDetector`] applies the
+//! same rule to any processes. Where a deadline in seconds is required, [`scaled`] makes it longer on a busy machine,
+//! and [`RunQueue`] measures how much time processes spent waiting for a core.
+//!
+//! It does not cover processes on other machines.
+
+use std::fmt;
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use crate::KillOnDrop;
+use crate::load::family;
+pub use crate::load::{RunQueue, ThreadActivity, descendants, scaled, threads, threads_except};
+use crate::proc::{Schedule, Stat};
+
+/// Detects that processes have stopped making progress.
+#[derive(Debug)]
+pub struct StallDetector {
+    threshold: Duration,
+    negligible: Duration,
+    since: Option<(Instant, Duration)>,
+}
+
+impl StallDetector {
+    /// A stall lasts at least `threshold`. In that time, threads that only poll use less than `negligible` of CPU time.
+    pub fn new(threshold: Duration, negligible: Duration) -> Self {
+        StallDetector { threshold, negligible, since: None }
+    }
+
+    /// How long processes must be stalled.
+    pub fn threshold(&self) -> Duration {
+        self.threshold
+    }
+
+    /// Returns true if the processes have been stalled until `now`. `used` is their CPU time so far; `None` means that
+    /// one of them is known to be awake. Call it often.
+    pub fn is_stalled(&mut self, used: Option<Duration>, now: Instant) -> bool {
+        match (self.since, used) {
+            // Less than before: a process has ended, which is progress, too.
+            (Some((since, begun)), Some(used)) if (begun..=begun + self.negligible).contains(&used) => {
+                now - since >= self.threshold
+            }
+            (_, used) => {
+                self.since = used.map(|used| (now, used));
+                false
+            }
+        }
+    }
+}
+
+/// Longer than any test sleeps.
+const STALL: Duration = Duration::from_secs(60);
+/// More than the CPU time that polling threads use in `STALL`. A process that computes gets more, even if it shares a
+/// core with twenty others.
+const NEGLIGIBLE: Duration = Duration::from_secs(2);
+/// CPU time after which a wait ends with an error. The longest test uses a quarter of it.
+const TOO_MUCH: Duration = Duration::from_secs(20 * 60);
+/// The minimum interval between two looks at the processes.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Watches this process and all of its descendants from the beginning of a wait.
+#[derive(Debug)]
+pub struct Watchdog {
+    stall: StallDetector,
+    begun: Instant,
+    used_before: Duration,
+    too_much: Duration,
+    looked: Instant,
+}
+
+/// Why a wait ended before what it waited for.
+pub struct Stalled {
+    why: String,
+    waited: Duration,
+    alive: Vec<String>,
+}
+
+impl Watchdog {
+    /// Starts with a wait that begins now.
+    pub fn new() -> Self {
+        let now = Instant::now();
+        Watchdog {
+            stall: StallDetector::new(STALL, NEGLIGIBLE),
+            begun: now,
+            used_before: used(),
+            too_much: TOO_MUCH,
+            looked: now,
+        }
+    }
+
+    /// Call it often, from the waiting thread: the CPU time of that thread does not count.
+    ///
+    /// # Errors
+    /// [`Stalled`] if no process has used a core for a minute, or if they have used 20 minutes of CPU time.
+    pub fn look(&mut self) -> Result<(), Stalled> {
+        let now = Instant::now();
+        if now - self.looked < LOOK {
+            return Ok(());
+        }
+        self.looked = now;
+        let used = used();
+        if self.stall.is_stalled(Some(used), now) {
+            return Err(self.stalled(format!("nothing has used a core for {} s", self.stall.threshold().as_secs())));
+        }
+        if used.saturating_sub(self.used_before) > self.too_much {
+            return Err(self.stalled(format!("{} s on cores were not enough", self.too_much.as_secs())));
+        }
+        Ok(())
+    }
+
+    fn stalled(&self, why: String) -> Stalled {
+        let describe = |(pid, stat): (i32, Stat)| {
+            format!("{} ({pid}, state {}, {:.1} s on a core)", stat.name, stat.state, stat.used.as_secs_f64())
+        };
+        Stalled { why, waited: self.begun.elapsed(), alive: family().into_iter().map(describe).collect() }
+    }
+}
+
+impl Default for Watchdog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// CPU time of this process and its descendants, without that of this thread.
+fn used() -> Duration {
+    let all: Duration = family().values().map(|stat| stat.used + stat.used_by_children).sum();
+    all.saturating_sub(Schedule::of_this_thread().running)
+}
+
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "waited for {:.0} s: {}; alive: {}", self.waited.as_secs_f64(), self.why, self.alive.join(", "))
+    }
+}
+
+/// As displayed, because `unwrap` prints it in the message of a panic.
+impl fmt::Debug for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Stalled {}
+
+/// Interval between two looks at the processes, and between two checks of the condition.
+const PAUSE: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Receives from a channel; `None` if all senders are gone.
+///
+/// # Errors
+/// [`Stalled`] if the processes are stalled.
+pub fn receive<T>(receiver: &Receiver<T>) -> Result<Option<T>, Stalled> {
+    let mut watchdog = Watchdog::new();
+    loop {
+        match receiver.recv_timeout(PAUSE) {
+            Ok(received) => return Ok(Some(received)),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => watchdog.look()?,
+        }
+    }
+}
+
+/// Waits until `holds` returns true.
+///
+/// # Errors
+/// [`Stalled`] if the processes are stalled.
+pub fn until(mut holds: impl FnMut() -> bool) -> Result<(), Stalled> {
+    let mut watchdog = Watchdog::new();
+    loop {
+        let begun = Instant::now();
+        if holds() {
+            return Ok(());
+        }
+        // A condition that starts a process, or reads all of `/proc`, takes the core from those that it waits for.
+        let pause = POLL.max(4 * begun.elapsed()).min(PAUSE);
+        watchdog.look()?;
+        std::thread::sleep(pause);
+    }
+}
+
+/// Reads `pipe` until every process that holds its other end is gone, and sends the bytes.
+pub fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if pipe.read_to_end(&mut bytes).is_ok() {
+            // The receiver is gone if the wait has ended with an error.
+            let _ = sender.send(bytes);
+        }
+    });
+    receiver
+}
+
+/// Runs `command` until it *and all processes that inherited its output* have ended. A process that is left behind ends
+/// the wait with a panic.
+///
+/// # Panics
+/// If the command cannot be started, or does not end. The command is killed first.
+pub fn output(mut command: Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = KillOnDrop(child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")));
+    let [stdout, stderr] = [child.0.stdout.take().map(drain), child.0.stderr.take().map(drain)];
+    let all = |pipe: Option<Receiver<Vec<u8>>>| {
+        let received = receive(&pipe.expect("it was piped"));
+        received.unwrap_or_else(|why| panic!("{command:?} or one of its children did not end: {why}"))
+    };
+    let (stdout, stderr) = (all(stdout).unwrap_or_default(), all(stderr).unwrap_or_default());
+    Output { status: child.0.wait().expect("a child can be waited for"), stdout, stderr }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_progress_ends_a_stall() {
+        let begin = Instant::now();
+        let mut stall = StallDetector::new(Duration::from_secs(5), Duration::from_millis(100));
+        let mut look = |used: Option<u64>, seconds| {
+            stall.is_stalled(used.map(Duration::from_millis), begin + Duration::from_secs(seconds))
+        };
+        assert!(!look(Some(50), 0) && !look(Some(60), 4));
+        assert!(look(Some(150), 5), "little was used in 5 s");
+        assert!(!look(None, 6), "a process is awake");
+        assert!(!look(Some(60), 7) && !look(Some(900), 12), "a process has run");
+        assert!(!look(Some(900), 16) && look(Some(900), 17));
+        assert!(!look(Some(400), 18), "a process has ended");
+        assert!(!look(Some(400), 22) && look(Some(400), 23));
+    }
+
+    #[test]
+    fn ends_a_wait_for_a_sleeping_process_and_names_it() {
+        let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        while Stat::of(sleeper.id() as i32).unwrap().state != 'S' {
+            std::thread::yield_now();
+        }
+        let stall = StallDetector::new(Duration::from_secs(1), NEGLIGIBLE);
+        let mut watchdog = Watchdog { stall, ..Watchdog::new() };
+        let why = loop {
+            if let Err(why) = watchdog.look() {
+                break why.to_string();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(why.contains(&format!("sleep ({}, state S, 0.0 s on a core)", sleeper.id())), "{why}");
+    }
+
+    #[test]
+    fn ends_a_wait_that_uses_too_much_cpu_time() {
+        let now = Instant::now() - 2 * LOOK;
+        let mut watchdog = Watchdog { looked: now, ..Watchdog::new() };
+        watchdog.too_much = Duration::ZERO;
+        let on_core = || Schedule::of_this_thread().running;
+        std::thread::spawn(move || while on_core() < Duration::from_millis(50) {}).join().unwrap();
+        assert!(watchdog.look().unwrap_err().to_string().contains("0 s on cores were not enough"));
+    }
+
+    #[test]
+    fn names_the_processes_that_are_alive() {
+        let text = Watchdog::new().stalled("no reason".into()).to_string();
+        assert!(text.contains(&format!("({}, state ", std::process::id())), "{text}");
+        assert!(text.starts_with("waited for 0 s: no reason; alive: "), "{text}");
+    }
+
+    #[test]
+    fn does_not_count_the_waiting_thread() {
+        let (begun, before) = (Instant::now(), used());
+        while begun.elapsed() < Duration::from_millis(300) {}
+        // Other tests of this process may run at the same time; under nextest there are none. The process's time is counted in
+        // ticks and this thread's in nanoseconds, so the difference can become smaller.
+        assert!(used().saturating_sub(before) < Duration::from_millis(200) || std::env::var_os("NEXTEST").is_none());
+    }
+
+    #[test]
+    fn returns_the_output_of_a_command_and_its_exit_code() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo out; echo err >&2; exit 3"]);
+        let output = output(shell);
+        assert_eq!((output.status.code(), &*output.stdout, &*output.stderr), (Some(3), &b"out\n"[..], &b"err\n"[..]));
+    }
+
+    #[test]
+    fn reports_that_all_senders_are_gone() {
+        let (sender, receiver) = channel();
+        sender.send(1).unwrap();
+        drop(sender);
+        assert_eq!(receive(&receiver).unwrap(), Some(1));
+        assert_eq!(receive(&receiver).unwrap(), None);
+    }
+}
