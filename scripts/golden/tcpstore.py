@@ -1,4 +1,4 @@
-"""Golden bytes for crates/tcpstore/tests/it/golden.rs: the messages between PyTorch's own TCPStore client and server.
+"""Golden bytes for crates/tcpstore/tests/it/wire.rs: the messages between PyTorch's own TCPStore client and server.
 
 Run it with a Python that has PyTorch 2.11; it rewrites crates/tcpstore/golden/tcpstore.json, and crates/tcpstore/corpus/, from
 which tests/fuzz.rs starts: the client's bytes of each call, as a file. Two clients, A and B, talk to one

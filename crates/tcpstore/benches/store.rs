@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use lockstep_process::KillOnDrop;
-use tcpstore::{Client, Options, Server};
+use tcpstore::{Client, Server, ServerOptions};
 use tokio::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,7 +49,7 @@ fn measure(criterion: &mut Criterion, server: &str, port: u16) {
 
 fn round_trips(criterion: &mut Criterion) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-    let server = Server::start(listener, Options::default()).expect("the server starts");
+    let server = Server::start(listener, ServerOptions::default()).expect("the server starts");
     measure(criterion, "this server", server.local_addr().port());
     match python_server() {
         Some((_python, port)) => measure(criterion, "PyTorch's server", port),

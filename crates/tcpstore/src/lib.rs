@@ -17,5 +17,5 @@ pub mod server;
 pub mod wire;
 
 pub use client::{Client, ClientOptions, Error, Kind};
-pub use server::{Options, Peer, Refusal, Server};
+pub use server::{Peer, Refusal, Server, ServerOptions};
 pub use wire::Limits;

@@ -140,14 +140,14 @@ fn check_requests(input: &[u8]) {
         let frame = Frame::find(bytes, &LIMITS);
         assert!(!matches!(frame, Err(WireError::Truncated { .. })));
         match frame {
-            Ok(Frame::Whole(length)) => {
+            Ok(Frame::Complete(length)) => {
                 let request = Request::decode(&bytes[..length], &LIMITS).expect("a whole frame is a request");
                 let mut written = Vec::new();
                 request.encode(&mut written);
                 assert_eq!(written, &bytes[..length]);
                 assert_eq!(Request::decode(&written, &LIMITS), Ok(request));
             }
-            Ok(Frame::Needs(need)) => {
+            Ok(Frame::Incomplete(need)) => {
                 assert!(need > bytes.len());
                 assert!(matches!(Request::decode(bytes, &LIMITS), Err(WireError::Truncated { .. })));
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use support::{LONG, Raw, client, encode, resident, server, until};
 use tcpstore::wire::{Limits, MAGIC, Request, wire_key};
-use tcpstore::{Client, Options, Server};
+use tcpstore::{Client, Server, ServerOptions};
 
 /// A limit that is meant to expire.
 const SHORT: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ async fn refused(server: &Server, bystander: &Client, reason: &str) {
 
 #[tokio::test]
 async fn refuses_other_protocols_at_the_first_byte() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let bystander = client(&server).await;
     for (sent, reason) in [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "it opened with 0x47, not with validate"),
@@ -44,7 +44,7 @@ async fn refuses_other_protocols_at_the_first_byte() {
 
 #[tokio::test]
 async fn forgets_a_client_that_leaves_in_the_middle_of_a_request() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let bystander = client(&server).await;
     let opening = Request::Validate { magic: MAGIC };
     let entries = vec![(wire_key("a"), b"value".to_vec()), (wire_key("b"), b"value".to_vec())];
@@ -59,7 +59,7 @@ async fn forgets_a_client_that_leaves_in_the_middle_of_a_request() {
 
 #[tokio::test]
 async fn reserves_nothing_for_announced_lengths() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let bystander = client(&server).await;
     let before = resident();
     let mut peers = Vec::new();
@@ -83,7 +83,7 @@ async fn reserves_nothing_for_announced_lengths() {
 
 #[tokio::test]
 async fn refuses_a_slow_opening_and_keeps_idle_clients() {
-    let server = server(Options { handshake_timeout: SHORT, ..Options::default() });
+    let server = server(ServerOptions { handshake_timeout: SHORT, ..ServerOptions::default() });
     let bystander = client(&server).await;
     let mute = Raw::connect(&server).await;
     let mut slow = Raw::connect(&server).await;
@@ -99,7 +99,7 @@ async fn refuses_a_slow_opening_and_keeps_idle_clients() {
 
 #[tokio::test]
 async fn refuses_a_slow_request() {
-    let server = server(Options { request_timeout: SHORT, ..Options::default() });
+    let server = server(ServerOptions { request_timeout: SHORT, ..ServerOptions::default() });
     let bystander = client(&server).await;
     let mut slow = Raw::open(&server).await;
     slow.send_bytes(&encode(&[Request::Get { key: wire_key("key") }])[..5]).await;
@@ -109,7 +109,7 @@ async fn refuses_a_slow_request() {
 
 #[tokio::test]
 async fn a_client_that_reads_no_replies_does_not_fill_the_memory() {
-    let server = server(Options { write_timeout: SHORT, ..Options::default() });
+    let server = server(ServerOptions { write_timeout: SHORT, ..ServerOptions::default() });
     let bystander = client(&server).await;
     bystander.set("large", &vec![7; 1 << 20]).await.unwrap();
     let before = resident();
@@ -122,7 +122,7 @@ async fn a_client_that_reads_no_replies_does_not_fill_the_memory() {
 
 #[tokio::test]
 async fn serves_others_during_a_flood() {
-    let server = server(Options { worker_threads: 1, ..Options::default() });
+    let server = server(ServerOptions { worker_threads: 1, ..ServerOptions::default() });
     let bystander = client(&server).await;
     let flood = encode(&vec![Request::Append { key: wire_key("flood"), value: Vec::new() }; 10_000]);
     let floods: Vec<_> = (0..4)
@@ -147,7 +147,7 @@ async fn serves_others_during_a_flood() {
 
 #[tokio::test]
 async fn only_the_client_that_fills_the_store_is_closed() {
-    let server = server(Options { max_bytes: 1_000_000, ..Options::default() });
+    let server = server(ServerOptions { max_bytes: 1_000_000, ..ServerOptions::default() });
     let bystander = client(&server).await;
     let mut greedy = Raw::open(&server).await;
     for index in 0..200 {
@@ -202,7 +202,7 @@ async fn stays_within_its_limit_under_a_thousand_hostile_connections_and_serves_
     if !may_open(2 * HOSTILE as u64 + 200) {
         return;
     }
-    let server = server(Options { max_bytes: LIMIT, handshake_timeout: LONG, ..Options::default() });
+    let server = server(ServerOptions { max_bytes: LIMIT, handshake_timeout: LONG, ..ServerOptions::default() });
     let bystander = client(&server).await;
     bystander.set("large", &vec![7; 2 << 20]).await.unwrap();
     let harm = harm();
@@ -236,7 +236,7 @@ async fn stays_within_its_limit_under_a_thousand_hostile_connections_and_serves_
 
 #[tokio::test]
 async fn a_reply_waits_for_room_that_a_stalled_peer_holds() {
-    let options = Options { max_bytes: 32 << 20, stall_timeout: SHORT, ..Options::default() };
+    let options = ServerOptions { max_bytes: 32 << 20, stall_timeout: SHORT, ..ServerOptions::default() };
     let server = server(options);
     let bystander = client(&server).await;
     // Larger than the sockets' buffers, so that the store keeps the rest.
@@ -255,7 +255,7 @@ async fn a_reply_waits_for_room_that_a_stalled_peer_holds() {
 
 #[tokio::test]
 async fn one_connection_holds_no_more_than_its_share() {
-    let server = server(Options { max_bytes: 8 << 20, ..Options::default() });
+    let server = server(ServerOptions { max_bytes: 8 << 20, ..ServerOptions::default() });
     let bystander = client(&server).await;
     let mut greedy = Raw::open(&server).await;
     greedy.send_bytes(&encode(&[set("large", vec![7; 4 << 20])])).await;
@@ -265,7 +265,7 @@ async fn one_connection_holds_no_more_than_its_share() {
 
 #[tokio::test]
 async fn only_the_client_that_adds_to_a_text_is_closed() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let bystander = client(&server).await;
     let careless = client(&server).await;
     careless.set("text", b"abc").await.unwrap();
@@ -275,7 +275,7 @@ async fn only_the_client_that_adds_to_a_text_is_closed() {
 
 #[tokio::test]
 async fn answers_requests_before_the_fault() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let mut peer = Raw::open(&server).await;
     peer.send_bytes(&[encode(&[Request::Ping { nonce: 7 }]), vec![99]].concat()).await;
     assert_eq!(peer.closed().await, 7u32.to_le_bytes());
@@ -283,7 +283,7 @@ async fn answers_requests_before_the_fault() {
 
 #[tokio::test]
 async fn takes_no_more_connections_than_allowed() {
-    let server = server(Options { max_connections: Some(2), ..Options::default() });
+    let server = server(ServerOptions { max_connections: Some(2), ..ServerOptions::default() });
     let bystander = client(&server).await;
     let second = Raw::open(&server).await;
     until("two are there", || server.connections() == 2).await;
@@ -298,7 +298,7 @@ async fn takes_no_more_connections_than_allowed() {
 #[tokio::test]
 async fn applies_the_limits_that_the_host_sets() {
     let limits = Limits { max_key: 10, max_value: 20, max_keys: 2, ..Limits::default() };
-    let server = server(Options { limits, ..Options::default() });
+    let server = server(ServerOptions { limits, ..ServerOptions::default() });
     let bystander = client(&server).await;
     for (request, reason) in [
         (set("0123456789", Vec::new()), "a key with a length in bytes of 11, at most 10"),

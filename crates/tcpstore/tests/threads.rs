@@ -3,7 +3,7 @@
 mod support;
 
 use support::{server, until};
-use tcpstore::Options;
+use tcpstore::ServerOptions;
 
 fn store_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux lists a process's threads").flatten();
@@ -13,7 +13,7 @@ fn store_threads() -> usize {
 
 #[tokio::test]
 async fn leaves_no_thread_behind() {
-    let server = server(Options { worker_threads: 3, ..Options::default() });
+    let server = server(ServerOptions { worker_threads: 3, ..ServerOptions::default() });
     until("the server runs on its own threads", || store_threads() == 4).await;
     drop(server);
     until("the threads have ended", || store_threads() == 0).await;

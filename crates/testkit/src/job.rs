@@ -86,7 +86,7 @@ impl Job {
     /// not wait until they notice, either.
     pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let store = tcpstore::Server::start(listener, tcpstore::Options::default()).unwrap();
+        let store = tcpstore::Server::start(listener, tcpstore::ServerOptions::default()).unwrap();
         let port = store.local_addr().port();
         let command = |rank: usize| {
             let numbers = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];

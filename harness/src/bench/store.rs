@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn clients_do_the_operations_that_are_counted() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = tcpstore::Server::start(listener, tcpstore::Options::default()).unwrap();
+        let server = tcpstore::Server::start(listener, tcpstore::ServerOptions::default()).unwrap();
         let load = Load { clients: 3, each: 5, patience: Duration::from_secs(60) };
         let clients = Clients::connect(server.local_addr().port(), load).unwrap();
         for operation in OPERATIONS {

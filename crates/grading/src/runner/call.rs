@@ -105,7 +105,7 @@ impl<'a> RunningCall<'a> {
         std::fs::create_dir(&answers.0)?;
         std::fs::create_dir(folder.join("work"))?;
         request.write(&folder.join("call"))?;
-        let store = tcpstore::Server::start(TcpListener::bind("127.0.0.1:0")?, tcpstore::Options::default())?;
+        let store = tcpstore::Server::start(TcpListener::bind("127.0.0.1:0")?, tcpstore::ServerOptions::default())?;
         Ok(RunningCall { program, folder, options, confined, ranks: options.ranks.max(1), answers, store })
     }
 

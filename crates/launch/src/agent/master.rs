@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tcpstore::{Options, Server};
+use tcpstore::{Server, ServerOptions};
 
 /// MASTER_ADDR and MASTER_PORT.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl StoreHosting {
 
 /// Starts a store server on `address`, which also lets agents leave the store's protocol if they meet here.
 pub(super) fn host_on(address: SocketAddr, hands_over: bool) -> std::io::Result<Server> {
-    Server::start(TcpListener::bind(address)?, Options { hands_over, ..Options::default() })
+    Server::start(TcpListener::bind(address)?, ServerOptions { hands_over, ..ServerOptions::default() })
 }
 
 impl fmt::Display for Master {

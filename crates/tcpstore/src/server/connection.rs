@@ -17,10 +17,10 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep_until, timeout};
 
-use super::holdings::{FREE as KEEP, Overdrawn, counted};
+use super::memory::{FREE as KEEP, NoRoom, counted};
 use super::session::Violation;
 use super::shared::Shared;
-use super::{ConnectionId, Options, Session};
+use super::{ConnectionId, ServerOptions, Session};
 use crate::wire::SWITCH;
 
 /// Number of requests that are processed in a row before other connections get their turn.
@@ -38,15 +38,15 @@ enum Ending {
     #[error(transparent)]
     Violation(#[from] Violation),
     #[error("it did not open with validate within {0:?}: port scanner, or half-open connection")]
-    Mute(Duration),
+    NotValidated(Duration),
     #[error("its request was not complete after {0:?}")]
-    Slow(Duration),
+    SlowRequest(Duration),
     #[error("it took none of its replies for {0:?}")]
-    Deaf(Duration),
+    NotReading(Duration),
     #[error("the store had no room for its reply for {0:?}")]
-    Crowded(Duration),
+    NoRoomForReply(Duration),
     #[error(transparent)]
-    Overdrawn(#[from] Overdrawn),
+    NoRoom(#[from] NoRoom),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -81,7 +81,7 @@ pub(super) async fn serve(
         Err(ending) => ending,
     };
     // The connection that needed the room has recorded this ending.
-    if !matches!(ending, Ending::Closed | Ending::Io(_) | Ending::Overdrawn(Overdrawn::Closed)) {
+    if !matches!(ending, Ending::Closed | Ending::Io(_) | Ending::NoRoom(NoRoom::Closed)) {
         all.lock().refuse(address, Instant::now(), ending.to_string());
     }
 }
@@ -181,7 +181,7 @@ impl Connection {
         let mut sent = 0;
         while sent < self.out.len() {
             let write = self.stream.write(&self.out[sent..]);
-            sent += timeout(limit, write).await.map_err(|_| Ending::Deaf(limit))??;
+            sent += timeout(limit, write).await.map_err(|_| Ending::NotReading(limit))??;
             if self.out.len() > KEEP {
                 all.lock().moved(self.id, Instant::now());
             }
@@ -195,7 +195,7 @@ impl Connection {
     async fn wait_for_room(&mut self, mut room: watch::Receiver<()>, all: &Shared) -> Result<(), Ending> {
         let (limit, last) = (all.options.stall_timeout, all.options.write_timeout);
         if self.begun.elapsed() > last {
-            return Err(Ending::Crowded(last));
+            return Err(Ending::NoRoomForReply(last));
         }
         // Checking several times within the limit keeps this connection from looking stalled itself.
         let looked = timeout(limit / 4, room.changed()).await;
@@ -226,11 +226,11 @@ impl Connection {
     }
 
     /// The peer's current time limit and the ending for missing it, if it has one.
-    fn deadline(&self, options: &Options) -> Option<(Duration, TooLate)> {
+    fn deadline(&self, options: &ServerOptions) -> Option<(Duration, TooLate)> {
         if !self.session.validated() {
-            Some((options.handshake_timeout, Ending::Mute))
+            Some((options.handshake_timeout, Ending::NotValidated))
         } else if !self.input.is_empty() {
-            Some((options.request_timeout, Ending::Slow))
+            Some((options.request_timeout, Ending::SlowRequest))
         } else {
             None
         }

@@ -1,23 +1,297 @@
-//! The server: [`Server`] for a process that hosts a store. Not here: the choice of the address, and what ranks write
-//! into the store.
+//! The server: [`Server`] for a process that hosts a store, its options, and the loop that accepts connections. Not here: the choice
+//! of the address, and what ranks write into the store.
 //!
 //! [`Data`] (the effect of operations) and [`Session`] (one connection's protocol) are pure; sockets, threads and
 //! deadlines are around them.
 
 mod connection;
-mod connection_id;
 mod data;
-mod handle;
-mod holdings;
-mod listener;
-mod options;
+mod memory;
 mod session;
 mod shared;
 mod waiters;
 
-pub use connection_id::ConnectionId;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use crate::wire::{KEY_PREFIX, Limits, Request, user_key, wire_key};
+use connection::serve;
+use shared::Shared;
+
 pub use data::{Data, Outcome, Refused};
-pub use handle::Server;
-pub use options::Options;
 pub use session::{Session, Turn, Violation};
 pub use shared::{Peer, Refusal};
+
+/// Options of a server. The defaults suit a job of thousands of ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Threads that serve connections, in addition to the one that accepts them. 2.
+    pub worker_threads: usize,
+    /// Limits of a single message.
+    pub limits: Limits,
+    /// Bytes that the store may take in total. 512 MiB. At most half of them are for connections: 16 KiB for each,
+    /// requests and replies in progress, and keys in waits (at most a quarter). The rest is for keys and values.
+    ///
+    /// A request that would make keys and values exceed their part closes its connection. So does one that would give a
+    /// single connection more than a quarter for requests, replies and waits. The last quarter of the store is closed
+    /// to a connection that wrote more than a quarter of the keys and values that exist: one client that fills the
+    /// store is refused while others can still write. A value counts for the connection that wrote it until it is
+    /// deleted or overwritten. A client that fills the store through many new connections is not stopped.
+    ///
+    /// If all connections together would exceed their half, the connection that has been stalled longest in the middle
+    /// of a request or a reply is closed; among waits, the largest.
+    pub max_bytes: usize,
+    /// Maximum number of connections; further ones are closed when they connect. No limit by default, except for the
+    /// one that follows from `max_bytes` (16,384). The limit of open files (`ulimit -n`) applies, too: reaching it
+    /// delays new connections but does not affect existing ones.
+    pub max_connections: Option<usize>,
+    /// Time limit for VALIDATE after connecting. 10 s.
+    pub handshake_timeout: Duration,
+    /// Time limit for a complete request after its first byte. 120 s.
+    pub request_timeout: Duration,
+    /// A peer that does not read its replies must accept at least one byte within this time. 120 s.
+    pub write_timeout: Duration,
+    /// If there is no room for a reply, the reply waits, and a peer that has neither sent nor accepted a byte of its
+    /// own request or reply for this time is closed. 5 s.
+    pub stall_timeout: Duration,
+    /// Whether clients may leave the protocol ([`SWITCH`](crate::wire::SWITCH)). Their connections wait until they are taken. No.
+    pub hands_over: bool,
+    /// After this time without traffic the kernel probes the peer's host, three times at a sixth of the time, and then
+    /// closes the connection. 60 s.
+    pub keepalive: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            worker_threads: 2,
+            limits: Limits::default(),
+            max_bytes: 512 << 20,
+            max_connections: None,
+            handshake_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(120),
+            stall_timeout: Duration::from_secs(5),
+            hands_over: false,
+            keepalive: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A connection's id within its server. Ids are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+impl ConnectionId {
+    /// The process that hosts the server and needs no connection.
+    pub const HOST: Self = Self(0);
+}
+
+/// A store that serves clients until it is dropped.
+///
+/// It runs on its own threads, and its methods never wait for a peer. So synchronous and asynchronous code alike can
+/// hold and drop it. Dropping it closes the listener and every connection and joins the threads.
+///
+/// Every client that can connect can read and change everything: the protocol has no password. So bind to loopback if
+/// all ranks run on this host (`127.0.0.1:0`), otherwise to the address of the interface that the other hosts use, and
+/// to `0.0.0.0` only if you do not know that address.
+///
+/// ```
+/// use std::net::TcpListener;
+/// let listener = TcpListener::bind("127.0.0.1:0")?; // this host only, any free port
+/// let server = tcpstore::Server::start(listener, tcpstore::ServerOptions::default())?;
+/// println!("MASTER_PORT={}", server.local_addr().port());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts serving on `listener`.
+    ///
+    /// # Errors
+    /// The operating system's error if a thread cannot be started or the socket cannot be used.
+    pub fn start(listener: std::net::TcpListener, options: ServerOptions) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::new(options));
+        let (stop, stopped) = oneshot::channel();
+        let (started, start) = mpsc::channel();
+        let all = Arc::clone(&shared);
+        // The runtime is dropped on its own thread: tokio forbids dropping one in asynchronous code.
+        let run = move || run(listener, all, stopped, &started);
+        let thread = std::thread::Builder::new().name("tcpstore".to_owned()).spawn(run)?;
+        start
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the store's thread ended before it started to serve")))?;
+        Ok(Self { address, shared, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The address of the listener.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The connected clients, in the order in which they connected.
+    pub fn peers(&self) -> Vec<Peer> {
+        self.shared.lock().peers()
+    }
+
+    /// The number of connected clients.
+    pub fn connections(&self) -> usize {
+        self.shared.lock().connections()
+    }
+
+    /// Takes the connections of clients that [leave the protocol](crate::wire::SWITCH), past and future; `None` at a second call,
+    /// or without [`ServerOptions::hands_over`].
+    pub fn take_switched(&self) -> Option<UnboundedReceiver<std::net::TcpStream>> {
+        self.shared.lock().take_switched()
+    }
+
+    /// Bytes that the store takes: keys, values and connections.
+    pub fn bytes(&self) -> usize {
+        self.shared.lock().bytes()
+    }
+
+    /// The last connections that were closed because of their peer, oldest first (at most 32).
+    pub fn refusals(&self) -> Vec<Refusal> {
+        self.shared.lock().refusals()
+    }
+
+    /// Returns the value of a key.
+    pub fn get(&self, key: &str) -> Option<Vec<u8>> {
+        self.shared.lock().data.value(&wire_key(key)).cloned()
+    }
+
+    /// Sets a key and ends waits for it.
+    ///
+    /// # Errors
+    /// The store is full.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<(), Refused> {
+        let mut state = self.shared.lock();
+        let request = Request::Set { key: wire_key(key), value: value.to_vec() };
+        let outcome = state.data.apply(ConnectionId::HOST, request)?;
+        state.wake(&outcome.woken);
+        Ok(())
+    }
+
+    /// Returns the keys that begin with `prefix`, sorted.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        let state = self.shared.lock();
+        let prefix = wire_key(prefix);
+        let mut keys: Vec<String> =
+            state.data.keys().filter(|key| key.starts_with(&prefix)).map(|key| user_key(key)).collect();
+        keys.sort();
+        keys
+    }
+
+    /// Deletes the keys and queues that begin with `prefix` and returns their number. Waits continue.
+    pub fn delete_prefix(&self, prefix: &str) -> usize {
+        let prefix = wire_key(prefix);
+        self.shared.lock().data.delete_where(|key| key.starts_with(&prefix))
+    }
+
+    /// Deletes everything that does not begin with `prefix` and returns the number of keys and queues. This includes
+    /// `init/`, the counter of libtorch's `wait_for_workers`, which has no prefix. Waits continue.
+    pub fn clear_except(&self, prefix: &str) -> usize {
+        let prefix = wire_key(prefix);
+        self.shared.lock().data.delete_where(|key| !(key.starts_with(KEY_PREFIX) && key.starts_with(&prefix)))
+    }
+
+    /// Stops serving, as dropping does. When it returns, the port is free and every connection is closed.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic ended it, too
+        }
+    }
+}
+
+/// Runs the server on this thread until `stopped`. First reports whether it started.
+fn run(
+    listener: std::net::TcpListener,
+    shared: Arc<Shared>,
+    stopped: oneshot::Receiver<()>,
+    started: &mpsc::Sender<io::Result<()>>,
+) {
+    /// Limit for the worker threads to drop their tasks, which never block.
+    const END: Duration = Duration::from_secs(5);
+    let threads = shared.options.worker_threads.max(1);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("tcpstore-worker")
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(started.send(Err(error))),
+    };
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener);
+        let outcome = listener.map(|listener| accept(listener, shared));
+        match outcome {
+            Ok(serving) => {
+                let _ = started.send(Ok(()));
+                tokio::select! {
+                    () = serving => {}
+                    _ = stopped => {}
+                }
+            }
+            Err(error) => drop(started.send(Err(error))),
+        }
+    });
+    runtime.shutdown_timeout(END);
+}
+
+/// Pause after a failed accept, for example when the limit of open files is reached.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections forever.
+async fn accept(listener: TcpListener, all: Arc<Shared>) {
+    loop {
+        let Ok((stream, address)) = listener.accept().await else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        let admitted = all.lock().admit(address, Instant::now(), all.options.max_connections);
+        if let Some((id, wake)) = admitted {
+            prepare(&stream, all.options.keepalive);
+            let task = tokio::spawn(serve(stream, address, id, wake, Arc::clone(&all)));
+            all.lock().attach(id, task.abort_handle());
+        }
+    }
+}
+
+/// Sends replies without delay and detects dead hosts. If the kernel does not support an option, the connection still
+/// works.
+fn prepare(stream: &TcpStream, keepalive: Duration) {
+    const PROBES: u32 = 3;
+    let between = (keepalive / 6).max(Duration::from_secs(1));
+    let gone_after = keepalive + between * PROBES;
+    let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, keepalive.max(Duration::from_secs(1)));
+    let _ = sockopt::set_tcp_keepintvl(stream, between);
+    let _ = sockopt::set_tcp_keepcnt(stream, PROBES);
+    let _ = sockopt::set_tcp_user_timeout(stream, u32::try_from(gone_after.as_millis()).unwrap_or(u32::MAX));
+}

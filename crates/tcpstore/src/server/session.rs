@@ -74,8 +74,8 @@ impl Session {
         self.reply_if_woken(data, out);
         self.check_opening(input)?;
         match self.scan.request(input, &self.limits)? {
-            Frame::Needs(needs) => Ok(Turn { consumed: 0, progress: false, needs, woken: Vec::new() }),
-            Frame::Whole(length) => {
+            Frame::Incomplete(needs) => Ok(Turn { consumed: 0, progress: false, needs, woken: Vec::new() }),
+            Frame::Complete(length) => {
                 self.scan = Scan::default();
                 let request = Request::decode(&input[..length], &self.limits)?;
                 let woken = self.handle(data, request, out)?;
@@ -86,7 +86,7 @@ impl Session {
 
     /// Size in bytes of the reply to the request at the front of `input`; 0 if that is incomplete or invalid.
     pub fn reply_bytes(&self, data: &Data, input: &[u8]) -> usize {
-        let Ok(Frame::Whole(length)) = Frame::find(input, &self.limits) else { return 0 };
+        let Ok(Frame::Complete(length)) = Frame::find(input, &self.limits) else { return 0 };
         Request::decode(&input[..length], &self.limits).map_or(0, |request| data.reply_bytes(&request))
     }
 

@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::holdings::{FREE, Holdings, Overdrawn};
-use super::{ConnectionId, Data, Options, Session};
+use super::memory::{ConnectionMemory, FREE, NoRoom};
+use super::{ConnectionId, Data, ServerOptions, Session};
 use crate::wire::{Key, Operation, user_key};
 
 /// Number of refusals that are remembered.
@@ -45,14 +45,14 @@ pub struct Refusal {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) options: Options,
+    pub(super) options: ServerOptions,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) data: Data,
-    holdings: Holdings,
+    memory: ConnectionMemory,
     /// Changes when connections release memory.
     room: watch::Sender<()>,
     entries: HashMap<ConnectionId, Entry>,
@@ -75,7 +75,7 @@ struct Entry {
 }
 
 impl Shared {
-    pub(super) fn new(options: Options) -> Self {
+    pub(super) fn new(options: ServerOptions) -> Self {
         let state = State::new(&options);
         Self { options, state: Mutex::new(state) }
     }
@@ -88,11 +88,11 @@ impl Shared {
 }
 
 impl State {
-    fn new(options: &Options) -> Self {
+    fn new(options: &ServerOptions) -> Self {
         let (switched, waiting) = options.hands_over.then(mpsc::unbounded_channel).unzip();
         Self {
             data: Data::new(options.limits, options.max_bytes),
-            holdings: Holdings::new(options.max_bytes),
+            memory: ConnectionMemory::new(options.max_bytes),
             room: watch::Sender::default(),
             entries: HashMap::new(),
             refusals: VecDeque::new(),
@@ -136,10 +136,10 @@ impl State {
         let wake = Arc::new(Notify::new());
         let entry = Entry { address, since: now, validated: false, last: None, wake: Arc::clone(&wake), task: None };
         self.entries.insert(id, entry);
-        self.holdings.enter(id, now);
-        if let Err(overdrawn) = self.make_room(id, now) {
+        self.memory.enter(id, now);
+        if let Err(no_room) = self.make_room(id, now) {
             self.dismiss(id);
-            self.refuse(address, now, overdrawn.to_string());
+            self.refuse(address, now, no_room.to_string());
             return None;
         }
         Some((id, wake))
@@ -155,7 +155,7 @@ impl State {
     /// Removes a connection, its wait and the memory that it held.
     pub(super) fn dismiss(&mut self, id: ConnectionId) {
         self.data.leave(id);
-        self.holdings.leave(id);
+        self.memory.leave(id);
         self.account();
         self.room.send_replace(());
         self.entries.remove(&id);
@@ -163,7 +163,7 @@ impl State {
 
     /// Bytes that the store takes.
     pub(super) fn bytes(&self) -> usize {
-        self.data.bytes() + self.holdings.total()
+        self.data.bytes() + self.memory.total()
     }
 
     /// Records that a connection has moved bytes and the current size of its buffers. Closes other connections if that
@@ -171,9 +171,9 @@ impl State {
     ///
     /// # Errors
     /// The connection itself must close.
-    pub(super) fn settle(&mut self, id: ConnectionId, buffers: usize, now: Instant) -> Result<(), Overdrawn> {
-        let before = self.holdings.of(id);
-        self.holdings.settle(id, buffers, self.data.wait_bytes_of(id), now)?;
+    pub(super) fn settle(&mut self, id: ConnectionId, buffers: usize, now: Instant) -> Result<(), NoRoom> {
+        let before = self.memory.of(id);
+        self.memory.settle(id, buffers, self.data.wait_bytes_of(id), now)?;
         self.make_room(id, now)?;
         if buffers < before {
             self.room.send_replace(());
@@ -183,42 +183,42 @@ impl State {
 
     /// Records that a connection has moved bytes.
     pub(super) fn moved(&mut self, id: ConnectionId, now: Instant) {
-        self.holdings.moved(id, now);
+        self.memory.moved(id, now);
     }
 
     /// Returns `None` if there is room for a reply of that size, otherwise a channel that changes when there may be.
     /// Small replies always have room.
     pub(super) fn lacks_room(&self, bytes: impl FnOnce(&Data) -> usize) -> Option<watch::Receiver<()>> {
         let stored = self.data.bytes();
-        if !self.holdings.is_tight(stored) {
+        if !self.memory.is_tight(stored) {
             return None;
         }
         let bytes = bytes(&self.data);
-        (bytes > FREE && bytes > self.holdings.room(stored)).then(|| self.room.subscribe())
+        (bytes > FREE && bytes > self.memory.room(stored)).then(|| self.room.subscribe())
     }
 
     /// Closes the connection that has been stalled longest, if it has been stalled since `then` or longer; never `id`.
     pub(super) fn close_stalled(&mut self, id: ConnectionId, then: Instant, now: Instant) {
-        if let Some(stalled) = self.holdings.stalled_since(id, then) {
+        if let Some(stalled) = self.memory.stalled_since(id, then) {
             self.close(stalled, now);
         }
     }
 
-    fn make_room(&mut self, id: ConnectionId, now: Instant) -> Result<(), Overdrawn> {
+    fn make_room(&mut self, id: ConnectionId, now: Instant) -> Result<(), NoRoom> {
         self.account();
-        while let Some(other) = self.holdings.excess(id, self.data.bytes())? {
+        while let Some(other) = self.memory.excess(id, self.data.bytes())? {
             self.close(other, now);
         }
         Ok(())
     }
 
     fn account(&mut self) {
-        self.holdings.set_waits(self.data.wait_bytes());
-        self.data.reserve(self.holdings.total());
+        self.memory.set_waits(self.data.wait_bytes());
+        self.data.reserve(self.memory.total());
     }
 
     fn close(&mut self, id: ConnectionId, now: Instant) {
-        let held = self.holdings.of(id) + self.data.wait_bytes_of(id);
+        let held = self.memory.of(id) + self.data.wait_bytes_of(id);
         if let Some(entry) = self.entries.get(&id) {
             let address = entry.address;
             // A connection without a handle closes at its first turn.

@@ -100,13 +100,13 @@ impl Waiters {
     }
 
     /// A key was set: returns the connections whose wait has ended.
-    pub(super) fn came(&mut self, key: &[u8]) -> Vec<ConnectionId> {
+    pub(super) fn key_set(&mut self, key: &[u8]) -> Vec<ConnectionId> {
         let waiting = self.forget(key);
         waiting.into_values().filter(|&connection| self.count_down(connection, key)).collect()
     }
 
     /// A value was added to a queue: ends one wait, the oldest that waits for nothing else.
-    pub(super) fn came_for_one(&mut self, key: &[u8]) -> Option<ConnectionId> {
+    pub(super) fn queue_pushed(&mut self, key: &[u8]) -> Option<ConnectionId> {
         while let Some((_, connection)) = self.by_key.get_mut(key)?.pop_first() {
             if self.count_down(connection, key) {
                 self.tidy(key);
@@ -157,6 +157,40 @@ fn alone(key: &[u8]) -> usize {
 }
 
 #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waits.is_empty() && self.by_key.is_empty() && self.bytes == 0
+    }
+}
+
+/// Bytes of a wait for this key, as if no other connection waited for it.
+fn alone(key: &[u8]) -> usize {
+    key.len() + KEY_OVERHEAD + EACH
+}
+
+/// The keys with one prefix that clients wait for.
+#[derive(Debug)]
+pub struct Waits(watch::Receiver<WaitedKeys>);
+
+impl Waits {
+    pub(super) fn new(keys: watch::Receiver<WaitedKeys>) -> Self {
+        Self(keys)
+    }
+
+    /// Returns once the keys have changed since the last call of [`Self::keys`]; never after the server has stopped.
+    /// Cancel safe.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// The keys, as clients name them, sorted.
+    pub fn keys(&mut self) -> Vec<String> {
+        self.0.borrow_and_update().iter().map(|key| user_key(key)).collect()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -168,9 +202,9 @@ mod tests {
     fn ends_a_wait_with_its_last_key() {
         let mut waiters = Waiters::default();
         waiters.begin(ConnectionId(1), keys(&["a", "b", "a"]));
-        assert_eq!(waiters.came(b"a"), []);
+        assert_eq!(waiters.key_set(b"a"), []);
         assert_eq!(waiters.missing(ConnectionId(1)), [b"b"]);
-        assert_eq!(waiters.came(b"b"), [ConnectionId(1)]);
+        assert_eq!(waiters.key_set(b"b"), [ConnectionId(1)]);
         assert!(waiters.is_empty());
     }
 
@@ -180,10 +214,10 @@ mod tests {
         waiters.begin(ConnectionId(3), keys(&["q", "other"]));
         waiters.begin(ConnectionId(2), keys(&["q"]));
         waiters.begin(ConnectionId(1), keys(&["q"]));
-        assert_eq!(waiters.came_for_one(b"q"), Some(ConnectionId(2)));
-        assert_eq!(waiters.came_for_one(b"q"), Some(ConnectionId(1)));
-        assert_eq!(waiters.came_for_one(b"q"), None);
-        assert_eq!(waiters.came(b"other"), [ConnectionId(3)]);
+        assert_eq!(waiters.queue_pushed(b"q"), Some(ConnectionId(2)));
+        assert_eq!(waiters.queue_pushed(b"q"), Some(ConnectionId(1)));
+        assert_eq!(waiters.queue_pushed(b"q"), None);
+        assert_eq!(waiters.key_set(b"other"), [ConnectionId(3)]);
         assert!(waiters.is_empty());
     }
 
@@ -194,7 +228,7 @@ mod tests {
         assert!(waiters.end(ConnectionId(1)));
         assert!(!waiters.end(ConnectionId(1)));
         assert!(waiters.is_empty());
-        assert_eq!(waiters.came(b"a"), []);
+        assert_eq!(waiters.key_set(b"a"), []);
     }
 
     #[test]
@@ -208,7 +242,7 @@ mod tests {
         assert!(waiters.end(ConnectionId(1)));
         assert_eq!(waiters.bytes(), one, "its keys stay for the other connection");
         waiters.begin(ConnectionId(2), keys(&["b"]));
-        assert_eq!(waiters.came(b"b"), [ConnectionId(2)]);
+        assert_eq!(waiters.key_set(b"b"), [ConnectionId(2)]);
         assert!(waiters.is_empty());
     }
 }

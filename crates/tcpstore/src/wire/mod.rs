@@ -7,16 +7,10 @@
 //! Source: `TCPStoreBackend.hpp` (operations, magic), `TCPStore.cpp` (client) and `TCPStoreLibUvBackend.cpp` (server)
 //! of PyTorch 2.11; `golden/tcpstore.json` records bytes that they sent.
 
-mod limits;
-mod reader;
-mod reply;
-mod request;
+mod message;
 mod scan;
 
-pub use limits::Limits;
-pub use reader::{Reader, WireError};
-pub use reply::{Expect, Reply};
-pub use request::{Frame, Operation, Request};
+pub use message::{Expect, Frame, Operation, Reply, Request};
 pub use scan::Scan;
 
 /// A key on the wire: any bytes. libtorch's clients put [`KEY_PREFIX`] in front of every key that a user names.
@@ -43,4 +37,226 @@ pub fn wire_key(key: &str) -> Key {
 /// Converts a key on the wire to the user's key, for messages: bytes that are not UTF-8 are replaced.
 pub fn user_key(key: &[u8]) -> String {
     String::from_utf8_lossy(key.strip_prefix(KEY_PREFIX).unwrap_or(key)).into_owned()
+}
+
+/// The largest accepted sizes. The defaults of the first three are those of libtorch's server (`MAX_STRING_LEN`,
+/// `MAX_PAYLOAD_LEN` and `MAX_KEY_COUNT` in `TCPStoreLibUvBackend.cpp`).
+///
+/// A length beyond its limit is refused as soon as it is read. A length within its limit reserves nothing: memory grows
+/// with the bytes that arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a key. 8 KiB.
+    pub max_key: usize,
+    /// Bytes of a value in a request. 8 MiB.
+    pub max_value: usize,
+    /// Keys in one request. 131,072.
+    pub max_keys: usize,
+    /// Bytes of a whole request, which also limits the sum of many long keys. 64 MiB (libtorch: no limit).
+    pub max_request: usize,
+    /// Bytes of a whole reply, and of a value after APPEND. 64 MiB (libtorch: no limit).
+    pub max_reply: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_key: 8 << 10, max_value: 8 << 20, max_keys: 128 << 10, max_request: 64 << 20, max_reply: 64 << 20 }
+    }
+}
+
+/// Why bytes are not a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The message is incomplete: it has at least this many bytes.
+    #[error("the message ends early: it has at least {need} bytes")]
+    Truncated {
+        /// Bytes from the start of the message.
+        need: usize,
+    },
+    /// There are bytes after the message.
+    #[error("{left} bytes are left over after the message")]
+    Trailing {
+        /// Their number.
+        left: usize,
+    },
+    /// The first byte is not an operation.
+    #[error("no operation has the number {0}: this is not PyTorch's TCPStore protocol, or a newer one")]
+    UnknownOperation(u8),
+    /// A one-byte reply has a value that its operation does not use.
+    #[error("{0} is not an answer to this operation")]
+    UnknownAnswer(u8),
+    /// A length or count is beyond its limit.
+    #[error("{what} of {got}, at most {max} is accepted")]
+    TooLarge {
+        /// What was measured, with its unit.
+        what: &'static str,
+        /// The size in the message.
+        got: u64,
+        /// The limit.
+        max: usize,
+    },
+    /// A count is below zero.
+    #[error("a count of {0}")]
+    NegativeCount(i64),
+}
+
+/// Reads fields from the front of a slice. Numbers are little-endian.
+///
+/// # Errors
+/// All its methods: [`WireError::Truncated`] if bytes are missing, [`WireError::TooLarge`] for a length or a number of keys beyond its
+/// limit. After an error the position is undefined.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader at the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, position: 0 }
+    }
+
+    /// A reader after the first `position` bytes, which count as read.
+    pub(super) fn at(bytes: &'a [u8], position: usize) -> Self {
+        Self { bytes, position }
+    }
+
+    /// Number of bytes read so far.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Reads `count` bytes.
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+        let end = self.position.saturating_add(count);
+        let taken = self.bytes.get(self.position..end).ok_or(WireError::Truncated { need: end })?;
+        self.position = end;
+        Ok(taken)
+    }
+
+    /// Reads one byte.
+    pub fn u8(&mut self) -> Result<u8, WireError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// Reads a 32-bit number.
+    pub fn u32(&mut self) -> Result<u32, WireError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// Reads an unsigned 64-bit number.
+    pub fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// Reads a signed 64-bit number.
+    pub fn i64(&mut self) -> Result<i64, WireError> {
+        Ok(i64::from_le_bytes(self.array()?))
+    }
+
+    /// Reads a key with its length.
+    pub fn key(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
+        self.string("a key with a length in bytes", limits.max_key)
+    }
+
+    /// Reads a value with its length.
+    pub fn value(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
+        self.string("a value with a length in bytes", limits.max_value)
+    }
+
+    /// Reads a number of keys. Nothing is allocated for them.
+    pub fn count(&mut self, limits: &Limits) -> Result<usize, WireError> {
+        let count = self.u64()?;
+        within("a number of keys", count, limits.max_keys)
+    }
+
+    /// Reads a value of a reply with its length. After APPEND a value may be larger than one in a request.
+    pub fn reply_value(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
+        self.string("a value with a length in bytes", limits.max_reply)
+    }
+
+    /// Reads the number of keys in a reply.
+    pub fn reply_count(&mut self, limits: &Limits) -> Result<usize, WireError> {
+        let count = self.i64()?;
+        let count = u64::try_from(count).map_err(|_| WireError::NegativeCount(count))?;
+        within("a number of keys", count, limits.max_reply / 8)
+    }
+
+    /// Reads a length of at most `max` and that many bytes.
+    pub fn string(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
+        let length = self.u64()?;
+        let length = within(what, length, max)?;
+        self.take(length)
+    }
+
+    /// Checks that no bytes are left.
+    pub fn finish(self) -> Result<(), WireError> {
+        match self.bytes.len() - self.position {
+            0 => Ok(()),
+            left => Err(WireError::Trailing { left }),
+        }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+}
+
+/// Converts `got` to a length if it is at most `max`.
+pub(super) fn within(what: &'static str, got: u64, max: usize) -> Result<usize, WireError> {
+    match usize::try_from(got) {
+        Ok(length) if length <= max => Ok(length),
+        _ => Err(WireError::TooLarge { what, got, max }),
+    }
+}
+
+/// Appends a length and the bytes.
+pub(super) fn put_string(out: &mut Vec<u8>, string: &[u8]) {
+    out.extend_from_slice(&(string.len() as u64).to_le_bytes());
+    out.extend_from_slice(string);
+}
+
+/// Appends a number of keys and the keys.
+pub(super) fn put_keys(out: &mut Vec<u8>, keys: &[Key]) {
+    out.extend_from_slice(&(keys.len() as u64).to_le_bytes());
+    keys.iter().for_each(|key| put_string(out, key));
+}
+
+/// Appends the number of entries, and the key and value of each.
+pub(super) fn put_entries(out: &mut Vec<u8>, entries: &[(Key, Value)]) {
+    out.extend_from_slice(&(entries.len() as u64).to_le_bytes());
+    for (key, value) in entries {
+        put_string(out, key);
+        put_string(out, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_only_bytes_that_exist() {
+        let mut reader = Reader::new(&[1, 2, 3]);
+        assert_eq!(reader.u8(), Ok(1));
+        assert_eq!(reader.take(3), Err(WireError::Truncated { need: 4 }));
+        assert_eq!(reader.take(2), Ok(&[2, 3][..]));
+        assert_eq!(reader.take(usize::MAX), Err(WireError::Truncated { need: usize::MAX }));
+        assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn refuses_bytes_that_are_left_over() {
+        assert_eq!(Reader::new(&[7]).finish(), Err(WireError::Trailing { left: 1 }));
+    }
+
+    #[test]
+    fn refuses_an_absurd_length_before_its_bytes_arrive() {
+        let bytes = u64::MAX.to_le_bytes();
+        let refused = Reader::new(&bytes).key(&Limits::default());
+        assert!(matches!(refused, Err(WireError::TooLarge { got: u64::MAX, max: 8192, .. })), "{refused:?}");
+    }
 }

@@ -3,12 +3,12 @@
 //! A [`Scan`] remembers its position, so that it looks at every key and value once, however small the pieces are. If it
 //! started again with each piece, the work would grow with the square of the message.
 
-use super::request::{Field, Operation};
+use super::message::{Field, Operation};
 use super::{Expect, Frame, Limits, Reader, WireError};
 
 /// How far the message at the front of a buffer has been scanned.
 ///
-/// All calls for one message must get the same bytes, and more at the end. Until [`Frame::Needs`] bytes are there, a
+/// All calls for one message must get the same bytes, and more at the end. Until [`Frame::Incomplete`] bytes are there, a
 /// call does no work, so a peer that sends byte by byte causes little.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
@@ -39,7 +39,7 @@ impl Scan {
     /// An unknown operation, or a length beyond its limit. Never [`WireError::Truncated`].
     pub fn request(&mut self, bytes: &[u8], limits: &Limits) -> Result<Frame, WireError> {
         let found = frame(self.fields_of_request(bytes, limits))?;
-        let (Frame::Whole(length) | Frame::Needs(length)) = found;
+        let (Frame::Complete(length) | Frame::Incomplete(length)) = found;
         if length > limits.max_request {
             return Err(WireError::TooLarge {
                 what: "a request with a length in bytes",
@@ -154,8 +154,8 @@ impl Item {
 /// Converts the result of a scan to a frame.
 fn frame(walked: Result<usize, WireError>) -> Result<Frame, WireError> {
     match walked {
-        Ok(length) => Ok(Frame::Whole(length)),
-        Err(WireError::Truncated { need }) => Ok(Frame::Needs(need)),
+        Ok(length) => Ok(Frame::Complete(length)),
+        Err(WireError::Truncated { need }) => Ok(Frame::Incomplete(need)),
         Err(error) => Err(error),
     }
 }
@@ -177,8 +177,8 @@ mod tests {
                 continue;
             }
             match find(&mut scan, &bytes[..end]) {
-                Frame::Needs(more) => needs = more,
-                Frame::Whole(length) => {
+                Frame::Incomplete(more) => needs = more,
+                Frame::Complete(length) => {
                     assert_eq!(length, bytes.len());
                     return (pieces, scan.looks);
                 }
@@ -229,9 +229,9 @@ mod tests {
             let mut scan = Scan::default();
             for end in 1..bytes.len() {
                 let found = scan.request(&bytes[..end], &Limits::default()).unwrap();
-                assert!(matches!(found, Frame::Needs(need) if need > end && need <= bytes.len()), "{found:?}");
+                assert!(matches!(found, Frame::Incomplete(need) if need > end && need <= bytes.len()), "{found:?}");
             }
-            assert_eq!(scan.request(&bytes, &Limits::default()), Ok(Frame::Whole(bytes.len())));
+            assert_eq!(scan.request(&bytes, &Limits::default()), Ok(Frame::Complete(bytes.len())));
         }
     }
 }

@@ -1,13 +1,16 @@
-//! The client with our server: every operation, deadlines, and errors about servers that are not stores.
+//! The client with our server: every operation, deadlines, errors about servers that are not stores, thousands of waiting clients, and
+//! what the process that hosts the server sees.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::support::{LONG, client, client_at, server, until};
 use rustix::net;
-use tcpstore::{Client, ClientOptions, Error, Kind, Options};
+use tcpstore::wire::{Request, wire_key};
+use tcpstore::{Client, ClientOptions, Error, Kind, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{LONG, Raw, client, client_at, server, until};
 
 /// A wait that is meant to expire.
 const SHORT: Duration = Duration::from_millis(20);
@@ -21,7 +24,7 @@ fn missing(error: Error) -> Vec<String> {
 
 #[tokio::test]
 async fn does_every_operation() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let client = client(&server).await;
     client.set("key", b"value").await.unwrap();
     assert_eq!(client.get("key", LONG).await.unwrap(), b"value");
@@ -62,7 +65,7 @@ async fn does_every_operation() {
 
 #[tokio::test]
 async fn cancels_a_wait_names_the_missing_keys_and_stays_usable() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let client = client(&server).await;
     client.set("there", b"").await.unwrap();
     let error = client.wait(&["there", "absent", "gone"], SHORT).await.unwrap_err();
@@ -81,7 +84,7 @@ async fn cancels_a_wait_names_the_missing_keys_and_stays_usable() {
 
 #[tokio::test]
 async fn serves_several_tasks_while_some_wait() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let client = client(&server).await;
     let waits = (0..10).map(|rank| {
         let client = client.clone();
@@ -100,7 +103,7 @@ async fn serves_several_tasks_while_some_wait() {
 
 #[tokio::test]
 async fn stays_usable_when_a_future_is_dropped() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let client = client(&server).await;
     for round in 0..50 {
         let operation = async {
@@ -120,7 +123,7 @@ async fn stays_usable_when_a_future_is_dropped() {
 
 #[tokio::test]
 async fn gives_a_queues_value_to_one_of_several_waiting_clients() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let (a, b) = (client(&server).await, client(&server).await);
     let pops: Vec<_> = [a.clone(), b.clone(), a.clone()]
         .into_iter()
@@ -145,7 +148,7 @@ async fn connects_to_a_server_that_starts_later() {
     for _ in 0..20 {
         tokio::task::yield_now().await; // the first attempt is made
     }
-    let late = tcpstore::Server::start(listen(reserved), Options::default()).unwrap();
+    let late = tcpstore::Server::start(listen(reserved), ServerOptions::default()).unwrap();
     connecting.await.unwrap().set("key", b"").await.unwrap();
     assert_eq!(late.keys(""), ["key"]);
 }
@@ -204,7 +207,7 @@ async fn a_server_that_comes_just_before_the_connect_timeout_has_its_time_to_ans
         let connecting = Client::connect_with("127.0.0.1", port, timeout, options);
         let serving = async {
             tokio::time::sleep(2 * timeout).await;
-            tcpstore::Server::start(listener, Options::default()).unwrap()
+            tcpstore::Server::start(listener, ServerOptions::default()).unwrap()
         };
         match tokio::join!(connecting, serving).0 {
             Ok(_) => return,
@@ -267,7 +270,7 @@ async fn reports_that_the_name_does_not_resolve() {
 
 #[tokio::test]
 async fn does_not_send_requests_that_a_server_refuses() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let client = client(&server).await;
     let long = "k".repeat(9000);
     assert!(matches!(client.set(&long, b"").await.unwrap_err().kind, Kind::Invalid(_)));
@@ -281,14 +284,14 @@ async fn does_not_send_requests_that_a_server_refuses() {
 async fn reports_that_the_server_has_ended_and_does_not_use_another_one() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let same = listener.try_clone().unwrap();
-    let first = tcpstore::Server::start(listener, Options::default()).unwrap();
+    let first = tcpstore::Server::start(listener, ServerOptions::default()).unwrap();
     let client = client(&first).await;
     let waiting = client.clone();
     let waiting = tokio::spawn(async move { waiting.wait(&["never"], LONG).await });
     until("the client waits", || first.peers().iter().any(|peer| peer.waits_for == ["never"])).await;
     first.shutdown();
     assert!(matches!(waiting.await.unwrap().unwrap_err().kind, Kind::Closed));
-    let second = tcpstore::Server::start(same, Options::default()).unwrap();
+    let second = tcpstore::Server::start(same, ServerOptions::default()).unwrap();
     let error = client.set("key", b"").await.unwrap_err();
     assert!(matches!(error.kind, Kind::Closed), "{error}");
     assert!(second.keys("").is_empty());
@@ -312,9 +315,88 @@ async fn gives_up_on_a_server_that_stops_answering() {
     assert!(error.elapsed >= SHORT, "{error}");
 }
 
+/// Two descriptors per connection. The default limit is often 1,024 per process; this test raises it.
+const WAITING: usize = 2500;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_wakes_thousands() {
+    let wanted = 2 * WAITING as u64 + 200;
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.current.map(|current| current.max(wanted.min(limit.maximum.unwrap_or(wanted))));
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    if limit.current.is_some_and(|current| current < wanted) {
+        println!("not verified here: {WAITING} waiting clients (ulimit -n is {:?})", limit.current);
+        return;
+    }
+    let server = server(ServerOptions::default());
+    let mut waiting = Vec::new();
+    for _ in 0..WAITING {
+        let mut raw = Raw::open(&server).await;
+        raw.send(&[Request::Wait { keys: vec![wire_key("go")] }]).await;
+        waiting.push(raw);
+    }
+    until("all wait", || server.peers().iter().filter(|peer| peer.waits_for == ["go"]).count() == WAITING).await;
+    client(&server).await.set("go", b"").await.unwrap();
+    for raw in &mut waiting {
+        assert_eq!(raw.receive(1).await, [0]);
+    }
+    drop(waiting);
+    until("all clients are gone", || server.connections() == 0).await;
+}
+
+#[tokio::test]
+async fn the_host_sees_who_does_what() {
+    let server = server(ServerOptions::default());
+    let client = client(&server).await;
+    client.set("key", b"value").await.unwrap();
+    let mut raw = Raw::open(&server).await;
+    raw.send(&[Request::Wait { keys: vec![wire_key("b"), wire_key("a"), wire_key("key")] }]).await;
+    until("the client waits", || server.peers().len() == 2 && !server.peers()[1].waits_for.is_empty()).await;
+    let peers = server.peers();
+    assert_eq!(peers[1].waits_for, ["a", "b"]);
+    let last = |index: usize| peers[index].last.as_ref().map(|(operation, key, _)| (*operation, key.clone()));
+    assert_eq!(last(0), Some(("ping", String::new())), "a set is followed by a ping");
+    assert_eq!(last(1), Some(("wait", "b".to_owned())));
+    assert!(peers.iter().all(|peer| peer.validated && peer.address.ip().is_loopback()));
+    assert_eq!(raw.0.local_addr().unwrap(), peers[1].address);
+}
+
+#[tokio::test]
+async fn the_host_reads_sets_and_deletes_without_a_connection() {
+    let server = server(ServerOptions::default());
+    let client = client(&server).await;
+    for key in ["round/1/a", "round/1/b", "round/2/a", "other"] {
+        client.set(key, key.as_bytes()).await.unwrap();
+    }
+    assert_eq!(server.keys("round/1/"), ["round/1/a", "round/1/b"]);
+    assert_eq!(server.get("other"), Some(b"other".to_vec()));
+    assert_eq!(server.delete_prefix("round/1/"), 2);
+    assert_eq!(server.clear_except("round/"), 1);
+    assert_eq!(client.list_keys().await.unwrap(), ["round/2/a"]);
+    let mut raw = Raw::open(&server).await;
+    raw.send(&[Request::Wait { keys: vec![wire_key("from the host")] }]).await;
+    until("the client waits", || server.peers().iter().any(|peer| !peer.waits_for.is_empty())).await;
+    server.set("from the host", b"").unwrap();
+    assert_eq!(raw.receive(1).await, [0]);
+}
+
+#[tokio::test]
+async fn stops_in_asynchronous_code_and_frees_its_port_and_connections() {
+    let server = server(ServerOptions::default());
+    let address = server.local_addr();
+    let mut raw = Raw::open(&server).await;
+    raw.send(&[Request::Wait { keys: vec![wire_key("never")] }]).await;
+    let mute = Raw::connect(&server).await;
+    until("both are there", || server.connections() == 2).await;
+    server.shutdown();
+    assert!(raw.closed().await.is_empty());
+    assert!(mute.closed().await.is_empty());
+    drop(std::net::TcpListener::bind(address).expect("the port is free again"));
+}
+
 #[tokio::test]
 async fn a_connection_that_leaves_the_protocol_goes_to_who_takes_it() {
-    let server = server(Options { hands_over: true, ..Options::default() });
+    let server = server(ServerOptions { hands_over: true, ..ServerOptions::default() });
     let client = client(&server).await;
     client.set("k", b"v").await.unwrap();
     let mut stream = client.switch().await.unwrap();
@@ -332,7 +414,7 @@ async fn a_connection_that_leaves_the_protocol_goes_to_who_takes_it() {
 
 #[tokio::test]
 async fn a_server_that_hands_nothing_over_refuses_to_leave_the_protocol() {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let mut stream = client(&server).await.switch().await.unwrap();
     assert_eq!(stream.read(&mut [0; 5]).await.unwrap(), 0);
 }

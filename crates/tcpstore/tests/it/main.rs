@@ -3,10 +3,8 @@
 #![allow(clippy::unwrap_used)] // a panic fails the test
 
 mod client;
-mod golden;
 mod model;
 mod procs_python;
 #[path = "../support/mod.rs"]
 mod support;
-mod waiting;
 mod wire;

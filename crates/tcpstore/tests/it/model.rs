@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::support::{Raw, any_request, server};
 use proptest::prelude::*;
-use tcpstore::Options;
+use tcpstore::ServerOptions;
 use tcpstore::wire::{Key, Reply, Request, Value};
 
 const CLIENTS: usize = 3;
@@ -134,7 +134,7 @@ fn number(value: Option<&Value>) -> Option<i64> {
 }
 
 async fn play(steps: Vec<(usize, Request)>) {
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(Raw::open(&server).await);

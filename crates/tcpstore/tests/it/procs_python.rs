@@ -10,7 +10,7 @@ use lockstep_testkit::python::python_with;
 
 use crate::support::{LONG, client_at, server};
 use lockstep_process::KillOnDrop;
-use tcpstore::{Kind, Options};
+use tcpstore::{Kind, ServerOptions};
 
 /// A Python program that is killed when its test ends.
 struct Python {
@@ -104,7 +104,7 @@ print("done")
 #[test]
 fn pytorchs_client_does_every_operation_on_our_server() {
     let Some(python) = python_with(&[], "PyTorch's client on our server") else { return };
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let mut client = Python::start(&python, EVERY_OPERATION, &[server.local_addr().port().to_string()]);
     assert_eq!(client.line(), "done");
     client.finish();
@@ -141,7 +141,7 @@ print("done")
 #[test]
 fn pytorchs_workers_meet_on_our_server() {
     let Some(python) = python_with(&[], "PyTorch's workers on our server") else { return };
-    let server = server(Options::default());
+    let server = server(ServerOptions::default());
     let mut workers = Python::start(&python, WAITS_FOR_WORKERS, &[server.local_addr().port().to_string()]);
     assert_eq!(workers.line(), "done");
     workers.finish();

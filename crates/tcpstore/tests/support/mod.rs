@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tcpstore::wire::{Expect, Key, MAGIC, Reply, Request, Value};
-use tcpstore::{Client, ClientOptions, Options, Server};
+use tcpstore::{Client, ClientOptions, Server, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// A server on a free loopback port.
-pub(crate) fn server(options: Options) -> Server {
+pub(crate) fn server(options: ServerOptions) -> Server {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
     Server::start(listener, options).expect("the server starts")
 }

@@ -125,7 +125,7 @@ fn host(port: u16) -> anyhow::Result<Server> {
     let listener = listener.with_context(|| {
         format!("cannot open port {port}, where the nodes meet: another program holds it; --endpoint=HOST:PORT names another")
     })?;
-    Server::start(listener, tcpstore::Options::default()).context("cannot start the store where the nodes meet")
+    Server::start(listener, tcpstore::ServerOptions::default()).context("cannot start the store where the nodes meet")
 }
 
 /// This node's own facts, when the first node does not answer.
@@ -337,7 +337,7 @@ mod tests {
     async fn a_node_that_comes_and_then_says_no_more_is_named_within_the_deadline() {
         let dir = tempfile::tempdir().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server::start(listener, tcpstore::Options::default()).unwrap();
+        let server = Server::start(listener, tcpstore::ServerOptions::default()).unwrap();
         let meeting = Meeting {
             title: "test".into(),
             host: "127.0.0.1".into(),

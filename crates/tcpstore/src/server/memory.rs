@@ -1,11 +1,70 @@
-//! How much memory connections hold, and which one must close when that is too much. Pure.
+//! The limit of the store's memory: how many bytes of keys and values each connection wrote ([`Quota`]), how much memory connections
+//! take ([`ConnectionMemory`]), and which one must close when that is too much. Pure.
 //!
 //! [`Data`](super::Data) counts the keys in waits, because connections share them; here they are a single number.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 use super::ConnectionId;
+use super::data::Refused;
+
+/// The bytes of keys and values.
+#[derive(Debug)]
+pub(super) struct Quota {
+    max: usize,
+    used: usize,
+    /// The part of `max` that is reserved for other uses.
+    reserved: usize,
+    /// The part of `used` that each connection wrote, also after it has closed.
+    pub(super) written: HashMap<ConnectionId, usize>,
+}
+
+impl Quota {
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, used: 0, reserved: 0, written: HashMap::new() }
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.reserved = bytes;
+    }
+
+    /// Checks that a connection may store `more` bytes in place of `less`. The values of one connection never fill the
+    /// store: the last quarter is reserved for others.
+    pub(super) fn check(&self, by: ConnectionId, more: usize, less: usize) -> Result<(), Refused> {
+        let (max, all) = (self.max, self.used + self.reserved + more - less);
+        let own = (self.written.get(&by).copied().unwrap_or_default() + more).saturating_sub(less);
+        if more <= less {
+            Ok(())
+        } else if all > max {
+            Err(Refused::Full { max })
+        } else if all > max - max / 4 && own > max / 4 && by != ConnectionId::HOST {
+            Err(Refused::Share { got: own, max })
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn take(&mut self, by: ConnectionId, bytes: usize) {
+        self.used += bytes;
+        *self.written.entry(by).or_default() += bytes;
+    }
+
+    pub(super) fn give_back(&mut self, by: ConnectionId, bytes: usize) {
+        self.used -= bytes;
+        if let Entry::Occupied(mut written) = self.written.entry(by) {
+            *written.get_mut() -= bytes;
+            if *written.get() == 0 {
+                written.remove();
+            }
+        }
+    }
+}
 
 /// Bytes that every connection counts from its start: its task and tables, and buffers of up to [`FREE`] bytes.
 pub(super) const CONNECTION: usize = 16 << 10;
@@ -14,7 +73,7 @@ pub(super) const FREE: usize = 4 << 10;
 
 /// Why a connection may not hold the memory that it needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Overdrawn {
+pub(super) enum NoRoom {
     /// It would hold more than its share.
     #[error(
         "its requests, replies and waits in progress would take {got} bytes, more than a connection's share of {max}"
@@ -42,17 +101,17 @@ pub(super) enum Overdrawn {
 
 /// The memory of all connections, except for the keys in waits.
 #[derive(Debug)]
-pub(super) struct Holdings {
+pub(super) struct ConnectionMemory {
     /// Size limit of the whole store.
     max: usize,
-    by: HashMap<ConnectionId, Holding>,
+    by: HashMap<ConnectionId, Held>,
     buffers: usize,
     /// Bytes of all keys in waits.
     waits: usize,
 }
 
 #[derive(Debug)]
-struct Holding {
+struct Held {
     /// Bytes of its buffers that [`CONNECTION`] does not cover.
     buffers: usize,
     /// Bytes of its wait, as if no other connection waited for the same keys.
@@ -61,7 +120,7 @@ struct Holding {
     progress: Instant,
 }
 
-impl Holdings {
+impl ConnectionMemory {
     /// No connections yet, and a store of at most `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         Self { max, by: HashMap::new(), buffers: 0, waits: 0 }
@@ -89,7 +148,7 @@ impl Holdings {
 
     /// Adds a connection. The limit may be exceeded afterwards: see [`Self::excess`].
     pub(super) fn enter(&mut self, id: ConnectionId, now: Instant) {
-        self.by.insert(id, Holding { buffers: 0, wait: 0, progress: now });
+        self.by.insert(id, Held { buffers: 0, wait: 0, progress: now });
     }
 
     /// Removes a connection and everything that it held, except for its wait.
@@ -108,19 +167,13 @@ impl Holdings {
     ///
     /// # Errors
     /// It holds more than its share, or was closed.
-    pub(super) fn settle(
-        &mut self,
-        id: ConnectionId,
-        buffers: usize,
-        wait: usize,
-        now: Instant,
-    ) -> Result<(), Overdrawn> {
+    pub(super) fn settle(&mut self, id: ConnectionId, buffers: usize, wait: usize, now: Instant) -> Result<(), NoRoom> {
         let max = self.max / 4;
-        let holding = self.by.get_mut(&id).ok_or(Overdrawn::Closed)?;
+        let holding = self.by.get_mut(&id).ok_or(NoRoom::Closed)?;
         self.buffers = self.buffers - holding.buffers + buffers;
-        *holding = Holding { buffers, wait, progress: now };
+        *holding = Held { buffers, wait, progress: now };
         let got = CONNECTION + buffers + wait;
-        if got > max { Err(Overdrawn::Share { got, max }) } else { Ok(()) }
+        if got > max { Err(NoRoom::Share { got, max }) } else { Ok(()) }
     }
 
     /// Records that a connection moved bytes.
@@ -135,9 +188,9 @@ impl Holdings {
     ///
     /// # Errors
     /// There is too little room, and `id` itself must close.
-    pub(super) fn excess(&self, id: ConnectionId, stored: usize) -> Result<Option<ConnectionId>, Overdrawn> {
+    pub(super) fn excess(&self, id: ConnectionId, stored: usize) -> Result<Option<ConnectionId>, NoRoom> {
         let refused = |got, max| {
-            move |found: Option<_>| found.map(Some).ok_or(Overdrawn::Part { connections: self.by.len(), got, max })
+            move |found: Option<_>| found.map(Some).ok_or(NoRoom::Part { connections: self.by.len(), got, max })
         };
         if self.waits > self.max / 4 {
             let largest = self.by.iter().max_by_key(|(_, holding)| holding.wait).map(|(&largest, _)| largest);
@@ -183,71 +236,71 @@ mod tests {
     const NEW: ConnectionId = ConnectionId(9);
 
     /// Connections with the given buffers; each moved bytes one second after the previous one.
-    fn holding(buffers: &[(ConnectionId, usize)]) -> (Holdings, Instant) {
+    fn holding(buffers: &[(ConnectionId, usize)]) -> (ConnectionMemory, Instant) {
         let begun = Instant::now();
-        let mut holdings = Holdings::new(MAX);
+        let mut memory = ConnectionMemory::new(MAX);
         for (second, &(id, bytes)) in (0..).zip(buffers) {
             let now = begun + Duration::from_secs(second);
-            holdings.enter(id, now);
-            holdings.settle(id, bytes, 0, now).unwrap();
+            memory.enter(id, now);
+            memory.settle(id, bytes, 0, now).unwrap();
         }
-        (holdings, begun)
+        (memory, begun)
     }
 
     #[test]
     fn one_connection_holds_at_most_a_quarter() {
-        let (mut holdings, now) = holding(&[(ONE, MAX / 4 - CONNECTION)]);
-        let refused = Overdrawn::Share { got: MAX / 4 + 1, max: MAX / 4 };
-        assert_eq!(holdings.settle(ONE, MAX / 4 - CONNECTION - 5, 6, now), Err(refused));
+        let (mut memory, now) = holding(&[(ONE, MAX / 4 - CONNECTION)]);
+        let refused = NoRoom::Share { got: MAX / 4 + 1, max: MAX / 4 };
+        assert_eq!(memory.settle(ONE, MAX / 4 - CONNECTION - 5, 6, now), Err(refused));
     }
 
     #[test]
     fn the_connection_that_stalled_longest_is_closed() {
-        let (mut holdings, begun) = holding(&[(ONE, MAX / 6), (TWO, MAX / 6), (NEW, MAX / 6)]);
-        assert_eq!(holdings.excess(NEW, 0), Ok(Some(ONE)));
-        holdings.moved(ONE, begun + Duration::from_secs(60));
-        assert_eq!(holdings.excess(NEW, 0), Ok(Some(TWO)));
-        holdings.leave(TWO);
-        assert_eq!(holdings.excess(NEW, 0), Ok(None));
-        assert_eq!(holdings.settle(TWO, 0, 0, begun), Err(Overdrawn::Closed));
+        let (mut memory, begun) = holding(&[(ONE, MAX / 6), (TWO, MAX / 6), (NEW, MAX / 6)]);
+        assert_eq!(memory.excess(NEW, 0), Ok(Some(ONE)));
+        memory.moved(ONE, begun + Duration::from_secs(60));
+        assert_eq!(memory.excess(NEW, 0), Ok(Some(TWO)));
+        memory.leave(TWO);
+        assert_eq!(memory.excess(NEW, 0), Ok(None));
+        assert_eq!(memory.settle(TWO, 0, 0, begun), Err(NoRoom::Closed));
     }
 
     #[test]
     fn a_connection_without_a_request_in_progress_is_kept() {
-        let (mut holdings, now) = holding(&[(ONE, 0), (TWO, 0)]);
+        let (mut memory, now) = holding(&[(ONE, 0), (TWO, 0)]);
         for id in 100..100 + (MAX / 2 / CONNECTION) as u64 {
-            holdings.enter(ConnectionId(id), now);
+            memory.enter(ConnectionId(id), now);
         }
         let connections = MAX / 2 / CONNECTION + 2;
-        let refused = Overdrawn::Part { connections, got: connections * CONNECTION, max: MAX / 2 };
-        assert_eq!(holdings.excess(ONE, 0), Err(refused));
+        let refused = NoRoom::Part { connections, got: connections * CONNECTION, max: MAX / 2 };
+        assert_eq!(memory.excess(ONE, 0), Err(refused));
     }
 
     #[test]
     fn keys_and_values_take_room_from_connections() {
-        let (holdings, _) = holding(&[(ONE, 0), (TWO, MAX / 8)]);
-        assert_eq!(holdings.excess(ONE, MAX * 3 / 4), Ok(None));
-        assert_eq!(holdings.excess(ONE, MAX * 7 / 8), Ok(Some(TWO)));
-        assert_eq!((holdings.room(0), holdings.room(MAX)), (MAX / 2 - MAX / 8 - 2 * CONNECTION, 0));
-        assert!(!holdings.is_tight(0) && holdings.is_tight(MAX * 3 / 4));
+        let (memory, _) = holding(&[(ONE, 0), (TWO, MAX / 8)]);
+        assert_eq!(memory.excess(ONE, MAX * 3 / 4), Ok(None));
+        assert_eq!(memory.excess(ONE, MAX * 7 / 8), Ok(Some(TWO)));
+        assert_eq!((memory.room(0), memory.room(MAX)), (MAX / 2 - MAX / 8 - 2 * CONNECTION, 0));
+        assert!(!memory.is_tight(0) && memory.is_tight(MAX * 3 / 4));
     }
 
     #[test]
     fn the_largest_wait_is_closed_in_favour_of_smaller_ones() {
-        let (mut holdings, now) = holding(&[(ONE, 0), (TWO, 0)]);
-        holdings.settle(ONE, 0, MAX / 5, now).unwrap();
-        holdings.settle(TWO, 0, MAX / 8, now).unwrap();
-        holdings.set_waits(MAX / 5 + MAX / 8);
-        assert_eq!(holdings.excess(TWO, 0), Ok(Some(ONE)));
-        let refused = Overdrawn::Part { connections: 2, got: MAX / 5 + MAX / 8, max: MAX / 4 };
-        assert_eq!(holdings.excess(ONE, 0), Err(refused));
+        let (mut memory, now) = holding(&[(ONE, 0), (TWO, 0)]);
+        memory.settle(ONE, 0, MAX / 5, now).unwrap();
+        memory.settle(TWO, 0, MAX / 8, now).unwrap();
+        memory.set_waits(MAX / 5 + MAX / 8);
+        assert_eq!(memory.excess(TWO, 0), Ok(Some(ONE)));
+        let refused = NoRoom::Part { connections: 2, got: MAX / 5 + MAX / 8, max: MAX / 4 };
+        assert_eq!(memory.excess(ONE, 0), Err(refused));
     }
 
     #[test]
     fn finds_only_connections_that_stalled_long_enough() {
-        let (holdings, begun) = holding(&[(ONE, 1), (TWO, 1)]);
-        assert_eq!(holdings.stalled_since(NEW, begun), Some(ONE));
-        assert_eq!(holdings.stalled_since(ONE, begun), None);
-        assert_eq!(holdings.stalled_since(ONE, begun + Duration::from_secs(1)), Some(TWO));
+        let (memory, begun) = holding(&[(ONE, 1), (TWO, 1)]);
+        assert_eq!(memory.stalled_since(NEW, begun), Some(ONE));
+        assert_eq!(memory.stalled_since(ONE, begun), None);
+        assert_eq!(memory.stalled_since(ONE, begun + Duration::from_secs(1)), Some(TWO));
     }
 }
