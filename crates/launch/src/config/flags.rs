@@ -1,14 +1,17 @@
-//! torchrun's flags as texts, before any check, and the source of each text.
+//! torchrun's flags as texts, before any check, with the source of each text; how their values are read; and the errors about them.
 //!
 //! The command line fills this in; [`Config::from_flags`](super::Config::from_flags) interprets it. Names and defaults
 //! are torchrun's (torch/distributed/run.py). The variable `PET_<NAME>` replaces a flag that was not given
 //! (torch/distributed/argparse_util.py).
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use super::error::ConfigError;
-use super::given::{Env, Given, Source, variable};
+use lockstep_contract::foreign;
+
+use super::program::ProgramError;
 
 /// All values of the command line of `lockstep run`.
 #[derive(Clone, Debug)]
@@ -90,6 +93,128 @@ pub fn switch(flag: &'static str, command_line: bool, env: Env<'_>) -> Result<bo
 pub fn path(flag: &'static str, command_line: Option<PathBuf>, env: Env<'_>) -> Option<PathBuf> {
     let path = command_line.or_else(|| env(&variable(flag)).map(PathBuf::from));
     path.filter(|path| path.as_os_str() != OsStr::new(""))
+}
+
+/// Why the flags do not describe a job. Nothing has been started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The text has the wrong type: torchrun exits with 2.
+    #[error("{given}: expected {expected}")]
+    NotOfType {
+        /// The flag and its text.
+        given: Given,
+        /// What the flag accepts.
+        expected: &'static str,
+    },
+    /// The text has an invalid value: torchrun exits with 1.
+    #[error("{given}: {why}")]
+    NotAllowed {
+        /// The flag and its text.
+        given: Given,
+        /// What is wrong, and what the flag accepts.
+        why: String,
+    },
+    /// Flags contradict each other.
+    #[error("{0}")]
+    Clash(String),
+    /// The program does not exist, or nothing can run it.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+}
+
+impl ConfigError {
+    /// Returns true if the command line itself is malformed (exit code 2), false if its values are invalid (1).
+    pub fn is_usage(&self) -> bool {
+        matches!(self, ConfigError::NotOfType { .. })
+    }
+
+    pub(super) fn not_allowed(given: &Given, why: impl Into<String>) -> Self {
+        ConfigError::NotAllowed { given: given.clone(), why: why.into() }
+    }
+}
+
+/// How variables are read: `std::env::var_os`, or a test's own function.
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// The text of one flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The flag's name without leading dashes, such as `nproc-per-node`.
+    pub flag: &'static str,
+    /// Its value.
+    pub text: String,
+    /// The source of the value.
+    pub source: Source,
+}
+
+/// The source of a flag's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The command line.
+    CommandLine,
+    /// The variable `PET_<NAME>`.
+    Variable,
+    /// The scheduler, MPI's launcher or a host file.
+    Allocation,
+    /// The default.
+    Default,
+}
+
+impl Given {
+    /// The command line's text, otherwise the variable's, otherwise the default.
+    pub fn pick(flag: &'static str, command_line: Option<String>, default: &str, env: Env<'_>) -> Self {
+        let variable = || env(&variable(flag)).map(|value| (value.to_string_lossy().into_owned(), Source::Variable));
+        let (text, source) = command_line
+            .map(|text| (text, Source::CommandLine))
+            .or_else(variable)
+            .unwrap_or_else(|| (default.to_owned(), Source::Default));
+        Given { flag, text, source }
+    }
+}
+
+impl fmt::Display for Given {
+    /// In the user's notation: `--nnodes=2`, or `PET_NNODES=2 (in place of --nnodes)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (flag, text) = (self.flag, foreign::escaped(&self.text));
+        match self.source {
+            Source::Allocation => write!(f, "--{flag}={text} (from the job that this agent was started in)"),
+            Source::Variable => write!(f, "{}={text} (in place of --{flag})", variable(flag)),
+            _ => write!(f, "--{flag}={text}"),
+        }
+    }
+}
+
+/// The variable that stands in for a flag.
+pub fn variable(flag: &str) -> String {
+    format!("PET_{}", flag.to_ascii_uppercase().replace('-', "_"))
+}
+
+pub(super) fn whole(given: &Given) -> Result<i64, ConfigError> {
+    let number = given.text.trim().parse();
+    number.map_err(|_| ConfigError::NotOfType { given: given.clone(), expected: "a whole number" })
+}
+
+/// Seconds, possibly with a fraction, at most ten years, so that no sum overflows a clock.
+pub(super) fn seconds(given: &Given) -> Result<Duration, ConfigError> {
+    let number: f64 = given
+        .text
+        .trim()
+        .parse()
+        .map_err(|_| ConfigError::NotOfType { given: given.clone(), expected: "a number of seconds" })?;
+    if !(0.0..=315_360_000.0).contains(&number) {
+        return Err(ConfigError::not_allowed(given, "expected seconds from 0 to 315360000"));
+    }
+    Ok(Duration::from_secs_f64(number))
+}
+
+pub(super) fn seconds_if_given(given: &Given) -> Result<Option<Duration>, ConfigError> {
+    if given.source == Source::Default { Ok(None) } else { seconds(given).map(Some) }
+}
+
+pub(super) fn choice<T: Copy>(given: &Given, known: &[(&str, T)], expected: &'static str) -> Result<T, ConfigError> {
+    let found = known.iter().find(|(name, _)| *name == given.text).map(|(_, value)| *value);
+    found.ok_or_else(|| ConfigError::NotOfType { given: given.clone(), expected })
 }
 
 #[cfg(test)]

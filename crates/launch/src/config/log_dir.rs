@@ -1,20 +1,21 @@
-//! The folder of a run: `<base>/<run_id>_<random>/attempt_<N>/<local_rank>/{stdout.log,stderr.log,error.json}`.
+//! The folder of a run: `<base>/<run_id>_<random>/attempt_<N>/<local_rank>/{stdout.log,stderr.log,error.json}`, and the removal of
+//! logs that failed runs left in the folder for temporary files, once nobody has touched them for a week.
 //!
 //! The layout is torchrun's (`DefaultLogsSpecs`, torch/distributed/elastic/multiprocessing/api.py), but an attempt
 //! never replaces an earlier one. [`output`](crate::output) writes the logs.
 
-use std::fs::{self, DirBuilder, File};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, DirEntry, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
-
-use lockstep_paths::{check_folder, temporary_folder};
+use std::time::{Duration, SystemTime};
 
 use lockstep_contract::foreign;
+use lockstep_paths::{check_folder, temporary_folder};
+use rustix::process::geteuid;
 
 use super::logs::{LogBase, Logs};
-use super::old_logs;
 
 /// Only the owner can read logs, as with Python's `mkdtemp`, which torchrun uses.
 const OWNER_ONLY: u32 = 0o700;
@@ -65,8 +66,8 @@ impl LogDir {
             LogBase::Nowhere => return Ok(LogDir { run: None, temporary: None, keep: true }),
             LogBase::Folder(folder) => (made(folder.clone())?, None),
             LogBase::Temporary => {
-                let folder = unique(temporary_folder(), old_logs::NAME.0)?;
-                (folder.clone(), Some(Temporary { _lock: old_logs::lock(&folder), folder }))
+                let folder = unique(temporary_folder(), TEMPORARY_NAME.0)?;
+                (folder.clone(), Some(Temporary { _lock: lock(&folder), folder }))
             }
         };
         // A relative path would break in a worker that changes its working directory.
@@ -105,7 +106,7 @@ impl LogDir {
     /// When the folder cannot be removed.
     pub fn finish(self, success: bool) -> io::Result<Option<PathBuf>> {
         let Some(Temporary { folder, .. }) = &self.temporary else { return Ok(self.run) };
-        old_logs::remove(folder.parent().unwrap_or(folder), SystemTime::now());
+        remove_old(folder.parent().unwrap_or(folder), SystemTime::now());
         if self.stays(success) { Ok(self.run) } else { fs::remove_dir_all(folder).map(|()| None) }
     }
 
@@ -169,7 +170,7 @@ fn make_one(folder: &Path) -> Result<(), LogDirError> {
 fn unique(base: &Path, prefix: &str) -> Result<PathBuf, LogDirError> {
     let owner_only = fs::Permissions::from_mode(OWNER_ONLY);
     let made =
-        tempfile::Builder::new().prefix(prefix).rand_bytes(old_logs::NAME.1).permissions(owner_only).tempdir_in(base);
+        tempfile::Builder::new().prefix(prefix).rand_bytes(TEMPORARY_NAME.1).permissions(owner_only).tempdir_in(base);
     made.map(tempfile::TempDir::keep).map_err(|source| LogDirError { path: base.join(format!("{prefix}…")), source })
 }
 
@@ -181,10 +182,68 @@ fn has_content(folder: &Path) -> bool {
         .any(|(path, about)| if about.is_dir() { has_content(&path) } else { about.len() > 0 })
 }
 
+/// The start of the names of temporary log folders, and the number of random characters after it.
+const TEMPORARY_NAME: (&str, usize) = ("lockstep_", 8);
+/// How long the logs of a failed run stay after their last change.
+const STAY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Locks the folder of a run for as long as the file is open, so that nobody takes the run for one that has ended. `None` where
+/// there are no locks: then only the age of the files counts.
+fn lock(folder: &Path) -> Option<File> {
+    File::open(folder).ok().filter(|folder| folder.try_lock().is_ok())
+}
+
+/// Removes old logs in `base`. What cannot be read or removed stays.
+fn remove_old(base: &Path, now: SystemTime) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten().filter(|entry| is_name(&entry.file_name())) {
+        let folder = entry.path();
+        if is_own_folder(&entry) && is_of_a_run(&folder) && is_old(&folder, now) {
+            let Some(_locked) = lock(&folder) else { continue };
+            let _ = fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+fn is_name(name: &OsStr) -> bool {
+    let (start, random) = TEMPORARY_NAME;
+    let rest = name.to_str().and_then(|name| name.strip_prefix(start)).unwrap_or_default();
+    rest.len() == random && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// Not a link, and this user's.
+fn is_own_folder(entry: &DirEntry) -> bool {
+    entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == geteuid().as_raw())
+}
+
+/// Folders of runs, with folders of attempts or events in each, and nothing else: another program may have such a name, too.
+fn is_of_a_run(folder: &Path) -> bool {
+    let folders = |folder: &Path, is_known: &dyn Fn(&DirEntry) -> bool| {
+        let entries = fs::read_dir(folder).map(|entries| entries.collect::<Result<Vec<_>, _>>());
+        let is_known = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_known(entry);
+        entries.flatten().is_ok_and(|entries| !entries.is_empty() && entries.iter().all(is_known))
+    };
+    let is_attempt = |entry: &DirEntry| {
+        let name = entry.file_name();
+        name == "events" || name.to_str().is_some_and(|name| name.starts_with("attempt_"))
+    };
+    folders(folder, &|run| folders(&run.path(), &is_attempt))
+}
+
+/// Returns true if the folder and all in it were last changed long ago.
+fn is_old(path: &Path, now: SystemTime) -> bool {
+    let Ok(about) = fs::symlink_metadata(path) else { return false };
+    let age = about.modified().ok().and_then(|changed| now.duration_since(changed).ok());
+    let is_old_itself = age.is_some_and(|age| age > STAY);
+    let within = |folder: &Path| {
+        fs::read_dir(folder).is_ok_and(|mut all| all.all(|one| one.is_ok_and(|one| is_old(&one.path(), now))))
+    };
+    is_old_itself && (!about.is_dir() || within(path))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::logs::{PrefixWhen, Std, Streams};
     use super::*;
+    use crate::config::logs::{PrefixWhen, Std, Streams};
 
     fn logs(base: LogBase) -> Logs {
         let none = Streams::All(Std::default());
@@ -283,5 +342,61 @@ mod tests {
         std::os::unix::fs::symlink("/no/such/disk", &link).unwrap();
         assert!(error(&link).contains("link is a link to /no/such/disk, which does not exist; choose"));
         assert!(error(&link).ends_with("or none with --log-dir=/dev/null"));
+    }
+
+    /// A folder as a failed run leaves it.
+    fn left(base: &Path, name: &str) {
+        let attempt = base.join(name).join("none_abcdefgh/attempt_0/0");
+        fs::create_dir_all(&attempt).unwrap();
+        fs::write(attempt.join("error.json"), "{}").unwrap();
+    }
+
+    fn names(base: &Path) -> Vec<String> {
+        let names = fs::read_dir(base).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn removes_the_logs_of_runs_that_ended_long_ago_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path();
+        let all = [
+            "lockstep_AAAAAAAA",
+            "lockstep_running1",
+            "lockstep_examples",
+            "lockstep_emptyone",
+            "lockstep_tools",
+            "torch_AAAAAAAA",
+        ];
+        for name in ["lockstep_AAAAAAAA", "lockstep_running1", "lockstep_tools", "torch_AAAAAAAA"] {
+            left(base, name);
+        }
+        left(base, "lockstep_examples");
+        fs::write(base.join("lockstep_examples/none_abcdefgh/notes.txt"), "mine").unwrap();
+        fs::create_dir(base.join("lockstep_emptyone")).unwrap();
+        std::os::unix::fs::symlink(base.join("torch_AAAAAAAA"), base.join("lockstep_linklink")).unwrap();
+        let running = lock(&base.join("lockstep_running1")).unwrap();
+
+        remove_old(base, SystemTime::now() + STAY - Duration::from_secs(60));
+        assert_eq!(names(base).len(), all.len() + 1, "younger than a week");
+        remove_old(base, SystemTime::now() + STAY + Duration::from_secs(60));
+        let stay = ["emptyone", "examples", "linklink", "running1", "tools"].map(|name| format!("lockstep_{name}"));
+        assert_eq!(names(base), [&stay[..], &["torch_AAAAAAAA".to_owned()]].concat());
+        drop(running);
+        remove_old(base, SystemTime::now() + STAY + Duration::from_secs(60));
+        assert!(!base.join("lockstep_running1").exists() && base.join("torch_AAAAAAAA/none_abcdefgh").exists());
+    }
+
+    #[test]
+    fn counts_the_youngest_file() {
+        let dir = tempfile::tempdir().unwrap();
+        left(dir.path(), "lockstep_AAAAAAAA");
+        let log = dir.path().join("lockstep_AAAAAAAA/none_abcdefgh/attempt_0/0/stdout.log");
+        let later = SystemTime::now() + STAY + Duration::from_secs(60);
+        File::create(log).unwrap().set_modified(later).unwrap();
+        remove_old(dir.path(), later);
+        assert_eq!(names(dir.path()), ["lockstep_AAAAAAAA"]);
     }
 }

@@ -5,35 +5,110 @@
 //! started, [`Logs::routes`] where its output goes, [`LogDir`] in which folder. This module neither starts nor waits
 //! for anything.
 
-mod endpoint;
-mod error;
 mod flags;
-mod given;
-mod host;
 mod job;
 mod log_dir;
 mod logs;
-mod nodes;
-mod old_logs;
 mod program;
 mod rendezvous;
 mod signals;
-mod template;
-#[cfg(test)]
-pub(crate) mod testing;
-mod values;
 mod worker_env;
 
-pub use endpoint::{DEFAULT_PORT, Endpoint};
-pub use error::ConfigError;
-pub use flags::{Flags, path, switch};
-pub use given::{Env, Given, Source, variable};
-pub use host::{Gpus, HostInfo};
-pub use job::{Config, StatusWhen};
+pub use flags::{ConfigError, Env, Flags, Given, Source, path, switch, variable};
+pub use job::{Config, Nodes, StatusWhen};
 pub use log_dir::{Attempt, LogDir, LogDirError};
 pub use logs::{LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
-pub use nodes::Nodes;
 pub use program::{Program, ProgramError};
-pub use rendezvous::{Backend, Rendezvous};
+pub use rendezvous::{Backend, DEFAULT_PORT, Endpoint, Rendezvous};
 pub use signals::{Response, Signals, name as signal_name};
-pub use worker_env::{Placement, threads_notice, worker_env};
+pub use worker_env::{Gpus, HostInfo, Placement, threads_notice, worker_env};
+
+/// Configurations for tests, from flags as a user would write them.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::flags::{ConfigError, Flags, Given, Source};
+    use super::job::Config;
+    use super::worker_env::{Gpus, HostInfo};
+
+    /// The configuration for these flags; the program is `sh`.
+    pub(crate) fn config(given: &[&str]) -> Config {
+        try_config(given).unwrap().0
+    }
+
+    pub(super) fn refused(given: &[&str]) -> ConfigError {
+        try_config(given).unwrap_err()
+    }
+
+    pub(super) fn try_config(given: &[&str]) -> Result<(Config, Vec<String>), ConfigError> {
+        let env = |name: &str| (name == "PATH").then(|| "/usr/bin:/bin".into());
+        let gpus = Gpus { count: 0, hidden_by: None };
+        let random = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
+        Config::from_flags(&flags(given), &HostInfo { cpus: 4, gpus, env: &env, random })
+    }
+
+    /// The same on a host of the test's choice, which need not have the program.
+    pub(super) fn try_config_in(flags: &Flags, host: &HostInfo<'_>) -> Result<(Config, Vec<String>), ConfigError> {
+        let flags = Flags { program: "/bin/sh".into(), ..flags.clone() };
+        Config::from_flags(&flags, host)
+    }
+
+    /// Each flag is `--name` or `--name=value`.
+    pub(crate) fn flags(given: &[&str]) -> Flags {
+        let value = |flag: &str| {
+            let value =
+                given.iter().rev().find_map(|given| given.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('='));
+            value.map(str::to_owned)
+        };
+        let pick = |flag: &'static str, default: &str| match value(flag) {
+            Some(text) => Given { flag, text, source: Source::CommandLine },
+            None => Given { flag, text: default.to_owned(), source: Source::Default },
+        };
+        let on = |flag: &str| given.contains(&format!("--{flag}").as_str());
+        Flags {
+            nnodes: pick("nnodes", "1:1"),
+            nproc_per_node: pick("nproc-per-node", "1"),
+            rdzv_backend: pick("rdzv-backend", "static"),
+            rdzv_endpoint: pick("rdzv-endpoint", ""),
+            rdzv_id: pick("rdzv-id", "none"),
+            rdzv_conf: pick("rdzv-conf", ""),
+            standalone: on("standalone"),
+            max_restarts: pick("max-restarts", "0"),
+            monitor_interval: pick("monitor-interval", "0.1"),
+            start_method: pick("start-method", "spawn"),
+            event_log_handler: pick("event-log-handler", "null"),
+            role: pick("role", "default"),
+            module: on("module"),
+            no_python: on("no-python"),
+            run_path: on("run-path"),
+            log_dir: value("log-dir").map(Into::into),
+            redirects: pick("redirects", "0"),
+            tee: pick("tee", "0"),
+            local_ranks_filter: pick("local-ranks-filter", ""),
+            duplicate_stdout_filters: pick("duplicate-stdout-filters", ""),
+            duplicate_stderr_filters: pick("duplicate-stderr-filters", ""),
+            node_rank: pick("node-rank", "0"),
+            master_addr: pick("master-addr", "127.0.0.1"),
+            master_port: pick("master-port", "29500"),
+            local_addr: pick("local-addr", ""),
+            logs_specs: value("logs-specs"),
+            numa_binding: value("numa-binding"),
+            signals_to_handle: pick("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+            virtual_local_rank: on("virtual-local-rank"),
+            use_env: on("use-env"),
+            pass_local_rank: on("pass-local-rank"),
+            snapshot_on: pick("snapshot-on", ""),
+            forward_signals: pick("forward-signals", ""),
+            backend: pick("backend", ""),
+            stop_timeout: pick("stop-timeout", "30"),
+            time_limit: pick("time-limit", ""),
+            save_before_limit: pick("save-before-limit", ""),
+            exit_barrier_timeout: pick("exit-barrier-timeout", "300"),
+            keep_logs: on("keep-logs"),
+            stacks: pick("stacks", "auto"),
+            status: pick("status", "auto"),
+            prefix: pick("prefix", "auto"),
+            program: "sh".into(),
+            args: vec![],
+        }
+    }
+}

@@ -13,8 +13,8 @@ use lockstep_contract::foreign;
 use lockstep_process::proc::is_python;
 use rustix::fs::{Access, access};
 
-use super::given::Env;
-use super::template::substitute;
+use super::flags::Env;
+use super::logs::substitute;
 
 /// The kernel reads this many bytes of a file's first line (`BINPRM_BUF_SIZE`, linux/binfmts.h).
 const HEAD: u64 = 256;

@@ -4,8 +4,7 @@
 use lockstep_contract::wish::{SAVE, SAVE_AND_END};
 use lockstep_process::{known_signal_name, signal_number};
 
-use super::error::ConfigError;
-use super::given::Given;
+use super::flags::{ConfigError, Given};
 
 /// The agent itself needs SIGCHLD, and no program can continue after the others.
 const OTHERS: [&str; 4] = ["SIGCHLD", "SIGILL", "SIGFPE", "SIGSEGV"];
@@ -113,8 +112,8 @@ pub fn name(number: i32) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::given::Source;
     use super::*;
+    use crate::config::flags::Source;
 
     fn parse(text: &str) -> Result<(Signals, Vec<String>), ConfigError> {
         with(text, "", "")

@@ -157,40 +157,6 @@ fn alone(key: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.waits.is_empty() && self.by_key.is_empty() && self.bytes == 0
-    }
-}
-
-/// Bytes of a wait for this key, as if no other connection waited for it.
-fn alone(key: &[u8]) -> usize {
-    key.len() + KEY_OVERHEAD + EACH
-}
-
-/// The keys with one prefix that clients wait for.
-#[derive(Debug)]
-pub struct Waits(watch::Receiver<WaitedKeys>);
-
-impl Waits {
-    pub(super) fn new(keys: watch::Receiver<WaitedKeys>) -> Self {
-        Self(keys)
-    }
-
-    /// Returns once the keys have changed since the last call of [`Self::keys`]; never after the server has stopped.
-    /// Cancel safe.
-    pub async fn changed(&mut self) {
-        if self.0.changed().await.is_err() {
-            std::future::pending().await
-        }
-    }
-
-    /// The keys, as clients name them, sorted.
-    pub fn keys(&mut self) -> Vec<String> {
-        self.0.borrow_and_update().iter().map(|key| user_key(key)).collect()
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
