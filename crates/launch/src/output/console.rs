@@ -16,8 +16,8 @@ use lockstep_contract::foreign;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::isatty;
 
-use super::line_multiplexer::{AGENT, Entry, LineMultiplexer, Owner, What};
-use super::plan::Stream;
+use super::Stream;
+use super::lines::{AGENT, Entry, LineMultiplexer, Owner, What};
 use super::source::OpenLines;
 
 /// The maximum amount of one worker's output that waits for a device, in bytes; after that the worker waits.

@@ -37,15 +37,257 @@
 //! ```
 
 mod console;
-mod line_multiplexer;
 mod lines;
-mod outputs;
-mod plan;
 mod reader;
 mod source;
-mod tail;
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use lockstep_process::Sink;
+use tokio::sync::oneshot;
+
+use reader::{Reader, Shared, of_file, tail_of};
+use source::{Source, open_log};
 
 pub use console::Console;
-pub use outputs::Outputs;
-pub use plan::{Plan, Prefix, Stream, StreamPlan};
 pub use reader::Finished;
+
+/// One of a worker's two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// The destinations of both streams of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Its standard output.
+    pub stdout: StreamPlan,
+    /// Its standard error.
+    pub stderr: StreamPlan,
+}
+
+/// The destinations of one stream. If a stream only goes to a file (torchrun's `--redirects`), the worker writes the
+/// file directly, so that nothing is lost if the agent dies; file and console are its `--tee`. With neither, only the
+/// last lines are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamPlan {
+    /// Show it on the agent's stream of the same kind.
+    pub console: bool,
+    /// The worker inherits the agent's own stream, a terminal. Then all other fields are ignored, and its last lines are
+    /// unknown.
+    pub inherit: bool,
+    /// Write it to this file, in an existing folder.
+    pub file: Option<PathBuf>,
+    /// The prefix of each line on the console and in the filtered file; never in `file`.
+    pub prefix: Prefix,
+    /// Lines that contain one of these are also written to `filtered`.
+    pub filters: Vec<String>,
+    /// One file for all workers of a node: torchrun's `filtered_stdout.log` and `filtered_stderr.log`.
+    pub filtered: Option<PathBuf>,
+}
+
+/// The prefix of a worker's lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Prefix {
+    /// Nothing.
+    #[default]
+    Never,
+    /// This text.
+    Always(String),
+}
+
+impl Plan {
+    /// Returns true if both streams only go to the console.
+    pub(super) fn is_console_alone(&self) -> bool {
+        let shown = |plan: &StreamPlan| plan.console && !plan.inherit && plan.file.is_none();
+        shown(&self.stdout) && shown(&self.stderr)
+    }
+
+    /// Returns true if the worker printed its errors to a terminal that it has inherited.
+    pub(super) fn is_unread(&self) -> bool {
+        self.stderr.inherit
+    }
+}
+
+impl Prefix {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Prefix::Never => b"",
+            Prefix::Always(text) => text.as_bytes(),
+        }
+    }
+}
+
+impl StreamPlan {
+    /// Returns true if lines must be checked against filters.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.filtered.is_some() && !self.filters.is_empty()
+    }
+
+    /// Returns true if the worker can write the file directly.
+    pub(super) fn is_direct(&self) -> bool {
+        self.file.is_some() && !self.console && !self.is_filtered()
+    }
+}
+
+/// Reads the output of the workers of one attempt, by local rank. Dropping it stops reading.
+pub struct Outputs {
+    plans: Vec<Plan>,
+    shared: Arc<Shared>,
+    wake: Arc<UnixStream>,
+    done: Option<oneshot::Receiver<Finished>>,
+    finished: Finished,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Outputs {
+    /// Opens the files that the plans name, one plan per local rank, and starts to read. Also returns the standard
+    /// output and error of each worker, for its [`Spec`](lockstep_process::Spec).
+    ///
+    /// # Errors
+    /// When a file cannot be opened, with its name.
+    pub fn open(console: &Console, plans: Vec<Plan>) -> io::Result<(Self, Vec<(Sink, Sink)>)> {
+        let raw = is_alone(&plans);
+        let mut sources = vec![];
+        let mut sinks = vec![];
+        for (local_rank, plan) in plans.iter().enumerate() {
+            let pipe = |stream, plan: &StreamPlan| {
+                let (read, write) = io::pipe()?;
+                sources.push(Source::open(local_rank, stream, plan.clone(), raw, read, console)?);
+                Ok(OwnedFd::from(write))
+            };
+            let together = raw && console.is_one_device() && plan.is_console_alone();
+            sinks.push(sinks_of(plan, together, pipe)?);
+        }
+        let (wake, woken) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
+        let (wake, shared) = (Arc::new(wake), Arc::<Shared>::default());
+        shared.lock().tails.resize_with(plans.len(), Default::default);
+        let reader =
+            Reader { sources, console: console.clone(), shared: Arc::clone(&shared), wake: Arc::clone(&wake), woken };
+        let (tell, done) = oneshot::channel();
+        let run = move || {
+            // The receiver may be gone.
+            let _ = tell.send(reader.run());
+        };
+        let thread = Some(thread::Builder::new().name("output".into()).spawn(run)?);
+        let outputs = Outputs { plans, shared, wake, done: Some(done), finished: Finished::default(), thread };
+        Ok((outputs, sinks))
+    }
+
+    /// The last 200 lines of a stream, at most 16 KiB, as text. A line that has not ended is included after
+    /// [`Self::finish`]. A single worker's two streams on one device are kept together, as those of its standard error.
+    pub fn tail(&self, local_rank: usize, stream: Stream) -> Vec<String> {
+        let Some(plan) = self.plans.get(local_rank) else { return vec![] };
+        let plan = match stream {
+            Stream::Stdout => &plan.stdout,
+            Stream::Stderr => &plan.stderr,
+        };
+        match &plan.file {
+            // An unreadable file has no last lines.
+            Some(file) if plan.is_direct() => of_file(file).map(|tail| tail.text()).unwrap_or_default(),
+            _ => tail_of(&self.shared, local_rank, stream),
+        }
+    }
+
+    /// Returns true if this worker printed its errors to a terminal that it has inherited: its last lines are there alone.
+    pub fn is_unread(&self, local_rank: usize) -> bool {
+        self.plans.get(local_rank).is_some_and(Plan::is_unread)
+    }
+
+    /// Waits until everything that has been written so far is read, or for this long if workers go on writing.
+    pub async fn catch_up(&self, limit: Duration) {
+        let answered = self.shared.lock().ask();
+        // A full socket wakes its reader anyway.
+        let _ = (&*self.wake).write(b".");
+        // A thread that has ended has read everything, and answers nobody.
+        let _ = tokio::time::timeout(limit, answered).await;
+    }
+
+    /// Call this after the death of all workers: reads the rest. Gives up when nothing arrived for `limit`, because
+    /// another process may hold a stream open forever. Calling it again returns the same result.
+    pub async fn finish(&mut self, limit: Duration) -> Finished {
+        self.end(limit);
+        if let Some(done) = &mut self.done {
+            // A thread that sent nothing has panicked, so nothing is known about its streams.
+            self.finished = done.await.unwrap_or_default();
+            self.done = None;
+        }
+        self.join();
+        self.finished.clone()
+    }
+
+    fn end(&self, limit: Duration) {
+        self.shared.lock().limit = Some(limit);
+        // A full socket wakes its reader anyway.
+        let _ = (&*self.wake).write(b".");
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // It has already sent its result.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Outputs {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+        self.join();
+    }
+}
+
+/// Returns true if a single worker uses the console, without a prefix: then lines cannot mix.
+fn is_alone(plans: &[Plan]) -> bool {
+    let shown = |plan: &StreamPlan| plan.console;
+    let mut on_console = plans.iter().filter(|plan| shown(&plan.stdout) || shown(&plan.stderr));
+    let plain = |plan: &StreamPlan| !plan.console || plan.prefix == Prefix::Never;
+    let first = on_console.next();
+    first.is_some_and(|plan| plain(&plan.stdout) && plain(&plan.stderr)) && on_console.next().is_none()
+}
+
+/// A worker's standard output and error. What must be read goes through a new `pipe`; `together`: through the same one, which
+/// alone keeps the order of both.
+fn sinks_of(
+    plan: &Plan,
+    together: bool,
+    mut pipe: impl FnMut(Stream, &StreamPlan) -> io::Result<OwnedFd>,
+) -> io::Result<(Sink, Sink)> {
+    if together {
+        let both = pipe(Stream::Stderr, &plan.stderr)?;
+        return Ok((Sink::Fd(both.try_clone()?), Sink::Fd(both)));
+    }
+    let mut open = |stream, plan: &StreamPlan| match &plan.file {
+        Some(file) if plan.is_direct() => Ok(Sink::Fd(open_log(file)?.into())),
+        _ if plan.inherit => Ok(Sink::Inherit),
+        _ => pipe(stream, plan).map(Sink::Fd),
+    };
+    Ok((open(Stream::Stdout, &plan.stdout)?, open(Stream::Stderr, &plan.stderr)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worker_writes_a_file_directly_only_if_it_is_the_only_destination() {
+        let file = StreamPlan { file: Some("x".into()), ..StreamPlan::default() };
+        let filters = StreamPlan { filters: vec!["a".into()], ..file.clone() };
+        assert!(file.is_direct() && filters.is_direct());
+        assert!(!StreamPlan { console: true, ..file }.is_direct());
+        assert!(!StreamPlan { filtered: Some("y".into()), ..filters }.is_direct());
+        assert!(!StreamPlan::default().is_direct());
+    }
+}

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use lockstep_contract::foreign;
 
 use super::console::Console;
-use super::line_multiplexer::{Entry, Owner, What};
-use super::lines::{LONGEST, Line, Lines};
-use super::plan::{Stream, StreamPlan};
-use super::tail::Tail;
+use super::lines::{Entry, LONGEST, Line, Lines, Owner, What};
+use super::reader::Tail;
+use super::{Stream, StreamPlan};
 
 /// On a terminal an incomplete line is shown after this pause: a prompt, a row of dots, a progress bar.
 const PAUSE: Duration = Duration::from_millis(200);
