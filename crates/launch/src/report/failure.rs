@@ -1,13 +1,14 @@
 //! One worker's failure, and the contents of its error file.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use std::{fs, io};
 
 use lockstep_contract::error_file::{self, ErrorFileError};
+use lockstep_contract::foreign::lines;
 use serde_json::Value;
 
-use super::text::fit;
 use crate::config::signal_name;
 
 /// torch's advice if a worker left no error file (torch/distributed/elastic/multiprocessing/errors/__init__.py).
@@ -177,6 +178,49 @@ fn plausible((from, to): (SystemTime, SystemTime), death: &Death) -> bool {
     earliest <= from && from <= death.at && earliest <= to
 }
 
+/// The index of the failure that came first, among failures in the kernel's order of deaths; `None` if no worker failed on
+/// its own.
+///
+/// The kernel reports deaths in order, so the first worker that died on its own is the root cause. An error file can
+/// prove otherwise: a worker that raised an error first may die last, because Python takes time to exit, or may hang
+/// until the agent stops it. The file counts only if the whole period in which its error may have happened is before
+/// the first death, and before the error of the first worker to die. (torch takes the smallest timestamp, in whole
+/// seconds, where a death without a file counts as *now*: so it blames the wrong rank if two fail within a second.)
+pub(crate) fn first_failure(deaths: &[Failure]) -> Option<usize> {
+    let first = deaths.iter().position(|failure| !failure.death.stopped)?;
+    Some(earliest(deaths, first).0)
+}
+
+/// The first death, unless another error is proven to be older.
+fn earliest(deaths: &[Failure], first: usize) -> (usize, &Failure) {
+    let (begun, _) = deaths[first].span();
+    let older = deaths.iter().enumerate().filter(|(_, failure)| failure.span().1 < begun);
+    older.min_by_key(|(_, failure)| failure.span().1).unwrap_or((first, &deaths[first]))
+}
+
+/// Longer texts lose their middle; in bytes. The start of a Python traceback shows where it happened, the end what
+/// happened.
+const LONGEST: usize = 16 * 1024;
+/// The part at the start that is kept.
+const HEAD: usize = 4 * 1024;
+
+/// Removes the middle of `text` if it is huge, and escapes control characters except for newlines and tabs.
+pub(super) fn fit(text: &str) -> String {
+    let text = text.trim_end();
+    if text.len() <= LONGEST {
+        return lines(text);
+    }
+    let head = &text[..text.floor_char_boundary(HEAD)];
+    let tail = &text[text.ceil_char_boundary(text.len() - (LONGEST - HEAD))..];
+    let cut = text.len() - head.len() - tail.len();
+    format!("{}\n… ({cut} bytes left out) …\n{}", lines(head), lines(tail))
+}
+
+/// Indents all lines except for the first by two spaces, as in torch's report.
+pub(super) fn indented(text: &str) -> String {
+    text.replace('\n', "\n  ")
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -287,5 +331,20 @@ pub(crate) mod tests {
         let text = "x".repeat(1 << 20);
         let failure = reason(format!(r#"{{"message": "{text}"}}"#).as_bytes());
         assert!(failure.traceback().len() < 20_000);
+    }
+
+    #[test]
+    fn keeps_the_beginning_and_the_end_of_a_huge_text() {
+        let huge = format!("first\n{}\nlast", "é".repeat(100_000));
+        let fitted = fit(&huge);
+        assert!(fitted.starts_with("first\né") && fitted.ends_with("é\nlast"), "{}", &fitted[..40]);
+        assert!(fitted.len() < LONGEST + 100, "{}", fitted.len());
+        assert!(fitted.contains(" bytes left out) …"));
+        assert_eq!(fit("short\n\n"), "short");
+    }
+
+    #[test]
+    fn escapes_terminal_control_sequences() {
+        assert_eq!(fit("a\x1b[31mb\0\tc\r\nd\u{9b}e"), "a\\u{1b}[31mb\\u{0}\tc\nd\\u{9b}e");
     }
 }
