@@ -5,28 +5,32 @@
 //! - [`background`]: threads of a rank that run whatever it does.
 //! - [`mod@bench`]: what `lockstep bench` asks of its ranks, and what they answer.
 //! - [`error_file`]: the file that a failing worker writes for the process that started it.
+//! - [`desync_report`]: where the ranks are, after a failure or in a hang.
+//! - [`events`]: what each rank and each agent did.
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
 //! - [`exit`]: the exit codes of both.
 //! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
 //! - [`scheduler`]: what Slurm, PBS and MPI's launchers say of a job.
-//! - [`wish`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
+//! - [`snapshot_request`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
 //! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
 //! - [`foreign`]: text that others wrote, within lines of our own.
 //!
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
 //! else.
 
-pub mod background;
 pub mod bench;
-mod cleared;
 pub mod desync_report;
 pub mod error_file;
+pub mod events;
 pub mod exercise;
-pub mod exit;
 pub mod fault;
 pub mod foreign;
 pub mod scheduler;
-pub mod wish;
+
+use std::process::Command;
+
+use fault::FAULTS;
+use snapshot_request::{LAUNCHER, SNAPSHOT_ON};
 
 /// 1: ranks use deterministic kernels only, so that a run can be compared bit by bit on a GPU, too. An empty value or 0: any.
 pub const DETERMINISTIC: &str = "LOCKSTEP_DETERMINISTIC";
@@ -38,4 +42,122 @@ pub const BACKEND: &str = "LOCKSTEP_BACKEND";
 /// Shared memory if possible and Gloo otherwise; Gloo; shared memory.
 pub const BACKENDS: [&str; 3] = ["auto", "gloo", "shm"];
 
-pub use cleared::{CLEARED_VARIABLES, clear_launcher};
+/// Variables that a launcher, or the developer's own shell, may have set.
+pub const CLEARED_VARIABLES: [&str; 23] = [
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "RUST_BACKTRACE",
+    "LOCKSTEP_EVENTS",
+    SNAPSHOT_ON,
+    LAUNCHER,
+    FAULTS,
+];
+
+/// Removes these variables from the environment of `command`.
+pub fn clear_launcher(command: &mut Command) -> &mut Command {
+    CLEARED_VARIABLES.iter().fold(command, |command, name| command.env_remove(name))
+}
+
+/// Names of threads that run now and then, whatever their rank does. A rank whose other threads sleep does nothing.
+pub mod background {
+    /// Answers desync reports for the rank, and publishes its pace.
+    pub const DESYNC_REPORT: &str = "desync report";
+
+    /// Waits for messages of Gloo's TCP connections. The shim names it (`gloo_options` in group.cpp).
+    pub const GLOO: &str = "gloo transport";
+
+    /// Looks whether an answer of an exercise sleeps.
+    pub const SLEEP_WATCH: &str = "sleep watch";
+
+    /// All of them.
+    pub const THREADS: [&str; 3] = [DESYNC_REPORT, GLOO, SLEEP_WATCH];
+}
+
+/// The exit code of a launcher and of a training program.
+pub mod exit {
+    use std::process::ExitCode;
+
+    use crate::snapshot_request::SAVED;
+
+    /// How a program ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum Code {
+        /// Nothing failed.
+        Success = 0,
+        /// Something failed.
+        Failure = 1,
+        /// The request was wrong, and nothing was started. clap exits with the same number by itself when it refuses the arguments.
+        Usage = 2,
+        /// A snapshot is saved, and the run ended as a signal asked.
+        Saved = SAVED,
+    }
+
+    impl From<Code> for ExitCode {
+        fn from(code: Code) -> Self {
+            ExitCode::from(code as u8)
+        }
+    }
+}
+
+/// Requests for a snapshot, which reach a training program as signals.
+///
+/// A scheduler or a person sends them to `lockstep run`, which passes them on to ranks that handle them, or to the ranks themselves.
+///
+/// SIGTERM is ambiguous: a scheduler sends it at the time limit, to all processes of a job, and a launcher ends the survivors of a
+/// failure with it. The sender distinguishes the two: a launcher names the signals that ask for a snapshot in
+/// [`SNAPSHOT_ON`](snapshot_request::SNAPSHOT_ON) and itself in [`LAUNCHER`](snapshot_request::LAUNCHER). Such a signal from the
+/// launcher orders the end; from anyone else it asks for a snapshot and the end.
+pub mod snapshot_request {
+    use std::time::Duration;
+
+    /// Save a snapshot after this step, and go on: SIGUSR1 (signal(7)).
+    pub const SAVE: i32 = 10;
+
+    /// Save a snapshot after this step, then exit with [`SAVED`]: SIGUSR2 (signal(7)).
+    pub const SAVE_AND_END: i32 = 12;
+
+    /// The exit code of a program that has saved a snapshot and ended as a signal asked: start it again to go on. It is `EX_TEMPFAIL`, "the
+    /// user is invited to retry" (sysexits.h).
+    pub const SAVED: u8 = 75;
+
+    /// A scheduler sends SIGTERM several times: Slurm 22.05 to all processes of a step and of the job, within a millisecond; timeout(1) to its
+    /// child and to its group. What comes within this time of the first is not a second signal.
+    pub const REPETITION: Duration = Duration::from_secs(2);
+
+    /// The variable with the names of further signals that ask for a snapshot, as [`SAVE_AND_END`] does, joined by commas: `SIGTERM`. A program that
+    /// does not read it keeps their default action.
+    pub const SNAPSHOT_ON: &str = "LOCKSTEP_SNAPSHOT_ON";
+
+    /// The variable with the process id of the launcher, whose own signals do not ask for a snapshot; set together with [`SNAPSHOT_ON`].
+    pub const LAUNCHER: &str = "LOCKSTEP_LAUNCHER";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clears_what_a_launcher_has_set_and_nothing_else() {
+        let mut command = Command::new("true");
+        clear_launcher(command.envs([("RANK", "1"), ("MASTER_PORT", "2"), ("HOME", "/")]));
+        let set: Vec<_> = command.get_envs().filter(|(_, value)| value.is_some()).map(|(name, _)| name).collect();
+        assert_eq!(set, ["HOME"]);
+    }
+}

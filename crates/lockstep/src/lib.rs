@@ -41,7 +41,7 @@ pub use ddp::{DdpLoggingData, DdpOptions, DdpVariables, DistributedDataParallel,
 pub use env::{LaunchEnv, LocalRank, Rank, WorldSize};
 pub use group::{JoinError, NobodyListens, init_process_group, init_process_group_at, init_process_group_on};
 pub use lockstep_contract::error_file;
-pub use lockstep_events as events;
+pub use lockstep_contract::events;
 pub use lockstep_paths as output;
 pub use mesh::{DeviceMesh, MeshError, Node, new_subgroups, nodes};
 pub use object_collectives::{

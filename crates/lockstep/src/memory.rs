@@ -9,7 +9,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use c10d::{ProcessGroup, Reducer, Storage, storage_bytes};
-use lockstep_events::memory_line;
+use lockstep_contract::events::memory_line;
 use tch::Tensor;
 
 use crate::optim::Optimizer;

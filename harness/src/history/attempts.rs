@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_events::{AgentEvent, AgentLog, Event, EventLog};
+use lockstep_contract::events::{AgentEvent, AgentLog, Event, EventLog};
 use lockstep_process::signal_name;
 
 use super::RunEvents;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::path::Path;
 
-use lockstep_events::{AgentEvent, AgentLog, Event, EventLog, EventsError, Record};
+use lockstep_contract::events::{AgentEvent, AgentLog, Event, EventLog, EventsError, Record};
 
 /// The event files of a run.
 #[derive(Clone, Debug, Default)]
@@ -21,11 +21,12 @@ impl RunEvents {
     /// Reads all event files of `folder`.
     pub(crate) fn read(folder: &Path) -> Self {
         let mut unreadable = vec![];
-        let agents = lockstep_events::read_agents(folder).unwrap_or_else(|error| {
+        let agents = lockstep_contract::events::read_agents(folder).unwrap_or_else(|error| {
             unreadable.push(format!("the agents' events are left out: {}", chain(&error)));
             BTreeMap::new()
         });
-        let ranks = lockstep_events::read_folder(folder).unwrap_or_else(|_| one_by_one(folder, &mut unreadable));
+        let ranks =
+            lockstep_contract::events::read_folder(folder).unwrap_or_else(|_| one_by_one(folder, &mut unreadable));
         RunEvents { ranks, agents, unreadable }
     }
 
@@ -74,7 +75,7 @@ fn one_by_one(folder: &Path, unreadable: &mut Vec<String>) -> BTreeMap<usize, Ev
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let rank = name.strip_prefix("rank-").and_then(|name| name.strip_suffix(".jsonl"));
         let Some(rank) = rank.and_then(|rank| rank.parse().ok()) else { continue };
-        match lockstep_events::read(&path) {
+        match lockstep_contract::events::read(&path) {
             Ok(log) => drop(logs.insert(rank, log)),
             Err(error) => unreadable.push(format!("rank {rank} is left out: {}", chain(&error))),
         }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_events::{AgentEvent, Event};
+use lockstep_contract::events::{AgentEvent, Event};
 use serde::Serialize;
 
 use super::{Attempt, End, History};

@@ -1,6 +1,6 @@
 //! Event files of fictional runs, for tests.
 
-use lockstep_events::{AgentEvent, AgentRecord, Event, Record, VerdictRecord};
+use lockstep_contract::events::{AgentEvent, AgentRecord, Event, Record, VerdictRecord};
 
 use super::RunEvents;
 use crate::report::Timeline;

@@ -2,8 +2,8 @@
 
 use std::time::{Instant, SystemTime};
 
+use lockstep_contract::events::{Event, Record};
 use lockstep_contract::foreign::escaped;
-use lockstep_events::{Event, Record};
 
 use super::soak;
 use crate::exit::Code;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use lockstep_events::EventLog;
+use lockstep_contract::events::EventLog;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 

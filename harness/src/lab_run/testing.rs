@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_events::{Event, EventLog, Record};
+use lockstep_contract::events::{Event, EventLog, Record};
 
 use safetensors::Dtype;
 

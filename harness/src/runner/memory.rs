@@ -1,6 +1,6 @@
 //! The memory of each rank by kind, as a table of a report.
 
-use lockstep_events::Event;
+use lockstep_contract::events::Event;
 
 use crate::history::RunEvents;
 use crate::report::Table;

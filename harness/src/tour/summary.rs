@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_events::Event;
+use lockstep_contract::events::Event;
 
 use crate::checks::counted;
 use crate::history::{Attempt, History, RunEvents};

@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use lockstep_contract::events::{Event, EventSink};
 use lockstep_contract::fault::{Act, Armed, Point, SavePhase};
-use lockstep_events::{Event, EventSink};
 use rustix::process::{Signal, getpid, kill_process};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;

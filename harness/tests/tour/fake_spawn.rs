@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use lockstep_events::{Event, EventSink, FOLDER};
+use lockstep_contract::events::{Event, EventSink, FOLDER};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Point, RankFault};
-use lockstep_contract::wish::{LAUNCHER, SAVE, SAVE_AND_END, SAVED, SNAPSHOT_ON};
+use lockstep_contract::snapshot_request::{LAUNCHER, SAVE, SAVE_AND_END, SAVED, SNAPSHOT_ON};
 use lockstep_testkit::{Attempt, Job, Running};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use lockstep_events::Event;
+use lockstep_contract::events::Event;
 use lockstep_testkit::Job;
 use lockstep_testkit::python::assert_prints_alike;
 

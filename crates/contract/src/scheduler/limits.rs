@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::NaiveDateTime;
 
-use super::allocation::{Allocation, Read, Scheduler};
+use super::{Allocation, Read, Scheduler};
 
 /// PBS's delay if a queue has none of its own (PBS Professional Reference Guide, queue attribute `kill_delay`).
 const KILL_DELAY: Duration = Duration::from_secs(10);
@@ -145,8 +145,8 @@ fn duration(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::testing::find;
     use super::*;
+    use crate::scheduler::testing::find;
 
     const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 

@@ -7,8 +7,8 @@
 //! prterun alone sets PMIx's variables only (`PMIx_server_setup_fork`): `PMIX_NAMESPACE` names the job and `PMIX_RANK` numbers the process.
 //! How many there are, in all or on a node, is in no variable; a program has to ask PMIx's server for it.
 
-use super::allocation::{Allocation, Read, Scheduler, Started};
 use super::task::Names;
+use super::{Allocation, Read, Scheduler, Started};
 
 /// All of them. Where several have the same numbers, the first comes first.
 pub(super) const LAUNCHERS: [Names; 6] = [
@@ -103,8 +103,8 @@ pub(super) fn pmix(read: &Read<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::testing::find;
     use super::*;
+    use crate::scheduler::testing::find;
 
     #[test]
     fn reads_open_mpi_and_hydra() {

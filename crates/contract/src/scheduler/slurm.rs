@@ -1,10 +1,10 @@
 //! Slurm. In a step, which `srun` starts, the variables `SLURM_STEP_*` describe the step, with all parts of a
 //! heterogeneous job. In the job's script they are not set, and the script runs only on the first node.
 
-use super::allocation::{Allocation, Read, Scheduler, Started};
 use super::hosts::expand;
 use super::mpi;
 use super::task::{Names, Task, TaskError, number, read_task};
+use super::{Allocation, Read, Scheduler, Started};
 
 /// A step's variables. The number of tasks on a node is one of a list: see [`tasks_of_node`].
 const SRUN: Names = Names {
@@ -121,8 +121,8 @@ fn empty() -> Allocation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::testing::find;
     use super::*;
+    use crate::scheduler::testing::find;
 
     /// What `srun` sets on the second of three nodes (Slurm 22.05).
     const STEP: [(&str, &str); 9] = [

@@ -3,7 +3,7 @@
 //! These programs number their processes as a launcher does, under names of their own. They do not name the address at which the
 //! ranks meet; [`Task::address`] and [`Task::port`] derive it.
 
-use super::allocation::{Allocation, Read, port_of};
+use super::{Allocation, Read, port_of};
 
 /// torch's default port, for a job without an id.
 const DEFAULT_PORT: u16 = 29_500;

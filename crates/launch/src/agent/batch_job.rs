@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use lockstep_contract::events::{AgentEvent, AgentLog, read_agents};
 use lockstep_contract::scheduler::{Allocation, JobState, Read, restarts};
-use lockstep_contract::wish::{SAVE_AND_END, SAVED};
-use lockstep_events::{AgentEvent, AgentLog, read_agents};
+use lockstep_contract::snapshot_request::{SAVE_AND_END, SAVED};
 use lockstep_process::{Signal, signal_name};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -211,7 +211,7 @@ fn end(log: &AgentLog) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_events::AgentRecord;
+    use lockstep_contract::events::AgentRecord;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lockstep_events::AgentEvent;
+use lockstep_contract::events::AgentEvent;
 use lockstep_process::NoProgress;
 
 use super::workers::{Context, Current};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use lockstep_contract::events::{AgentEvent, AgentSink, VerdictRecord};
 use lockstep_contract::foreign;
-use lockstep_contract::wish::SAVED;
-use lockstep_events::{AgentEvent, AgentSink, VerdictRecord};
+use lockstep_contract::snapshot_request::SAVED;
 use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 
 use super::batch_job::BatchJob;
@@ -95,7 +95,7 @@ fn report_launch(verdict: &VerdictRecord) {
 }
 
 fn events_folder() -> Option<PathBuf> {
-    std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from)
+    std::env::var_os(lockstep_contract::events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
 /// Workers get the limit of open files from `before` it was raised.

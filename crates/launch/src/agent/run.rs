@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use lockstep_events::AgentEvent;
+use lockstep_contract::events::AgentEvent;
 use lockstep_process::{Died, Signal, Workers};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;

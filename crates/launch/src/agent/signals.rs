@@ -4,8 +4,8 @@ use std::io;
 use std::task::Poll;
 use std::time::Instant;
 
-use lockstep_contract::wish::{REPETITION, SAVE_AND_END};
-use lockstep_events::AgentEvent;
+use lockstep_contract::events::AgentEvent;
+use lockstep_contract::snapshot_request::{REPETITION, SAVE_AND_END};
 use lockstep_process::{Signal, not_ignored, signal_name};
 use tokio::signal::unix::{self, SignalKind};
 

@@ -12,7 +12,7 @@
 //!                       └─ all saved a snapshot ─▶ clearing ─▶ at the barrier ─▶ over (75)
 //! ```
 
-use lockstep_contract::wish::{SAVE_AND_END, SAVED};
+use lockstep_contract::snapshot_request::{SAVE_AND_END, SAVED};
 use lockstep_process::Exit;
 
 use crate::status::AgentPhase;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
-use lockstep_events::{AgentEvent, AgentSink};
+use lockstep_contract::events::{AgentEvent, AgentSink};
 use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers};
 
 use super::endpoint::GLOO_INTERFACE;
@@ -271,7 +271,7 @@ impl Current {
 
 fn spec(context: &Context<'_>, placement: Placement, stdout: Sink, stderr: Sink) -> Spec {
     let mut env = worker_env(context.config, &placement, &|name| std::env::var_os(name));
-    let folder = context.status_events.iter().map(|folder| (lockstep_events::FOLDER.into(), folder.into()));
+    let folder = context.status_events.iter().map(|folder| (lockstep_contract::events::FOLDER.into(), folder.into()));
     let gloo = context.gloo_interface.iter().map(|name| (GLOO_INTERFACE.into(), name.into()));
     env.extend(folder.chain(gloo));
     Spec {

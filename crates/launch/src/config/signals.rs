@@ -1,7 +1,7 @@
 //! The signals to the agent: those that end the job cleanly (`--signals-to-handle`), with a snapshot first (`--snapshot-on`), and those
 //! that are passed on to the workers (`--forward-signals`).
 
-use lockstep_contract::wish::{SAVE, SAVE_AND_END};
+use lockstep_contract::snapshot_request::{SAVE, SAVE_AND_END};
 use lockstep_process::{known_signal_name, signal_number};
 
 use super::flags::{ConfigError, Given};

@@ -10,7 +10,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 
 use lockstep_contract::BACKEND;
-use lockstep_contract::wish::{LAUNCHER, SNAPSHOT_ON};
+use lockstep_contract::snapshot_request::{LAUNCHER, SNAPSHOT_ON};
 
 use super::flags::Env;
 use super::job::Config;

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lockstep_events::memory_line;
+use lockstep_contract::events::memory_line;
 use lockstep_contract::foreign::quotation;
 use serde::Deserialize;
 
@@ -173,7 +173,7 @@ fn width() -> usize {
     if columns == 0 { usize::MAX } else { usize::from(columns) }
 }
 
-/// The bytes of a rank, by kind; the fields of [`lockstep_events::Event::Memory`].
+/// The bytes of a rank, by kind; the fields of [`lockstep_contract::events::Event::Memory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Held {
     /// Of parameters.
@@ -365,8 +365,8 @@ mod tests {
         let mut status = Status::on(Some(dir.path()), ProgressDrawTarget::hidden());
         let message = |status: &Status| status.bar.message();
         status.update(&view_in(AgentPhase::Running, 0));
-        let sink = lockstep_events::EventSink::open(dir.path(), 0, 0).unwrap();
-        sink.emit(&lockstep_events::Event::Step { epoch: 0, step: 6, loss: 0.5, samples: 1 });
+        let sink = lockstep_contract::events::EventSink::open(dir.path(), 0, 0).unwrap();
+        sink.emit(&lockstep_contract::events::Event::Step { epoch: 0, step: 6, loss: 0.5, samples: 1 });
         status.update(&AgentView { elapsed: Duration::from_millis(1249), ..view_in(AgentPhase::Running, 0) });
         assert!(!message(&status).contains("epoch"), "{}", message(&status));
         status.update(&AgentView { elapsed: Duration::from_millis(1250), ..view_in(AgentPhase::Running, 0) });

@@ -197,7 +197,7 @@ fn number(value: Value) -> Option<f64> {
 mod tests {
     use std::io::Write;
 
-    use lockstep_events::{Event, EventSink};
+    use lockstep_contract::events::{Event, EventSink};
 
     use super::*;
 

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
+use lockstep_contract::events::VerdictRecord;
 use lockstep_contract::foreign::{one_line, quotation};
-use lockstep_events::VerdictRecord;
 
 use super::case::{Case, Error, Form, first_line};
 use super::evidence::Evidence;

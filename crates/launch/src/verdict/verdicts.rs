@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use lockstep_contract::events::VerdictRecord;
 use lockstep_contract::foreign::one_line;
-use lockstep_events::VerdictRecord;
 
 use super::case::{Case, Found};
 use super::evidence::{Elsewhere, Evidence, Standing};

@@ -1,4 +1,4 @@
-//! Requests for a snapshot, which arrive as signals ([`lockstep_contract::wish`]), and the ranks' agreement on the step after which they
+//! Requests for a snapshot, which arrive as signals ([`lockstep_contract::snapshot_request`]), and the ranks' agreement on the step after which they
 //! are fulfilled.
 //!
 //! A signal may reach one rank only, or each rank in another step. A rank that ends a step earlier than the others would leave them
@@ -27,7 +27,7 @@ use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use c10d::{ProcessGroup, Store};
-use lockstep_contract::wish::{LAUNCHER, REPETITION, SAVE, SAVE_AND_END, SNAPSHOT_ON};
+use lockstep_contract::snapshot_request::{LAUNCHER, REPETITION, SAVE, SAVE_AND_END, SNAPSHOT_ON};
 use lockstep_process::proc::Stat;
 use lockstep_process::signal_number;
 use signal_hook::SigId;

@@ -20,8 +20,8 @@ use lockstep::parallel::{
 };
 use lockstep::snapshot::{self, Run, Snapshot, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, Reporter, checkpoint, init_process_group};
+use lockstep_contract::events::Event;
 use lockstep_contract::fault::{Act, SavePhase};
-use lockstep_events::Event;
 use lockstep_testkit::{Job, kill, undisturbed, while_saving};
 use tch::nn::{self, Module, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lockstep_events::{AgentEvent, Event};
+use lockstep_contract::events::{AgentEvent, Event};
 
 use super::rows::RowContext;
 use super::{Judged, Timeline};

@@ -1,6 +1,6 @@
 //! The parts of a timeline.
 
-use lockstep_events::VerdictRecord;
+use lockstep_contract::events::VerdictRecord;
 use serde::Serialize;
 
 use crate::history::Recovery;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_contract::wish::SAVED;
-use lockstep_events::{AgentEvent, Event};
+use lockstep_contract::events::{AgentEvent, Event};
+use lockstep_contract::snapshot_request::SAVED;
 use lockstep_process::signal_name;
 
 use super::{Mark, MarkKind, Node, Redone, Row, Span, State};

@@ -1,6 +1,6 @@
 //! The timeline of runs with all kinds of failures.
 
-use lockstep_events::{AgentEvent, Event, VerdictRecord};
+use lockstep_contract::events::{AgentEvent, Event, VerdictRecord};
 
 use super::*;
 use crate::history::testing::*;
@@ -180,7 +180,7 @@ fn draws_nothing_without_events() {
 #[test]
 fn leaves_out_a_damaged_file_and_draws_the_others() {
     let dir = tempfile::tempdir().unwrap();
-    let sink = lockstep_events::EventSink::open(dir.path(), 0, 0).unwrap();
+    let sink = lockstep_contract::events::EventSink::open(dir.path(), 0, 0).unwrap();
     sink.emit_at(1.0, &start(2, 1));
     sink.emit_at(2.0, &Event::Exit { code: 0 });
     std::fs::write(dir.path().join("rank-1.jsonl"), "garbage\n").unwrap();

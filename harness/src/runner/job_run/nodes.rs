@@ -119,7 +119,7 @@ impl<'a> Nodes<'a> {
         command.stdout(output.try_clone()?).stderr(output);
         command.env(MARK, format!("{}:{node}", self.mark)).env("TMPDIR", self.folder.tmp());
         command.env(lockstep_contract::fault::FAULTS, self.folder.faults());
-        command.env(lockstep_events::FOLDER, self.folder.events());
+        command.env(lockstep_contract::events::FOLDER, self.folder.events());
         if std::env::var_os(THREADS).is_none() {
             // Another number of threads sums in another order; launchers choose it by the number of workers of a node.
             command.env(THREADS, "1");

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use lockstep_contract::fault::Act;
-use lockstep_contract::wish::{SAVE, SAVE_AND_END};
+use lockstep_contract::snapshot_request::{SAVE, SAVE_AND_END};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use lockstep_events::{AgentEvent, read_agents};
+use lockstep_contract::events::{AgentEvent, read_agents};
 
 use crate::run::nodes::Job;
 use crate::run::site::Site;
@@ -23,7 +23,7 @@ fn assert_launcher(site: &Site, ended: &Ended, says: &[&str]) {
 }
 
 fn run(site: &Site, mut command: std::process::Command) -> Ended {
-    command.env(lockstep_events::FOLDER, site.path("events"));
+    command.env(lockstep_contract::events::FOLDER, site.path("events"));
     Running::start(command).ended().code(1)
 }
 

@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use lockstep_events::{AgentEvent, read_agents};
+use lockstep_contract::events::{AgentEvent, read_agents};
 
 use super::{Bad, bank, prepare};
 use crate::run::site::Site;
@@ -39,7 +39,7 @@ fn script(bad: &Bad) -> String {
 fn under_lockstep(site: &Site, bad: &Bad) -> (Said, f64) {
     let words = ["--standalone", "--nproc-per-node=3", "sh", "-c", &script(bad)];
     let mut command = site.lockstep(&words);
-    command.env(lockstep_events::FOLDER, site.path("events"));
+    command.env(lockstep_contract::events::FOLDER, site.path("events"));
     let ended = Running::start(command).ended();
     let verdict = ended.err.lines().find(|line| line.starts_with("verdict: ")).unwrap_or_default().to_owned();
     let said = Said {

@@ -1,7 +1,38 @@
-//! Events, and the lines in which they are written.
+//! Event files: what each rank did, as JSON lines, one file for each rank; written by the runtime, read by the harness. The launcher's
+//! agents write files of their own next to these: [`AgentEvent`].
+//!
+//! ```
+//! use lockstep_contract::events::{Event, EventSink, read_folder};
+//!
+//! let folder = std::env::temp_dir().join(format!("events-{}", std::process::id()));
+//! // Rank 0, before any restart. In a job, `EventSink::from_env` opens the folder that LOCKSTEP_EVENTS names.
+//! let sink = EventSink::open(&folder, 0, 0)?;
+//! sink.emit(&Event::Step { epoch: 0, step: 7, loss: 0.25, samples: 64 });
+//! let logs = read_folder(&folder)?;
+//! assert_eq!(logs[&0].records[0].event, Event::Step { epoch: 0, step: 7, loss: 0.25, samples: 64 });
+//! std::fs::remove_dir_all(folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A line is `{"t": …, "rank": …, "restart": …, "event": "step", …}`. Each line is appended with a single write, so a killed process
+//! leaves at most one torn line, and a restarted one continues after it. A failure to write events never stops training.
+
+mod agent;
+mod sink;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+pub use agent::{AgentEvent, AgentLog, AgentRecord, AgentSink, VerdictRecord, read_agents};
+pub use sink::EventSink;
+
+/// The variable that names the folder for event files.
+pub const FOLDER: &str = "LOCKSTEP_EVENTS";
 
 /// Something that a rank did. Counts start at 0, times are in seconds, sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -181,5 +212,129 @@ mod number {
             Number::Named(Named::Inf) => f64::INFINITY,
             Number::Named(Named::MinusInf) => f64::NEG_INFINITY,
         })
+    }
+}
+
+/// Why event files cannot be opened or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventsError {
+    /// The folder or the file cannot be created or opened for writing.
+    #[error("cannot open {} for events", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The file or the folder cannot be read.
+    #[error("cannot read events from {}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// A complete line is not an event: the file was damaged, or another program wrote it.
+    #[error("line {line} of {} is not an event: {reason}", path.display())]
+    BadLine {
+        /// The file.
+        path: PathBuf,
+        /// The line's number, from 1.
+        line: usize,
+        /// The parser's error.
+        reason: String,
+    },
+}
+
+/// The contents of a rank's file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventLog {
+    /// In the order of writing.
+    pub records: Vec<Record>,
+    /// Numbers (from 1) of lines that a killed writer or a full disk left incomplete.
+    pub torn: Vec<usize>,
+}
+
+/// Reads one rank's file.
+///
+/// # Errors
+/// [`EventsError::BadLine`] for a complete line that is not an event. Torn lines are listed in the result.
+pub fn read(path: &Path) -> Result<EventLog, EventsError> {
+    let mut log = EventLog::default();
+    log.torn = read_lines(path, |value| Record::parse(value).map(|record| log.records.push(record)))?;
+    Ok(log)
+}
+
+/// Calls `take` with every complete line of the file at `path` and returns the numbers (from 1) of torn lines.
+pub(crate) fn read_lines(
+    path: &Path,
+    mut take: impl FnMut(Value) -> serde_json::Result<()>,
+) -> Result<Vec<usize>, EventsError> {
+    let fail = |source| EventsError::Read { path: path.to_owned(), source };
+    let mut reader = BufReader::new(File::open(path).map_err(fail)?);
+    let (mut torn, mut bytes) = (Vec::new(), Vec::new());
+    for line in 1.. {
+        bytes.clear();
+        if reader.read_until(b'\n', &mut bytes).map_err(fail)? == 0 {
+            break;
+        }
+        let taken = match serde_json::from_slice(bytes.strip_suffix(b"\n").unwrap_or(&bytes)) {
+            Ok(value) => take(value),
+            Err(error) if error.is_eof() => {
+                torn.push(line);
+                continue;
+            }
+            Err(error) => Err(error),
+        };
+        taken.map_err(|error| EventsError::BadLine { path: path.to_owned(), line, reason: error.to_string() })?;
+    }
+    Ok(torn)
+}
+
+/// Reads the files of all ranks in `folder` and ignores other files.
+///
+/// # Errors
+/// As [`read`], at the first file that fails.
+pub fn read_folder(folder: &Path) -> Result<BTreeMap<usize, EventLog>, EventsError> {
+    let fail = |source| EventsError::Read { path: folder.to_owned(), source };
+    let mut logs = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if let Some(rank) = rank_of(&path) {
+            logs.insert(rank, read(&path)?);
+        }
+    }
+    Ok(logs)
+}
+
+fn rank_of(path: &Path) -> Option<usize> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix("rank-")?.strip_suffix(".jsonl")?.parse().ok()
+}
+
+/// `3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B`: all kinds together, each kind, and what was sent, in bytes.
+pub fn memory_line(kinds: &[(&str, u64)], sent: u64) -> String {
+    let total = kinds.iter().map(|(_, bytes)| bytes).sum();
+    let kinds: Vec<String> = kinds.iter().map(|(kind, bytes)| format!("{kind} {}", shown(*bytes))).collect();
+    format!("{}: {}; sent {}", shown(total), kinds.join(", "), shown(sent))
+}
+
+/// In the largest unit of which there is one.
+fn shown(bytes: u64) -> String {
+    let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(power, _)| bytes >> power > 0);
+    unit.map_or_else(
+        || format!("{bytes} B"),
+        |(power, unit)| format!("{:.1} {unit}", bytes as f64 / f64::from(1 << power)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_bytes_in_the_largest_unit() {
+        assert_eq!([0, 1023, 1536, 5 << 20, 3 << 29].map(shown), ["0 B", "1023 B", "1.5 KiB", "5.0 MiB", "1.5 GiB"]);
     }
 }

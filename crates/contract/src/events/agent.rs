@@ -11,9 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::EventsError;
-use crate::log::read_lines;
-use crate::sink::Appender;
+use super::sink::Appender;
+use super::{EventsError, read_lines};
 
 /// Something that an agent did or saw. `attempt` counts from 0 how often this agent started its workers; it names the
 /// log folder.
