@@ -2,9 +2,11 @@
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::author::{course, data, new};
 use crate::exit::Code;
+use crate::prove::{inject, tour, verify};
 use crate::report::{Screen, listing};
-use crate::{bench, cluster, course, data, doctor, inject, learn, new, render, stacks, tour, verify};
+use crate::{bench, cluster, doctor, learn, render, stacks};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -32,22 +34,22 @@ enum RunCommand {
 enum Command {
     Run(Box<lockstep_launch::command::Options>),
     Stacks(stacks::Options),
-    Tour(tour::Options),
-    Inject(inject::Options),
-    Verify(verify::Options),
+    Tour(tour::TourOptions),
+    Inject(inject::InjectOptions),
+    Verify(verify::VerifyOptions),
     Render(render::Options),
     Doctor(doctor::Options),
     Bench(bench::Options),
     Grade(learn::Grade),
     Hint(learn::Hint),
-    Progress(learn::Show),
+    Progress(learn::ShowProgress),
     Reset(learn::Reset),
     Solution(learn::Solution),
     Watch(learn::Watch),
-    New(new::Options),
-    Data(data::Options),
+    New(new::NewOptions),
+    Data(data::DataOptions),
     Cluster(cluster::Options),
-    Course(course::Options),
+    Course(course::CourseOptions),
     #[command(name = bench::RANK, hide = true)]
     BenchRank(bench::Rank),
     #[command(name = bench::STORE, hide = true)]

@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 
-use super::drawing::{Axis, COLOURS, MARGIN, MARKS, WIDTH, below, dot, frame, path, row, title};
-use crate::report::html::plain;
+use crate::bench::drawing::{Axis, COLOURS, MARGIN, MARKS, WIDTH, below, dot, frame, path, row, title};
+use crate::report::screen::plain;
 
 /// In pixels: of the whole, and of what is around the lines.
 pub(super) const HEIGHT: f64 = 330.0;

@@ -3,11 +3,11 @@
 
 use maud::{Markup, html};
 
-use super::drawing::{Axis, COLOURS, MARGIN, MARKS, WIDTH, below, dot, path, row, title};
-use super::model;
-use super::results::{Measure, Side, Unit};
-use super::statistics::Spread;
-use crate::report::html::plain;
+use crate::bench::drawing::{Axis, COLOURS, MARGIN, MARKS, WIDTH, below, dot, path, row, title};
+use crate::bench::model;
+use crate::bench::results::{Measure, Side, Unit};
+use crate::bench::statistics::Spread;
+use crate::report::screen::plain;
 
 /// In pixels: of the whole, and of the words at the left, above and below.
 pub(super) const HEIGHT: f64 = 300.0;

@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 
-use crate::report::html::plain;
+use crate::report::screen::plain;
 
 /// In pixels: the width, and the room at the edges.
 pub(super) const WIDTH: f64 = 860.0;

@@ -2,9 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::results::Results;
-use super::{model, picture, shown, speed_up};
-use crate::report::html::{command, fact, machine, numbers, page, plain};
+use crate::bench::results::Results;
+use crate::bench::{model, picture, shown, speed_up};
+use crate::report::html::{command, fact, machine, numbers, page};
+use crate::report::screen::plain;
 
 /// The page.
 pub(super) fn render(results: &Results) -> String {

@@ -1,13 +1,14 @@
 //! Results as a picture: for each quantity a panel, for each side of a case a line, for each round a dot. The bar is the median.
-//! Collectives have a curve over their sizes instead ([`super::curve`]), and scaling has charts ([`super::chart`]) as well.
+//! Collectives have a curve over their sizes instead ([`crate::bench::curve`]), and scaling has charts ([`crate::bench::chart`]) as well.
 
 use maud::{Markup, html};
 
-use super::drawing::{Axis, COLOURS, MARGIN, WIDTH, column, dot, extent, frame, stacked, title};
-use super::results::{Measure, Results, Side, Unit};
-use super::statistics::Spread;
-use super::{chart, curve, speed_up};
-use crate::report::html::{plain, round_up};
+use crate::bench::drawing::{Axis, COLOURS, MARGIN, WIDTH, column, dot, extent, frame, stacked, title};
+use crate::bench::results::{Measure, Results, Side, Unit};
+use crate::bench::statistics::Spread;
+use crate::bench::{chart, curve, speed_up};
+use crate::report::picture::round_up;
+use crate::report::screen::plain;
 
 /// In pixels: the width of the words at the left; heights of a panel's title, of a line, and of an axis.
 const WORDS: f64 = 270.0;
@@ -131,8 +132,8 @@ fn ticks(axis: &Axis, unit: Unit) -> Vec<f64> {
 mod tests {
     use roxmltree::Document;
 
-    use super::super::results::testing::sample;
     use super::*;
+    use crate::bench::results::testing::sample;
 
     #[test]
     fn is_well_formed_and_has_a_dot_for_each_sample() {

@@ -12,11 +12,11 @@ use lockstep_contract::bench::Order;
 use lockstep_process::Signals;
 use serde::de::DeserializeOwned;
 
-use super::frame::Frame;
-use super::job::{Job, Mark};
-use super::launcher::{Launcher, Shape};
-use super::peer::Python;
-use crate::lab_run::program_beside;
+use crate::bench::frame::Frame;
+use crate::bench::job::{Job, Mark};
+use crate::bench::launcher::{Launcher, Shape};
+use crate::bench::peer::Python;
+use crate::labs::program_beside;
 
 /// Our program, next to this one.
 const PROGRAM: &str = "lockstep-bench-ranks";

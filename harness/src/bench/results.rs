@@ -7,12 +7,11 @@ use anyhow::Context;
 use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
-use super::machine::State;
-use super::place::Place;
-use super::statistics::{Ratio, Shown};
-use crate::checks::grouped;
+use crate::bench::machine::State;
+use crate::bench::place::Place;
+use crate::bench::statistics::{Ratio, Shown};
 use crate::exit::Refused;
-use crate::report::HostInfo;
+use crate::report::{HostInfo, grouped};
 
 /// The name of the format, and its version, which increases when a field changes its meaning or is removed.
 const SCHEMA: &str = "lockstep-bench";
@@ -273,8 +272,8 @@ pub(super) mod testing {
 
 #[cfg(test)]
 mod tests {
-    use super::testing::sample;
     use super::*;
+    use crate::bench::results::testing::sample;
 
     #[test]
     fn writes_three_digits_in_the_unit_that_fits() {

@@ -18,8 +18,8 @@ use super::process::check;
 use super::running::{Cluster, SPEC};
 use super::spec::{Machine, Name, Spec};
 use super::{means, network, slurm, status};
-use crate::course::checkout_around;
 use crate::exit::{Code, Refused};
+use crate::labs::checkout_around;
 use crate::report::Screen;
 
 /// Start a cluster

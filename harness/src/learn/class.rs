@@ -7,32 +7,38 @@
 //!
 //! Nothing prevents an answer from reading this account's files or using the network: grade untrusted work under a separate
 //! account.
+//!
+//! Answers are compiled in a workspace under `target`, whose packages depend on the checkout's crates. It shares the checkout's target
+//! folder, so that libtorch's binding is not compiled again, and holds the learners' answers one after the other. An answer that does
+//! not compile is replaced by the skeleton, so that the others can be graded.
 
-mod submission;
-mod workspace;
-
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use lockstep_contract::foreign;
-use lockstep_grading::exercise::Task;
-use lockstep_grading::grade::grade;
+use lockstep_grading::exercise::{Task, Tasks};
+use lockstep_grading::grade::{Submission, grade};
 use lockstep_grading::runner::{Bounds, writes_are_confined};
-use lockstep_grading::{Lab, Options, Runner};
+use lockstep_grading::{Lab, Options, Runner, package};
+use lockstep_paths::temporary_folder;
+use lockstep_process::{Group, Outcome, Signals};
+use toml::{Table, Value};
 
-use self::submission::Handed;
-use self::workspace::ClassWorkspace;
-use crate::exit::{Code, Refused};
+use crate::exit::{Code, Interrupted, Refused};
+use crate::learn::practice::{Built, CompileError, build_command, built};
+use crate::prove::suite::report;
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
-use crate::runner::report;
 
 /// Time limit of a call: in any class, some answers hang.
-const DEADLINE: Duration = Duration::from_secs(15);
+const CALL_DEADLINE: Duration = Duration::from_secs(15);
 
 /// The work of many learners.
-pub(super) struct Class {
+pub(crate) struct Class {
     labs: Vec<Lab>,
     learners: Vec<PathBuf>,
     workspace: ClassWorkspace,
@@ -43,7 +49,7 @@ impl Class {
     ///
     /// # Errors
     /// [`Refused`] when the folder holds no learner's work.
-    pub(super) fn open(root: PathBuf, folder: PathBuf, labs: Vec<Lab>) -> anyhow::Result<Self> {
+    pub(crate) fn open(root: PathBuf, folder: PathBuf, labs: Vec<Lab>) -> anyhow::Result<Self> {
         let refused =
             |error: std::io::Error| Refused(format!("cannot read the class in {}: {error}", foreign::path(&folder)));
         let mut learners = Vec::new();
@@ -62,10 +68,10 @@ impl Class {
     }
 
     /// Grades all, prints progress, and writes the reports.
-    pub(super) fn grade(self, options: Options, targets: &[Target]) -> anyhow::Result<Code> {
+    pub(crate) fn grade(self, options: Options, targets: &[Target]) -> anyhow::Result<Code> {
         let screen = Screen::new(targets.iter().any(Target::is_stdout));
         let bounds = Bounds { memory: 4 << 30, ..options.bounds };
-        let options = Options { deadline: DEADLINE, bounds, confined: true, ..options };
+        let options = Options { deadline: CALL_DEADLINE, bounds, confined: true, ..options };
         let (begin, started) = (Instant::now(), SystemTime::now());
         let mut cases = Vec::new();
         for learner in &self.learners {
@@ -162,4 +168,239 @@ fn line(case: &Case) -> String {
         })
         .collect();
     format!("{:24} {}  ({:.1} s)", case.name, signs.join("  "), case.took.as_secs_f64())
+}
+
+/// Time limit of cargo for one answer; the first one compiles the course's crates.
+const BUILD_DEADLINE: Duration = Duration::from_secs(900);
+/// Memory limit of the compiler, in KiB.
+const MEMORY: u64 = 8 << 20;
+/// How many bytes of cargo's messages are read at most.
+const MESSAGES: u64 = 32 << 20;
+
+/// The workspace.
+pub(crate) struct ClassWorkspace {
+    root: PathBuf,
+    folder: PathBuf,
+    signals: Signals,
+    /// The packages of the labs, by name, as the course provides them.
+    given: BTreeMap<&'static str, Files>,
+}
+
+/// The files of a package, by their relative paths.
+type Files = BTreeMap<PathBuf, String>;
+
+/// A learner's program.
+pub(crate) struct BuiltAnswers {
+    pub(crate) submission: Submission,
+    /// The tasks whose answers were left out, with the reasons.
+    pub(crate) refused: BTreeMap<String, String>,
+}
+
+impl ClassWorkspace {
+    /// Creates the workspace for these labs.
+    pub(crate) fn open(root: PathBuf, labs: &[Lab]) -> anyhow::Result<Self> {
+        let folder = root.join("target").join("class");
+        let signals = Signals::listen().context("cannot listen for signals")?;
+        let given =
+            labs.iter().map(|lab| Ok((lab.name, package::files(&root, lab)?))).collect::<anyhow::Result<_>>()?;
+        let workspace = ClassWorkspace { root, folder, signals, given };
+        let text = || format!("cannot set up {}", workspace.folder.display());
+        fs::create_dir_all(&workspace.folder).with_context(text)?;
+        let manifest =
+            fs::read_to_string(workspace.root.join("Cargo.toml")).context("cannot read the checkout's Cargo.toml")?;
+        let manifest = workspace_manifest(manifest.parse()?, &workspace.root, labs)?;
+        fs::write(workspace.folder.join("Cargo.toml"), manifest.to_string()).with_context(text)?;
+        fs::copy(workspace.root.join("Cargo.lock"), workspace.folder.join("Cargo.lock")).with_context(text)?;
+        for lab in labs {
+            workspace.write_package(lab, &workspace.given[lab.name])?;
+        }
+        Ok(workspace)
+    }
+
+    /// Builds a learner's answers to a lab.
+    pub(crate) fn build(&self, lab: &Lab, tasks: &Tasks, handed: &Handed) -> anyhow::Result<BuiltAnswers> {
+        let given = &self.given[lab.name];
+        let mut files = given.clone();
+        let mut refused = BTreeMap::new();
+        for task in &tasks.tasks {
+            match handed.read(task) {
+                Ok(text) => drop(files.insert(task.file(), text)),
+                Err(why) => drop(refused.insert(task.name.clone(), why)),
+            }
+        }
+        loop {
+            self.write_package(lab, &files)?;
+            let errors = match self.cargo(lab)? {
+                Built::Program(program) => {
+                    let submission = Submission { program, folder: self.folder.join(lab.package()) };
+                    return Ok(BuiltAnswers { submission, refused });
+                }
+                Built::Broken(errors) => errors,
+            };
+            let broken: BTreeSet<&str> = tasks
+                .tasks
+                .iter()
+                .filter(|task| !refused.contains_key(&task.name))
+                .filter(|task| errors.iter().any(|error| is_in(error, &task.file())))
+                .map(|task| task.name.as_str())
+                .collect();
+            // An error elsewhere, such as a missing function, is also the fault of an answer, but it is unknown which.
+            let broken =
+                if broken.is_empty() { tasks.tasks.iter().map(|task| task.name.as_str()).collect() } else { broken };
+            if broken.iter().all(|name| refused.contains_key(*name)) {
+                bail!("the course's own files do not compile: {}", errors[0].text);
+            }
+            for task in tasks.tasks.iter().filter(|task| broken.contains(task.name.as_str())) {
+                let error = errors.iter().find(|error| is_in(error, &task.file())).unwrap_or(&errors[0]);
+                refused.insert(task.name.clone(), format!("does not compile: {}", error.text.trim()));
+                files.insert(task.file(), given[&task.file()].clone());
+            }
+        }
+    }
+
+    /// Writes the package again, with the checkout's crates and without its test.
+    fn write_package(&self, lab: &Lab, files: &Files) -> anyhow::Result<()> {
+        let folder = self.folder.join(lab.package());
+        let given = lab.folder(&self.root).join("given").display().to_string();
+        for (path, text) in files {
+            let text = match path.to_str() {
+                Some("Cargo.toml") => &without_test(text)?,
+                Some("src/main.rs") => &text.replace(package::GIVEN, &given),
+                _ => text,
+            };
+            let path = folder.join(path);
+            // An unchanged file keeps its modification time, so that cargo has nothing to do.
+            if fs::read_to_string(&path).is_ok_and(|there| there == *text) {
+                continue;
+            }
+            package::write_file(&path, text)?;
+        }
+        Ok(())
+    }
+
+    fn cargo(&self, lab: &Lab) -> anyhow::Result<Built> {
+        let cargo = build_command(&self.folder, &lab.package());
+        // The shell limits the compiler's memory: this crate has no unsafe code, so it cannot set a child's limits itself.
+        let mut bounded = std::process::Command::new("sh");
+        bounded.args(["-c", &format!("ulimit -v {MEMORY}; exec \"$@\""), "sh"]).arg(cargo.get_program());
+        bounded.args(cargo.get_args()).current_dir(&self.folder).stdin(Stdio::null());
+        bounded.env("CARGO_TARGET_DIR", self.root.join("target"));
+        let mut messages =
+            tempfile::tempfile_in(temporary_folder()).context("cannot make a file for cargo's messages")?;
+        bounded.stdout(messages.try_clone()?);
+        let group = Group::start(&mut bounded).context("cannot start cargo")?;
+        let status = match group.finish(Instant::now() + BUILD_DEADLINE, &self.signals)? {
+            Outcome::Ended(status) => status,
+            Outcome::Signalled(signal) => return Err(Interrupted { signal }.into()),
+            Outcome::TimedOut => {
+                let text = format!("the compiler was stopped after {} s", BUILD_DEADLINE.as_secs());
+                return Ok(Built::Broken(vec![CompileError { file: None, text }]));
+            }
+        };
+        let mut text = Vec::new();
+        std::io::Seek::rewind(&mut messages)?;
+        messages.take(MESSAGES).read_to_end(&mut text)?;
+        built(&text, &lab.package(), status.success())
+    }
+}
+
+/// Returns true if the error is in this file of the package.
+fn is_in(error: &CompileError, file: &Path) -> bool {
+    error.file.as_ref().is_some_and(|of| Path::new(of).ends_with(file))
+}
+
+/// The checkout's workspace with other members: the same versions and profiles, and crates by absolute paths.
+fn workspace_manifest(mut manifest: Table, root: &Path, labs: &[Lab]) -> anyhow::Result<Table> {
+    let workspace =
+        manifest.get_mut("workspace").and_then(Value::as_table_mut).context("Cargo.toml has no workspace")?;
+    let members = labs.iter().map(|lab| Value::String(lab.package())).collect();
+    workspace.insert("members".into(), Value::Array(members));
+    workspace.remove("default-members");
+    workspace.remove("exclude");
+    let dependencies = workspace.get_mut("dependencies").and_then(Value::as_table_mut);
+    for (_, dependency) in dependencies.into_iter().flatten() {
+        if let Some(path) = dependency.get_mut("path") {
+            let absolute = root.join(path.as_str().unwrap_or_default());
+            *path = Value::String(absolute.to_string_lossy().into_owned());
+        }
+    }
+    Ok(manifest)
+}
+
+/// A package's manifest without its test and the test's dependencies.
+fn without_test(manifest: &str) -> anyhow::Result<String> {
+    let mut manifest: Table = manifest.parse().context("an exercise's Cargo.toml")?;
+    manifest.remove("test");
+    manifest.remove("dev-dependencies");
+    Ok(manifest.to_string())
+}
+
+/// Maximum length of an answer, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// The folder with a lab's answers.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Handed(PathBuf);
+
+impl Handed {
+    /// Finds a lab's answers in a learner's folder, if there are any.
+    pub(crate) fn find(learner: &Path, lab: &Lab) -> Option<Self> {
+        let places =
+            [format!("labs/{}/exercise/src", lab.name), format!("{}/src", lab.package()), format!("{}/src", lab.name)];
+        let found = places.into_iter().map(|place| learner.join(place)).find(|place| place.is_dir());
+        found.map(Handed)
+    }
+
+    /// The text of a task's answer.
+    ///
+    /// # Errors
+    /// Why it cannot be read, for the report. Links and devices are not followed.
+    pub(crate) fn read(&self, task: &Task) -> Result<String, String> {
+        let name = format!("{}.rs", task.name);
+        let path = self.0.join(&name);
+        let data = fs::symlink_metadata(&path).map_err(|error| format!("cannot read src/{name}: {error}"))?;
+        if !data.is_file() {
+            return Err(format!("src/{name} is no plain file"));
+        }
+        if data.len() > LONGEST {
+            return Err(format!("src/{name} has {} bytes, of {LONGEST} that are allowed", data.len()));
+        }
+        fs::read_to_string(&path).map_err(|error| format!("cannot read src/{name}: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_plain_files_of_the_tasks_from_each_layout() {
+        let lab = crate::labs::find("02").unwrap();
+        let task = &lab.tasks().unwrap().tasks[0];
+        for place in ["labs/02-spawn-ddp/exercise/src", "ex-02/src", "02-spawn-ddp/src"] {
+            let learner = tempfile::tempdir().unwrap();
+            assert_eq!(Handed::find(learner.path(), &lab), None);
+            let source = learner.path().join(place);
+            fs::create_dir_all(&source).unwrap();
+            let handed = Handed::find(learner.path(), &lab).unwrap();
+            assert!(handed.read(task).unwrap_err().starts_with("cannot read src/shard.rs"));
+            fs::write(source.join("shard.rs"), "answer").unwrap();
+            assert_eq!(handed.read(task).unwrap(), "answer");
+        }
+    }
+
+    #[test]
+    fn refuses_links_and_endless_files() {
+        let lab = crate::labs::find("02").unwrap();
+        let task = &lab.tasks().unwrap().tasks[0];
+        let learner = tempfile::tempdir().unwrap();
+        let file = learner.path().join("ex-02/src/shard.rs");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+        let handed = Handed::find(learner.path(), &lab).unwrap();
+        assert!(handed.read(task).unwrap_err().contains("no plain file"));
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, vec![b' '; LONGEST as usize + 1]).unwrap();
+        assert!(handed.read(task).unwrap_err().contains("bytes"));
+    }
 }

@@ -2,26 +2,17 @@
 //!
 //! [`lockstep_grading`] decides what is right and how findings read; this module builds answers, and finds the course's files.
 
-mod build;
 mod class;
-mod grade;
-mod hint;
-mod progress;
-mod reset;
+mod help;
+mod practice;
 mod route;
-mod solution;
-mod watch;
 
 use lockstep_grading::exercise::{Task, Tasks};
 
 use crate::exit::Refused;
 
-pub(crate) use grade::Options as Grade;
-pub(crate) use hint::Options as Hint;
-pub(crate) use progress::Options as Show;
-pub(crate) use reset::Options as Reset;
-pub(crate) use solution::Options as Solution;
-pub(crate) use watch::Options as Watch;
+pub(crate) use help::{Hint, Reset, ShowProgress, Solution};
+pub(crate) use practice::{Grade, Watch};
 
 /// The task of this name.
 ///

@@ -12,8 +12,8 @@ use lockstep_grading::progress::Progress;
 use lockstep_labs::LABS;
 use serde::Deserialize;
 
-use super::progress::begun;
 use crate::exit::Refused;
+use crate::learn::help::begun;
 use crate::report::{Screen, whole_words};
 
 const ROUTES: &str = include_str!("../../../labs/routes.toml");

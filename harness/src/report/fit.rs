@@ -6,9 +6,8 @@
 
 use comfy_table::{CellAlignment, ColumnConstraint, LineStyle, Width};
 
-use super::Table;
-use super::formatting::plain;
-use super::screen::Look;
+use crate::report::model::Table;
+use crate::report::screen::{Look, plain};
 
 /// What the style leaves empty around a cell, and between two columns.
 const PADDING: usize = 2;

@@ -2,36 +2,28 @@
 //!
 //! - [`Report`] and its [`Case`]s: what ran, on which [`HostInfo`], and what it showed.
 //! - [`Finding`]: a claim with its verdict.
-//! - [`Timeline`]: the history of every rank, from the event files.
+//! - [`History`]: what every rank did, from the event files; [`Timeline`]: the same, to be drawn; [`Recovery`]: what each failure cost.
 //!
 //! The commands decide what is claimed, and from which evidence.
 
-mod ascii_timeline;
-mod csv;
-mod finding;
 mod fit;
-mod formatting;
-mod host_info;
+mod formats;
+pub(crate) mod history;
 pub(crate) mod html;
-mod json;
-mod junit;
-mod level;
 mod model;
-mod screen;
+pub(crate) mod picture;
+pub(crate) mod recovery;
+pub(crate) mod screen;
 mod table;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod timeline;
+mod timeline_rows;
 mod write;
 
-pub(crate) use ascii_timeline::draw as picture;
-pub(crate) use finding::{Doubt, Finding, Verdict, overall};
 pub(crate) use fit::{listing, numbers as numbers_table, whole_words, wrapped};
-pub(crate) use formatting::{command_line, count, counts, rfc3339};
-pub(crate) use host_info::HostInfo;
-pub(crate) use level::Level;
-pub(crate) use model::{Case, Report, Table};
-pub(crate) use screen::{Look, Screen};
-pub(crate) use table::findings as findings_table;
+pub(crate) use model::{Case, Doubt, Finding, HostInfo, Level, Report, Table, Verdict, overall};
+pub(crate) use screen::{Look, Screen, command_line, count, counted, counts, grouped, rfc3339};
+pub(crate) use table::{draw as picture, findings as findings_table};
 pub(crate) use timeline::Timeline;
 pub(crate) use write::{Format, Target, save};

@@ -1,8 +1,13 @@
-//! What a report says.
+//! What a report says: what ran, on which machine, and each claim with its verdict.
 
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{Finding, HostInfo, Timeline, Verdict, overall};
+use serde::{Deserialize, Serialize};
+
+use crate::report::screen::count;
+use crate::report::timeline::Timeline;
 
 /// What a command ran and found.
 #[derive(Clone, Debug)]
@@ -68,5 +73,239 @@ impl Case {
     /// The verdict on all findings together. A case without findings shows nothing.
     pub(crate) fn verdict(&self) -> Verdict {
         overall(self.findings.iter().map(|finding| finding.verdict))
+    }
+}
+
+/// A claim with its verdict.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Finding {
+    /// The claim.
+    pub(crate) claim: String,
+    /// Its verdict.
+    pub(crate) verdict: Verdict,
+    /// The numbers that show it, or what is wrong, or why this run cannot decide it.
+    pub(crate) evidence: String,
+}
+
+/// The verdict on a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Verdict {
+    /// The evidence shows it.
+    #[serde(rename = "passed")]
+    Passed,
+    /// The evidence contradicts it, or is missing although the run is over.
+    #[serde(rename = "FAILED")]
+    Failed,
+    /// This run cannot decide it.
+    #[serde(rename = "not verified here")]
+    NotVerified,
+}
+
+/// Why a claim was not shown.
+#[derive(Debug)]
+pub(crate) enum Doubt {
+    /// The evidence contradicts it.
+    Failed(String),
+    /// This run cannot decide it.
+    NotVerified(String),
+}
+
+impl Verdict {
+    /// All verdicts, the good one first.
+    pub(crate) const ALL: [Verdict; 3] = [Verdict::Passed, Verdict::Failed, Verdict::NotVerified];
+
+    /// A differently shaped sign for each, so that colour is never the only distinction.
+    pub(crate) fn symbol(self) -> &'static str {
+        match self {
+            Verdict::Passed => "✓",
+            Verdict::Failed => "✗",
+            Verdict::NotVerified => "?",
+        }
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "FAILED",
+            Verdict::NotVerified => "not verified here",
+        })
+    }
+}
+
+/// Most checks find contradictions, so `?` converts a plain sentence into one.
+impl From<String> for Doubt {
+    fn from(contradiction: String) -> Self {
+        Doubt::Failed(contradiction)
+    }
+}
+
+impl Finding {
+    /// The finding of a check of `claim`.
+    pub(crate) fn of(claim: String, proof: Result<String, Doubt>) -> Self {
+        let (verdict, evidence) = match proof {
+            Ok(evidence) => (Verdict::Passed, evidence),
+            Err(Doubt::Failed(evidence)) => (Verdict::Failed, evidence),
+            Err(Doubt::NotVerified(evidence)) => (Verdict::NotVerified, evidence),
+        };
+        Finding { claim, verdict, evidence }
+    }
+}
+
+/// Failed if any failed, otherwise not verified if any was not verified or there are no findings.
+pub(crate) fn overall(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
+    let verdicts: Vec<_> = verdicts.into_iter().collect();
+    let worst = [Verdict::Failed, Verdict::NotVerified].into_iter().find(|verdict| verdicts.contains(verdict));
+    worst.unwrap_or(if verdicts.is_empty() { Verdict::NotVerified } else { Verdict::Passed })
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    /// It does not start, fails, hangs, loses data, or does something else than was asked.
+    Error,
+    /// It works, until it does not, or it is slow.
+    Warning,
+    /// Good to know.
+    Note,
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Note => "note",
+        })
+    }
+}
+
+/// Facts that influence the numbers of a report.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub(crate) struct HostInfo {
+    /// The host name.
+    pub(crate) host: String,
+    /// As `uname -sr` writes it: `Linux 6.8.0`.
+    pub(crate) kernel: String,
+    /// As `uname -m` writes it: `x86_64`.
+    pub(crate) architecture: String,
+    /// Processors that this process may use.
+    pub(crate) cores: usize,
+    /// The processor's model, if the kernel names it.
+    pub(crate) processor: Option<String>,
+    /// In bytes.
+    pub(crate) memory: Option<u64>,
+    /// The model of each NVIDIA GPU.
+    pub(crate) gpus: Vec<String>,
+}
+
+impl HostInfo {
+    /// This machine.
+    pub(crate) fn here() -> Self {
+        let uname = rustix::system::uname();
+        let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        HostInfo {
+            host: text(uname.nodename()),
+            kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
+            architecture: text(uname.machine()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            processor: field(&read("/proc/cpuinfo"), "model name"),
+            memory: field(&read("/proc/meminfo"), "MemTotal").and_then(|text| bytes(&text)),
+            gpus: gpus(Path::new("/proc/driver/nvidia/gpus")),
+        }
+    }
+
+    /// What no run on this machine can show.
+    pub(crate) fn not_verified(&self) -> Vec<String> {
+        let gpu = "training on GPUs over NCCL: this machine has no NVIDIA GPU";
+        if self.gpus.is_empty() { vec![gpu.into()] } else { vec![] }
+    }
+
+    /// In one line: `2 cores, 7.8 GiB, no GPU, Linux 6.8.0 (x86_64)`.
+    pub(crate) fn summary(&self) -> String {
+        let cores = count(self.cores, "core");
+        let memory = self.memory.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
+        let gpus = match self.gpus.as_slice() {
+            [] => "no GPU".to_owned(),
+            [one] => one.clone(),
+            [first, ..] => format!("{} GPUs ({first})", self.gpus.len()),
+        };
+        let kernel = format!("{} ({})", self.kernel, self.architecture);
+        [Some(cores), memory, Some(gpus), Some(kernel)].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The value after `name` and a colon, on the first line that has it.
+fn field(text: &str, name: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
+    Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+/// Parses `8167840 kB`, the format of proc(5).
+fn bytes(text: &str) -> Option<u64> {
+    text.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The driver has a folder for each card with a file that names its model.
+fn gpus(folder: &Path) -> Vec<String> {
+    let Ok(cards) = fs::read_dir(folder) else { return vec![] };
+    let mut paths: Vec<_> = cards.flatten().map(|card| card.path()).collect();
+    paths.sort();
+    let model = |text: String| field(&text, "Model").unwrap_or_else(|| "unknown GPU".into());
+    paths.iter().map(|path| model(fs::read_to_string(path.join("information")).unwrap_or_default())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::model::Verdict::{Failed, NotVerified, Passed};
+
+    #[test]
+    fn uses_the_same_verdicts_for_people_and_programs() {
+        for verdict in Verdict::ALL {
+            assert_eq!(serde_json::to_value(verdict).unwrap(), verdict.to_string());
+        }
+    }
+
+    #[test]
+    fn one_failure_fails_all_and_no_findings_are_not_verified() {
+        assert_eq!(overall([Passed, Passed]), Passed);
+        assert_eq!(overall([Passed, NotVerified, Failed]), Failed);
+        assert_eq!(overall([Passed, NotVerified]), NotVerified);
+        assert_eq!(overall([]), NotVerified);
+    }
+
+    #[test]
+    fn reads_the_kernels_tables() {
+        let table = "processor\t: 0\nmodel name\t: Some CPU: 9\nmodel name\t: Another\n";
+        assert_eq!(field(table, "model name").as_deref(), Some("Some CPU: 9"));
+        assert_eq!(field("MemTotal:        2048 kB\n", "MemTotal").and_then(|text| bytes(&text)), Some(2_097_152));
+        assert_eq!((field("", "MemTotal"), bytes("many kB"), bytes(&format!("{} kB", u64::MAX))), (None, None, None));
+    }
+
+    #[test]
+    fn names_each_card_that_the_driver_lists() {
+        let dir = tempfile::tempdir().unwrap();
+        for (card, text) in [("0000:02:00.0", ""), ("0000:01:00.0", "Model: \t\t NVIDIA H200\nIRQ: 7\n")] {
+            fs::create_dir(dir.path().join(card)).unwrap();
+            fs::write(dir.path().join(card).join("information"), text).unwrap();
+        }
+        assert_eq!(gpus(dir.path()), ["NVIDIA H200", "unknown GPU"]);
+        assert!(gpus(&dir.path().join("none")).is_empty());
+    }
+
+    #[test]
+    fn says_what_cannot_be_shown_without_a_gpu() {
+        let mut machine =
+            HostInfo { cores: 1, memory: Some(3 << 29), kernel: "Linux 6.1".into(), ..HostInfo::default() };
+        machine.architecture = "x86_64".into();
+        assert_eq!(machine.summary(), "1 core, 1.5 GiB, no GPU, Linux 6.1 (x86_64)");
+        assert_eq!(machine.not_verified().len(), 1);
+        machine.gpus = vec!["NVIDIA H200".into(); 2];
+        assert!(machine.not_verified().is_empty() && machine.summary().contains("2 GPUs (NVIDIA H200)"));
+        assert!(HostInfo::here().cores > 0 && HostInfo::here().kernel.starts_with("Linux "));
     }
 }

@@ -1,16 +1,19 @@
-//! A small report like those of the commands, for tests of its formats.
+//! For tests: event files of fictional runs, and a small report like those of the commands.
 
 use std::time::{Duration, SystemTime};
 
-use super::{Case, Finding, HostInfo, Report, Table, Verdict};
-use crate::history::testing::two_nodes;
+use lockstep_contract::events::{AgentEvent, AgentRecord, Event, Record, VerdictRecord};
+
+use crate::report::history::RunEvents;
+use crate::report::model::{Case, Finding, HostInfo, Report, Table, Verdict};
+use crate::report::timeline::Timeline;
 
 /// A text with dangerous characters.
-pub(super) const HOSTILE: &str =
+pub(crate) const HOSTILE: &str =
     "</script><script>alert(1)</script>\"'&lt;]]>--> \u{1b}[31m\0\u{fffe}{% raw %}</style></svg>";
 
 /// Three cases, one for each verdict; the first has two failures, of a rank and of a node.
-pub(super) fn sample() -> Report {
+pub(crate) fn sample() -> Report {
     Report {
         title: "Lockstep inject: 3 scenarios".into(),
         command: "lockstep inject --seed 7 --report report.html".into(),
@@ -18,7 +21,7 @@ pub(super) fn sample() -> Report {
         took: Duration::from_millis(14_900),
         machine: machine(),
         not_verified: machine().not_verified(),
-        cases: vec![killed(), torn(), cut()],
+        cases: vec![killed_and_lost(), torn(), cut()],
     }
 }
 
@@ -38,7 +41,7 @@ fn finding(claim: &str, verdict: Verdict, evidence: &str) -> Finding {
     Finding { claim: claim.into(), verdict, evidence: evidence.into() }
 }
 
-fn killed() -> Case {
+fn killed_and_lost() -> Case {
     Case {
         name: "kill-one-then-lose-a-node".into(),
         shows: "Training survives the kill of a worker and then the loss of a whole node".into(),
@@ -98,4 +101,159 @@ fn cut() -> Case {
         took: Duration::from_millis(12),
         ..Case::default()
     }
+}
+
+/// The start of fictional runs, in seconds since the Unix epoch.
+pub(crate) const NOON: f64 = 1_763_640_000.0;
+
+/// The records of ranks and agents. Times are seconds since [`NOON`].
+#[derive(Default)]
+pub(crate) struct FakeRun(pub(crate) RunEvents);
+
+impl FakeRun {
+    pub(crate) fn agent(mut self, node: &str, t: f64, event: AgentEvent) -> Self {
+        let record = AgentRecord { t: NOON + t, node: node.into(), event };
+        self.0.agents.entry(node.into()).or_default().records.push(record);
+        self
+    }
+
+    pub(crate) fn rank(mut self, rank: usize, restart: u32, t: f64, event: Event) -> Self {
+        let record = Record { t: NOON + t, rank, restart, event };
+        self.0.ranks.entry(rank).or_default().records.push(record);
+        self
+    }
+
+    /// Steps of an epoch, the first of them completed at `t`, then one every `every` seconds.
+    pub(crate) fn steps(
+        self,
+        (rank, restart): (usize, u32),
+        epoch: u64,
+        steps: std::ops::Range<u64>,
+        t: f64,
+        every: f64,
+    ) -> Self {
+        let first = steps.start;
+        steps.fold(self, |run, step| run.rank(rank, restart, t + (step - first) as f64 * every, step_of(epoch, step)))
+    }
+
+    pub(crate) fn timeline(&self) -> Timeline {
+        Timeline::of(&self.0)
+    }
+}
+
+/// The verdict on a rank that somebody killed.
+pub(crate) fn killed(rank: usize) -> VerdictRecord {
+    VerdictRecord {
+        rank: Some(rank),
+        host: Some("node0".into()),
+        at_fault: true,
+        cause: "somebody else killed it".into(),
+        evidence: "SIGKILL".into(),
+        advice: "ask on the node".into(),
+        rule: "killed".into(),
+    }
+}
+
+pub(crate) fn start(world_size: usize, pid: u32) -> Event {
+    Event::Start { world_size, device: "cpu".into(), pid }
+}
+
+pub(crate) fn step_of(epoch: u64, step: u64) -> Event {
+    Event::Step { epoch, step, loss: 0.5, samples: 32 }
+}
+
+pub(crate) fn resume(epoch: u64, step: u64) -> Event {
+    Event::Resume { epoch, step, path: format!("snapshots/step-{epoch}-{step}.safetensors") }
+}
+
+pub(crate) fn snapshot(epoch: u64, step: u64) -> Event {
+    let path = format!("snapshots/step-{epoch}-{step}.safetensors");
+    Event::Snapshot { epoch, step, path, bytes: 424_000, seconds: 0.012 }
+}
+
+pub(crate) fn formed(round: u64, attempt: u64, group_rank: usize, nodes: usize) -> AgentEvent {
+    AgentEvent::Formed { round, attempt, group_rank, nodes, world_size: 2 * nodes }
+}
+
+pub(crate) fn started(attempt: u64, rank: usize, pid: u32) -> AgentEvent {
+    AgentEvent::Started { attempt, rank, local_rank: rank % 2, pid }
+}
+
+pub(crate) fn ended(attempt: u64, rank: usize, pid: u32, code: i32, stopped: bool) -> AgentEvent {
+    AgentEvent::Ended { attempt, rank, local_rank: rank % 2, pid, code, stopped }
+}
+
+pub(crate) fn restarting(attempt: u64, restarts_left: u32, reason: &str) -> AgentEvent {
+    AgentEvent::Restarting { attempt, restarts_left, reason: reason.into() }
+}
+
+/// Two nodes with two ranks each, two epochs of 20 steps, a snapshot every ten. Rank 1 is killed in the first epoch, and the
+/// second node is lost in the second: one node trains the rest.
+pub(crate) fn two_nodes() -> FakeRun {
+    let mut run = FakeRun::default();
+    for (node, group_rank) in [("node0", 0), ("node1", 1)] {
+        run = run.agent(node, 0.0, formed(0, 0, group_rank, 2));
+        for rank in [2 * group_rank, 2 * group_rank + 1] {
+            run = run.agent(node, 0.05, started(0, rank, 100 + rank as u32));
+        }
+    }
+    for rank in 0..4 {
+        run = run.rank(rank, 0, 0.6, start(4, 100 + rank as u32));
+        run = run.rank(rank, 0, 0.6, Event::Epoch { epoch: 0, steps: 20, batch_size: 32 });
+        run = run.steps((rank, 0), 0, 0..10, 0.7, 0.1);
+        if rank == 0 {
+            run = run.rank(0, 0, 1.65, snapshot(0, 10));
+        }
+        run = run.steps((rank, 0), 0, 10..15, 1.7, 0.1);
+    }
+    run = run.rank(1, 0, 2.12, Event::Fault { message: "injected: SIGKILL (kill-one)".into() });
+    run = first_restart(run);
+    second_loss(run)
+}
+
+/// Rank 1 is killed at 2.12 s; all four continue from step 10.
+fn first_restart(mut run: FakeRun) -> FakeRun {
+    let reason = "rank 1 ended by SIGKILL";
+    run = run.agent("node0", 2.13, ended(0, 1, 101, -9, false));
+    for (node, ranks, t) in [("node0", &[0][..], 2.2), ("node1", &[2, 3], 2.3)] {
+        for rank in ranks {
+            run = run.agent(node, t, ended(0, *rank, 100 + *rank as u32, -15, true));
+        }
+    }
+    run = run.agent("node0", 2.25, AgentEvent::Verdict(killed(1)));
+    for (node, group_rank) in [("node0", 0), ("node1", 1)] {
+        run = run.agent(node, 2.31, restarting(1, 2, reason)).agent(node, 2.4, formed(1, 1, group_rank, 2));
+        for rank in [2 * group_rank, 2 * group_rank + 1] {
+            run = run.agent(node, 2.41 + 0.01 * rank as f64, started(1, rank, 200 + rank as u32));
+        }
+    }
+    for rank in 0..4 {
+        run = run.rank(rank, 1, 2.9, start(4, 200 + rank as u32)).rank(rank, 1, 2.95, resume(0, 10));
+        run = run.steps((rank, 1), 0, 10..20, 3.1, 0.1);
+        run = run.rank(rank, 1, 4.05, Event::Epoch { epoch: 1, steps: 20, batch_size: 32 });
+        if rank == 0 {
+            run = run.rank(0, 1, 4.06, snapshot(1, 0));
+        }
+        run = run.steps((rank, 1), 1, 0..4, 4.1, 0.1);
+    }
+    run
+}
+
+/// The second node falls silent at 4.4 s; the first one's ranks stall until it is given up, and train the rest.
+fn second_loss(mut run: FakeRun) -> FakeRun {
+    for rank in [0, 1] {
+        run = run.agent("node0", 6.5, ended(1, rank, 200 + rank as u32, -15, true));
+    }
+    run = run.agent("node0", 6.52, restarting(2, 2, "node1 was lost: no heartbeat for 2.0 s"));
+    run = run.agent("node0", 6.6, formed(2, 2, 0, 1));
+    for rank in [0, 1] {
+        let pid = 300 + rank as u32;
+        run = run.agent("node0", 6.62, started(2, rank, pid));
+        run = run.rank(rank, 1, 7.0, start(2, pid)).rank(rank, 1, 7.05, resume(1, 0));
+        run = run.steps((rank, 1), 1, 0..20, 7.2, 0.1).rank(rank, 1, 9.2, Event::Exit { code: 0 });
+    }
+    for rank in [0, 1] {
+        run = run.agent("node0", 9.25, ended(2, rank, 300 + rank as u32, 0, false));
+    }
+    run.agent("node0", 9.3, AgentEvent::Finished { code: 0 })
 }

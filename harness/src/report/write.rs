@@ -10,7 +10,9 @@ use anyhow::Context;
 use lockstep_contract::foreign;
 use lockstep_paths::check_file;
 
-use super::{Look, Report, csv, html, json, junit, table};
+use crate::report::model::Report;
+use crate::report::screen::Look;
+use crate::report::{formats, html, table};
 
 /// The formats of some kind of file.
 pub(crate) trait Format: Copy + 'static {
@@ -109,10 +111,10 @@ impl Report {
 
     fn render(&self, form: Form) -> anyhow::Result<String> {
         Ok(match form {
-            Form::Csv => csv::render(self)?,
+            Form::Csv => formats::csv(self)?,
             Form::Html => html::render(self),
-            Form::Json => json::render(self)?,
-            Form::Junit => junit::render(self)?,
+            Form::Json => formats::json(self)?,
+            Form::Junit => formats::junit(self)?,
             Form::Text => table::render(self, Look::FILE),
         })
     }
@@ -138,8 +140,8 @@ pub(crate) fn save(path: &Path, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::sample;
     use super::*;
+    use crate::report::testing::sample;
 
     fn target(path: &Path) -> Target {
         path.to_str().unwrap().parse().unwrap()

@@ -3,10 +3,10 @@
 use lockstep_contract::bench::{TraceAnswer, TracedStep};
 use maud::{Markup, html};
 
-use super::super::drawing::{COLOURS, MARGIN, WIDTH, column, frame, stacked, title};
-use super::super::results::Unit;
-use super::parts;
-use crate::report::html::round_up;
+use crate::bench::drawing::{COLOURS, MARGIN, WIDTH, column, frame, stacked, title};
+use crate::bench::results::Unit;
+use crate::bench::trace::parts;
+use crate::report::picture::round_up;
 
 /// In pixels: the words at the left, the title, a lane, the room below a rank, and the axis.
 const WORDS: f64 = 110.0;
@@ -101,8 +101,8 @@ fn block(name: &str, (from, to): (f64, f64), y: f64, colour: &str, scale: &Scale
 mod tests {
     use roxmltree::Document;
 
-    use super::super::testing::sample;
     use super::*;
+    use crate::bench::trace::testing::sample;
 
     #[test]
     fn has_a_block_for_each_part_and_bucket_in_its_place() {

@@ -1,0 +1,95 @@
+//! `lockstep course`, for maintainers: makes labs, writes exercises from their solutions, and reports what the course lacks.
+
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use lockstep_grading::{Lab, package};
+
+use crate::author::{course_check, new_lab, reference};
+use crate::exit::Code;
+use crate::labs::{checkout, find, in_checkout};
+
+/// Keep exercises in step with their solutions, and make labs
+#[derive(Args)]
+pub(crate) struct CourseOptions {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Create a lab with one task: a program that runs, an exercise that is graded, a stub of a chapter
+    New {
+        /// Its number and name, which name its folder: 09-name
+        #[arg(value_name = "NN-NAME")]
+        name: String,
+    },
+    /// Regenerate the exercises of these labs from their solutions; the current files are lost
+    Skeleton {
+        /// Labs by number or name [default: all]
+        #[arg(value_name = "LAB")]
+        labs: Vec<String>,
+    },
+    /// Grade the course's own answers: prints the finding of a single one, or a table of several
+    Try {
+        /// The lab, by number or name
+        lab: String,
+        /// A task's own answer (TASK) or another of its answers (TASK/NAME) [default: all wrong ones]
+        #[arg(value_name = "ANSWER")]
+        answers: Vec<String>,
+        /// Seed of the inputs
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Regenerate the book's reference pages from the program itself
+    Reference,
+    /// List what these labs lack: files that are out of date, hints, wrong answers, sections of the chapter
+    Check {
+        /// Labs by number or name [default: all]
+        #[arg(value_name = "LAB")]
+        labs: Vec<String>,
+        /// Also build the exercises, and check that each task is graded as not started
+        #[arg(long)]
+        build: bool,
+    },
+}
+
+impl CourseOptions {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let root = checkout()?;
+        match self.what {
+            What::New { name } => {
+                new_lab::make(&root, &name)?;
+                Ok(Code::Success)
+            }
+            What::Skeleton { labs } => {
+                for lab in in_checkout(&root, &labs)? {
+                    package::write_all(&root, &lab)?;
+                    println!("labs/{}/exercise is as its solution says", lab.name);
+                }
+                Ok(Code::Success)
+            }
+            What::Try { lab, answers, seed } => {
+                course_check::try_out(&root, &find(&lab)?, &answers, &lockstep_grading::Options::seeded(seed))
+            }
+            What::Reference => {
+                reference::write(&root)?;
+                Ok(Code::Success)
+            }
+            What::Check { labs, build } => check(&root, &in_checkout(&root, &labs)?, build),
+        }
+    }
+}
+
+fn check(root: &Path, labs: &[Lab], build: bool) -> anyhow::Result<Code> {
+    let mut faults: Vec<String> = labs.iter().flat_map(|lab| course_check::lacks(root, lab)).collect();
+    faults.extend(reference::stale(root));
+    if build {
+        let found = course_check::beginning(root, labs)?;
+        faults.extend(found.faults);
+        found.not_verified.iter().for_each(|what| println!("not verified here: {what}"));
+    }
+    faults.iter().for_each(|fault| println!("{fault}"));
+    println!("{} labs: {} faults", labs.len(), faults.len());
+    Ok(if faults.is_empty() { Code::Success } else { Code::Failure })
+}

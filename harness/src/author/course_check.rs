@@ -1,0 +1,231 @@
+//! Checks the course's exercises: whether they are complete, as far as their files show it; whether a learner begins with tasks that
+//! compile without a warning and are graded as not started (`--build`); and what the course's own answers are told (`lockstep course try`).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::Context;
+use lockstep_grading::exercise::{Task, Tasks};
+use lockstep_grading::grade::{self, Submission, grade};
+use lockstep_grading::{Found, Lab, Options, Runner, Verdict, checksums, learner, package};
+
+use crate::cargo::{self, Message};
+use crate::exit::{Code, Refused};
+use crate::labs::{self, program_beside};
+use crate::report::{Screen, whole_words};
+
+/// Minimum number of wrong answers per lab.
+const WRONG: usize = 4;
+/// Minimum number of tasks per lab.
+const TASKS: usize = 3;
+/// How long a task may take, in minutes.
+const MINUTES: RangeInclusive<u32> = 5..=20;
+
+/// The faults, one per line; empty if the lab is complete.
+pub(crate) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
+    let with_lab = |fault: String| format!("labs/{}: {fault}", lab.name);
+    let tasks = match lab.tasks() {
+        Ok(tasks) => tasks,
+        Err(error) => return vec![with_lab(format!("{error:#}"))],
+    };
+    let mut faults = out_of_step(root, lab);
+    faults.extend(too_few(root, lab, &tasks));
+    faults.extend(without_text(root, &tasks));
+    faults.extend(without_grading(root, lab, &tasks));
+    faults.into_iter().map(with_lab).collect()
+}
+
+/// Compares the exercise with the one generated from the solution, and the solution's list of its modules with what is there. A learner's
+/// changes are not faults of the course: then the list of checksums is right, and the file differs from it.
+fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
+    let files = match package::files(root, lab) {
+        Ok(files) => files,
+        Err(error) => return vec![format!("{error:#}")],
+    };
+    let folder = lab.exercise(root);
+    let command = format!("lockstep course skeleton {}", lab.number());
+    let given = checksums::read(&folder);
+    let stale = |(path, text): (&std::path::PathBuf, &String)| {
+        let now = fs::read_to_string(folder.join(path)).unwrap_or_default();
+        let sum = checksums::line(path, text);
+        let listed = given.get(&*path.to_string_lossy()).is_some_and(|given| sum.starts_with(given));
+        let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
+        (!right).then(|| format!("exercise/{} does not follow from the solution: {command}", path.display()))
+    };
+    let main = lab.tasks_folder(root).join(package::MAIN);
+    let stale_main =
+        package::solution_main(root, lab).is_ok_and(|text| fs::read_to_string(main).unwrap_or_default() != text);
+    let main = stale_main.then(|| format!("tasks/{} does not list what is there: {command}", package::MAIN));
+    files.iter().filter_map(stale).chain(main).collect()
+}
+
+fn too_few(root: &Path, lab: &Lab, tasks: &Tasks) -> Vec<String> {
+    let (mut faults, mut wrong, mut right) = (Vec::new(), 0, 0);
+    for task in &tasks.tasks {
+        match lab.answers(root, &task.name) {
+            Ok(answers) => (wrong, right) = (wrong + answers.wrong.len(), right + answers.right.len()),
+            Err(error) => faults.push(format!("{error:#}")),
+        }
+    }
+    if tasks.tasks.len() < TASKS {
+        faults.push(format!("{} tasks, of {TASKS} at least", tasks.tasks.len()));
+    }
+    if wrong < WRONG {
+        faults.push(format!("{wrong} wrong answers, of {WRONG} at least"));
+    }
+    if right == 0 {
+        faults.push("no unusual right answer".into());
+    }
+    faults
+}
+
+/// Tasks without a section in the chapter, with an empty hint, or too long.
+fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
+    let chapter = root.join("book/src").join(&tasks.chapter);
+    let text = fs::read_to_string(&chapter).unwrap_or_default();
+    let headings: BTreeSet<&str> = text.lines().map(|line| line.trim_start_matches('#').trim()).collect();
+    let section = |task: &Task| {
+        (!headings.contains(task.section.as_str()))
+            .then(|| format!("{} has no section \"{}\" for {}", tasks.chapter, task.section, task.name))
+    };
+    let hints = |task: &Task| {
+        task.hints.iter().any(|hint| hint.trim().is_empty()).then(|| format!("{} has an empty hint", task.name))
+    };
+    let minutes = |task: &Task| {
+        let (name, minutes, (least, most)) = (&task.name, task.minutes, MINUTES.into_inner());
+        (!MINUTES.contains(&minutes)).then(|| format!("{name} takes {minutes} minutes, not {least} to {most}"))
+    };
+    tasks.tasks.iter().flat_map(|task| [section(task), hints(task), minutes(task)]).flatten().collect()
+}
+
+/// Tasks without a function `grade` that grades them.
+fn without_grading(root: &Path, lab: &Lab, tasks: &Tasks) -> Vec<String> {
+    let files = tasks.tasks.iter().map(|task| lab.grader(root, &task.name));
+    let grades = |file: &PathBuf| fs::read_to_string(file).unwrap_or_default().contains("pub(crate) fn grade(");
+    let name = |file: &PathBuf| file.strip_prefix(lab.folder(root)).unwrap_or(file).display().to_string();
+    files.filter(|file| !grades(file)).map(|file| format!("{} has no function grade", name(&file))).collect()
+}
+
+/// The result of the check.
+#[derive(Default)]
+pub(crate) struct Beginning {
+    /// Faults, one per line.
+    pub(crate) faults: Vec<String>,
+    /// What could not be checked, with the reasons.
+    pub(crate) not_verified: Vec<String>,
+}
+
+/// Builds the exercises and grades them in their original state. An exercise that a learner has edited is skipped.
+///
+/// # Errors
+/// cargo cannot build, or a task cannot be graded.
+pub(crate) fn beginning(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
+    let mut found = Beginning::default();
+    let mut given = Vec::new();
+    for lab in labs {
+        let folder = lab.exercise(root);
+        let edited =
+            checksums::read(&folder).keys().find(|path| !checksums::untouched(&folder, Path::new(path))).cloned();
+        match edited {
+            Some(path) => found.not_verified.push(format!("labs/{}/exercise/{path} has been edited", lab.name)),
+            None => given.push((lab, folder)),
+        }
+    }
+    let messages = build(root)?;
+    for (lab, folder) in given {
+        let package = lab.package();
+        let of_it = |message: &&Message| {
+            message.package_id.as_ref().is_some_and(|id| id.contains(&format!("/labs/{}/exercise", lab.name)))
+        };
+        let warnings = messages.iter().filter(of_it).filter_map(|message| message.message.as_ref()?.rendered.clone());
+        found.faults.extend(warnings.map(|text| format!("labs/{}: the exercise has a warning: {text}", lab.name)));
+        let program = messages.iter().filter(of_it).find_map(|message| message.program(&package));
+        let program = program.with_context(|| format!("cargo built no program {package}"))?.to_owned();
+        found.faults.extend(started(lab, &Submission { program, folder })?);
+    }
+    Ok(found)
+}
+
+/// Builds all targets of the workspace, like the test run: with fewer, crates would have other features and be rebuilt.
+fn build(root: &Path) -> anyhow::Result<Vec<Message>> {
+    let mut command = cargo::command(root, &["test", "--workspace", "--no-run"]);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
+    anyhow::ensure!(output.status.success(), "cargo cannot build the workspace; see its output above");
+    Ok(cargo::messages(&output.stdout))
+}
+
+/// The tasks that seem to have been started.
+fn started(lab: &Lab, submission: &Submission) -> anyhow::Result<Vec<String>> {
+    let Ok(lab) = &labs::find(lab.name) else {
+        return Ok(vec![format!("labs/{}: this command was built before the lab was: cargo build", lab.name)]);
+    };
+    let (mut faults, options) = (Vec::new(), Options::seeded(None));
+    let mut runner = Runner::new(&submission.program, &options);
+    for task in lab.tasks()?.tasks {
+        let Task { name, .. } = &task;
+        let verdict = match grade(lab, &task, submission, &options, &mut runner)?.found {
+            Ok(()) => "passed",
+            Err(fault) if fault.verdict == Verdict::NotStarted => continue,
+            Err(fault) => fault.verdict.words(),
+        };
+        faults.push(format!("labs/{}: {name} is {verdict}, as it was given, not \"not started\"", lab.name));
+    }
+    Ok(faults)
+}
+
+/// Grades these answers of a lab, `TASK` or `TASK/NAME`, or all wrong ones if there are none: prints the full finding of a
+/// single one, a table of several.
+///
+/// # Errors
+/// [`Refused`] for an unknown answer, or a solution that is not built.
+pub(crate) fn try_out(root: &Path, lab: &Lab, answers: &[String], options: &Options) -> anyhow::Result<Code> {
+    let (tasks, program) = (lab.tasks()?, program_beside(&lab.solution())?);
+    let all = if answers.is_empty() { wrong(root, lab, &tasks)? } else { Vec::new() };
+    let answers = if answers.is_empty() { &all } else { answers };
+    let mut runner = Runner::new(&program, options);
+    let mut grade = |answer: &String| -> anyhow::Result<(Task, Found)> {
+        let task = task_of(root, lab, &tasks, answer).with_context(|| format!("lab {}", lab.number()))?;
+        Ok((task.clone(), grade::find(lab, &task.name, answer, options, &mut runner)?))
+    };
+    if let [answer] = answers {
+        let (task, found) = grade(answer)?;
+        println!("{}", learner::rendered(lab, &tasks, &task, &found, options.seed));
+        return Ok(Code::Success);
+    }
+    let screen = Screen::new(false);
+    let mut table = screen.look().table(&["answer", "verdict", "diagnosis"]);
+    for answer in answers {
+        let (_, found) = grade(answer)?;
+        let (verdict, diagnosis) =
+            found.map_or_else(|fault| (fault.verdict.words(), fault.diagnosis), |()| ("passed", String::new()));
+        table.add_row([answer, verdict, &diagnosis]);
+    }
+    screen.line(whole_words(table, screen.look()));
+    screen.line(format!("lab {}, seed {}: {} answers", lab.number(), options.seed, answers.len()));
+    Ok(Code::Success)
+}
+
+fn wrong(root: &Path, lab: &Lab, tasks: &Tasks) -> anyhow::Result<Vec<String>> {
+    let mut all = Vec::new();
+    for Task { name, .. } in &tasks.tasks {
+        all.extend(lab.answers(root, name)?.wrong.iter().map(|wrong| format!("{name}/{wrong}")));
+    }
+    Ok(all)
+}
+
+/// The task of this answer.
+fn task_of<'a>(root: &Path, lab: &Lab, tasks: &'a Tasks, answer: &str) -> anyhow::Result<&'a Task> {
+    let (name, other) = answer.split_once('/').map_or((answer, None), |(name, other)| (name, Some(other)));
+    let task = tasks.find(name).map_err(|error| Refused(error.to_string()))?;
+    if let Some(other) = other {
+        let answers = lab.answers(root, name)?;
+        if !answers.all().any(|name| name == other) {
+            let names = answers.all().collect::<Vec<_>>().join(", ");
+            return Err(Refused(format!("{name} has no answer {other}: there are {names}")).into());
+        }
+    }
+    Ok(task)
+}

@@ -1,0 +1,242 @@
+//! `lockstep new`: a package of the user's own, outside the course's workspace, as a copy of `template/`. Its manifest has the template's
+//! dependencies with the checkout's versions, and the parts of the checkout's profile that apply.
+//!
+//! It shares the checkout's target folder, lock file, flags and profile, so that only the course's own crates are compiled for it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use lockstep_contract::foreign;
+use lockstep_grading::package::write_file;
+use lockstep_launch::command::quoted;
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::exit::{Code, Refused};
+use crate::labs;
+
+/// Files of the new package, and their texts. `{{name}}`, `{{program}}` and `{{checkout}}` are replaced.
+const FILES: [(&str, &str); 7] = [
+    (".cargo/config.toml", include_str!("../../../template/texts/config.toml")),
+    (".gitignore", include_str!("../../../template/texts/gitignore")),
+    ("README.md", include_str!("../../../template/texts/README.md")),
+    ("job.slurm", include_str!("../../../template/texts/job.slurm")),
+    ("src/main.rs", include_str!("../../../template/src/main.rs")),
+    ("src/points.rs", include_str!("../../../template/src/points.rs")),
+    ("train.py", include_str!("../../../template/train.py")),
+];
+
+/// Names that cargo refuses or warns of, and why (`restricted_names.rs` of cargo).
+const RESERVED: [(&str, &str); 5] = [
+    ("deps examples build incremental", "it is a folder of cargo's in target"),
+    ("test", "it is Rust's built-in test library"),
+    ("alloc core proc_macro proc-macro std", "it is a part of Rust's standard library"),
+    (
+        "abstract as async await become box break const continue crate do dyn else enum extern false final fn for if impl in let loop \
+         macro match mod move mut override priv pub ref return self static struct super trait true try type typeof unsafe unsized use \
+         virtual where while yield",
+        "it is a keyword of Rust",
+    ),
+    (
+        "aux con nul prn com1 com2 com3 com4 com5 com6 com7 com8 com9 lpt1 lpt2 lpt3 lpt4 lpt5 lpt6 lpt7 lpt8 lpt9",
+        "it is the name of a device on Windows",
+    ),
+];
+
+/// Make a package of your own: data, a network, DDP, snapshots, a batch script and a Python twin
+#[derive(Args)]
+pub(crate) struct NewOptions {
+    /// The new folder; its last part is the package's name
+    folder: PathBuf,
+}
+
+impl NewOptions {
+    /// # Errors
+    /// [`Refused`] for a name that is not a package's, one in use, a folder that exists, or no checkout; the system's error.
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let checkout = labs::checkout()?;
+        let checkout = checkout.canonicalize().with_context(|| format!("cannot read {}", foreign::path(&checkout)))?;
+        let lock = read(&checkout.join("Cargo.lock"))?;
+        let name = name(&self.folder, &lock)?;
+        if self.folder.exists() {
+            return Err(
+                Refused(format!("{} exists already: choose another folder", foreign::path(&self.folder))).into()
+            );
+        }
+        let manifest = manifest(&name, &checkout, &read(&checkout.join("Cargo.toml"))?, &lock)?;
+        let (program, folder) = (checkout.join("target/debug").join(&name), checkout.display().to_string());
+        let fill = |text: &str| {
+            let text = text.replace("{{name}}", &name).replace("{{program}}", &quoted(&program.display().to_string()));
+            // The book's marks of excerpts.
+            let lines = text.replace("{{checkout}}", &folder);
+            lines.split_inclusive('\n').filter(|line| !line.contains("// ANCHOR")).collect::<String>()
+        };
+        write_file(&self.folder.join("Cargo.toml"), &manifest)?;
+        write_file(&self.folder.join("Cargo.lock"), &lock)?;
+        write_file(&self.folder.join("rust-toolchain.toml"), &read(&checkout.join("rust-toolchain.toml"))?)?;
+        for (path, text) in FILES {
+            write_file(&self.folder.join(path), &fill(text))?;
+        }
+        println!("{} is there; its README says how to run it", self.folder.display());
+        println!("next: cd {} && cargo run", quoted(&self.folder.display().to_string()));
+        Ok(Code::Success)
+    }
+}
+
+/// The package's name: a word for cargo, and none that a crate in the lock file has.
+fn name(folder: &Path, lock: &str) -> Result<String, Refused> {
+    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_word = name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
+    if !is_word {
+        return Err(Refused(format!("{name:?} is no name of a package: a lower-case letter, then a-z, 0-9, - and _")));
+    }
+    if let Some((_, why)) = RESERVED.iter().find(|(names, _)| names.split_whitespace().any(|reserved| reserved == name))
+    {
+        return Err(Refused(format!("{name} is reserved, cargo gives it to no package: {why}; choose another name")));
+    }
+    // Programs share the checkout's target folder, and not all are named as their package.
+    let is_taken = lock.contains(&format!("\nname = \"{name}\"\n"));
+    if is_taken || ["lockstep-", "lab-"].iter().any(|start| name.starts_with(start)) {
+        return Err(Refused(format!("{name} is the name of a crate that the course uses: choose another")));
+    }
+    Ok(name.to_owned())
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", foreign::path(path)))
+}
+
+/// The template's own manifest: its dependencies are the new package's.
+const TEMPLATE: &str = include_str!("../../../template/Cargo.toml");
+
+#[derive(Deserialize)]
+struct Lock {
+    package: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    #[serde(default)]
+    dependencies: Vec<String>,
+}
+
+/// # Errors
+/// The checkout's manifest or lock file is not what it should be.
+pub(crate) fn manifest(name: &str, checkout: &Path, workspace: &str, lock: &str) -> anyhow::Result<String> {
+    let workspace: Table = workspace.parse().context("cannot read the checkout's Cargo.toml")?;
+    let lock: Lock = toml::from_str(lock).context("cannot read the checkout's Cargo.lock")?;
+    let shared = workspace.get("workspace").context("the checkout's Cargo.toml is no workspace's")?;
+    let of_workspace = |table: &str, name: &str| {
+        let found = shared.get(table).and_then(|table| table.get(name)).cloned();
+        found.with_context(|| format!("the checkout's Cargo.toml has no {name} in workspace.{table}"))
+    };
+    let template: Table = TEMPLATE.parse().context("cannot read the template's Cargo.toml")?;
+    let names: Vec<&str> =
+        template["dependencies"].as_table().into_iter().flat_map(Table::keys).map(|name| &**name).collect();
+    let mut dependencies = Table::new();
+    for &name in &names {
+        let mut dependency = of_workspace("dependencies", name)?;
+        if let Some(Value::String(path)) = dependency.get_mut("path") {
+            *path = checkout.join(&*path).display().to_string();
+        }
+        dependencies.insert(name.to_owned(), dependency);
+    }
+    let mut profile = workspace.get("profile").cloned().unwrap_or_else(|| table([]));
+    let needed = needed(&lock, names);
+    if let Some(packages) = profile.get_mut("dev").and_then(|dev| dev.get_mut("package")).and_then(Value::as_table_mut)
+    {
+        packages.retain(|package, _| package == "*" || needed.contains(package));
+    }
+    let package = table([
+        ("name", Value::String(name.to_owned())),
+        ("version", Value::String("0.1.0".to_owned())),
+        ("edition", of_workspace("package", "edition")?),
+        ("publish", Value::Boolean(false)),
+    ]);
+    let sections = [
+        ("package", package),
+        ("dependencies", Value::Table(dependencies)),
+        ("workspace", table([])),
+        ("profile", profile),
+    ];
+    let texts: Result<Vec<String>, _> =
+        sections.map(|section| toml::to_string(&table([section]))).into_iter().collect();
+    Ok(texts?.join("\n"))
+}
+
+fn table<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    Value::Table(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// The names of all crates that the package needs: cargo warns of a profile for any other.
+fn needed<'a>(lock: &'a Lock, mut next: Vec<&'a str>) -> BTreeSet<&'a str> {
+    let mut needed = BTreeSet::new();
+    while let Some(name) = next.pop() {
+        if needed.insert(name) {
+            let packages = lock.package.iter().filter(|package| package.name == name);
+            next.extend(packages.flat_map(|package| &package.dependencies).filter_map(|of| of.split(' ').next()));
+        }
+    }
+    needed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_names_of_packages_that_no_crate_has() {
+        let lock = "[[package]]\nname = \"tch\"\nversion = \"1\"\n";
+        assert_eq!(name(Path::new("../my_model-2"), lock).unwrap(), "my_model-2");
+        for folder in
+            ["..", "/", "My", "2model", "a b", "tch", "core", "build", "lockstep-paths", "lab-x", "modèle", "\"x"]
+        {
+            assert!(name(Path::new(folder), lock).is_err(), "{folder}");
+        }
+    }
+
+    #[test]
+    fn says_that_a_name_is_reserved_and_for_what() {
+        let why = |text: &str| name(Path::new(text), "").unwrap_err().to_string();
+        let expected =
+            "test is reserved, cargo gives it to no package: it is Rust's built-in test library; choose another name";
+        assert_eq!(why("../test"), expected);
+        for (name, part) in [
+            ("build", "folder of cargo's"),
+            ("proc-macro", "standard library"),
+            ("yield", "keyword"),
+            ("com1", "Windows"),
+        ] {
+            assert!(why(name).contains(part), "{name}");
+        }
+        assert_eq!(name(Path::new("tester"), "").unwrap(), "tester");
+    }
+
+    #[test]
+    fn the_copy_has_the_flags_of_the_checkout() {
+        let flags = |text: &str| text.parse::<toml::Table>().unwrap()["build"]["rustflags"].clone();
+        let own = include_str!("../../../.cargo/config.toml");
+        assert_eq!(flags(include_str!("../../../template/texts/config.toml")), flags(own));
+    }
+
+    #[test]
+    fn takes_versions_and_the_profiles_of_the_crates_that_it_needs() {
+        let workspace = "[workspace.package]\nedition = \"2024\"\n[workspace.dependencies]\nanyhow = \"1\"\nclap = { version = \"4\", features = [\"derive\"] }\n\
+                         tch = \"0.24\"\nlockstep = { path = \"crates/lockstep\" }\nserde = \"1\"\n[profile.dev]\ndebug = \"line-tables-only\"\n[profile.dev.package.\"*\"]\nopt-level = 1\n\
+                         [profile.dev.package.zip]\nopt-level = 3\n[profile.dev.package.other]\nopt-level = 2\n";
+        let lock = "[[package]]\nname = \"lockstep\"\ndependencies = [\"tch\"]\n[[package]]\nname = \"tch\"\ndependencies = [\"zip 9.4.0\"]\n\
+                    [[package]]\nname = \"zip\"\n[[package]]\nname = \"other\"\n";
+        let manifest: Table = manifest("mine", Path::new("/course"), workspace, lock).unwrap().parse().unwrap();
+        assert_eq!(manifest["package"]["name"].as_str(), Some("mine"));
+        assert_eq!(manifest["dependencies"]["lockstep"]["path"].as_str(), Some("/course/crates/lockstep"));
+        assert_eq!(manifest["dependencies"]["clap"]["features"][0].as_str(), Some("derive"));
+        assert!(manifest["dependencies"].get("serde").is_none());
+        let packages: Vec<_> = manifest["profile"]["dev"]["package"].as_table().unwrap().keys().collect();
+        assert_eq!(packages, ["*", "zip"]);
+    }
+}

@@ -1,0 +1,224 @@
+//! The book's reference pages, generated from the program itself: commands, exit codes, environment variables, causes of failures.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::CommandFactory;
+use lockstep_contract::foreign;
+use lockstep_grading::exercise::{Task, Tasks};
+use lockstep_launch::verdict::{Class, FAMILIES, Rule};
+
+use crate::author::variables::{VARIABLES, Variables};
+use crate::cli::Cli;
+use crate::exit::CODES;
+
+/// Width of the commands' help in columns.
+const WIDTH: usize = 96;
+/// The comment that shows readers and editors how a page was generated.
+const MADE: &str = "<!-- Written by `lockstep course reference`; do not edit. -->\n";
+
+/// The pages, by their paths in the checkout.
+pub(crate) fn pages() -> BTreeMap<PathBuf, String> {
+    let page = |name: &str, text: String| (Path::new("book/src").join(format!("reference-{name}.md")), text);
+    [
+        page("commands", commands()),
+        page("exit-codes", exit_codes()),
+        page("faults", format!("# What doctor finds\n\n{MADE}\n{}", crate::doctor::page())),
+        page("failure-causes", failure_causes()),
+        page("script-mistakes", format!("# Mistakes in batch scripts\n\n{MADE}\n{}", crate::render::mistakes_page())),
+        page("tasks", tasks()),
+        page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", crate::render::profile_page())),
+        page("variables", variables()),
+    ]
+    .into()
+}
+
+/// Writes the pages.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn write(root: &Path) -> anyhow::Result<()> {
+    for (path, text) in pages() {
+        let path = root.join(path);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", foreign::path(&path)))?;
+    }
+    Ok(())
+}
+
+/// The pages that differ from what the program would write.
+pub(crate) fn stale(root: &Path) -> Vec<String> {
+    let differs = |(path, text): (PathBuf, String)| {
+        let there = fs::read_to_string(root.join(&path)).unwrap_or_default();
+        (there != text).then(|| format!("{} is not as the program says: lockstep course reference", path.display()))
+    };
+    pages().into_iter().filter_map(differs).collect()
+}
+
+fn commands() -> String {
+    let mut text = format!(
+        "# Commands\n\n{MADE}\nWhat `lockstep COMMAND --help` says. [Exit codes](reference-exit-codes.md) and [environment variables](reference-variables.md) have pages of their own.\n"
+    );
+    let mut whole = Cli::command().term_width(WIDTH);
+    whole.build();
+    describe(&whole, &mut text);
+    text
+}
+
+/// The help of a command's subcommands, one section each.
+fn describe(command: &clap::Command, text: &mut String) {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        let has_own = sub.has_subcommands();
+        if has_own {
+            describe(sub, text);
+            continue;
+        }
+        let name = sub.get_bin_name().unwrap_or(sub.get_name()).to_owned();
+        let help = sub.clone().term_width(WIDTH).render_long_help().to_string();
+        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+        let _ = write!(text, "\n## {name}\n\n```text\n{}\n```\n", help.join("\n").trim_end());
+    }
+}
+
+fn exit_codes() -> String {
+    let mut text = format!(
+        "# Exit codes\n\n{MADE}\n| code | `lockstep` and the labs | `scripts/setup.sh` | `scripts/test.sh` |\n|---|---|---|---|\n"
+    );
+    for row in CODES {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+    text.push_str(
+        "\n`lockstep run` has torchrun's codes: 0 when all workers have succeeded; 1 for every failure, be it of a worker, the \
+         rendezvous or the configuration, or a signal that was handled; 2 for a wrong command line. A worker's own code stands in \
+         its report. `scripts/run.sh` gives `lockstep`'s code, or 1 when set-up or build failed.\n",
+    );
+    text
+}
+
+/// The verdict's rules, a table for each family.
+fn failure_causes() -> String {
+    let rules = || FAMILIES.iter().flat_map(|(_, rules)| rules.iter());
+    let mut text = format!(
+        "# Causes of failures\n\n{MADE}\nWhen a job has failed, the first line of `lockstep run`'s report is the *verdict*: the rank, its host, the \
+         cause, the evidence, and what to do. It knows {} causes; [Fault tolerance and the launcher](fault-tolerance.md#the-report) explains \
+         the report. What is specific comes before what is general, and without evidence the verdict says \"unknown\". A *consequence* \
+         or a *wait* is not the cause: then the verdict looks for it in the other ranks.\n",
+        rules().count()
+    );
+    for (title, rules) in FAMILIES {
+        let _ = write!(
+            text,
+            "\n## {title}\n\n<div class=\"wide\">\n\n| cause | known from | what to do |\n|---|---|---|\n"
+        );
+        for Rule { name, class, evidence, advice, .. } in *rules {
+            let class = match class {
+                Class::Cause | Class::Unknown => "",
+                Class::PeerGone => " (consequence)",
+                Class::Waiting => " (wait)",
+            };
+            let _ = writeln!(text, "| `{name}`{class} | {evidence} | {advice} |");
+        }
+        text.push_str("\n</div>\n");
+    }
+    text
+}
+
+/// The exercises' tasks, with the sums of each lab.
+fn tasks() -> String {
+    let mut text = format!(
+        "# Tasks\n\n{MADE}\nEvery task of the exercises, with the minutes that it takes, its section of the chapter included. The minutes are \
+         estimates for people who know PyTorch and read Rust without writing it daily; nobody has measured them in a class.\n\n\
+         <div class=\"wide\">\n\n| lab | task | what | minutes |\n|---|---|---|---|\n"
+    );
+    for lab in lockstep_labs::LABS {
+        let Ok(Tasks { chapter, tasks }) = lab.tasks() else { continue }; // a test reads them all
+        for Task { name, title, section, minutes, .. } in &tasks {
+            let number = lab.number();
+            let _ =
+                writeln!(text, "| {number} | [`{name}`]({chapter}#{}) | {title} | {minutes} |", heading_id(section));
+        }
+        let minutes: u32 = tasks.iter().map(|task| task.minutes).sum();
+        let _ = writeln!(text, "| | | *all of lab {}* | *{minutes}* |", lab.number());
+    }
+    text + "\n</div>\n"
+}
+
+/// The name that mdBook gives to a heading.
+fn heading_id(heading: &str) -> String {
+    let kept = heading.to_lowercase().replace(' ', "-");
+    kept.chars().filter(|c| c.is_alphanumeric() || "_-".contains(*c)).collect()
+}
+
+fn variables() -> String {
+    let mut text = format!("# Environment variables\n\n{MADE}\n| variable | read by | meaning |\n|---|---|---|\n");
+    for Variables { names, by, meaning } in VARIABLES {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(text, "| {} | {by} | {meaning} |", names.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::Regex;
+
+    use super::*;
+
+    /// Searches the sources of programs only; tests may use made-up names.
+    const SOURCES: [&str; 4] = ["crates", "harness/src", "labs", "scripts"];
+
+    #[test]
+    fn every_variable_of_the_project_has_a_row() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let own = Regex::new(r#"["'$\{]((?:LOCKSTEP|TCPSTORE)_[A-Z][A-Z_]+)["'\}:]"#).unwrap();
+        let mut missing: Vec<String> = Vec::new();
+        let mut folders: Vec<PathBuf> = SOURCES.iter().map(|folder| root.join(folder)).collect();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).unwrap().flatten() {
+                let path = entry.path();
+                let name = entry.file_name();
+                if path.is_dir() {
+                    folders.extend((name != "tests" && name != "benches").then_some(path));
+                } else if path
+                    .extension()
+                    .is_some_and(|ending| ["rs", "sh", "py"].contains(&&*ending.to_string_lossy()))
+                {
+                    let text = fs::read_to_string(&path).unwrap();
+                    let names = own.captures_iter(&text).map(|found| found[1].to_owned());
+                    missing.extend(
+                        names.filter(|name| !is_listed(name)).map(|name| format!("{name} in {}", path.display())),
+                    );
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    #[test]
+    fn the_courses_map_has_the_minutes_of_each_exercise() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let map = fs::read_to_string(root.join("book/src/course-map.md")).unwrap();
+        for lab in lockstep_labs::LABS {
+            let minutes: u32 = lab.tasks().unwrap().tasks.iter().map(|task| task.minutes).sum();
+            let row = map.lines().find(|line| line.starts_with(&format!("| {} |", lab.number()))).unwrap();
+            assert!(row.ends_with(&format!("| {minutes} |")), "lab.toml of lab {} has {minutes}: {row}", lab.number());
+        }
+    }
+
+    fn is_listed(name: &str) -> bool {
+        VARIABLES.iter().any(|row| row.names.contains(&name))
+    }
+
+    #[test]
+    fn describes_every_public_command_and_no_hidden_one() {
+        let text = commands();
+        assert!(
+            ["run", "grade", "watch", "course check"]
+                .iter()
+                .all(|name| text.contains(&format!("\n## lockstep {name}\n")))
+        );
+        assert!(!text.contains("dies-with-parent") && !text.contains("confined-exec"));
+    }
+}

@@ -1,0 +1,380 @@
+//! A scenario: what to run, what to break in it, and what must be true at the end.
+//!
+//! The types are the file format: field for field the contents of a TOML file, and the output of [`Scenario::to_toml`]. [`parse`] reads one,
+//! with errors that name the file, the line, the column, and what is allowed there.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use lockstep_contract::fault;
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::exit::Refused;
+use crate::prove::contradictions::{FilePart, Flaw, flaws};
+use crate::prove::fault::{Fault, FaultAction};
+
+/// A scenario.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Scenario {
+    /// Unique in the library; letters, digits and dashes.
+    pub(crate) name: String,
+    /// A short description.
+    pub(crate) title: String,
+    /// What it shows.
+    pub(crate) shows: String,
+    #[serde(default)]
+    pub(crate) run: RunSpec,
+    #[serde(default)]
+    pub(crate) expect: Expect,
+    #[serde(default, rename = "fault", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct RunSpec {
+    /// Another lab than 06, by the name of its folder: it accepts lab 06's arguments where both have them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lab: Option<String>,
+    /// Another program than a lab; `{snapshots}`, `{weights}` and `{folder}` in its arguments become folders of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) program: Option<PathBuf>,
+    /// The number of processes on all nodes together.
+    pub(crate) ranks: usize,
+    /// The number of agents, each with an equal share of the ranks unless `workers` says otherwise.
+    pub(crate) nodes: usize,
+    /// The number of ranks of each node; if empty, all nodes have equally many.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) workers: Vec<usize>,
+    /// The ranks do not share memory, so that they sum as the same ranks on several hosts do.
+    #[serde(skip)]
+    pub(crate) sockets: bool,
+    /// Where each node stores its snapshots.
+    pub(crate) disks: Disks,
+    /// The flag of `lockstep run`.
+    pub(crate) max_restarts: u32,
+    /// How often the job is started again, with the same id, after all its agents have ended and it has failed, as a batch
+    /// system does.
+    pub(crate) requeues: u32,
+    /// Which node takes the first position then, which the second, …; if empty, the order does not change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) requeue_order: Vec<usize>,
+    /// How much later than the others the agent of the last node starts.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) late_seconds: f64,
+    /// The flag of `lockstep run`; its default if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_timeout_seconds: Option<f64>,
+    /// The flag of `lockstep run`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot_on: Option<String>,
+    /// How many processes each rank has next to it that only wait, as those of data loaders.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) loader_processes: usize,
+    /// The number of epochs.
+    pub(crate) epochs: u64,
+    /// Samples in a batch of one rank.
+    pub(crate) batch_size: usize,
+    /// Samples in the data set.
+    pub(crate) samples: u64,
+    /// Steps from one snapshot to the next.
+    pub(crate) save_every_steps: u64,
+    /// The number of snapshots to keep.
+    pub(crate) keep: usize,
+    /// Seed of data, order and initial weights.
+    pub(crate) seed: u64,
+    /// Additional arguments of the program.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) args: Vec<String>,
+    /// The time limit of the run.
+    pub(crate) timeout_seconds: f64,
+}
+
+/// Where the nodes store their snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Disks {
+    /// In one folder, as on a parallel file system.
+    #[default]
+    Shared,
+    /// Each in its own folder, as on the disks of single machines. A node that replaces a lost one has an empty one.
+    OfNodes,
+}
+
+/// What must be true at the end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct Expect {
+    /// The launcher's exit code.
+    pub(crate) exit_code: i32,
+    /// Every rank ends with exactly the bits of the undisturbed run; by default if the exit code must be 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) same_weights: Option<bool>,
+    /// The exact number of restarts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) restarts: Option<u64>,
+    /// The maximum number of restarts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) restarts_at_most: Option<u64>,
+    /// The maximum number of repeated steps after a restart. Lab 06 saves in the background: a snapshot that was still being
+    /// written when the fault happened does not count, so up to two intervals may be lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) steps_repeated_at_most: Option<u64>,
+    /// The time from the first death to the next step of the ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) recovers_within_seconds: Option<f64>,
+    /// The rank that the launcher's report names as the root cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) root_cause: Option<usize>,
+    /// Regular expressions that the output must match.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) says: Vec<String>,
+    /// No process, listening port or temporary file is left.
+    pub(crate) nothing_leaked: bool,
+    /// Whether a fault may come too late, when the job or its target has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) faults_may_miss: bool,
+}
+
+impl Scenario {
+    /// The TOML file of this scenario.
+    pub(crate) fn to_toml(&self) -> String {
+        // Every field is a text, a number, a list or a table with text keys, which TOML can represent.
+        toml::to_string(self).unwrap_or_else(|error| format!("# cannot be written as TOML: {error}\n"))
+    }
+
+    /// The faults that the ranks inject into themselves, for the file in `LOCKSTEP_FAULTS`.
+    pub(crate) fn plan(&self) -> fault::Plan {
+        let faults = self.faults.iter().enumerate();
+        fault::Plan { faults: faults.filter_map(|(index, fault)| fault.inside(index)).collect() }
+    }
+
+    /// The faults that the harness injects, with their indices in the list.
+    pub(crate) fn outside(&self) -> impl Iterator<Item = (usize, &Fault)> {
+        self.faults.iter().enumerate().filter(|(index, fault)| fault.inside(*index).is_none())
+    }
+
+    /// Returns true if a fault of this kind exists.
+    pub(crate) fn has(&self, kind: impl Fn(&FaultAction) -> bool) -> bool {
+        self.faults.iter().flat_map(|fault| &fault.what.0).any(kind)
+    }
+}
+
+impl RunSpec {
+    /// The number of workers of a node's agent.
+    pub(crate) fn workers_of(&self, node: usize) -> usize {
+        self.workers.get(node).copied().unwrap_or(self.ranks / self.nodes)
+    }
+
+    /// Returns true if the ranks must not share memory. Sums of three or more ranks have other bits there than over sockets, and
+    /// a run on several nodes is compared with one on a single node.
+    pub(crate) fn over_sockets(&self) -> bool {
+        self.sockets || (self.nodes > 1 && self.ranks > 2)
+    }
+
+    /// The number of steps per epoch of a lab.
+    pub(crate) fn steps_per_epoch(&self) -> u64 {
+        self.samples.div_ceil(self.ranks as u64).div_ceil(self.batch_size as u64)
+    }
+}
+
+impl Expect {
+    /// Returns true if the weights must equal those of the undisturbed run.
+    pub(crate) fn same_weights(&self) -> bool {
+        self.same_weights.unwrap_or(self.exit_code == 0)
+    }
+}
+
+impl Default for RunSpec {
+    /// A job of a second: 2 ranks, 3 epochs of 8 steps, a snapshot every 4.
+    fn default() -> Self {
+        RunSpec {
+            lab: None,
+            program: None,
+            ranks: 2,
+            nodes: 1,
+            workers: Vec::new(),
+            sockets: false,
+            disks: Disks::Shared,
+            max_restarts: 3,
+            requeues: 0,
+            requeue_order: Vec::new(),
+            late_seconds: 0.0,
+            stop_timeout_seconds: None,
+            snapshot_on: None,
+            loader_processes: 0,
+            epochs: 3,
+            batch_size: 16,
+            samples: 256,
+            save_every_steps: 4,
+            keep: 2,
+            seed: 0,
+            args: Vec::new(),
+            timeout_seconds: 120.0,
+        }
+    }
+}
+
+impl Default for Expect {
+    fn default() -> Self {
+        Expect {
+            exit_code: 0,
+            same_weights: None,
+            restarts: None,
+            restarts_at_most: None,
+            steps_repeated_at_most: None,
+            recovers_within_seconds: None,
+            root_cause: None,
+            says: Vec::new(),
+            nothing_leaked: true,
+            faults_may_miss: false,
+        }
+    }
+}
+
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
+}
+
+/// Parses the text of the file `file`.
+///
+/// # Errors
+/// [`Refused`]: `FILE:LINE:COLUMN: what is wrong`, one line for each flaw.
+pub(crate) fn parse(file: &str, text: &str) -> Result<Scenario, Refused> {
+    let scenario: Scenario = toml::from_str(text).map_err(|error| {
+        let (line, column) = place(text, error.span().map_or(0, |span| span.start));
+        Refused(format!("{file}:{line}:{column}: {}", error.message()))
+    })?;
+    let messages: Vec<_> = flaws(&scenario).iter().map(|flaw| with_line(file, text, flaw)).collect();
+    if messages.is_empty() { Ok(scenario) } else { Err(Refused(messages.join("\n"))) }
+}
+
+fn with_line(file: &str, text: &str, Flaw { place: at, what }: &Flaw) -> String {
+    let (line, column) = place(text, start_of(text, *at));
+    format!("{file}:{line}:{column}: {what}")
+}
+
+/// Where the parts of a file begin.
+#[derive(Deserialize)]
+struct Spans {
+    #[serde(default)]
+    fault: Vec<Spanned<toml::Table>>,
+    run: Option<Spanned<toml::Table>>,
+    expect: Option<Spanned<toml::Table>>,
+}
+
+fn start_of(text: &str, at: FilePart) -> usize {
+    // It has been parsed before.
+    let Ok(spans) = toml::from_str::<Spans>(text) else { return 0 };
+    let start = |part: Option<&Spanned<toml::Table>>| part.map(Spanned::span).map(|span: Range<usize>| span.start);
+    let found = match at {
+        FilePart::Head => None,
+        FilePart::Run => start(spans.run.as_ref()),
+        FilePart::Expect => start(spans.expect.as_ref()),
+        FilePart::Fault(index) => start(spans.fault.get(index)),
+    };
+    found.unwrap_or(0)
+}
+
+/// Line and column of a byte, counted from 1.
+fn place(text: &str, byte: usize) -> (usize, usize) {
+    let before = text.get(..byte).unwrap_or(text);
+    let line_begin = before.rfind('\n').map_or(0, |end| end + 1);
+    (before.matches('\n').count() + 1, before[line_begin..].chars().count() + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_contract::fault::SavePhase;
+
+    use super::*;
+    use crate::prove::fault::{What, When, Who};
+
+    #[test]
+    fn counts_the_steps_of_an_epoch_as_the_sampler_pads_it() {
+        let steps = |samples, ranks| RunSpec { samples, ranks, ..RunSpec::default() }.steps_per_epoch();
+        assert_eq!([steps(256, 2), steps(257, 2), steps(256, 4), steps(1, 2)], [8, 9, 4, 1]);
+    }
+
+    const HEAD: &str = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n";
+
+    fn error(rest: &str) -> String {
+        parse("x.toml", &format!("{HEAD}{rest}")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn reads_a_file_with_everything_in_it_and_writes_it_back() {
+        let text = format!(
+            "{HEAD}[run]\nranks = 4\nnodes = 2\nmax-restarts = 1\nargs = [\"--x\"]\n[expect]\nrestarts = 1\n\
+             same-weights = false\n[[fault]]\nwho = {{ rank = 0 }}\nwhen = {{ save = \"half-written\", epoch = 1, step = 4 }}\n\
+             what = [\"tear-snapshot\", {{ exit = 7 }}]\n[[fault]]\nwho = {{ node = 1 }}\nwhen = {{ after-seconds = 0.5 }}\n\
+             what = \"kill\"\nreplace-after-seconds = 1.0\n"
+        );
+        let scenario = parse("x.toml", &text).unwrap();
+        assert_eq!(
+            scenario.run,
+            RunSpec { ranks: 4, nodes: 2, max_restarts: 1, args: vec!["--x".into()], ..RunSpec::default() }
+        );
+        assert_eq!(scenario.expect, Expect { restarts: Some(1), same_weights: Some(false), ..Expect::default() });
+        let when = When { epoch: Some(1), step: Some(4), save: Some(SavePhase::HalfWritten), ..When::default() };
+        let what = What(vec![FaultAction::TearSnapshot, FaultAction::Exit(7)]);
+        let first = Fault { who: Who::Rank(0), when, what, for_seconds: None, replace_after_seconds: None };
+        assert_eq!(scenario.faults[0], first);
+        assert_eq!(parse("y.toml", &scenario.to_toml()).unwrap(), scenario);
+    }
+
+    #[test]
+    fn names_file_line_and_what_is_allowed() {
+        let message = error("[run]\nrank = 2\n");
+        assert!(message.starts_with("x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"), "{message}");
+        let fault = "[[fault]]\nwho = { rank = 1 }\nwhen = { epoch = 0, step = 1 }\n";
+        let message = error(&format!("{fault}what = \"explode\"\n"));
+        assert!(message.starts_with("x.toml:7:"), "{message}");
+        assert!(message.contains("unknown variant `explode`, expected one of `kill`, `term`, `stop`"), "{message}");
+        let message = error("[[fault]]\nwho = { host = 1 }\nwhen = {}\nwhat = \"kill\"\n");
+        assert!(
+            message.contains("x.toml:5:") && message.contains("expected one of `rank`, `agent`, `node`"),
+            "{message}"
+        );
+        let message = error("[run\n");
+        assert!(message.starts_with("x.toml:4:"), "{message}");
+        let message = parse("x.toml", "name = \"a\"\n").unwrap_err().to_string();
+        assert!(message.contains("missing field `title`"), "{message}");
+    }
+
+    #[test]
+    fn accepts_unequal_nodes_only_if_their_workers_are_the_ranks() {
+        let run = |workers| {
+            format!("name = \"a\"\ntitle = \"\"\nshows = \"\"\n[run]\nranks = 4\nnodes = 2\nworkers = {workers}\n")
+        };
+        assert_eq!(parse("x.toml", &run("[1, 3]")).unwrap().run.workers, [1, 3]);
+        for workers in ["[4]", "[1, 2]", "[4, 0]"] {
+            let message = parse("x.toml", &run(workers)).unwrap_err().to_string();
+            assert!(message.contains("it has a number for each of 2 nodes, 4 in all"), "{message}");
+        }
+    }
+
+    #[test]
+    fn names_every_flaw_with_its_own_line() {
+        let message = error("[run]\nranks = 3\nnodes = 2\n[[fault]]\nwho = { rank = 9 }\nwhen = {}\nwhat = \"kill\"\n");
+        let lines: Vec<_> = message.lines().collect();
+        assert!(lines[0].starts_with("x.toml:4:1: 3 ranks cannot be shared equally by 2 nodes"), "{message}");
+        assert!(lines[1..].iter().all(|line| line.starts_with("x.toml:7:1: ")), "{message}");
+        assert!(message.contains("rank 9") && message.contains("when"), "{message}");
+    }
+
+    #[test]
+    fn survives_a_file_cut_at_any_byte() {
+        let text = format!(
+            "{HEAD}[[fault]]\nwho = {{ rank = 1 }}\nwhen = {{ epoch = 0, step = 1 }}\nwhat = {{ exit = 3 }} # ä\n"
+        );
+        for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+            if let Err(refused) = parse("x.toml", &text[..end]) {
+                assert!(refused.to_string().starts_with("x.toml:"), "{refused}");
+            }
+        }
+    }
+}
