@@ -9,11 +9,10 @@ use clap::builder::PossibleValuesParser;
 use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder, Order};
 use lockstep_cost::Collective;
 
-use super::frame::Frame;
-use super::machine::rank_labels;
-use super::ranks::{DeviceAndBackends, Program, Ranks};
-use super::results::Unit;
-use super::rounds::{Case, Contestant, Plan, Quantity};
+use crate::bench::machine::rank_labels;
+use crate::bench::ranks::{DeviceAndBackends, Program, Ranks};
+use crate::bench::results::Unit;
+use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::{HostInfo, count};
 
@@ -23,7 +22,7 @@ const FACTOR: u64 = 4;
 
 /// Measure collectives as nccl-tests does, and fit the α–β model
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct CollectivesOptions {
     /// Collectives: a list
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "all_reduce,all_reduce_bucket,broadcast,reduce,all_gather,gather,scatter,reduce_scatter,all_to_all,send_recv,barrier",
         value_parser = PossibleValuesParser::new(Collective::ALL.map(Collective::name)), hide_possible_values = true)]
@@ -40,7 +39,7 @@ pub(crate) struct Options {
     frame: Frame,
 }
 
-impl Options {
+impl CollectivesOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         self.frame.exec("collectives", |signals| {

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::results::{self, Measure, Results, Side, digits};
-use super::shown;
-use super::statistics::{Ratio, Spread};
+use crate::bench::results::{self, Measure, Results, Side, digits};
+use crate::bench::shown;
+use crate::bench::statistics::{Ratio, Spread};
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, Table, count, numbers_table, wrapped};
 
 /// Compare two results of the same bench: what is faster, slower, or not shown to differ
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct CompareOptions {
     /// The results before: a file of `--report FILE.json`
     #[arg(value_name = "A.json")]
     before: PathBuf,
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     after: PathBuf,
 }
 
-impl Options {
+impl CompareOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (before, after) = (Results::read(&self.before)?, Results::read(&self.after)?);
         let screen = Screen::new(false);
@@ -110,8 +110,8 @@ fn relative(measure: &Measure, peer: &str) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::testing::sample;
     use super::*;
+    use crate::bench::results::testing::sample;
 
     #[test]
     fn shows_no_difference_between_a_result_and_itself() {

@@ -12,11 +12,10 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 
-use super::frame::Frame;
-use super::machine::rank_labels;
-use super::ranks::{DeviceAndBackends, Program, Ranks};
-use super::results::Unit::{Bytes, Seconds, Share};
-use super::rounds::{Case, Contestant, Plan, Quantity};
+use crate::bench::machine::rank_labels;
+use crate::bench::ranks::{DeviceAndBackends, Program, Ranks};
+use crate::bench::results::Unit::{Bytes, Seconds, Share};
+use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::{HostInfo, count};
 
@@ -39,7 +38,7 @@ fn network(model: Model) -> &'static str {
 
 /// Measure a step under DDP: forward, backward, optimizer, and the communication that the backward pass does not hide
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct DdpOptions {
     /// Models: a list
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["mlp", "resnet"], value_parser = model())]
     models: Vec<Model>,
@@ -58,7 +57,7 @@ pub(crate) struct Options {
     frame: Frame,
 }
 
-impl Options {
+impl DdpOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         self.frame.exec("ddp", |signals| {

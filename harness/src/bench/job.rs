@@ -1,17 +1,14 @@
-//! A job of ranks that do nothing ([`super::rank`]) or what the bench asks for, under our launcher or another with torchrun's flags: from its start until all
-//! ranks are there, and to its end.
+//! A job under our launcher, or another with torchrun's flags, from its start until all ranks are there, and to its end. Its ranks do nothing,
+//! or what the bench orders. A bench can take a rank or a node away, and let a node join.
 //!
-//! Each rank holds a connection to the bench. So the bench sees when a rank is there and when it has died, without polling. Agents
-//! and ranks end with the bench, however it ends. [`loss`] takes a rank or a node away.
-
-mod connection;
-mod loss;
+//! Each rank holds a connection to the bench. So the bench sees when a rank is there and when it has died, without polling. Agents and ranks
+//! end with the bench, however it ends.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -22,13 +19,12 @@ use lockstep_paths::temporary_folder;
 use lockstep_process::{Exit, Process, Signal, Signals, end_of_file, proc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::kill_process_group;
+use rustix::process::{Pid, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-use super::launcher::{Launcher, Shape};
+use crate::bench::connection::{Connection, Listener, Mark};
+use crate::bench::launcher::{Launcher, Shape};
 use crate::exit::Interrupted;
-
-use connection::{Connection, Listener};
 
 /// The last lines of an agent's output that an error shows.
 const LINES: usize = 8;
@@ -39,17 +35,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Open files of this process besides the ranks' connections and the agents.
 const OTHER_FILES: usize = 64;
 
-/// A moment of a job: see [`Job::mark`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Mark(u64);
-
-impl Mark {
-    /// Before the first rank.
-    pub(super) const START: Mark = Mark(0);
-}
-
 /// A running job. Dropping it ends all its processes.
-pub(super) struct Job<'a> {
+pub(crate) struct Job<'a> {
     launcher: Launcher,
     program: Vec<OsString>,
     shape: Shape,
@@ -81,7 +68,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn new(
+    pub(crate) fn new(
         launcher: &Launcher,
         program: &[OsString],
         shape: Shape,
@@ -115,7 +102,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn started(mut self) -> anyhow::Result<Self> {
+    pub(crate) fn started(mut self) -> anyhow::Result<Self> {
         (0..self.launcher.processes(self.shape)).try_for_each(|_| self.start_agent())?;
         Ok(self)
     }
@@ -139,7 +126,7 @@ impl<'a> Job<'a> {
     }
 
     /// The ranks that come from now on are the new ones, for [`Self::until_up`] and [`Self::until_gone`].
-    pub(super) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         Mark(self.came)
     }
 
@@ -147,7 +134,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// [`Interrupted`]; an agent has ended; ranks are missing when the time is over.
-    pub(super) fn until_up(&mut self, mark: Mark) -> anyhow::Result<()> {
+    pub(crate) fn until_up(&mut self, mark: Mark) -> anyhow::Result<()> {
         let (begun, size) = (Instant::now(), self.ranks_of_agents());
         while self.up(mark).len() < size {
             if !self.wait(begun + self.patience)? {
@@ -166,7 +153,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// As [`Self::until_up`].
-    pub(super) fn until_gone(&mut self, mark: Mark) -> anyhow::Result<()> {
+    pub(crate) fn until_gone(&mut self, mark: Mark) -> anyhow::Result<()> {
         let begun = Instant::now();
         while let Some(left) = self.ranks.iter().find(|rank| !rank.is_after(mark)) {
             let rank = left.hello.map_or(0, |hello| hello.rank);
@@ -181,7 +168,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// As [`Self::until_up`]; rank 0 has ended.
-    pub(super) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
+    pub(crate) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
         let begun = Instant::now();
         self.tell(line)?;
         loop {
@@ -198,7 +185,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// It is not there.
-    pub(super) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+    pub(crate) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
         let sent = writeln!(self.rank_0()?.stream, "{line}");
         // A rank that has just ended is reported with its reason when its answer is awaited.
         Ok(sent.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })?)
@@ -223,7 +210,7 @@ impl<'a> Job<'a> {
     }
 
     /// Resident memory of the agents, with their helpers and without ranks: bytes of each, on average.
-    pub(super) fn memory(&self) -> f64 {
+    pub(crate) fn memory(&self) -> f64 {
         let workers: BTreeSet<i32> = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid)).collect();
         let parents = proc::parents();
         let of_agent = |agent: &Agent| {
@@ -236,7 +223,7 @@ impl<'a> Job<'a> {
     }
 
     /// Processor time of the ranks and of what they started, in seconds.
-    pub(super) fn processor_time(&self) -> f64 {
+    pub(crate) fn processor_time(&self) -> f64 {
         let ranks = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid));
         let parents = proc::parents();
         let all: BTreeSet<i32> =
@@ -248,7 +235,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// [`Interrupted`]; an agent failed, or is still there when the time is over.
-    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         for rank in &mut self.ranks {
             // An error means that the rank has died, which its agent reports.
             let _ = rank.stream.write_all(b"\n");
@@ -364,10 +351,75 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
+/// Between two attempts to connect to the first agent.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Job<'_> {
+    /// As [`Self::started`], but the first agent hosts the rendezvous, because the others start when it listens. So any other can be
+    /// lost. Waits until all ranks are there.
+    ///
+    /// # Errors
+    /// As [`Self::until_up`].
+    pub(crate) fn started_one_by_one(mut self) -> anyhow::Result<Self> {
+        self.start_agent()?;
+        let begun = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+            let seconds = begun.elapsed().as_secs();
+            ensure!(begun.elapsed() < self.patience, "agent 0 does not listen after {seconds} s{}", self.last_lines());
+            self.wait(Instant::now() + PAUSE)?;
+            self.all_agents_run()?;
+        }
+        (1..self.shape.agents).try_for_each(|_| self.start_agent())?;
+        Ok(self)
+    }
+
+    /// Kills a rank as the kernel's out-of-memory killer would, and returns when that was.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn kill(&self, rank: usize) -> anyhow::Result<Instant> {
+        let mut hellos = self.ranks.iter().filter_map(|connection| connection.hello);
+        let hello = hellos.find(|hello| hello.rank == rank).with_context(|| format!("rank {rank} is not there"))?;
+        let pid = Pid::from_raw(hello.pid).context("process 0 is no rank")?;
+        let now = Instant::now();
+        // It has not ended: its connection is open, and its agent has yet to reap it.
+        kill_process(pid, Signal::KILL)?;
+        Ok(now)
+    }
+
+    /// Kills the last agent and all that it started, and returns when that was.
+    ///
+    /// # Errors
+    /// There is no other agent than the first.
+    pub(crate) fn lose_node(&mut self) -> anyhow::Result<Instant> {
+        ensure!(self.agents.len() > 1, "the only node cannot be lost");
+        let mut lost = self.agents.pop().context("there is no agent")?;
+        let started = proc::descendants(lost.process.pid().as_raw_pid(), &proc::parents());
+        let now = Instant::now();
+        lost.process.signal(Signal::KILL)?;
+        for pid in started.into_iter().filter_map(Pid::from_raw) {
+            // An error means that the kernel, or the agent's reaper, was faster.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        lost.process.child.wait().context("cannot wait for an agent's end")?;
+        Ok(now)
+    }
+
+    /// Starts another agent, and returns when that was.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn join_node(&mut self) -> anyhow::Result<Instant> {
+        let now = Instant::now();
+        self.start_agent()?;
+        Ok(now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::launcher::testing::fake;
     use super::*;
+    use crate::bench::launcher::testing::fake;
 
     const SHAPE: Shape = Shape { ranks: 2, agents: 1 };
 

@@ -14,39 +14,27 @@
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
 
-mod chart;
 mod collectives;
 mod compare;
-mod curve;
+mod connection;
 mod ddp;
 mod drawing;
-mod export;
-mod frame;
 mod job;
 mod launch;
 mod launcher;
-mod layouts;
-mod loader;
 mod machine;
-mod model;
 mod nodes;
 mod page;
 mod parallel;
-mod peer;
-mod picture;
-mod place;
 mod predict;
-mod rank;
 mod ranks;
-mod recovery;
 mod results;
 mod rounds;
 mod scaling;
-mod server;
 mod shown;
-mod snapshot;
 mod speed_up;
 mod statistics;
+mod storage;
 mod store;
 mod trace;
 
@@ -54,8 +42,8 @@ use clap::{Args, Subcommand};
 
 use crate::exit::Code;
 
-pub(crate) use rank::{RANK, Rank};
-pub(crate) use server::{STORE, Serve};
+pub(crate) use connection::{RANK, Rank};
+pub(crate) use store::{STORE, Serve};
 
 /// Measure in turns with a peer, compare results, show a step's timeline, and predict a step on a cluster
 #[derive(Args)]
@@ -66,18 +54,18 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    Launch(launch::Options),
-    Recovery(recovery::Options),
-    Store(store::Options),
-    Collectives(collectives::Options),
-    Ddp(ddp::Options),
-    Parallel(parallel::Options),
-    Scaling(scaling::Options),
-    Snapshot(snapshot::Options),
-    Loader(loader::Options),
-    Trace(trace::Options),
-    Predict(predict::Options),
-    Compare(compare::Options),
+    Launch(launch::LaunchOptions),
+    Recovery(launch::RecoveryOptions),
+    Store(store::StoreOptions),
+    Collectives(collectives::CollectivesOptions),
+    Ddp(ddp::DdpOptions),
+    Parallel(parallel::ParallelOptions),
+    Scaling(scaling::ScalingOptions),
+    Snapshot(storage::SnapshotOptions),
+    Loader(storage::LoaderOptions),
+    Trace(trace::TraceOptions),
+    Predict(predict::PredictOptions),
+    Compare(compare::CompareOptions),
 }
 
 impl Options {

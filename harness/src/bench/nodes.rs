@@ -1,4 +1,5 @@
-//! The nodes of a Slurm job, over which `bench scaling` starts its ranks: their cores, and whether they are machines of their own.
+//! The nodes of a Slurm job, over which `bench scaling` starts its ranks: their cores, and whether they are machines of their own. And where
+//! a measure belongs in the tables of scaling.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -6,11 +7,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use clap::ValueEnum;
 use lockstep_contract::scheduler::{Allocation, Scheduler, Started};
 use lockstep_process::{Process, dying_with_parent};
 use serde::{Deserialize, Serialize};
 
-use super::launcher::{Launcher, srun};
+use crate::bench::launcher::{Launcher, srun};
 use crate::exit::Refused;
 use crate::report::count;
 
@@ -19,7 +21,7 @@ const ASK: &str = "echo $SLURMD_NODENAME $(cat /proc/sys/kernel/random/boot_id) 
 
 /// The nodes of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Nodes(Vec<Node>);
+pub(crate) struct Nodes(Vec<Node>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Node {
@@ -31,12 +33,12 @@ struct Node {
 
 /// The first nodes of a job, as results keep them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Span {
-    pub(super) nodes: usize,
+pub(crate) struct Span {
+    pub(crate) nodes: usize,
     /// Fewer if nodes are namespaces or containers of one.
-    pub(super) machines: usize,
+    pub(crate) machines: usize,
     /// Of these machines.
-    pub(super) cores: usize,
+    pub(crate) cores: usize,
 }
 
 impl Nodes {
@@ -44,7 +46,7 @@ impl Nodes {
     ///
     /// # Errors
     /// [`Refused`] on every node of a job. `srun` fails, or has not answered after `patience`.
-    pub(super) fn of_job(job: Option<&Allocation>, patience: Duration) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn of_job(job: Option<&Allocation>, patience: Duration) -> anyhow::Result<Option<Self>> {
         let Some(job) = job.filter(|job| job.scheduler == Scheduler::Slurm && job.nodes.0 > 1) else {
             return Ok(None);
         };
@@ -71,12 +73,12 @@ impl Nodes {
         Ok(Nodes(hosts.iter().map(node).collect::<anyhow::Result<_>>()?))
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
     /// The first of them, as many as that.
-    pub(super) fn span(&self, nodes: usize) -> Span {
+    pub(crate) fn span(&self, nodes: usize) -> Span {
         let machines: BTreeMap<&str, usize> = self.0[..nodes].iter().map(|node| (&*node.kernel, node.cores)).collect();
         Span { nodes, machines: machines.len(), cores: machines.values().sum() }
     }
@@ -85,7 +87,7 @@ impl Nodes {
     ///
     /// # Errors
     /// That of [`Launcher::by_srun`].
-    pub(super) fn launcher(&self, nodes: usize) -> anyhow::Result<Launcher> {
+    pub(crate) fn launcher(&self, nodes: usize) -> anyhow::Result<Launcher> {
         let hosts: Vec<String> = self.0[..nodes].iter().map(|node| node.host.clone()).collect();
         Launcher::by_srun(&hosts).context("cannot find this program's own path")
     }
@@ -93,13 +95,13 @@ impl Nodes {
 
 impl Span {
     /// What makes a case with nodes that share a machine no scaling result.
-    pub(super) fn labels(&self) -> Vec<String> {
+    pub(crate) fn labels(&self) -> Vec<String> {
         let shared =
             format!("{} on {}: not a scaling result", count(self.nodes, "node"), count(self.machines, "machine"));
         if self.share() { vec![shared] } else { vec![] }
     }
 
-    pub(super) fn share(&self) -> bool {
+    pub(crate) fn share(&self) -> bool {
         self.machines < self.nodes
     }
 }
@@ -108,7 +110,7 @@ impl Span {
 ///
 /// # Errors
 /// There are fewer nodes, or 1 is missing.
-pub(super) fn numbers(asked: &[u16], all: Option<usize>) -> Result<Vec<usize>, Refused> {
+pub(crate) fn numbers(asked: &[u16], all: Option<usize>) -> Result<Vec<usize>, Refused> {
     let Some(all) = all else {
         let none = "--nodes needs a Slurm job of several nodes: run the bench in its script, or in the shell of salloc";
         return if asked.is_empty() { Ok(vec![1]) } else { Err(Refused(none.to_owned())) };
@@ -135,6 +137,42 @@ fn asked(hosts: &[String], patience: Duration) -> anyhow::Result<String> {
     let mut printed = String::new();
     process.child.stdout.take().context("srun has no output")?.read_to_string(&mut printed)?;
     Ok(printed)
+}
+
+pub(crate) const STEP: &str = "step";
+pub(crate) const EXPOSED: &str = "exposed communication";
+pub(crate) const ALONE: &str = "all-reduces alone";
+pub(crate) const ONE: &str = "one all-reduce";
+pub(crate) const BUCKET: &str = "its bytes";
+
+/// What grows with the number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// Nothing: the same samples are shared by more ranks
+    Strong,
+    /// The samples: each rank has as many
+    Weak,
+}
+
+/// Where a measure belongs in the tables of scaling.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) mode: Mode,
+    pub(crate) model: String,
+    pub(crate) ranks: usize,
+    /// In a Slurm job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) span: Option<Span>,
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mode::Strong => "strong",
+            Mode::Weak => "weak",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,11 +12,10 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use lockstep_contract::bench::{Order, ParallelAnswer, ParallelOrder, Scheme};
 
-use super::frame::Frame;
-use super::machine::rank_labels;
-use super::ranks::{Backends, Program, Ranks};
-use super::results::Unit::{Bytes, Seconds};
-use super::rounds::{Case, Contestant, Plan, Quantity};
+use crate::bench::machine::rank_labels;
+use crate::bench::ranks::{Backends, Program, Ranks};
+use crate::bench::results::Unit::{Bytes, Seconds};
+use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::{HostInfo, count};
 
@@ -39,7 +38,7 @@ fn meaning(scheme: Scheme) -> &'static str {
 
 /// Measure a step of a model that is divided over the ranks: its time, the bytes that a rank sends, and the memory that it takes
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct ParallelOptions {
     /// Schemes: a list
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = Scheme::ALL.map(Scheme::name), value_parser = scheme())]
     schemes: Vec<Scheme>,
@@ -64,7 +63,7 @@ pub(crate) struct Options {
     frame: Frame,
 }
 
-impl Options {
+impl ParallelOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         self.frame.exec("parallel", |signals| {

@@ -1,6 +1,6 @@
-//! `lockstep bench predict`: what a training step would take on a cluster that a file describes, for several ways to exchange gradients.
-//! Nothing is measured; [`lockstep_cost::Prediction`] has the model and what it leaves out. A file with a transformer asks for
-//! [`layouts`] instead.
+//! `lockstep bench predict`: what a training step would take on a cluster that a file describes, for several ways to exchange gradients; or,
+//! for a file with a transformer, what a rank would hold and a step would take in each layout. Nothing is measured:
+//! [`lockstep_cost::Prediction`] and [`lockstep_cost::Layout`] have the models and what they leave out.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,14 +8,13 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign;
-use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, Sizes};
+use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Layout, Link, Prediction, Sizes};
 use serde::Deserialize;
 
-use super::chart::Chart;
-use super::layouts;
-use super::results::{Unit, digits};
+use crate::bench::drawing::Chart;
+use crate::bench::results::{Unit, digits};
 use crate::exit::{Code, Refused};
-use crate::report::{Screen, Table, numbers_table, save, wrapped};
+use crate::report::{Screen, Table, count, numbers_table, save, wrapped};
 
 /// A file to begin with.
 const EXAMPLE: &str = include_str!("cluster.toml");
@@ -26,7 +25,7 @@ const MIB: f64 = 1_048_576.0;
 
 /// Predict a training step on a cluster from one rank's step and the links; measures nothing
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct PredictOptions {
     /// The cluster, the model and one rank's step; `--example` prints such a file. With a transformer in it, as in
     /// labs/12-parallelism/cluster.toml: what each layout holds and takes
     #[arg(value_name = "CLUSTER.toml", required_unless_present = "example")]
@@ -100,7 +99,7 @@ struct Network {
     bandwidth_gb_s: f64,
 }
 
-impl Options {
+impl PredictOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let screen = Screen::new(false);
         let Some(path) = self.cluster else {
@@ -115,13 +114,13 @@ impl Options {
             });
         };
         let say = |text: &str| screen.line(wrapped(text, screen.look().width));
-        if layouts::asks_for_layouts(&text) {
+        if asks_for_layouts(&text) {
             if self.picture.is_some() {
                 let why = "--picture draws ways to exchange gradients, and the file asks for layouts";
                 return Err(refused(why.into()).into());
             }
             let file = ClusterFile::parse(&text).map_err(|error| refused(error.to_string()))?;
-            show(layouts::tables(&file, &self.nodes));
+            show(tables(&file, &self.nodes));
             say(
                 "a prediction, not a measurement, of layouts that divide heads and blocks equally: 16 bytes for each parameter, and what \
                  blocks keep for the backward pass; no overlap",
@@ -271,6 +270,51 @@ impl Cluster {
     }
 }
 
+/// Returns true if the text is that of a file with a transformer.
+pub(crate) fn asks_for_layouts(text: &str) -> bool {
+    text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("transformer"))
+}
+
+/// A table for each number of nodes; without one, for that of the file.
+pub(crate) fn tables(file: &ClusterFile, nodes: &[u32]) -> Vec<Table> {
+    let of_file = [file.cluster.nodes];
+    let nodes: Vec<usize> = nodes.iter().map(|nodes| *nodes as usize).collect();
+    let nodes = if nodes.is_empty() { &of_file[..] } else { &nodes };
+    nodes.iter().map(|nodes| table(file, *nodes)).collect()
+}
+
+/// The layouts that divide heads and blocks equally, those with the shortest step first.
+fn table(file: &ClusterFile, nodes: usize) -> Table {
+    let ClusterFile { job, mut cluster } = *file;
+    cluster.nodes = nodes;
+    let ranks = cluster.ranks();
+    let mut layouts: Vec<Layout> = Layout::all(ranks).filter(|layout| layout.divides(&job)).collect();
+    layouts.sort_by(|one, other| one.step(&job, &cluster).total_cmp(&other.step(&job, &cluster)));
+    let fits = |layout: &Layout| layout.memory(&job) <= cluster.memory;
+    let fastest = layouts.iter().find(|layout| fits(layout)).copied();
+    let row = |layout: &Layout| {
+        let note = match layout {
+            layout if Some(*layout) == fastest => "the fastest that fits",
+            layout if fits(layout) => "",
+            _ => "does not fit",
+        };
+        let numbers = [layout.data, layout.tensor, layout.pipeline].map(|number| number.to_string());
+        let [held, step] = [Unit::Bytes.show(layout.memory(&job)), Unit::Seconds.show(layout.step(&job, &cluster))];
+        numbers.into_iter().chain([held, step, note.to_owned()]).collect()
+    };
+    let headings = ["copies", "parts of a layer", "stages", "a rank holds", "step", ""].map(str::to_owned);
+    Table {
+        title: format!(
+            "{} on {}, each with {}",
+            count(ranks, "rank"),
+            count(nodes, "node"),
+            Unit::Bytes.show(cluster.memory)
+        ),
+        headings: headings.to_vec(),
+        rows: layouts.iter().map(row).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,5 +375,32 @@ mod tests {
             let error = example(from, to).unwrap_err();
             assert!(error.contains(named), "{error}");
         }
+    }
+
+    const LAB: &str = include_str!("../../../labs/12-parallelism/cluster.toml");
+
+    #[test]
+    fn the_fastest_layout_that_fits_is_marked() {
+        let file = ClusterFile::parse(LAB).unwrap();
+        let [table] = &tables(&file, &[])[..] else { panic!() };
+        assert_eq!(table.title, "32 ranks on 4 nodes, each with 37.3 GiB");
+        assert_eq!(table.rows[0], ["2", "4", "4", "13.7 GiB", "2.97 s", "the fastest that fits"]);
+        let notes: Vec<_> = table.rows.iter().map(|row| row[5].as_str()).collect();
+        assert_eq!(notes.iter().filter(|note| **note == "the fastest that fits").count(), 1);
+        assert_eq!(table.rows.last().unwrap()[..3], ["32", "1", "1"]);
+        assert_eq!(notes.last(), Some(&"does not fit"));
+    }
+
+    #[test]
+    fn each_number_of_nodes_has_its_table() {
+        let file = ClusterFile::parse(LAB).unwrap();
+        let titles: Vec<_> = tables(&file, &[1, 8]).into_iter().map(|table| table.title).collect();
+        assert_eq!(titles, ["8 ranks on 1 node, each with 37.3 GiB", "64 ranks on 8 nodes, each with 37.3 GiB"]);
+    }
+
+    #[test]
+    fn knows_the_two_files_apart() {
+        assert!(asks_for_layouts(LAB));
+        assert!(!asks_for_layouts(include_str!("cluster.toml")) && !asks_for_layouts("transformer = "));
     }
 }

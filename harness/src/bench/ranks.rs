@@ -1,5 +1,5 @@
-//! Ranks that link libtorch and live through all rounds of a bench: each side has a program that does what it is ordered to, ours
-//! (`crates/bench-ranks`) or its twin in Python. Both run under our launcher, so that only the programs differ.
+//! Ranks that link libtorch and live through all rounds of a bench: each side has a program that carries out orders, ours
+//! (`crates/bench-ranks`) or the same in Python. Both run under our launcher, so that only the programs differ.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -12,10 +12,10 @@ use lockstep_contract::bench::Order;
 use lockstep_process::Signals;
 use serde::de::DeserializeOwned;
 
-use crate::bench::frame::Frame;
-use crate::bench::job::{Job, Mark};
-use crate::bench::launcher::{Launcher, Shape};
-use crate::bench::peer::Python;
+use crate::bench::connection::Mark;
+use crate::bench::job::Job;
+use crate::bench::launcher::{Launcher, Python, Shape};
+use crate::bench::rounds::Frame;
 use crate::labs::program_beside;
 
 /// Our program, next to this one.

@@ -8,7 +8,7 @@ use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::machine::State;
-use crate::bench::place::Place;
+use crate::bench::nodes::Place;
 use crate::bench::statistics::{Ratio, Shown};
 use crate::exit::Refused;
 use crate::report::{HostInfo, grouped};

@@ -1,64 +1,73 @@
-//! Rounds: in each, every side of every case has one turn. Sides go forwards in one round and backwards in the next
-//! (A B, B A, A B, …), so that neither always follows the other, and drift of the machine meets all of them.
+//! Runs a bench: shows the machine, runs rounds, writes files after each, and prints the tables.
+//!
+//! In a round, every side of every case has one turn. Sides go forwards in one round and backwards in the next (A B, B A, A B, …), so that
+//! neither always follows the other, and drift of the machine affects all of them.
 
 use std::io::{Write, stderr};
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use clap::Args;
+use lockstep_process::Signals;
 
-use super::machine::State;
-use super::place::Place;
-use super::results::{Measure, Results, Side, Unit};
+use crate::bench::launcher::{NotAtHand, Peer, Python};
+use crate::bench::machine::State;
+use crate::bench::nodes::Place;
+use crate::bench::results::{Measure, Results, Side, Unit};
+use crate::bench::{page, shown};
+use crate::exit::{Code, Interrupted};
+use crate::report::{Format, Look, Screen, Target, command_line, rfc3339};
 
 /// What is measured: cases, and what this machine cannot measure.
 #[derive(Default)]
-pub(super) struct Plan<'a> {
-    pub(super) cases: Vec<Case<'a>>,
+pub(crate) struct Plan<'a> {
+    pub(crate) cases: Vec<Case<'a>>,
     /// Each with its reason.
-    pub(super) not_measured: Vec<String>,
+    pub(crate) not_measured: Vec<String>,
 }
 
 /// One case: sides that do the same, in turns.
-pub(super) struct Case<'a> {
+pub(crate) struct Case<'a> {
     /// Unique in the bench: `8 ranks, 1 agent`.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// What each turn measures.
-    pub(super) quantities: Vec<Quantity>,
+    pub(crate) quantities: Vec<Quantity>,
     /// What the reader must know about this case.
-    pub(super) labels: Vec<String>,
+    pub(crate) labels: Vec<String>,
     /// The subject first.
-    pub(super) sides: Vec<Contestant<'a>>,
+    pub(crate) sides: Vec<Contestant<'a>>,
 }
 
 /// What a turn measures.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Quantity {
-    pub(super) name: String,
-    pub(super) unit: Unit,
+pub(crate) struct Quantity {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
     /// Bytes of a collective, and its bus factor ([`lockstep_cost::Collective::bus_factor`]).
-    pub(super) moved: Option<(u64, f64)>,
+    pub(crate) moved: Option<(u64, f64)>,
     /// In the tables of scaling.
-    pub(super) place: Option<Place>,
+    pub(crate) place: Option<Place>,
 }
 
 impl Quantity {
-    pub(super) fn new(name: &str, unit: Unit) -> Self {
+    pub(crate) fn new(name: &str, unit: Unit) -> Self {
         Quantity { name: name.to_owned(), unit, moved: None, place: None }
     }
 }
 
 /// One side of a case.
-pub(super) struct Contestant<'a> {
-    pub(super) name: &'static str,
+pub(crate) struct Contestant<'a> {
+    pub(crate) name: &'static str,
     /// A turn: one value for each quantity, in their order.
-    pub(super) turn: Turn<'a>,
+    pub(crate) turn: Turn<'a>,
 }
 
 /// Does the work once and returns one value for each quantity.
-pub(super) type Turn<'a> = Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>;
+pub(crate) type Turn<'a> = Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>;
 
 impl Plan<'_> {
     /// Its measures, still without samples.
-    pub(super) fn measures(&self) -> Vec<Measure> {
+    pub(crate) fn measures(&self) -> Vec<Measure> {
         let measure = |case: &Case<'_>, quantity: &Quantity| Measure {
             case: case.name.clone(),
             quantity: quantity.name.clone(),
@@ -75,7 +84,7 @@ impl Plan<'_> {
     ///
     /// # Errors
     /// That of a turn, with its place; that of `after`. The samples of complete rounds are in `results`, no others.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         warm_up: usize,
         results: &mut Results,
@@ -132,11 +141,148 @@ fn order(sides: usize, round: usize) -> Vec<usize> {
     if round.is_multiple_of(2) { (0..sides).collect() } else { (0..sides).rev().collect() }
 }
 
+/// The options of every bench
+#[derive(Args)]
+pub(crate) struct Frame {
+    /// Rounds: in each, every side has a turn; 6 at least for a verdict
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Rounds before them that do not count
+    #[arg(long, value_name = "ROUNDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
+    warm_up: u16,
+    /// A peer to compare with, which takes turns with Lockstep; left out if it is not installed
+    #[arg(long, value_name = "PEER")]
+    against: Option<Peer>,
+    /// Write the results after each round: .json (for `bench compare`), .csv, .svg, .html or .txt, or JSON on stdout (-); may be
+    /// repeated
+    #[arg(long = "report", value_name = "FILE")]
+    reports: Vec<Target<Form>>,
+    /// Time limit of each wait in a turn, in seconds
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+impl Frame {
+    /// The limit of a wait.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// Rounds, with those that do not count.
+    pub(crate) fn all_rounds(&self) -> usize {
+        usize::from(self.warm_up) + usize::from(self.rounds)
+    }
+
+    /// The Python to compare with, or why there is none; `None` if nobody asked.
+    fn python(&self) -> Option<Result<Python, NotAtHand>> {
+        let python = self.against.map(|Peer::Python| Python::find());
+        if let Some(Ok(python)) = &python {
+            let (program, version) = (python.program.display(), &python.version);
+            let _ = writeln!(stderr(), "the peer is PyTorch {version} of {program}");
+        }
+        python
+    }
+
+    /// What is measured: `own`, then the peer's if it was asked for; and which peer is not at hand, with the reason.
+    ///
+    /// # Errors
+    /// That of making the peer's, unless it is [`NotAtHand`].
+    pub(crate) fn sides<T>(
+        &self,
+        peer: &str,
+        mut own: Vec<T>,
+        theirs: impl FnOnce(Python) -> anyhow::Result<Vec<T>>,
+    ) -> anyhow::Result<(Vec<T>, Vec<String>)> {
+        match self.python().map_or_else(|| Ok(vec![]), |python| theirs(python?)) {
+            Ok(theirs) => {
+                own.extend(theirs);
+                Ok((own, vec![]))
+            }
+            Err(error) if error.is::<NotAtHand>() => Ok((own, vec![format!("{peer}: {error}")])),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs the bench `name`.
+    ///
+    /// # Errors
+    /// That of making the plan or of a turn, after the complete rounds were shown; [`Interrupted`].
+    pub(crate) fn exec<'a>(
+        &self,
+        name: &str,
+        plan: impl FnOnce(&'a Signals) -> anyhow::Result<Plan<'a>>,
+    ) -> anyhow::Result<Code> {
+        // It lives as long as the command.
+        let signals: &Signals = Box::leak(Box::new(Signals::listen().context("cannot listen for signals")?));
+        let screen = Screen::new(self.reports.iter().any(Target::is_stdout));
+        let started = rfc3339(SystemTime::now());
+        let mut results = Results::new(name, command_line(), started, usize::from(self.rounds));
+        let mut plan = plan(signals)?;
+        results.measures = plan.measures();
+        screen.line(shown::compared(&results));
+        screen.line(shown::machine(&results));
+        results.not_measured = std::mem::take(&mut plan.not_measured);
+        // Stdout, once at the end.
+        let (last, each): (Vec<_>, Vec<_>) = self.reports.iter().partition(|target| target.is_stdout());
+        let write = |results: &Results| each.iter().try_for_each(|target| write_results(target, results));
+        let done = plan.run(usize::from(self.warm_up), &mut results, |results| match signals.arrived() {
+            Some(signal) => Err(Interrupted { signal }.into()),
+            None => write(results),
+        });
+        screen.line(shown::results(&results, screen.look()));
+        done?;
+        last.iter().try_for_each(|target| write_results(target, &results))?;
+        Ok(Code::Success)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Csv,
+    Html,
+    Json,
+    Svg,
+    Text,
+}
+
+impl Format for Form {
+    const JSON: Self = Form::Json;
+    const ENDINGS: &'static [(&'static str, Self)] = &[
+        ("csv", Form::Csv),
+        ("html", Form::Html),
+        ("htm", Form::Html),
+        ("json", Form::Json),
+        ("svg", Form::Svg),
+        ("txt", Form::Text),
+    ];
+    const UNKNOWN: &'static str = "the name must end with .json, .csv, .svg, .html or .txt, or be - for JSON on stdout";
+}
+
+/// # Errors
+/// The error names the file and the system's reason.
+pub(crate) fn write_results(target: &Target<Form>, results: &Results) -> anyhow::Result<()> {
+    target.save("the results", &render(results, target.form)?)
+}
+
+fn render(results: &Results, form: Form) -> anyhow::Result<String> {
+    Ok(match form {
+        Form::Csv => results.csv()?,
+        Form::Html => page::render(results),
+        Form::Json => results.json()?,
+        Form::Svg => page::file(results),
+        Form::Text => {
+            let (compared, machine) = (shown::compared(results), shown::machine(results));
+            format!("{compared}\n{machine}\n{}\n", shown::results(results, Look::FILE))
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::bench::results::testing::sample;
 
     fn results(plan: &Plan<'_>, rounds: usize) -> Results {
         let mut results = Results::new("test", String::new(), String::new(), rounds);
@@ -208,5 +354,26 @@ mod tests {
         assert_eq!(format!("{error:#}"), "round 2 of 3 of x failed: the turn of A failed: no more");
         assert_eq!(results.complete(), 1);
         assert!(results.measures.iter().flat_map(|measure| &measure.sides).all(|side| side.samples.len() == 1));
+    }
+
+    #[test]
+    fn takes_the_form_from_the_ending() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, begins) in [
+            ("a.html", "<!DOCTYPE html>"),
+            ("b.JSON", "{\n"),
+            ("c.csv", "bench,case,quantity"),
+            ("new/d.svg", "<svg "),
+            ("e.txt", "bench launch: lockstep compared with torchrun\n2 cores"),
+        ] {
+            let path = dir.path().join(name);
+            let target: Target<Form> = path.to_str().unwrap().parse().unwrap();
+            write_results(&target, &sample()).unwrap();
+            assert!(std::fs::read_to_string(&path).unwrap().starts_with(begins), "{name}");
+        }
+        assert!("-".parse::<Target<Form>>().unwrap().is_stdout());
+        for name in ["results", "results.xml", "", "folder/"] {
+            assert!(name.parse::<Target<Form>>().unwrap_err().contains(".json"), "{name}");
+        }
     }
 }

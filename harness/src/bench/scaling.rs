@@ -1,7 +1,7 @@
 //! `lockstep bench scaling`: how a training step under DDP scales with the number of ranks, for the same work and for work that grows.
 //!
 //! Strong scaling: all ranks together have the samples that one rank had. Weak: each has as many as one rank had. The tables of speed-up
-//! and of what was fitted are made from the results ([`super::speed_up`]), so that a file of results has them too.
+//! and of what was fitted are made from the results ([`crate::bench::speed_up`]), so that a file of results has them too.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -10,21 +10,19 @@ use clap::Args;
 use lockstep_contract::bench::{Model, StepAnswer, StepOrder};
 use lockstep_contract::scheduler::Allocation;
 
-use super::ddp::{case, exposed, model, programs, sides_of};
-use super::frame::Frame;
-use super::launcher::{Launcher, Shape};
-use super::machine::rank_labels;
-use super::nodes::{Nodes, Span, numbers};
-use super::place::{ALONE, BUCKET, EXPOSED, Mode, ONE, Place, STEP};
-use super::ranks::{DeviceAndBackends, Ranks};
-use super::results::Unit::{Bytes, Seconds};
-use super::rounds::{Case, Contestant, Plan, Quantity};
+use crate::bench::ddp::{case, exposed, model, programs, sides_of};
+use crate::bench::launcher::{Launcher, Shape};
+use crate::bench::machine::rank_labels;
+use crate::bench::nodes::{ALONE, BUCKET, EXPOSED, Mode, Nodes, ONE, Place, STEP, Span, numbers};
+use crate::bench::ranks::{DeviceAndBackends, Ranks};
+use crate::bench::results::Unit::{Bytes, Seconds};
+use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
 use crate::exit::{Code, Refused};
 use crate::report::{HostInfo, count};
 
 /// Measure how a step scales, strongly and weakly: speed-up, efficiency, and the serial part and the link that fit them
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct ScalingOptions {
     /// Models: a list
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["mlp", "resnet"], value_parser = model())]
     models: Vec<Model>,
@@ -50,7 +48,7 @@ pub(crate) struct Options {
     frame: Frame,
 }
 
-impl Options {
+impl ScalingOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         let job = Allocation::batch_job();

@@ -1,26 +1,32 @@
-//! Results as tables: a table for each case, a row for each quantity, a column for each side.
+//! Results as tables: a table for each case, a row for each quantity, a column for each side; and for collectives the α–β model, with the
+//! sizes at which it does not hold.
+//!
+//! A residual is the measured time divided by the model's, minus 1. Where it is large, something else dominates: the scheduling of more ranks
+//! than cores, another algorithm from some size on, or a tensor that no longer fits into a cache.
 
 use std::collections::BTreeMap;
 
-use super::results::{Measure, Results, Side, Unit, digits, ratio};
-use super::statistics::{LEAST_ROUNDS, Ratio, Shown, Spread};
-use super::{model, speed_up};
+use lockstep_cost::AlphaBeta;
+
+use crate::bench::results::{Measure, Results, Side, Unit, digits, ratio};
+use crate::bench::speed_up;
+use crate::bench::statistics::{LEAST_ROUNDS, Ratio, Shown, Spread};
 use crate::report::{Look, Table, count, numbers_table, wrapped};
 
 /// What a reader must know before the numbers: the machine, its load, and what makes it doubtful.
-pub(super) fn machine(results: &Results) -> String {
+pub(crate) fn machine(results: &Results) -> String {
     let machine = format!("{}\n{}", results.machine.summary(), results.before.summary());
     let labels = doubts(results).into_iter().map(|label| format!("\nnote: {label}"));
     machine + &labels.collect::<String>()
 }
 
 /// What makes all numbers doubtful.
-pub(super) fn doubts(results: &Results) -> Vec<String> {
+pub(crate) fn doubts(results: &Results) -> Vec<String> {
     results.before.labels(results.machine.cores)
 }
 
 /// What is compared with what.
-pub(super) fn compared(results: &Results) -> String {
+pub(crate) fn compared(results: &Results) -> String {
     let mut names: Vec<&str> = Vec::new();
     for side in results.measures.iter().flat_map(|measure| &measure.sides) {
         if !names.contains(&side.name.as_str()) {
@@ -39,8 +45,8 @@ pub(super) fn compared(results: &Results) -> String {
 }
 
 /// All tables, what was not measured, how to read them, and the verdict.
-pub(super) fn results(results: &Results, look: Look) -> String {
-    let all = tables(results).into_iter().chain(model::table(results)).chain(speed_up::tables(results));
+pub(crate) fn results(results: &Results, look: Look) -> String {
+    let all = tables(results).into_iter().chain(alpha_beta_table(results)).chain(speed_up::tables(results));
     let all = all.map(|table| format!("\n{}\n{}", wrapped(&table.title, look.width), numbers_table(&table, look)));
     let not_measured = results.not_measured.iter().map(|what| format!("\nnot measured: {what}"));
     let parts: Vec<String> = all.chain(not_measured).collect();
@@ -49,7 +55,7 @@ pub(super) fn results(results: &Results, look: Look) -> String {
 }
 
 /// For each peer, in how many rows the subject does better, worse, or shows no difference.
-pub(super) fn verdicts(results: &Results) -> Vec<String> {
+pub(crate) fn verdicts(results: &Results) -> Vec<String> {
     let mut found: BTreeMap<(usize, &str), Vec<&str>> = BTreeMap::new();
     for measure in &results.measures {
         let Some((subject, peers)) = measure.sides.split_first() else { continue };
@@ -75,13 +81,13 @@ fn tally(words: &[&str]) -> String {
 }
 
 /// The tables.
-pub(super) fn tables(results: &Results) -> Vec<Table> {
+pub(crate) fn tables(results: &Results) -> Vec<Table> {
     let same_case = |one: &Measure, other: &Measure| one.case == other.case;
     results.measures.chunk_by(same_case).map(table).collect()
 }
 
 /// How the numbers were made, and how many rounds they are from.
-pub(super) fn method(results: &Results) -> String {
+pub(crate) fn method(results: &Results) -> String {
     let (complete, asked) = (results.complete(), results.rounds);
     let rounds =
         if complete == asked { count(asked, "round") } else { format!("{complete} of {asked} rounds: it was stopped") };
@@ -160,10 +166,67 @@ fn spread(measure: &Measure, samples: &[f64]) -> String {
     measure.unit.show_with(median, [lower, upper])
 }
 
+/// Beyond this residual the model does not hold.
+const LIMIT: f64 = 0.25;
+/// The largest size must take longer than the smallest by this part, or the times tell nothing about bandwidth.
+const FLAT: f64 = 0.05;
+
+/// A row for each side of each case with at least two sizes; `None` if there is no such case.
+pub(crate) fn alpha_beta_table(results: &Results) -> Option<Table> {
+    let cases = results.measures.chunk_by(|one, other| one.case == other.case);
+    let rows: Vec<_> = cases.flat_map(alpha_beta_rows).collect();
+    let headings = ["t = α + n·β", "", "α", "1/β", "residual", "off by more than 25 % at"];
+    let title = "α–β model, fitted with least relative errors; residual: the median of all sizes".to_owned();
+    (!rows.is_empty()).then(|| Table { title, headings: headings.map(str::to_owned).into(), rows })
+}
+
+/// The model of one side of a case; `None` where there are fewer than two sizes.
+pub(crate) fn alpha_beta(measures: &[Measure], side: usize) -> Option<AlphaBeta> {
+    AlphaBeta::fit(&samples(measures, side)).ok()
+}
+
+fn alpha_beta_rows(measures: &[Measure]) -> Vec<Vec<String>> {
+    let sides = measures.first().map_or(&[][..], |measure| &measure.sides).iter().enumerate();
+    let row = |(place, side): (usize, &Side)| {
+        let samples = samples(measures, place);
+        let line = AlphaBeta::fit(&samples).ok()?;
+        Some([vec![measures[0].case.clone(), side.name.clone()], alpha_beta_cells(line, &samples)].concat())
+    };
+    sides.filter_map(row).collect()
+}
+
+fn samples(measures: &[Measure], side: usize) -> Vec<(f64, f64)> {
+    measures.iter().filter_map(|measure| sample(measure, side)).collect()
+}
+
+/// Bytes, and the median in microseconds.
+fn sample(measure: &Measure, side: usize) -> Option<(f64, f64)> {
+    let (bytes, _) = measure.moved?;
+    let spread = Spread::of(&measure.sides.get(side)?.samples)?;
+    Some((bytes as f64, 1e6 * spread.median))
+}
+
+fn alpha_beta_cells(line: AlphaBeta, samples: &[(f64, f64)]) -> Vec<String> {
+    let residuals: Vec<(f64, f64)> =
+        samples.iter().map(|(bytes, time)| (*bytes, time / line.time(*bytes) - 1.0)).collect();
+    let sizes: Vec<f64> = residuals.iter().map(|(_, residual)| residual.abs()).collect();
+    let median = Spread::of(&sizes).map_or(0.0, |spread| spread.median);
+    let off = residuals.iter().filter(|(_, residual)| residual.abs() > LIMIT);
+    let off: Vec<_> =
+        off.map(|(bytes, residual)| format!("{} ({:+.0} %)", Unit::Bytes.show(*bytes), 100.0 * residual)).collect();
+    let largest = samples.iter().map(|(bytes, _)| *bytes).fold(0.0, f64::max);
+    let bandwidth = match line.bandwidth() {
+        _ if line.beta * largest < FLAT * line.alpha => "no growth with size".to_owned(),
+        rate => format!("{} MB/s", digits(rate)),
+    };
+    let off = if off.is_empty() { "nowhere".to_owned() } else { off.join(", ") };
+    vec![Unit::Seconds.show(1e-6 * line.alpha), bandwidth, format!("{:.0} %", 100.0 * median), off]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::results::testing::sample;
     use super::*;
+    use crate::bench::results::testing::sample;
 
     #[test]
     fn shows_a_table_for_each_case_and_the_verdict_on_each_peer() {
@@ -218,5 +281,47 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "2 cores, no GPU, Linux 6.1 ()");
         assert_eq!(lines[2], "note: busy machine: load 3.1 on 2 cores; trust ratios, not times");
+    }
+
+    /// Times of 100 µs + n / (500 MB/s), those of the peer twice as long.
+    fn results_of(times: impl Fn(f64) -> f64) -> Results {
+        let mut results = sample();
+        let side = |name: &str, time: f64| Side { name: name.into(), samples: vec![time; 3] };
+        let measure = |bytes: u32| Measure {
+            case: "all_reduce, 2 ranks".into(),
+            quantity: bytes.to_string(),
+            unit: Unit::Seconds,
+            moved: Some((bytes.into(), 1.0)),
+            place: None,
+            labels: vec![],
+            sides: vec![side("lockstep", times(bytes.into())), side("python", 2.0 * times(bytes.into()))],
+        };
+        results.measures = (1..=10).map(|power| measure(4 << (2 * power))).collect();
+        results
+    }
+
+    #[test]
+    fn finds_the_model_that_made_the_times() {
+        let table = alpha_beta_table(&results_of(|bytes| 100e-6 + bytes / 500e6)).unwrap();
+        assert_eq!(table.rows[0], ["all_reduce, 2 ranks", "lockstep", "100 µs", "500 MB/s", "0 %", "nowhere"]);
+        assert_eq!(table.rows[1], ["all_reduce, 2 ranks", "python", "200 µs", "250 MB/s", "0 %", "nowhere"]);
+    }
+
+    #[test]
+    fn names_the_sizes_at_which_it_does_not_hold() {
+        let table =
+            alpha_beta_table(&results_of(|bytes| (100e-6 + bytes / 500e6) * if bytes == 1024.0 { 1.5 } else { 1.0 }))
+                .unwrap();
+        assert_eq!(table.rows[0][5], "1.00 KiB (+50 %)");
+        let flat = super::alpha_beta_table(&results_of(|_| 1e-4)).unwrap();
+        assert_eq!(flat.rows[0][2..4], ["100 µs", "no growth with size"]);
+    }
+
+    #[test]
+    fn needs_sizes() {
+        assert_eq!(alpha_beta_table(&sample()), None);
+        let mut one = results_of(|_| 1.0);
+        one.measures.truncate(1);
+        assert_eq!(alpha_beta_table(&one), None);
     }
 }

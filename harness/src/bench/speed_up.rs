@@ -2,11 +2,10 @@
 
 use lockstep_cost::{AllReduce, Amdahl, Gustafson, Link};
 
-use super::chart::Chart;
-use super::nodes::Span;
-use super::place::{BUCKET, EXPOSED, Mode, ONE, STEP};
-use super::results::{Measure, Results, Unit, digits, ratio};
-use super::statistics::{Ratio, Spread};
+use crate::bench::drawing::Chart;
+use crate::bench::nodes::{BUCKET, EXPOSED, Mode, ONE, STEP, Span};
+use crate::bench::results::{Measure, Results, Unit, digits, ratio};
+use crate::bench::statistics::{Ratio, Spread};
 use crate::report::{Table, count};
 
 /// A side of a mode and a model, with its times by number of ranks.
@@ -259,11 +258,11 @@ pub(in crate::bench) fn charts(results: &Results) -> Vec<Chart> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::{ALONE, Place};
-    use super::super::results::Side;
-    use super::super::results::Unit::Seconds;
-    use super::super::results::testing::sample;
     use super::*;
+    use crate::bench::nodes::{ALONE, Place};
+    use crate::bench::results::Side;
+    use crate::bench::results::Unit::Seconds;
+    use crate::bench::results::testing::sample;
 
     /// Times of 1, 2 and 4 ranks on 2 cores, with a serial part of a tenth.
     fn results() -> Results {

@@ -3,22 +3,28 @@
 //!
 //! Each client sends its next request when it has the reply to the last. All clients are in this process, on one thread, and are the
 //! same for every server. So a rate is that of server and clients together, and a ratio understates how much the servers differ.
+//!
+//! Stores to measure: each is a server process of its own, so that it shares no thread with the clients. Ours is a hidden subcommand.
 
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
-use lockstep_process::{Signals, raise_open_files};
+use lockstep_process::{Process, Signals, dying_with_parent, raise_open_files};
 use tcpstore::{Client, ClientOptions};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use super::frame::Frame;
-use super::results::Unit::{PerSecond, Seconds};
-use super::rounds::{Case, Contestant, Plan, Quantity};
-use super::server::Server;
+use crate::bench::launcher::{Python, this_program};
+use crate::bench::results::Unit::{PerSecond, Seconds};
+use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
 use crate::exit::{Code, Interrupted, Refused};
 use crate::report::count;
 
@@ -46,7 +52,7 @@ const OPERATIONS: [Operation; 4] = [Operation::Set, Operation::Get, Operation::A
 
 /// Measure the store: operations a second, and how long they take, with one client and with many
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct StoreOptions {
     /// Clients at once: a list
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_values_t = [1, 64, 1000], value_parser = clap::value_parser!(u16).range(1..=10_000))]
     clients: Vec<u16>,
@@ -57,7 +63,7 @@ pub(crate) struct Options {
     frame: Frame,
 }
 
-impl Options {
+impl StoreOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let most = self.clients.iter().copied().max().map_or(0, usize::from);
         let files = (2 * self.clients.iter().copied().map(usize::from).sum::<usize>() + OTHER_FILES) as u64;
@@ -193,6 +199,92 @@ fn percentile_99(times: &mut [f64]) -> f64 {
     times.sort_unstable_by(f64::total_cmp);
     let place = (times.len() * 99).div_ceil(100).saturating_sub(1);
     times.get(place).copied().unwrap_or(0.0)
+}
+
+/// The subcommand's name.
+pub(crate) const STORE: &str = "bench-store";
+/// PyTorch's server: prints its port, and ends with its standard input.
+const PYTHON_SERVER: &str = "
+import sys
+from torch.distributed import TCPStore
+store = TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+";
+/// libtorch asks for the host name of each client that connects, on the thread that serves all clients. Where no name server answers,
+/// the store is blocked meanwhile: for a second, not for ten (resolv.conf(5)).
+const QUICK_NAMES: &str = "timeout:1 attempts:1";
+/// How long a server may take to end when its standard input is closed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serve our store until standard input is closed
+#[derive(Args)]
+pub(crate) struct Serve {}
+
+impl Serve {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
+        let server = tcpstore::Server::start(listener, tcpstore::Options::default())?;
+        writeln!(stdout(), "{}", server.local_addr().port())?;
+        stdin().read_to_end(&mut Vec::new())?;
+        Ok(Code::Success)
+    }
+}
+
+/// A server process. Dropping it ends it.
+pub(crate) struct Server {
+    /// Its name in results.
+    pub(crate) name: &'static str,
+    /// On loopback.
+    pub(crate) port: u16,
+    process: Process,
+    /// Closed to end it.
+    input: Option<ChildStdin>,
+}
+
+impl Server {
+    /// The store of `lockstep run`.
+    ///
+    /// # Errors
+    /// It did not start.
+    pub(crate) fn own() -> anyhow::Result<Self> {
+        let mut command = dying_with_parent(&this_program());
+        command.arg(STORE);
+        Self::start("lockstep", command)
+    }
+
+    /// libtorch's.
+    ///
+    /// # Errors
+    /// It did not start.
+    pub(crate) fn libtorch(python: &Python) -> anyhow::Result<Self> {
+        let mut command = dying_with_parent(python.program.as_os_str());
+        command.args([OsStr::new("-c"), OsStr::new(PYTHON_SERVER)]).env("RES_OPTIONS", QUICK_NAMES);
+        Self::start("libtorch", command)
+    }
+
+    fn start(name: &'static str, mut command: Command) -> anyhow::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut process = Process::start(&mut command).with_context(|| format!("cannot start the store of {name}"))?;
+        let (input, output) = (process.child.stdin.take(), process.child.stdout.take());
+        let mut server = Server { name, port: 0, process, input };
+        let mut line = String::new();
+        // It prints a line or ends; both end the wait.
+        BufReader::new(output.context("it has no output")?).read_line(&mut line)?;
+        match line.trim().parse() {
+            Ok(port) => server.port = port,
+            Err(_) => bail!("the store of {name} ended before it served: its reason is above"),
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // One that does not end by itself is killed; an error would mean that it is gone.
+        let _ = self.process.wait_or_kill(Instant::now() + GRACE);
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! `lockstep bench trace`: the timeline of a few training steps under DDP on every rank: forward, backward, each bucket's all-reduce,
-//! waiting, optimizer; as a table, as a trace for chrome://tracing and Perfetto, and as a picture.
+//! `lockstep bench trace`: the timeline of a few training steps under DDP on every rank: forward, backward, each bucket's all-reduce, waiting,
+//! optimizer; as a table, as a trace for chrome://tracing and Perfetto, and as a picture of the last step.
 //!
-//! Ranks note the time where a part begins, and a communication hook where the all-reduce of a bucket begins and ends. When the last
-//! bucket begins, all gradients are there: from then on a rank waits.
-
-mod events;
-mod timeline;
+//! Ranks note the time where a part begins, and a communication hook where the all-reduce of a bucket begins and ends. When the last bucket
+//! begins, all gradients are there: from then on a rank waits.
+//!
+//! The trace is in the Trace Event Format, as torch.profiler writes it: a process for each rank, a thread for its training, and one for each
+//! bucket. Source: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,18 +17,22 @@ use lockstep_contract::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep}
 use lockstep_contract::foreign;
 use lockstep_paths::parse_file;
 use lockstep_process::Signals;
+use maud::{Markup, html};
+use serde_json::{Value, json};
 
-use super::ddp::model;
-use super::machine::{State, rank_labels};
-use super::ranks::{Program, Ranks};
-use super::results::Unit;
-use super::statistics::Spread;
+use crate::bench::ddp::model;
+use crate::bench::drawing::{COLOURS, MARGIN, WIDTH, column, frame, stacked, title};
+use crate::bench::machine::{State, rank_labels};
+use crate::bench::ranks::{Program, Ranks};
+use crate::bench::results::Unit;
+use crate::bench::statistics::Spread;
 use crate::exit::Code;
+use crate::report::picture::round_up;
 use crate::report::{HostInfo, Screen, Table, count, numbers_table, save, wrapped};
 
 /// Show a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct TraceOptions {
     /// The model
     #[arg(long, value_name = "NAME", default_value = "mlp", value_parser = model())]
     model: Model,
@@ -69,7 +73,7 @@ impl FromStr for File {
     }
 }
 
-impl Options {
+impl TraceOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (ranks, screen, machine) = (usize::from(self.ranks), Screen::new(false), HostInfo::here());
         let signals = Signals::listen().context("cannot listen for signals")?;
@@ -102,8 +106,8 @@ impl Options {
 impl File {
     fn write(&self, timeline: &TraceAnswer, title: &str) -> anyhow::Result<()> {
         let (path, text) = match self {
-            File::Events(path) => (path, events::json(timeline)?),
-            File::Picture(path) => (path, timeline::picture(timeline, title)),
+            File::Events(path) => (path, json(timeline)?),
+            File::Picture(path) => (path, picture(timeline, title)),
         };
         save(path, &text).with_context(|| format!("cannot write the timeline to {}", foreign::path(path)))
     }
@@ -196,7 +200,7 @@ mod testing {
     use super::*;
 
     /// Two ranks and one step, in microseconds: rank 1 is slower by 1 ms, and reduces two buckets.
-    pub(super) fn sample() -> TraceAnswer {
+    pub(crate) fn sample() -> TraceAnswer {
         let bucket = |bucket, bytes, started, ended| TracedBucket { bucket, bytes, started, ended };
         let step = |late: f64| TracedStep {
             begun: 1e15,
@@ -213,12 +217,146 @@ mod testing {
     }
 }
 
+/// The thread of training; a bucket's is one more than its number.
+const TRAINING: usize = 0;
+
+/// The file.
+pub(crate) fn json(timeline: &TraceAnswer) -> anyhow::Result<String> {
+    let begun = timeline.ranks.iter().flatten().map(|step| step.begun).fold(f64::INFINITY, f64::min);
+    let events: Vec<Value> = timeline
+        .ranks
+        .iter()
+        .enumerate()
+        .flat_map(|(rank, steps)| {
+            let steps_events =
+                steps.iter().enumerate().flat_map(move |(number, step)| of_step(rank, number, step, begun));
+            names(rank, steps).into_iter().chain(steps_events)
+        })
+        .collect();
+    let file = json!({"displayTimeUnit": "ms", "traceEvents": events});
+    Ok(serde_json::to_string(&file).context("cannot write the trace as JSON")? + "\n")
+}
+
+/// The names of a rank's threads.
+fn names(rank: usize, steps: &[TracedStep]) -> Vec<Value> {
+    let name = |what: &str, thread: usize, name: String| json!({"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}});
+    let buckets = steps.iter().flat_map(|step| &step.buckets).map(|bucket| bucket.bucket + 1).max().unwrap_or(0);
+    let threads = (0..buckets).map(|bucket| name("thread_name", bucket + 1, format!("all-reduce of bucket {bucket}")));
+    [name("process_name", TRAINING, format!("rank {rank}")), name("thread_name", TRAINING, "training".to_owned())]
+        .into_iter()
+        .chain(threads)
+        .collect()
+}
+
+fn of_step(rank: usize, number: usize, step: &TracedStep, begun: f64) -> Vec<Value> {
+    let event = |name: String, thread: usize, from: f64, to: f64, args: Value| json!({"ph": "X", "name": name, "pid": rank, "tid": thread, "ts": from - begun, "dur": to - from, "args": args});
+    let whole = event(format!("step {number}"), TRAINING, step.begun, step.ended, json!({}));
+    let parts = parts(step)
+        .into_iter()
+        .map(|(name, from, to)| event(name.to_owned(), TRAINING, from, to, json!({"step": number})));
+    let buckets = step.buckets.iter().map(|bucket| {
+        let args = json!({"step": number, "bytes": bucket.bytes});
+        event(format!("bucket {}", bucket.bucket), bucket.bucket + 1, bucket.started, bucket.ended, args)
+    });
+    std::iter::once(whole).chain(parts).chain(buckets).collect()
+}
+
+/// In pixels: the words at the left, the title, a lane, the room below a rank, and the axis.
+const WORDS: f64 = 110.0;
+const TITLE: f64 = 40.0;
+const LANE: f64 = 24.0;
+const ROOM: f64 = 12.0;
+const AXIS: f64 = 30.0;
+/// Narrower boxes have no words in them, by pixels for each letter.
+const LETTER: f64 = 7.5;
+/// Of waiting.
+const GREY: &str = "#b4bcc6";
+/// Steps of the axis, about.
+const TICKS: f64 = 8.0;
+
+/// A file of its own.
+pub(crate) fn picture(timeline: &TraceAnswer, of: &str) -> String {
+    let steps: Vec<&TracedStep> = timeline.ranks.iter().filter_map(|steps| steps.last()).collect();
+    let begun = steps.iter().map(|step| step.begun).fold(f64::INFINITY, f64::min);
+    let ended = steps.iter().map(|step| step.ended).fold(0.0, f64::max);
+    let scale = Scale { begun, width: (ended - begun).max(1.0) };
+    let lanes_of = |step: &TracedStep| LANE * (1.0 + step.buckets.len() as f64) + ROOM;
+    let height = TITLE + steps.iter().map(|step| lanes_of(step)).sum::<f64>() + AXIS;
+    let tops = stacked(TITLE, steps.iter().map(|step| (lanes_of(step), step)));
+    let content = html! {
+        (title(24.0, &format!("The last step: {of}")))
+        (scale.axis(height - AXIS))
+        @for (rank, (top, step)) in tops.enumerate() { (lanes(rank, step, top, &scale)) }
+    };
+    let label = "The last step of every rank as a timeline; the table has the times";
+    frame(label, height, &content).into_string() + "\n"
+}
+
+/// From microseconds to pixels.
+struct Scale {
+    begun: f64,
+    width: f64,
+}
+
+impl Scale {
+    fn at(&self, time: f64) -> f64 {
+        let part = ((time - self.begun) / self.width).clamp(0.0, 1.0);
+        (10.0 * (MARGIN + WORDS + part * (WIDTH - WORDS - 3.0 * MARGIN))).round() / 10.0
+    }
+
+    fn axis(&self, bottom: f64) -> Markup {
+        let step = round_up(self.width / TICKS);
+        let ticks = (0..).map(|count| f64::from(count) * step).take_while(|tick| *tick <= self.width);
+        html! {
+            @for tick in ticks {
+                (column(self.at(self.begun + tick), (TITLE - 6.0, bottom), 16.0, &Unit::Seconds.show(1e-6 * tick)))
+            }
+        }
+    }
+}
+
+/// The lanes of one rank.
+fn lanes(rank: usize, step: &TracedStep, top: f64, scale: &Scale) -> Markup {
+    html! {
+        text x=(MARGIN) y=(top + 16.0) font-weight="bold" { (format!("rank {rank}")) }
+        @for (name, from, to) in parts(step) { (block(name, (from, to), top, colour(name), scale)) }
+        @for (bucket, line) in step.buckets.iter().zip(1_u32..) {
+            @let y = top + LANE * f64::from(line);
+            text x=(MARGIN + 12.0) y=(y + 16.0) font-size="11" { (format!("bucket {}", bucket.bucket)) }
+            (block(&Unit::Bytes.show(bucket.bytes as f64), (bucket.started, bucket.ended), y, "#cc79a7", scale))
+        }
+    }
+}
+
+/// Neighbours differ, and words name them where they fit; also in any colour vision.
+fn colour(part: &str) -> &'static str {
+    match part {
+        "forward" => COLOURS[2],
+        "backward" => COLOURS[0],
+        "wait" => GREY,
+        _ => COLOURS[1],
+    }
+}
+
+fn block(name: &str, (from, to): (f64, f64), y: f64, colour: &str, scale: &Scale) -> Markup {
+    let (left, right) = (scale.at(from), scale.at(to));
+    let width = (10.0 * (right - left)).round() / 10.0;
+    let dark = colour == GREY || colour == "#cc79a7";
+    html! {
+        rect x=(left) y=(y) width=(width) height=(LANE - 4.0) fill=(colour) { title { (format!("{name}: {}", Unit::Seconds.show(1e-6 * (to - from)))) } }
+        @if width > LETTER * name.len() as f64 {
+            text x=(left + 4.0) y=(y + 14.0) font-size="11" fill=(if dark { "#000000" } else { "#ffffff" }) { (name) }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use lockstep_contract::bench::TracedBucket;
+    use roxmltree::Document;
 
-    use super::testing::sample;
     use super::*;
+    use crate::bench::trace::testing::sample;
 
     #[test]
     fn shows_parts_of_each_rank_and_who_was_last() {
@@ -246,6 +384,45 @@ mod tests {
         assert_eq!("b/a.svg".parse(), Ok(File::Picture("b/a.svg".into())));
         for name in ["a.html", "json", ""] {
             assert!(name.parse::<File>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_part_and_bucket_of_every_rank_is_an_event_with_its_time() {
+        let file: Value = serde_json::from_str(&json(&sample()).unwrap()).unwrap();
+        let events = file["traceEvents"].as_array().unwrap();
+        let complete: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
+        assert_eq!((complete.len(), events.len()), (2 * (1 + 5 + 2), 2 * (8 + 2 + 2)));
+        let found = complete.iter().find(|event| event["pid"] == 1 && event["name"] == "bucket 1").unwrap();
+        let expected = json!({"ph": "X", "name": "bucket 1", "pid": 1, "tid": 2, "ts": 8000.0, "dur": 3000.0,
+            "args": {"step": 0, "bytes": 4 << 20}});
+        assert_eq!(**found, expected);
+        let parts: f64 = complete
+            .iter()
+            .filter(|event| event["pid"] == 0 && event["tid"] == 0)
+            .filter_map(|event| event["dur"].as_f64())
+            .sum();
+        // The step, and its parts, which fill it.
+        assert_eq!(parts, 2.0 * 13_000.0);
+    }
+
+    #[test]
+    fn has_a_block_for_each_part_and_bucket_in_its_place() {
+        let text = picture(&sample(), "</text> on 2 ranks");
+        let document = Document::parse(&text).unwrap();
+        let blocks: Vec<_> = document.descendants().filter(|node| node.tag_name().name() == "rect").skip(1).collect();
+        assert_eq!(blocks.len(), 2 * (5 + 2));
+        let number = |node: &roxmltree::Node<'_, '_>, name: &str| node.attribute(name).unwrap().parse::<f64>().unwrap();
+        for block in &blocks {
+            assert!(number(block, "x") >= WORDS && number(block, "x") + number(block, "width") <= WIDTH, "{text}");
+        }
+        // A rank's parts follow each other.
+        for pair in blocks[..5].windows(2) {
+            assert!((number(&pair[0], "x") + number(&pair[0], "width") - number(&pair[1], "x")).abs() < 0.11, "{text}");
+        }
+        let words: Vec<_> = document.descendants().filter_map(|node| node.text()).collect();
+        for expected in ["rank 1", "backward", "4.00 MiB", "wait", "10.0 ms"] {
+            assert!(words.contains(&expected), "{expected} in {words:?}");
         }
     }
 }

@@ -1,4 +1,6 @@
-//! The bench's end of a rank's socket: a Unix socket for ranks of this machine, TCP for those of other nodes.
+//! A socket between the bench and each rank. The bench's end: a Unix socket for ranks of this machine, TCP for those of other nodes. The
+//! rank's end: the hidden subcommand that benches of the launcher start as ranks. It connects to its job's store, as each rank of a training
+//! job does, reports itself to the bench, and ends when the bench says so or has ended.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -6,18 +8,32 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use anyhow::Context;
+use clap::Args;
 use lockstep_contract::bench::Hello;
+use lockstep_contract::foreign;
+use tcpstore::Client;
 
-use super::Mark;
+use crate::exit::Code;
 
 /// The most bytes of a first line: those of a stranger are not kept.
 const FIRST_LINE: usize = 256;
 
+/// A moment of a job: see [`crate::bench::job::Job::mark`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Mark(pub(crate) u64);
+
+impl Mark {
+    /// Before the first rank.
+    pub(crate) const START: Mark = Mark(0);
+}
+
 /// Where ranks connect.
-pub(super) enum Listener {
+pub(crate) enum Listener {
     /// In this folder. Its path may be too long for a socket (unix(7)); that of the descriptor is not.
     Here(UnixListener, File),
     /// Who connects must know the word.
@@ -30,13 +46,13 @@ fn within(folder: &File) -> String {
 }
 
 /// A rank's socket.
-pub(super) trait Stream: Read + Write + AsFd {}
+pub(crate) trait Stream: Read + Write + AsFd {}
 
 impl<T: Read + Write + AsFd> Stream for T {}
 
 impl Listener {
     /// For ranks of this machine, in the folder of their job.
-    pub(super) fn here(folder: &Path) -> io::Result<Self> {
+    pub(crate) fn here(folder: &Path) -> io::Result<Self> {
         let folder = File::open(folder)?;
         let listener = UnixListener::bind(within(&folder))?;
         listener.set_nonblocking(true)?;
@@ -44,7 +60,7 @@ impl Listener {
     }
 
     /// For ranks on other nodes.
-    pub(super) fn anywhere() -> io::Result<Self> {
+    pub(crate) fn anywhere() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         listener.set_nonblocking(true)?;
         let mut bytes = [0; 16];
@@ -53,7 +69,7 @@ impl Listener {
     }
 
     /// The argument from which a rank knows it: see `crates/bench-ranks`.
-    pub(super) fn argument(&self) -> io::Result<OsString> {
+    pub(crate) fn argument(&self) -> io::Result<OsString> {
         Ok(match self {
             Listener::Here(_, folder) => within(folder).into(),
             Listener::Anywhere(listener, word) => {
@@ -64,7 +80,7 @@ impl Listener {
     }
 
     /// The next rank that connects; `place` ranks came before it.
-    pub(super) fn accepted(&self, place: u64) -> io::Result<Option<Connection>> {
+    pub(crate) fn accepted(&self, place: u64) -> io::Result<Option<Connection>> {
         let stream = match self {
             Listener::Here(listener, _) => listener.accept().and_then(|(stream, _)| {
                 stream.set_nonblocking(true)?;
@@ -100,25 +116,25 @@ impl AsFd for Listener {
 }
 
 /// The connection of one rank.
-pub(super) struct Connection {
-    pub(super) stream: Box<dyn Stream>,
+pub(crate) struct Connection {
+    pub(crate) stream: Box<dyn Stream>,
     /// The word that must come first.
     word: Option<String>,
     /// How many ranks came before it.
     place: u64,
     text: Vec<u8>,
-    pub(super) hello: Option<Hello>,
+    pub(crate) hello: Option<Hello>,
     /// What it said after that.
-    pub(super) answers: VecDeque<String>,
+    pub(crate) answers: VecDeque<String>,
 }
 
 impl Connection {
-    pub(super) fn is_after(&self, mark: Mark) -> bool {
+    pub(crate) fn is_after(&self, mark: Mark) -> bool {
         self.place >= mark.0
     }
 
     /// Reads what the rank sends. False when it has ended, or is none of ours.
-    pub(super) fn is_open(&mut self) -> bool {
+    pub(crate) fn is_open(&mut self) -> bool {
         let mut bytes = [0; 256];
         loop {
             match self.stream.read(&mut bytes) {
@@ -143,10 +159,46 @@ impl Connection {
     }
 }
 
+/// The subcommand's name.
+pub(crate) const RANK: &str = "bench-rank";
+/// A thousand processes on two cores take a while to start.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What the subcommand was called with
+#[derive(Args)]
+pub(crate) struct Rank {
+    /// The bench's socket
+    socket: PathBuf,
+}
+
+impl Rank {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let hello = Hello {
+            rank: variable("RANK")?,
+            restart: variable("TORCHELASTIC_RESTART_COUNT")?,
+            pid: std::process::id() as i32,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (host, port) = (std::env::var("MASTER_ADDR").context("MASTER_ADDR")?, variable("MASTER_PORT")?);
+        let _client = runtime.block_on(Client::connect(&host, port, PATIENCE))?;
+        let socket = &self.socket;
+        let mut bench = UnixStream::connect(socket)
+            .with_context(|| format!("cannot connect to the bench at {}", foreign::path(socket)))?;
+        writeln!(bench, "{hello}")?;
+        // The bench sends a byte, or is gone; either is the end.
+        let _ = bench.read(&mut [0]);
+        Ok(Code::Success)
+    }
+}
+
+fn variable<T: std::str::FromStr>(name: &str) -> anyhow::Result<T> {
+    let value = std::env::var(name).with_context(|| format!("{name} is not set: a launcher starts this program"))?;
+    value.parse().ok().with_context(|| format!("{name} is {value:?}, not a number"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
-    use std::os::unix::net::UnixStream;
 
     use super::*;
 
