@@ -53,7 +53,7 @@ TWO_OVER_GLOO = "lockstep run --standalone --backend=gloo --nproc-per-node=2"
 
 # name: (command, source, ranks that it starts[, (rank to kill, how the line begins at which it is killed)])
 RECORDINGS = {
-    "tour": ("scripts/run.sh", "harness/src/tour", 0),
+    "tour": ("scripts/run.sh", "harness/src/prove/tour.rs", 0),
     "lab-01": ("cargo run -q -p lab-01-single-gpu -- 10 2 --checkpoint target/lab-01.safetensors", LAB_1, 1),
     "lab-01-usage": ("cargo run -q -p lab-01-single-gpu -- 10 0", LAB_1, 0),
     "lab-02-toy": (MNIST + " --bin lab-02-toy-model -- --nprocs 4", "labs/02-spawn-ddp/src/bin/toy_model.rs", 4),
@@ -144,7 +144,7 @@ RECORDINGS = {
     "lab-12-ddp": (TWO_RANKS + " lab-12-parallelism --scheme ddp --steps 4", LAB_12, 2),
     "lab-12-tensor": (TWO_RANKS + " lab-12-parallelism --scheme tensor --steps 4", LAB_12, 2),
     "lab-12-sharded": (TWO_RANKS + " lab-12-parallelism --scheme sharded --steps 4", LAB_12, 2),
-    "layouts": ("lockstep bench predict labs/12-parallelism/cluster.toml", "harness/src/bench/layouts.rs", 0),
+    "layouts": ("lockstep bench predict labs/12-parallelism/cluster.toml", "harness/src/bench/predict.rs", 0),
     "lab-12-pipeline": (TWO_RANKS + " lab-12-parallelism --scheme pipeline --steps 4", LAB_12, 2),
     "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),
     "launcher-missing-node": (
@@ -154,8 +154,8 @@ RECORDINGS = {
     ),
     "inject-list": ("lockstep inject --list", "harness/scenarios", 0),
     "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/scenarios/torn-snapshot.toml", 0),
-    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/runner", 0),
-    "verify": ("lockstep verify 06", "harness/src/verify", 0),
+    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/prove", 0),
+    "verify": ("lockstep verify 06", "harness/src/prove/verify.rs", 0),
     # These need root, Slurm and nftables.
     "cluster": (
         "lockstep cluster up --nodes 2 && lockstep cluster exec ctl -- srun --nodes=2 hostname && "

@@ -6,17 +6,14 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
-mod fake_resume;
-mod fake_spawn;
+mod fakes;
 mod inject;
 #[path = "../it/shown.rs"]
 #[allow(dead_code)] // the other test program uses all of it
 mod shown;
-mod signals;
 mod site;
 mod tour;
 mod verify;
-mod with_real_labs;
 
 use std::process::ExitCode;
 
@@ -25,11 +22,11 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let name = std::env::current_exe().unwrap();
     match name.file_name().and_then(|name| name.to_str()) {
-        Some(site::SPAWN) => return fake_spawn::main(),
-        Some(site::RESUME) => return fake_resume::main(),
+        Some(site::SPAWN) => return fakes::be_spawn(),
+        Some(site::RESUME) => return fakes::be_resume(),
         _ => {}
     }
-    let tests = [tour::TESTS, inject::TESTS, verify::TESTS, signals::TESTS, with_real_labs::TESTS].concat();
+    let tests = [tour::TESTS, inject::TESTS, verify::TESTS, inject::ENDS, verify::WITH_REAL_LABS].concat();
     let trial = |(name, test): (&str, fn())| {
         Trial::test(name, move || {
             test();

@@ -40,7 +40,7 @@ impl Site {
     /// `lockstep` with labs that tell this lie; its temporary files go to the folder that [`Site::leftovers`] checks.
     pub(crate) fn command(&self, lie: &str, args: &[&str]) -> std::process::Command {
         let mut command = std::process::Command::new(self.path("lockstep"));
-        command.args(args).env(crate::fake_spawn::LIE, lie).env("TMPDIR", self.path("tmp"));
+        command.args(args).env(crate::fakes::LIE, lie).env("TMPDIR", self.path("tmp"));
         command.env("LC_ALL", "C.UTF-8").current_dir(self.folder.path());
         command
     }

@@ -1,9 +1,16 @@
-//! The output of `lockstep verify` for labs that tell the truth, lie or are missing.
+//! `lockstep verify` for labs that tell the truth, lie or are missing; and all commands with the labs that train, if they were built: small
+//! runs, and the same verdicts.
 
+use std::path::PathBuf;
+use std::process::Command;
+
+use assert_cmd::assert::OutputAssertExt;
 use insta::assert_snapshot;
+use rustix::process::Signal;
 
+use crate::inject::Running;
 use crate::shown;
-use crate::site::{Site, finding, json, stderr, stdout};
+use crate::site::{RESUME, SPAWN, Site, finding, json, stderr, stdout};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("verifies_labs_that_do_what_they_claim_and_names_those_that_are_not_built", verifies),
@@ -86,4 +93,156 @@ fn refuses() {
         assert!(message.contains("cannot find the program lab-03-torchrun-env"), "{name}: {message}");
     }
     stderr(&Site::without_labs().run("", &["verify"]).code(2));
+}
+
+pub(crate) const WITH_REAL_LABS: &[(&str, fn())] = &[
+    ("shows_that_a_kill_changes_no_bit_of_a_real_run", real_tour),
+    ("recovers_real_runs_from_random_faults", real_soak),
+    ("loses_nothing_at_stops_at_random_moments", real_stops),
+    ("recovers_real_runs_of_several_nodes", real_nodes),
+    ("recovers_from_every_random_scenario_that_once_failed", real_seeds),
+    ("recovers_real_runs_from_damaged_snapshots_full_disks_and_a_death_on_another_node", real_disks),
+    ("verifies_real_labs", real_verify),
+    ("verifies_that_what_makes_a_step_faster_does_not_change_what_it_learns", real_scaling),
+    ("verifies_many_nodes_whoever_starts_them", real_many_nodes),
+    ("trains_on_nodes_that_are_lost_or_cut_off_under_slurm_and_ends_with_the_same_bits", real_lost_nodes),
+    ("leaves_no_rank_behind_when_it_is_killed", leaves_no_rank),
+];
+
+/// The command next to real labs; prints a note and returns `None` if one was not built.
+fn command(labs: &[&str], args: &[&str]) -> Option<Command> {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_lockstep"));
+    for lab in labs.iter().map(|lab| program.with_file_name(lab)) {
+        if !lab.exists() {
+            println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
+            return None;
+        }
+    }
+    let mut command = Command::new(program);
+    command.args(args).env("OMP_NUM_THREADS", "1");
+    Some(command)
+}
+
+fn report(labs: &[&str], args: &[&str]) -> Option<serde_json::Value> {
+    let command = command(labs, args)?;
+    Some(json(&lockstep_process::watchdog::output(command).assert().success()))
+}
+
+fn real_tour() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let args = ["tour", "--json", "--samples", "512", "--epochs", "2", "--html", page.to_str().unwrap()];
+    let Some(report) = report(&[RESUME], &args) else { return };
+    assert_eq!(report["verdict"], "passed", "{report:#}");
+    assert_eq!(finding(&report, 0, "bit for bit")["evidence"], "105,866 values on each of 2 ranks");
+    assert!(page.is_file());
+}
+
+/// The seed draws a kill, one in a save, a panic, and a snapshot that is torn or has a flipped bit; two faults in each scenario.
+fn real_soak() {
+    let Some(report) = report(&[RESUME], &["inject", "--soak", "3", "--seed", "930", "--report", "-"]) else { return };
+    assert_eq!(report["counts"]["passed"], 3, "{report:#}");
+}
+
+/// The seed draws each signal, those that a scheduler sends also to all processes, and one before the first step.
+fn real_stops() {
+    let args = ["inject", "--soak", "2", "--stops", "--seed", "8626", "--report", "-"];
+    let Some(report) = report(&[RESUME], &args) else { return };
+    assert_eq!(report["counts"]["passed"], 2, "{report:#}");
+}
+
+fn real_nodes() {
+    let labs = [RESUME, "lab-07-cifar-resnet"];
+    let names = [
+        "requeued-in-another-order",
+        "asked-to-save-and-requeued",
+        "store-host-lost",
+        "resnet-on-two-nodes-one-worker-killed",
+    ];
+    let Some(report) = report(&labs, &[&["inject", "--report", "-"], &names[..]].concat()) else { return };
+    assert_eq!(report["counts"]["passed"], names.len(), "{report:#}");
+}
+
+/// Seed, index in its series, ranks and nodes, with what failed.
+const SEEDS: &[[&str; 4]] = &[
+    // After the host of the store was gone, a node that was replaced waited for it in vain.
+    ["1", "6", "2", "2"],
+    // A node was replaced although the job had just succeeded.
+    ["100", "6", "2", "2"],
+    // A node was lost and replaced when its workers had succeeded, and the host of the store had ended.
+    ["100", "28", "2", "2"],
+    // A guest's agent gave up after its network had been down for a second, and the host waited for it in vain.
+    ["203", "12", "4", "2"],
+];
+
+fn real_seeds() {
+    for [seed, place, ranks, nodes] in SEEDS {
+        let one = ["inject", "--soak", "1", "--seed", seed, "--skip", place, "--ranks", ranks, "--nodes", nodes];
+        let labs = [RESUME, "lab-07-cifar-resnet", "lab-08-image-folder"];
+        let Some(report) = report(&labs, &[&one[..], &["--report", "-"]].concat()) else { return };
+        assert_eq!(report["counts"]["failed"], 0, "{report:#}");
+    }
+}
+
+fn real_disks() {
+    let names =
+        ["torn-snapshot", "flipped-bit", "full-disk", "read-only-disk", "segfault", "two-nodes-one-worker-killed"];
+    let Some(report) = report(&[RESUME], &[&["inject", "--report", "-"], &names[..]].concat()) else { return };
+    for case in report["cases"].as_array().unwrap().iter().filter(|case| case["verdict"] != "passed") {
+        println!("not verified here: {}: {}", case["name"], case["findings"][0]["evidence"]);
+    }
+    assert_eq!(report["counts"]["failed"], 0, "{report:#}");
+}
+
+fn real_verify() {
+    let Some(report) = report(&[SPAWN, RESUME], &["verify", "02", "06", "--report", "-"]) else { return };
+    assert_eq!(report["counts"]["passed"], 2, "{report:#}");
+}
+
+fn real_scaling() {
+    let Some(report) = report(&["lab-11-scaling"], &["verify", "11", "--report", "-"]) else { return };
+    assert_eq!(report["counts"]["passed"], 1, "{report:#}");
+    for claim in ["4 passes of a quarter", "Small buckets", "with fp16", "with bf16", "with PowerSGD"] {
+        assert_eq!(finding(&report, 0, claim)["verdict"], "passed", "{claim}: {report:#}");
+    }
+}
+
+fn real_many_nodes() {
+    let Some(report) = report(&["lab-09-many-nodes"], &["verify", "09", "--report", "-"]) else { return };
+    let findings = report["cases"][0]["findings"].as_array().unwrap();
+    for finding in findings.iter().filter(|finding| finding["verdict"] == "not verified here") {
+        println!("not verified here: {}: {}", finding["claim"], finding["evidence"]);
+    }
+    assert_eq!(report["counts"]["failed"], 0, "{report:#}");
+    assert!(findings.len() > 9, "{report:#}");
+}
+
+/// The script that the chapter shows: it compares the final weights with those of an undisturbed job.
+fn real_lost_nodes() {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_lockstep"));
+    if command(&["lab-09-many-nodes"], &[]).is_none() {
+        return;
+    }
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
+    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    for words in [&["lose"][..], &["lose", "/tmp/snapshots"], &["cut"]] {
+        let mut script = Command::new(root.join("labs/09-many-nodes/lost-node.sh"));
+        script.args(words).current_dir(&root).env("PATH", &path).env("OMP_NUM_THREADS", "1");
+        let output = lockstep_process::watchdog::output(script);
+        if output.status.code() == Some(2) {
+            println!("not verified here: nodes lost under Slurm ({})", String::from_utf8_lossy(&output.stderr).trim());
+            return;
+        }
+        output.assert().success();
+    }
+}
+
+fn leaves_no_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = command(&[RESUME], &["tour", "--samples", "64", "--epochs", "10000"]) else { return };
+    command.env("TMPDIR", folder.path()).current_dir(folder.path());
+    let mut tour = Running::start(command);
+    tour.await_processes(folder.path(), |count| count > 2);
+    tour.ended_by(Signal::KILL);
+    tour.await_processes(folder.path(), |count| count == 0);
 }

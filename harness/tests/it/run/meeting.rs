@@ -1,16 +1,22 @@
-//! Nodes that do not meet: the messages, and that they come soon.
+//! Nodes that do not meet, and what is printed about them; children that the command did not start; and nodes as machines, each with its own
+//! network namespace, connected by a bridge that can be cut.
+//!
+//! A shell that replaces itself by `lockstep` with `exec` leaves its own children, and process 1 of a container gets every orphan. They are
+//! not signalled, and reaped once they have ended. If the system does not allow namespaces, the tests print that this was not verified.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::Command;
-use std::thread;
+use std::process::{Command, Stdio};
+use std::{fs, thread};
 
 use insta::{allow_duplicates, assert_snapshot};
+use lockstep_process::KillOnDrop;
 use rustix::process::Signal;
 
 use crate::run::nodes::Job;
+use crate::run::programs::REACH;
 use crate::run::site::Site;
-use crate::running::Running;
+use crate::running::{Ended, Running, lockstep};
 
 #[test]
 fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
@@ -232,4 +238,192 @@ fn a_missing_host_is_reported_after_the_join_timeout() {
             ");
         }
     }
+}
+
+/// Runs a shell that does `before` and then becomes the command with these words, in the test's folder.
+fn becoming(site: &Site, before: &str, words: &str) -> Ended {
+    let mut shell = Command::new("bash");
+    site.prepare(&mut shell);
+    shell.args(["-c", &format!("{before}\nexec {} run {words}", lockstep())]);
+    Running::start(shell).ended()
+}
+
+fn alive(site: &Site, words: &str) -> usize {
+    site.processes().iter().filter(|(_, command)| command.contains(words)).count()
+}
+
+#[test]
+fn children_from_before_the_command_live_on() {
+    let site = Site::new();
+    let before = "setsid sh -c 'echo > begun; exec sleep 1000 >/dev/null 2>&1' &
+        until [ -e begun ]; do sleep 0.01; done";
+    for (words, code) in [("true", 0), ("--max-restarts=1 false", 1)] {
+        becoming(&site, before, &format!("--standalone {words}")).code(code);
+    }
+    assert_eq!(alive(&site, "sleep 1000"), 2);
+}
+
+#[test]
+fn orphans_of_such_children_live_on_and_those_of_workers_do_not() {
+    let site = Site::new();
+    // Once the workers run, it starts a daemon, which the command inherits as an orphan.
+    let before =
+        "( until [ -e go ]; do sleep 0.01; done; setsid sh -c 'echo > late; exec sleep 1000' >/dev/null 2>&1 & ) &";
+    let worker = "setsid sleep 1001 >/dev/null 2>&1 & echo > go; until [ -e late ]; do sleep 0.01; done";
+    site.file("worker.sh", worker);
+    becoming(&site, before, "--standalone sh worker.sh").code(0);
+    assert_eq!((alive(&site, "sleep 1000"), alive(&site, "sleep 1001")), (1, 0));
+}
+
+#[test]
+fn children_from_before_the_command_are_reaped_when_they_have_ended() {
+    let site = Site::new();
+    // The first has ended before the command starts; the second ends while a worker runs.
+    let before = "true & echo $! > first; sh -c 'until [ -e go ]; do sleep 0.01; done' & echo $! > second";
+    let worker = "echo > go; for child in $(cat first second); do while [ -e /proc/$child ]; do sleep 0.01; done; done";
+    site.file("worker.sh", worker);
+    becoming(&site, before, "--standalone sh worker.sh").code(0);
+    site.assert_no_process();
+}
+
+struct Net<'a> {
+    site: &'a Site,
+    /// The namespace of the bridge, then one per node.
+    holders: Vec<KillOnDrop>,
+}
+
+impl<'a> Net<'a> {
+    /// This number of nodes, node `n` at [`Net::address`]; `None` if namespaces are not allowed.
+    fn of(site: &'a Site, nodes: u8) -> Option<Self> {
+        let mut net = Net { site, holders: vec![] };
+        let bridge = "ip link add br0 type bridge && ip link set br0 up && echo up && exec sleep 1000";
+        if let Err(why) = net.hold(Command::new("unshare").args(["-Urn", "sh", "-c", bridge])) {
+            println!("not verified here: agents in network namespaces ({why})");
+            return None;
+        }
+        for node in 0..nodes {
+            let mut own = net.inside(0, "unshare");
+            net.hold(own.args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 1000"])).unwrap();
+            let (pid, address) = (net.holders.last().unwrap().0.id(), net.address(node));
+            net.ip(0, &format!("link add node{node} type veth peer name eth0 netns {pid}"));
+            net.ip(0, &format!("link set node{node} master br0 up"));
+            net.ip(node + 1, &format!("addr add {address}/24 dev eth0"));
+            net.ip(node + 1, "link set eth0 up");
+        }
+        Some(net)
+    }
+
+    /// Starts a process that keeps a namespace open, and waits for its first line.
+    fn hold(&mut self, command: &mut Command) -> Result<(), String> {
+        self.site.prepare(command);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| format!("unshare: {error}"))?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line == "up\n" {
+            self.holders.push(KillOnDrop(child));
+            return Ok(());
+        }
+        let output = child.wait_with_output().unwrap();
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+
+    /// A command that runs this program in the namespace.
+    fn inside(&self, holder: usize, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.holders[holder].0.id().to_string(), "-U", "-n", "--preserve-credentials", program]);
+        self.site.prepare(&mut command);
+        command
+    }
+
+    fn ip(&self, holder: u8, words: &str) {
+        let output = self.inside(holder.into(), "ip").args(words.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn address(&self, node: u8) -> String {
+        format!("10.77.0.{}", node + 1)
+    }
+
+    /// An agent on this node.
+    fn agent(&self, node: u8, words: &[&str]) -> Running {
+        let mut command =
+            self.inside(usize::from(node) + 1, assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap());
+        command.arg("run").args(words);
+        Running::start(command)
+    }
+
+    /// The IPv4 addresses on which processes of this node listen.
+    fn listeners(&self, node: u8) -> Vec<String> {
+        let pid = self.holders[usize::from(node) + 1].0.id();
+        assert!(!fs::read_to_string(format!("/proc/{pid}/net/tcp6")).is_ok_and(|table| table.contains(" 0A ")));
+        let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+        let listening = table.lines().filter(|line| line.split_whitespace().nth(3) == Some("0A"));
+        let address = |line: &str| {
+            let word = line.split_whitespace().nth(1).unwrap();
+            let number = u32::from_str_radix(word.split(':').next().unwrap(), 16).unwrap();
+            std::net::Ipv4Addr::from(number.to_ne_bytes()).to_string()
+        };
+        let mut addresses: Vec<String> = listening.map(address).collect();
+        addresses.sort();
+        addresses.dedup();
+        addresses
+    }
+}
+
+const STAYS: &str = "echo world $WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done";
+
+#[test]
+fn three_machines_form_one_job_over_a_bridge_and_their_stores_listen_only_there() {
+    let site = Site::new();
+    let Some(net) = Net::of(&site, 3) else { return };
+    let script =
+        site.file("reach.py", &format!("{REACH}\nimport time\nwhile not os.path.exists('go'): time.sleep(0.02)"));
+    let endpoint = format!("--rdzv-endpoint={}:29400", net.address(0));
+    let words = ["--nnodes=3", "--nproc-per-node=2", "--rdzv-backend=c10d", &endpoint, "--prefix=never", &script];
+    // The host comes last: the others wait for it.
+    let [second, third, first] = [1, 2, 0].map(|node| net.agent(node, &words));
+    for node in [&first, &second, &third] {
+        node.await_out("reached", 2);
+    }
+    assert_eq!(net.listeners(0), [net.address(0)]);
+    assert_eq!([net.listeners(1), net.listeners(2)], [const { Vec::<String>::new() }; 2]);
+    site.file("go", "");
+    for node in [first, second, third] {
+        node.ended().code(0);
+    }
+    drop(net);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_standalone_job_listens_on_loopback_only() {
+    let site = Site::new();
+    let Some(net) = Net::of(&site, 1) else { return };
+    let running = net.agent(0, &["--standalone", "sh", "-c", STAYS]);
+    running.await_out("world 1", 1);
+    assert_eq!(net.listeners(0), ["127.0.0.1"]);
+    site.file("go", "");
+    running.ended().code(0);
+}
+
+#[test]
+fn when_the_network_is_cut_the_survivors_continue_and_the_cut_node_ends_its_workers() {
+    let site = Site::new();
+    let Some(net) = Net::of(&site, 2) else { return };
+    let conf = format!("--rdzv-conf={}", crate::run::nodes::SOON);
+    let endpoint = format!("--rdzv-endpoint={}:29400", net.address(0));
+    let words = ["--nnodes=1:2", "--rdzv-backend=c10d", &endpoint, &conf, "sh", "-c", STAYS];
+    let first = net.agent(0, &words);
+    first.await_out("world 1", 1);
+    let second = net.agent(1, &words);
+    first.await_out("world 2", 1);
+    second.await_out("world 2", 1);
+    net.ip(0, "link set node1 down");
+    first.await_out("world 1", 2);
+    second.ended().code(1).says(&["does not answer; it was hosted by node"]);
+    site.file("go", "");
+    first.ended().code(0).says(&["no heartbeat for"]);
+    drop(net);
+    site.assert_no_process();
 }

@@ -1,14 +1,14 @@
-//! Several agents, each with its own loopback address: ranks, the workers' store, and restarts and failures of all
-//! nodes.
+//! Several agents, each with its own loopback address: ranks, the workers' store, restarts and failures of all nodes, nodes that come and leave
+//! while the workers of others run, and more workers than the limit of open files allows.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::run::environment::REACH;
+use crate::run::programs::REACH;
 use crate::run::site::Site;
-use crate::running::Running;
+use crate::running::{Running, lockstep};
 
 /// The agents of one job: their endpoint, and their common options.
 pub(crate) struct Job<'a> {
@@ -194,4 +194,176 @@ fn a_key_of_the_other_backend_gets_a_warning_and_is_ignored() {
     let conf = "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'";
     let words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", conf, "true"];
     site.run(&words).code(0).says(&["a c10d rendezvous does not read the key `timeout`", "'join_timeout"]);
+}
+
+/// Prints its world size and runs until the test ends it.
+const STAYS: &str = "echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; while [ ! -e go ]; do sleep 0.02; done";
+
+/// The first agent runs alone until the second joins it.
+fn one_joins(job: &Job<'_>, words: &[&str]) -> (Running, Running) {
+    let first = Running::start(job.c10d(0, words));
+    first.await_out("world 1", 1);
+    let second = Running::start(job.c10d(1, words));
+    first.await_out("world 2", 1);
+    second.await_out("world 2", 1);
+    (first, second)
+}
+
+#[test]
+fn a_late_node_joins_and_it_does_not_count_as_a_restart() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=1:3", "--max-restarts=0", "--nproc-per-node=2", "--prefix=never", "sh", "-c", STAYS];
+    let first = Running::start(job.c10d(0, &words));
+    first.await_out("world 2 count 0", 2);
+    let second = Running::start(job.c10d(1, &words));
+    second.await_out("world 4 count 0", 2);
+    first.await_out("world 4 count 0", 2);
+    let third = Running::start(job.c10d(2, &words));
+    for node in [&first, &second, &third] {
+        node.await_out("world 6 count 0", 2);
+    }
+    site.file("go", "");
+    first.ended().code(0).says(&["joined", "not counted as a restart"]);
+    second.ended().code(0);
+    third.ended().code(0);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_node_beyond_the_maximum_waits_and_takes_the_place_of_one_that_dies() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=2", "sh", "-c", STAYS];
+    let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
+    second.await_out("world 2", 1);
+    first.await_out("world 2", 1);
+    let spare = Running::start(job.c10d(2, &words));
+    spare.await_err("this node is spare 1");
+    second.signal(Signal::KILL);
+    spare.await_out("world 2", 1);
+    first.await_out("world 2", 2);
+    site.file("go", "");
+    first.ended().code(0).says(&["was lost: its connection to the store was closed", "not counted as a restart"]);
+    spare.ended().code(0);
+    second.ended().killed_by(Signal::KILL);
+    site.await_no_process();
+}
+
+#[test]
+fn an_agent_that_dies_while_the_others_gather_again_is_not_waited_for() {
+    let site = Site::new();
+    let job = Job { conf: "last_call_timeout=0.1,join_timeout=60", ..Job::new(&site) };
+    // The second agent's workers ignore SIGTERM, so that it is still stopping them when it dies.
+    let words = ["--nnodes=1:2", "--max-restarts=1", "--stop-timeout=1000", "sh", "-c", IGNORES_TERM];
+    let (first, second) = one_joins(&job, &words);
+    site.file("fail", "");
+    second.await_err("stopping all workers");
+    second.signal(Signal::KILL);
+    first.await_out("world 1 count 1", 1);
+    site.file("go", "");
+    first.ended().code(0);
+    second.ended().killed_by(Signal::KILL);
+    site.await_no_process();
+}
+
+const IGNORES_TERM: &str = "trap '[ $RANK = 1 ] || exit 1' TERM; echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; \
+    while [ ! -e go ]; do sleep 0.02; \
+    if [ $RANK = 0 ] && [ $WORLD_SIZE = 2 ] && [ -e fail ]; then exit 3; fi; done";
+
+#[test]
+fn a_silent_agent_is_lost_after_its_lease_and_comes_back_when_it_continues() {
+    let site = Site::new();
+    let job = Job { conf: SOON, ..Job::new(&site) };
+    let words = ["--nnodes=1:2", "sh", "-c", STAYS];
+    let (first, second) = one_joins(&job, &words);
+    second.signal(Signal::STOP);
+    first.await_out("world 1 count 0", 2);
+    second.signal(Signal::CONT);
+    first.await_out("world 2 count 0", 2);
+    second.await_out("world 2 count 0", 2);
+    // Ended by a signal, since either may be lost again where its heartbeats come late.
+    first.signal(Signal::TERM);
+    first.ended().code(1).says(&["no heartbeat for"]);
+    second.ended().code(1).says(&["the others gave up on this node"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn an_agent_that_is_stopped_leaves_and_the_others_continue() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=1:2", "sh", "-c", STAYS];
+    let (first, second) = one_joins(&job, &words);
+    second.signal(Signal::TERM);
+    second.ended().code(1).says(&["received SIGTERM"]);
+    first.await_out("world 1 count 0", 2);
+    site.file("go", "");
+    first.ended().code(0).says(&["left: it was asked to end"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn the_end_of_the_stores_host_ends_all_nodes_and_they_report_it() {
+    for (signal, fixed, text) in [
+        (Signal::KILL, false, "does not answer; it was hosted by node"),
+        (Signal::TERM, true, "this agent hosts the store"),
+    ] {
+        let site = Site::new();
+        let job = Job::new(&site);
+        let words = ["--nnodes=2", "--max-restarts=3", "sh", "-c", STAYS];
+        let [first, second] =
+            [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
+        first.await_out("world 2", 1);
+        second.await_out("world 2", 1);
+        first.signal(signal);
+        second.ended().code(1).says(&[text, "verdict: unknown who is at fault; the launcher on "]);
+        drop(first);
+        site.await_no_process();
+    }
+}
+
+const RANKS: usize = 40;
+/// Fewer open files than the ranks need.
+const FILES: usize = 64;
+
+/// Speaks the store's protocol: increments a counter, waits until all ranks have, and only then closes its connection.
+const RANK: &str = r#"
+import os, resource, socket, struct, sys
+def text(word): return struct.pack("<Q", len(word)) + word
+store = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+store.sendall(b"\x00" + struct.pack("<I", 0x3C85F7CE) + b"\x04" + text(b"/here") + struct.pack("<q", 1))
+here, = struct.unpack("<q", store.recv(8, socket.MSG_WAITALL))
+if here == int(os.environ["WORLD_SIZE"]): store.sendall(b"\x01" + text(b"/all") + text(b""))
+store.sendall(b"\x06" + struct.pack("<Q", 1) + text(b"/all"))
+assert store.recv(1) == b"\x00"
+sys.stdout.write(f"files {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}\n")
+"#;
+
+/// The command in a shell with limited open files.
+fn limited(site: &Site, limits: &str) -> Command {
+    site.file("rank.py", RANK);
+    let mut shell = Command::new("sh");
+    site.prepare(&mut shell);
+    let run = format!("{limits} && exec {} run --standalone --nproc-per-node={RANKS} rank.py", lockstep());
+    shell.args(["-c", &run]);
+    shell
+}
+
+#[test]
+fn a_low_soft_limit_of_open_files_does_not_limit_ranks_and_workers_get_it_back() {
+    let site = Site::new();
+    let ended = Running::start(limited(&site, &format!("ulimit -Sn {FILES}"))).ended().code(0);
+    assert_eq!(ended.out.matches(&format!("files {FILES}\n")).count(), RANKS, "{}", ended.out);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_hard_limit_that_is_too_low_is_reported_before_anything_starts() {
+    let site = Site::new();
+    let ended = Running::start(limited(&site, &format!("ulimit -n {FILES}"))).ended().code(1);
+    let ended =
+        ended.says(&["40 workers on this node need ", "but the hard limit is 64", "ulimit -Hn", "--nproc-per-node"]);
+    assert_eq!(ended.out, "");
+    assert_eq!(site.leftovers().len(), 0);
 }

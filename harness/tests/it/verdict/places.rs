@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use lockstep_process::{ControlGroup, Stacks};
 use rustix::process::Signal;
 
-use super::assert_verdict;
 use crate::run::nodes::Job;
 use crate::run::site::Site;
 use crate::running::Running;
+use crate::verdict::assert_verdict;
 
 /// Three ranks: the one that the first argument names accepts a connection of each other and then ends, or stops, as the second
 /// argument says. The others see that, and fail as ranks of a process group do.

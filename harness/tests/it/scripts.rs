@@ -1,5 +1,7 @@
-//! `scripts/seats.sh`, on a small workspace of the course's shape: a binding that is compiled for libtorch's path, a command, and an
-//! exercise. That the course itself compiles nothing in a seat takes two builds of it: too long for a test.
+//! Scripts of the course, and `lockstep new`, as users meet them.
+//!
+//! `scripts/seats.sh` runs on a small workspace of the course's shape: a binding that is compiled for libtorch's path, a command, and an exercise.
+//! That the course itself compiles nothing in a seat takes two builds of it, and an image takes a build, too: both too long for a test.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
+use assert_cmd::cargo::cargo_bin;
 use tempfile::TempDir;
 
 use crate::running::{Ended, ended};
@@ -176,4 +179,92 @@ fn says_that_others_cannot_enter_a_folder() {
     }
     run(&root, "bash scripts/seats.sh prepare").code(1).says(&["other users cannot enter", "chmod o+x"]);
     run(&root, "bash scripts/seats.sh new").code(2).says(&["usage: scripts/seats.sh"]);
+}
+
+#[test]
+fn says_which_programs_could_build_an_image_where_there_are_none() {
+    let bin = tempfile::tempdir().unwrap();
+    for name in ["bash", "dirname", "env", "realpath"] {
+        let path =
+            ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name)).into_iter().find(|path| path.exists());
+        symlink(path.unwrap(), bin.path().join(name)).unwrap();
+    }
+    // Docker's command is often there without a daemon.
+    fs::write(bin.path().join("docker"), "#!/bin/sh\nexit 1\n").unwrap();
+    fs::set_permissions(bin.path().join("docker"), fs::Permissions::from_mode(0o755)).unwrap();
+    for (kind, engines) in [("apptainer", "none of apptainer"), ("oci", "none of podman, buildah, docker")] {
+        let mut command = Command::new("/usr/bin/env");
+        command.args(["bash", "scripts/image.sh", kind]).current_dir(ROOT).env_clear().env("PATH", bin.path());
+        ended(&mut command).code(1).says(&[engines, "is on PATH and works", "to fix it: "]);
+    }
+}
+
+#[test]
+fn the_image_that_was_built_here_trains_two_ranks() {
+    let image = Path::new(ROOT).join("target/image/lockstep-cpu.sif");
+    if !image.exists() || Command::new("apptainer").arg("--version").output().is_err() {
+        println!(
+            "not verified here: a container image (scripts/image.sh apptainer builds one, where Apptainer is installed)"
+        );
+        return;
+    }
+    let ended = ended(Command::new("apptainer").arg("test").arg(image));
+    if ended.err.contains("capability set") {
+        println!("not verified here: a container image, since root has not all rights (export APPTAINER_NO_PRIVS=1)");
+        return;
+    }
+    let ended = ended.code(0);
+    assert!(ended.out.contains("lockstep 0.") && ended.out.contains("Epoch 0 "), "{ended}");
+}
+
+fn lockstep(words: &[&str], folder: &Path) -> Ended {
+    let mut command = Command::new(cargo_bin!("lockstep"));
+    ended(command.args(words).current_dir(folder))
+}
+
+#[test]
+fn a_new_package_has_the_course_s_crates_and_versions() {
+    let folder = tempfile::tempdir().unwrap();
+    lockstep(&["new", "my-model"], folder.path()).code(0);
+    let package = folder.path().join("my-model");
+    let cargo = |words: &[&str]| ended(Command::new(env!("CARGO")).args(words).current_dir(&package)).code(0).out;
+    // Of this platform alone: crates of others are not there without a network.
+    let crates = cargo(&["tree", "--offline", "--prefix=none", "--format={lib}"]);
+    let has = |name: &str| crates.lines().any(|line| line == name);
+    assert!(["lockstep", "c10d", "tch"].into_iter().all(has), "{crates}");
+    let metadata = cargo(&["metadata", "--offline", "--no-deps", "--format-version=1"]);
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    assert_eq!(metadata["packages"][0]["name"], "my-model");
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().canonicalize().unwrap();
+    assert_eq!(metadata["target_directory"].as_str(), checkout.join("target").to_str());
+    // The same versions as in the checkout: nothing is compiled twice for another one.
+    let versions = |lock: &str| {
+        let packages = lock.split("[[package]]\n").skip(1).map(str::to_owned);
+        packages
+            .filter(|one| one.contains("source = "))
+            .map(|one| one.lines().take(2).collect::<String>())
+            .collect::<Vec<_>>()
+    };
+    let all = versions(&fs::read_to_string(checkout.join("Cargo.lock")).unwrap());
+    let own = versions(&fs::read_to_string(package.join("Cargo.lock")).unwrap());
+    assert!(!own.is_empty() && own.iter().all(|one| all.contains(one)), "{own:?}");
+    for file in ["README.md", "job.slurm", ".cargo/config.toml", "src/main.rs"] {
+        let text = fs::read_to_string(package.join(file)).unwrap();
+        assert!(!text.contains("{{") && !text.contains("ANCHOR"), "{text}");
+    }
+    lockstep(&["render", "--check", "job.slurm"], &package).code(0);
+}
+
+#[test]
+fn refuses_names_in_use_and_folders_that_exist() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, why) in
+        [("tch", "a crate that the course uses"), ("My-Model", "is no name of a package"), ("..", "is no name")]
+    {
+        assert!(lockstep(&["new", name], folder.path()).code(2).err.contains(why), "{name}");
+    }
+    fs::create_dir(folder.path().join("mine")).unwrap();
+    let refused = lockstep(&["new", "mine"], folder.path()).code(2).err;
+    assert!(refused.contains("mine exists already: choose another folder"), "{refused}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
