@@ -1,6 +1,6 @@
 """What pages and READMEs show of other files: code, outputs, a table. A page holds a copy, so that it reads whole where no book is built:
 
-    <!-- include: ../../labs/05-collectives/src/ring.rs:ring -->
+    <!-- include: ../../labs/05-collectives/src/by_hand.rs:ring -->
     ```rust,ignore
     (the lines between ANCHOR: ring and ANCHOR_END: ring)
     ```

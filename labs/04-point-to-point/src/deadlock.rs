@@ -11,7 +11,7 @@ use c10d::{GroupOptions, ProcessGroup, Rank};
 use tch::{Device, Kind, Tensor};
 
 use crate::Lab;
-use crate::ring::{last, next};
+use crate::messages::{last, next};
 
 /// The size of a message that fits into any socket's buffer, and of one that fits into none, in bytes.
 const SIZES: [i64; 2] = [4, 4 << 20];

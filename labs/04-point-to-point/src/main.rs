@@ -1,24 +1,23 @@
 //! Lab 04: messages from one rank to another.
 //!
 //! Follows the tutorial's `send_receive.py` and adds three parts: a token that visits all ranks, ranks that wait for one another
-//! forever, and the cost of a message. Each part has its own file; all parts share one process group.
+//! forever, and the cost of a message. All parts share one process group.
 
-mod args;
 mod deadlock;
-mod isend_irecv;
-mod latency;
-mod ring;
-mod send_recv;
+mod messages;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use args::Args;
-use c10d::ProcessGroup;
+use anyhow::{Context, Result, ensure};
+use c10d::{ProcessGroup, Rank};
 use clap::{Parser, ValueEnum};
+use lockstep::device::DeviceChoice;
+use lockstep::exit::{self, UsageError};
 use lockstep::measure::Sizes;
 use lockstep::results::Results;
-use lockstep::{LaunchEnv, Reporter, exit, init_process_group, threads};
+use lockstep::{LaunchEnv, Reporter, init_process_group, threads};
 
 /// The parts of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -86,11 +85,11 @@ fn run_parts(lab: &mut Lab) -> Result<()> {
 impl Part {
     fn run(self, lab: &mut Lab) -> Result<()> {
         match self {
-            Part::SendRecv => send_recv::run(lab),
-            Part::IsendIrecv => isend_irecv::run(lab),
-            Part::Ring => ring::run(lab),
+            Part::SendRecv => messages::send_recv(lab),
+            Part::IsendIrecv => messages::isend_irecv(lab),
+            Part::Ring => messages::ring(lab),
             Part::Deadlock => deadlock::run(lab),
-            Part::Latency => latency::run(lab),
+            Part::Latency => messages::latency(lab),
             Part::Stuck => deadlock::stuck(lab),
         }
     }
@@ -98,4 +97,64 @@ impl Part {
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
+}
+
+/// Send messages between ranks: under a launcher as one of them, else as several threads of this process
+#[derive(Clone, Parser)]
+pub(crate) struct Args {
+    /// Parts to run, in this order; all but `stuck` by default
+    #[arg(long = "part", value_enum)]
+    pub(crate) parts: Vec<Part>,
+    /// Ranks to run as threads if no launcher has started this program; 2 by default
+    #[arg(long)]
+    pub(crate) nprocs: Option<usize>,
+    /// The rank to which rank 0 sends in the first two parts
+    #[arg(long, default_value = "1", value_parser = rank)]
+    pub(crate) to: Rank,
+    /// Seconds after which a waiting rank gives up, in the parts about deadlocks
+    #[arg(long, default_value = "1", value_parser = seconds)]
+    pub(crate) patience: Duration,
+    /// The shortest message of the latency table in bytes, a power of two
+    #[arg(long, default_value_t = 4)]
+    pub(crate) min_bytes: u64,
+    /// The longest message of the latency table in bytes, a power of two
+    #[arg(long, default_value_t = 4 << 20)]
+    pub(crate) max_bytes: u64,
+    /// A file for the latency table's plot, SVG
+    #[arg(long, value_parser = lockstep::output::parse_file)]
+    pub(crate) plot: Option<PathBuf>,
+    /// A folder in which each rank saves the tensors that it holds after each part
+    #[arg(long, value_parser = lockstep::output::parse_folder)]
+    pub(crate) results: Option<PathBuf>,
+    /// The device of the tensors
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) device: DeviceChoice,
+}
+
+impl Args {
+    /// Rejects invalid arguments before any rank waits for another.
+    pub(crate) fn check(&self, env: &LaunchEnv) -> Result<()> {
+        let (ranks, to) = (env.world_size, self.to);
+        let usage = |words: String| UsageError(words);
+        ensure!(
+            ranks.get() > 1,
+            usage(
+                "a message needs two ranks, but there is 1: ask for more with --nprocs=2 or --nproc-per-node=2".into()
+            )
+        );
+        ensure!(ranks.contains(to), usage(format!("--to is {to}, but ranks run from 0 to {}", ranks.get() - 1)));
+        ensure!(!to.is_zero(), usage("--to is 0, but rank 0 cannot send to itself: name another rank".into()));
+        Ok(())
+    }
+}
+
+fn rank(text: &str) -> Result<Rank> {
+    Ok(Rank::new(text.parse()?))
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse()?;
+    let duration = Duration::try_from_secs_f64(seconds)?;
+    ensure!(!duration.is_zero(), "the time must be more than 0 seconds");
+    Ok(duration)
 }

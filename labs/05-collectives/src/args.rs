@@ -1,4 +1,4 @@
-//! The command line, and the checks that need no other rank.
+//! The command line with the lessons by name, and the checks that need no other rank.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,8 +10,9 @@ use lockstep::device::DeviceChoice;
 use lockstep::exit::UsageError;
 use lockstep::{LaunchEnv, Rank, WorldSize};
 
-use crate::lesson::Lesson;
-use crate::timing::TimingOptions;
+use crate::Lab;
+use crate::compare;
+use crate::timing::{self, TimingOptions};
 
 /// The number of ranks without a launcher and `--nprocs`: the smallest at which ring and doubling differ.
 const RANKS: usize = 4;
@@ -102,6 +103,68 @@ impl Args {
 
     pub(crate) fn lessons(&self) -> &[Lesson] {
         if self.lessons.is_empty() { Lesson::value_variants() } else { &self.lessons }
+    }
+}
+
+/// A lesson, with c10d's name if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Lesson {
+    /// One rank's tensor goes to all
+    Broadcast,
+    /// One rank sends each rank a tensor
+    Scatter,
+    /// Every rank's tensor goes to one
+    Gather,
+    /// The sum of all ranks' tensors, on one
+    Reduce,
+    /// The sum of all ranks' tensors, on all
+    AllReduce,
+    /// Every rank's tensor goes to all
+    AllGather,
+    /// The sum of all ranks' tensors; each rank keeps its share
+    ReduceScatter,
+    /// Every rank sends something to every other
+    AllToAll,
+    /// No rank continues before all have arrived
+    Barrier,
+    /// all_reduce with sum, product, min and max
+    Ops,
+    /// Collectives among some of the ranks
+    Groups,
+    /// An all-reduce by hand, in chunks around a ring
+    Ring,
+    /// An all-reduce by hand, in rounds of pairs
+    Doubling,
+    /// The results of both, compared with the engine's
+    Compare,
+    /// What the order of a sum does to floats
+    LastBits,
+    /// The times of both by message size, compared with the engine's
+    Timing,
+}
+
+impl Lesson {
+    /// Runs the lesson. Every rank must call this, as with a collective.
+    pub(crate) fn run(self, lab: &mut Lab<'_>, args: &Args) -> Result<()> {
+        match self {
+            Lesson::Broadcast => collectives::broadcast(lab),
+            Lesson::Scatter => collectives::scatter(lab),
+            Lesson::Gather => collectives::gather(lab),
+            Lesson::Reduce => collectives::reduce(lab),
+            Lesson::AllReduce => collectives::all_reduce(lab),
+            Lesson::AllGather => collectives::all_gather(lab),
+            Lesson::ReduceScatter => collectives::reduce_scatter(lab),
+            Lesson::AllToAll => collectives::all_to_all(lab),
+            Lesson::Barrier => collectives::barrier(lab),
+            Lesson::Ops => collectives::ops(lab),
+            Lesson::Groups => collectives::groups(lab, &args.groups),
+            Lesson::Ring => by_hand::ring(lab),
+            Lesson::Doubling => by_hand::doubling(lab),
+            Lesson::Compare => compare::equal(lab),
+            Lesson::LastBits => compare::last_bits(lab),
+            Lesson::Timing => timing::timing(lab, &args.timing),
+        }
     }
 }
 

@@ -9,9 +9,9 @@ use lockstep::measure::Table;
 use lockstep::results::numbers;
 use tch::{Device, Kind, Tensor};
 
-use crate::lab::Lab;
-use crate::ops::OPS;
-use crate::{doubling, ring};
+use crate::Lab;
+use crate::by_hand;
+use crate::collectives::OPS;
 
 /// An all-reduce, in place, on all ranks.
 pub(crate) type AllReduce = fn(&ProcessGroup, &mut Tensor, ReduceOp) -> Result<()>;
@@ -19,7 +19,7 @@ pub(crate) type AllReduce = fn(&ProcessGroup, &mut Tensor, ReduceOp) -> Result<(
 // ANCHOR: three
 /// The three all-reduces, the engine's first.
 pub(crate) const ALGORITHMS: [(&str, AllReduce); 3] =
-    [("engine", engine), ("ring", ring::all_reduce), ("doubling", doubling::all_reduce)];
+    [("engine", engine), ("ring", by_hand::ring_all_reduce), ("doubling", by_hand::doubling_all_reduce)];
 
 fn engine(group: &ProcessGroup, tensor: &mut Tensor, op: ReduceOp) -> Result<()> {
     Ok(group.all_reduce(tensor, op)?)
@@ -169,7 +169,7 @@ mod tests {
     use lockstep::threads::MOST_RANKS;
 
     use super::*;
-    use crate::exchange::combine;
+    use crate::by_hand::combine;
 
     /// The sum of the ranks' numbers in this order.
     fn folded(order: &[usize], kind: Kind, op: ReduceOp) -> Tensor {

@@ -3,20 +3,16 @@
 //! Runs under `lockstep run` or torchrun with one process a GPU, or alone with one process for all GPUs. Without a GPU,
 //! `LOCKSTEP_GPU=simulated` takes the course's simulated device.
 
-mod bandwidth;
-mod devices;
-mod hang;
-mod job;
-mod order;
+mod parts;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use c10d::{Store, TcpStoreOptions};
 use clap::Parser;
-use job::Job;
 use lockstep::{LaunchEnv, exit};
-use lockstep_gpu::{Comm, Gpu, Kind, Reduction, SIMULATED_COUNT, Stream, group};
+use lockstep_gpu::{Comm, Gpu, Kind, Reduction, SIMULATED_COUNT, Stream, UniqueId, group};
 
 /// NCCL by hand: devices, streams, events, communicators, and what happens when they do not fit together
 #[derive(Parser)]
@@ -55,7 +51,7 @@ fn devices(env: &LaunchEnv) -> usize {
 /// One process for all devices: each call of a collective is made for all of them, in one group.
 fn alone(kind: Kind) -> Result<()> {
     let gpus = (0..Gpu::count()?).map(Gpu::open).collect::<Result<Vec<_>, _>>()?;
-    devices::show(kind, &gpus)?;
+    parts::devices(kind, &gpus)?;
     let streams = gpus.iter().map(Gpu::stream).collect::<Result<Vec<Stream>, _>>()?;
     let buffers = streams.iter().enumerate().map(|(rank, stream)| stream.upload(&[rank as f32]));
     let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
@@ -79,13 +75,13 @@ fn alone(kind: Kind) -> Result<()> {
 fn with_ranks(job: &Job, args: &Args) -> Result<()> {
     if job.rank == 0 {
         let gpus = (0..Gpu::count()?).map(Gpu::open).collect::<Result<Vec<_>, _>>()?;
-        devices::show(job.kind, &gpus)?;
+        parts::devices(job.kind, &gpus)?;
     }
     let comm = job.comm("all")?;
-    order::show(job, &comm)?;
+    parts::order(job, &comm)?;
     halves(job, &comm)?;
-    bandwidth::show(job, &comm, args.max_bytes, args.repeats)?;
-    hang::show(job, comm, Duration::from_millis(args.patience))
+    parts::bandwidth(job, &comm, args.max_bytes, args.repeats)?;
+    parts::hang(job, comm, Duration::from_millis(args.patience))
 }
 // ANCHOR_END: ranks
 
@@ -102,3 +98,53 @@ fn halves(job: &Job, comm: &Comm) -> Result<()> {
     Ok(())
 }
 // ANCHOR_END: split
+
+/// How long the store waits for a key, and for the ranks.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+pub(crate) struct Job {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) kind: Kind,
+    pub(crate) gpu: Gpu,
+    restarts: u32,
+    store: Store,
+}
+
+impl Job {
+    /// One device for each rank of the node, by local rank.
+    pub(crate) fn new(env: &LaunchEnv, kind: Kind) -> Result<Self> {
+        let (there, ranks) = (Gpu::count()?, env.local_world_size.get());
+        if ranks > there {
+            bail!(
+                "{ranks} ranks on this node but {there} {kind}s: start --nproc-per-node={there}, NCCL refuses two ranks on one device"
+            );
+        }
+        let hosts = env.rank.is_zero() && !env.agent_store;
+        let wait_for = Some(env.world_size.get());
+        let options = TcpStoreOptions { host_server: hosts, wait_for, timeout: TIMEOUT, multi_tenant: hosts };
+        let store = Store::tcp(&env.master_addr, env.master_port, &options)?;
+        let gpu = Gpu::open(env.local_rank.get())?;
+        let (rank, size, restarts) = (env.rank.get(), env.world_size.get(), env.restart_count);
+        Ok(Job { rank, size, kind, gpu, restarts, store })
+    }
+
+    // ANCHOR: comm
+    /// A communicator of all ranks. The store carries the unique id; a restarted job needs keys of its own.
+    pub(crate) fn comm(&self, name: &str) -> Result<Comm> {
+        let key = format!("nccl/{}/{name}", self.restarts);
+        if self.rank == 0 {
+            self.store.set(&key, UniqueId::new()?.bytes())?;
+        }
+        let id = UniqueId::from_bytes(&self.store.get(&key)?).with_context(|| format!("{key} is no unique id"))?;
+        Ok(Comm::join(&self.gpu, &id, self.rank, self.size)?)
+    }
+    // ANCHOR_END: comm
+
+    /// Prints a line on rank 0.
+    pub(crate) fn say(&self, line: impl std::fmt::Display) {
+        if self.rank == 0 {
+            println!("{line}");
+        }
+    }
+}

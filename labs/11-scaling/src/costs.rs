@@ -4,9 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use c10d::{ProcessGroup, Traffic};
-use lockstep::measure::{Spread, Table};
-use tch::Device;
+use anyhow::Result;
+use c10d::{ProcessGroup, ReduceOp, Traffic};
+use lockstep::measure::{Repeats, Series, Sizes, Spread, Table, time};
+use tch::{Device, Kind, Tensor};
 
 /// Steps at the start whose times do not count: the first ones open connections and touch memory.
 const WARM_UP: u64 = 2;
@@ -160,4 +161,21 @@ impl<'a> Costs<'a> {
         let median = Spread::of(&seconds).map_or(f64::NAN, |spread| 1e3 * spread.median);
         format!("{rate:.0} samples a second over {ranks} ranks; the median step takes {median:.3} ms")
     }
+}
+
+/// Above this size a median of fewer times is as good, since each is long.
+const LONG: u64 = 1 << 20;
+/// Times of a size above.
+const TIMED: usize = 5;
+
+/// What the links cost: times all-reduces of several sizes on all ranks; returns a table and the fitted line.
+pub(crate) fn links(group: &ProcessGroup, sizes: &Sizes) -> Result<String> {
+    let mut series = Series::new("all_reduce");
+    for bytes in sizes.iter() {
+        let mut tensor = Tensor::f_zeros([bytes as i64 / 4], (Kind::Float, group.device()))?;
+        let usual = Repeats::for_bytes(bytes);
+        let repeats = Repeats { timed: if bytes > LONG { TIMED } else { usual.timed }, ..usual };
+        series.push(bytes, time(group, &repeats, || Ok(group.all_reduce(&mut tensor, ReduceOp::Sum)?))?);
+    }
+    Ok(format!("{}\n{}", series.table(), series.fit_line()))
 }

@@ -5,8 +5,6 @@
 
 mod args;
 mod costs;
-mod links;
-mod slow;
 
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -43,7 +41,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let group = Rc::new(init_process_group(env, device, &options)?);
     let report = Reporter::new(env, device)?;
     if let Some(sizes) = &args.links {
-        report.say_once(links::measure(&group, sizes)?);
+        report.say_once(costs::links(&group, sizes)?);
     }
     let (train_set, _) = mnist_or_drawn(args.data.as_deref(), args.seed, args.samples.get(), 1)?;
 

@@ -3,21 +3,19 @@
 //!
 //! Runs under `lockstep run` or torchrun, or alone.
 
-mod args;
 mod model;
 mod network;
 mod resnet;
 mod schemes;
-mod text;
-mod threads;
 
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
 use anyhow::Result;
-use args::Args;
 use c10d::{GroupOptions, Traffic};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use lockstep::memory::MemoryBytes;
 use lockstep::{LaunchEnv, Reporter, exit, init_process_group};
 use network::Start;
@@ -68,3 +66,86 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     Ok(())
 }
 // ANCHOR_END: train
+
+/// Train a small transformer on characters, or a ResNet, divided over the ranks in one of several ways
+#[derive(Parser)]
+pub(crate) struct Args {
+    /// How the training is divided over the ranks
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) scheme: Scheme,
+    /// What is trained
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) model: Model,
+    /// Steps to train
+    #[arg(long, default_value_t = 20)]
+    pub(crate) steps: u64,
+    /// Sequences or pictures in a step, of all ranks together
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(i64).range(1..=4096))]
+    pub(crate) batch_size: i64,
+    /// Micro-batches into which a pipeline divides them
+    #[arg(long, default_value = "4")]
+    pub(crate) micro_batches: NonZeroUsize,
+    /// The order of a pipeline's passes
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) schedule: Order,
+    /// Compute the activations of each block a second time in the backward pass instead of keeping them
+    #[arg(long)]
+    pub(crate) recompute: bool,
+    /// Threads of the scheme `threads`
+    #[arg(long, default_value = "2")]
+    pub(crate) replicas: NonZeroUsize,
+    /// Blocks of the transformer
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(i64).range(1..=64))]
+    pub(crate) blocks: i64,
+    /// Learning rate of Adam
+    #[arg(long, default_value_t = 0.003)]
+    pub(crate) lr: f64,
+    /// Double precision
+    #[arg(long)]
+    pub(crate) double: bool,
+    /// A text file, or for the ResNet a folder with CIFAR-10's binary files; without it, sentences or pictures are made
+    #[arg(long)]
+    pub(crate) data: Option<PathBuf>,
+    /// Seed of what is made, of batches and of initial weights
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
+/// What each rank has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scheme {
+    /// The whole model, and a share of the batch
+    #[default]
+    Ddp,
+    /// As ddp, and a share of the optimizer's states
+    Zero,
+    /// As zero, and a share of parameters and gradients: each unit of layers is gathered to compute and then freed
+    Sharded,
+    /// A part of each layer, and the whole batch
+    Tensor,
+    /// Some of the blocks
+    Pipeline,
+    /// One process with a copy of the model on each of some threads, as DataParallel has it
+    Threads,
+}
+
+/// The network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Model {
+    /// A transformer on characters
+    #[default]
+    Transformer,
+    /// ResNet-18 of width 8 on pictures of 32 x 32: for ddp, zero, sharded and pipeline
+    Resnet,
+}
+
+/// A schedule of `lockstep::parallel`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// One forward, one backward
+    #[default]
+    #[value(name = "1f1b")]
+    OneFOneB,
+    /// All forward, then all backward
+    Gpipe,
+}

@@ -17,8 +17,8 @@ use lockstep::parallel::{
 use tch::nn::{Linear, Module, Path};
 use tch::{Kind, Tensor};
 
+use crate::network::{CONTEXT, VOCABULARY};
 use crate::network::{Network, Run};
-use crate::text::{CONTEXT, VOCABULARY};
 
 /// Numbers for each character.
 const FEATURES: i64 = 48;

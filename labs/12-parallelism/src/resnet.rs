@@ -16,8 +16,8 @@ use lockstep_vision::{Normalize, Transformed, cifar_or_drawn};
 use tch::nn::VarStore;
 use tch::{Device, Kind, Tensor};
 
+use crate::network::Batch;
 use crate::network::{Network, Part, Run};
-use crate::text::Batch;
 
 const CLASSES: i64 = 10;
 /// Channels of the first stage.
