@@ -195,8 +195,9 @@ fn real_disks() {
 }
 
 fn real_verify() {
-    let Some(report) = report(&[SPAWN, RESUME], &["verify", "02", "06", "--report", "-"]) else { return };
-    assert_eq!(report["counts"]["passed"], 2, "{report:#}");
+    let labs = [SPAWN, "lab-04-point-to-point", "lab-05-collectives", RESUME];
+    let Some(report) = report(&labs, &["verify", "02", "04", "05", "06", "--report", "-"]) else { return };
+    assert_eq!(report["counts"]["passed"], 4, "{report:#}");
 }
 
 fn real_scaling() {

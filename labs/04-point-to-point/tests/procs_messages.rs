@@ -1,5 +1,5 @@
-//! Tests of lab 04: each rank holds the right tensors, as threads and as processes; deadlocks are detected and reported; the table
-//! and the plot have the requested sizes; invalid arguments are rejected.
+//! Tests of lab 04: deadlocks are detected and reported; the table and the plot have the requested sizes; the Python script prints the
+//! same; invalid arguments are rejected. `lockstep verify` checks what each rank holds after each part.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -26,27 +26,6 @@ fn threads(job: &Job, world: usize, args: &[&str]) -> Output {
     job.alone(&[&["--nprocs", &world.to_string()], args].concat())
 }
 
-/// Checks each rank's results, which follow from its number.
-fn check_results(job: &Job, world: usize) {
-    let forwards: Vec<_> = (1..world).chain([0]).collect();
-    let backwards: Vec<_> = (0..world).rev().collect();
-    for rank in 0..world {
-        let held = job.results(rank);
-        let sent = if rank < 2 { 1.0 } else { 0.0 };
-        assert_eq!(held["send-recv"], serde_json::json!([sent]), "rank {rank}");
-        assert_eq!(held["isend-irecv"], serde_json::json!([sent]), "rank {rank}");
-        let last_seen = if rank == 0 { world - 1 } else { rank };
-        let ring = [last_seen * (last_seen + 1) / 2, last_seen + 1].map(|number| number as f64);
-        assert_eq!(held["ring"], serde_json::json!(ring), "rank {rank}");
-        assert_eq!(held["deadlock-found"], serde_json::json!([backwards, forwards, forwards]), "rank {rank}");
-        let before = (rank + world - 1) % world;
-        assert_eq!(held["deadlock"], serde_json::json!([before as f64]), "rank {rank}");
-        let sizes: Vec<_> = held["latency"].as_array().unwrap().iter().map(|row| row[0].as_f64().unwrap()).collect();
-        assert_eq!(sizes, [4.0, 8.0, 16.0], "rank {rank}");
-    }
-    assert_eq!(std::fs::read_dir(job.path("results")).unwrap().count(), world);
-}
-
 /// Rank 0's report of the cycle of `world` ranks in which each waits for the one before it.
 fn cycle_backwards(world: usize) -> String {
     let links: Vec<_> = (0..world).rev().map(|rank| format!("waits for rank {rank}")).collect();
@@ -70,23 +49,12 @@ fn check_deadlocks(printed: &str, world: usize) {
 }
 
 #[test]
-fn ranks_as_threads_hold_the_right_tensors_and_detect_their_deadlocks() {
+fn any_number_of_ranks_detects_its_deadlocks_and_names_who_waits_for_whom() {
     for world in 2..=4 {
-        let job = lab();
-        let output = threads(&job, world, &QUICK);
+        let output = threads(&lab(), world, &QUICK);
         assert!(output.status.success(), "{}", text(&output.stderr));
-        check_results(&job, world);
         check_deadlocks(&text(&output.stdout), world);
     }
-}
-
-/// As threads, any number does; that ranks are processes changes no cycle.
-#[test]
-fn ranks_as_processes_hold_the_right_tensors_and_detect_their_deadlocks() {
-    let mut job = lab();
-    let ended = job.succeeds(3, &QUICK);
-    check_results(&job, 3);
-    check_deadlocks(&ended.stdout(), 3);
 }
 
 #[test]
@@ -100,7 +68,7 @@ fn detects_deadlocks_repeatedly() {
 }
 
 #[test]
-fn a_deadlock_that_nobody_mends_ends_the_program_with_exit_code_1_and_names_who_was_waited_for() {
+fn a_deadlock_that_is_not_fixed_ends_the_program_with_exit_code_1_and_names_who_was_waited_for() {
     let output = threads(&lab(), 2, &["--part", "stuck", "--patience", "0.3", "--device", "cpu"]);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");

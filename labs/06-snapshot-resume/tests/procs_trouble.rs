@@ -2,34 +2,44 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Stdio;
 
-use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::data::Digits;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, SavePhase};
-use lockstep_testkit::{Job, Running, kill, while_saving};
+use lockstep_testkit::{Job, Running, kill, undisturbed, while_saving};
 
-/// The quick job with more arguments.
+fn lab() -> &'static Path {
+    assert_cmd::cargo::cargo_bin!("lab-06-snapshot-resume")
+}
+
+/// A job that takes a second, with more arguments. A snapshot is saved after every 3 steps of an epoch, and at its end.
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    [quick("mlp", "2"), more.to_vec()].concat()
+    [&of_model("mlp")[..], more].concat()
+}
+
+fn of_model(model: &str) -> Vec<&str> {
+    let sizes = ["--samples", "50", "--batch-size", "2", "--save-every-steps", "3"];
+    [&sizes[..], &["--model", model, "--epochs", "2", "--weights", "weights", "--device", "cpu"]].concat()
 }
 
 #[test]
 fn continues_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() {
     let args = with(&[]);
-    let mut job = job_with(&[
-        while_saving(0, 6, SavePhase::HalfWritten, &[Act::NoSpace]),
-        while_saving(0, 9, SavePhase::Written, &[Act::NoSpace]),
-        while_saving(0, 12, SavePhase::HalfWritten, &[Act::NoSpace]),
-        while_saving(1, 0, SavePhase::HalfWritten, &[Act::Signal(9)]),
-    ]);
+    let mut job = Job::with(
+        lab(),
+        &[
+            while_saving(0, 6, SavePhase::HalfWritten, &[Act::NoSpace]),
+            while_saving(0, 9, SavePhase::Written, &[Act::NoSpace]),
+            while_saving(0, 12, SavePhase::HalfWritten, &[Act::NoSpace]),
+            while_saving(1, 0, SavePhase::HalfWritten, &[Act::Signal(9)]),
+        ],
+    );
     let first = job.attempt(2, &args);
     assert!(!first.succeeded());
     assert_eq!(first.stderr().matches("No space left on device").count(), 3, "{}", first.stderr());
@@ -38,12 +48,12 @@ fn continues_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() 
     assert!(names.len() == 2 && names[0].ends_with(".partial"), "what the killed writer left, and one more: {names:?}");
     assert_eq!(names[1], "snapshot-000000-00000003.safetensors");
     assert_eq!(job.finish(2, &args), 1);
-    assert!(job.weights(2) == undisturbed(2, &args));
+    assert!(job.weights(2) == undisturbed(lab(), 2, &args));
 }
 
 #[test]
 fn stops_when_there_is_no_space_if_asked_to() {
-    let mut job = job_with(&[while_saving(0, 6, SavePhase::Written, &[Act::NoSpace])]);
+    let mut job = Job::with(lab(), &[while_saving(0, 6, SavePhase::Written, &[Act::NoSpace])]);
     let ended = job.attempt(2, &with(&["--on-save-error", "stop"]));
     let message = String::from_utf8_lossy(&ended.0[0].stderr).into_owned();
     assert_eq!(ended.0[0].status.code(), Some(1), "{message}");
@@ -58,7 +68,7 @@ fn stops_when_there_is_no_space_if_asked_to() {
 /// Runs one process in a mount namespace where `snapshots` is a file system of 500 KiB: two snapshots fit, three do not.
 #[test]
 fn continues_when_the_disk_is_really_full() {
-    let job = new_job();
+    let job = Job::new(lab());
     fs::create_dir(job.path("snapshots")).unwrap();
     let mut trial = job.command("unshare");
     trial.args(["-Urm", "sh", "-c", "mount -t tmpfs -o size=500k none snapshots"]);
@@ -75,12 +85,12 @@ fn continues_when_the_disk_is_really_full() {
     assert!(message.contains("No space left on device") && message.contains("training goes on"), "{message}");
     let left: Vec<&str> = printed.lines().rev().take(2).collect();
     assert_eq!(left, ["snapshot-000000-00000006.safetensors", "snapshot-000000-00000003.safetensors"], "{printed}");
-    assert!(job.weights(1) == undisturbed(1, &with(&[])));
+    assert!(job.weights(1) == undisturbed(lab(), 1, &with(&[])));
 }
 
 #[test]
 fn does_not_begin_to_train_when_nothing_can_be_saved_in_the_folder() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     fs::write(job.path("file"), "").unwrap();
     symlink("/no/such/disk", job.path("link")).unwrap();
     symlink("/proc", job.path("readonly")).unwrap();
@@ -98,9 +108,9 @@ fn does_not_begin_to_train_when_nothing_can_be_saved_in_the_folder() {
 
 #[test]
 fn rejects_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     assert!(job.attempt(2, &with(&[])).succeeded());
-    let ended = job.attempt(2, &quick("conv", "2"));
+    let ended = job.attempt(2, &of_model("conv"));
     for output in &ended.0 {
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{message}");
@@ -116,7 +126,7 @@ fn rejects_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() 
 
 #[test]
 fn rejects_another_seed_inside_an_epoch() {
-    let mut job = job_with(&[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
+    let mut job = Job::with(lab(), &[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     let ended = job.attempt(1, &with(&["--seed", "5"]));
     let refused = "the seed was 0 there and is 5 here";
@@ -126,7 +136,7 @@ fn rejects_another_seed_inside_an_epoch() {
 
 #[test]
 fn rejects_other_data_of_the_same_length_inside_an_epoch() {
-    let mut job = job_with(&[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
+    let mut job = Job::with(lab(), &[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     fs::create_dir(job.path("data")).unwrap();
     Digits::write_idx(&job.path("data"), 9, 50, 13).unwrap();
@@ -137,7 +147,7 @@ fn rejects_other_data_of_the_same_length_inside_an_epoch() {
 
 #[test]
 fn warns_of_a_learning_rate_and_a_batch_size_that_are_not_the_snapshots() {
-    let mut job = job_with(&[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
+    let mut job = Job::with(lab(), &[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     let batches_of_3: Vec<&str> =
         with(&["--lr", "0.5"]).into_iter().map(|arg| if arg == "2" { "3" } else { arg }).collect();
@@ -154,14 +164,14 @@ fn warns_of_a_learning_rate_and_a_batch_size_that_are_not_the_snapshots() {
 fn a_segmentation_fault_on_request_kills() {
     let mut fault = kill(0, 0, 2);
     fault.acts = vec![Act::Signal(11)];
-    let mut job = job_with(&[fault]);
+    let mut job = Job::with(lab(), &[fault]);
     let ended = job.attempt(1, &with(&[]));
     assert_eq!(ended.0[0].status.signal(), Some(11), "{}", ended.stderr());
 }
 
 #[test]
 fn rejects_an_invalid_plan_of_faults_with_a_clear_error() {
-    let job = new_job();
+    let job = Job::new(lab());
     fs::write(job.path("faults.json"), "{").unwrap();
     let mut command = job.command(lab());
     command.args(with(&[]));
@@ -176,7 +186,7 @@ fn rejects_an_invalid_plan_of_faults_with_a_clear_error() {
 
 #[test]
 fn does_not_train_alone_as_one_of_several_tasks() {
-    let job = new_job();
+    let job = Job::new(lab());
     let mut command = job.command(lab());
     command.args(with(&[])).env("SLURM_NTASKS", "2").env("SLURM_PROCID", "1");
     let output = Running::start(command).end();
@@ -190,7 +200,7 @@ fn does_not_train_alone_as_one_of_several_tasks() {
 
 #[test]
 fn runs_alone_without_a_launcher_and_resumes() {
-    let job = job_with(&[while_saving(1, 3, SavePhase::Named, &[Act::Signal(9)])]);
+    let job = Job::with(lab(), &[while_saving(1, 3, SavePhase::Named, &[Act::Signal(9)])]);
     let run = || {
         let mut command = job.command(lab());
         command.args(with(&[]));
@@ -198,12 +208,12 @@ fn runs_alone_without_a_launcher_and_resumes() {
     };
     assert!(!run().status.success());
     assert!(run().status.success());
-    assert!(job.weights(1) == undisturbed(1, &with(&[])));
+    assert!(job.weights(1) == undisturbed(lab(), 1, &with(&[])));
 }
 
 #[test]
 fn waits_for_a_lock_that_outlives_its_job_and_names_the_lock() {
-    let job = new_job();
+    let job = Job::new(lab());
     fs::create_dir(job.path("snapshots")).unwrap();
     let lock = fs::File::open(job.path("snapshots")).unwrap();
     lock.lock().unwrap();
@@ -222,7 +232,7 @@ fn waits_for_a_lock_that_outlives_its_job_and_names_the_lock() {
 /// when the second attempt, on another node, has saved and ended.
 #[test]
 fn a_former_attempt_never_writes_over_the_snapshots_of_a_later_one() {
-    let job = job_with(&[while_saving(0, 6, SavePhase::Written, &[Act::Signal(19)])]);
+    let job = Job::with(lab(), &[while_saving(0, 6, SavePhase::Written, &[Act::Signal(19)])]);
     let attempt = |number: &str| {
         let mut command = job.command(lab());
         command.args(with(&[])).env("SLURM_JOB_ID", "17").env("SLURM_RESTART_COUNT", number);
@@ -242,7 +252,7 @@ fn a_former_attempt_never_writes_over_the_snapshots_of_a_later_one() {
         || saved().iter().map(|name| fs::read(job.path("snapshots").join(name)).unwrap()).collect::<Vec<_>>();
     let (names, bytes) = (saved(), contents());
     let weights = job.weights(1);
-    assert!(weights == undisturbed(1, &with(&[])), "the weights have other bits");
+    assert!(weights == undisturbed(lab(), 1, &with(&[])), "the weights have other bits");
 
     rustix::process::kill_process(rustix::process::Pid::from_child(&former), rustix::process::Signal::CONT).unwrap();
     let mut message = String::new();
@@ -298,7 +308,7 @@ fn taken(job: &Job, wanted: u64) -> Vec<u64> {
 #[test]
 fn other_world_sizes_resume_with_each_sample_once_per_epoch() {
     let killed = |step| while_saving(0, step, SavePhase::Named, &[Act::Signal(9)]);
-    let (mut job, args) = (job_with(&[killed(3), killed(6)]), with(&[]));
+    let (mut job, args) = (Job::with(lab(), &[killed(3), killed(6)]), with(&[]));
     // 50 samples in batches of 2: 3 steps of 2 ranks are saved, then 3 of 3 ranks, and 20 samples are left to 4 ranks.
     assert!(!job.attempt(2, &args).succeeded());
     let second = job.attempt(3, &args);
@@ -317,11 +327,11 @@ fn other_world_sizes_resume_with_each_sample_once_per_epoch() {
 
 #[test]
 fn pythons_torchrun_restarts_the_lab_and_no_bit_changes() {
-    let job = job_with(&[kill(1, 0, 4), kill(0, 1, 7)]);
+    let job = Job::with(lab(), &[kill(1, 0, 4), kill(0, 1, 7)]);
     let Some(mut torchrun) = job.under_torchrun("lab 06 under torchrun", &["--max-restarts=2"]) else { return };
     torchrun.args(with(&[]));
     let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(job.injected(), 2);
-    assert!(job.weights(2) == undisturbed(2, &with(&[])), "the weights have other bits");
+    assert!(job.weights(2) == undisturbed(lab(), 2, &with(&[])), "the weights have other bits");
 }

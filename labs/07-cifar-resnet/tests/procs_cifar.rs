@@ -1,20 +1,54 @@
-//! Training, evaluation and the flags in all their spellings.
+//! Tests of lab 07: training, evaluation and the flags in all their spellings; whatever is killed, and whenever, the run ends with the
+//! same bits as a run without a failure, including those of batch norm's buffers; and a run on real photographs, if they are available.
 
 #![allow(clippy::unwrap_used)] // a test may
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
-use common::{job_with, new_job, numbers, quick, tensors, text};
-use lockstep::data::Split;
+use lockstep::data::{Split, real_data_dir};
 use lockstep::events::Event;
-use lockstep_contract::fault::{Act, SavePhase};
+use lockstep_contract::fault::{Act, RankFault, SavePhase};
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Job, Running, margin, while_saving};
+use lockstep_testkit::{Job, Running, kill, margin, undisturbed, while_saving};
 use lockstep_vision::Objects;
 use tch::{Kind, Tensor};
+
+/// The sizes of a job that takes a second: an epoch has 6 steps for 1 rank, 3 for 2, 2 for 3.
+const SIZES: [&str; 6] = ["--samples", "24", "--batch-size", "4", "--width", "4"];
+
+fn lab() -> &'static Path {
+    assert_cmd::cargo::cargo_bin!("lab-07-cifar-resnet")
+}
+
+fn new_job() -> Job {
+    Job::new(lab())
+}
+
+fn job_with(faults: &[RankFault]) -> Job {
+    Job::with(lab(), faults)
+}
+
+/// The quick job's arguments and more.
+fn quick<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&SIZES[..], &["--snapshots", "snapshots", "--weights", "weights", "--device", "cpu"], more].concat()
+}
+
+/// The tensors of a safetensors file in the job's folder, by name.
+fn tensors(job: &Job, file: &str) -> BTreeMap<String, Tensor> {
+    Tensor::read_safetensors(job.path(file)).unwrap().into_iter().collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The number after these words in each line that contains them.
+fn numbers(printed: &str, words: &str) -> Vec<f64> {
+    let after = printed.lines().filter_map(|line| line.split_once(words));
+    after.map(|(_, rest)| rest.split([',', ' ']).next().unwrap().parse().unwrap()).collect()
+}
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
 
@@ -284,4 +318,90 @@ fn two_ranks_have_the_losses_of_two_ranks_of_the_python_script() {
         let alike = own.iter().zip(&python).all(|(own, python)| (own - python).abs() < 0.02);
         assert!(alike, "{words}{own:?} and {python:?} in Python");
     }
+}
+
+const MODEL: &str = "snapshots/resnet_distributed.safetensors";
+
+fn args<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    quick(&[&["--epochs", "2", "--save-every-steps", "2"], more].concat())
+}
+
+/// Starts the job again after each fault, until it succeeds.
+fn survives(world: usize, faults: &[RankFault], args: &[&str]) {
+    let mut job = job_with(faults);
+    assert_eq!(job.finish(world, args), faults.len() + 1);
+    assert_eq!(job.injected(), faults.len());
+    let names = tensors(&job, "weights/rank-0.safetensors");
+    assert!(names.contains_key("layer4.1.bn2.running_var") && names.contains_key("bn1.running_mean"));
+    assert!(job.weights(world) == undisturbed(lab(), world, args), "the weights have other bits");
+    assert!(model(&job) == job.weights(world), "the model's file is not rank 0's last weights");
+}
+
+fn model(job: &Job) -> Vec<u8> {
+    fs::read(job.path(MODEL)).unwrap()
+}
+
+/// Before the first snapshot, and when the newest is within an epoch and at the start of one.
+#[test]
+fn kills_of_either_of_two_ranks_change_no_bit() {
+    survives(2, &[kill(1, 0, 0), kill(0, 0, 2), kill(1, 1, 1)], &args(&[]));
+}
+
+#[test]
+fn kills_of_a_process_alone_change_no_bit() {
+    survives(1, &[kill(0, 0, 3), kill(0, 1, 5)], &args(&[]));
+}
+
+#[test]
+fn kills_under_synchronized_batch_norm_and_a_warm_up_change_no_bit() {
+    let more = ["--sync-batch-norm", "--lr-for-batch", "4", "--warmup-epochs", "2", "--workers", "2"];
+    survives(2, &[kill(0, 0, 2)], &args(&more));
+}
+
+#[test]
+fn kills_in_mixed_precision_change_no_bit() {
+    // The first steps overflow, so that the scale is another one in each.
+    survives(2, &[kill(1, 0, 2)], &args(&["--precision", "float16"]));
+}
+
+#[test]
+fn kills_in_bfloat16_with_channels_last_change_no_bit() {
+    survives(2, &[kill(0, 1, 1)], &args(&["--precision", "bfloat16", "--channels-last"]));
+}
+
+#[test]
+fn a_run_that_is_killed_once_its_last_snapshot_has_its_name_has_its_model_and_then_only_evaluates() {
+    let mut job = job_with(&[while_saving(2, 0, SavePhase::Named, &[Act::Signal(9)])]);
+    assert!(!job.attempt(2, &args(&[])).succeeded());
+    let before = model(&job);
+    fs::remove_file(job.path(MODEL)).unwrap();
+    let again = job.succeeds(2, &args(&[]));
+    assert!(!again.stdout().contains("[rank"), "{}", again.stdout());
+    assert_eq!(again.stdout().matches("Epoch: 2, Accuracy: ").count(), 1, "{}", again.stdout());
+    assert!(job.weights(2) == before);
+    assert!(model(&job) == before, "a model that is gone is written again");
+}
+
+#[test]
+fn two_ranks_learn_to_sort_40_percent_of_real_photographs() {
+    let data = real_data_dir().filter(|dir| dir.join("cifar-10-batches-bin").is_dir());
+    let Some(data) = data else {
+        println!("not verified here: lab 07 on CIFAR-10; set LOCKSTEP_DATA to a folder that has cifar-10-batches-bin/");
+        return;
+    };
+    let mut job = new_job();
+    let (data, seed) = (data.to_str().unwrap(), margin::seed(0).to_string());
+    let sizes = ["--width", "32", "--epochs", "8", "--seed", &seed];
+    // A minute or so on two quiet cores.
+    let args = [&["--data", data, "--device", "cpu"][..], &sizes].concat();
+    let ended = job.attempt(2, &args);
+    assert!(ended.succeeded(), "{}", ended.stderr());
+    let printed = ended.stdout();
+    println!("{printed}");
+    let (losses, shares) = (numbers(&printed, "train loss: "), numbers(&printed, "train accuracy: "));
+    assert_eq!((losses.len(), shares.len()), (8, 8), "{printed}");
+    margin::above("fall of the loss over eight epochs", losses[0] - losses[7], 0.3);
+    margin::above("rise of the accuracy in training", shares[7] - shares[0], 0.1);
+    let best = numbers(&printed, ", Accuracy: ").into_iter().fold(0.0, f64::max);
+    margin::above("best accuracy on ten classes", best, 0.4);
 }
