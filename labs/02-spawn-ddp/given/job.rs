@@ -38,7 +38,7 @@ pub struct Settings {
 }
 
 /// A training run.
-pub struct Job {
+pub struct TrainingRun {
     /// Its settings.
     pub settings: Settings,
     seen: Arc<Mutex<Seen>>,
@@ -60,10 +60,10 @@ struct Pass {
     samples: Vec<usize>,
 }
 
-impl Job {
+impl TrainingRun {
     /// A run with these settings.
     pub fn new(settings: Settings) -> Self {
-        Job { settings, seen: Arc::default() }
+        TrainingRun { settings, seen: Arc::default() }
     }
 
     /// The training data.

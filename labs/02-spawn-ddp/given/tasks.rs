@@ -12,7 +12,7 @@ use tch::Tensor;
 
 use crate::download::{Download, Last, Others};
 use crate::epochs::Sampler;
-use crate::job::{Job, Seen, Settings};
+use crate::job::{Seen, Settings, TrainingRun};
 
 /// Inputs: samples, world size, rank.
 pub fn shard(answer: fn(usize, usize, usize) -> Vec<usize>) -> Task {
@@ -77,9 +77,9 @@ pub fn prepare(answer: fn(&ProcessGroup, &Path, &Download) -> anyhow::Result<Str
 }
 
 /// Inputs: the settings. Results: the sizes of the groups that this rank has joined, and what it has done.
-pub fn distributed(answer: fn(&LaunchEnv, &Job) -> anyhow::Result<()>) -> Task {
+pub fn distributed(answer: fn(&LaunchEnv, &TrainingRun) -> anyhow::Result<()>) -> Task {
     Task::new("distributed", move |settings: Settings| {
-        let (env, job) = (LaunchEnv::from_env()?, Job::new(settings));
+        let (env, job) = (LaunchEnv::from_env()?, TrainingRun::new(settings));
         answer(&env, &job)?;
         let seen: Seen = job.seen().clone();
         Ok((groups(env.rank.get())?, seen))

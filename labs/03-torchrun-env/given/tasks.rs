@@ -6,11 +6,9 @@ use anyhow::Result;
 use lockstep::LaunchEnv;
 use lockstep_exercise::Task;
 
-use crate::cuda::{Gpu, Process};
-use crate::device::Place;
+use crate::device::Decisions;
 use crate::environment::Worker;
-use crate::fleet::watch;
-use crate::variables::Variables;
+use crate::simulated::{CudaProcess, Gpu, Variables, watch};
 
 /// Inputs: variables. Results: the values that were read, or the error's text.
 pub fn environment(answer: fn(&Variables) -> Result<Worker>) -> Task {
@@ -22,7 +20,7 @@ pub fn environment(answer: fn(&Variables) -> Result<Worker>) -> Task {
 }
 
 /// Inputs: rank, local rank, world size, local world size, GPUs of the node.
-pub fn device(answer: fn(&Worker, usize) -> Result<Place>) -> Task {
+pub fn device(answer: fn(&Worker, usize) -> Result<Decisions>) -> Task {
     Task::new("device", move |(rank, local_rank, world_size, local_world_size, gpus)| {
         let (master_addr, master_port) = ("node-0".to_owned(), 29500);
         let worker = Worker { rank, local_rank, world_size, local_world_size, master_addr, master_port };
@@ -42,9 +40,9 @@ pub fn nested(answer: fn(usize, &Variables) -> Result<()>) -> Task {
 
 /// Inputs: GPUs of the machine, variables, local rank. Results: the opened GPU and the number of visible ones, or the error's
 /// text.
-pub fn visible(answer: fn(&mut Process, usize) -> Result<Gpu>) -> Task {
+pub fn visible(answer: fn(&mut CudaProcess, usize) -> Result<Gpu>) -> Task {
     Task::new("visible", move |(gpus, variables, local_rank)| {
-        let mut process = Process::new(gpus, variables);
+        let mut process = CudaProcess::new(gpus, variables);
         let opened = answer(&mut process, local_rank);
         Ok(with_text(opened.map(|Gpu(gpu)| (gpu, process.device_count()))))
     })

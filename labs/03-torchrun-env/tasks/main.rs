@@ -10,14 +10,10 @@ mod nested;
 #[path = "visible/answer.rs"]
 mod visible;
 
-#[path = "../given/cuda.rs"]
-mod cuda;
-#[path = "../given/fleet.rs"]
-mod fleet;
+#[path = "../given/simulated.rs"]
+mod simulated;
 #[path = "../given/tasks.rs"]
 mod tasks;
-#[path = "../given/variables.rs"]
-mod variables;
 
 // Wrong answers break clippy's rules on purpose.
 #[allow(clippy::all)]

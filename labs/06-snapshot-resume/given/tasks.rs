@@ -11,14 +11,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::notes;
-use crate::job::{Job, Killed};
-use crate::ranks::{Run, Settings, Snapshot, Step};
+use crate::snapshots::{KillableJob, Killed, Run, Settings, Snapshot, Step};
 
 /// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill. Results: the steps in the
 /// model, how many were trained again after a kill, and how often a snapshot was saved.
-pub fn next_step(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
+pub fn next_step(answer: fn(&mut KillableJob) -> Result<(), Killed>) -> Task {
     Task::new("next_step", move |(epochs, steps, save_every, kills): (u64, u64, u64, Vec<u64>)| {
-        let mut job = Job::new(epochs, steps, save_every);
+        let mut job = KillableJob::new(epochs, steps, save_every);
         for kill in kills.into_iter().map(Some).chain([None]) {
             job.start(kill);
             if answer(&mut job).is_ok() {

@@ -16,12 +16,8 @@ mod whole;
 
 #[path = "../given/disk.rs"]
 mod disk;
-#[path = "../given/files.rs"]
-mod files;
-#[path = "../given/job.rs"]
-mod job;
-#[path = "../given/ranks.rs"]
-mod ranks;
+#[path = "../given/snapshots.rs"]
+mod snapshots;
 #[path = "../given/tasks.rs"]
 mod tasks;
 

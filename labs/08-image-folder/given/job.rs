@@ -23,7 +23,7 @@ pub struct Snapshot {
 pub struct Killed;
 
 /// The job. It knows the accuracy of each epoch in advance.
-pub struct Job {
+pub struct TwoFileJob {
     /// The number of epochs.
     pub epochs: u64,
     accuracies: Vec<f64>,
@@ -36,11 +36,11 @@ pub struct Job {
     trained: u64,
 }
 
-impl Job {
+impl TwoFileJob {
     /// A job that has not started. Its epochs end with these accuracies.
     pub fn new(accuracies: Vec<f64>) -> Self {
         let epochs = accuracies.len() as u64;
-        Job { epochs, accuracies, model: 0, snapshot: None, best_file: None, until_kill: None, trained: 0 }
+        TwoFileJob { epochs, accuracies, model: 0, snapshot: None, best_file: None, until_kill: None, trained: 0 }
     }
 
     /// Loads the snapshot. Returns `None` on the first start.

@@ -6,7 +6,7 @@ use tch::nn::{OptimizerConfig, Sgd, VarStore, batch_norm1d, linear};
 use tch::{Device, Kind, Tensor};
 
 use crate::best::Best;
-use crate::job::{Job, Killed};
+use crate::job::{Killed, TwoFileJob};
 use crate::plateau::Plateau;
 
 /// Inputs: the head's name, and the layers' names and widths. Results: the answer's count, and the variables that a training step
@@ -72,9 +72,9 @@ pub fn best(answer: Answer) -> Task {
 }
 
 /// Inputs: the accuracy of each epoch, and after how many calls each run is killed.
-pub fn two_files(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
+pub fn two_files(answer: fn(&mut TwoFileJob) -> Result<(), Killed>) -> Task {
     Task::new("two_files", move |(accuracies, kills): (Vec<f64>, Vec<u64>)| {
-        let mut job = Job::new(accuracies);
+        let mut job = TwoFileJob::new(accuracies);
         for kill in kills.into_iter().map(Some).chain([None]) {
             job.start(kill);
             if answer(&mut job).is_ok() {

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use lockstep_exercise::Task;
 
-use crate::disks::Part;
-use crate::job::Job;
-use crate::network::Interface;
+use crate::head_node::SchedulerJob;
+use crate::interface::Interface;
 use crate::recordings::{Cause, RECORDINGS};
+use crate::requeue::Part;
 use crate::site;
-use crate::unequal_nodes::Place;
+use crate::unequal_nodes::Placement;
 
 /// Inputs: variables and files. Results: host and port, or the error's text.
-pub fn head_node(answer: fn(&Job) -> Result<(String, u16)>) -> Task {
-    Task::new("head_node", move |(variables, files)| Ok(with_text(answer(&Job { variables, files }))))
+pub fn head_node(answer: fn(&SchedulerJob) -> Result<(String, u16)>) -> Task {
+    Task::new("head_node", move |(variables, files)| Ok(with_text(answer(&SchedulerJob { variables, files }))))
 }
 
 /// Inputs: the workers of each node, a node, a local rank, samples. Results: rank, world size and positions, or the error's text.
-pub fn unequal_nodes(answer: fn(&[usize], usize, usize, usize) -> Result<Place>) -> Task {
+pub fn unequal_nodes(answer: fn(&[usize], usize, usize, usize) -> Result<Placement>) -> Task {
     Task::new("unequal_nodes", move |(workers, node, local_rank, samples): (Vec<usize>, usize, usize, usize)| {
         let place = answer(&workers, node, local_rank, samples);
         Ok(with_text(place.map(|place| (place.rank, place.world_size, place.positions))))

@@ -14,12 +14,6 @@ mod requeue;
 #[path = "unequal_nodes/answer.rs"]
 mod unequal_nodes;
 
-#[path = "../given/disks.rs"]
-mod disks;
-#[path = "../given/job.rs"]
-mod job;
-#[path = "../given/network.rs"]
-mod network;
 #[path = "../given/recordings.rs"]
 mod recordings;
 #[path = "../given/site.rs"]

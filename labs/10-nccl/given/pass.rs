@@ -10,7 +10,7 @@ use anyhow::Result;
 use lockstep_gpu::{Buffer, Comm, Event, Reduction, Stream, host_waits};
 use serde::Serialize;
 
-use crate::job::Job;
+use crate::tasks::GpuRank;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -51,7 +51,7 @@ enum Work {
 }
 
 /// A place in one of the two streams.
-pub struct Place {
+pub struct StreamPoint {
     event: Event,
     after: BTreeSet<Work>,
 }
@@ -70,7 +70,7 @@ pub struct Seen {
 
 impl Pass {
     /// A pass of layers with these gradients before it, and these parts that it adds.
-    pub fn new(job: &Job, name: &str, layers: &[(f32, f32)]) -> Result<Self> {
+    pub fn new(job: &GpuRank, name: &str, layers: &[(f32, f32)]) -> Result<Self> {
         let comm = job.comm(name)?;
         let (compute, communication) = (job.gpu.stream()?, job.gpu.stream()?);
         let layer = |(before, part): &(f32, f32)| -> Result<Layer> {
@@ -124,12 +124,12 @@ impl Pass {
     }
 
     /// Marks the place after all work that a stream has so far.
-    pub fn record(&self, side: Side) -> Result<Place> {
-        Ok(Place { event: self.stream(side).record()?, after: self.set(side).borrow().clone() })
+    pub fn record(&self, side: Side) -> Result<StreamPoint> {
+        Ok(StreamPoint { event: self.stream(side).record()?, after: self.set(side).borrow().clone() })
     }
 
     /// Makes later work of a stream wait for a place.
-    pub fn wait(&self, side: Side, place: &Place) -> Result<()> {
+    pub fn wait(&self, side: Side, place: &StreamPoint) -> Result<()> {
         self.set(side).borrow_mut().extend(&place.after);
         Ok(self.stream(side).wait(&place.event)?)
     }

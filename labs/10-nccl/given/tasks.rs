@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use c10d::Store;
+use c10d::{Store, TcpStoreOptions};
+use lockstep::LaunchEnv;
 use lockstep_exercise::{Task, mark_sleep};
-use lockstep_gpu::{Buffer, Comm, Event, Reduction, Stream, UniqueId};
+use lockstep_gpu::{Buffer, Comm, Event, Gpu, Reduction, Stream, UniqueId};
 use serde::Serialize;
 
-use crate::bandwidth::{Bandwidth, Measured};
-use crate::job::Job;
-use crate::machine::Machine;
+use crate::bus_bandwidth::{Bandwidth, Measured};
 use crate::pass::{Pass, Side};
+use crate::place::Machine;
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -22,7 +22,7 @@ pub enum Ended {
 }
 
 /// Adds up the ranks' numbers, and waits for the result.
-fn sum(job: &Job, comm: &Comm, number: f32) -> Result<f32> {
+fn sum(job: &GpuRank, comm: &Comm, number: f32) -> Result<f32> {
     let stream = job.gpu.stream()?;
     let buffer = stream.upload(&[number])?;
     comm.all_reduce(&buffer, Reduction::Sum, &stream)?;
@@ -38,7 +38,7 @@ const SLEEP: Duration = Duration::from_secs(60);
 /// Results: the ids and, if they are those of the other ranks, the sums.
 pub fn share_id(answer: fn(&Store, usize, usize) -> Result<UniqueId>) -> Task {
     Task::new("share_id", move |(late, comms): (usize, Vec<(usize, Vec<f32>)>)| {
-        let job = Job::from_env()?;
+        let job = GpuRank::from_env()?;
         let key = |what: &str, rank: usize| format!("share_id/{}/{what}/{rank}", comms[0].0);
         let sleeps = |rank: usize| PathBuf::from(format!("share_id-{}-rank-{rank}-sleeps", comms[0].0));
         job.store.set(&key("here", job.rank), b"1")?;
@@ -75,7 +75,7 @@ pub fn share_id(answer: fn(&Store, usize, usize) -> Result<UniqueId>) -> Task {
 /// Inputs: each rank's elements. Results: the elements that it has received, and the number of collectives.
 pub fn ring(answer: fn(&Comm, &Buffer, &Buffer, &Stream) -> Result<()>) -> Task {
     Task::new("ring", move |elements: Vec<Vec<f32>>| {
-        let job = Job::from_env()?;
+        let job = GpuRank::from_env()?;
         let stream = job.gpu.stream()?;
         let own = stream.upload(&elements[job.rank])?;
         let incoming = stream.upload(&vec![0.0; elements[job.rank].len()])?;
@@ -91,7 +91,7 @@ type Layer = (f32, f32);
 /// Inputs: each rank's layers, and which stream is ahead. Results: what the pass has seen.
 pub fn overlap(answer: fn(&Pass) -> Result<()>) -> Task {
     Task::new("overlap", move |(layers, communication_first): (Vec<Vec<Layer>>, bool)| {
-        let job = Job::from_env()?;
+        let job = GpuRank::from_env()?;
         let first = if communication_first { Side::Communication } else { Side::Compute };
         let pass = Pass::new(&job, &format!("overlap {first:?}"), &layers[job.rank])?;
         answer(&pass)?;
@@ -106,7 +106,7 @@ const LOST: &str = "LOCKSTEP_EXERCISE_LOST";
 /// sum over one that is made afterwards, and milliseconds until the answer returned.
 pub fn finish(answer: fn(&Comm, &Event, Duration) -> Result<Ended>) -> Task {
     Task::new("finish", move |(does, patience): (String, u64)| {
-        let job = Job::from_env()?;
+        let job = GpuRank::from_env()?;
         if does == "lost" && job.rank == 1 {
             return lose_rank_1(&job);
         }
@@ -139,7 +139,7 @@ pub fn finish(answer: fn(&Comm, &Event, Duration) -> Result<Ended>) -> Task {
 }
 
 /// Has a process of its own be rank 1, which ends when rank 0 waits for it.
-fn lose_rank_1(job: &Job) -> Result<(Ended, f32, bool, f32, u64)> {
+fn lose_rank_1(job: &GpuRank) -> Result<(Ended, f32, bool, f32, u64)> {
     if std::env::var_os(LOST).is_some() {
         let comm = job.comm("lost")?;
         sum(job, &comm, 1.0)?;
@@ -161,4 +161,37 @@ pub fn bus_bandwidth(answer: fn(&Measured) -> Bandwidth) -> Task {
 /// Inputs: a machine. Results: the GPU of each rank.
 pub fn place(answer: fn(&Machine) -> Vec<usize>) -> Task {
     Task::new("place", move |machine: Machine| Ok(answer(&machine)))
+}
+
+/// How long the store waits for a key.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A rank with its device and the job's store.
+/// What a rank has before your functions are called.
+pub struct GpuRank {
+    pub rank: usize,
+    pub size: usize,
+    pub store: Store,
+    pub gpu: Gpu,
+}
+
+impl GpuRank {
+    pub fn from_env() -> Result<Self> {
+        let env = LaunchEnv::from_env()?;
+        let options = TcpStoreOptions { timeout: TIMEOUT, ..TcpStoreOptions::default() };
+        let store = Store::tcp(&env.master_addr, env.master_port, &options)?;
+        let gpu = Gpu::open(env.local_rank.get())?;
+        Ok(GpuRank { rank: env.rank.get(), size: env.world_size.get(), store, gpu })
+    }
+
+    /// A communicator of all ranks. Each needs a name of its own.
+    pub fn comm(&self, name: &str) -> Result<Comm> {
+        let key = format!("job/{name}");
+        if self.rank == 0 {
+            self.store.set(&key, UniqueId::new()?.bytes())?;
+        }
+        let id = UniqueId::from_bytes(&self.store.get(&key)?);
+        let id = id.ok_or_else(|| anyhow::anyhow!("{key} is no unique id"))?;
+        Ok(Comm::join(&self.gpu, &id, self.rank, self.size)?)
+    }
 }

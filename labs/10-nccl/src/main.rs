@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         let args = Args::parse();
         let env = LaunchEnv::from_env_or_alone()?;
         let kind = if args.simulated { lockstep_gpu::simulate(devices(&env))? } else { lockstep_gpu::open()? };
-        if env.world_size.get() == 1 { alone(kind) } else { with_ranks(&Job::new(&env, kind)?, &args) }
+        if env.world_size.get() == 1 { alone(kind) } else { with_ranks(&GpuRank::new(&env, kind)?, &args) }
     })
 }
 
@@ -72,7 +72,7 @@ fn alone(kind: Kind) -> Result<()> {
 
 // ANCHOR: ranks
 /// One process a device.
-fn with_ranks(job: &Job, args: &Args) -> Result<()> {
+fn with_ranks(job: &GpuRank, args: &Args) -> Result<()> {
     if job.rank == 0 {
         let gpus = (0..Gpu::count()?).map(Gpu::open).collect::<Result<Vec<_>, _>>()?;
         parts::devices(job.kind, &gpus)?;
@@ -87,7 +87,7 @@ fn with_ranks(job: &Job, args: &Args) -> Result<()> {
 
 // ANCHOR: split
 /// Communicators of the even and of the odd ranks.
-fn halves(job: &Job, comm: &Comm) -> Result<()> {
+fn halves(job: &GpuRank, comm: &Comm) -> Result<()> {
     let parity = job.rank % 2;
     let Some(half) = comm.split(Some(parity as u32), job.rank)? else { return Ok(()) };
     let stream = job.gpu.stream()?;
@@ -102,7 +102,7 @@ fn halves(job: &Job, comm: &Comm) -> Result<()> {
 /// How long the store waits for a key, and for the ranks.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(crate) struct Job {
+pub(crate) struct GpuRank {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) kind: Kind,
@@ -111,7 +111,7 @@ pub(crate) struct Job {
     store: Store,
 }
 
-impl Job {
+impl GpuRank {
     /// One device for each rank of the node, by local rank.
     pub(crate) fn new(env: &LaunchEnv, kind: Kind) -> Result<Self> {
         let (there, ranks) = (Gpu::count()?, env.local_world_size.get());
@@ -126,7 +126,7 @@ impl Job {
         let store = Store::tcp(&env.master_addr, env.master_port, &options)?;
         let gpu = Gpu::open(env.local_rank.get())?;
         let (rank, size, restarts) = (env.rank.get(), env.world_size.get(), env.restart_count);
-        Ok(Job { rank, size, kind, gpu, restarts, store })
+        Ok(GpuRank { rank, size, kind, gpu, restarts, store })
     }
 
     // ANCHOR: comm

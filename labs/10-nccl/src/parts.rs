@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use lockstep_gpu::{Comm, Event, Gpu, Kind, Reduction};
 
-use crate::Job;
+use crate::GpuRank;
 
 /// Prints the devices and the ways between them:
 /// what `nvidia-smi` and `nvidia-smi topo -m` print. A way in brackets has no peer access.
@@ -41,7 +41,7 @@ pub(crate) fn devices(kind: Kind, gpus: &[Gpu]) -> Result<()> {
 const ELEMENTS: usize = 1 << 16;
 
 /// A kernel and a collective on two streams: with the event between them, and without. Sums a buffer that a kernel sets to rank + 1 right before.
-pub(crate) fn order(job: &Job, comm: &Comm) -> Result<()> {
+pub(crate) fn order(job: &GpuRank, comm: &Comm) -> Result<()> {
     let expected = (job.size * (job.size + 1) / 2) as f32;
     for with_event in [true, false] {
         let found = sum(job, comm, with_event)?;
@@ -53,7 +53,7 @@ pub(crate) fn order(job: &Job, comm: &Comm) -> Result<()> {
 }
 
 // ANCHOR: order
-fn sum(job: &Job, comm: &Comm, with_event: bool) -> Result<f32> {
+fn sum(job: &GpuRank, comm: &Comm, with_event: bool) -> Result<f32> {
     let (compute, communication) = (job.gpu.stream()?, job.gpu.stream()?);
     let buffer = compute.upload(&vec![0.0; ELEMENTS])?;
     compute.fill(&buffer, (job.rank + 1) as f32)?;
@@ -73,7 +73,7 @@ const SMALLEST: usize = 4 << 10;
 
 // ANCHOR: bandwidth
 /// The time of an all-reduce by its size, with the bandwidths of nccl-tests.
-pub(crate) fn bandwidth(job: &Job, comm: &Comm, max_bytes: usize, repeats: usize) -> Result<()> {
+pub(crate) fn bandwidth(job: &GpuRank, comm: &Comm, max_bytes: usize, repeats: usize) -> Result<()> {
     let stream = job.gpu.stream()?;
     job.say(format_args!(
         "{:>10} {:>10} {:>11} {:>10}   all-reduce on {}s",
@@ -101,7 +101,7 @@ pub(crate) fn bandwidth(job: &Job, comm: &Comm, max_bytes: usize, repeats: usize
 
 // ANCHOR: hang
 /// The last rank calls another operation than the others. No rank gets an error; each waits for what never comes.
-pub(crate) fn hang(job: &Job, comm: Comm, patience: Duration) -> Result<()> {
+pub(crate) fn hang(job: &GpuRank, comm: Comm, patience: Duration) -> Result<()> {
     let stream = job.gpu.stream()?;
     let buffer = stream.upload(&[1.0])?;
     // In the first use of an algorithm NCCL connects, and the call itself waits for the other ranks.

@@ -14,12 +14,6 @@ mod ring;
 #[path = "share_id/answer.rs"]
 mod share_id;
 
-#[path = "../given/bandwidth.rs"]
-mod bandwidth;
-#[path = "../given/job.rs"]
-mod job;
-#[path = "../given/machine.rs"]
-mod machine;
 #[path = "../given/pass.rs"]
 mod pass;
 #[path = "../given/tasks.rs"]

@@ -8,13 +8,11 @@ use lockstep_exercise::{Task, numbers, tensor};
 use serde::Serialize;
 use tch::{Kind, Tensor};
 
-use crate::communication::{Measured, Plan};
-use crate::counters::{Cause, Counters};
-use crate::net::{Model, Observed, Seen};
-use crate::power::Memory;
-use crate::recipe::{self, Recipe};
-use crate::speed::SpeedUp;
-use crate::trace::Reading;
+use crate::alpha_beta::{Measured, Plan};
+use crate::power_sgd::Memory;
+use crate::slow_ranks::{Cause, Counters};
+use crate::speed_up::SpeedUp;
+use crate::training::{self, Model, Observed, Reading, Recipe, Seen};
 
 /// A result, and the operations and bytes that it took.
 #[derive(Serialize)]
@@ -115,7 +113,7 @@ pub fn large_batch(answer: fn(&Recipe, u64) -> f64) -> Task {
         let samples = &samples[group.rank().get()];
         let steps = samples.len().div_ceil(recipe.batch_of_a_rank) as u64;
         let rates: Vec<f64> = (0..steps).map(|step| answer(&recipe, step)).collect();
-        Ok((rates, [recipe::train(group, &recipe, samples, |step| answer(&recipe, step))?]))
+        Ok((rates, [training::train(group, &recipe, samples, |step| answer(&recipe, step))?]))
     })
 }
 

@@ -20,22 +20,10 @@ mod slow_ranks;
 #[path = "speed_up/answer.rs"]
 mod speed_up;
 
-#[path = "../given/communication.rs"]
-mod communication;
-#[path = "../given/counters.rs"]
-mod counters;
-#[path = "../given/net.rs"]
-mod net;
-#[path = "../given/power.rs"]
-mod power;
-#[path = "../given/recipe.rs"]
-mod recipe;
-#[path = "../given/speed.rs"]
-mod speed;
 #[path = "../given/tasks.rs"]
 mod tasks;
-#[path = "../given/trace.rs"]
-mod trace;
+#[path = "../given/training.rs"]
+mod training;
 
 // Wrong answers break clippy's rules on purpose.
 #[allow(clippy::all)]

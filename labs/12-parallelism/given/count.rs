@@ -13,7 +13,7 @@ use lockstep::{DdpOptions, DistributedDataParallel};
 use tch::nn::{Path, VarStore};
 use tch::{Device, Kind, Tensor};
 
-use crate::division::{Bytes, Model, Scheme};
+use crate::predict_bytes::{Bytes, Model, Scheme};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 const MICRO_BATCHES: i64 = 2;

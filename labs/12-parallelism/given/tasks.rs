@@ -11,9 +11,8 @@ use serde::Serialize;
 use tch::Tensor;
 
 use crate::count::count;
-use crate::division::{Bytes, Model, Scheme};
-use crate::layer::Weight;
-use crate::unit::{Seen, Unit};
+use crate::layers::{Seen, Unit, Weight};
+use crate::predict_bytes::{Bytes, Model, Scheme};
 
 /// What one call of `column_row` returned and took.
 #[derive(Serialize)]

@@ -16,10 +16,10 @@ use lockstep::{DistributedDataParallel, LaunchEnv, init_process_group};
 use tch::nn::VarStore;
 use tch::{Device, Reduction, Tensor};
 
-use crate::job::Job;
+use crate::job::TrainingRun;
 
 /// Trains on this rank. `env` has its `rank`, which is 0 if `env.rank.is_zero()`, and the `world_size`; both have `get()`.
-pub fn distributed(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn distributed(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     let settings = &job.settings;
     tch::manual_seed(settings.seed as i64);
     let mut vs = VarStore::new(Device::Cpu);

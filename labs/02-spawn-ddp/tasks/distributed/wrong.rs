@@ -11,7 +11,7 @@ use lockstep::{DistributedDataParallel, LaunchEnv, init_process_group};
 use tch::nn::VarStore;
 use tch::{Device, Reduction, Tensor};
 
-use crate::job::{Job, Net};
+use crate::job::{Net, TrainingRun};
 
 /// How a rank's gradients become those of all.
 #[derive(Clone, Copy, PartialEq)]
@@ -100,7 +100,7 @@ impl Model {
 }
 
 impl Program {
-    fn run(&self, env: &LaunchEnv, job: &Job) -> Result<()> {
+    fn run(&self, env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
         let settings = &job.settings;
         let group = Rc::new(init_process_group(env, Device::Cpu, &Default::default())?);
         tch::manual_seed((self.seed_of_weights)(env, settings.seed) as i64);
@@ -174,7 +174,7 @@ impl Loss {
 }
 
 impl Save {
-    fn run(self, group: &ProcessGroup, env: &LaunchEnv, job: &Job, vs: &VarStore) -> Result<()> {
+    fn run(self, group: &ProcessGroup, env: &LaunchEnv, job: &TrainingRun, vs: &VarStore) -> Result<()> {
         if env.rank.is_zero() || self == Save::Everyone {
             job.save(vs)?;
         }
@@ -189,7 +189,7 @@ impl Save {
 }
 
 /// The given program: a process alone.
-pub fn alone(_: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn alone(_: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     let settings = &job.settings;
     tch::manual_seed(settings.seed as i64);
     let mut vs = VarStore::new(Device::Cpu);
@@ -211,21 +211,21 @@ pub fn alone(_: &LaunchEnv, job: &Job) -> Result<()> {
 }
 
 /// Keeps the sampler of one process.
-pub fn no_sampler(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn no_sampler(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     let sampler: fn(&LaunchEnv, usize, u64) -> Result<Box<dyn Sampler>> =
         |_, samples, seed| Ok(Box::new(RandomSampler::new(samples).seed(seed)));
     Program { sampler, ..RIGHT }.run(env, job)
 }
 
 /// Gives each rank the share of rank 0.
-pub fn same_shard(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn same_shard(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     let sampler: fn(&LaunchEnv, usize, u64) -> Result<Box<dyn Sampler>> =
         |env, samples, seed| Ok(Box::new(DistributedSampler::new(samples, Rank::ZERO, env.world_size)?.seed(seed)));
     Program { sampler, ..RIGHT }.run(env, job)
 }
 
 /// Gives each rank's sampler a seed of its own.
-pub fn own_seed(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn own_seed(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     let sampler: fn(&LaunchEnv, usize, u64) -> Result<Box<dyn Sampler>> = |env, samples, seed| {
         let seed = seed + 100 * env.rank.get() as u64;
         Ok(Box::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(seed)))
@@ -234,93 +234,93 @@ pub fn own_seed(env: &LaunchEnv, job: &Job) -> Result<()> {
 }
 
 /// Does not give the sampler the run's seed.
-pub fn seed_0(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn seed_0(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     let sampler: fn(&LaunchEnv, usize, u64) -> Result<Box<dyn Sampler>> =
         |env, samples, _| Ok(Box::new(DistributedSampler::new(samples, env.rank, env.world_size)?));
     Program { sampler, ..RIGHT }.run(env, job)
 }
 
 /// Never tells the sampler the epoch.
-pub fn same_epoch(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn same_epoch(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { epoch: |_| 0, ..RIGHT }.run(env, job)
 }
 
 /// Uses the batch size as that of each rank.
-pub fn large_batch(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn large_batch(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { batch: |_, size| size, ..RIGHT }.run(env, job)
 }
 
 /// Joins the group but does not wrap the network.
-pub fn not_wrapped(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn not_wrapped(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { gradients: Gradients::Own, ..RIGHT }.run(env, job)
 }
 
 /// Wraps the network, and calls the one inside.
-pub fn around_ddp(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn around_ddp(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { gradients: Gradients::AroundDdp, ..RIGHT }.run(env, job)
 }
 
 /// Multiplies the learning rate by the number of ranks.
-pub fn rate_times_ranks(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn rate_times_ranks(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { rate: |env, rate| rate * env.world_size.get() as f64, ..RIGHT }.run(env, job)
 }
 
 /// Divides by the number of ranks what DDP has averaged.
-pub fn rate_divided(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn rate_divided(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { rate: |env, rate| rate / env.world_size.get() as f64, ..RIGHT }.run(env, job)
 }
 
 /// Reports rank 0's own loss.
-pub fn own_loss(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn own_loss(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { loss: Loss::OfOne, ..RIGHT }.run(env, job)
 }
 
 /// Adds up the ranks' mean losses.
-pub fn summed_losses(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn summed_losses(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { loss: Loss::Summed, ..RIGHT }.run(env, job)
 }
 
 /// Takes the mean of the steps' losses, though the last step has fewer samples.
-pub fn mean_of_steps(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn mean_of_steps(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { loss: Loss::MeanOfSteps, ..RIGHT }.run(env, job)
 }
 
 /// Adds up the losses on rank 0 only.
-pub fn loss_on_rank_0(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn loss_on_rank_0(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { loss: Loss::OnRank0, ..RIGHT }.run(env, job)
 }
 
 /// Reports on every rank.
-pub fn all_report(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn all_report(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { reports: |_| true, ..RIGHT }.run(env, job)
 }
 
 /// Saves on every rank.
-pub fn all_save(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn all_save(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { save: Save::Everyone, ..RIGHT }.run(env, job)
 }
 
 /// Reads the checkpoint without waiting for rank 0.
-pub fn no_barrier(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn no_barrier(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { save: Save::NoBarrier, ..RIGHT }.run(env, job)
 }
 
 /// Calls the barrier on rank 0 only.
-pub fn barrier_inside(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn barrier_inside(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { save: Save::BarrierInside, ..RIGHT }.run(env, job)
 }
 
 /// Right: each rank draws weights of its own, which DDP replaces by those of rank 0.
-pub fn own_weights(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn own_weights(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { seed_of_weights: |env, seed| seed + env.rank.get() as u64, ..RIGHT }.run(env, job)
 }
 
 /// Right: averages gradients by hand, gathers the losses, and waits by a broadcast.
-pub fn by_hand(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn by_hand(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { gradients: Gradients::ByHand, loss: Loss::Gathered, save: Save::Broadcast, ..RIGHT }.run(env, job)
 }
 
 /// Right: the last rank reports.
-pub fn last_reports(env: &LaunchEnv, job: &Job) -> Result<()> {
+pub fn last_reports(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { reports: |env| env.rank.get() + 1 == env.world_size.get(), ..RIGHT }.run(env, job)
 }

@@ -5,14 +5,10 @@ mod environment;
 mod nested;
 mod visible;
 
-#[path = "../../given/cuda.rs"]
-mod cuda;
-#[path = "../../given/fleet.rs"]
-mod fleet;
+#[path = "../../given/simulated.rs"]
+mod simulated;
 #[path = "../../given/tasks.rs"]
 mod tasks;
-#[path = "../../given/variables.rs"]
-mod variables;
 
 fn main() -> std::process::ExitCode {
     lockstep_exercise::main([

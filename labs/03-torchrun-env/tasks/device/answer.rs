@@ -9,7 +9,7 @@ use crate::environment::Worker;
 
 /// The three decisions.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct Decisions {
     /// The rank with which it joins the process group.
     pub group_rank: usize,
     /// The number of its GPU on its node.
@@ -22,11 +22,11 @@ pub struct Place {
 ///
 /// # Errors
 /// When the node has no GPU left for this process.
-pub fn device(worker: &Worker, gpus: usize) -> Result<Place> {
+pub fn device(worker: &Worker, gpus: usize) -> Result<Decisions> {
     let Worker { rank, local_rank, .. } = *worker;
     ensure!(local_rank < gpus, "local rank {local_rank} (rank {rank}) has no GPU: this node has {gpus}");
     // <answer>
-    //~ Ok(Place { group_rank: local_rank, gpu: local_rank, saves: local_rank == 0 })
-    Ok(Place { group_rank: rank, gpu: local_rank, saves: rank == 0 })
+    //~ Ok(Decisions { group_rank: local_rank, gpu: local_rank, saves: local_rank == 0 })
+    Ok(Decisions { group_rank: rank, gpu: local_rank, saves: rank == 0 })
     // </answer>
 }

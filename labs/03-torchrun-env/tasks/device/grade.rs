@@ -3,11 +3,11 @@
 use lockstep_grading::{Claim, Runner, Verdict};
 
 /// Group rank, GPU, and whether the process saves.
-type Place = Result<(usize, usize, bool), String>;
+type Decided = Result<(usize, usize, bool), String>;
 
 /// A process and the number of GPUs of its node.
 #[derive(Clone, Copy, Debug)]
-struct Process {
+struct WorkerOfNode {
     node: usize,
     rank: usize,
     local_rank: usize,
@@ -20,13 +20,13 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let sizes = [random.below(2..4), random.below(4..7)];
     let spare = random.below(0..2);
     let world: usize = sizes.iter().sum();
-    let job: Vec<Process> = (0..world).map(|rank| process(rank, sizes, spare)).collect();
-    let input = |of: &Process| (of.rank, of.local_rank, world, sizes[of.node], of.gpus);
+    let job: Vec<WorkerOfNode> = (0..world).map(|rank| process(rank, sizes, spare)).collect();
+    let input = |of: &WorkerOfNode| (of.rank, of.local_rank, world, sizes[of.node], of.gpus);
     let mut inputs: Vec<_> = job.iter().map(input).collect();
     // The last process of the second node finds one GPU fewer than there are processes.
     let last = job[world - 1];
     inputs.push((last.rank, last.local_rank, world, sizes[1], sizes[1] - 1));
-    let outputs = runner.call::<_, Place>(1, &inputs)?;
+    let outputs = runner.call::<_, Decided>(1, &inputs)?;
     let mut places = Vec::new();
     for (case, of) in job.iter().enumerate() {
         match outputs.of(0, case) {
@@ -44,20 +44,20 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         opens(of, place.1, by_rank)?;
     }
     saves(&given, &job, &places)?;
-    too_few(&Process { gpus: sizes[1] - 1, ..last }, outputs.of(0, world))
+    too_few(&WorkerOfNode { gpus: sizes[1] - 1, ..last }, outputs.of(0, world))
 }
 
-fn process(rank: usize, sizes: [usize; 2], spare: usize) -> Process {
+fn process(rank: usize, sizes: [usize; 2], spare: usize) -> WorkerOfNode {
     let node = usize::from(rank >= sizes[0]);
-    Process { node, rank, local_rank: rank - node * sizes[0], gpus: sizes[node] + spare }
+    WorkerOfNode { node, rank, local_rank: rank - node * sizes[0], gpus: sizes[node] + spare }
 }
 
-fn describe(of: &Process) -> String {
-    let Process { node, rank, local_rank, gpus } = of;
+fn describe(of: &WorkerOfNode) -> String {
+    let WorkerOfNode { node, rank, local_rank, gpus } = of;
     format!("RANK={rank} LOCAL_RANK={local_rank} on node {node}, which has {gpus} GPUs")
 }
 
-fn joins(given: &str, job: &[Process], places: &[(usize, usize, bool)]) -> anyhow::Result<()> {
+fn joins(given: &str, job: &[WorkerOfNode], places: &[(usize, usize, bool)]) -> anyhow::Result<()> {
     let ranks: Vec<usize> = places.iter().map(|place| place.0).collect();
     let own: Vec<usize> = job.iter().map(|of| of.rank).collect();
     let twice = ranks.iter().find(|rank| ranks.iter().filter(|other| other == rank).count() > 1);
@@ -80,7 +80,7 @@ fn joins(given: &str, job: &[Process], places: &[(usize, usize, bool)]) -> anyho
         .or_fail(format!("a process joins the group with its RANK{collision}"))
 }
 
-fn opens(of: &Process, gpu: usize, by_rank: bool) -> anyhow::Result<()> {
+fn opens(of: &WorkerOfNode, gpu: usize, by_rank: bool) -> anyhow::Result<()> {
     Claim::equal(&of.local_rank, &gpu)
         .on_rank(of.rank)
         .given(describe(of))
@@ -97,7 +97,7 @@ fn opens(of: &Process, gpu: usize, by_rank: bool) -> anyhow::Result<()> {
         .or_fail("the GPU of a process is the one whose number is its local rank")
 }
 
-fn saves(given: &str, job: &[Process], places: &[(usize, usize, bool)]) -> anyhow::Result<()> {
+fn saves(given: &str, job: &[WorkerOfNode], places: &[(usize, usize, bool)]) -> anyhow::Result<()> {
     let saving: Vec<usize> = job.iter().zip(places).filter(|(_, place)| place.2).map(|(of, _)| of.rank).collect();
     let first_of_nodes: Vec<usize> = job.iter().filter(|of| of.local_rank == 0).map(|of| of.rank).collect();
     Claim::that(saving.len() == 1, "one process of the job", format!("ranks {saving:?}"))
@@ -111,7 +111,7 @@ fn saves(given: &str, job: &[Process], places: &[(usize, usize, bool)]) -> anyho
         .or_fail("one process must save for the whole job, by convention the one with RANK 0")
 }
 
-fn too_few(of: &Process, place: &Place) -> anyhow::Result<()> {
+fn too_few(of: &WorkerOfNode, place: &Decided) -> anyhow::Result<()> {
     Claim::that(place.is_err(), "an error", format!("{place:?}"))
         .on_rank(of.rank)
         .given(describe(of))

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::variables::Variables;
+use crate::simulated::Variables;
 
 /// A process's place in its job.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use anyhow::{Context, ensure};
 
 use crate::environment::Worker;
-use crate::variables::Variables;
+use crate::simulated::Variables;
 
 /// Falls back to rank 0 of 1 if variables are missing.
 pub fn guesses(variables: &Variables) -> anyhow::Result<Worker> {

@@ -7,8 +7,7 @@ use std::process::Child;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::fleet::worker;
-use crate::variables::Variables;
+use crate::simulated::{Variables, worker};
 
 /// Starts `nprocs` workers and waits for them. `variables` is the program's own environment.
 ///

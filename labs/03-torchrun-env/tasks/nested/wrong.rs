@@ -2,8 +2,7 @@
 
 use std::process::Child;
 
-use crate::fleet::worker;
-use crate::variables::Variables;
+use crate::simulated::{Variables, worker};
 
 /// The given program: starts its workers even under a launcher.
 pub fn unaware(nprocs: usize, _: &Variables) -> anyhow::Result<()> {

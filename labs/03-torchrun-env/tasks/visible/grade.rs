@@ -10,7 +10,7 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 type Opened = Result<(usize, usize), String>;
 
 /// A process.
-struct Case {
+struct VisibleCase {
     gpus: usize,
     /// The batch system's list. `None` means all GPUs.
     list: Option<Vec<usize>>,
@@ -24,12 +24,15 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let (shift, length) = (random.below(1..gpus), random.below(2..gpus));
     let list: Vec<usize> = (0..length).map(|place| (place + shift) % gpus).collect();
     // Local rank 1 comes first: for local rank 0, GPU 0 may be right by chance.
-    let all = [1, 0, gpus - 1].map(|local_rank| Case { gpus, list: None, local_rank });
-    let listed = [1, 0].map(|local_rank| Case { gpus, list: Some(list.clone()), local_rank });
-    let too_few = [Case { gpus, list: None, local_rank: gpus }, Case { gpus, list: Some(list), local_rank: length }];
+    let all = [1, 0, gpus - 1].map(|local_rank| VisibleCase { gpus, list: None, local_rank });
+    let listed = [1, 0].map(|local_rank| VisibleCase { gpus, list: Some(list.clone()), local_rank });
+    let too_few = [
+        VisibleCase { gpus, list: None, local_rank: gpus },
+        VisibleCase { gpus, list: Some(list), local_rank: length },
+    ];
     // As many as some machines have: a number in a list may have two digits.
-    let long = [3, 0, 1].map(|local_rank| Case { gpus: 16, list: Some(vec![12, 3, 15, 11]), local_rank });
-    let cases: Vec<Case> = all.into_iter().chain(listed).chain(too_few).chain(long).collect();
+    let long = [3, 0, 1].map(|local_rank| VisibleCase { gpus: 16, list: Some(vec![12, 3, 15, 11]), local_rank });
+    let cases: Vec<VisibleCase> = all.into_iter().chain(listed).chain(too_few).chain(long).collect();
     let inputs: Vec<_> = cases.iter().map(|case| (case.gpus, case.variables(), case.local_rank)).collect();
     let outputs = runner.call::<_, Opened>(1, &inputs)?;
     for (number, case) in cases.iter().enumerate() {
@@ -38,7 +41,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Case {
+impl VisibleCase {
     fn variables(&self) -> BTreeMap<&str, String> {
         let text = |list: &Vec<usize>| list.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         self.list.iter().map(|list| (VISIBLE, text(list))).collect()
@@ -50,7 +53,7 @@ impl Case {
     }
 
     fn check(&self, opened: &Opened) -> anyhow::Result<()> {
-        let Case { gpus, local_rank, .. } = self;
+        let VisibleCase { gpus, local_rank, .. } = self;
         let variable = self.variables().remove(VISIBLE).map_or("not set".to_owned(), |list| format!("\"{list}\""));
         let given = format!("a machine with {gpus} GPUs, {VISIBLE} is {variable}, local rank {local_rank}");
         let observed = match opened {

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cuda::{Gpu, Process, VISIBLE};
+use crate::simulated::{CudaProcess, Gpu, VISIBLE};
 
 /// The given program: counts the GPUs before it sets the variable.
-pub fn late(process: &mut Process, local_rank: usize) -> Result<Gpu> {
+pub fn late(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
     ensure!(local_rank < process.device_count(), "no GPU for local rank {local_rank}");
     let own = match process.variable(VISIBLE) {
         Some(list) => list.split(',').nth(local_rank).context("the list is too short")?.to_owned(),
@@ -16,7 +16,7 @@ pub fn late(process: &mut Process, local_rank: usize) -> Result<Gpu> {
 }
 
 /// Hides all other GPUs, then opens the GPU by its number on the machine.
-pub fn ordinal(process: &mut Process, local_rank: usize) -> Result<Gpu> {
+pub fn ordinal(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
     let own = match process.variable(VISIBLE) {
         Some(list) => list.split(',').nth(local_rank).context("the list is too short")?.to_owned(),
         None => local_rank.to_string(),
@@ -26,18 +26,18 @@ pub fn ordinal(process: &mut Process, local_rank: usize) -> Result<Gpu> {
 }
 
 /// Opens the GPU whose number is the local rank, even if it belongs to another job.
-pub fn overwrites(process: &mut Process, local_rank: usize) -> Result<Gpu> {
+pub fn overwrites(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
     process.set_variable(VISIBLE, &local_rank.to_string());
     process.open(0)
 }
 
 /// Opens the right GPU but hides none.
-pub fn shows_all(process: &mut Process, local_rank: usize) -> Result<Gpu> {
+pub fn shows_all(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
     process.open(local_rank)
 }
 
 /// Right: lists the job's GPUs first and relies on CUDA to report that there is none for this rank.
-pub fn collects(process: &mut Process, local_rank: usize) -> Result<Gpu> {
+pub fn collects(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
     let all = (0..64).map(|gpu| gpu.to_string()).collect::<Vec<_>>().join(",");
     let gpus: Vec<String> = process.variable(VISIBLE).unwrap_or(&all).split(',').map(str::to_owned).collect();
     process.set_variable(VISIBLE, gpus.get(local_rank).map_or("", String::as_str));
@@ -45,7 +45,7 @@ pub fn collects(process: &mut Process, local_rank: usize) -> Result<Gpu> {
 }
 
 /// Reads the list as if all numbers had one digit.
-pub fn one_digit(process: &mut Process, local_rank: usize) -> Result<Gpu> {
+pub fn one_digit(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
     let own = match process.variable(VISIBLE) {
         // 2,3: every second character is a number.
         Some(list) => list.chars().nth(2 * local_rank).context("the list is too short")?.to_string(),

@@ -25,7 +25,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for (does, patience) in [("sends", 3000), ("is_late", 300), ("leaves", 3000), ("itself", 3000)] {
         let length = random.below(2..6);
         let message: Vec<f64> = random.numbers(length).iter().map(|value| 10.0 + value).collect();
-        let case = Case { does, given: format!("a peer that {}, a deadline of {patience} ms", words(does)) };
+        let case = DeadlineCase { does, given: format!("a peer that {}, a deadline of {patience} ms", words(does)) };
         let (mut observed, tries) = (Outcome::Late, if does == "is_late" { 1 } else { TRIES });
         // On a busy machine the deadline may pass before a message comes that is sent at once, but not each time.
         for _ in 0..tries {
@@ -54,12 +54,12 @@ fn words(does: &str) -> &'static str {
     }
 }
 
-struct Case {
+struct DeadlineCase {
     does: &'static str,
     given: String,
 }
 
-impl Case {
+impl DeadlineCase {
     /// A wrong argument is neither a late peer nor one that is gone.
     fn check_error(&self, observed: &Outcome) -> anyhow::Result<()> {
         Claim::that(matches!(observed, Outcome::Error(_)), "an error", format!("{observed:?}"))

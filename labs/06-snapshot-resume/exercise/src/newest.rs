@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-use crate::files::{position, read};
+use crate::snapshots::{position, read};
 
 /// Returns the good snapshot in `folder` with the furthest position, or `None` if there is no good one.
 ///

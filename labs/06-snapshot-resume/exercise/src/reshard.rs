@@ -7,7 +7,7 @@
 
 use anyhow::Result;
 
-use crate::ranks::Run;
+use crate::snapshots::Run;
 
 /// Trains to the end of the last epoch, from the snapshot if there is one, on `run.ranks` ranks.
 pub fn reshard(run: &mut Run) -> Result<()> {

@@ -172,7 +172,7 @@ fn create(folder: &Path, snapshots: &Snapshots) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The bytes of a snapshot, in the format of `given/files.rs`.
+/// The bytes of a snapshot, in the format of `given/snapshots.rs`.
 fn bytes(state: State) -> Vec<u8> {
     let body = [7; 300];
     let mut bytes = format!("{:08x} {}\n", crc32fast::hash(&body), body.len()).into_bytes();

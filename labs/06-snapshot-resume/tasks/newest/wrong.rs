@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-use crate::files::{position, read};
+use crate::snapshots::{position, read};
 
 /// Chooses the newest without reading it.
 pub fn unchecked(folder: &Path) -> Result<Option<PathBuf>> {

@@ -5,10 +5,10 @@
 //! trained exactly once with every step of every epoch, in order. The steps since the last snapshot are repeated, because the
 //! loaded model has not seen them, and no others are.
 
-use crate::job::{Job, Killed};
+use crate::snapshots::{KillableJob, Killed};
 
 /// Trains to the end of the last epoch, from the snapshot if there is one.
-pub fn next_step(job: &mut Job) -> Result<(), Killed> {
+pub fn next_step(job: &mut KillableJob) -> Result<(), Killed> {
     // <answer>
     //~ let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
     //~ for epoch in first_epoch..job.epochs {

@@ -1,9 +1,9 @@
 //! Answers to `next_step`: wrong ones, and unusual right ones.
 
-use crate::job::{Job, Killed};
+use crate::snapshots::{KillableJob, Killed};
 
 /// The given program: the snapshot names the last step, and the run continues with that step.
-pub fn last_step(job: &mut Job) -> Result<(), Killed> {
+pub fn last_step(job: &mut KillableJob) -> Result<(), Killed> {
     let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
         let begin = if epoch == first_epoch { first_step } else { 0 };
@@ -18,7 +18,7 @@ pub fn last_step(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// As the tutorials do: saves after each epoch and names that epoch.
-pub fn last_epoch(job: &mut Job) -> Result<(), Killed> {
+pub fn last_epoch(job: &mut KillableJob) -> Result<(), Killed> {
     let (first_epoch, _) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
         for step in 0..job.steps {
@@ -30,7 +30,7 @@ pub fn last_epoch(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Adds one on both sides: the snapshot names the next step, and the run continues with the one after it.
-pub fn twice_next(job: &mut Job) -> Result<(), Killed> {
+pub fn twice_next(job: &mut KillableJob) -> Result<(), Killed> {
     let (first_epoch, first_step) = job.load().map_or((0, 0), |(epoch, step)| (epoch, step + 1));
     for epoch in first_epoch..job.epochs {
         let begin = if epoch == first_epoch { first_step } else { 0 };
@@ -45,7 +45,7 @@ pub fn twice_next(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Begins all later epochs at the step at which the first one was resumed.
-pub fn every_epoch(job: &mut Job) -> Result<(), Killed> {
+pub fn every_epoch(job: &mut KillableJob) -> Result<(), Killed> {
     let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
         for step in first_step..job.steps {
@@ -59,7 +59,7 @@ pub fn every_epoch(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Saves at the end of each epoch only.
-pub fn only_epochs(job: &mut Job) -> Result<(), Killed> {
+pub fn only_epochs(job: &mut KillableJob) -> Result<(), Killed> {
     let (first_epoch, _) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
         for step in 0..job.steps {
@@ -71,12 +71,12 @@ pub fn only_epochs(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Saves nothing, and begins again each time.
-pub fn never_saves(job: &mut Job) -> Result<(), Killed> {
+pub fn never_saves(job: &mut KillableJob) -> Result<(), Killed> {
     (0..job.epochs * job.steps).try_for_each(|done| job.train(done / job.steps, done % job.steps))
 }
 
 /// Right: saves the last step and adds one after loading. The end of an epoch needs no special case.
-pub fn adds_on_load(job: &mut Job) -> Result<(), Killed> {
+pub fn adds_on_load(job: &mut KillableJob) -> Result<(), Killed> {
     let begin = job.load().map_or(0, |(epoch, step)| epoch * job.steps + step + 1);
     for done in begin..job.epochs * job.steps {
         let (epoch, step) = (done / job.steps, done % job.steps);
@@ -89,7 +89,7 @@ pub fn adds_on_load(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Saves after each step, so that it need not know when one is due.
-pub fn each_step(job: &mut Job) -> Result<(), Killed> {
+pub fn each_step(job: &mut KillableJob) -> Result<(), Killed> {
     let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
         let begin = if epoch == first_epoch { first_step } else { 0 };
@@ -102,7 +102,7 @@ pub fn each_step(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Saves at the end of each epoch as well.
-pub fn also_epochs(job: &mut Job) -> Result<(), Killed> {
+pub fn also_epochs(job: &mut KillableJob) -> Result<(), Killed> {
     let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
         let begin = if epoch == first_epoch { first_step } else { 0 };
@@ -118,7 +118,7 @@ pub fn also_epochs(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Saves the step that was done, and at the end of an epoch the one that comes next.
-pub fn two_meanings(job: &mut Job) -> Result<(), Killed> {
+pub fn two_meanings(job: &mut KillableJob) -> Result<(), Killed> {
     // The snapshot says which step was done, so go on with the one after it.
     let (first_epoch, first_step) = job.load().map_or((0, 0), |(epoch, step)| (epoch, step + 1));
     for epoch in first_epoch..job.epochs {

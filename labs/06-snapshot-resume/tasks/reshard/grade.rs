@@ -18,7 +18,7 @@ const TOGETHER: &str = "a rank with a longer share has a step more. Cut what is 
 type Start = (usize, Option<usize>);
 
 #[derive(Serialize)]
-struct Case {
+struct ReshardCase {
     epochs: u64,
     samples: usize,
     batch_size: usize,
@@ -44,7 +44,7 @@ pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
     let mut seed = || random.below(1..1000) as u64;
     let seeds = [seed(), seed(), seed(), seed()];
     let batch = random.below(2..5);
-    let case = |which: usize, samples: usize, starts: Vec<Start>| Case {
+    let case = |which: usize, samples: usize, starts: Vec<Start>| ReshardCase {
         epochs: EPOCHS,
         samples,
         batch_size: batch,
@@ -69,23 +69,23 @@ pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
     try_all(runner, &uneven, TOGETHER)
 }
 
-fn try_all(runner: &mut Runner, cases: &[Case], apart: &'static str) -> Result<()> {
+fn try_all(runner: &mut Runner, cases: &[ReshardCase], apart: &'static str) -> Result<()> {
     let outputs =
         runner.call::<_, Done>(RANKS, cases).map_err(|error| explain(error, |finding| why(finding, apart)))?;
     cases.iter().enumerate().try_for_each(|(number, case)| {
         let ranks: Vec<&Done> = outputs.all(number).collect();
-        Job { case, ranks, apart }.check()
+        ReshardJob { case, ranks, apart }.check()
     })
 }
 
-struct Job<'a> {
-    case: &'a Case,
+struct ReshardJob<'a> {
+    case: &'a ReshardCase,
     ranks: Vec<&'a Done>,
     /// Why ranks are in different steps.
     apart: &'static str,
 }
 
-impl Job<'_> {
+impl ReshardJob<'_> {
     /// The samples of an epoch that a start has taken, on all ranks.
     fn taken(&self, start: usize, epoch: u64) -> Vec<usize> {
         let of_rank = |done: &&Done| -> Vec<usize> {
@@ -176,7 +176,7 @@ impl Job<'_> {
             None => format!("{ranks} ranks to the end"),
         };
         let starts: Vec<String> = self.case.starts.iter().map(one).collect();
-        let Case { samples, batch_size, .. } = self.case;
+        let ReshardCase { samples, batch_size, .. } = self.case;
         format!(
             "{EPOCHS} epochs of {samples} samples, batches of {batch_size} on each rank; {}",
             starts.join("; then ")

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::ranks::Run;
+use crate::snapshots::Run;
 
 fn saved(run: &Run) -> (u64, usize) {
     run.snapshot().map_or((0, 0), |numbers| (numbers[0], numbers[1] as usize))

@@ -4,10 +4,10 @@
 //! either file is written, or between the two. After a restart, it must end with the same best model as a run without a kill;
 //! of equal epochs, the first is the best. Training is reproducible to the bit, so a repeated epoch gives the same model again.
 
-use crate::job::{Best, Job, Killed, Snapshot};
+use crate::job::{Best, Killed, Snapshot, TwoFileJob};
 
 /// Trains to the end of the last epoch, from the snapshot if there is one.
-pub fn two_files(job: &mut Job) -> Result<(), Killed> {
+pub fn two_files(job: &mut TwoFileJob) -> Result<(), Killed> {
     let start = job.load_snapshot().map_or(0, |snapshot| snapshot.next_epoch);
     let mut best: Option<Best> = None;
     for epoch in start..job.epochs {

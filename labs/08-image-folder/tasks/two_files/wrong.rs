@@ -2,10 +2,10 @@
 
 use lockstep_answers::edit;
 
-use crate::job::{Best, Job, Killed, Snapshot};
+use crate::job::{Best, Killed, Snapshot, TwoFileJob};
 
 /// The given program: writes the snapshot first and forgets the best accuracy on a resume.
-pub fn given(job: &mut Job) -> Result<(), Killed> {
+pub fn given(job: &mut TwoFileJob) -> Result<(), Killed> {
     let start = job.load_snapshot().map_or(0, |snapshot| snapshot.next_epoch);
     let mut best: Option<Best> = None;
     for epoch in start..job.epochs {
@@ -20,7 +20,7 @@ pub fn given(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Keeps the best accuracy, but a kill between the two files loses the best model.
-pub fn snapshot_first(job: &mut Job) -> Result<(), Killed> {
+pub fn snapshot_first(job: &mut TwoFileJob) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
     for epoch in start..job.epochs {
         let accuracy = job.train_and_validate(epoch)?;
@@ -37,7 +37,7 @@ pub fn snapshot_first(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Writes the best model first, but puts the previous best epoch into the snapshot.
-pub fn best_of_before(job: &mut Job) -> Result<(), Killed> {
+pub fn best_of_before(job: &mut TwoFileJob) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
     for epoch in start..job.epochs {
         let accuracy = job.train_and_validate(epoch)?;
@@ -52,7 +52,7 @@ pub fn best_of_before(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Writes a snapshot only with a best model, as the tutorial does, so a resume goes back to the best epoch.
-pub fn from_the_best(job: &mut Job) -> Result<(), Killed> {
+pub fn from_the_best(job: &mut TwoFileJob) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
     for epoch in start..job.epochs {
         let accuracy = job.train_and_validate(epoch)?;
@@ -70,7 +70,7 @@ pub fn from_the_best(job: &mut Job) -> Result<(), Killed> {
 pub fn last_of_equals() {}
 
 /// Writes the best model after every epoch.
-pub fn every_model(job: &mut Job) -> Result<(), Killed> {
+pub fn every_model(job: &mut TwoFileJob) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
     for epoch in start..job.epochs {
         let accuracy = job.train_and_validate(epoch)?;
@@ -88,7 +88,7 @@ pub fn every_model(job: &mut Job) -> Result<(), Killed> {
 pub fn same_epoch() {}
 
 /// Has nothing to compare the first model with, and does not write it.
-pub fn not_the_first(job: &mut Job) -> Result<(), Killed> {
+pub fn not_the_first(job: &mut TwoFileJob) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
     for epoch in start..job.epochs {
         let accuracy = job.train_and_validate(epoch)?;
@@ -107,7 +107,7 @@ pub fn not_the_first(job: &mut Job) -> Result<(), Killed> {
 }
 
 /// Right: with one write more than necessary, a snapshot before the best model and one after it.
-pub fn two_snapshots(job: &mut Job) -> Result<(), Killed> {
+pub fn two_snapshots(job: &mut TwoFileJob) -> Result<(), Killed> {
     let snapshot = job.load_snapshot().unwrap_or(Snapshot { next_epoch: 0, best: None });
     let mut best = snapshot.best;
     for epoch in snapshot.next_epoch..job.epochs {

@@ -7,12 +7,6 @@ mod interface;
 mod requeue;
 mod unequal_nodes;
 
-#[path = "../../given/disks.rs"]
-mod disks;
-#[path = "../../given/job.rs"]
-mod job;
-#[path = "../../given/network.rs"]
-mod network;
 #[path = "../../given/recordings.rs"]
 mod recordings;
 #[path = "../../given/site.rs"]

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 /// A process's place in the job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct Placement {
     /// Its number among all processes.
     pub rank: usize,
     /// The number of all processes.
@@ -22,10 +22,10 @@ pub struct Place {
 ///
 /// # Errors
 /// When there is no such process.
-pub fn unequal_nodes(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
+pub fn unequal_nodes(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Placement> {
     let here = workers[node];
     let world_size = workers.len() * here;
     let rank = node * here + local_rank;
     let positions = (rank..samples).step_by(world_size).collect();
-    Ok(Place { rank, world_size, positions })
+    Ok(Placement { rank, world_size, positions })
 }

@@ -7,15 +7,38 @@
 //! - PBS: `PBS_JOBID` begins with a number (`15422.server`, `15[3].server`), `PBS_NODEFILE` names a file with a node on each line. The
 //!   batch script runs on the first.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 
-use crate::job::Job;
+/// Variables and files, by name.
+pub struct SchedulerJob {
+    /// The environment.
+    pub variables: BTreeMap<String, String>,
+    /// The texts of files, by path.
+    pub files: BTreeMap<String, String>,
+}
+
+impl SchedulerJob {
+    /// The value of a variable; `None` if it is not set.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn read(&self, path: &str) -> Result<&str> {
+        self.files.get(path).map(String::as_str).with_context(|| format!("there is no file {path}"))
+    }
+}
 
 /// Returns the first node of the job, and the port 20000 + (the job's number modulo 10000).
 ///
 /// # Errors
 /// When there is no scheduler, or it does not say which nodes there are.
-pub fn head_node(job: &Job) -> Result<(String, u16)> {
+pub fn head_node(job: &SchedulerJob) -> Result<(String, u16)> {
     // <answer>
     //~ // `text.split_once('[')` is `Some((before, after))`; `text.split(['-', ','])` splits at either character.
     //~ todo!("find the head node and the port")

@@ -6,12 +6,12 @@ use lockstep_grading::{Claim, Runner};
 
 type Texts = BTreeMap<String, String>;
 /// Variables and files.
-type Job = (Texts, Texts);
+type SchedulerJob = (Texts, Texts);
 type Found = Result<(String, u16), String>;
 
 /// A job, and what its nodes must find.
-struct Case {
-    job: Job,
+struct HeadNodeCase {
+    job: SchedulerJob,
     expected: (String, u16),
     /// The host of this process.
     here: String,
@@ -48,7 +48,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         cases.extend(["x3", "x4"].map(|here| pbs(&hosts, id, suffix, here)));
     }
     let broken = broken(&cases);
-    let inputs: Vec<&Job> = cases.iter().map(|case| &case.job).chain(broken.iter().map(|(job, _)| job)).collect();
+    let inputs: Vec<&SchedulerJob> =
+        cases.iter().map(|case| &case.job).chain(broken.iter().map(|(job, _)| job)).collect();
     let outputs = runner.call::<_, Found>(1, &inputs)?;
     for (number, case) in cases.iter().enumerate() {
         check(case, outputs.of(0, number))?;
@@ -66,24 +67,29 @@ fn texts<const N: usize>(pairs: [(&str, String); N]) -> Texts {
     pairs.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
 }
 
-fn slurm(list: &str, head: &str, id: usize, here: &str) -> Case {
+fn slurm(list: &str, head: &str, id: usize, here: &str) -> HeadNodeCase {
     let variables = texts([
         ("SLURM_JOB_ID", id.to_string()),
         ("SLURM_JOB_NODELIST", list.to_owned()),
         ("SLURMD_NODENAME", here.to_owned()),
         ("HOSTNAME", here.to_owned()),
     ]);
-    Case { job: (variables, Texts::new()), expected: (head.to_owned(), port(id)), here: here.to_owned(), sorted: None }
+    HeadNodeCase {
+        job: (variables, Texts::new()),
+        expected: (head.to_owned(), port(id)),
+        here: here.to_owned(),
+        sorted: None,
+    }
 }
 
 /// Each host has a line for each of its two slots.
-fn pbs(hosts: &[&str; 2], id: usize, suffix: &str, here: &str) -> Case {
+fn pbs(hosts: &[&str; 2], id: usize, suffix: &str, here: &str) -> HeadNodeCase {
     let path = format!("/var/spool/pbs/aux/{id}{suffix}");
     let text: String = hosts.iter().flat_map(|host| [format!("{host}\n"), format!("{host}\n")]).collect();
     let variables =
         texts([("PBS_JOBID", format!("{id}{suffix}")), ("PBS_NODEFILE", path.clone()), ("HOSTNAME", here.to_owned())]);
     let sorted = hosts.iter().min().map(|host| (*host).to_owned());
-    Case {
+    HeadNodeCase {
         job: (variables, Texts::from([(path, text)])),
         expected: (hosts[0].to_owned(), port(id)),
         here: here.to_owned(),
@@ -96,8 +102,8 @@ fn port(id: usize) -> u16 {
 }
 
 /// Jobs that do not name their nodes.
-fn broken(cases: &[Case]) -> Vec<(Job, &'static str)> {
-    let without = |case: &Case, name: &str| {
+fn broken(cases: &[HeadNodeCase]) -> Vec<(SchedulerJob, &'static str)> {
+    let without = |case: &HeadNodeCase, name: &str| {
         let (mut variables, files) = case.job.clone();
         variables.remove(name);
         (variables, files)
@@ -115,7 +121,7 @@ fn broken(cases: &[Case]) -> Vec<(Job, &'static str)> {
     .collect()
 }
 
-fn check(case: &Case, found: &Found) -> anyhow::Result<()> {
+fn check(case: &HeadNodeCase, found: &Found) -> anyhow::Result<()> {
     let claim = Claim::equal(&Ok(case.expected.clone()), found).given(listed(&case.job));
     let Ok((head, port)) = found else {
         let large = matches!(found, Err(error) if error.contains("too large"));
@@ -173,7 +179,7 @@ fn check(case: &Case, found: &Found) -> anyhow::Result<()> {
         .or_fail("not the first node of the job")
 }
 
-fn listed((variables, files): &Job) -> String {
+fn listed((variables, files): &SchedulerJob) -> String {
     let variables = variables.iter().map(|(name, value)| format!("{name}={value}"));
     let files = files.iter().map(|(path, text)| format!("{path} has {:?}", text));
     variables.chain(files).collect::<Vec<_>>().join("; ")

@@ -2,16 +2,16 @@
 
 use anyhow::{Context, Result};
 
-use crate::job::Job;
+use crate::head_node::SchedulerJob;
 
 /// Of the job's id, its digits; then the port.
-fn port(job: &Job) -> Result<u16> {
+fn port(job: &SchedulerJob) -> Result<u16> {
     let id = job.get("SLURM_JOB_ID").or(job.get("PBS_JOBID")).context("no scheduler")?;
     let digits: String = id.chars().take_while(char::is_ascii_digit).collect();
     Ok(20_000 + (digits.parse::<u64>()? % 10_000) as u16)
 }
 
-fn lines(job: &Job) -> Result<Vec<&str>> {
+fn lines(job: &SchedulerJob) -> Result<Vec<&str>> {
     let text = job.read(job.get("PBS_NODEFILE").context("PBS_NODEFILE is not set")?)?;
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     anyhow::ensure!(!lines.is_empty(), "no node");
@@ -35,12 +35,12 @@ fn scanned(list: &str) -> String {
 }
 
 /// Takes the node on which it runs.
-pub fn own_host(job: &Job) -> Result<(String, u16)> {
+pub fn own_host(job: &SchedulerJob) -> Result<(String, u16)> {
     Ok((job.get("HOSTNAME").context("HOSTNAME is not set")?.to_owned(), port(job)?))
 }
 
 /// Splits the list at its first comma.
-pub fn first_comma(job: &Job) -> Result<(String, u16)> {
+pub fn first_comma(job: &SchedulerJob) -> Result<(String, u16)> {
     let head = match job.get("SLURM_JOB_NODELIST") {
         Some(list) => list.split(',').next().unwrap_or(list),
         None => lines(job)?[0],
@@ -49,7 +49,7 @@ pub fn first_comma(job: &Job) -> Result<(String, u16)> {
 }
 
 /// Looks for a bracket before it looks for a comma.
-pub fn bracket_first(job: &Job) -> Result<(String, u16)> {
+pub fn bracket_first(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, port) = scans(job)?;
     let bracket = job.get("SLURM_JOB_NODELIST").and_then(|list| list.split_once('['));
     let Some((before, _)) = bracket.filter(|(before, _)| before.contains(',')) else { return Ok((head, port)) };
@@ -57,7 +57,7 @@ pub fn bracket_first(job: &Job) -> Result<(String, u16)> {
 }
 
 /// Reads the number in the bracket as a number.
-pub fn number(job: &Job) -> Result<(String, u16)> {
+pub fn number(job: &SchedulerJob) -> Result<(String, u16)> {
     let Some(list) = job.get("SLURM_JOB_NODELIST") else { return Ok((lines(job)?[0].to_owned(), port(job)?)) };
     let Some((head, rest)) = list.split_once('[') else { return Ok((scanned(list), port(job)?)) };
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -66,7 +66,7 @@ pub fn number(job: &Job) -> Result<(String, u16)> {
 }
 
 /// Sorts the host file, as the tutorial does.
-pub fn sorted(job: &Job) -> Result<(String, u16)> {
+pub fn sorted(job: &SchedulerJob) -> Result<(String, u16)> {
     let head = match job.get("SLURM_JOB_NODELIST") {
         Some(list) => scanned(list),
         None => lines(job)?.into_iter().min().context("no node")?.to_owned(),
@@ -75,31 +75,31 @@ pub fn sorted(job: &Job) -> Result<(String, u16)> {
 }
 
 /// Gives all jobs one port.
-pub fn fixed_port(job: &Job) -> Result<(String, u16)> {
+pub fn fixed_port(job: &SchedulerJob) -> Result<(String, u16)> {
     Ok((scans(job)?.0, 29_500))
 }
 
 /// Without a scheduler, assumes that it is alone.
-pub fn assumes(job: &Job) -> Result<(String, u16)> {
+pub fn assumes(job: &SchedulerJob) -> Result<(String, u16)> {
     Ok(scans(job).unwrap_or(("localhost".into(), 29_500)))
 }
 
 /// Takes the name that Slurm has for this node.
-pub fn node_name(job: &Job) -> Result<(String, u16)> {
+pub fn node_name(job: &SchedulerJob) -> Result<(String, u16)> {
     let own = job.get("SLURMD_NODENAME").map(str::to_owned);
     let (head, port) = scans(job)?;
     Ok((own.unwrap_or(head), port))
 }
 
 /// Splits at hyphens where there are no brackets, too.
-pub fn hyphen(job: &Job) -> Result<(String, u16)> {
+pub fn hyphen(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, port) = scans(job)?;
     let cut = job.get("SLURM_JOB_NODELIST").filter(|list| !list.contains('['));
     Ok((cut.map_or(head, |list| list.split(['-', ',']).next().unwrap_or(list).to_owned()), port))
 }
 
 /// Reads one bracket, and nothing that follows it.
-pub fn one_bracket(job: &Job) -> Result<(String, u16)> {
+pub fn one_bracket(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, port) = scans(job)?;
     let bracket = job.get("SLURM_JOB_NODELIST").and_then(|list| list.split_once('['));
     let bracket = bracket.filter(|(before, _)| !before.contains(','));
@@ -108,14 +108,14 @@ pub fn one_bracket(job: &Job) -> Result<(String, u16)> {
 }
 
 /// Splits at the first comma, and closes the bracket that this has opened.
-pub fn comma_in_bracket(job: &Job) -> Result<(String, u16)> {
+pub fn comma_in_bracket(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, port) = scans(job)?;
     let first = job.get("SLURM_JOB_NODELIST").and_then(|list| list.split(',').next());
     Ok((first.map_or(head, scanned), port))
 }
 
 /// Has no room for a number beyond 65535.
-pub fn sixteen_bits(job: &Job) -> Result<(String, u16)> {
+pub fn sixteen_bits(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, _) = scans(job)?;
     let id = job.get("SLURM_JOB_ID").or(job.get("PBS_JOBID")).context("no scheduler")?;
     let digits: String = id.chars().take_while(char::is_ascii_digit).collect();
@@ -123,7 +123,7 @@ pub fn sixteen_bits(job: &Job) -> Result<(String, u16)> {
 }
 
 /// Takes the digits of an array's index for a part of the job's number.
-pub fn all_digits(job: &Job) -> Result<(String, u16)> {
+pub fn all_digits(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, _) = scans(job)?;
     let id = job.get("SLURM_JOB_ID").or(job.get("PBS_JOBID")).context("no scheduler")?;
     let digits: String = id.chars().filter(char::is_ascii_digit).collect();
@@ -131,7 +131,7 @@ pub fn all_digits(job: &Job) -> Result<(String, u16)> {
 }
 
 /// Right: reads the list character by character.
-pub fn scans(job: &Job) -> Result<(String, u16)> {
+pub fn scans(job: &SchedulerJob) -> Result<(String, u16)> {
     let head = match job.get("SLURM_JOB_ID") {
         Some(_) => scanned(job.get("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not set")?),
         None => lines(job)?[0].to_owned(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 
-use crate::network::Interface;
+use crate::interface::Interface;
 
 /// On each node the first interface for which `fits` is true.
 fn first(nodes: &[Vec<Interface>], fits: impl Fn(&Interface) -> bool) -> Result<Vec<String>> {

@@ -4,8 +4,22 @@
 //! all parts of all snapshots, on a disk of its own only those that its ranks have written, and on a new node nothing at all.
 
 use anyhow::{Result, bail};
+use serde::Deserialize;
 
-use crate::disks::Part;
+/// A part of a snapshot. A snapshot is sharded: each rank has written its own part.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Part {
+    /// The epoch in which training would continue.
+    pub epoch: u64,
+    /// The step in it.
+    pub step: u64,
+    /// Which part it is, from 0.
+    pub part: usize,
+    /// How many parts the snapshot has.
+    pub of: usize,
+    /// False if the file is torn or damaged.
+    pub whole: bool,
+}
 
 /// Decides where training continues: `disks[n]` is what node n finds. Returns the epoch and the step of the newest snapshot of which
 /// the nodes together have all parts, each of them whole. Returns `None`, for a start at the beginning, if no node finds anything.

@@ -16,7 +16,7 @@ struct Part {
 type Disks = Vec<Vec<Part>>;
 type Decision = Result<Option<(u64, u64)>, String>;
 
-struct Case {
+struct RequeueCase {
     disks: Disks,
     /// An error if `None`.
     right: Option<Option<(u64, u64)>>,
@@ -67,8 +67,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // All but one in the middle, which the second node would have saved.
     let mut gap = both(own(old), own(new));
     gap[1].truncate(1);
-    let case = |disks, right, what| Case { disks, right, what, why: None };
-    let special = |disks, right, what, why| Case { disks, right, what, why: Some(why) };
+    let case = |disks, right, what| RequeueCase { disks, right, what, why: None };
+    let special = |disks, right, what, why| RequeueCase { disks, right, what, why: Some(why) };
     let cases = [
         case(vec![Vec::new(); nodes], Some(None), "the first start"),
         case(shared, Some(Some(new)), "a shared disk"),
@@ -106,7 +106,7 @@ fn part_of((epoch, step): (u64, u64), part: usize, of: usize) -> Part {
     Part { epoch, step, part, of, whole: true }
 }
 
-fn check(Case { disks, right, what, why }: &Case, observed: &Decision) -> anyhow::Result<()> {
+fn check(RequeueCase { disks, right, what, why }: &RequeueCase, observed: &Decision) -> anyhow::Result<()> {
     let all: Vec<&Part> = disks.iter().flatten().collect();
     let newest = all.iter().map(|one| (one.epoch, one.step)).max();
     let took_newest = matches!(observed, Ok(Some(at)) if Some(*at) == newest);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 
-use crate::disks::Part;
+use crate::requeue::Part;
 
 /// The positions of the snapshots of which these parts are all, newest last.
 fn complete<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<(u64, u64)> {

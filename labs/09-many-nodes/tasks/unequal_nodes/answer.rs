@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 /// A process's place in the job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct Placement {
     /// Its number among all processes.
     pub rank: usize,
     /// The number of all processes.
@@ -22,19 +22,19 @@ pub struct Place {
 ///
 /// # Errors
 /// When there is no such process.
-pub fn unequal_nodes(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
+pub fn unequal_nodes(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Placement> {
     // <answer>
     //~ let here = workers[node];
     //~ let world_size = workers.len() * here;
     //~ let rank = node * here + local_rank;
     //~ let positions = (rank..samples).step_by(world_size).collect();
-    //~ Ok(Place { rank, world_size, positions })
+    //~ Ok(Placement { rank, world_size, positions })
     ensure!(node < workers.len(), "there is no node {node}: there are {}", workers.len());
     ensure!(local_rank < workers[node], "node {node} has no worker {local_rank}: it has {}", workers[node]);
     let world_size: usize = workers.iter().sum();
     let rank = workers[..node].iter().sum::<usize>() + local_rank;
     let steps = samples.div_ceil(world_size);
     let positions = (0..steps).map(|step| (rank + step * world_size) % samples).collect();
-    Ok(Place { rank, world_size, positions })
+    Ok(Placement { rank, world_size, positions })
     // </answer>
 }

@@ -5,8 +5,8 @@ use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 /// Workers of the nodes, node, local rank, samples.
 type Input = (Vec<usize>, usize, usize, usize);
 /// Rank, world size, positions.
-type Place = (usize, usize, Vec<usize>);
-type Found = Result<Place, String>;
+type Placement = (usize, usize, Vec<usize>);
+type Found = Result<Placement, String>;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -52,7 +52,7 @@ fn places(workers: &[usize], samples: usize) -> Vec<Input> {
     workers.iter().enumerate().flat_map(of_node).collect()
 }
 
-fn expected(rank: usize, world: usize, samples: usize) -> Place {
+fn expected(rank: usize, world: usize, samples: usize) -> Placement {
     (rank, world, (0..samples.div_ceil(world)).map(|step| (rank + step * world) % samples).collect())
 }
 
@@ -64,7 +64,7 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
     let lengths: Vec<usize> = found.iter().filter_map(|one| one.as_ref().ok().map(|place| place.2.len())).collect();
     let unequal = lengths.iter().any(|length| *length != lengths[0]);
     let neighbours =
-        |place: &Place| place.2.len() > 1 && place.2.windows(2).all(|pair| pair[1] == (pair[0] + 1) % samples);
+        |place: &Placement| place.2.len() > 1 && place.2.windows(2).all(|pair| pair[1] == (pair[0] + 1) % samples);
     for (rank, ((_, node, local, _), one)) in places(workers, samples).into_iter().zip(found).enumerate() {
         let right = expected(rank, world, samples);
         let claim = Claim::equal(&Ok::<_, String>(right.clone()), *one)

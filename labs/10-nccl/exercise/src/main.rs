@@ -7,12 +7,6 @@ mod place;
 mod ring;
 mod share_id;
 
-#[path = "../../given/bandwidth.rs"]
-mod bandwidth;
-#[path = "../../given/job.rs"]
-mod job;
-#[path = "../../given/machine.rs"]
-mod machine;
 #[path = "../../given/pass.rs"]
 mod pass;
 #[path = "../../given/tasks.rs"]

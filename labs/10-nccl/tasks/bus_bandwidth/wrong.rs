@@ -1,6 +1,6 @@
 //! Answers to `bus_bandwidth`: wrong ones, and an unusual right one.
 
-use crate::bandwidth::{Bandwidth, Collective, Measured};
+use crate::bus_bandwidth::{Bandwidth, Collective, Measured};
 
 fn size(measured: &Measured) -> f64 {
     let one = (measured.count * measured.element) as f64;

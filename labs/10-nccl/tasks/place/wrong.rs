@@ -1,6 +1,6 @@
 //! Answers to `place`: wrong ones, and an unusual right one.
 
-use crate::machine::{Machine, Way};
+use crate::place::{Machine, Way};
 
 /// Takes them by their numbers.
 pub fn by_number(machine: &Machine) -> Vec<usize> {

@@ -7,7 +7,7 @@
 use anyhow::Result;
 use tch::{Reduction, Tensor};
 
-use crate::net::Model;
+use crate::training::Model;
 
 /// Leaves the gradient of the mean squared error over all samples of `micro` (inputs `Double [n, 3]`, targets `Double [n]`) and of all
 /// ranks. Exchanges gradients once, and takes no more than one micro-batch at a time: its backward pass is over before the next begins.

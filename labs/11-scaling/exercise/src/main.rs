@@ -10,22 +10,10 @@ mod read_trace;
 mod slow_ranks;
 mod speed_up;
 
-#[path = "../../given/communication.rs"]
-mod communication;
-#[path = "../../given/counters.rs"]
-mod counters;
-#[path = "../../given/net.rs"]
-mod net;
-#[path = "../../given/power.rs"]
-mod power;
-#[path = "../../given/recipe.rs"]
-mod recipe;
-#[path = "../../given/speed.rs"]
-mod speed;
 #[path = "../../given/tasks.rs"]
 mod tasks;
-#[path = "../../given/trace.rs"]
-mod trace;
+#[path = "../../given/training.rs"]
+mod training;
 
 fn main() -> std::process::ExitCode {
     lockstep_exercise::main([

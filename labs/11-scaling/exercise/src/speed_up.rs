@@ -4,8 +4,20 @@
 //! follow. The model may not fit on one rank, so the smallest measured number need not be 1.
 
 use anyhow::Result;
+use serde::Serialize;
 
-use crate::speed::SpeedUp;
+/// Of the same work on more and more ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SpeedUp {
+    /// The share of one rank's time that more ranks do not shorten, from 0 to 1.
+    pub serial: f64,
+    /// The speed-up over one rank on the most ranks that were measured, divided by their number.
+    pub efficiency: f64,
+    /// The speed-up that Amdahl's law predicts: the work stays the same.
+    pub amdahl: f64,
+    /// The speed-up that Gustafson's law predicts: each rank has as much work to share as one rank had.
+    pub gustafson: f64,
+}
 
 /// What follows from `times`, of (ranks, seconds) for the same work, sorted, and what both laws predict for `ranks` ranks.
 pub fn speed_up(times: &[(usize, f64)], ranks: usize) -> Result<SpeedUp> {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tch::{Reduction, Tensor};
 
-use crate::net::Model;
+use crate::training::Model;
 
 type Micro = [(Tensor, Tensor)];
 

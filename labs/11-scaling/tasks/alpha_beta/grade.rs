@@ -34,7 +34,7 @@ struct Plan {
 }
 
 /// What was drawn, and what follows from it.
-struct Case {
+struct AlphaBetaCase {
     measured: Measured,
     line: (f64, f64),
     off: f64,
@@ -42,14 +42,14 @@ struct Case {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let cases: Vec<Case> = SIZES.map(|which| draw(&mut random, which)).collect();
+    let cases: Vec<AlphaBetaCase> = SIZES.map(|which| draw(&mut random, which)).collect();
     let inputs: Vec<&Measured> = cases.iter().map(|case| &case.measured).collect();
     let outputs = runner.call::<_, Plan>(1, &inputs)?;
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
 /// A case in which the model does not hold at the size `which`.
-fn draw(random: &mut Inputs, which: usize) -> Case {
+fn draw(random: &mut Inputs, which: usize) -> AlphaBetaCase {
     let (alpha, beta) = NETWORKS[which % NETWORKS.len()];
     let mut part = |most: f64| most * random.below(0..1001) as f64 / 1000.0;
     let (alpha, beta) = (alpha * (1.0 + part(1.0)), beta * (1.0 + part(1.0)));
@@ -66,11 +66,11 @@ fn draw(random: &mut Inputs, which: usize) -> Case {
     let most = if hides > 1.0 && which % 2 == 1 { 0.9 * alpha / (beta * (hides - 1.0)) } else { 400e6 };
     let gradients = (most * random.below(125..1000) as f64 / 1000.0).round();
     let backward = gradients * beta * hides;
-    Case { measured: Measured { times, gradients, backward }, line: (alpha, beta), off }
+    AlphaBetaCase { measured: Measured { times, gradients, backward }, line: (alpha, beta), off }
 }
 
-fn check(case: &Case, found: &Plan) -> anyhow::Result<()> {
-    let Case { measured, line: (alpha, beta), .. } = case;
+fn check(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
+    let AlphaBetaCase { measured, line: (alpha, beta), .. } = case;
     let line = found_line(found);
     let is = |(alpha, beta): (f64, f64), tolerance| near(line.0, alpha, tolerance) && near(line.1, beta, tolerance);
     let absolute = fit(&measured.times, |_| 1.0);
@@ -102,7 +102,7 @@ fn check(case: &Case, found: &Plan) -> anyhow::Result<()> {
 }
 
 /// With the learner's own α and β, whose error the bucket would amplify.
-fn check_bucket(case: &Case, found: &Plan) -> anyhow::Result<()> {
+fn check_bucket(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
     let measured = &case.measured;
     let (alpha, beta) = found_line(found);
     let gain = measured.backward / measured.gradients - beta;
@@ -163,7 +163,7 @@ fn through_ends(times: &[(f64, f64)]) -> (f64, f64) {
     (short - beta * few, beta)
 }
 
-fn listed(case: &Case) -> String {
+fn listed(case: &AlphaBetaCase) -> String {
     let Measured { times, gradients, backward } = &case.measured;
     let times: Vec<String> = times.iter().map(|(bytes, time)| format!("{bytes} B: {time:.1} µs")).collect();
     format!(

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::communication::{Measured, Plan};
+use crate::alpha_beta::{Measured, Plan};
 
 type Times = [(f64, f64)];
 

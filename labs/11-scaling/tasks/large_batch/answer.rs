@@ -4,7 +4,7 @@
 //! it multiplies the learning rate by k. At the start, where the loss is steep, such a step jumps out of the valley, so the rate begins
 //! with the recipe's own and rises by the same amount in each step of the warm-up. (Goyal et al., "Accurate, Large Minibatch SGD", 2017.)
 
-use crate::recipe::Recipe;
+use crate::training::Recipe;
 
 /// The learning rate of a step, counted from 0: the recipe's in step 0, the scaled one from step `warm_up` on. `warm_up` may be 0: then
 /// it is the scaled one from step 0 on.

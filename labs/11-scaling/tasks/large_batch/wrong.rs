@@ -1,6 +1,6 @@
 //! Answers to `large_batch`: wrong ones, and an unusual right one.
 
-use crate::recipe::Recipe;
+use crate::training::Recipe;
 
 fn times(recipe: &Recipe) -> f64 {
     (recipe.batch_of_a_rank * recipe.ranks) as f64 / recipe.batch as f64

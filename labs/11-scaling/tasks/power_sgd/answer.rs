@@ -7,7 +7,14 @@ use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
-use crate::power::Memory;
+/// The memory of one rank for the gradient of one matrix, n × m, sent as matrices of r columns.
+#[derive(Debug)]
+pub struct Memory {
+    /// `Double [m, r]`, the same on all ranks: the mean right matrix of the last step.
+    pub right: Tensor,
+    /// `Double [n, m]`: what the steps so far have left out of this rank's gradients.
+    pub lost: Tensor,
+}
 
 /// One step of PowerSGD. What is due on this rank is its `gradient` (`Double [n, m]`) and what earlier steps have left out of it.
 ///

@@ -4,7 +4,7 @@ use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Kind, Tensor};
 
-use crate::power::Memory;
+use crate::power_sgd::Memory;
 
 fn mean(group: &ProcessGroup, tensor: Tensor) -> Result<Tensor> {
     let mut mean = tensor / group.size().get() as f64;

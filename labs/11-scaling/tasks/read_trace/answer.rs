@@ -6,7 +6,7 @@
 
 use anyhow::Result;
 
-use crate::trace::{Kind, Reading, Span, spans};
+use crate::training::{Kind, Reading, Span, spans};
 
 /// What the trace of one step shows.
 pub fn read_trace(json: &str) -> Result<Reading> {

@@ -23,7 +23,7 @@ struct Span {
     end: usize,
 }
 
-struct Case {
+struct ReadTraceCase {
     json: String,
     spans: Vec<Span>,
     ranks: usize,
@@ -51,7 +51,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 /// A forward pass, a backward pass that fills buckets, and their all-reduces, which end together on all ranks. The first two are under
 /// way at the same time. Meanwhile the loader's thread reads.
-fn draw(random: &mut Inputs, late: Late) -> Case {
+fn draw(random: &mut Inputs, late: Late) -> ReadTraceCase {
     let ranks = random.below(3..6);
     let straggler = random.below(0..ranks);
     let slowest = if late == Late::Computes { straggler } else { (straggler + 1) % ranks };
@@ -107,7 +107,7 @@ fn draw(random: &mut Inputs, late: Late) -> Case {
     for place in (1..spans.len()).rev() {
         spans.swap(place, random.below(0..place + 1));
     }
-    Case { json: json(&spans, ranks), spans, ranks, straggler }
+    ReadTraceCase { json: json(&spans, ranks), spans, ranks, straggler }
 }
 
 fn json(spans: &[Span], ranks: usize) -> String {
@@ -129,7 +129,7 @@ fn json(spans: &[Span], ranks: usize) -> String {
     format!(r#"{{"displayTimeUnit":"ms","traceEvents":[{}]}}"#, events.join(",\n"))
 }
 
-impl Case {
+impl ReadTraceCase {
     /// Microseconds in which one of these spans runs.
     fn covered(&self, of: impl Fn(&Span) -> bool) -> f64 {
         let mut spans: Vec<&Span> = self.spans.iter().filter(|span| of(span)).collect();
@@ -162,7 +162,7 @@ impl Case {
     }
 }
 
-fn check(case: &Case, found: &Reading) -> anyhow::Result<()> {
+fn check(case: &ReadTraceCase, found: &Reading) -> anyhow::Result<()> {
     let exposed = case.exposed(|rank, span| span.rank == rank && span.kind == "compute");
     let is = |other: &[f64]| close(other, &found.exposed, TOLERANCE);
     let given = format!("a trace of {} ranks", case.ranks);
@@ -185,7 +185,7 @@ fn check(case: &Case, found: &Reading) -> anyhow::Result<()> {
     check_rest(case, &given, &exposed, found)
 }
 
-fn check_rest(case: &Case, given: &str, exposed: &[f64], found: &Reading) -> anyhow::Result<()> {
+fn check_rest(case: &ReadTraceCase, given: &str, exposed: &[f64], found: &Reading) -> anyhow::Result<()> {
     let part = exposed.iter().sum::<f64>() / case.communicates().iter().sum::<f64>();
     let (overlap, observed) = (100.0 * (1.0 - part), found.overlap.unwrap_or(f64::NAN));
     let is = |other: f64| (other - observed).abs() < 0.1;

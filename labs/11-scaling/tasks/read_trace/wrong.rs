@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::trace::{Kind, Reading, Span, spans};
+use crate::training::{Kind, Reading, Span, spans};
 
 fn covered(spans: &[Span], of: impl Fn(&Span) -> bool) -> f64 {
     let mut spans: Vec<&Span> = spans.iter().filter(|span| of(span)).collect();

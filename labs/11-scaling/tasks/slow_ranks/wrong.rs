@@ -1,6 +1,6 @@
 //! Answers to `slow_ranks`: wrong ones, and an unusual right one.
 
-use crate::counters::{Cause, Counters};
+use crate::slow_ranks::{Cause, Counters};
 
 fn most(ranks: &[Counters], of: fn(&Counters) -> f64) -> usize {
     (0..ranks.len()).max_by(|a, b| of(&ranks[*a]).total_cmp(&of(&ranks[*b]))).unwrap_or(0)

@@ -17,7 +17,7 @@ struct SpeedUp {
 }
 
 /// A run, and a number of ranks that was not measured.
-struct Case {
+struct SpeedUpCase {
     times: Vec<(usize, f64)>,
     /// Of one rank, drawn without noise.
     one: f64,
@@ -27,14 +27,14 @@ struct Case {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let cases: Vec<Case> = [(1, 0.05), (1, 0.15), (4, 0.08)]
+    let cases: Vec<SpeedUpCase> = [(1, 0.05), (1, 0.15), (4, 0.08)]
         .into_iter()
         .map(|(first, least)| {
             let mut part = |most: f64| most * random.below(0..1001) as f64 / 1000.0;
             let (serial, one) = (least + part(0.1), 20.0 + part(400.0));
             let time = |ranks: usize| one * (serial + (1.0 - serial) / ranks as f64);
             let mut noisy = |ranks: usize| (ranks, time(ranks) * (1.0 - NOISE + part(2.0 * NOISE)));
-            Case {
+            SpeedUpCase {
                 times: [1, 2, 4, 8].map(|times| noisy(first * times)).into(),
                 one,
                 serial,
@@ -47,7 +47,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
-fn check(case: &Case, found: &SpeedUp) -> anyhow::Result<()> {
+fn check(case: &SpeedUpCase, found: &SpeedUp) -> anyhow::Result<()> {
     let times: Vec<String> = case.times.iter().map(|(ranks, time)| format!("{ranks} ranks: {time:.2} s")).collect();
     let given = format!("{}; predict {} ranks", times.join(", "), case.ranks);
     let number = |number: Option<f64>| number.unwrap_or(f64::NAN);
@@ -94,7 +94,7 @@ fn check(case: &Case, found: &SpeedUp) -> anyhow::Result<()> {
 }
 
 /// With the learner's own serial share, whose error both laws would amplify.
-fn check_laws(case: &Case, given: &str, serial: f64, found: &SpeedUp) -> anyhow::Result<()> {
+fn check_laws(case: &SpeedUpCase, given: &str, serial: f64, found: &SpeedUp) -> anyhow::Result<()> {
     let ranks = case.ranks as f64;
     let (amdahl, gustafson) = (1.0 / (serial + (1.0 - serial) / ranks), serial + (1.0 - serial) * ranks);
     let (law, other) = (found.amdahl.unwrap_or(f64::NAN), found.gustafson.unwrap_or(f64::NAN));

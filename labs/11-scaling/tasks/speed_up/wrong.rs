@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::speed::SpeedUp;
+use crate::speed_up::SpeedUp;
 
 type Times = [(usize, f64)];
 

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use tch::Tensor;
 
-use crate::unit::Unit;
+use crate::layers::Unit;
 
 /// Returns this rank's rows of the mean gradient of each unit's weight, in the units' order; the loss is half of the squared distance between
 /// the last unit's outputs and `targets`. `x` and `targets` `[n, features]` are the rank's own.

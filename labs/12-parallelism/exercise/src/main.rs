@@ -8,14 +8,10 @@ mod predict_bytes;
 
 #[path = "../../given/count.rs"]
 mod count;
-#[path = "../../given/division.rs"]
-mod division;
-#[path = "../../given/layer.rs"]
-mod layer;
+#[path = "../../given/layers.rs"]
+mod layers;
 #[path = "../../given/tasks.rs"]
 mod tasks;
-#[path = "../../given/unit.rs"]
-mod unit;
 
 fn main() -> std::process::ExitCode {
     lockstep_exercise::main([

@@ -8,7 +8,7 @@ use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
-use crate::layer::Weight;
+use crate::layers::Weight;
 
 /// Returns y `[n, f]` on all ranks, from `x` `[n, f]`, which all ranks have, and the weights of the whole layers: `first` `[h, f]` and
 /// `second` `[f, h]`. A rank takes 1/p of each weight and passes n·f numbers to the group, in one operation. f and h are multiples of p.

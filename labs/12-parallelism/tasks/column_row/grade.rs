@@ -14,7 +14,7 @@ struct Divided {
 }
 
 /// Both layers on one rank.
-struct Case {
+struct ColumnRowCase {
     ranks: usize,
     n: usize,
     f: usize,
@@ -32,7 +32,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let h = f + ranks * random.below(1..3);
         let case = loop {
             let (x, first, second) = (random.numbers(n * f), random.numbers(h * f), random.numbers(f * h));
-            let case = Case { ranks, n, f, h, x, first, second };
+            let case = ColumnRowCase { ranks, n, f, h, x, first, second };
             // The ReLU can make a part of the summands zero, and then nobody would miss them.
             let is_zero = |inner| case.summand(inner, 0).iter().all(|sum| *sum == 0.0);
             let part = h / ranks;
@@ -49,7 +49,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Case {
+impl ColumnRowCase {
     /// The summand of y that comes from some outputs of the first layer, through the second's columns `shift` places on.
     fn summand(&self, inner: std::ops::Range<usize>, shift: usize) -> Vec<f64> {
         self.summand_after(|hidden| hidden.max(0.0), inner, shift)

@@ -4,7 +4,7 @@ use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
-use crate::layer::Weight;
+use crate::layers::Weight;
 
 /// The number of ranks, this rank, and the sizes of a part of f and of h.
 fn parts(group: &ProcessGroup, x: &Tensor, first: &Weight) -> (i64, i64, i64, i64) {

@@ -18,7 +18,7 @@ struct Sharded {
 }
 
 /// All units on one rank, and each rank's rows.
-struct Case {
+struct FreeUnitsCase {
     ranks: usize,
     n: usize,
     f: usize,
@@ -33,7 +33,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let (n, f) = (random.below(2..4), ranks * random.below(1..3) + ranks);
         let weights = (0..UNITS).map(|_| random.numbers(f * f).iter().map(|number| number / 4.0).collect()).collect();
         let [x, targets] = [(); 2].map(|()| (0..ranks).map(|_| random.numbers(n * f)).collect::<Vec<_>>());
-        let case = Case { ranks, n, f, weights, x, targets };
+        let case = FreeUnitsCase { ranks, n, f, weights, x, targets };
         let outputs = runner.call::<_, Sharded>(ranks, &[([n, f], &case.weights, &case.x, &case.targets)])?;
         let [right, inputs_first] = [false, true].map(|inputs_first| case.gradients(inputs_first, 0));
         let of_outputs = case.gradients(false, 1);
@@ -44,7 +44,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Case {
+impl FreeUnitsCase {
     /// The mean gradient of each whole weight. With `inputs_first`, that of a unit's inputs is put in the place of that of its outputs
     /// before the weight's is computed from it. With `later` 1, a unit's outputs are in the place of its inputs.
     fn gradients(&self, inputs_first: bool, later: usize) -> Vec<Vec<f64>> {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tch::Tensor;
 
-use crate::unit::Unit;
+use crate::layers::Unit;
 
 /// The forward pass, each unit gathered and freed; the inputs of each unit, and the gradient of the last outputs.
 fn forward(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<(Vec<Tensor>, Tensor)> {

@@ -1,6 +1,6 @@
 //! Answers to `predict_bytes`: wrong ones, and an unusual right one.
 
-use crate::division::{Bytes, Model, Scheme};
+use crate::predict_bytes::{Bytes, Model, Scheme};
 
 fn right(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
     let all = model.blocks * 8 * model.features * model.features * 4;

@@ -1,18 +1,31 @@
-//! SIMULATED: the part of CUDA that task 4 needs, for machines without a GPU. You do not change this file.
+//! SIMULATED: the environment of a process, the part of CUDA that task 4 needs, and workers. You do not change this file.
 //!
 //! The real CUDA behaves in the same way: it reads `CUDA_VISIBLE_DEVICES` once, at the first call that needs the devices, and
 //! never again. The process then sees only the listed GPUs, in the order of the list, and numbers them from 0.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
+
+/// The environment of a process as a value: variables by name. It need not be the environment of this process.
+pub struct Variables(pub BTreeMap<String, String>);
+
+impl Variables {
+    /// The value of a variable; `None` if it is not set.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
 
 /// The variable that lists the numbers of the GPUs that a process may see, such as `2,3`.
 pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// A process on a machine with GPUs.
-pub struct Process {
+pub struct CudaProcess {
     gpus: usize,
     variables: BTreeMap<String, String>,
     visible: OnceCell<Vec<usize>>,
@@ -22,10 +35,10 @@ pub struct Process {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gpu(pub usize);
 
-impl Process {
+impl CudaProcess {
     /// A process with this environment on a machine with `gpus` GPUs.
     pub fn new(gpus: usize, variables: BTreeMap<String, String>) -> Self {
-        Process { gpus, variables, visible: OnceCell::new() }
+        CudaProcess { gpus, variables, visible: OnceCell::new() }
     }
 
     /// Reads a variable of its environment.
@@ -61,4 +74,32 @@ impl Process {
             None => (0..self.gpus).collect(),
         })
     }
+}
+
+/// The command of one worker, which records its rank and then takes ten short naps: half a second, and more on a busy machine. If the
+/// program that started it has ended by then, it keeps running, like a worker that no process waits for.
+pub fn worker(rank: usize, world_size: usize) -> Command {
+    let mut command = Command::new("sh");
+    let naps = "for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done";
+    command.args(["-c", &format!("echo $RANK >> \"$NOTES\"; {naps}; if [ -e \"$OVER\" ]; then sleep 60; fi")]);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
+    command.env("NOTES", file("notes")).env("OVER", file("over"));
+    command
+}
+
+/// Runs a program. Returns the sorted ranks of the workers that it started, and its result.
+pub fn watch<T>(program: impl FnOnce() -> T) -> (Vec<usize>, T) {
+    for name in ["notes", "over"] {
+        let _ = fs::remove_file(file(name)); // absent before the first program
+    }
+    let returned = program();
+    let _ = fs::write(file("over"), ""); // only workers that still run read it
+    let text = fs::read_to_string(file("notes")).unwrap_or_default();
+    let mut ranks: Vec<usize> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    ranks.sort_unstable();
+    (ranks, returned)
+}
+
+fn file(name: &str) -> PathBuf {
+    format!("{name}-{}", std::process::id()).into()
 }
