@@ -50,7 +50,7 @@ enum Work {
     AllReduce(usize),
 }
 
-/// A place in one of the two streams.
+/// A point in one of the two streams.
 pub struct StreamPoint {
     event: Event,
     after: BTreeSet<Work>,
@@ -123,15 +123,15 @@ impl Pass {
         Ok(self.compute.add(weight, gradient)?)
     }
 
-    /// Marks the place after all work that a stream has so far.
+    /// Records an event after all work that a stream has so far.
     pub fn record(&self, side: Side) -> Result<StreamPoint> {
         Ok(StreamPoint { event: self.stream(side).record()?, after: self.set(side).borrow().clone() })
     }
 
-    /// Makes later work of a stream wait for a place.
-    pub fn wait(&self, side: Side, place: &StreamPoint) -> Result<()> {
-        self.set(side).borrow_mut().extend(&place.after);
-        Ok(self.stream(side).wait(&place.event)?)
+    /// Makes later work of a stream wait for the event at a point.
+    pub fn wait(&self, side: Side, point: &StreamPoint) -> Result<()> {
+        self.set(side).borrow_mut().extend(&point.after);
+        Ok(self.stream(side).wait(&point.event)?)
     }
 
     /// Makes the host wait for all work of a stream.

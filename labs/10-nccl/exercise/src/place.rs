@@ -1,12 +1,12 @@
 //! Task 6: ranks and GPUs.
 //!
-//! A ring is as fast as its slowest hop. Which rank gets which GPU decides which ways the ring takes.
+//! A ring is as fast as its slowest hop. Which links the ring uses depends on which rank gets which GPU.
 
 use serde::Deserialize;
 
-/// The way between two GPUs, as `nvidia-smi topo -m` names it. The later in this list, the slower.
+/// The link between two GPUs, as `nvidia-smi topo -m` names it. The later in this list, the slower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-pub enum Way {
+pub enum Link {
     Nv,
     Pix,
     Pxb,
@@ -15,14 +15,14 @@ pub enum Way {
     Sys,
 }
 
-/// `ways[a][b]` is the way from GPU a to GPU b. `ways[a][a]` means nothing.
+/// `links[a][b]` is the link from GPU a to GPU b. `links[a][a]` has no meaning.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Machine {
-    pub ways: Vec<Vec<Way>>,
+    pub links: Vec<Vec<Link>>,
 }
 
-/// Returns the GPU of each rank, all GPUs once. The hops of the ring (rank to rank + 1, and the last to the first) are as fast as they can
-/// be: the fewest hops of the slowest kind, then of the next.
+/// Returns the GPU of each rank, all GPUs once. The hops of the ring (rank to rank + 1, and the last to the first) are as fast as
+/// possible: the fewest hops of the slowest kind, then of the next.
 pub fn place(machine: &Machine) -> Vec<usize> {
     todo!("try the orders of the GPUs; the ring closes at its end")
 }

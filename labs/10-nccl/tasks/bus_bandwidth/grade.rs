@@ -87,7 +87,7 @@ fn check(case: &Measured, found: &Bandwidth) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(size, 2.0 * (n - 1.0) / n, 1e9),
-            "that is the factor of all-reduce, which is a reduce-scatter and an all-gather: this one is a half of it, or a broadcast",
+            "that is the factor of all-reduce, which is a reduce-scatter and an all-gather: this operation is half of it, or a broadcast",
         )
         .diagnose_if(
             collective == Collective::Broadcast && is(size, (n - 1.0) / n, 1e9),

@@ -58,16 +58,14 @@ fn explained(error: anyhow::Error, does: &str, given: &str) -> anyhow::Error {
     let error = explain(error, |finding| {
         let why = match (finding.verdict, does) {
             (Verdict::Hang, "same" | "late") => {
-                "the operation was done long ago, and the answer still waits: to sleep for the whole of `patience` makes every operation \
-                 take that long. Ask the event again and again, with a short sleep, and return as soon as it is reached"
+                "the operation was done long ago, and the answer still waits: if you sleep for the whole of `patience`, every operation takes that long. Query the event again and again, with a short sleep, and return as soon as it is reached"
             }
             (Verdict::Hang, "another") => {
-                "the operation waits for one that never comes, and nothing ends it: no error is reported, a wait has no time limit, and to \
-                 give up waiting does not end it either. After `patience`, call `abort`, which takes it out of the stream"
+                "the operation waits for one that never comes, and nothing ends it: NCCL reports no error, a wait has no time limit, and the operation goes on if you stop waiting. After `patience`, call `abort`, which removes it from the stream"
             }
             (Verdict::Hang, _) => {
-                "the operation never ends, since a rank has: `check` reports that as an error of the communicator, long before `patience` \
-                 has passed. Ask it in each turn, and `abort` after an error, too"
+                "the operation never ends, since a rank has ended: `check` reports that as an error of the communicator, long before `patience` \
+                 has passed. Call it in each iteration, and `abort` after an error, too"
             }
             (Verdict::Crash, "lost") if finding.diagnosis.contains("the answer returned an error") => {
                 "the answer returned the error of the communicator, and the operation is still in the stream: after an error, `abort` \
@@ -95,19 +93,18 @@ fn check(
         .given(given)
         .diagnose_if(
             ended == Ended::Aborted,
-            "the operation was aborted although it would have ended: a rank that is late is no reason before `patience` has passed",
+            "the operation was aborted although it would have ended: do not abort because of a late rank before `patience` has passed",
         )
         .diagnose_if(
             ended == Ended::Done,
-            "the event was reached because the operation was aborted, and not because it was done: its result is not there",
+            "the event was reached because the operation was aborted, not because it was done: there is no result",
         )
         .or_fail("ask the event, and look at the time")?;
     if expected == Ended::Done {
         let sum = RANKS as f32;
         Claim::equal(&sum, &found).on_rank(rank).given(given).or_fail("`Done`, but the sum was not there yet")?;
         Claim::that(works, "a communicator that works", "it was aborted").on_rank(rank).given(given).or_fail(
-            "the operation was done, and the communicator was aborted all the same: the job's next operation fails. Only what hangs is \
-             aborted",
+            "the operation was done, but the communicator was aborted: the job's next operation fails. Abort only what hangs",
         )?;
     }
     if does == "lost" {

@@ -7,11 +7,11 @@ use anyhow::Result;
 
 use crate::pass::{Pass, Side};
 
-/// Backward pass, all-reduce and optimizer's step of all layers. The host never waits, no backward pass waits for an all-reduce, and of
-/// the all-reduces only that of the last layer waits for the last backward pass.
+/// Backward pass, all-reduce and optimizer's step of all layers. The host never waits, no backward pass waits for an all-reduce, and
+/// only the all-reduce of the last layer waits for the last backward pass.
 pub fn overlap(pass: &Pass) -> Result<()> {
     // <answer>
-    //~ // Nothing orders the two streams. Which places have to be recorded, and who waits for them?
+    //~ // Nothing orders the two streams. Which events have to be recorded, and which stream waits for them?
     //~ for layer in pass.layers() {
     //~     pass.backward(layer)?;
     //~     pass.all_reduce(layer)?;

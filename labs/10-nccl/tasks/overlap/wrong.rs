@@ -91,7 +91,7 @@ pub fn after_all(pass: &Pass) -> Result<()> {
     optimizer(pass)
 }
 
-/// Lets the optimizer wait for a place before the last all-reduce.
+/// Makes the optimizer wait for an event before the last all-reduce.
 pub fn before_the_last(pass: &Pass) -> Result<()> {
     let mut reduced = pass.record(Side::Communication)?;
     for layer in pass.layers() {

@@ -5,20 +5,20 @@ use serde::Serialize;
 
 /// In the order of speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-enum Way {
+enum Link {
     Nv,
     Pix,
     Phb,
     Sys,
 }
 
-const WAYS: [Way; 4] = [Way::Nv, Way::Pix, Way::Phb, Way::Sys];
+const LINKS: [Link; 4] = [Link::Nv, Link::Pix, Link::Phb, Link::Sys];
 const GPUS: usize = 6;
 const CASES: usize = 4;
 
 #[derive(Serialize)]
 struct Machine {
-    ways: Vec<Vec<Way>>,
+    links: Vec<Vec<Link>>,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -31,12 +31,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 /// A machine on which the mistakes that people make are seen: to count the slowest hops only, or else to add up all hops.
 fn draw(random: &mut Inputs, counts_slowest: bool) -> Machine {
     loop {
-        let mut ways = vec![vec![Way::Nv; GPUS]; GPUS];
+        let mut links = vec![vec![Link::Nv; GPUS]; GPUS];
         for (one, other) in (0..GPUS).flat_map(|one| (0..one).map(move |other| (one, other))) {
-            let way = WAYS[random.below(0..WAYS.len())];
-            (ways[one][other], ways[other][one]) = (way, way);
+            let link = LINKS[random.below(0..LINKS.len())];
+            (links[one][other], links[other][one]) = (link, link);
         }
-        let machine = Machine { ways };
+        let machine = Machine { links };
         let best = machine.best();
         let shows = |order: &[usize]| machine.hops(order) > best;
         // An open chain of the best hops must not happen to close well either, whichever of them is found first.
@@ -68,16 +68,16 @@ fn draw(random: &mut Inputs, counts_slowest: bool) -> Machine {
 
 impl Machine {
     /// The slowest first.
-    fn sorted(mut hops: Vec<Way>) -> Vec<Way> {
+    fn sorted(mut hops: Vec<Link>) -> Vec<Link> {
         hops.sort_by(|one, other| other.cmp(one));
         hops
     }
 
-    fn hops(&self, order: &[usize]) -> Vec<Way> {
-        Machine::sorted((0..GPUS).map(|at| self.ways[order[at]][order[(at + 1) % GPUS]]).collect())
+    fn hops(&self, order: &[usize]) -> Vec<Link> {
+        Machine::sorted((0..GPUS).map(|at| self.links[order[at]][order[(at + 1) % GPUS]]).collect())
     }
 
-    fn fastest_first(&self, order: &[usize]) -> Vec<Way> {
+    fn fastest_first(&self, order: &[usize]) -> Vec<Link> {
         let mut hops = self.hops(order);
         hops.reverse();
         hops
@@ -93,7 +93,7 @@ impl Machine {
         found
     }
 
-    fn slowest_and_count(&self, order: &[usize]) -> (Way, usize) {
+    fn slowest_and_count(&self, order: &[usize]) -> (Link, usize) {
         let hops = self.hops(order);
         (hops[0], hops.iter().filter(|hop| **hop == hops[0]).count())
     }
@@ -103,11 +103,11 @@ impl Machine {
         self.hops(order).into_iter().map(|hop| [0, 1, 3, 5][hop as usize]).sum()
     }
 
-    fn chain(&self, order: &[usize]) -> Vec<Way> {
-        Machine::sorted(order.windows(2).map(|pair| self.ways[pair[0]][pair[1]]).collect())
+    fn chain(&self, order: &[usize]) -> Vec<Link> {
+        Machine::sorted(order.windows(2).map(|pair| self.links[pair[0]][pair[1]]).collect())
     }
 
-    fn best(&self) -> Vec<Way> {
+    fn best(&self) -> Vec<Link> {
         self.all().filter(|order| order[0] == 0).map(|order| self.hops(&order)).min().unwrap_or_default()
     }
 
@@ -115,7 +115,7 @@ impl Machine {
         let mut order = vec![0];
         while order.len() < GPUS {
             let last = order[order.len() - 1];
-            order.extend((0..GPUS).filter(|gpu| !order.contains(gpu)).min_by_key(|gpu| self.ways[last][*gpu]));
+            order.extend((0..GPUS).filter(|gpu| !order.contains(gpu)).min_by_key(|gpu| self.links[last][*gpu]));
         }
         order
     }
@@ -137,21 +137,21 @@ impl Machine {
 }
 
 fn check(machine: &Machine, found: &[usize]) -> anyhow::Result<()> {
-    let rows: Vec<String> = machine.ways.iter().enumerate().map(|(gpu, row)| format!("{gpu}: {row:?}")).collect();
+    let rows: Vec<String> = machine.links.iter().enumerate().map(|(gpu, row)| format!("{gpu}: {row:?}")).collect();
     let mut sorted = found.to_vec();
     sorted.sort_unstable();
     let all = sorted.iter().copied().eq(0..GPUS);
     let best = machine.best();
-    let given = format!("ways from each GPU to the others: {}", rows.join("; "));
+    let given = format!("links from each GPU to the others: {}", rows.join("; "));
     Claim::that(all, format!("each of {GPUS} GPUs once"), format!("{found:?}"))
         .given(&*given)
-        .or_fail("each rank needs a GPU of its own: NCCL refuses two ranks of a communicator on one device")?;
+        .or_fail("each rank needs its own GPU: NCCL refuses two ranks of a communicator on one device")?;
     let hops = machine.hops(found);
     Claim::that(hops == best, format!("a ring with the hops {best:?}"), format!("{found:?}, with the hops {hops:?}"))
         .given(given)
         .diagnose_if(
             found.iter().copied().eq(0..GPUS),
-            "the GPUs are in the order of their numbers, which say nothing about the ways between them",
+            "the GPUs are in the order of their numbers, which say nothing about the links between them",
         )
         .diagnose_if(
             found == machine.nearest(),
@@ -159,21 +159,20 @@ fn check(machine: &Machine, found: &[usize]) -> anyhow::Result<()> {
         )
         .diagnose_if(
             Some(machine.chain(found)) == machine.all().map(|order| machine.chain(&order)).min(),
-            "from rank to rank the ways are the best, but the ring closes: the hop from the last rank to the first is slow",
+            "from rank to rank the links are the best, but the ring closes: the hop from the last rank to the first is slow",
         )
         .diagnose_if(
             machine.all().map(|order| machine.fastest_first(&order)).max() == Some(machine.fastest_first(found)),
-            "these are the slowest ways: NV is faster than PIX, PIX than PHB, PHB than SYS",
+            "these are the slowest links: NV is faster than PIX, PIX than PHB, PHB than SYS",
         )
         .diagnose_if(
             (hops[0], hops.iter().filter(|hop| **hop == hops[0]).count())
                 == (best[0], best.iter().filter(|hop| **hop == best[0]).count()),
-            "there are as few of the slowest hops as there can be, and more than needed of the next kind: where the slowest are equal, the \
-             next counts",
+            "the number of the slowest hops is the least possible, but that of the next kind is not: if the slowest are equal, compare the next",
         )
         .diagnose_if(
             Some(machine.sum(found)) == machine.all().map(|order| machine.sum(&order)).min(),
-            "the hops are the fastest on average, and a ring is as fast as its slowest hop: another order has fewer of these",
+            "the hops are the fastest on average, but a ring is as fast as its slowest hop: another order has fewer of these",
         )
         .or_fail("another order has fewer of the slowest hops")
 }

@@ -1,29 +1,29 @@
 //! Answers to `place`: wrong ones, and an unusual right one.
 
-use crate::place::{Machine, Way};
+use crate::place::{Link, Machine};
 
 /// Takes them by their numbers.
 pub fn by_number(machine: &Machine) -> Vec<usize> {
-    (0..machine.ways.len()).collect()
+    (0..machine.links.len()).collect()
 }
 
 /// Goes on to the nearest GPU that is left.
 pub fn nearest(machine: &Machine) -> Vec<usize> {
     let mut order = vec![0];
-    while order.len() < machine.ways.len() {
+    while order.len() < machine.links.len() {
         let last = order[order.len() - 1];
-        let left = (0..machine.ways.len()).filter(|gpu| !order.contains(gpu));
-        order.extend(left.min_by_key(|gpu| machine.ways[last][*gpu]));
+        let left = (0..machine.links.len()).filter(|gpu| !order.contains(gpu));
+        order.extend(left.min_by_key(|gpu| machine.links[last][*gpu]));
     }
     order
 }
 
-fn best(machine: &Machine, order: &mut Vec<usize>, hops: &dyn Fn(&[usize]) -> Vec<Way>) -> (Vec<Way>, Vec<usize>) {
-    let count = machine.ways.len();
+fn best(machine: &Machine, order: &mut Vec<usize>, hops: &dyn Fn(&[usize]) -> Vec<Link>) -> (Vec<Link>, Vec<usize>) {
+    let count = machine.links.len();
     if order.len() == count {
         return (hops(order), order.clone());
     }
-    let mut found: Option<(Vec<Way>, Vec<usize>)> = None;
+    let mut found: Option<(Vec<Link>, Vec<usize>)> = None;
     for gpu in (0..count).filter(|gpu| !order.contains(gpu)).collect::<Vec<_>>() {
         order.push(gpu);
         let other = best(machine, order, hops);
@@ -38,21 +38,21 @@ fn best(machine: &Machine, order: &mut Vec<usize>, hops: &dyn Fn(&[usize]) -> Ve
 /// Forgets that the ring closes.
 pub fn open_end(machine: &Machine) -> Vec<usize> {
     let hops = |order: &[usize]| {
-        let mut hops: Vec<Way> = order.windows(2).map(|pair| machine.ways[pair[0]][pair[1]]).collect();
+        let mut hops: Vec<Link> = order.windows(2).map(|pair| machine.links[pair[0]][pair[1]]).collect();
         hops.sort_by(|one, other| other.cmp(one));
         hops
     };
-    let starts = (0..machine.ways.len()).map(|gpu| best(machine, &mut vec![gpu], &hops));
+    let starts = (0..machine.links.len()).map(|gpu| best(machine, &mut vec![gpu], &hops));
     starts.min().map(|(_, order)| order).unwrap_or_default()
 }
 
-/// Takes the slowest ways.
+/// Takes the slowest links.
 pub fn slowest(machine: &Machine) -> Vec<usize> {
     let hops = |order: &[usize]| {
-        let mut hops: Vec<Way> =
-            (0..order.len()).map(|at| machine.ways[order[at]][order[(at + 1) % order.len()]]).collect();
+        let mut hops: Vec<Link> =
+            (0..order.len()).map(|at| machine.links[order[at]][order[(at + 1) % order.len()]]).collect();
         hops.sort();
-        let slow = |way: &Way| [Way::Sys, Way::Node, Way::Phb, Way::Pxb, Way::Pix, Way::Nv][*way as usize];
+        let slow = |link: &Link| [Link::Sys, Link::Node, Link::Phb, Link::Pxb, Link::Pix, Link::Nv][*link as usize];
         hops.iter().map(slow).collect()
     };
     best(machine, &mut vec![0], &hops).1
@@ -77,9 +77,9 @@ fn all_orders(count: usize) -> Vec<Vec<usize>> {
     all
 }
 
-fn slowest_first(machine: &Machine, order: &[usize]) -> Vec<Way> {
-    let mut hops: Vec<Way> =
-        (0..order.len()).map(|at| machine.ways[order[at]][order[(at + 1) % order.len()]]).collect();
+fn slowest_first(machine: &Machine, order: &[usize]) -> Vec<Link> {
+    let mut hops: Vec<Link> =
+        (0..order.len()).map(|at| machine.links[order[at]][order[(at + 1) % order.len()]]).collect();
     hops.sort_by(|one, other| other.cmp(one));
     hops
 }
@@ -90,20 +90,20 @@ pub fn counts_slowest(machine: &Machine) -> Vec<usize> {
         let hops = slowest_first(machine, order);
         (hops[0], hops.iter().filter(|hop| **hop == hops[0]).count())
     };
-    all_orders(machine.ways.len()).into_iter().min_by_key(key).unwrap_or_default()
+    all_orders(machine.links.len()).into_iter().min_by_key(key).unwrap_or_default()
 }
 
 /// Adds up the hops, each by its place in the list of kinds.
 pub fn sum_of_hops(machine: &Machine) -> Vec<usize> {
-    let sum = |order: &Vec<usize>| slowest_first(machine, order).into_iter().map(|way| way as usize).sum::<usize>();
-    all_orders(machine.ways.len()).into_iter().min_by_key(sum).unwrap_or_default()
+    let sum = |order: &Vec<usize>| slowest_first(machine, order).into_iter().map(|link| link as usize).sum::<usize>();
+    all_orders(machine.links.len()).into_iter().min_by_key(sum).unwrap_or_default()
 }
 
 /// Right: weights in place of lists, and the shortest way through each set of GPUs (Held and Karp, 1962).
 pub fn held_karp(machine: &Machine) -> Vec<usize> {
-    let count = machine.ways.len();
+    let count = machine.links.len();
     // A hop of one kind costs more than all hops of faster kinds together.
-    let cost = |one: usize, other: usize| 100_u64.pow(machine.ways[one][other] as u32);
+    let cost = |one: usize, other: usize| 100_u64.pow(machine.links[one][other] as u32);
     let full = (1_usize << count) - 1;
     // For each set of GPUs with GPU 0 and each last one of it: the cost, and the way.
     let mut best: Vec<Vec<Option<(u64, Vec<usize>)>>> = vec![vec![None; count]; full + 1];

@@ -23,7 +23,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                 .on_rank(rank)
                 .given(format!("{ranks} ranks"))
                 .or_fail(
-                    "the elements are right, but a collective has sent them to every rank, of which one needs them: a ring sends each \
+                    "the elements are right, but a collective has sent them to every rank, and only one needs them: a ring sends each \
                      element once, however many ranks there are",
                 )?;
         }
@@ -34,8 +34,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 fn explained(error: anyhow::Error) -> anyhow::Error {
     explain(error, |finding| {
         (finding.verdict == Verdict::Hang).then(|| {
-            "every rank's send waits for a receive, and that receive is behind the next rank's own send: a cycle. A communicator runs its \
-             calls in their order, also on different streams. Calls between the begin and the end of one group are one operation, in \
+            "every rank's send waits for a receive, and that receive comes after the next rank's own send: a cycle. A communicator runs its calls in order, even on different streams. Calls between the begin and the end of one group are one operation, in \
              which no call waits for another"
                 .into()
         })
@@ -49,7 +48,7 @@ fn check(rank: usize, elements: &[Vec<f32>], found: &[f32]) -> anyhow::Result<()
         .on_rank(rank)
         .given(format!("the elements of {ranks} ranks: {elements:?}"))
         .diagnose_if(of(rank), "these are the rank's own elements: the peer of both calls was the rank itself")
-        .diagnose_if(of(rank + 1), "these are the next rank's elements: the ring goes the other way round")
+        .diagnose_if(of(rank + 1), "these are the next rank's elements: the ring goes in the other direction")
         .diagnose_if(found.iter().all(|element| *element == 0.0), "nothing has arrived: was the receive issued?")
         .or_fail("these are not the previous rank's elements")
 }

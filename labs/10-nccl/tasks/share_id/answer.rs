@@ -1,7 +1,7 @@
 //! Task 1: share the unique id.
 //!
 //! All ranks of a communicator join it with the same unique id. One of them makes it; the others get its 128 bytes through the store. A
-//! job makes several communicators, each with an id of its own.
+//! job makes several communicators, each with its own id.
 
 use anyhow::{Context, Result};
 use c10d::Store;
