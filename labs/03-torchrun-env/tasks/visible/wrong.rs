@@ -1,29 +1,19 @@
 //! Answers to `visible`: wrong ones, and unusual right ones.
 
 use anyhow::{Context, Result, ensure};
+use lockstep_answers::edit;
 
 use crate::simulated::{CudaProcess, Gpu, VISIBLE};
 
 /// The given program: counts the GPUs before it sets the variable.
-pub fn late(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
-    ensure!(local_rank < process.device_count(), "no GPU for local rank {local_rank}");
-    let own = match process.variable(VISIBLE) {
-        Some(list) => list.split(',').nth(local_rank).context("the list is too short")?.to_owned(),
-        None => local_rank.to_string(),
-    };
-    process.set_variable(VISIBLE, &own);
-    process.open(0)
-}
+#[edit(let own => ensure!(local_rank < process.device_count(), "no GPU for local rank {local_rank}"); let own)]
+#[edit(ensure!(process.device_count() == 1, "local rank {local_rank} has no GPU: there is no {own}"); => )]
+pub fn late() {}
 
 /// Hides all other GPUs, then opens the GPU by its number on the machine.
-pub fn ordinal(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
-    let own = match process.variable(VISIBLE) {
-        Some(list) => list.split(',').nth(local_rank).context("the list is too short")?.to_owned(),
-        None => local_rank.to_string(),
-    };
-    process.set_variable(VISIBLE, &own);
-    process.open(local_rank)
-}
+#[edit(ensure!(process.device_count() == 1, "local rank {local_rank} has no GPU: there is no {own}"); => )]
+#[edit(process.open(0) => process.open(local_rank))]
+pub fn ordinal() {}
 
 /// Opens the GPU whose number is the local rank, even if it belongs to another job.
 pub fn overwrites(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {

@@ -1,6 +1,8 @@
 //! Answers to `best`: wrong ones, and unusual right ones.
 
+use anyhow::Result;
 use c10d::{ProcessGroup, Rank, ReduceOp};
+use lockstep_answers::edit;
 use tch::Tensor;
 
 use crate::best::Best;
@@ -49,42 +51,12 @@ pub fn mean_of_ranks(
 }
 
 /// Keeps the last of equal epochs.
-pub fn last_of_equals(
-    group: &ProcessGroup,
-    best: &mut Option<Best>,
-    epoch: u64,
-    right: u64,
-    photographs: u64,
-) -> anyhow::Result<()> {
-    let mut sums = Tensor::from_slice(&[right as f64, photographs as f64]);
-    group.all_reduce(&mut sums, ReduceOp::Sum)?;
-    let accuracy = sums.double_value(&[0]) / sums.double_value(&[1]);
-    if best.is_none_or(|best| accuracy >= best.accuracy) {
-        *best = Some(Best { epoch, accuracy });
-    }
-    Ok(())
-}
+#[edit(accuracy > best.accuracy => accuracy >= best.accuracy)]
+pub fn last_of_equals() {}
 
 /// Sums only over ranks that are better than before.
-pub fn asks_if_promising(
-    group: &ProcessGroup,
-    best: &mut Option<Best>,
-    epoch: u64,
-    right: u64,
-    photographs: u64,
-) -> anyhow::Result<()> {
-    let own = right as f64 / photographs as f64;
-    if best.is_some_and(|best| own <= best.accuracy) {
-        return Ok(());
-    }
-    let mut sums = Tensor::from_slice(&[right as f64, photographs as f64]);
-    group.all_reduce(&mut sums, ReduceOp::Sum)?;
-    let accuracy = sums.double_value(&[0]) / sums.double_value(&[1]);
-    if best.is_none_or(|best| accuracy > best.accuracy) {
-        *best = Some(Best { epoch, accuracy });
-    }
-    Ok(())
-}
+#[edit(let mut sums => let own = right as f64 / photographs as f64; if best.is_some_and(|best| own <= best.accuracy) { return Ok(()); } let mut sums)]
+pub fn asks_if_promising() {}
 
 /// Compares counts of right predictions, which is right as long as each epoch validates as many photographs.
 pub fn counts(
@@ -104,24 +76,8 @@ pub fn counts(
 }
 
 /// Returns at once on a rank without photographs.
-pub fn empty_leaves(
-    group: &ProcessGroup,
-    best: &mut Option<Best>,
-    epoch: u64,
-    right: u64,
-    photographs: u64,
-) -> anyhow::Result<()> {
-    if photographs == 0 {
-        return Ok(());
-    }
-    let mut sums = Tensor::from_slice(&[right as f64, photographs as f64]);
-    group.all_reduce(&mut sums, ReduceOp::Sum)?;
-    let accuracy = sums.double_value(&[0]) / sums.double_value(&[1]);
-    if best.is_none_or(|best| accuracy > best.accuracy) {
-        *best = Some(Best { epoch, accuracy });
-    }
-    Ok(())
-}
+#[edit(let mut sums => if photographs == 0 { return Ok(()); } let mut sums)]
+pub fn empty_leaves() {}
 
 /// Adds up right predictions, and divides by this rank's photographs.
 pub fn own_divisor(
@@ -159,21 +115,8 @@ pub fn highest(
 }
 
 /// Updates the best epoch on rank 0 alone.
-pub fn rank_0_keeps(
-    group: &ProcessGroup,
-    best: &mut Option<Best>,
-    epoch: u64,
-    right: u64,
-    photographs: u64,
-) -> anyhow::Result<()> {
-    let mut sums = Tensor::from_slice(&[right as f64, photographs as f64]);
-    group.all_reduce(&mut sums, ReduceOp::Sum)?;
-    let accuracy = sums.double_value(&[0]) / sums.double_value(&[1]);
-    if group.rank().get() == 0 && best.is_none_or(|best| accuracy > best.accuracy) {
-        *best = Some(Best { epoch, accuracy });
-    }
-    Ok(())
-}
+#[edit(if best.is_none_or => if group.rank().get() == 0 && best.is_none_or)]
+pub fn rank_0_keeps() {}
 
 /// Sums on rank 0 only.
 pub fn reduces(

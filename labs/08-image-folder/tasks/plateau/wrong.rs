@@ -69,34 +69,12 @@ pub fn creeping(schedule: &mut Plateau, loss: f64) {
 }
 
 /// Forgets the best loss with each reduction.
-pub fn new_best(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.best = loss;
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-        schedule.best = f64::INFINITY;
-    }
-}
+#[edit(*= schedule.factor; => *= schedule.factor; schedule.best = f64::INFINITY;)]
+pub fn new_best() {}
 
 /// Takes the loss at a reduction as the best one.
-pub fn new_best_at_reduction(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.best = loss;
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.best = loss;
-        schedule.bad = 0;
-    }
-}
+#[edit(*= schedule.factor; => *= schedule.factor; schedule.best = loss;)]
+pub fn new_best_at_reduction() {}
 
 /// Checks the count before it counts the epoch.
 pub fn counts_after(schedule: &mut Plateau, loss: f64) {
