@@ -109,8 +109,7 @@ fn moves(given: &str, before: &[f64], after: &[f64], gradients: &[f64], losses: 
         .diagnose_if(steepest > MOVED, "there are gradients, but the weights do not move: no step is taken")
         .diagnose_if(
             losses[0].abs() > 1e-3,
-            "the loss is there, and the gradients are 0 when the step is taken: were they set to zero between the backward pass and the \
-             step? That belongs before the backward pass",
+            "the loss is there, and the gradients are 0 when the step is taken: were they set to zero between the backward pass and the step? Do that before the backward pass",
         )
         .or_fail("no gradient reaches the weights")
 }
@@ -163,8 +162,7 @@ fn finds(
         )
         .diagnose_if(
             losses[STEPS - 1].is_finite() && losses[STEPS - 1] < losses[0] && losses[STEPS - 1] > losses[0] / 2.0,
-            "the loss hardly falls, although the layer can give all targets: what the loss compares with them is not the layer's output, \
-             but something that cannot reach them, such as its sigmoid",
+            "the loss hardly falls, although the layer can produce all targets: the loss compares them not with the layer's output, but with something that cannot reach them, such as its sigmoid",
         )
         .or_fail("the weights move, but not towards the rule: does the loss measure how far the outputs are from the targets?")
 }
@@ -196,8 +194,7 @@ fn why(finding: &Finding) -> Option<String> {
     let cut = finding.verdict == Verdict::Crash && finding.diagnosis.contains("does not require grad");
     cut.then(|| {
         format!(
-            "the loss no longer depends on the weights, so the backward pass has nothing to go back through: something between \
-             the layer and the loss cuts the graph, such as no_grad, detach, or a tensor made of plain numbers ({})",
+            "the loss no longer depends on the weights, so the backward pass has no graph: something between the layer and the loss cuts it, such as no_grad, detach, or a tensor made of plain numbers ({})",
             finding.diagnosis
         )
     })

@@ -47,7 +47,7 @@ fn check(
             )
             .diagnose_if(
                 rank > 0 && first_is_right,
-                "rank 0 has the mean, and this rank has not: `reduce` leaves the result on one rank. All ranks need it: all_reduce, or a \
+                "rank 0 has the mean, and this rank does not: `reduce` leaves the result on one rank. All ranks need it: all_reduce, or a \
                  broadcast after the reduce",
             )
             .diagnose_if(
@@ -57,7 +57,7 @@ fn check(
             )
             .diagnose_if(
                 near(&own_share),
-                "this is the rank's own gradient, divided by the number of ranks: the others' were never added, or into a copy. \
+                "this is the rank's own gradient, divided by the number of ranks: the gradients of the others were never added, or were added into a copy. \
                  `all_reduce` leaves the sum in the tensor that it is given",
             )
             .diagnose_if(near(&twice), "divided by the number of ranks twice")

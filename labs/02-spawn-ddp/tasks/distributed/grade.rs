@@ -77,7 +77,7 @@ fn other_seed(runner: &mut Runner, run: &Run<'_>) -> Result<()> {
     Claim::that(one != another, "another order with another seed", format!("rank 0 begins with {begins:?} both times"))
         .given(format!("seeds {} and {seed}", run.job.seed))
         .or_fail(
-            "the order is the same with another seed: the sampler has a seed of its own, which is 0 if nobody sets it. `settings.seed` is \
+            "the order is the same with another seed: the sampler has its own seed, which is 0 if nobody sets it. `settings.seed` is \
              the seed of the order, too",
         )
 }
@@ -118,14 +118,18 @@ impl Run<'_> {
     fn check_groups(&self) -> Result<()> {
         let sizes: Vec<&[usize]> = self.done.iter().map(|(groups, _)| &groups[..]).collect();
         let each_in_one = sizes.iter().all(|sizes| sizes.contains(&self.ranks()));
-        Claim::that(each_in_one, format!("each rank in a group of {}", self.ranks()), format!("groups by rank: {sizes:?}"))
-            .given(self.given())
-            .diagnose_if(
-                sizes.iter().all(|sizes| sizes.is_empty()),
-                "no rank joins a process group: each is a job of its own, which trains a model of its own. Call init_process_group(env, …) \
+        Claim::that(
+            each_in_one,
+            format!("each rank in a group of {}", self.ranks()),
+            format!("groups by rank: {sizes:?}"),
+        )
+        .given(self.given())
+        .diagnose_if(
+            sizes.iter().all(|sizes| sizes.is_empty()),
+            "no rank joins a process group: each trains its own model. Call init_process_group(env, …) \
                  before anything that communicates",
-            )
-            .or_fail("not all ranks join the process group")
+        )
+        .or_fail("not all ranks join the process group")
     }
 
     /// The samples of each pass of a rank.
@@ -155,17 +159,16 @@ impl Run<'_> {
         .given(self.given())
         .diagnose_if(
             everything,
-            "each rank visits all samples, so nothing is shared: RandomSampler knows of one process only. DistributedSampler gives each \
+            "each rank visits all samples, so the work is not shared: RandomSampler knows only one process. DistributedSampler gives each \
              rank its part",
         )
         .diagnose_if(
             right_length && visited.windows(2).all(|pair| pair[0] == pair[1]),
-            "all ranks visit the same samples, and nobody visits the rest: the sampler gets the rank of its own process, env.rank",
+            "all ranks visit the same samples, and no rank visits the rest: give the sampler the rank of its own process, env.rank",
         )
         .diagnose_if(
             right_length,
-            "some samples are visited by several ranks and others by none: all ranks must shuffle alike, with the same seed, before each \
-             takes its part",
+            "some samples are visited by several ranks and others by none: all ranks must shuffle in the same way, with the same seed, before each takes its part",
         )
         .or_fail("the ranks do not visit each sample once an epoch")?;
         self.check_orders(&visited, share)?;
@@ -261,7 +264,7 @@ impl Run<'_> {
                 .verdict(if alone { Verdict::RanksDisagree } else { Verdict::WrongValue })
                 .diagnose_if(
                     alone,
-                    "the rank steps by its own gradient, so each rank trains a model of its own on its part of the data. Wrap the network \
+                    "the rank steps by its own gradient, so each rank trains its own model on its part of the data. Wrap the network \
                      in DistributedDataParallel, and call forward and backward of the wrapped model: only those average gradients",
                 )
                 .diagnose_if(

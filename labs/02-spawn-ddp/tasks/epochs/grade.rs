@@ -110,7 +110,7 @@ fn other_shares(given: &str, visited: Vec<&[Vec<usize>]>) -> anyhow::Result<()> 
         .given(given)
         .or_fail(
             "each rank visits the same samples in all epochs, in another order: it takes its share first and shuffles that. All ranks \
-             shuffle the numbers of all samples, and then take their shares, so that a rank sees other samples in the next epoch",
+             shuffle the numbers of all samples, and then take their shares, so that a rank sees different samples in the next epoch",
         )
 }
 
@@ -136,7 +136,7 @@ fn dealt_out(given: &str, samples: usize, shares: &[&[usize]]) -> anyhow::Result
         .diagnose_if(alike, "all ranks visit the same samples: each must take its own share of the order")
         .diagnose_if(
             often.is_some() && never.is_some(),
-            "the ranks have not shuffled alike: each takes its share of a different order, so some samples are visited by \
+            "the ranks have not shuffled in the same way: each takes its share of a different order, so some samples are visited by \
              several ranks and others by none. The shuffle must not depend on the rank: all ranks start it with the same seed",
         )
         .or_fail("the ranks' shares are not the samples of the data set")

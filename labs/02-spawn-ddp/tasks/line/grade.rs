@@ -77,7 +77,7 @@ fn agree(given: &str, shares: &[Points], batch_size: usize, lines: &[&Numbers]) 
         .verdict(Verdict::RanksDisagree)
         .diagnose_if(
             alone(batch_size) || alone((batch_size / shares.len()).max(1)),
-            "each rank has fitted a line of its own to its share: average the gradients over the ranks before each step",
+            "each rank has fitted its own line to its share: average the gradients over the ranks before each step",
         )
         .or_fail("the ranks take different steps, so their lines drift apart")
 }
@@ -117,8 +117,7 @@ fn check(given: &str, points: &Points, shares: &[Points], batch_size: usize, lin
         )
         .diagnose_if(
             close(&by_batch_size(points, batch_size), line, TOLERANCE),
-            "the last batch has fewer points than `batch_size`, and its sum was divided by `batch_size` all the same: divide by the \
-             number of points that are in the batch, on all ranks",
+            "the last batch has fewer points than `batch_size`, but its sum was still divided by `batch_size`: divide by the number of points in the batch, on all ranks",
         )
         .or_fail("all ranks have the same line, but one process with all points finds another one")
 }
@@ -130,7 +129,6 @@ fn check_bytes(given: &str, rank: usize, steps: usize, bytes: usize) -> anyhow::
         .on_rank(rank)
         .given(given)
         .or_fail(
-            "the line is right, but the points themselves are sent: if each rank gets them all, every rank does the work of one process. \
-             Each computes on its own share, and the ranks exchange the gradients",
+            "the line is right, but the points themselves are sent: if each rank gets all of them, every rank does the work of one process. Compute on the rank's own share, and exchange the gradients",
         )
 }

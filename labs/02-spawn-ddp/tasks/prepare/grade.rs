@@ -35,13 +35,11 @@ fn check(case: usize, text: &str, prepared: &[&Prepared]) -> anyhow::Result<()> 
         .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
         .diagnose_if(
             LAST[case].0 == "at_end", // and the ranks that came together have downloaded it once
-            "a rank that came later downloaded the file again: whoever finds nobody at work thinks that it is the first. Which rank \
-             downloads must not depend on who comes first: choose one by its number",
+            "a rank that came later downloaded the file again: a rank that sees no download in progress believes that it is the first. Which rank downloads must not depend on which comes first: choose one by its number",
         )
         .diagnose_if(
             counts.iter().all(|count| *count > 0),
-            "every rank downloads the file: to the same path, where another rank may be writing or reading, or in turn or to paths of \
-             their own, which asks the source as often. But one download is enough: let one rank prepare the data while the others wait",
+            "every rank downloads the file: either to the same path, where another rank may be writing or reading, or one after the other or to different paths, which is still a download for each rank. One download is enough: let one rank prepare the data while the others wait",
         )
         .or_fail("the file is downloaded more than once")?;
     for (rank, (_, read)) in prepared.iter().enumerate() {

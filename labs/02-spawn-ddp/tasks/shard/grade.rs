@@ -55,8 +55,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .diagnose_if(
                 observed.len() > right.len(),
                 format!(
-                    "{} samples, where {} are enough for equal shares: a share is samples / ranks, rounded up, which adds nothing if the \
-                     samples divide evenly",
+                    "{} samples, where {} are enough for equal shares: a share is samples / ranks, rounded up; if the samples divide evenly, nothing is added",
                     observed.len(),
                     right.len()
                 ),

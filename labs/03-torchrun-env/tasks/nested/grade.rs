@@ -36,13 +36,11 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
             .given(format!("nprocs {nprocs}, started by its user, {with}"))
             .diagnose_if(
                 refuses && case == 0,
-                "the program refuses, although `variables` is empty: it does not look there, but perhaps at the environment of this \
-                 process, which a launcher of another kind has started. What the program is to know of its launcher is in `variables`",
+                "the program refuses, although `variables` is empty: it reads something else, perhaps the environment of this process, which another kind of launcher has started. `variables` has all that the program may know about its launcher",
             )
             .diagnose_if(
                 refuses,
-                "the program refuses, although no launcher has started it: an address alone may come from the user. Only the ranks \
-                 show that a launcher is there",
+                "the program refuses, although no launcher has started it: an address alone may come from the user. Only the variables of ranks show that a launcher started it",
             )
             .or_fail("a program that its user has started must start its workers, each with its rank, and wait for them")?;
     }
@@ -84,7 +82,7 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
         )
         .diagnose_if(
             !ended[0].0.is_empty(),
-            "rank 0 still starts its workers: a launcher is there for all ranks",
+            "rank 0 still starts its workers: all ranks were started by a launcher",
         )
         .or_fail("a program that a launcher has started must not start workers")?;
     for (rank, (_, error)) in ended.iter().enumerate() {
@@ -118,8 +116,7 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
         .on_rank(rank)
         .given(format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher that sets the six variables and no other"))
         .or_fail(
-            "the program knows torchrun only, by a variable of its own: other launchers, mpirun with a wrapper among them, set the ranks \
-             and not that. What all of them set is RANK and WORLD_SIZE",
+            "the program recognizes only torchrun, by a variable that only torchrun sets: other launchers, such as mpirun with a wrapper, set the ranks but not that variable. All of them set RANK and WORLD_SIZE",
         )?;
     }
     Ok(())

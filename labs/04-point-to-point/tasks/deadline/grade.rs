@@ -67,8 +67,7 @@ impl DeadlineCase {
             .given(self.given.clone())
             .diagnose_if(
                 *observed == Outcome::Gone,
-                "a rank cannot receive from itself, and the error says so: not every error that is no deadline is a peer that is gone. \
-                 `Gone` is for `ErrorKind::PeerGone`; return all others as errors",
+                "a rank cannot receive from itself, and the error says so: an error that is not a timeout does not always mean that the peer is gone. `Gone` is for `ErrorKind::PeerGone`; return all others as errors",
             )
             .diagnose_if(
                 *observed == Outcome::Late,
@@ -106,8 +105,7 @@ impl DeadlineCase {
     /// Who tries again waits longer than `patience`.
     fn check_tries(&self, started: usize) -> anyhow::Result<()> {
         Claim::that(started <= 1, "one receive", format!("{started} receives")).on_rank(0).given(self.given.clone()).or_fail(
-            "a second try waits as long again, and the deadline is for all of the call: whether a late peer is worth another try is the \
-             caller's to say, and with Gloo a group in which a deadline has passed is closed",
+            "a second try waits as long again, but the deadline is for the whole call: the caller decides whether to try again, and with Gloo a group in which a deadline has passed is closed",
         )
     }
 
@@ -145,7 +143,7 @@ impl DeadlineCase {
             )
             .diagnose_if(
                 self.does == "is_late" && *observed == Outcome::Gone,
-                "a silent peer need not be gone: `kind()` of this error is `Timeout`",
+                "a silent peer may still be there: `kind()` of this error is `Timeout`",
             )
             .diagnose_if(
                 self.does == "sends" && came,

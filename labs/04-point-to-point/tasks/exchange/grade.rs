@@ -46,7 +46,7 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
         .diagnose_if(observed.len() != own.len() + 2, "the result must be the rank's piece with one number before it and one after it")
         .diagnose_if(
             ranks == 2 && near(&around(first(next), last(previous))),
-            "the two messages from the other rank have changed places. It is both neighbours at once, so both messages come from \
+            "the two messages from the other rank are swapped. It is both neighbours at once, so both messages come from \
              the same rank. If they also have the same tag, they match in the order in which they were started",
         )
         .diagnose_if(
@@ -98,8 +98,7 @@ fn check_messages(rank: usize, calls: &[Called], waited_before: &[usize]) -> any
         .given("the calls")
         .diagnose_if(
             collective,
-            "the numbers are right, but a collective brings the borders of all ranks to all: with many ranks nearly all that a rank gets \
-             is not for it, and it waits for ranks that are not its neighbours. Two messages go out and two come in",
+            "the numbers are right, but a collective brings the borders of all ranks to all: with many ranks, a rank needs almost nothing of what it gets, and it waits for ranks that are not its neighbours. Send two messages and receive two",
         )
         .diagnose_if(
             blocks,

@@ -108,6 +108,6 @@ fn check_receives(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Res
         .given(given)
         .or_fail(
             "the sums are right, but a receive was started for which no batch is left: it takes whatever rank 0 sends next, or waits for \
-             it, and is dropped without a wait. Before the last batch is computed on, there is nothing more to start",
+             it, and is dropped without a wait. Before `compute` works on the last batch, do not start another receive",
         )
 }

@@ -57,7 +57,7 @@ fn check(
         .diagnose_if(observed.len() != ranks, format!("there are {ranks} ranks but {} tensors", observed.len()))
         .diagnose_if(
             misplaced,
-            "all tensors are here, but not in their owners' places: the tensor that arrives in step s belongs to the rank s \
+            "all tensors are here, but not at the positions of their owners: the tensor that arrives in step s belongs to the rank s \
              places before this one",
         )
         .diagnose_if(
@@ -80,7 +80,7 @@ fn check(
         .diagnose_if(
             lost.is_some() && ranks > 1,
             format!(
-                "rank {}'s tensor has reached no other rank: it was overwritten by a receive before it was sent, so something \
+                "rank {}'s tensor did not reach any other rank: it was overwritten by a receive before it was sent, so something \
                  else was sent in its place",
                 lost.unwrap_or(0)
             ),
@@ -107,8 +107,7 @@ fn check_calls(rank: usize, ranks: usize, calls: &[Called]) -> anyhow::Result<()
     .given(format!("the calls with {ranks} ranks"))
     .diagnose_if(
         !blocking,
-        "the tensors are right, but not by `send` and `recv` alone: this task is about blocking messages, and in which order they go \
-         around a ring without a cycle of ranks that wait",
+        "the tensors are right, but not by `send` and `recv` alone: this task is about blocking messages, and the order in which they pass around a ring without a cycle of waiting ranks",
     )
     .diagnose_if(
         elsewhere.is_some(),

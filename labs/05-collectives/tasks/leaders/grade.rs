@@ -106,8 +106,7 @@ fn why(finding: &Finding) -> Option<String> {
          made different calls wait for each other under different names, or meet the members of another group. Every rank must \
          call it for every group, in the same order, even for groups that it is not in"
     } else if some_rank("is in no call") {
-        "a rank waits, but in no operation of a group, so none of the others can wake it. The ranks of a node wait for their leader in \
-         the operation in which it passes the result on"
+        "a rank waits, but not in an operation of a group, so the others cannot wake it. The ranks of a node must wait for their leader in the operation that passes the result on"
     } else {
         return None;
     };
@@ -147,8 +146,7 @@ fn check(
         .diagnose_if(
             leader > 0 && !leads && observed[0] == &expected[..],
             format!(
-                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, has not: all leaders need it, so they add up \
-                 with all_reduce, or rank 0 broadcasts among them what `reduce` has left there alone"
+                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, does not: all leaders need it, so they add up with all_reduce, or rank 0 broadcasts to them what `reduce` has left only there"
             ),
         )
         .diagnose_if(

@@ -79,8 +79,7 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
         .diagnose_if(
             near(sum / (longest * shards.len()) as f64),
             format!(
-                "the sum was divided as if each rank had {longest} samples, as many as the longest shard: a place that was filled up is no \
-                 sample. Add up the counts"
+                "the sum was divided as if each rank had {longest} samples, as many as the longest shard: a padded position is not a sample. Add up the counts"
             ),
         )
         .diagnose_if(
@@ -92,7 +91,7 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
         .diagnose_if(
             right_rank.is_some(),
             format!(
-                "rank {} has the mean over all ranks, and this rank has not: use all_reduce if all ranks need the result",
+                "rank {} has the mean over all ranks, and this rank does not: use all_reduce if all ranks need the result",
                 right_rank.unwrap_or(0)
             ),
         )

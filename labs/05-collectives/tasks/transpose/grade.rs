@@ -133,8 +133,7 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     .on_rank(rank)
     .given(format!("{ranks} ranks"))
     .or_fail(
-        "the result is right, but it takes a call for each row of the block or for each column, and each call takes its time, however \
-         little it sends: put into one tensor what goes to a rank, and one call exchanges all",
+        "the result is right, but it takes a call for each row of the block or for each column, and each call takes time, however little it sends: put everything for a rank into one tensor, and exchange all with one call",
     )?;
     Claim::that(
         numbers <= most,
@@ -149,7 +148,7 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     )
     .or_fail(
         "the result is right, but whole blocks are sent to every rank, which keeps a part of each: with p ranks that is p times as much as \
-         is needed. Send every rank its own part only, as all_to_all does",
+         is needed. Send every rank only its part, as all_to_all does",
     )
 }
 
@@ -164,8 +163,7 @@ fn check_sent(rank: usize, ranks: usize, observed: &Matrix, bytes: u64) -> anyho
             "the result is right, but more is sent than a block: what every rank knows by itself, such as the sizes, need not be sent",
         )
         .or_fail(
-            "the result is right, but whole blocks are sent: the rank passes more than its block, and every rank keeps a part of what it \
-             gets. Send every rank its own part only",
+            "the result is right, but whole blocks are sent: the rank sends more than its block, and every rank keeps only a part of what it gets. Send every rank its own part only",
         )
 }
 

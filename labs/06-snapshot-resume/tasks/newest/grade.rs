@@ -67,7 +67,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 /// Checks that a folder that cannot be read is not taken for one without a snapshot.
 fn check_unreadable(found: &Found) -> anyhow::Result<()> {
     Claim::that(found.is_err(), "an error", format!("{found:?}")).given(UNREADABLE).or_fail(
-        "the folder is there but cannot be read, and training starts from the beginning without a word: only `ErrorKind::NotFound` is the \
+        "the folder is there but cannot be read, and training starts from the beginning without a message: only `ErrorKind::NotFound` is the \
          first start. Return every other error",
     )
 }
@@ -92,8 +92,8 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
         )
         .diagnose_if(
             observed.is_some() && of(&observed).is_none(),
-            "this file reads well, but is no snapshot: its name has no position. A writer that was killed before it could rename leaves \
-             such a file, and other programs save under names of their own",
+            "this file can be read, but is not a snapshot: its name has no position. A writer that was killed before it could rename leaves \
+             such a file, and other programs save under other names",
         )
         .diagnose_if(
             further && observed.is_none(),
@@ -110,7 +110,7 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
         )
         .diagnose_if(
             step_first,
-            "the greater step was chosen, in an earlier epoch: a later epoch is further, whatever the steps are. Compare the pair, as \
+            "the greater step was chosen, in an earlier epoch: a later epoch comes after an earlier one, whatever the steps are. Compare the pair, as \
              `position` returns it: the epoch first",
         )
         .or_fail("choose the good snapshot with the furthest position")

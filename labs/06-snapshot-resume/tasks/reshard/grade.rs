@@ -11,7 +11,7 @@ const RANKS: usize = 3;
 const EPOCHS: u64 = 2;
 const DIVIDE: &str =
     "what is left of an epoch must be divided among the ranks of this start, not among those that saved";
-const TOGETHER: &str = "a rank with a longer share has a step more. Cut what is left into steps of all ranks, and each step into the \
+const TOGETHER: &str = "a rank with a longer share has one more step. Cut what is left into steps of all ranks, and each step into the \
                         ranks' batches: in the last step of an epoch a rank may have fewer samples than others, or none";
 
 /// The number of ranks of a start, and after how many steps it is stopped.
@@ -160,8 +160,7 @@ impl ReshardJob<'_> {
                     format!("a rank's batch has more than `batch_size` samples, {batch}: divide the step among the ranks"),
                 )
                 .or_fail(format!(
-                    "each sample is visited once, but in steps of another size: `batch_size` counts the samples of one rank, so that a \
-                     step of {ranks} ranks has {} as long as so many are left",
+                    "each sample is visited once, but in steps of another size: `batch_size` counts the samples of one rank, so a step of {ranks} ranks has {} as long as so many are left",
                     batch * ranks
                 ))?;
                 left -= sum;
@@ -217,7 +216,7 @@ impl ReshardJob<'_> {
                     }
                     Some(begin) if begin == steps * self.case.batch_size * ranks => {
                         return Some(format!(
-                            "the snapshot counts steps, and a step has another number of samples on another number of ranks: {steps} steps \
+                            "the snapshot counts steps, and the number of samples in a step depends on the number of ranks: {steps} steps \
                              had taken {before} samples, and {ranks} ranks go on with sample {begin} of the order. Count the samples that \
                              all ranks together have taken"
                         ));
@@ -229,8 +228,7 @@ impl ReshardJob<'_> {
                     }
                     Some(begin) => {
                         return Some(format!(
-                            "epoch {epoch} goes on with sample {begin} of its order, and {before} were trained before ({saved}). It may \
-                             have been stopped more than once, each time on another number of ranks"
+                            "epoch {epoch} goes on with sample {begin} of its order, and {before} were trained before ({saved}). It may have been stopped more than once, each time on a different number of ranks"
                         ));
                     }
                 }
@@ -244,8 +242,7 @@ impl ReshardJob<'_> {
             if !places.is_empty() && !places.iter().copied().eq(before..before + places.len()) {
                 return Some(if places.last().is_some_and(|last| last - before >= places.len()) {
                     format!(
-                        "what {ranks} ranks have taken of epoch {epoch} is not the next part of its order, so that no number tells the \
-                         next start what is left: in each step the ranks take neighbours in the order, one each"
+                        "what {ranks} ranks have taken of epoch {epoch} is not the next part of its order, so one number cannot say what is left: in each step the ranks must take consecutive samples of the order, one each"
                     )
                 } else {
                     format!("{ranks} ranks visit some samples of epoch {epoch} twice")

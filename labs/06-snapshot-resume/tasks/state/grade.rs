@@ -78,7 +78,7 @@ fn check(case: &Case, end: u64, undisturbed: &[f64], observed: &[f64], computed:
         )
         .diagnose_if(
             far(observed) < 1e-6,
-            "the weights are right to six digits and no further: a number is saved or computed in single precision. All of them are `f64`",
+            "the weights are right only to six digits: a number is saved or computed in single precision. All of them are `f64`",
         )
         .diagnose_if(
             as_if(Loses::Behind),

@@ -51,8 +51,7 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
         .diagnose_if(
             total == samples.div_ceil(ranks) * ranks,
             format!(
-                "padded: the shares have the same length because pictures {twice:?} count twice. Padding is for training, where all \
-                 ranks must take the same number of steps; an evaluation has no such need"
+                "padded: the shares have the same length because pictures {twice:?} count twice. Padding is for training, where all ranks must take the same number of steps; an evaluation does not need it"
             ),
         )
         .diagnose_if(

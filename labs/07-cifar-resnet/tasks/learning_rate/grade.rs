@@ -60,7 +60,7 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
         )
         .diagnose_if(
             !rising && is(rate / growth),
-            "scaled the wrong way round: a larger batch needs a larger rate. Divide the batch of all ranks by the recipe's",
+            "scaled in the wrong direction: a larger batch needs a larger rate. Divide the batch of all ranks by the recipe's",
         )
         .diagnose_if(
             !rising && is(rate * growth.sqrt()),
@@ -77,7 +77,7 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
         )
         .diagnose_if(
             rising && step > 0 && is(line(rate, rate + full, step)),
-            "rises beyond the scaled rate and falls back to it: what is added step by step is the scaled rate less the recipe's own",
+            "rises beyond the scaled rate and falls back to it: the steps together must add the scaled rate minus the recipe's own",
         )
         .diagnose_if(
             rising && step > 0 && is(rate + (full - rate) * step as f64 / (warmup - 1) as f64),
@@ -99,7 +99,7 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
         )
         .diagnose_if(
             step < warmup && full < rate && is(line(rate, full, step)),
-            "starts with a larger rate than the scaled one: with a smaller batch, there is nothing to warm up to",
+            "starts with a larger rate than the scaled one: with a smaller batch, no warm-up is needed",
         )
         .diagnose_if(
             step >= warmup && full < rate && is(rate),

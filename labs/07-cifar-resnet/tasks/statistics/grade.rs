@@ -65,7 +65,7 @@ fn check(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
                 )
                 .diagnose_if(
                     which == 1 && less_own_square(rank),
-                    "the mean of all ranks' squares, less the square of this rank's own mean: subtract the square of the mean over all \
+                    "the mean of all ranks' squares, minus the square of this rank's own mean: subtract the square of the mean over all \
                      samples",
                 )
                 .or_fail(format!("the ranks have different values of the {name}"))?;

@@ -61,8 +61,8 @@ fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result
             .given(format!("right predictions of photographs, by rank, in epoch {epoch}: {ranks:?}; `accuracy` after epoch {after}"))
             .diagnose_if(
                 is(right as f64),
-                "`accuracy` holds the number of right predictions. It is the part of all photographs that was predicted rightly, from 0 \
-                 to 1: a number does not compare epochs that validate another number of photographs",
+                "`accuracy` holds the number of right predictions. It is the share of all photographs that were predicted correctly, from 0 \
+                 to 1: a count cannot compare epochs with different numbers of photographs",
             )
             .diagnose_if(
                 is(right as f64 / ranks[rank].1 as f64),
@@ -112,8 +112,7 @@ fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 differ && seen.iter().all(Option::is_none),
-                "this rank never updates `best`: all ranks hold the same model and make the same decision, also those that do not write \
-                 the file",
+                "this rank never updates `best`: all ranks hold the same model and make the same decision, including those that do not write the file",
             )
             .diagnose_if(
                 differ && rank > 0 && observed[0] == right && !seen.iter().all(Option::is_none),
@@ -127,7 +126,7 @@ fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 *seen == kept(epochs.iter().map(all), true),
-                "of two equal epochs, the later one is kept: keep the first, or a resumed run decides differently from one without a stop",
+                "of two equal epochs, the later one is kept: keep the first, or a resumed run decides differently from an uninterrupted one",
             )
             .or_fail("keep the epoch with the most right predictions over all ranks")?;
     }

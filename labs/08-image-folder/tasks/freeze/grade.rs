@@ -50,7 +50,7 @@ fn check((head, layers): &(String, Vec<Layer>), (count, changed): &(usize, Vec<S
         )
         .diagnose_if(
             !changed.iter().any(|name| expected.contains(name)),
-            "the wrong way round: the head is frozen, and the rest is trained",
+            "reversed: the head is frozen, and the rest is trained",
         )
         .diagnose_if(
             *changed == tensors(&|name| name.starts_with(head.as_str())),
@@ -62,7 +62,7 @@ fn check((head, layers): &(String, Vec<Layer>), (count, changed): &(usize, Vec<S
         )
         .diagnose_if(
             changed.iter().all(|name| expected.contains(name) || name.ends_with(".bias")),
-            "the backbone's weights are frozen, and its biases are not: all of its parameters are to keep their values",
+            "the backbone's weights are frozen, and its biases are not: all of its parameters must keep their values",
         )
         .or_fail("train the head and nothing else")?;
     let (right, norm) = (numbers(&inside), 8);

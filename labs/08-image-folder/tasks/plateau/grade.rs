@@ -90,7 +90,7 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(Flaw::AgainstTheLast),
-            "compared with the previous epoch: compare with the best loss so far, since a fall from a worse loss is no improvement",
+            "compared with the previous epoch: compare with the best loss so far: a loss can be lower than the previous one and still not be an improvement",
         )
         .diagnose_if(
             is(Flaw::AnyBetter),

@@ -47,7 +47,7 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
     claim(everywhere, &expected)
         .diagnose_if(
             on(&hosts[0]) == 1 && ended.launchers.len() == 1,
-            "the only launcher is on the first node, where the script runs: it waits there for the others, which nobody starts",
+            "the only launcher is on the first node, where the script runs: it waits there for the others, which are never started",
         )
         .diagnose_if(
             hosts.iter().any(|host| on(host) > 1),
@@ -60,8 +60,7 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
          script wait for them",
     )?;
     claim(ended.met, "launchers on all nodes at the same time").or_fail(
-        "the launchers were started one after the other: the first waits for those of the other nodes and does not end, so that the \
-         script never comes to the next. Start each in the background, with &, and wait for all of them",
+        "the launchers were started one after the other: the first waits for those of the other nodes and does not end, so the script never reaches the next. Start each in the background, with &, and wait for all of them",
     )?;
     let flags: Vec<BTreeMap<String, String>> = ended.launchers.iter().map(|one| flags(&one.words)).collect();
     let of = |names: &[&str]| -> BTreeSet<Option<&String>> {
@@ -77,12 +76,11 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
     claim(host_file || place == Some(&*hosts[0]), &format!("all launchers meet at {}", hosts[0]))
         .diagnose_if(
             places.iter().all(|place| place.is_none_or(|text| text.is_empty() || text.starts_with(':'))),
-            "the launchers have no place to meet: a variable that the script exports does not travel to other nodes, so the shell there \
-             replaces it by nothing. Pass its value as an argument",
+            "the launchers have no address at which to meet: variables that the script exports are not set on other nodes, so the shell there expands them to nothing. Pass its value as an argument",
         )
         .diagnose_if(
             places.len() == hosts.len(),
-            "each launcher meets with itself: the name of the host is filled in on each node, not once by the script",
+            "each launcher meets only itself: the name of the host is expanded on each node, not once by the script",
         )
         .or_fail("the launchers must meet at the first node of the host file, all of them")?;
     let nodes = one(&["nnodes"]).map(|text| text.rsplit(':').next().unwrap_or(text));
@@ -96,7 +94,7 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
         )
         .or_fail("all launchers must have the job's number of nodes")?;
     claim(of(&["rdzv-id"]).len() == 1, "the same --rdzv-id everywhere").or_fail(
-        "each launcher has an id of its own, and a launcher meets only those of its id. The job's id is the same on all nodes: $PBS_JOBID",
+        "each launcher has its own id, and launchers with different ids do not meet. The job's id is the same on all nodes: $PBS_JOBID",
     )?;
     let by_address = of(&["master-addr"]).iter().any(Option::is_some);
     claim(!by_address || of(&["node-rank"]).len() == hosts.len(), "a --node-rank for each node")

@@ -10,24 +10,20 @@ const RIGHT: [(&str, &str, &str); 7] = [
     (
         "b",
         "DifferentIds",
-        "both nodes have a launcher, and each shell fills in its own $RANDOM: a launcher meets only those of its id",
+        "both nodes have a launcher, but each shell expands its own $RANDOM: launchers with different ids do not meet",
     ),
     (
         "c",
         "PortBlocked",
         "n1 listens, and n2 gets no answer at all within 5 s: something drops what is sent to the port",
     ),
-    ("d", "NameUnknown", "the name was not found, so nothing was ever sent: the timeout is of the attempts to find it"),
-    (
-        "e",
-        "NobodyListens",
-        "the connection was refused at once: n3 is there and reached, but no process listens on the port",
-    ),
+    ("d", "NameUnknown", "the name was not found, so nothing was sent: the attempts to find the name timed out"),
+    ("e", "NobodyListens", "the connection was refused at once: n3 was reached, but no process listens on the port"),
     ("f", "PortTaken", "the launcher could not listen on its own node: another process has the port"),
     (
         "g",
         "Loopback",
-        "the launchers have met, and their ranks then connect to an address that every node has for itself",
+        "the launchers have met, and their ranks then connect to an address that means the node itself on every node",
     ),
 ];
 

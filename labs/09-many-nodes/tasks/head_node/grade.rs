@@ -57,7 +57,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for (number, (job, what)) in broken.iter().enumerate() {
         let found = outputs.of(0, cases.len() + number);
         Claim::that(found.is_err(), "an error", format!("{found:?}")).given(listed(job)).or_fail(format!(
-            "{what}, and the head node is guessed: every node would meet with itself, and train alone"
+            "{what}, but a head node is guessed: every node would meet only itself, and train alone"
         ))?;
     }
     Ok(())
@@ -128,7 +128,7 @@ fn check(case: &HeadNodeCase, found: &Found) -> anyhow::Result<()> {
         return claim
             .diagnose_if(
                 large,
-                "an error, although the scheduler says all that is needed: a job's number can be larger than 65535, the largest port",
+                "an error, although the scheduler provides everything: a job's number can be larger than 65535, the largest port",
             )
             .or_fail("an error, although the scheduler says all that is needed");
     };
@@ -144,12 +144,11 @@ fn check(case: &HeadNodeCase, found: &Found) -> anyhow::Result<()> {
         )
         .diagnose_if(
             head != right && *head == case.here,
-            "this node's own name: every node would wait for the others at itself. All nodes must find the same name",
+            "this node's own name: every node would wait at its own address. All nodes must find the same name",
         )
         .diagnose_if(
             head != right && list.is_some_and(|list| is_cut(&list)),
-            "the name ends at its hyphen: only within brackets does that separate the first number from the last, elsewhere it belongs to \
-             the name",
+            "the name ends at its hyphen: a hyphen separates the first number from the last only within brackets, elsewhere it belongs to the name",
         )
         .diagnose_if(
             head.contains(',') && !head.contains(['[', ']']),
@@ -166,7 +165,7 @@ fn check(case: &HeadNodeCase, found: &Found) -> anyhow::Result<()> {
         )
         .diagnose_if(
             head != right && right.starts_with(head) && list.is_some_and(|list| list.contains(']')),
-            "what follows the bracket belongs to each node's name, and may have brackets of its own: here the name ends before it",
+            "the text after the bracket belongs to each node's name, and may contain brackets, too: here the name ends before it",
         )
         .diagnose_if(
             port != right_port && digits.and_then(|digits| digits.parse().ok()).map(self::port) == Some(*port),

@@ -101,7 +101,7 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
     let given = nodes.iter().enumerate().map(|(number, node)| listed(number, node)).collect::<Vec<_>>().join("; ");
     let Some(right) = right else {
         return Claim::that(found.is_err(), "an error", format!("{found:?}")).given(given).or_fail(
-            "no network connects all nodes, and one is chosen: the ranks would wait for each other until a timeout",
+            "no network connects all nodes, but one was chosen: the ranks would wait for each other until a timeout",
         );
     };
     let claim = Claim::equal(&Ok::<_, String>(right.to_vec()), found).given(given);
@@ -117,33 +117,31 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
     claim
         .diagnose_if(
             absent,
-            "a node has no interface of that name: the system of each node names its own. What they share is the network",
+            "a node has no interface of that name: names differ between nodes. What they share is the network",
         )
-        .diagnose_if(any(|one| one.loopback), "a loopback leads to its own node only: every rank would look for the others at home")
+        .diagnose_if(any(|one| one.loopback), "a loopback leads only to its own node: every rank would look for the others there")
         .diagnose_if(
             any(|one| !one.carrier),
-            "an interface without a carrier: it is switched on, and nothing answers at its other end",
+            "an interface without a carrier: it is switched on, but nothing answers at its other end",
         )
         .diagnose_if(
             same && addresses.iter().all(|one| *one == addresses[0]),
-            "the same address on all nodes: the bridge of a container runtime or of virtual machines, whatever its name, which each node \
-             has for itself. A rank that connects to it reaches its own node",
+            "the same address on all nodes: the bridge of a container runtime or of virtual machines, whatever its name, exists on each node. A rank that connects to it reaches its own node",
         )
         .diagnose_if(
             same,
-            "the same address on two nodes, and others on the rest: each address must differ from every other, or a rank that looks for \
-             one of the two finds the other, or itself",
+            "the same address on two nodes, and others on the rest: each address must differ from every other, or a rank that connects to one of the two reaches the other, or itself",
         )
         .diagnose_if(
             chosen.iter().flatten().any(|one| one.network() != chosen[0].and_then(Interface::network)),
-            "these are in different networks, so that no node reaches another through them: `network()` is the network of an interface",
+            "these are in different networks, so they do not connect the nodes: `network()` is the network of an interface",
         )
         .diagnose_if(
             chosen.iter().flatten().any(|one| one.speed > fast),
             "a network is as fast as its slowest interface: every step waits for the slowest node, however fast the others are",
         )
         .or_fail(
-            "these connect the nodes, but a faster network does, too: `network()` says which interfaces are in one, whatever their names",
+            "these connect the nodes, but a faster network does, too: `network()` says which interfaces are in the same network, whatever their names",
         )
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             all_torn,
             None,
             "disks of nodes, with torn parts only",
-            "the nodes find parts, all of them torn: that is no first start, and a repaired disk could bring them back. Starting at the \
+            "the nodes find parts, all of them torn: that is not a first start, and a repaired disk could bring them back. Starting at the \
              beginning is right only where nothing is found",
         ),
         special(mixed, Some(Some(old)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
@@ -122,11 +122,11 @@ fn check(RequeueCase { disks, right, what, why }: &RequeueCase, observed: &Decis
         .diagnose_if(why.is_some(), why.unwrap_or_default())
         .diagnose_if(
             right.is_none() && *observed == Ok(None),
-            "training starts over, although the disk of the lost node has the missing parts: nobody would notice that days are thrown away",
+            "training starts over, although the disk of the lost node has the missing parts: days of training would be lost unnoticed",
         )
         .diagnose_if(
             took_newest && all_there,
-            "a part is torn or damaged, and its snapshot is taken all the same: `whole` says what can be read",
+            "a part is torn or damaged, but its snapshot was chosen: `whole` says what can be read",
         )
         .diagnose_if(
             took_newest && shared,
@@ -142,11 +142,11 @@ fn check(RequeueCase { disks, right, what, why }: &RequeueCase, observed: &Decis
         )
         .diagnose_if(
             observed.is_err() && right.is_some(),
-            "the newest snapshot is not complete, and one before it is: resume from that, it was kept for this case",
+            "the newest snapshot is not complete, but an earlier one is: resume from that, it was kept for this case",
         )
         .diagnose_if(
             matches!((observed, right), (Ok(Some(taken)), Some(Some(right))) if taken.0 < right.0 && taken.1 > right.1),
-            "a snapshot of an epoch before, for its larger step: steps begin again in each epoch, so the epoch counts first",
+            "a snapshot of an earlier epoch was chosen because of its larger step: steps start again in each epoch, so compare the epoch first",
         )
         .or_fail("not the newest complete snapshot")
 }

@@ -73,7 +73,7 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
         claim
             .diagnose_if(
                 place.1 != world,
-                "the world size is not the number of all workers: the other nodes need not be like this one",
+                "the world size is not the number of all workers: the other nodes may have different numbers of workers",
             )
             .diagnose_if(
                 place.0 != rank && twice.is_some(),
@@ -92,16 +92,15 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
             )
             .diagnose_if(
                 place.0 != rank,
-                "the ranks of a node do not follow each other, as all launchers number them: the other nodes' launchers would disagree",
+                "the ranks of a node do not follow each other, but all launchers number them that way: the other nodes' launchers would disagree",
             )
             .diagnose_if(
                 unequal && place.2.iter().enumerate().all(|(step, at)| *at == rank + step * world),
-                "the ranks have different numbers of samples: one has a step more than the others, and waits for them in it forever",
+                "the ranks have different numbers of samples: one has one more step than the others, and waits for them in it forever",
             )
             .diagnose_if(
                 place.2.len() < right.2.len() && right.2.starts_with(&place.2),
-                "the samples that do not suffice for all ranks are dropped: the first ones are to be taken again, so that each sample is \
-                 trained with in each epoch",
+                "the last samples, too few for all ranks, are dropped: fill up with the first ones, so that each sample is used in each epoch",
             )
             .diagnose_if(
                 neighbours(place) && place.2[0] == rank * place.2.len() % samples,
@@ -115,12 +114,11 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
             .diagnose_if(
                 place.2.len() == right.2.len()
                     && place.2.iter().zip(&right.2).enumerate().all(|(step, (at, right))| rank + step * world >= samples || at == right),
-                "the last step is filled up with other samples than the first ones: every rank goes on at the beginning of the order",
+                "the last step is filled up with other samples than the first ones: every rank continues at the beginning of the order",
             )
             .diagnose_if(
                 place.0 == rank,
-                "the samples were shared by node: a node with fewer workers gives each of them more. The share goes by rank and knows \
-                 no nodes",
+                "the samples were shared by node: a node with fewer workers gives each of them more. The share depends on the rank, not on the node",
             )
             .or_fail("not the place of this process")?;
     }

@@ -84,12 +84,11 @@ fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, found: &Counte
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0))),
-            "the means of all micro-batches are added up, so the step is too large by their number: a micro-batch counts by its share of \
-             the samples",
+            "the means of all micro-batches are added up, so the step is too large by their number: weight each micro-batch by its share of the samples",
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0 / passes as f64))),
-            "each micro-batch has the same share, and the last one has fewer samples: they count for more than the others",
+            "each micro-batch has the same weight, but the last one has fewer samples: they count for more than the others",
         )
         .diagnose_if(is(&mean(&|micro| whole(&micro[..passes - 1]))), "the last micro-batch is left out")
         .diagnose_if(
@@ -142,5 +141,5 @@ fn check_cost(given: &str, sizes: &[usize], rank: usize, found: &Counted) -> any
         "the gradient is right, but a forward pass begins before the backward pass of the one before it: the activations of all of them \
          are kept, which takes as much memory as one large batch",
     )
-    .or_fail("the gradient is right, but a pass takes more than one micro-batch: that is the memory that there is not")
+    .or_fail("the gradient is right, but a pass takes more than one micro-batch, for which there is not enough memory")
 }

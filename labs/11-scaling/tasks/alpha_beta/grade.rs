@@ -84,12 +84,11 @@ fn check(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
     .given(listed(case))
     .diagnose_if(
         is(absolute, 1e-6),
-        "the squares of absolute errors see the longest messages alone: they take a thousand times as long, and so does their noise. \
-         Divide each error by its time",
+        "the squares of absolute errors depend only on the longest messages: these take a thousand times as long, and their noise is as much larger. Divide each error by its time",
     )
     .diagnose_if(
         is(all, 1e-6),
-        "the size at which the model does not hold is in the fit, and pulls the line away from all others: find the point with the \
+        "the size that does not fit the model is included, and pulls the line away from all others: find the point with the \
          largest relative error, and fit without it",
     )
     .diagnose_if(
@@ -118,8 +117,7 @@ fn check_bucket(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
         .given(listed(case))
         .diagnose_if(
             is(alpha / beta),
-            "that is n½, at which a message's bytes take as long as its latency: it says nothing about the backward pass, which has to \
-             take as long as the message",
+            "that is n½, at which a message's bytes take as long as its latency: it does not depend on the backward pass, which has to take as long as the message",
         )
         .diagnose_if(
             is(alpha * measured.gradients / measured.backward),

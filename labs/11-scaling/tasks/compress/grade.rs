@@ -90,7 +90,7 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
     .given(&given)
     .diagnose_if(
         found.bytes == 4 * COUNT as u64,
-        "the mean is right, and 4 bytes were sent for each number: what is passed to the group has to be of kind Half",
+        "the mean is right, but 4 bytes were sent for each number: what is passed to the group has to be of kind Half",
     )
     .or_fail("the mean is right, but more than 2 bytes for each number were sent, or in more than one operation")?;
     Claim::equal("Float", kind.as_str())

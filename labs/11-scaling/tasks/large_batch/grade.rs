@@ -113,7 +113,7 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(&along(&|_, _| 0.0)),
-            "the rate stays the recipe's for the whole of the warm-up, and then jumps: it is to rise by the same amount in each step",
+            "the rate stays the recipe's for the whole of the warm-up, and then jumps: it must rise by the same amount in each step",
         )
         .diagnose_if(
             is(&along(&|step, steps| (step + 1.0) / steps)) || is(&along(&|step, steps| step / (steps - 1.0))),
@@ -129,7 +129,7 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
         )
         .diagnose_if(
             with_warm_up && rates.last() > right.last(),
-            "the rate rises beyond the end of the warm-up: the scaled one is what the batch allows, and no more",
+            "the rate rises beyond the end of the warm-up: it must stay at the scaled rate",
         )
         .or_fail(
             "the rate is the recipe's in step 0, rises by the same amount in each step, and is the scaled one from the warm-up's end on",

@@ -37,16 +37,15 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .given(&given)
             .diagnose_if(
                 others > 0,
-                "the log is right, but what exchanged it is not the group that it was given: ranks stop for another group just as long",
+                "the log is right, but it was exchanged in another group than the given one: ranks wait just as long for another group",
             )
             .diagnose_if(
                 calls >= 2 * steps as u64,
-                "the log is right, and all ranks stop for it in each step, twice: add up the losses on each rank, and exchange once for a \
-                 line. A barrier next to an all-reduce waits for nothing",
+                "the log is right, but all ranks stop for it twice in each step: add up the losses on each rank, and exchange once for a line. A barrier after an all-reduce has no effect",
             )
             .diagnose_if(
                 calls >= steps as u64,
-                "the log is right, and has an operation for each step, which costs the same whether it is waited for at once or later: \
+                "the log is right, but has an operation for each step, which costs the same whether you wait for it at once or later: \
                  add up the losses on each rank, and exchange once for a line",
             )
             .diagnose_if(calls == 0, "the log is right, but nothing was exchanged in the group")
@@ -90,7 +89,7 @@ fn check_values(
         )
         .diagnose_if(
             rank > 0 && close(&expected, of_rank_0, 1e-9),
-            "rank 0 has the log, and this rank has not: `reduce` leaves the sum on one rank, and the log is needed on every rank",
+            "rank 0 has the log, and this rank does not: `reduce` leaves the sum on one rank, and the log is needed on every rank",
         )
         .diagnose_if(
             is(&over_all(&expected)) || is(&over_all(&sums)),
@@ -108,7 +107,7 @@ fn check_values(
         .diagnose_if(is(whole), "the last line is missing: it covers fewer steps, but they were trained")
         .diagnose_if(
             found.len() == expected.len() && close(whole, &found[..whole.len()], 1e-9),
-            "the last line covers fewer steps, so it has another divisor",
+            "the last line covers fewer steps, so its divisor is smaller",
         )
         .or_fail("this is not the mean over the steps of a line and over all ranks")
 }

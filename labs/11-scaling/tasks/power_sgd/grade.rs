@@ -48,13 +48,9 @@ const WAYS: [(Way, &str); 8] = [
     ),
     (
         Way::LastLoss,
-        "remembered is what the result lacks to this step's gradient: compare it with all that was due, or what was left out before is \
-         gone",
+        "the memory holds the difference between this step's gradient and the result: subtract the result from all that was due, or what earlier steps left out is lost",
     ),
-    (
-        Way::NotOrthonormal,
-        "the columns of left are not orthonormal, so left · rightᵀ has another size than the gradient",
-    ),
+    (Way::NotOrthonormal, "the columns of left are not orthonormal, so left · rightᵀ has the wrong scale"),
     (
         Way::Cold,
         "each step begins with the first right matrix: one step of a power iteration comes near the largest directions, and the next goes \
@@ -67,11 +63,11 @@ const WAYS: [(Way, &str); 8] = [
     ),
     (
         Way::LostAddsUp,
-        "what was left out before is remembered twice: it was due in this step, so what this step lacks has it already",
+        "what was left out before is added twice: it was due in this step, so what this step leaves out already contains it",
     ),
     (
         Way::LostDivided,
-        "what is remembered was divided by the number of ranks: it is this rank's own, and the mean of the next step divides it",
+        "the memory was divided by the number of ranks: it is this rank's own, and the next step's mean divides it",
     ),
 ];
 
@@ -111,7 +107,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .verdict(if apart { Verdict::RanksDisagree } else { Verdict::WrongValue })
             .diagnose_if(
                 apart,
-                "each rank has a result of its own, and their weights would part: both matrices must be means over all ranks",
+                "each rank has a different result, so their weights would diverge: both matrices must be means over all ranks",
             )
             .or_fail("this is not left · rightᵀ of the steps' means")?;
         check_part(rank, &left_out, &found[rank].result, &given)?;

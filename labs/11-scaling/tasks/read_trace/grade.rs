@@ -171,11 +171,11 @@ fn check(case: &ReadTraceCase, found: &Reading) -> anyhow::Result<()> {
         .diagnose_if(is(&case.communicates()), "that is all communication: what runs while the rank computes is hidden")
         .diagnose_if(
             is(&case.exposed(|rank, span| span.rank == rank && span.kind != "communication")),
-            "the loader's thread reads ahead meanwhile, but that does not bring the training further: only computing hides communication",
+            "the loader's thread reads ahead meanwhile, but that does not advance the training: only computing hides communication",
         )
         .diagnose_if(
             is(&case.exposed(|_, span| span.kind == "compute")),
-            "another rank's computing hides nothing: each process (pid) is a rank of its own",
+            "another rank's computing does not hide this rank's communication: each process (pid) is a rank",
         )
         .diagnose_if(
             found.exposed.len() == exposed.len() && found.exposed.iter().zip(&exposed).all(|(found, right)| found >= right),
@@ -213,13 +213,11 @@ fn check_rest(case: &ReadTraceCase, given: &str, exposed: &[f64], found: &Readin
         )
         .diagnose_if(
             Some(found.straggler) == most_compute,
-            "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The \
-             others wait for the rank that calls its all-reduces last, whatever holds it up",
+            "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The others wait for the rank that calls its all-reduces last, whatever the reason",
         )
         .diagnose_if(
             longest.contains(&Some(found.straggler)),
-            "this rank communicates for longest because it came first and waits: the straggler comes last, and for it the exchange is \
-             short",
+            "this rank communicates for longest because it came first and waits: the straggler comes last, and its exchange is short",
         )
         .or_fail("the others wait for the rank that calls its all-reduces last")
 }

@@ -147,7 +147,7 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
         )
         .diagnose_if(
             right.0 == Cause::Logging,
-            "every rank makes the same calls, so no single rank is to blame: the program is",
+            "every rank makes the same calls, so the cause is the program, not a single rank",
         )
         .diagnose_if(
             found.0 == Cause::Logging && kind.exchange == SLOW,
@@ -161,7 +161,7 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
         )
         .diagnose_if(
             found.1 == longest,
-            "this rank waits for longest in the exchange, because it is done first: the one for which all wait hardly waits itself",
+            "this rank waits for longest in the exchange, because it finishes first: the rank for which all wait hardly waits itself",
         )
         .diagnose_if(
             found.1 == right.1 && right.0 == Cause::Loader,

@@ -63,7 +63,7 @@ fn check(case: &SpeedUpCase, found: &SpeedUp) -> anyhow::Result<()> {
     .given(&given)
     .diagnose_if(
         is(serial, 1.0 - efficiency),
-        "that is what the efficiency lacks to 1, which grows with the number of ranks: the serial share is a property of the work alone",
+        "that is the difference between the efficiency and 1, which grows with the number of ranks: the serial share is a property of the work alone",
     )
     .diagnose_if(
         is(serial, case.serial * case.one),
@@ -71,7 +71,7 @@ fn check(case: &SpeedUpCase, found: &SpeedUp) -> anyhow::Result<()> {
     )
     .diagnose_if(
         case.times[0].0 > 1,
-        "the smallest run has several ranks, so its time is not that of one: A + B is, also where nobody could measure it",
+        "the smallest run has several ranks, so its time is not that of one rank: that is A + B, even if it could not be measured",
     )
     .or_fail("this is not A / (A + B) of the line through the times")?;
     let observed = number(found.efficiency);

@@ -64,7 +64,7 @@ fn check(job: &Job, cluster: &Cluster, found: Option<Layout>) -> anyhow::Result<
     };
     Claim::that(found == best, described(best), described(found))
         .given(format!("{job:?} on {cluster:?}"))
-        .diagnose_if(is(&|layout| layout.ranks() != ranks), format!("all {ranks} ranks are to take part, each in one place"))
+        .diagnose_if(is(&|layout| layout.ranks() != ranks), format!("all {ranks} ranks must take part"))
         .diagnose_if(
             is(&|layout| !layout.divides(job)),
             "a head or a block cannot be divided: the parts of a layer must divide the heads, the stages the blocks",
@@ -81,7 +81,7 @@ fn check(job: &Job, cluster: &Cluster, found: Option<Layout>) -> anyhow::Result<
         )
         .diagnose_if(
             is(&|layout| best.is_some_and(|best| layout.memory(job) < best.memory(job))),
-            "it holds less than it may, and takes longer: what fits need not be made smaller",
+            "it holds less than it may, and takes longer: a layout that fits need not use less memory",
         )
         .diagnose_if(
             is(&|layout| layout.tensor <= cluster.per_node) && best.is_some_and(|best| best.tensor > cluster.per_node),
@@ -90,11 +90,11 @@ fn check(job: &Job, cluster: &Cluster, found: Option<Layout>) -> anyhow::Result<
         )
         .diagnose_if(
             found.is_none() && !ranks.is_power_of_two(),
-            "a layout fits, and was not looked at: the three numbers divide the number of ranks, and need not be powers of two",
+            "a layout fits, but was not considered: the three numbers must divide the number of ranks, but need not be powers of two",
         )
         .diagnose_if(
             found.is_none(),
-            "a layout fits: of those that do, take the fastest, and not the fastest of all, to see only then that it does not fit",
+            "a layout fits: choose the fastest of those that fit, instead of checking only the fastest of all",
         )
         .or_fail("another layout that fits takes a shorter step")
 }

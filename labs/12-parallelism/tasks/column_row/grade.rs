@@ -111,11 +111,11 @@ impl ColumnRowCase {
             .diagnose_if(
                 // After a `reduce`, whose result is right on rank 0, another rank's buffer may still hold its summand.
                 rank == 0 && is(&self.summand(0..part, 0)),
-                "this is the rank's own summand of y: the sum over all ranks is missing",
+                "this is the rank's own partial sum of y: the sum over all ranks is missing",
             )
             .diagnose_if(
                 is(&self.relu_of_parts()),
-                "the ReLU was applied to each rank's summand of the first layer: it must see whole sums, and the ReLU of a sum is not the \
+                "the ReLU was applied to each rank's partial sums of the first layer: it needs whole sums, and the ReLU of a sum is not the \
                  sum of ReLUs",
             )
             .diagnose_if(
@@ -124,8 +124,7 @@ impl ColumnRowCase {
             )
             .diagnose_if(
                 is(&mean),
-                "this is the mean of the ranks' summands: gradients of parts of a batch are averaged, but the summands of an output are \
-                 added",
+                "this is the mean of the ranks' partial sums: gradients of parts of a batch are averaged, but partial sums of an output are added",
             )
             .diagnose_if(
                 is(&linear) || is(&relu_at_the_end) || is(&relu_of_summands),
@@ -133,7 +132,7 @@ impl ColumnRowCase {
             )
             .diagnose_if(
                 rank > 0,
-                "rank 0 has y, and this rank has not: `reduce` leaves the sum on one rank, and all ranks need it for the layers that \
+                "rank 0 has y, and this rank does not: `reduce` leaves the sum on one rank, and all ranks need it for the layers that \
                  follow",
             )
             .or_fail("this is not relu(x W₁ᵀ) W₂ᵀ")?;
@@ -161,13 +160,11 @@ impl ColumnRowCase {
         )
         .diagnose_if(
             found.bytes == (self.n * (self.h + self.f) * 8) as u64,
-            "the outputs are right, but what the first layer gives was summed over the ranks: divided by outputs, it gives whole sums, \
-             and a rank's part of the second layer needs no others",
+            "the outputs are right, but the outputs of the first layer were summed over the ranks: divided by outputs, it gives whole sums, and a rank's part of the second layer needs only its own",
         )
         .diagnose_if(
             found.calls == 2,
-            "the outputs are right, but with two exchanges: divided by inputs, the first layer gives summands, which must be added before \
-             the ReLU. Divide it by outputs",
+            "the outputs are right, but with two exchanges: divided by inputs, the first layer gives partial sums, which must be added before the ReLU. Divide it by outputs",
         )
         .or_fail("the outputs are right, but a single all-reduce of n·f numbers is enough")
     }

@@ -24,7 +24,7 @@ fn why((stages, micro_batches): (usize, usize), finding: &Finding) -> Option<Str
     (finding.verdict == Verdict::Crash).then(|| {
         format!(
             "{}. This was with p = {stages} and m = {micro_batches}: the first stage has fewer micro-batches than there are stages after \
-             it, and so it begins with all that there are",
+             it, so it begins with all of them",
             finding.diagnosis,
         )
     })
@@ -46,8 +46,7 @@ fn check((stages, micro_batches): (usize, usize), table: &[Vec<String>], bubble:
             }
             ScheduleError::Missing { action: Action::Forward(number) | Action::Backward(number), .. } if number >= micro_batches => {
                 format!(
-                    "a stage has micro-batch {number}, and the last one is {}: with fewer micro-batches than stages, the first stages \
-                     begin with all that there are",
+                    "a stage has micro-batch {number}, and the last one is {}: with fewer micro-batches than stages, the first stages begin with all of them",
                     micro_batches - 1
                 )
             }
@@ -65,7 +64,7 @@ fn check((stages, micro_batches): (usize, usize), table: &[Vec<String>], bubble:
         .given(given)
         .diagnose_if(
             (bubble - (stages - 1) as f64 / micro_batches as f64).abs() < 1e-9,
-            "this is the time of waiting divided by that of work: the bubble is its share of the whole time, of which work is the rest",
+            "this is the time of waiting divided by the time of work: the bubble is the share of waiting in the whole time",
         )
         .or_fail("the table is right. A stage works in 2·m units of time and waits in 2·(p − 1)")
 }
@@ -104,7 +103,7 @@ fn check_peaks(given: &str, schedule: &Schedule) -> anyhow::Result<()> {
     .given(given)
     .diagnose_if(
         all_are(micro_batches) && micro_batches > stages,
-        "it takes no longer than it must, but each stage holds the activations of all micro-batches at once: the first backward pass of a \
+        "it is as fast as possible, but each stage holds the activations of all micro-batches at once: the first backward pass of a \
          stage comes when the last stage has had its own",
     )
     .diagnose_if(

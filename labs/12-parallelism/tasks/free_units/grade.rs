@@ -111,8 +111,7 @@ impl FreeUnitsCase {
             .given(&given)
             .diagnose_if(
                 nan.iter().all(|nan| *nan),
-                "all gradients are NaN, also that of the last unit, which comes first: already the outputs are, so a weight was freed \
-                 before the forward pass used it",
+                "all gradients are NaN, even that of the last unit, which is computed first: the outputs are already NaN, so a weight was freed before the forward pass used it",
             )
             .diagnose_if(
                 is_read_freed && twice,
@@ -135,7 +134,7 @@ impl FreeUnitsCase {
             )
             .diagnose_if(
                 close(&inputs_first[unit][rows.clone()], numbers, TOLERANCE * scale),
-                "the gradient of the unit's inputs was put in the place of that of its outputs too early: the gradient of the weight is \
+                "the gradient of the unit's outputs was replaced by that of its inputs too early: the gradient of the weight is \
                  computed from that of the outputs",
             )
             .diagnose_if(
@@ -178,15 +177,13 @@ impl FreeUnitsCase {
                  after both of its gradients",
             )
             .or_fail(
-                "the gradients are right, but several weights were gathered long before they are needed, or freed long after: gather one \
-                 when its turn comes, or one ahead of it, and free it when both of its gradients are there",
+                "the gradients are right, but several weights were gathered long before they are needed, or freed long after: gather a unit when it is needed, or one unit ahead, and free it when both of its gradients are ready",
             )?;
         Claim::that(gradients <= 2, "at most two whole gradients at once", format!("{gradients} whole gradients at once"))
             .on_rank(rank)
             .given(given)
             .or_fail(
-                "the gradients are right, but those of whole weights are kept until the end: reduce each as soon as it is there, and only \
-                 the rank's rows stay",
+                "the gradients are right, but those of whole weights are kept until the end: reduce each as soon as it is ready, and keep only the rank's rows",
             )?;
         let units = UNITS as u64;
         // A rank passes its part to a gather, and the whole gradient to a reduce-scatter.

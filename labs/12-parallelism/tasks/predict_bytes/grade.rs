@@ -64,7 +64,7 @@ fn check(
         .given(format!("{scheme:?} on {ranks} ranks, {blocks} blocks of {features} features, {rows} rows"))
         .diagnose_if(
             predicted.parameters * 4 == counted.parameters,
-            "these are numbers and not bytes: in single precision each has 4",
+            "these are counts of numbers, not bytes: in single precision each number has 4",
         )
         .diagnose_if(
             predicted.parameters * 2 == counted.parameters,
@@ -81,13 +81,12 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Zero, Bytes { sent: counted.sent / 2, ..counted }),
-            "the gradients are averaged, and then the others need the parameters that a rank has updated",
+            "the gradients are averaged, and then the other ranks need the parameters that a rank has updated",
         )
         .diagnose_if(
             scheme == Scheme::Sharded
                 && (predicted.parameters > counted.parameters || predicted.gradients > counted.gradients),
-            "a rank holds its part only, of gradients as of parameters and states: a block is whole while it computes, and not after a \
-             step",
+            "a rank holds only its part of the gradients, as of parameters and states: a block is whole while it is computed, not after a step",
         )
         .diagnose_if(
             is(Scheme::Sharded, Bytes { sent: all / ranks + all, ..counted }),
@@ -95,7 +94,7 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Sharded, Bytes { sent: 3 * all, ..counted }),
-            "an all-gather counts what a rank gives to it, its part of the weights, although it gets the whole",
+            "an all-gather counts what a rank contributes, its part of the weights, although it receives the whole",
         )
         .diagnose_if(
             is(Scheme::Sharded, Bytes { sent: all, ..counted }),
@@ -108,7 +107,7 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Ddp, Bytes { sent: 2 * (ranks - 1) * counted.sent / ranks, ..counted }),
-            "this is what a ring carries for it; an all-reduce of n bytes counts n here, however it is done",
+            "this is what a ring sends for it; an all-reduce of n bytes counts n here, whatever the algorithm",
         )
         .diagnose_if(
             is(Scheme::Pipeline, Bytes { sent: 2 * rows * features * 4, ..counted }),
@@ -140,7 +139,7 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: counted.sent / ranks, ..counted }),
-            "the layers are divided, and not the batch: each rank has all rows, and the all-reduces have the outputs for all of them",
+            "the layers are divided, not the batch: each rank has all rows, and the all-reduces have the outputs of all rows",
         )
         .or_fail("the prediction is not what was counted")
 }
