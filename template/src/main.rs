@@ -1,4 +1,4 @@
-//! Trains a classifier alone, or on the ranks that a launcher starts; killed and started again, it goes on where it was.
+//! Trains a classifier alone, or on the ranks that a launcher starts; killed and started again, it continues where it was.
 //!
 //! What is yours: the data (`points.rs`), the network (`network`), the loss in `train`. The rest is the same in every training
 //! with DistributedDataParallel.
@@ -42,7 +42,7 @@ struct Args {
     /// Seed of the initial weights and of the order of the samples
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The folder of snapshots; training goes on from the newest one
+    /// The folder of snapshots; training continues from the newest one
     #[arg(long, default_value = "snapshots")]
     snapshots: PathBuf,
     /// Where to train
@@ -92,7 +92,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let options = SgdOptions { lr: args.lr, momentum: 0.9, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
     // ANCHOR: wrap
-    // With fixed buckets, a run that resumes adds in the same order as one that nothing interrupts.
+    // With fixed buckets, a run that resumes adds in the same order as an uninterrupted run.
     let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
     // ANCHOR_END: wrap

@@ -1,4 +1,4 @@
-//! The data: points of the plane on three spirals, and the number of the spiral of each. They are computed, so nothing is fetched.
+//! The data: points of the plane on three spirals, and the number of the spiral of each. They are computed, not downloaded.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a copy of the template promises: it learns alone, resumes after a kill with the same bits, and equals its Python twin.
+//! What a copy of the template promises: it learns alone, resumes after a kill with the same bits, and has the losses of its Python script.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -44,7 +44,7 @@ fn a_killed_run_resumes_with_the_same_numbers() {
 
 #[test]
 fn two_ranks_have_the_losses_of_two_ranks_in_python() {
-    let Some(mut twin) = Job::in_python("the template and its Python twin") else { return };
+    let Some(mut twin) = Job::in_python("the template and its Python script") else { return };
     let twin = twin.succeeds(2, &[concat!(env!("CARGO_MANIFEST_DIR"), "/train.py"), "--epochs", "2"]);
     let twin = evaluations(&twin.stdout());
     let own = Job::new(template()).attempt(2, &[&ARGS[..], &["--epochs", "2"]].concat());

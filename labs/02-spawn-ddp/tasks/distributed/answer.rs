@@ -2,7 +2,7 @@
 //!
 //! Lab 01's program trains on one device. Started once for each rank, it must train one model on all ranks together: with the same
 //! losses and weights as one process with the same `batch_size`, which counts the samples of all ranks. Each sample is visited once an
-//! epoch, in an order of its own in each. One rank reports an epoch's mean loss over all samples, and one rank saves. At the end all
+//! epoch, in a different order in each. One rank reports an epoch's mean loss over all samples, and one rank saves. At the end all
 //! ranks read the checkpoint.
 
 use std::rc::Rc;

@@ -2,7 +2,7 @@
 //!
 //! After a failure, the newest file is the one most likely to be torn. Training then continues from the one before it. On the
 //! very first start, there is no snapshot, and the folder does not exist. A folder that cannot be read for another reason is an
-//! error: who takes it for an empty one starts the training over, without a word.
+//! error: a program that treats it as empty starts the training over, without a message.
 
 use std::fs;
 use std::io::{ErrorKind, Result};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::snapshots::{position, read};
 
-/// Returns the good snapshot in `folder` with the furthest position, or `None` if there is no good one.
+/// Returns the good snapshot in `folder` with the last position, or `None` if there is no good one.
 ///
 /// # Errors
 /// When the folder exists but cannot be read.

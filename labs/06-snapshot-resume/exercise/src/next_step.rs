@@ -3,7 +3,7 @@
 //! A run saves a snapshot every few steps, and no more often, since a save takes time.
 //! If it is killed at any moment and started again, it must end with a model that was
 //! trained exactly once with every step of every epoch, in order. The steps since the last snapshot are repeated, because the
-//! loaded model has not seen them, and no others are.
+//! loaded model has not seen them. No other steps are repeated.
 
 use crate::snapshots::{KillableJob, Killed};
 

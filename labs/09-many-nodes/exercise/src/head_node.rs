@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-/// Variables and files, by name.
+/// A scheduler's job as a process on one of its nodes sees it: variables and files, by name.
 pub struct SchedulerJob {
     /// The environment.
     pub variables: BTreeMap<String, String>,

@@ -2,11 +2,11 @@
 //!
 //! PBS runs a batch script on the first of the job's nodes, and nowhere else. This one waits there for the others until the
 //! rendezvous times out. Write a script that starts one launcher on each node: `pbsdsh PROGRAM` starts a program once for each line of
-//! `$PBS_NODEFILE` (`mpiprocs` lines a node), `pbsdsh -n INDEX PROGRAM` for one of the lines, `mpiexec` and `ssh` are there, too. What the
-//! script exports does not travel to other nodes.
+//! `$PBS_NODEFILE` (`mpiprocs` lines a node), `pbsdsh -n INDEX PROGRAM` for one of the lines; `mpiexec` and `ssh` are installed, too.
+//! Variables that the script exports are not set on other nodes.
 
 /// The batch script, for any number of nodes: one `lockstep run` (or `torchrun`) with two workers on each node. All launchers get the
-/// same number of nodes, the same id, and the first node of `$PBS_NODEFILE` as the place to meet.
+/// same number of nodes, the same id, and the first node of `$PBS_NODEFILE` as the address to meet at.
 pub fn batch_script() -> &'static str {
     // <answer>
     //~ r#"#!/bin/bash

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-/// Variables and files, by name.
+/// A scheduler's job as a process on one of its nodes sees it: variables and files, by name.
 pub struct SchedulerJob {
     /// The environment.
     pub variables: BTreeMap<String, String>,
@@ -58,7 +58,7 @@ pub fn head_node(job: &SchedulerJob) -> Result<(String, u16)> {
 // <answer>
 //~ // Further functions of yours.
 
-/// The first name of a list: of each bracket, what stands before its first `-`, `,` or `]`.
+/// The first name of a list: of each bracket, the text before its first `-`, `,` or `]`.
 fn first(list: &str) -> String {
     let Some((head, rest)) = list.split_once('[').filter(|(head, _)| !head.contains(',')) else {
         return list.split(',').next().unwrap_or(list).trim().to_owned();

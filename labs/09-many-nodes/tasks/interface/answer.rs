@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// An interface of a node.
+/// An interface of a node, as `ip address` shows it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Interface {
     /// Its name.

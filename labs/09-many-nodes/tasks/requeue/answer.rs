@@ -1,12 +1,12 @@
 //! Task 6: requeue after a lost node.
 //!
-//! A node is lost, the scheduler starts the job again, perhaps on other nodes. Each node finds what is on its disk: on a shared disk
-//! all parts of all snapshots, on a disk of its own only those that its ranks have written, and on a new node nothing at all.
+//! A node is lost, and the scheduler starts the job again, perhaps on other nodes. Each node finds what is on its disk: on a shared disk
+//! all parts of all snapshots, on a local disk only those that its ranks have written, and on a new node nothing.
 
 use anyhow::{Result, bail};
 use serde::Deserialize;
 
-/// A part of a snapshot. A snapshot is sharded: each rank has written its own part.
+/// A part of a snapshot, as a node finds it on its disk. A snapshot is sharded: each rank has written its own part.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Part {
     /// The epoch in which training would continue.
@@ -26,7 +26,7 @@ pub struct Part {
 /// Jobs of different numbers of ranks can have saved the same position: two snapshots, whose parts do not belong together.
 ///
 /// # Errors
-/// When there are parts, but no complete snapshot: the disk of a lost node has the others. Starting at the beginning would throw away
+/// When there are parts, but no complete snapshot: the disk of a lost node has the others. A start at the beginning would lose
 /// what a repaired node could bring back.
 pub fn requeue(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     // <answer>

@@ -1,10 +1,10 @@
 //! Task 1: α, β and the size of a bucket.
 //!
-//! An all-reduce of n bytes takes about α + β·n. Measured times are some percent off, and at one size the model does not hold: the
-//! library has another algorithm for it, or its message just does not fit into a buffer.
+//! An all-reduce of n bytes takes about α + β·n. Measured times differ by some percent, and one size does not fit the model: the
+//! library uses a different algorithm for it, or its message just does not fit into a buffer.
 //!
-//! DDP sends a bucket while the backward pass fills the next. If sending takes no longer than filling, only the last bucket is waited for: a
-//! bucket of b bytes is hidden if α + β·b ≤ b · backward / gradients. Whether there are as many bytes of gradients does not matter here.
+//! DDP sends a bucket while the backward pass fills the next. If sending takes no longer than filling, the step waits only for the last
+//! bucket: a bucket of b bytes is hidden if α + β·b ≤ b · backward / gradients. The bucket may be larger than all gradients together.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub struct Plan {
     pub bucket: Option<f64>,
 }
 
-/// Fits α and β to the times (within a tenth of the true ones), and names the smallest bucket that the backward pass hides with them.
+/// Fits α and β to the times (within a tenth of the true ones), and returns the smallest bucket that the backward pass hides.
 pub fn alpha_beta(measured: &Measured) -> Result<Plan> {
     todo!("fit the line, without the size that is off, then compare sending and filling a bucket")
 }

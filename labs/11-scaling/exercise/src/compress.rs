@@ -1,7 +1,7 @@
 //! Task 5: half the bytes.
 //!
-//! A communication hook decides what of a gradient travels. The simplest sends half precision: 2 bytes for each number, of which 11 bits
-//! are the mantissa, and nothing above 65504. The result must be a gradient again: `Float`, and the mean over all ranks.
+//! A communication hook changes how a gradient is sent. The simplest sends half precision: 2 bytes for each number, with 11 bits
+//! of mantissa, and nothing above 65504. The result must be a gradient again: `Float`, and the mean over all ranks.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};

@@ -1,14 +1,14 @@
 //! Task 3: a log that costs nothing. Spot the bug.
 //!
-//! A training logs the mean of the loss over all ranks. The program below is right, and slow: in each step all ranks stop twice. A line
-//! of the log covers `every` steps, so the ranks need to talk once for a line at most.
+//! A training logs the mean of the loss over all ranks. The program below is right, but slow: in each step all ranks stop twice. A line
+//! of the log covers `every` steps, so one exchange per line is enough.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
 /// Returns the log, a mean over all ranks for each `every` steps, on every rank. `losses` are this rank's, one for each step; all ranks have
-/// as many. The last line may cover fewer steps. At most one operation for a line, in this group only.
+/// the same number. The last line may cover fewer steps. At most one operation for a line, in this group only.
 pub fn log_loss(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
     let ranks = group.size().get() as f64;
     let mut log = Vec::new();

@@ -1,7 +1,7 @@
 //! Task 6: two thin matrices.
 //!
 //! A layer's gradient is a matrix of n × m, and most of it often lies in few directions. PowerSGD sends two matrices of r columns whose
-//! product is near the mean: left, n × r, and right, m × r. What is left out, a rank adds to its next gradient: *error feedback*.
+//! product is near the mean: left, n × r, and right, m × r. A rank adds what is left out to its next gradient: *error feedback*.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
@@ -20,7 +20,7 @@ pub struct Memory {
 ///
 /// 1. left is the mean over all ranks of due · right, then made orthonormal: `Tensor::linalg_qr(&left, "reduced").0`.
 /// 2. right is the mean over all ranks of dueᵀ · left, and the next step begins with it.
-/// 3. The result is left · rightᵀ, the same on all ranks. What it leaves out of due is remembered.
+/// 3. The result is left · rightᵀ, the same on all ranks. What it leaves out of due is kept in the memory.
 ///
 /// Returns the result, and the part that it leaves out on this rank: ‖due − result‖ / ‖due‖. Passes two tensors to the group, of (n + m)·r
 /// numbers together.

@@ -13,7 +13,7 @@ use crate::training::Model;
 /// ranks. Exchanges gradients once, and takes no more than one micro-batch at a time: its backward pass is over before the next begins.
 pub fn accumulate(model: &Model, micro: &[(Tensor, Tensor)]) -> Result<()> {
     // <answer>
-    //~ // This works, but is not what one large batch gives, and exchanges gradients in each pass. See `Model::no_sync`.
+    //~ // This works, but the gradient is not that of one large batch, and each pass exchanges gradients. See `Model::no_sync`.
     //~ for (inputs, targets) in micro {
     //~     let loss = model.forward(inputs)?.mse_loss(targets, Reduction::Mean);
     //~     model.backward(&loss)?;

@@ -1,7 +1,7 @@
 //! Task 7: large batches.
 //!
 //! With k times as many samples in a step, an epoch has one k-th of the steps. The linear scaling rule lets each step go k times as far:
-//! it multiplies the learning rate by k. At the start, where the loss is steep, such a step jumps out of the valley, so the rate begins
+//! it multiplies the learning rate by k. At the start, where the loss is steep, such a step would diverge, so the rate begins
 //! with the recipe's own and rises by the same amount in each step of the warm-up. (Goyal et al., "Accurate, Large Minibatch SGD", 2017.)
 
 use crate::training::Recipe;

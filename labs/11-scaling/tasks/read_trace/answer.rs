@@ -1,7 +1,7 @@
 //! Task 9: read a trace.
 //!
 //! A trace shows what each rank did when. Communication that runs while the rank computes costs nothing; the rest is *exposed*.
-//! Two buckets may be under way at the same time. An all-reduce ends at the same moment on all ranks, so its length on a rank says how
+//! Two buckets may be sent at the same time. An all-reduce ends at the same moment on all ranks, so its length on a rank says how
 //! early that rank came.
 
 use anyhow::Result;

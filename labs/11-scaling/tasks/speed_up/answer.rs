@@ -1,12 +1,12 @@
 //! Task 8: Amdahl and Gustafson.
 //!
-//! The time of a run on n ranks is about A + B/n: what more ranks do not shorten, and what they share. Fit A and B, and both laws
+//! The time of a run on n ranks is about A + B/n: A is the time that more ranks do not shorten, B the work that they share. Fit A and B, and both laws
 //! follow. The model may not fit on one rank, so the smallest measured number need not be 1.
 
 use anyhow::Result;
 use serde::Serialize;
 
-/// Of the same work on more and more ranks.
+/// What follows from the times of the same work on more and more ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SpeedUp {
     /// The share of one rank's time that more ranks do not shorten, from 0 to 1.

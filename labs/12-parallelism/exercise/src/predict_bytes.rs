@@ -34,7 +34,7 @@ pub enum Scheme {
 }
 
 /// What one rank holds after a step of Adam, and what it passes to its group in a step: an all-reduce or a broadcast of n bytes counts n on
-/// each rank, a message n on its sender; an all-gather counts the part that the rank gives, and a reduce-scatter all that it gives.
+/// each rank, a message n on its sender; an all-gather counts the part that the rank contributes, and a reduce-scatter its whole input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bytes {
     /// Of parameters.

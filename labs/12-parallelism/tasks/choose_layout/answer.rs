@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::Result;
 use lockstep::parallel::{ClusterFile, Layout};
 
-/// Returns the layout with the shortest step of those that take all ranks of the cluster, divide heads and blocks equally, and fit into a rank's
-/// memory; `None` if there is none.
+/// Returns the layout with the shortest step among those that use all ranks of the cluster, divide heads and blocks equally, and fit into a
+/// rank's memory; `None` if none does.
 pub fn choose_layout(file: &Path) -> Result<Option<Layout>> {
     let ClusterFile { job, cluster } = ClusterFile::read(file)?;
     // <answer>

@@ -8,7 +8,7 @@ use anyhow::Result;
 use lockstep::parallel::Action;
 
 /// Returns what each stage does, and the bubble: the share of the stages' time in which they wait. All passes take the same time on all
-/// stages. Stage s holds the activations of at most p − s micro-batches at once, and no other table is done earlier. There may be fewer
+/// stages. Stage s holds the activations of at most p − s micro-batches at once, and no other table ends earlier. There may be fewer
 /// micro-batches than stages.
 pub fn fill_pipeline(stages: usize, micro_batches: usize) -> Result<(Vec<Vec<Action>>, f64)> {
     // <answer>

@@ -1,7 +1,7 @@
 //! Task 4: free a unit too early, and find it.
 //!
 //! A training step of some layers whose weights are divided over the ranks: fully sharded. A weight is gathered when it is needed and freed
-//! afterwards; what is freed too early is NaN. The given program frees one too early. Run it: the finding says whose gradients are NaN.
+//! afterwards; what is freed too early is NaN. The given program frees one too early. Run it: the finding says which gradients are NaN.
 
 use anyhow::Result;
 use tch::Tensor;

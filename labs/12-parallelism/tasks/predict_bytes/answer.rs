@@ -34,7 +34,7 @@ pub enum Scheme {
 }
 
 /// What one rank holds after a step of Adam, and what it passes to its group in a step: an all-reduce or a broadcast of n bytes counts n on
-/// each rank, a message n on its sender; an all-gather counts the part that the rank gives, and a reduce-scatter all that it gives.
+/// each rank, a message n on its sender; an all-gather counts the part that the rank contributes, and a reduce-scatter its whole input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bytes {
     /// Of parameters.
@@ -58,7 +58,7 @@ pub fn predict_bytes(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> By
         Scheme::Ddp => Bytes { parameters: all, gradients: all, states: 2 * all, sent: all },
         // Gradients are averaged, then each parameter is broadcast by its owner.
         Scheme::Zero => Bytes { parameters: all, gradients: all, states: 2 * all / ranks, sent: 2 * all },
-        // Each block is gathered twice, to which a rank gives its part, and reduced once, to which it gives all gradients.
+        // Each block is gathered twice, where a rank contributes its part, and reduced once, where it contributes all gradients.
         Scheme::Sharded => {
             let part = all / ranks;
             Bytes { parameters: part, gradients: part, states: 2 * part, sent: 2 * part + all }
