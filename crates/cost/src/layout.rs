@@ -14,17 +14,19 @@
 //! Ranks are laid out with the parts of a layer next to each other, then the stages, then the copies. A group whose ranks are on one node uses
 //! its links, any other the links between nodes. What it leaves out: overlap, sharded states, and ranks that wait for each other's data.
 
+use std::path::Path;
+
+use serde::Deserialize;
+
 use crate::Link;
 
 /// Bytes for each parameter: itself, its gradient, and Adam's two means, in single precision.
 const HELD: f64 = 16.0;
-/// Bytes of a gradient.
 const GRADIENT: f64 = 4.0;
 
 /// Nodes of equal ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cluster {
-    /// Nodes.
     pub nodes: usize,
     /// Ranks on each.
     pub per_node: usize,
@@ -38,12 +40,10 @@ pub struct Cluster {
 
 /// A transformer and a training step of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Job {
-    /// Blocks.
+pub struct TransformerStep {
     pub blocks: usize,
     /// Attention heads of a block.
     pub heads: usize,
-    /// Parameters.
     pub parameters: f64,
     /// Bytes of activations between two blocks, for the whole batch.
     pub activations: f64,
@@ -67,7 +67,6 @@ pub struct Layout {
 }
 
 impl Cluster {
-    /// All ranks.
     pub fn ranks(&self) -> usize {
         self.nodes * self.per_node
     }
@@ -89,25 +88,24 @@ impl Layout {
         })
     }
 
-    /// The ranks that it takes.
     pub fn ranks(&self) -> usize {
         self.data * self.tensor * self.pipeline
     }
 
     /// Returns true if the heads can be divided into parts and the blocks into stages of equal size.
-    pub fn divides(&self, job: &Job) -> bool {
+    pub fn divides(&self, job: &TransformerStep) -> bool {
         job.heads.is_multiple_of(self.tensor) && job.blocks.is_multiple_of(self.pipeline)
     }
 
     /// Bytes that a rank of the first stage holds.
-    pub fn memory(&self, job: &Job) -> f64 {
+    pub fn memory(&self, job: &TransformerStep) -> f64 {
         let parts = (self.tensor * self.pipeline) as f64;
         let held = self.pipeline.min(job.micro_batches) as f64 / job.micro_batches as f64;
         HELD * job.parameters / parts + job.kept * job.blocks as f64 / parts / self.data as f64 * held
     }
 
     /// Seconds of a step.
-    pub fn step(&self, job: &Job, cluster: &Cluster) -> f64 {
+    pub fn step(&self, job: &TransformerStep, cluster: &Cluster) -> f64 {
         let (blocks, micro) = (job.blocks as f64 / self.pipeline as f64, job.micro_batches as f64);
         let message = job.activations / self.data as f64 / micro;
         let exchange = cluster.link(self.tensor).all_reduce(self.tensor, message);
@@ -124,6 +122,149 @@ impl Layout {
     }
 }
 
+// A file with a cluster and a transformer, from which to choose a [`Layout`](crate::Layout). An example is
+// `labs/12-parallelism/cluster.toml`.
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClusterFile {
+    /// The transformer, and a step of it.
+    pub job: TransformerStep,
+    /// The nodes, and the links within and between them.
+    pub cluster: Cluster,
+}
+
+/// Why a file describes no cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterFileError {
+    #[error("cannot read {path}")]
+    Read {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// It describes something else.
+    #[error("{path}: {why}")]
+    Contents { path: String, why: Box<ClusterFileError> },
+    /// It is not TOML, or lacks something: the parser's words.
+    #[error("not a file of a cluster and a transformer: {0}")]
+    Form(String),
+    /// A number with which nothing can be computed.
+    #[error("{name} cannot be {value}")]
+    Number {
+        /// Its name in the file.
+        name: &'static str,
+        value: f64,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    nodes: u32,
+    node: Node,
+    network: Network,
+    transformer: Transformer,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Node {
+    ranks: u32,
+    memory_gb: f64,
+    latency_us: f64,
+    bandwidth_gb_s: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Network {
+    latency_us: f64,
+    bandwidth_gb_s: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Transformer {
+    blocks: u32,
+    heads: u32,
+    parameters: f64,
+    activations_mb: f64,
+    kept_mb: f64,
+    step_s: f64,
+    micro_batches: u32,
+}
+
+impl ClusterFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or describes something else.
+    pub fn read(path: &Path) -> Result<Self, ClusterFileError> {
+        let name = || path.display().to_string();
+        let read = std::fs::read_to_string(path);
+        let text = read.map_err(|source| ClusterFileError::Read { path: name(), source })?;
+        Self::parse(&text).map_err(|why| ClusterFileError::Contents { path: name(), why: Box::new(why) })
+    }
+
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// It describes something else.
+    pub fn parse(text: &str) -> Result<Self, ClusterFileError> {
+        let file: File = toml::from_str(text).map_err(|error| ClusterFileError::Form(error.to_string()))?;
+        file.check()?;
+        let File { nodes, node, network, transformer } = file;
+        let link =
+            |latency_us: f64, bandwidth_gb_s: f64| Link { latency: 1e-6 * latency_us, bandwidth: 1e9 * bandwidth_gb_s };
+        let cluster = Cluster {
+            nodes: nodes as usize,
+            per_node: node.ranks as usize,
+            memory: 1e9 * node.memory_gb,
+            inside: link(node.latency_us, node.bandwidth_gb_s),
+            between: link(network.latency_us, network.bandwidth_gb_s),
+        };
+        let job = TransformerStep {
+            blocks: transformer.blocks as usize,
+            heads: transformer.heads as usize,
+            parameters: transformer.parameters,
+            activations: 1e6 * transformer.activations_mb,
+            kept: 1e6 * transformer.kept_mb,
+            compute: transformer.step_s,
+            micro_batches: transformer.micro_batches as usize,
+        };
+        Ok(ClusterFile { job, cluster })
+    }
+}
+
+impl File {
+    /// Every number must be one that a division survives.
+    fn check(&self) -> Result<(), ClusterFileError> {
+        let File { nodes, node, network, transformer } = self;
+        let positive = [
+            ("nodes", f64::from(*nodes)),
+            ("node.ranks", node.ranks.into()),
+            ("node.memory_gb", node.memory_gb),
+            ("node.bandwidth_gb_s", node.bandwidth_gb_s),
+            ("network.bandwidth_gb_s", network.bandwidth_gb_s),
+            ("transformer.blocks", transformer.blocks.into()),
+            ("transformer.heads", transformer.heads.into()),
+            ("transformer.parameters", transformer.parameters),
+            ("transformer.step_s", transformer.step_s),
+            ("transformer.micro_batches", transformer.micro_batches.into()),
+        ];
+        let none_below_zero = [
+            ("node.latency_us", node.latency_us),
+            ("network.latency_us", network.latency_us),
+            ("transformer.activations_mb", transformer.activations_mb),
+            ("transformer.kept_mb", transformer.kept_mb),
+        ];
+        let bad = positive.into_iter().find(|(_, number)| !(number.is_finite() && *number > 0.0));
+        let bad =
+            bad.or_else(|| none_below_zero.into_iter().find(|(_, number)| !(number.is_finite() && *number >= 0.0)));
+        bad.map_or(Ok(()), |(name, value)| Err(ClusterFileError::Number { name, value }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,8 +272,15 @@ mod tests {
     const FAST: Link = Link { latency: 0.0, bandwidth: 100e9 };
     const SLOW: Link = Link { latency: 0.0, bandwidth: 1e9 };
     const CLUSTER: Cluster = Cluster { nodes: 2, per_node: 2, memory: 40e9, inside: FAST, between: SLOW };
-    const JOB: Job =
-        Job { blocks: 10, heads: 12, parameters: 1e9, activations: 1e9, kept: 4e9, compute: 4.0, micro_batches: 4 };
+    const JOB: TransformerStep = TransformerStep {
+        blocks: 10,
+        heads: 12,
+        parameters: 1e9,
+        activations: 1e9,
+        kept: 4e9,
+        compute: 4.0,
+        micro_batches: 4,
+    };
 
     fn layout(data: usize, tensor: usize, pipeline: usize) -> Layout {
         Layout { data, tensor, pipeline }
@@ -186,5 +334,36 @@ mod tests {
     fn heads_and_blocks_are_divided_equally() {
         assert!(layout(1, 4, 5).divides(&JOB));
         assert!(!layout(1, 8, 1).divides(&JOB) && !layout(1, 1, 4).divides(&JOB));
+    }
+
+    const EXAMPLE: &str = include_str!("../../../labs/12-parallelism/cluster.toml");
+
+    #[test]
+    fn reads_the_labs_file_in_its_units() {
+        let ClusterFile { job, cluster } = ClusterFile::parse(EXAMPLE).unwrap();
+        assert_eq!((cluster.ranks(), cluster.memory, cluster.between.bandwidth), (32, 40e9, 10e9));
+        assert!((cluster.inside.latency - 5e-6).abs() < 1e-12, "{cluster:?}");
+        assert_eq!((job.blocks, job.parameters, job.kept, job.compute), (40, 13e9, 5.4e9, 60.0));
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_compute_with_by_its_name() {
+        for (from, to, named) in [
+            ("nodes = 4", "nodes = 0", "nodes cannot be 0"),
+            ("memory_gb = 40", "memory_gb = nan", "node.memory_gb cannot be NaN"),
+            ("latency_us = 20", "latency_us = -1", "network.latency_us cannot be -1"),
+            ("ranks = 8", "gpus = 8", "unknown field `gpus`"),
+            ("heads = 40", "", "missing field `heads`"),
+        ] {
+            assert!(EXAMPLE.contains(from), "{from}");
+            let error = ClusterFile::parse(&EXAMPLE.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        let error = ClusterFile::read(Path::new("/no/such/file")).unwrap_err().to_string();
+        assert_eq!(error, "cannot read /no/such/file");
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let error = ClusterFile::read(&manifest).unwrap_err();
+        let words = format!("{}: not a file of a cluster and a transformer: ", manifest.display());
+        assert!(error.to_string().starts_with(&words) && std::error::Error::source(&error).is_none(), "{error}");
     }
 }

@@ -33,7 +33,7 @@ pub struct Schedule {
     stages: Vec<Vec<Action>>,
 }
 
-/// A table that is no schedule.
+/// Why a table is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
@@ -42,20 +42,10 @@ pub enum ScheduleError {
     Empty,
     /// A stage does an action twice.
     #[error("stage {stage} does {action} twice")]
-    Twice {
-        /// The stage.
-        stage: usize,
-        /// The action.
-        action: Action,
-    },
+    Twice { stage: usize, action: Action },
     /// A stage leaves out an action.
     #[error("stage {stage} never does {action}")]
-    Missing {
-        /// The stage.
-        stage: usize,
-        /// The action.
-        action: Action,
-    },
+    Missing { stage: usize, action: Action },
     /// The stages wait for each other.
     #[error("stage {stage} waits for ever before {action}: no stage can do what that needs")]
     Deadlock {
@@ -121,12 +111,10 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// The stages.
     pub fn stages(&self) -> usize {
         self.stages.len()
     }
 
-    /// The micro-batches of a step.
     pub fn micro_batches(&self) -> usize {
         self.stages[0].len() / 2
     }
@@ -182,7 +170,7 @@ impl Schedule {
         }
     }
 
-    /// When what an action needs is there; `None` if that has no time yet.
+    /// When the inputs of an action are there; `None` if that is not known yet.
     fn ready(&self, slots: &[Vec<Slot>], stage: usize, action: Action) -> Option<u64> {
         let end = |stage: usize, action| slots[stage].iter().find(|slot| slot.action == action).map(|slot| slot.end);
         match action {
@@ -203,11 +191,8 @@ impl Schedule {
 /// One action's place in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// What is done.
     pub action: Action,
-    /// When it begins.
     pub start: u64,
-    /// When it ends.
     pub end: u64,
 }
 

@@ -17,7 +17,7 @@ use tch::{Tensor, no_grad};
 
 pub use crate::fully_shard::{FullyShard, FullyShardOptions, MixedPrecision, Piece, ShardBytes};
 pub use lockstep_cost::{
-    Action, Cluster, ClusterFile, ClusterFileError, Job, Layout, Link, Schedule, ScheduleError, Slot,
+    Action, Cluster, ClusterFile, ClusterFileError, Layout, Link, Schedule, ScheduleError, Slot, TransformerStep,
 };
 pub use pipeline::{Activations, Pipeline, PipelineError, StepReport};
 pub use tensor::{

@@ -2,7 +2,7 @@
 //! one where nothing fits, on one whose nodes are as near as ranks of a node, all of them drawn; and on the lab's own.
 
 use anyhow::Context;
-use lockstep_cost::{Cluster, ClusterFile, Job, Layout};
+use lockstep_cost::{Cluster, ClusterFile, TransformerStep, Layout};
 use lockstep_grading::{Claim, Inputs, Runner};
 
 const LAB: &str = include_str!("../../cluster.toml");
@@ -48,7 +48,7 @@ fn files(random: &mut Inputs) -> [String; 6] {
     ]
 }
 
-fn check(job: &Job, cluster: &Cluster, found: Option<Layout>) -> anyhow::Result<()> {
+fn check(job: &TransformerStep, cluster: &Cluster, found: Option<Layout>) -> anyhow::Result<()> {
     let ranks = cluster.ranks();
     let fits = |layout: &Layout| layout.memory(job) <= cluster.memory;
     let step = |layout: &Layout| layout.step(job, cluster);

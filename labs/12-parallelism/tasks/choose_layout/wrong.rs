@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use lockstep::parallel::{Cluster, ClusterFile, Job, Layout};
+use lockstep::parallel::{Cluster, ClusterFile, TransformerStep, Layout};
 
 type Choice = Result<Option<Layout>>;
 
@@ -12,7 +12,7 @@ fn layouts(ranks: usize) -> impl Iterator<Item = Layout> {
     pairs.flat_map(move |(data, tensor)| (1..=ranks).map(move |pipeline| Layout { data, tensor, pipeline }))
 }
 
-fn fastest(layouts: impl Iterator<Item = Layout>, job: &Job, cluster: &Cluster) -> Option<Layout> {
+fn fastest(layouts: impl Iterator<Item = Layout>, job: &TransformerStep, cluster: &Cluster) -> Option<Layout> {
     layouts.min_by(|one, other| one.step(job, cluster).total_cmp(&other.step(job, cluster)))
 }
 
@@ -22,7 +22,7 @@ fn all(cluster: &Cluster) -> impl Iterator<Item = Layout> + use<> {
 }
 
 /// What `choose` says of a file.
-fn of_file(file: &Path, choose: impl Fn(&Job, &Cluster) -> Option<Layout>) -> Choice {
+fn of_file(file: &Path, choose: impl Fn(&TransformerStep, &Cluster) -> Option<Layout>) -> Choice {
     let ClusterFile { job, cluster } = ClusterFile::read(file)?;
     Ok(choose(&job, &cluster))
 }
