@@ -8,9 +8,8 @@ use std::fmt;
 use lockstep_contract::events::VerdictRecord;
 use lockstep_contract::foreign::{one_line, quotation};
 
-use super::case::{Case, Error, Form, first_line};
-use super::evidence::Evidence;
-use super::rules;
+use super::worker_end::{Case, Error, Form, first_line};
+use super::{Evidence, rules};
 use crate::diagnose::{Advice, Diagnosis};
 use crate::report::{Death, Failure, Reason};
 

@@ -1,34 +1,139 @@
 //! Who is at fault for a failure, and why: one sentence with the rank, its host, the cause, the evidence, and what to do.
 //!
-//! - [`gather`]: collects the [`Evidence`] where it exists, after a failure only.
-//! - [`judge`]: a pure function from the workers' ends and the evidence to a [`Verdict`].
-//! - [`rules`]: the known causes, one file for each family.
-//! - [`flight_recorder`]: reads PyTorch's recordings of the ranks' calls.
+//! - [`gather`](mod@gather): collects the [`Evidence`] where it exists, after a failure only; [`flight_recorder`] reads PyTorch's recordings
+//!   of the ranks' calls.
+//! - [`judge`](mod@judge): a pure function from the workers' ends and the evidence to a [`Verdict`].
+//! - [`rules`]: the known causes, in a file for each subject. [`worker_end`] is one worker's end as the rules see it, with the error
+//!   that [`output`] finds in what it printed.
 //! - [`launcher`]: failures of the launcher itself, before a worker was started or between two attempts.
-//! - [`senders`]: looks for the sender of a signal.
-//! - [`time_out`]: the limit of a worker's timeout(1).
-//! - [`python`], [`native`]: read errors in a worker's output; [`case`] is one worker's end as the rules see it.
 //!
 //! The worker that ended first is often not at fault: it lost the connection to another rank, or waited for one until a deadline. Then
 //! the cause is looked for in the other workers. Without evidence the verdict says "unknown".
 
-mod case;
-mod evidence;
+mod communication;
 mod flight_recorder;
 mod gather;
+mod gpu;
+mod judge;
 mod launcher;
-mod native;
-mod python;
+mod machine;
+mod output;
+mod pickle;
 mod rules;
-mod senders;
+mod signals;
+mod start;
 #[cfg(test)]
 mod tests;
-mod time_out;
-mod verdicts;
+mod worker_end;
 
-pub use evidence::{Elsewhere, Evidence, FileSystem, MemoryKills, Standing};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use lockstep_process::NoProgress;
+
 pub use flight_recorder::Recordings;
 pub use gather::{AtStart, gather, standing};
+pub use judge::{Verdict, has_waited, judge};
 pub use launcher::{LaunchFailure, why_launcher_failed};
 pub use rules::{Class, FAMILIES, Rule};
-pub use verdicts::{Verdict, has_waited, judge};
+
+/// What was observed on this node, apart from the ends of the workers themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// This node's name.
+    pub host: String,
+    /// The command line of the workers.
+    pub command: Vec<String>,
+    /// How many nodes have ranks of the job.
+    pub nodes: usize,
+    /// The ranks of this node's workers.
+    pub ranks: Vec<usize>,
+    /// Ranks that had ended with exit code 0 before the first failure.
+    pub returned: Vec<usize>,
+    /// The workers that were alive at the first failure, and stood still in the kernel or because they were stopped.
+    pub standing: Vec<Standing>,
+    /// How many processes the kernel's memory killer has ended in this job's cgroup.
+    pub memory: Option<MemoryKills>,
+    /// Lines of the kernel's log since the workers were started, as far as it is readable.
+    pub kernel_log: Vec<String>,
+    /// Who sent SIGKILL to the worker that got one, by the audit log.
+    pub sender: Option<String>,
+    /// Programs of this node that kill others when memory gets short, if a worker got SIGKILL.
+    pub memory_killers: Vec<String>,
+    /// File systems that matter for the failure.
+    pub file_systems: Vec<FileSystem>,
+    /// The owner of the port that a worker could not have, as text.
+    pub port_owner: Option<String>,
+    /// When the scheduler ends the job.
+    pub job_end: Option<SystemTime>,
+    /// PyTorch's recordings of the ranks' calls, if a worker is at its end because of another.
+    pub recordings: Recordings,
+    /// The verdict of the node that ended the job, if that is another one.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// A worker that makes no progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its rank.
+    pub rank: usize,
+    /// Its process id.
+    pub pid: u32,
+    /// Where it stands.
+    pub at: NoProgress,
+}
+
+/// The counter `oom_kill` of a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryKills {
+    /// The file that has the counter.
+    pub file: PathBuf,
+    /// Its value when the workers were started.
+    pub before: u64,
+    /// Its value now.
+    pub after: u64,
+}
+
+/// The state of a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    /// A path in it.
+    pub path: PathBuf,
+    /// Bytes that a user can still write.
+    pub free: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Files that can still be made; `None` if there is no limit.
+    pub free_files: Option<u64>,
+    /// It is mounted read-only.
+    pub read_only: bool,
+}
+
+/// What another node said of the failure that ended the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// The rank at fault.
+    pub rank: usize,
+    /// Its host.
+    pub host: String,
+    /// Its cause, in that node's words.
+    pub message: String,
+}
+
+impl FileSystem {
+    /// Nothing more can be written.
+    pub(super) fn is_full(&self) -> bool {
+        self.size > 0 && self.free == 0 || self.free_files == Some(0)
+    }
+}
+
+impl std::fmt::Display for FileSystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const MIB: u64 = 1 << 20;
+        write!(f, "{} has {} of {} MiB free", self.path.display(), self.free / MIB, self.size / MIB)?;
+        if self.free_files == Some(0) {
+            f.write_str(" and no inode left")?;
+        }
+        if self.read_only { f.write_str(" and is mounted read-only") } else { Ok(()) }
+    }
+}

@@ -2,14 +2,14 @@
 
 use lockstep_contract::foreign::quotation;
 
-use super::super::case::{Case, Error, Form, Found};
-use super::Class::Cause;
-use super::Rule;
+use super::rules::Class::Cause;
+use super::rules::Rule;
+use super::worker_end::{Case, Error, Form, Found};
 use crate::config::signal_name;
 
 const SCHEDULER: [&str; 2] = ["slurmstepd: error: ***", "=>> pbs: job killed:"];
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const SIGNALS: &[Rule] = &[
     Rule {
         name: "time-limit",
         class: Cause,

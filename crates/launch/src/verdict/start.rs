@@ -1,10 +1,10 @@
 //! Programs that cannot start, or not with what they need: libraries, modules, flags.
 
-use super::super::case::Found;
-use super::Class::Cause;
-use super::{Rule, between, last_quoted};
+use super::rules::Class::Cause;
+use super::rules::{Rule, between, last_quoted};
+use super::worker_end::Found;
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const START: &[Rule] = &[
     Rule {
         name: "program-cannot-start",
         class: Cause,

@@ -5,10 +5,10 @@ use std::fmt;
 use lockstep_contract::events::VerdictRecord;
 use lockstep_contract::foreign::one_line;
 
-use super::case::{Case, Found};
-use super::evidence::{Elsewhere, Evidence, Standing};
 use super::flight_recorder::{Astray, astray};
 use super::rules::{self, Class, Rule};
+use super::worker_end::{Case, Found};
+use super::{Elsewhere, Evidence, Standing, communication};
 use crate::report::Failure;
 
 /// Begins the message to other nodes if the rank only noticed the failure.
@@ -218,7 +218,7 @@ impl Elsewhere {
     pub fn concerns(&self, ranks: &[usize]) -> bool {
         let named = self.message.strip_prefix("rank ").and_then(|rest| rest.split(':').next()?.parse().ok());
         let noticed = self.message.strip_prefix(NOTICED);
-        noticed.is_some_and(|cause| cause.starts_with(rules::NOT_IN_TIME))
+        noticed.is_some_and(|cause| cause.starts_with(communication::NOT_IN_TIME))
             || named.is_some_and(|rank: usize| ranks.contains(&rank))
     }
 }

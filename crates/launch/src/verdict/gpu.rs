@@ -1,10 +1,10 @@
 //! GPUs, by the words of CUDA, NCCL and PyTorch, and by the driver's Xid in the kernel's log.
 
-use super::super::case::Found;
-use super::Class::Cause;
-use super::{Rule, between};
+use super::rules::Class::Cause;
+use super::rules::{Rule, between};
+use super::worker_end::Found;
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const GPU: &[Rule] = &[
     Rule {
         name: "gpu-xid",
         class: Cause,

@@ -2,9 +2,8 @@
 
 use lockstep_contract::foreign::quotation;
 
-use super::evidence::{Evidence, FileSystem};
-use super::native::{self, Kind};
-use super::python::{self, Exception};
+use super::output::{self, Exception, Kind};
+use super::{Evidence, FileSystem};
 use crate::report::{Failure, Reason};
 
 /// Known words count in this many last lines if the worker left no error that can be read as one.
@@ -168,7 +167,7 @@ fn recorded(failure: &Failure) -> Option<Error> {
     let Reason::Recorded { traceback, content, .. } = &failure.reason else { return None };
     let source = "its error file";
     let lines: Vec<&str> = traceback.lines().collect();
-    if let Some((chain, _)) = python::parse(&lines) {
+    if let Some((chain, _)) = output::python_error(&lines) {
         return Some(Error { form: Form::Python, source, chain: outermost_first(chain) });
     }
     let info = &content["message"]["extraInfo"]["lockstep"];
@@ -187,12 +186,12 @@ fn printed(failure: &Failure) -> Option<Error> {
         let left =
             |after: &usize| death.exitcode == -6 && lines[lines.len() - after..].iter().all(|line| is_way_out(line));
         let (chain, after) =
-            python::parse(&lines).filter(|(_, after)| death.exitcode > 0 || death.stopped || left(after))?;
+            output::python_error(&lines).filter(|(_, after)| death.exitcode > 0 || death.stopped || left(after))?;
         let error = Error { form: Form::Python, source: "its traceback", chain: outermost_first(chain) };
         (!death.stopped || after <= AFTER_EXCEPTION).then_some((after, error))
     };
     let native = || {
-        let error = native::parse(&lines)?;
+        let error = output::native_error(&lines)?;
         let fits = match error.kind {
             Kind::Panic => death.stopped || death.exitcode == 101 || death.exitcode == -6,
             Kind::Terminate => death.stopped || death.exitcode == -6,
@@ -215,7 +214,7 @@ fn without_rank(line: &str) -> &str {
     rest.filter(|(rank, _)| rank.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, text)| text)
 }
 
-fn of_native(error: native::NativeError) -> Error {
+fn of_native(error: output::NativeError) -> Error {
     let (form, source) = match error.kind {
         Kind::Panic => (Form::Panic, "its panic message"),
         Kind::Terminate => (Form::Terminate, "the C++ runtime's last words"),

@@ -1,0 +1,415 @@
+//! Rules on the machine: files and disks; memory, time, processes, open files, stack and CPU time. They also explain errors of the
+//! launcher.
+
+use std::time::Duration;
+
+use super::rules::Class::Cause;
+use super::rules::{Rule, last_quoted};
+use super::worker_end::{Case, Found};
+
+/// Where shared memory is.
+const SHM: &str = "/dev/shm";
+
+pub(super) const FILES: &[Rule] = &[
+    Rule {
+        name: "shared-memory-full",
+        class: Cause,
+        evidence: "SIGBUS or the data loader's words, and how much of /dev/shm is free",
+        advice: "give the container more (--shm-size=8g, or --ipc=host), or use fewer loader workers",
+        example: (
+            1,
+            "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+        ),
+        find: |case| {
+            let shm = case.file_system(SHM);
+            let marks = [
+                "out of shared memory",
+                "unable to allocate shared memory",
+                "unable to write to file </torch_",
+                "insufficient shared memory",
+                "error while creating shared memory segment",
+            ];
+            if let Some(line) = case.line(&marks) {
+                return Some(case.found("/dev/shm, where processes share memory, is full", line).and(shm));
+            }
+            let full = shm.filter(|shm| shm.is_full())?;
+            match (case.signal(), case.line(&["no space left on device"])) {
+                (_, Some(line)) => {
+                    let here = last_quoted(line).is_none_or(|path| path.starts_with(SHM));
+                    here.then(|| case.found("/dev/shm, where processes share memory, is full", line).and(Some(full)))
+                }
+                (Some(7), None) => {
+                    Some(Found::new("/dev/shm, where processes share memory, is full", format!("SIGBUS; {full}")))
+                }
+                _ => None,
+            }
+        },
+    },
+    Rule {
+        name: "disk-full",
+        class: Cause,
+        evidence: "the exception, and how much of its file system is free",
+        advice: "`df -h` and `df -i` show what is full; logs and snapshots are written there",
+        example: (1, "OSError: [Errno 28] No space left on device: '/scratch/run/7.pt'"),
+        find: |case| on_disk(case, &["no space left on device", "enospc"], "a disk is full"),
+    },
+    Rule {
+        name: "quota-exceeded",
+        class: Cause,
+        evidence: "the exception",
+        advice: "`quota -s`, or the site's own command, shows yours; remove old snapshots and caches",
+        example: (1, "OSError: [Errno 122] Disk quota exceeded: '/home/ada/run/7.pt'"),
+        find: |case| on_disk(case, &["disk quota exceeded"], "your quota on a disk is used up"),
+    },
+    Rule {
+        name: "disk-read-only",
+        class: Cause,
+        evidence: "the exception, and the mount",
+        advice: "write to another folder; a disk that became read-only is defective: `dmesg` on that node, and tell its operator",
+        example: (1, "OSError: [Errno 30] Read-only file system: '/data/run/7.pt'"),
+        find: |case| on_disk(case, &["read-only file system"], "a file system is read-only"),
+    },
+    Rule {
+        name: "disk-defective",
+        class: Cause,
+        evidence: "the exception",
+        advice: "`dmesg` on that node; if the path is on a network, its server: tell the operator, and run elsewhere",
+        example: (1, "OSError: [Errno 5] Input/output error: '/data/3.tar'"),
+        find: |case| {
+            on_disk(
+                case,
+                &["input/output error", "stale file handle", "remote i/o error"],
+                "a disk or file server does not read or write",
+            )
+        },
+    },
+    Rule {
+        name: "file-too-large",
+        class: Cause,
+        evidence: "SIGXFSZ, or the exception",
+        advice: "`ulimit -f` is too low for what is written, or the file system has a limit for one file",
+        example: (-25, ""),
+        find: |case| {
+            let word = case.words(&["file too large"], "a file grew over its limit");
+            word.or_else(|| {
+                (case.signal() == Some(25)).then(|| Found::new("a file grew over the limit of `ulimit -f`", "SIGXFSZ"))
+            })
+        },
+    },
+    Rule {
+        name: "file-not-allowed",
+        class: Cause,
+        evidence: "the exception",
+        advice: "`ls -ld` the file and its folder, and `id`: on this node the user or a group may differ",
+        example: (1, "PermissionError: [Errno 13] Permission denied: '/data/1.tar'"),
+        find: |case| {
+            on_disk(case, &["permissionerror:", "permission denied (os error 13)"], "a file may not be opened")
+        },
+    },
+    Rule {
+        name: "file-missing",
+        class: Cause,
+        evidence: "the exception",
+        advice: "check the path on this very node: it may exist on the others only, or be relative to another folder",
+        example: (1, "FileNotFoundError: [Errno 2] No such file or directory: '/data/1.tar'"),
+        find: |case| {
+            on_disk(case, &["filenotfounderror:", "no such file or directory (os error 2)"], "a file does not exist")
+        },
+    },
+    Rule {
+        name: "snapshot-torn",
+        class: Cause,
+        evidence: "the exception",
+        advice: "take the snapshot before it: this file was not written to its end, or was overwritten by two writers",
+        example: (1, "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"),
+        find: |case| {
+            let marks =
+                ["pytorchstreamreader failed", "unpicklingerror", "eoferror: ran out of input", "safetensorerror"];
+            case.words(&marks, "a snapshot cannot be read: its file is torn")
+        },
+    },
+];
+
+/// A failure on a path, with the state of its file system.
+fn on_disk(case: &Case<'_>, marks: &[&str], what: &str) -> Option<Found> {
+    let line = case.line(marks)?;
+    let path = last_quoted(line).filter(|path| path.contains('/'));
+    let cause = path.map_or_else(|| what.to_owned(), |path| format!("{what}: {path}"));
+    // Only those that gathered facts know are in question.
+    let system = path.and_then(|path| case.file_system(path)).filter(|system| system.is_full() || system.read_only);
+    Some(case.found(cause, line).and(system))
+}
+
+// ---- limits
+
+/// By them a process that is about to end says that it was refused memory.
+const REFUSED: [&str; 7] = [
+    "memoryerror",
+    "cannot allocate memory",
+    "can't allocate memory",
+    "std::bad_alloc",
+    "memory allocation of ",
+    "not enough memory",
+    "out of memory (os error 12)",
+];
+const MEMORY: &str = "ask for more memory (Slurm: --mem), or use less: smaller batches, fewer loader workers, data that is not \
+                      held whole";
+
+pub(super) const LIMITS: &[Rule] = &[
+    Rule {
+        name: "memory-killer",
+        class: Cause,
+        evidence: "SIGKILL, and one of: the cgroup's counter `oom_kill` (v2 `memory.events`, v1 `memory.oom_control`) rose; the kernel's \
+                   log names the process; Slurm's daemon says so",
+        advice: MEMORY,
+        example: (
+            -9,
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.",
+        ),
+        find: |case| {
+            let killed = case.signal() == Some(9);
+            let evidence = memory_kill(case).filter(|_| killed)?;
+            Some(Found::new(
+                "the kernel's memory killer ended it: memory was used up",
+                format!("SIGKILL, and {evidence}"),
+            ))
+        },
+    },
+    Rule {
+        name: "timeout",
+        class: Cause,
+        evidence: "the worker's program is timeout(1), and it ended with 124, or by the SIGKILL of its -k or -s, after at least its limit",
+        advice: "raise the limit on timeout's command line, or leave it out: `--time-limit` of the launcher asks for a snapshot before the end",
+        example: (124, ""),
+        find: |case| {
+            let (death, found) = (&case.failure.death, TimeOut::of(&case.evidence.command)?);
+            let ran = death.at.duration_since(death.started).ok().filter(|ran| *ran >= found.limit)?;
+            let how = match (death.exitcode, case.signal()) {
+                (124, _) => "exit code 124".to_owned(),
+                (_, Some(9)) if found.kills => "SIGKILL, which it sends its whole group".to_owned(),
+                _ => return None,
+            };
+            let how = format!("{how}, {:.1} s after the start of `timeout {}`", ran.as_secs_f64(), found.text);
+            Some(Found::new(format!("timeout(1) ended it at its limit of {}", found.text), how))
+        },
+    },
+    Rule {
+        name: "loader-worker-killed",
+        class: Cause,
+        evidence: "the data loader's words, and the evidence of the memory killer, if there is any",
+        advice: MEMORY,
+        example: (1, "RuntimeError: DataLoader worker (pid 7134) is killed by signal: Killed."),
+        find: |case| {
+            let line = case.line(&["is killed by signal: killed"])?;
+            let what = match memory_kill(case) {
+                Some(_) => "the kernel's memory killer ended a loader worker: memory was used up",
+                None => "a loader worker was killed, by whom is unknown",
+            };
+            Some(case.found(what, line).and(memory_kill(case)))
+        },
+    },
+    Rule {
+        name: "loader-worker-died",
+        class: Cause,
+        evidence: "the data loader's words",
+        advice: "run with num_workers=0 to see the error itself",
+        example: (1, "RuntimeError: DataLoader worker (pid(s) 7134) exited unexpectedly"),
+        find: |case| {
+            let line = case.line(&["dataloader worker (pid"])?;
+            Some(case.found("a loader worker of this rank died", line))
+        },
+    },
+    Rule {
+        name: "memory-refused",
+        class: Cause,
+        evidence: "the exception, or the allocator's message",
+        advice: MEMORY,
+        example: (1, "MemoryError"),
+        find: |case| case.words(&REFUSED, "the system refused more memory"),
+    },
+    Rule {
+        name: "too-many-processes",
+        class: Cause,
+        evidence: "the exception, or a shell's message",
+        advice: "`ulimit -u` and the cgroup's pids.max limit processes and threads together: use fewer loader workers and threads \
+                 (OMP_NUM_THREADS)",
+        example: (1, "RuntimeError: can't start new thread"),
+        find: |case| {
+            let marks = [
+                "can't start new thread",
+                "fork: retry",
+                "cannot fork",
+                "pthread_create failed",
+                "failed to spawn thread",
+                "blockingioerror: [errno 11] resource temporarily unavailable",
+                "libgomp: thread creation failed",
+            ];
+            case.words(&marks, "the limit of processes and threads is reached")
+        },
+    },
+    Rule {
+        name: "too-many-open-files",
+        class: Cause,
+        evidence: "the exception",
+        advice: "raise `ulimit -n`; in PyTorch, torch.multiprocessing.set_sharing_strategy('file_system') needs fewer",
+        example: (1, "OSError: [Errno 24] Too many open files: '/data/1.tar'"),
+        find: |case| case.words(&["too many open files"], "the limit of open files is reached"),
+    },
+    Rule {
+        name: "stack-overflow",
+        class: Cause,
+        evidence: "Rust's or Python's message with SIGABRT; for SIGSEGV, the kernel's log: the address is at the stack's end",
+        advice: "look for a recursion without an end; if it is deep on purpose, `ulimit -s unlimited`, or RUST_MIN_STACK for threads",
+        example: (-6, "thread 'main' (7) has overflowed its stack\nfatal runtime error: stack overflow, aborting"),
+        find: |case| {
+            let marks = ["has overflowed its stack", "cannot recover from stack overflow", "stack overflow detected"];
+            let found = case.line_anywhere(&marks).filter(|_| case.signal().is_some());
+            let what = "its stack overflowed";
+            if let Some(line) = found {
+                return Some(case.found(what, line));
+            }
+            let line = case.kernel("segfault at").filter(|line| at_the_stacks_end(line))?;
+            (case.signal() == Some(11)).then(|| Found::new(what, format!("SIGSEGV, and the kernel's log, \"{line}\"")))
+        },
+    },
+    Rule {
+        name: "python-recursion",
+        class: Cause,
+        evidence: "the exception",
+        advice: "look for a recursion without an end; sys.setrecursionlimit raises the limit",
+        example: (1, "RecursionError: maximum recursion depth exceeded"),
+        find: |case| case.words(&["recursionerror"], "a Python function calls itself without an end"),
+    },
+    Rule {
+        name: "cpu-time-used-up",
+        class: Cause,
+        evidence: "SIGXCPU",
+        advice: "`ulimit -t` is too low for this program",
+        example: (-24, ""),
+        find: |case| {
+            (case.signal() == Some(24)).then(|| Found::new("it used up the CPU time of `ulimit -t`", "SIGXCPU"))
+        },
+    },
+];
+
+/// What shows that the kernel's memory killer was at work.
+fn memory_kill(case: &Case<'_>) -> Option<String> {
+    let counted = case.evidence.memory.as_ref().filter(|memory| memory.after > memory.before);
+    let counted = counted
+        .map(|memory| format!("{} rose from {} to {} (oom_kill)", memory.file.display(), memory.before, memory.after));
+    let logged = || case.kernel("Killed process").map(|line| format!("the kernel's log, \"{line}\""));
+    let marks = [
+        "oom_kill event",
+        "oom-kill event",
+        "oom killed",
+        "some of your processes may have been killed by the cgroup out-of-memory",
+    ];
+    let said = || case.line_anywhere(&marks).map(|line| format!("\"{line}\""));
+    counted.or_else(logged).or_else(said)
+}
+
+/// `python[7]: segfault at 7ffc0e1fcff8 ip 000055d0 sp 00007ffc0e1fd000 error 6 in …`: the address is next to the stack pointer.
+fn at_the_stacks_end(line: &str) -> bool {
+    /// A guard page and a large frame, in bytes.
+    const NEAR: u64 = 64 << 10;
+    let hex = |name: &str| {
+        let rest = line.split_once(name)?.1.split_whitespace().next()?;
+        u64::from_str_radix(rest, 16).ok()
+    };
+    matches!((hex("segfault at "), hex(" sp ")), (Some(at), Some(sp)) if at.abs_diff(sp) < NEAR)
+}
+
+// ---- timeout(1) between the launcher and the program
+
+/// Programs that become the one that their arguments name.
+const PREFIXES: [&str; 8] = ["env", "nice", "ionice", "numactl", "taskset", "chrt", "stdbuf", "setsid"];
+
+/// A worker's timeout(1).
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct TimeOut {
+    /// Its argument DURATION.
+    pub(super) text: String,
+    pub(super) limit: Duration,
+    /// It sends SIGKILL, at once or later.
+    pub(super) kills: bool,
+}
+
+impl TimeOut {
+    /// Reads a worker's command line: `timeout -k 5 90m python train.py`. None without timeout(1) or a limit.
+    pub(super) fn of(command: &[String]) -> Option<Self> {
+        let name = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
+        let begin = command.iter().position(|word| name(word) == "timeout")?;
+        if begin > 0 && !PREFIXES.contains(&name(&command[0]).as_str()) {
+            return None;
+        }
+        let mut words = command[begin + 1..].iter();
+        let mut kills = false;
+        let text = loop {
+            let word = words.next()?;
+            let Some(option) = word.strip_prefix('-') else { break word };
+            let (flag, given) = match option.strip_prefix('-') {
+                Some(long) => long.split_once('=').map_or((long, None), |(flag, value)| (flag, Some(value))),
+                None => {
+                    option.split_at_checked(1).map(|(flag, rest)| (flag, Some(rest).filter(|rest| !rest.is_empty())))?
+                }
+            };
+            let mut value = || given.or_else(|| words.next().map(String::as_str));
+            match flag {
+                "k" | "kill-after" => kills |= value().is_some(),
+                "s" | "signal" => kills |= value().is_some_and(|signal| ["KILL", "SIGKILL", "9"].contains(&signal)),
+                _ => {}
+            }
+        };
+        let limit = duration(text).filter(|limit| *limit > Duration::ZERO)?;
+        Some(TimeOut { text: text.clone(), limit, kills })
+    }
+}
+
+/// A number with `s`, `m`, `h` or `d`; 0 is no limit.
+fn duration(text: &str) -> Option<Duration> {
+    let number = text.trim_end_matches(['s', 'm', 'h', 'd']);
+    let unit = match &text[number.len()..] {
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Option<(f64, bool)> {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        TimeOut::of(&words).map(|found| (found.limit.as_secs_f64(), found.kills))
+    }
+
+    #[test]
+    fn finds_the_limit_on_a_workers_command_line() {
+        assert_eq!(of("timeout 60 python train.py"), Some((60.0, false)));
+        assert_eq!(of("/usr/bin/timeout -v --foreground 1.5h python -k train.py"), Some((5400.0, false)));
+        assert_eq!(of("timeout -k 5 2m python"), Some((120.0, true)));
+        assert_eq!(of("timeout --kill-after=5 --signal INT 2d python"), Some((172_800.0, true)));
+        assert_eq!(of("timeout -sKILL 7s python"), Some((7.0, true)));
+        assert_eq!(of("timeout -s TERM 7 python"), Some((7.0, false)));
+        assert_eq!(of("env OMP_NUM_THREADS=1 nice -n 1 timeout 8 python"), Some((8.0, false)));
+    }
+
+    #[test]
+    fn finds_no_limit_where_there_is_none() {
+        for line in [
+            "timeout 0 python",
+            "timeout",
+            "timeout -k",
+            "timeout soon python",
+            "timeout 5w python",
+            "python timeout 5",
+            "timeouts 5",
+        ] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
+}
