@@ -6,7 +6,8 @@ use crate::author::{course, data, new};
 use crate::exit::Code;
 use crate::prove::{inject, tour, verify};
 use crate::report::{Screen, listing};
-use crate::{bench, cluster, doctor, learn, render, stacks};
+use crate::site::{cluster, doctor, render};
+use crate::{bench, course, data, inject, learn, new, stacks, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -34,11 +35,11 @@ enum RunCommand {
 enum Command {
     Run(Box<lockstep_launch::command::Options>),
     Stacks(stacks::Options),
-    Tour(tour::TourOptions),
-    Inject(inject::InjectOptions),
-    Verify(verify::VerifyOptions),
-    Render(render::Options),
-    Doctor(doctor::Options),
+    Tour(tour::Options),
+    Inject(inject::Options),
+    Verify(verify::Options),
+    Render(render::RenderOptions),
+    Doctor(doctor::DoctorOptions),
     Bench(bench::Options),
     Grade(learn::Grade),
     Hint(learn::Hint),

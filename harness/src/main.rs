@@ -4,14 +4,15 @@ mod author;
 mod bench;
 mod cargo;
 mod cli;
-mod cluster;
-mod doctor;
+mod course;
+mod data;
 mod exit;
 mod labs;
 mod learn;
-mod prove;
-mod render;
+mod new;
 mod report;
+mod runner;
+mod site;
 mod stacks;
 
 fn main() -> std::process::ExitCode {

@@ -276,7 +276,7 @@ impl<M> DistributedDataParallel<M> {
         if self.options.broadcast_buffers && self.broadcast_buffers.get() {
             broadcast(&self.group, &self.buffers, source)?;
         }
-        let output = nn::failure::caught(|| body(&self.module))?;
+        let output = nn::caught(|| body(&self.module))?;
         if reduce {
             let searches = self.options.find_unused_parameters && !self.options.static_graph;
             let outputs = if searches { output.tensors() } else { Vec::new() };

@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn shuffles_by_64_bits_as_pytorch_does() {
-        let golden: Golden = serde_json::from_str(include_str!("../../golden/sampler.json")).unwrap();
+        let golden: Golden = serde_json::from_str(include_str!("../golden/sampler.json")).unwrap();
         assert!(!golden.wide_shuffle.is_empty());
         for case in golden.wide_shuffle {
             let order = shuffle_wide(case.n, &mut Mt::new(case.seed as u32));

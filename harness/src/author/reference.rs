@@ -26,11 +26,14 @@ pub(crate) fn pages() -> BTreeMap<PathBuf, String> {
     [
         page("commands", commands()),
         page("exit-codes", exit_codes()),
-        page("faults", format!("# What doctor finds\n\n{MADE}\n{}", crate::doctor::page())),
+        page("faults", format!("# What doctor finds\n\n{MADE}\n{}", crate::site::doctor::page())),
         page("failure-causes", failure_causes()),
-        page("script-mistakes", format!("# Mistakes in batch scripts\n\n{MADE}\n{}", crate::render::mistakes_page())),
+        page(
+            "script-mistakes",
+            format!("# Mistakes in batch scripts\n\n{MADE}\n{}", crate::site::render::mistakes_page()),
+        ),
         page("tasks", tasks()),
-        page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", crate::render::profile_page())),
+        page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", crate::site::render::profile_page())),
         page("variables", variables()),
     ]
     .into()

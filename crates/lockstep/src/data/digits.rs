@@ -1,9 +1,9 @@
 //! Handwriting-like digits drawn on the spot, so that the MNIST labs run without a download.
 //!
 //! They replace MNIST in shape, file format and difficulty (a convolutional network learns them well, a linear one does not).
-//! Accuracies are not comparable with those on the real files. [`GLYPHS`] holds the shapes, [`draw`] renders them.
+//! Accuracies are not comparable with those on the real files. `GLYPHS` holds the shapes, `draw` renders them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 

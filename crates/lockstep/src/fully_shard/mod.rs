@@ -27,8 +27,8 @@ mod unit;
 use std::rc::Rc;
 
 use c10d::{Error, ProcessGroup, Result};
+use tch::Tensor;
 use tch::nn::VarStore;
-use tch::{Kind, Tensor};
 
 pub use unit::{FullyShardOptions, MixedPrecision, Piece, ShardBytes};
 
@@ -102,7 +102,7 @@ impl FullyShard {
     /// `BadArgument` for an unknown unit; any failure of the all-gather, or of a layer that communicates.
     pub fn forward(&self, unit: &str, inputs: &Tensor, body: impl FnOnce(&Tensor) -> Tensor) -> Result<Tensor> {
         let at = self.passes.find(unit)?;
-        self.passes.forward(at, inputs, |inputs| nn::failure::caught(|| body(inputs)))
+        self.passes.forward(at, inputs, |inputs| nn::caught(|| body(inputs)))
     }
 
     /// As [`forward`](Self::forward), but of the unit's activations only `inputs` are kept: the backward pass gathers the parameters
@@ -121,7 +121,7 @@ impl FullyShard {
         body: impl Fn(&Tensor) -> Tensor + 'static,
     ) -> Result<Tensor> {
         let at = self.passes.find(unit)?;
-        self.passes.forward_checkpointed(at, inputs, move |inputs| nn::failure::caught(|| body(inputs)))
+        self.passes.forward_checkpointed(at, inputs, move |inputs| nn::caught(|| body(inputs)))
     }
 
     /// Runs backward from a loss. When it returns, each rank has the mean gradient of its part of the parameters, added to what

@@ -253,7 +253,7 @@ pub struct Piece {
 
 /// A parameter in the vector.
 #[derive(Debug)]
-struct Param {
+pub(super) struct Param {
     piece: Piece,
     /// Where it begins in the vector.
     start: i64,
@@ -425,7 +425,7 @@ pub struct ShardBytes {
 }
 
 impl ShardBytes {
-    fn add(&mut self, unit: &Unit) {
+    pub(super) fn add(&mut self, unit: &Unit) {
         let flat = unit.flat();
         let gradients: Vec<_> = flat.params().iter().map(|param| param.part().grad()).collect();
         let (gathered, unreduced) = unit.whole_bytes();

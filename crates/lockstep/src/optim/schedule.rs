@@ -259,12 +259,12 @@ mod any_float {
         Text(String),
     }
 
-    fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         let written = if value.is_finite() { Written::Number(*value) } else { Written::Text(value.to_string()) };
         written.serialize(serializer)
     }
 
-    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         match Written::deserialize(deserializer)? {
             Written::Number(value) => Ok(value),
             Written::Text(text) => text.parse().map_err(de::Error::custom),

@@ -77,7 +77,7 @@ impl Vm {
             b'R' | 0x81 => self.call(), // REDUCE, NEWOBJ
             b'b' => self.build(),       // BUILD
             b'Q' => self.persistent(),  // BINPERSID
-            0x82..=0x84 => Err(values::refused("what the registry copyreg has under a number")), // EXT1, EXT2, EXT4
+            0x82..=0x84 => Err(refused("what the registry copyreg has under a number")), // EXT1, EXT2, EXT4
             other => Err(BadFile::damaged(format!("it has the opcode {other:#04x}, which no state dict needs"))),
         }
     }
@@ -222,7 +222,7 @@ impl Vm {
             (utf8(reader.line()?)?, utf8(reader.line()?)?)
         };
         if opcode == b'i' {
-            return Err(values::refused(&format!("{module}.{name}"))); // INST, which makes an object of any class
+            return Err(refused(&format!("{module}.{name}"))); // INST, which makes an object of any class
         }
         self.push(Value::Global(Global::find(&module, &name)?))
     }

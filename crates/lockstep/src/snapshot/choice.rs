@@ -173,7 +173,7 @@ pub(super) struct Survey {
 
 /// A file with the name of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Sighting {
+pub(super) struct Sighting {
     /// The epoch in which training would continue.
     pub(super) epoch: u64,
     /// The step in it.
@@ -187,7 +187,7 @@ struct Sighting {
 /// Identifies a file, also against its copies, from any node: nodes that share a disk see the same inode number and change
 /// time. The device is left out, since each node numbers its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct FileId {
+pub(super) struct FileId {
     inode: u64,
     /// When it was last changed or renamed, in seconds and nanoseconds.
     changed: (i64, i64),

@@ -127,7 +127,7 @@ fn args_file(json: &[u8]) -> io::Result<File> {
 const REAP: Duration = Duration::from_secs(5);
 
 /// Processes that have not been reaped yet. Dropping it kills them.
-pub(super) struct ProcessSet {
+struct ProcessSet {
     deaths: Deaths,
     members: BTreeMap<usize, Member>,
 }
@@ -146,18 +146,12 @@ struct Member {
 }
 
 impl ProcessSet {
-    pub(super) fn new() -> io::Result<Self> {
+    fn new() -> io::Result<Self> {
         Ok(ProcessSet { deaths: Deaths::new()?, members: BTreeMap::new() })
     }
 
     /// Starts `command` as `rank`; it inherits `reports` and `args` under the same descriptor numbers.
-    pub(super) fn start(
-        &mut self,
-        rank: Rank,
-        command: &mut Command,
-        reports: Reports,
-        args: &impl AsFd,
-    ) -> io::Result<()> {
+    fn start(&mut self, rank: Rank, command: &mut Command, reports: Reports, args: &impl AsFd) -> io::Result<()> {
         let inherited = [reports.error.as_fd(), reports.progress.as_fd(), args.as_fd()];
         let process = inheriting(&inherited, || Process::start(command))?;
         let watched = self.deaths.add(&process, rank.get() as u64);
@@ -167,12 +161,12 @@ impl ProcessSet {
     }
 
     /// The processes that died since the last call, in the order of their deaths; empty if `until` passes first.
-    pub(super) fn wait(&mut self, until: Option<Instant>) -> io::Result<Vec<(Rank, Ending)>> {
+    fn wait(&mut self, until: Option<Instant>) -> io::Result<Vec<(Rank, Ending)>> {
         self.deaths.wait(until)?.into_iter().map(|rank| self.reap(rank as usize)).collect()
     }
 
     /// Sends `signal` to `ranks`. It is not an error if one has died meanwhile: its death is reported by the next wait.
-    pub(super) fn signal(&self, ranks: impl IntoIterator<Item = Rank>, signal: Signal) -> io::Result<()> {
+    fn signal(&self, ranks: impl IntoIterator<Item = Rank>, signal: Signal) -> io::Result<()> {
         for rank in ranks {
             self.members.get(&rank.get()).map_or(Ok(()), |member| member.process.signal(signal))?;
         }
@@ -206,7 +200,7 @@ impl Drop for ProcessSet {
 }
 
 impl Reports {
-    pub(super) fn new() -> io::Result<Self> {
+    fn new() -> io::Result<Self> {
         Ok(Reports { error: memory_file("lockstep-error")?, progress: memory_file("lockstep-progress")? })
     }
 

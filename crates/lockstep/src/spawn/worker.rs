@@ -116,7 +116,7 @@ pub(super) struct Handshake {
 
 /// A finished call of the parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Past {
+pub(super) struct Past {
     pub(super) at: String,
     pub(super) ok: bool,
 }

@@ -31,7 +31,7 @@ struct Run {
 }
 
 fn golden() -> Golden {
-    let golden: Golden = serde_json::from_str(include_str!("../../../golden/ddp_features.json")).unwrap();
+    let golden: Golden = serde_json::from_str(include_str!("../../golden/ddp_features.json")).unwrap();
     assert_eq!(golden.torch, "2.11.0");
     golden
 }

@@ -10,7 +10,7 @@ use lockstep::loss::CrossEntropy;
 use lockstep::optim::named_parameters;
 use lockstep::parallel::{
     Action, Activations, ColumnParallelLinear, ParallelMlp, Pipeline, RowParallelLinear, Schedule, StepReport,
-    VocabParallelEmbedding, average_gradients, mappings, vocab_parallel_cross_entropy,
+    VocabParallelEmbedding, average_gradients, tensor, vocab_parallel_cross_entropy,
 };
 use lockstep::{DdpOptions, DeviceMesh, DistributedDataParallel};
 use tch::nn::{Module, VarStore};
@@ -71,9 +71,9 @@ fn divided(group: &Rc<ProcessGroup>, kind: Kind, by_sequence: bool) -> f64 {
 
     let embedded = embedding.try_forward(&tokens(0)).unwrap();
     let hidden = if by_sequence {
-        let part = mappings::own_part(group, &embedded, 0).unwrap();
+        let part = tensor::own_part(group, &embedded, 0).unwrap();
         let block = block.try_forward(&part).unwrap();
-        mappings::gather_parts(group, &(part + block), 0).unwrap()
+        tensor::gather_parts(group, &(part + block), 0).unwrap()
     } else {
         let block = block.try_forward(&embedded).unwrap();
         embedded + block
@@ -191,9 +191,9 @@ fn refuses_what_cannot_be_divided() {
             error.to_string().contains("dimension 0 of a weight of shape [5, 3] cannot be divided into 2"),
             "{error}"
         );
-        let error = mappings::reduce_scatter(&group, &odd, 0).unwrap_err();
+        let error = tensor::reduce_scatter(&group, &odd, 0).unwrap_err();
         assert!(error.to_string().contains("cannot be divided into 2 equal parts"), "{error}");
-        let error = mappings::all_gather(&group, &odd, 2).unwrap_err();
+        let error = tensor::all_gather(&group, &odd, 2).unwrap_err();
         assert!(error.to_string().contains("no dimension 2"), "{error}");
     });
 }

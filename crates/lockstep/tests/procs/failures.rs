@@ -122,7 +122,7 @@ fn meet(env: &LaunchEnv) -> anyhow::Result<()> {
     Ok(store.wait(&["started/0", "started/2"], PATIENCE)?)
 }
 
-fn timeout() -> anyhow::Result<Duration> {
+pub(crate) fn timeout() -> anyhow::Result<Duration> {
     Ok(Duration::from_millis(std::env::var(TIMEOUT_MS)?.parse()?))
 }
 
@@ -134,7 +134,7 @@ fn set_timeout(command: &mut Command) -> &mut Command {
 const HOSTS: &str = "LOCKSTEP_TEST_HOSTS";
 
 /// Options of a rank on its host.
-fn on_host(env: &LaunchEnv) -> GroupOptions {
+pub(crate) fn on_host(env: &LaunchEnv) -> GroupOptions {
     let hosts = std::env::var(HOSTS).unwrap_or_default();
     let simulated_host = hosts.split(',').nth(env.rank.get()).filter(|host| !host.is_empty()).map(str::to_owned);
     GroupOptions { timeout: PATIENCE, endpoint: Endpoint::Interface("lo".into()), simulated_host, ..Default::default() }

@@ -69,21 +69,20 @@ fn stored(pickle: &[u8]) -> Vec<u8> {
 /// A pickle of one tensor of f32, `w`.
 fn tensor(key: &str, numel: i64, offset: i64, size: &[i64], stride: &[i64]) -> Vec<u8> {
     let int = |value: i64| [b"\x8a\x08".to_vec(), value.to_le_bytes().to_vec()].concat();
-    let text = |text: &str| [&b"X"[..], &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
     let ints =
         |values: &[i64]| [b"(".to_vec(), values.iter().flat_map(|&value| int(value)).collect(), b"t".to_vec()].concat();
     let storage = [
         b"(".to_vec(),
-        pickled_text("storage"),
+        pickled_text(b"storage"),
         b"ctorch\nFloatStorage\n".to_vec(),
-        pickled_text(key),
-        pickled_text("cpu"),
+        pickled_text(key.as_bytes()),
+        pickled_text(b"cpu"),
         int(numel),
         b"tQ".to_vec(),
     ];
     let call =
         [b"ctorch._utils\n_rebuild_tensor_v2\n(".to_vec(), storage.concat(), int(offset), ints(size), ints(stride)];
-    [b"\x80\x02}".to_vec(), pickled_text("w"), call.concat(), b"\x89NtRs.".to_vec()].concat()
+    [b"\x80\x02}".to_vec(), pickled_text(b"w"), call.concat(), b"\x89NtRs.".to_vec()].concat()
 }
 
 fn cut_and_flip_every_byte(scratch: &Scratch) {

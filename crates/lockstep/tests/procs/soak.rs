@@ -14,6 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
 
+use crate::failures::{on_host, timeout};
 use crate::{KillOnDrop, text};
 
 /// The test's case for a program that takes part.
@@ -68,8 +69,8 @@ pub(crate) fn work(env: &LaunchEnv, seed: &str) -> anyhow::Result<()> {
     let (seed, hosts) = seed.split_once(' ').context("a seed and a number of hosts")?;
     let moment = Moment::draw(seed.parse()?, hosts.parse()?);
     // Ranks start at different times, so that joining may take longer than a wait for a lost rank.
-    let group = Rc::new(init_process_group(env, Device::Cpu, &crate::on_host(env))?);
-    group.set_timeout(crate::timeout()?)?;
+    let group = Rc::new(init_process_group(env, Device::Cpu, &on_host(env))?);
+    group.set_timeout(timeout()?)?;
     let chosen = if moment.hosts.contains(&1) { Backend::TwoLevels } else { Backend::SharedMemory };
     ensure!(group.backend() == chosen, "{:?}", group.why_backend());
     let model = model(&group)?;

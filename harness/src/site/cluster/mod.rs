@@ -1,0 +1,217 @@
+//! `lockstep cluster`: a cluster on this machine. Each node is a set of Linux namespaces: it has its own address, host name, process ids,
+//! `/dev/shm` and `/tmp`, and a port on a bridge that nobody outside can reach. Where Slurm is installed, its daemons run.
+//!
+//! - [`lifecycle`] makes and ends a cluster, [`running`] runs commands on a node and shows the status, [`fault`] breaks it.
+//! - One process holds it all: the first process of the head node ([`machine`]). When it ends, the kernel ends everything else.
+//! - Nothing runs in between. What a command needs to know is in the cluster's folder ([`folder`]) or asked of the kernel.
+
+mod fault;
+mod folder;
+mod lifecycle;
+mod machine;
+mod network;
+mod requirements;
+mod running;
+mod slurm;
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Code;
+
+pub(crate) use machine::{INIT, Init};
+
+/// Why there is no cluster with Slurm on this machine, in words; `None` if there can be one.
+pub(crate) fn why_no_slurm() -> Option<String> {
+    match requirements::needs_user_namespace() {
+        Ok(user_namespace) => requirements::why_no_slurm(user_namespace),
+        Err(refused) => Some(refused.to_string()),
+    }
+}
+
+/// Make a cluster on this machine, with Slurm where it is installed, and break it on purpose
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The cluster's name, for several next to each other
+    #[arg(long, global = true, value_name = "NAME", default_value = "main")]
+    name: Name,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(lifecycle::Up),
+    Exec(running::Exec),
+    Status(running::Status),
+    Fault(fault::Fault),
+    Down(lifecycle::Down),
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let Options { name, command } = self;
+        match command {
+            Command::Up(options) => options.exec(name),
+            Command::Exec(options) => options.exec(&name),
+            Command::Status(options) => options.exec(&name),
+            Command::Fault(options) => options.exec(&name),
+            Command::Down(options) => options.exec(&name),
+        }
+    }
+}
+
+// ---- what a cluster is made of
+
+/// The head node's host name: it runs Slurm's controller, and jobs are submitted from there.
+const HEAD: &str = "ctl";
+/// Letters in a cluster's name: a socket's path, at most 107 bytes (unix(7)), contains it.
+const LONGEST_NAME: usize = 24;
+
+/// What was asked for. Kept in the cluster's folder, since nodes that boot later need it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Spec {
+    /// How many nodes there are besides the head node.
+    pub(super) nodes: u8,
+    /// GPUs of each node, as Slurm sees them.
+    pub(super) gpus: u8,
+    /// Processors of each node, as Slurm sees them.
+    pub(super) cpus: u16,
+    /// Slurm's daemons run.
+    pub(super) slurm: bool,
+    /// The cluster is in a user namespace: the user who made it is not root.
+    pub(super) user_namespace: bool,
+    /// Folders that all nodes see although they are below what each has for itself, such as `/tmp`.
+    pub(super) shared: Vec<PathBuf>,
+}
+
+impl Spec {
+    /// All nodes, without the head node.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
+        (1..=self.nodes).map(Node)
+    }
+
+    /// All machines, the head node first.
+    pub(super) fn machines(&self) -> impl Iterator<Item = Machine> + use<> {
+        [Machine::Head].into_iter().chain(self.nodes().map(Machine::Node))
+    }
+}
+
+/// A cluster's name: a lowercase letter, then lowercase letters, digits and hyphens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Name(String);
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fits = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'-';
+        let begins = text.bytes().next().is_some_and(|first| first.is_ascii_lowercase());
+        if begins && text.len() <= LONGEST_NAME && text.bytes().all(fits) {
+            return Ok(Name(text.to_owned()));
+        }
+        Err(format!("a name has up to {LONGEST_NAME} lowercase letters, digits and hyphens, and begins with a letter"))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A node by its number, from 1. It is called `n1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Node(pub(super) u8);
+
+impl Node {
+    /// Its port on the bridge, an interface of the head node.
+    pub(super) fn port(self) -> String {
+        format!("v{self}")
+    }
+}
+
+impl FromStr for Node {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_prefix('n').and_then(|digits| digits.parse().ok());
+        let node = number.map(Node).filter(|node| node.0 > 0 && node.to_string() == text);
+        node.ok_or_else(|| "nodes are called n1, n2, and so on".into())
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n{}", self.0)
+    }
+}
+
+/// The head node or a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Machine {
+    /// It is called `ctl`.
+    Head,
+    /// One that jobs run on.
+    Node(Node),
+}
+
+impl Machine {
+    /// On the cluster's own network, 10.88.0.0/24. It exists inside namespaces only, so any number of clusters may use it.
+    pub(super) fn address(self) -> Ipv4Addr {
+        let last = match self {
+            Machine::Head => 254,
+            Machine::Node(node) => node.0,
+        };
+        Ipv4Addr::new(10, 88, 0, last)
+    }
+}
+
+impl FromStr for Machine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == HEAD {
+            return Ok(Machine::Head);
+        }
+        text.parse().map(Machine::Node).map_err(|error: String| format!("{error}; the head node is called {HEAD}"))
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Machine::Head => f.write_str(HEAD),
+            Machine::Node(node) => node.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_names_that_are_safe_in_a_path() {
+        assert!(["main", "a", "two-nodes-2"].iter().all(|name| name.parse::<Name>().is_ok()));
+        for name in ["", "..", "a/b", "-a", "A", "2", "a b", "abcdefghijklmnopqrstuvwxyz"] {
+            assert!(name.parse::<Name>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn knows_machines_by_their_host_names() {
+        for (name, address) in [("ctl", "10.88.0.254"), ("n1", "10.88.0.1"), ("n32", "10.88.0.32")] {
+            let machine: Machine = name.parse().unwrap();
+            assert_eq!((machine.to_string(), machine.address().to_string()), (name.to_owned(), address.to_owned()));
+        }
+        for name in ["", "n", "n0", "n01", "n+1", "2", "N1", "n300", "head"] {
+            assert!(name.parse::<Machine>().unwrap_err().contains("ctl"), "{name}");
+        }
+    }
+}

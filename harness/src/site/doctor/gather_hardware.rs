@@ -1,0 +1,443 @@
+//! Collects facts of processors, memory, GPUs, network adapters and installed software, mostly from `/proc` and `/sys`.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lockstep_launch::config::HostInfo;
+use lockstep_process::{ControlGroup, find_program};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::sched_getaffinity;
+
+use super::facts::{Adapter, AdapterPort, Card, Cpu, Fabric, GpuPath, Gpus, Libtorch, Limits, Memory, Program};
+use super::gather::{entries, line, name_of, output};
+
+/// Version 1 shows "no limit" as a number of pages near 2^63.
+const UNLIMITED: u64 = 1 << 60;
+
+/// The host name, and the architecture.
+pub(super) fn names() -> (String, String) {
+    let uname = rustix::system::uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    (text(uname.nodename()), text(uname.machine()))
+}
+
+/// Processors; files are read below `root`.
+pub(super) fn cpu(root: &Path) -> Cpu {
+    let online = line(root.join("sys/devices/system/cpu/online")).map_or(0, |ranges| count(&ranges));
+    let allowed = sched_getaffinity(None).map_or(online, |set| set.count() as usize);
+    Cpu { online: online.max(allowed), allowed, quota: quota(root) }
+}
+
+/// Memory; files are read below `root`.
+pub(super) fn memory(root: &Path) -> Memory {
+    let text = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+    };
+    let limits = groups(root, "memory").into_iter().filter_map(|group| {
+        let text = line(group.join("memory.max")).or_else(|| line(group.join("memory.limit_in_bytes")))?;
+        text.parse::<u64>().ok().filter(|limit| *limit < UNLIMITED)
+    });
+    Memory { total: field("MemTotal"), available: field("MemAvailable"), limit: limits.min() }
+}
+
+/// Limits of this process.
+pub(super) fn limits() -> Limits {
+    Limits {
+        open_files: getrlimit(Resource::Nofile).maximum,
+        processes: getrlimit(Resource::Nproc).current,
+        locked_memory: getrlimit(Resource::Memlock).current,
+        address_space: getrlimit(Resource::As).current,
+        core: getrlimit(Resource::Core).current,
+        core_pattern: line("/proc/sys/kernel/core_pattern").unwrap_or_default(),
+    }
+}
+
+/// The number of processors that the control groups pay for.
+fn quota(root: &Path) -> Option<f64> {
+    let paid = groups(root, "cpu").into_iter().filter_map(|group| {
+        let number = |text: Option<String>| text?.parse::<f64>().ok();
+        let (quota, period) = match line(group.join("cpu.max")) {
+            Some(text) => {
+                let (quota, period) = text.split_once(' ')?;
+                (quota.parse().ok()?, period.parse().ok()?)
+            }
+            None => (number(line(group.join("cpu.cfs_quota_us")))?, number(line(group.join("cpu.cfs_period_us")))?),
+        };
+        (quota > 0.0 && period > 0.0).then_some(quota / period)
+    });
+    paid.min_by(f64::total_cmp)
+}
+
+/// The folders of this process's control groups and of those around them, for one controller.
+fn groups(root: &Path, controller: &str) -> Vec<PathBuf> {
+    ControlGroup::of(root, controller).iter().flat_map(ControlGroup::around).map(Path::to_owned).collect()
+}
+
+/// The length of the kernel's list `0-3,5`.
+fn count(ranges: &str) -> usize {
+    let size = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+    };
+    ranges.split(',').filter_map(size).sum()
+}
+
+// ---- NVIDIA GPUs: what `nvidia-smi` prints
+
+/// One line for each card: name, driver, memory in MiB, MIG.
+const QUERY: [&str; 2] =
+    ["--query-gpu=name,driver_version,memory.total,mig.mode.current", "--format=csv,noheader,nounits"];
+
+/// The GPUs of this machine. `visible` is the value of `CUDA_VISIBLE_DEVICES`.
+pub(super) async fn gpus(visible: Option<&str>, patience: Duration) -> Gpus {
+    let env = |name: &str| Some(name).filter(|name| *name == "CUDA_VISIBLE_DEVICES").and(visible).map(OsString::from);
+    let counted = HostInfo::here(&env).gpus;
+    let present = counted.hidden_by.unwrap_or(counted.count);
+    let mut gpus = Gpus { present, visible: counted.count, ..Gpus::default() };
+    if present == 0 {
+        return gpus;
+    }
+    match output("nvidia-smi", &QUERY, patience).await {
+        Ok(text) => (gpus.driver, gpus.cards) = cards(&text),
+        Err(why) => gpus.trouble = Some(why),
+    }
+    if let Ok(text) = output("nvidia-smi", &["topo", "-m"], patience).await {
+        gpus.paths = paths(&text);
+    }
+    gpus
+}
+
+/// Reads the answer to [`QUERY`].
+fn cards(text: &str) -> (Option<String>, Vec<Card>) {
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').map(str::trim).collect()).collect();
+    let driver = rows.first().and_then(|row| row.get(1)).map(|driver| (*driver).to_owned());
+    let card = |row: &Vec<&str>| {
+        let [name, _, memory, mig] = row.as_slice() else { return None };
+        Some(Card { name: (*name).to_owned(), memory: memory.parse().ok()?, divided: *mig == "Enabled" })
+    };
+    (driver, rows.iter().filter_map(card).collect())
+}
+
+/// Reads `nvidia-smi topo -m`: a row for each GPU, whose cells say how it reaches the device of each column. Columns of network cards and
+/// of processors follow those of the GPUs.
+fn paths(text: &str) -> Vec<GpuPath> {
+    // On terminals the first line is underlined.
+    let plain = |line: &str| {
+        let parts = line.split('\x1b').enumerate();
+        let text = |(at, part): (usize, &str)| match at {
+            0 => part.to_owned(),
+            _ => part.split_once('m').map_or_else(String::new, |(_, rest)| rest.to_owned()),
+        };
+        parts.map(text).collect::<String>()
+    };
+    let number = |word: &str| word.strip_prefix("GPU")?.parse::<usize>().ok();
+    let lines: Vec<String> = text.lines().map(plain).collect();
+    let Some(header) = lines.iter().find(|line| line.split_whitespace().next() == Some("GPU0")) else {
+        return Vec::new();
+    };
+    let columns: Vec<usize> = header.split_whitespace().map_while(number).collect();
+    let mut found = Vec::new();
+    for line in lines.iter().skip_while(|line| *line != header).skip(1) {
+        let mut words = line.split_whitespace();
+        let Some(row) = words.next().and_then(number) else { break };
+        for (column, tier) in columns.iter().zip(words) {
+            if row < *column {
+                found.push(GpuPath { between: (row, *column), tier: tier.to_owned() });
+            }
+        }
+    }
+    found
+}
+
+// ---- adapters and plugins
+
+/// Where packages and container images install NCCL's network plugins, besides `LD_LIBRARY_PATH`.
+const PLUGINS: [&str; 6] = [
+    "opt/amazon/ofi-nccl/lib",
+    "opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+    "opt/aws-ofi-nccl/lib",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib64",
+    "usr/local/lib",
+];
+
+/// The fabric of this machine; files are read below `root`.
+pub(super) fn fabric(root: &Path, library_path: Option<&str>) -> Fabric {
+    let adapters = entries(&root.join("sys/class/infiniband"));
+    let drivers = adapters.iter().filter_map(|path| path.join("device/driver").canonicalize().ok());
+    let of_path = library_path.unwrap_or_default().split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let folders = of_path.chain(PLUGINS.map(|folder| root.join(folder)));
+    let plugins = folders.flat_map(|folder| entries(&folder)).filter(|path| is_plugin(&name_of(path)));
+    Fabric {
+        efa: drivers.into_iter().any(|driver| name_of(&driver) == "efa"),
+        cxi: !entries(&root.join("sys/class/cxi")).is_empty(),
+        adapters: adapters.iter().map(|path| adapter(path)).collect(),
+        plugins: plugins.collect(),
+    }
+}
+
+/// NCCL loads `libnccl-net.so`, or `libnccl-net-NAME.so` for `NCCL_NET_PLUGIN=NAME`.
+fn is_plugin(name: &str) -> bool {
+    name.starts_with("libnccl-net") && name.contains(".so")
+}
+
+fn adapter(path: &Path) -> Adapter {
+    let port = |path: PathBuf| {
+        // `4: ACTIVE`
+        let state = line(path.join("state")).unwrap_or_default();
+        Some(AdapterPort {
+            number: name_of(&path).parse().ok()?,
+            state: state.rsplit(' ').next().unwrap_or_default().to_owned(),
+            link_layer: line(path.join("link_layer")).unwrap_or_default(),
+            gids: entries(&path.join("gids")).iter().filter_map(|path| gid(path)).collect(),
+        })
+    };
+    Adapter { name: name_of(path), ports: entries(&path.join("ports")).into_iter().filter_map(port).collect() }
+}
+
+/// The index of a GID that is not zero.
+fn gid(path: &Path) -> Option<u32> {
+    let value = line(path)?;
+    if value.chars().all(|c| "0:".contains(c)) { None } else { name_of(path).parse().ok() }
+}
+
+// ---- this program, libtorch and containers
+
+/// Container runtimes of clusters and of clouds.
+const RUNTIMES: [&str; 5] = ["apptainer", "singularity", "podman", "docker", "enroot"];
+
+/// The `lockstep` that runs.
+pub(super) fn program() -> Program {
+    let path = std::env::current_exe().unwrap_or_default();
+    let checksum = checksum(&path).ok();
+    Program { version: env!("CARGO_PKG_VERSION").to_owned(), path, checksum }
+}
+
+/// CRC-32.
+fn checksum(path: &Path) -> io::Result<String> {
+    let mut reader = flate2::CrcReader::new(File::open(path)?);
+    io::copy(&mut reader, &mut io::sink())?;
+    Ok(format!("{:08x}", reader.crc().sum()))
+}
+
+/// What kind of container this process is in; `None` outside of one.
+pub(super) fn container() -> Option<String> {
+    let set = |name: &str| std::env::var_os(name).is_some();
+    let there = |path: &str| Path::new(path).exists();
+    let kinds = [
+        ("apptainer", set("APPTAINER_CONTAINER") || there("/.singularity.d")),
+        ("singularity", set("SINGULARITY_CONTAINER")),
+        ("enroot", set("ENROOT_ROOTFS")),
+        ("podman", there("/run/.containerenv")),
+        ("kubernetes", set("KUBERNETES_SERVICE_HOST")),
+        ("docker", there("/.dockerenv")),
+    ];
+    kinds.into_iter().find(|(_, is)| *is).map(|(name, _)| name.to_owned())
+}
+
+/// The container runtimes in `PATH`.
+pub(super) fn runtimes() -> Vec<String> {
+    let path = std::env::var_os("PATH");
+    let there = |name: &&&str| find_program(OsStr::new(name), path.as_deref()).is_ok();
+    RUNTIMES.iter().filter(there).map(|name| (*name).to_owned()).collect()
+}
+
+/// The libtorch that programs of the course would load: that of `LIBTORCH`, of the checkout around this program or the current folder
+/// (`scripts/setup.sh` installs it in `.libtorch`), or of `LD_LIBRARY_PATH`.
+pub(super) fn libtorch(variables: &BTreeMap<String, String>) -> Option<Libtorch> {
+    let named = variables.get("LIBTORCH").map(|folder| (PathBuf::from(folder), "LIBTORCH"));
+    let begins = [std::env::current_exe().ok(), std::env::current_dir().ok()];
+    let checkouts = begins.iter().flatten().flat_map(|begin| begin.ancestors());
+    let installed = checkouts.map(|folder| (folder.join(".libtorch"), "scripts/setup.sh"));
+    let libraries = variables.get("LD_LIBRARY_PATH").map(String::as_str).unwrap_or_default();
+    let loaded = libraries.split(':').filter(|folder| !folder.is_empty()).map(Path::new);
+    let loaded = loaded.filter_map(Path::parent).map(|folder| (folder.to_owned(), "LD_LIBRARY_PATH"));
+    named.into_iter().chain(installed).chain(loaded).find_map(|(folder, found)| at(&folder, found))
+}
+
+/// As set-up looks for it: the folder itself, or one in it.
+fn at(folder: &Path, found: &str) -> Option<Libtorch> {
+    let folders = [folder.to_owned(), folder.join("torch"), folder.join("libtorch")];
+    let folder = folders.into_iter().find(|folder| folder.join("lib/libtorch_cpu.so").is_file())?;
+    Some(Libtorch { version: version(&folder), folder, found: found.to_owned() })
+}
+
+/// The version, from whichever file of the installation contains it.
+fn version(folder: &Path) -> Option<String> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let recorded = || read("installed")?.lines().find_map(|line| line.strip_prefix("version=")).map(str::to_owned);
+    let stamped = || read("build-version")?.lines().next().map(str::to_owned);
+    let python = || {
+        let text = read("version.py")?;
+        let value = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?;
+        Some(value.trim_matches(['\'', '"']).to_owned())
+    };
+    let header = |name: &str| {
+        let text = read(name)?;
+        let part = |part: &str| {
+            let define = format!("#define TORCH_VERSION_{part} ");
+            text.lines().find_map(|line| line.strip_prefix(&define)).map(|value| value.trim().to_owned())
+        };
+        Some(format!("{}.{}.{}", part("MAJOR")?, part("MINOR")?, part("PATCH")?))
+    };
+    recorded()
+        .or_else(stamped)
+        .or_else(python)
+        .or_else(|| header("include/torch/headeronly/version.h"))
+        .or_else(|| header("include/torch/version.h"))
+        .filter(|version| !version.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn the_lowest_limit_of_nested_groups_counts_in_both_versions() {
+        let new = root(&[
+            ("proc/self/cgroup", "0::/job/step\n"),
+            ("proc/meminfo", "MemTotal:  2048 kB\nMemAvailable: 1024 kB\n"),
+            ("sys/fs/cgroup/job/memory.max", "1048576\n"),
+            ("sys/fs/cgroup/job/step/memory.max", "max\n"),
+            ("sys/fs/cgroup/job/step/cpu.max", "150000 100000\n"),
+            ("sys/fs/cgroup/job/cpu.max", "max 100000\n"),
+        ]);
+        let found = memory(new.path());
+        assert_eq!((found.total, found.available, found.limit), (Some(2 << 20), Some(1 << 20), Some(1 << 20)));
+        assert_eq!(quota(new.path()), Some(1.5));
+        let old = root(&[
+            ("proc/self/cgroup", "4:memory:/a\n2:cpu,cpuacct:/a\n0::/\n"),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "524288\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "50000\n"),
+            ("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n"),
+            ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+        ]);
+        assert_eq!((memory(old.path()).limit, quota(old.path())), (Some(1 << 19), Some(0.5)));
+        let none = root(&[]);
+        assert_eq!((memory(none.path()), quota(none.path())), (Memory::default(), None));
+    }
+
+    #[test]
+    fn counts_processors_from_ranges() {
+        assert_eq!(["0-3,5", "0", "", "x", "3-1"].map(count), [5, 1, 0, 0, 0]);
+    }
+
+    /// Four H100 on two sockets, of which two pairs have NVLink, with two network cards (the form of driver 550).
+    const FOUR: &str = "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n\
+        GPU0\t X \tNV12\tSYS\tSYS\tPIX\tSYS\t0-31,64-95\t0\t\tN/A\n\
+        GPU1\tNV12\t X \tSYS\tSYS\tNODE\tSYS\t0-31,64-95\t0\t\tN/A\n\
+        GPU2\tSYS\tSYS\t X \tNV12\tSYS\tPIX\t32-63,96-127\t1\t\tN/A\n\
+        GPU3\tSYS\tSYS\tNV12\t X \tSYS\tNODE\t32-63,96-127\t1\t\tN/A\n\
+        NIC0\tPIX\tNODE\tSYS\tSYS\t X \tSYS\n\
+        NIC1\tSYS\tSYS\tPIX\tNODE\tSYS\t X \n\n\
+        Legend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes\n";
+    const ONE: &str = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-15\t0\t\tN/A\n";
+
+    #[test]
+    fn reads_how_gpus_are_joined() {
+        let tiers: Vec<_> = paths(FOUR).iter().map(|path| format!("{:?} {}", path.between, path.tier)).collect();
+        assert_eq!(tiers, ["(0, 1) NV12", "(0, 2) SYS", "(0, 3) SYS", "(1, 2) SYS", "(1, 3) SYS", "(2, 3) NV12"]);
+        assert!(paths(ONE).is_empty() && paths("").is_empty() && paths("No devices were found").is_empty());
+        for (end, _) in FOUR.char_indices() {
+            paths(&FOUR[..end]);
+        }
+    }
+
+    #[test]
+    fn reads_cards_and_the_driver() {
+        let text =
+            "NVIDIA H100 80GB HBM3, 580.65.06, 81559, Disabled\nNVIDIA H100 80GB HBM3, 580.65.06, 81559, Enabled";
+        let (driver, found) = cards(text);
+        assert_eq!(driver.as_deref(), Some("580.65.06"));
+        assert_eq!(
+            found.iter().map(|card| (card.memory, card.divided)).collect::<Vec<_>>(),
+            [(81559, false), (81559, true)]
+        );
+        assert_eq!(cards("").1, []);
+        assert_eq!(cards("GeForce, 1, [N/A], [N/A]").1, []);
+    }
+
+    #[test]
+    fn reads_ports_gids_and_plugins() {
+        let dir = tempfile::tempdir().unwrap();
+        let port = "sys/class/infiniband/mlx5_0/ports/1";
+        for (path, text) in [
+            (format!("{port}/state"), "4: ACTIVE\n"),
+            (format!("{port}/link_layer"), "Ethernet\n"),
+            (format!("{port}/gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n"),
+            (format!("{port}/gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n"),
+            (format!("{port}/gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n"),
+            ("opt/aws-ofi-nccl/lib/libnccl-net.so".into(), ""),
+            ("usr/lib64/libnccl.so.2".into(), ""),
+        ] {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let found = fabric(dir.path(), None);
+        assert_eq!((found.efa, found.cxi, found.plugins.len()), (false, false, 1));
+        let port = &found.adapters[0].ports[0];
+        assert_eq!((port.number, port.state.as_str(), port.link_layer.as_str()), (1, "ACTIVE", "Ethernet"));
+        let mut gids = port.gids.clone();
+        gids.sort_unstable();
+        assert_eq!(gids, [0, 3]);
+        assert_eq!(fabric(&dir.path().join("none"), None), Fabric::default());
+    }
+
+    fn installation(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [("torch/lib/libtorch_cpu.so", "")].iter().chain(files) {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn finds_libtorch_and_its_version_in_each_form() {
+        let header = "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n";
+        for (file, text, version) in [
+            ("torch/build-version", "2.11.0+cpu\n", Some("2.11.0+cpu")),
+            ("torch/version.py", "# \n__version__ = '2.11.0+cu130'\n", Some("2.11.0+cu130")),
+            ("torch/include/torch/headeronly/version.h", header, Some("2.11.0")),
+            ("torch/installed", "source=own\nversion=2.11.0\n", Some("2.11.0")),
+            ("torch/other", "", None),
+        ] {
+            let dir = installation(&[(file, text)]);
+            let found = at(dir.path(), "test").unwrap();
+            assert_eq!(found.version.as_deref(), version, "{file}");
+        }
+        assert_eq!(at(Path::new("/none"), "test"), None);
+        let dir = installation(&[]);
+        let found = libtorch(&[("LIBTORCH".to_owned(), dir.path().to_str().unwrap().to_owned())].into()).unwrap();
+        assert_eq!((found.found.as_str(), found.folder), ("LIBTORCH", dir.path().join("torch")));
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_content() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "123456789").unwrap();
+        assert_eq!(checksum(&dir.path().join("a")).unwrap(), "cbf43926");
+    }
+}

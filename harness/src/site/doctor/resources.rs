@@ -1,0 +1,387 @@
+//! Rules on the snapshot folder, temporary files and `/dev/shm`, and on processors, memory and limits of a process.
+
+use super::facts::{Job, Lock, Space, View};
+use super::rules::{Check, Found, GIB, MIB, bytes, each, found};
+use crate::report::Level;
+
+/// Less than this is as good as full.
+const FULL: u64 = 256 * MIB;
+/// Docker's default is 64 MiB; NCCL takes some MiB for each pair of GPUs, and data loaders take more.
+const SMALL_SHM: u64 = 128 * MIB;
+/// Less than this is as good as full, of `/dev/shm`.
+const FULL_SHM: u64 = 32 * MIB;
+
+pub(super) const FILES: &[Check] = &[
+    Check {
+        name: "folder-hangs",
+        level: Level::Error,
+        why: "every access to the folder for snapshots hangs: mostly its file server is gone or cannot be reached",
+        source: "statvfs(2), and a small file: no answer within three tenths of the deadline",
+        find: |job| {
+            each(job, |node| {
+                node.folder.hangs.then(|| {
+                    [
+                        format!("the folder {} does not answer", node.folder.path.display()),
+                        "statvfs(2) has not returned".to_owned(),
+                        "`findmnt -t nfs,nfs4,lustre,fuse` and `dmesg` name the server; mount it again: umount -l, mount".to_owned(),
+                    ]
+                })
+            })
+        },
+    },
+    Check {
+        name: "folder-absent",
+        level: Level::Error,
+        why: "a rank on this node cannot write its snapshot, and none can be read after a restart",
+        source: "statvfs(2) of the folder for snapshots (--folder)",
+        find: |job| {
+            each(job, |node| {
+                (node.folder.space.is_none() && !node.folder.hangs).then(|| {
+                    [
+                        format!("the folder {} does not exist", node.folder.path.display()),
+                        "statvfs(2)".to_owned(),
+                        "mount the file system that has it, or name a folder that all nodes have: --folder".to_owned(),
+                    ]
+                })
+            })
+        },
+    },
+    Check {
+        name: "folder-full",
+        level: Level::Error,
+        why: "a snapshot is written halfway and given up; training goes on without one, or ends",
+        source: "statvfs(2) of the folder for snapshots: less than 256 MiB, or no inode, is free",
+        find: |job| {
+            each(job, |node| {
+                let space = node.folder.space.as_ref()?;
+                (space.free < FULL || space.inodes == Some(0)).then(|| room(space))
+            })
+        },
+    },
+    Check {
+        name: "folder-unwritable",
+        level: Level::Error,
+        why: "no snapshot can be written",
+        source: "a small file that doctor writes in the folder for snapshots, and removes",
+        find: |job| {
+            each(job, |node| {
+                let why = node.folder.unwritable.as_ref()?;
+                // A full one has a check of its own.
+                let space = node.folder.space.as_ref().filter(|space| space.free >= FULL && space.inodes != Some(0))?;
+                Some([
+                    format!("nothing can be written in {}", node.folder.path.display()),
+                    format!("{why} ({})", space.kind),
+                    format!(
+                        "`ls -ld {0}` and `findmnt -T {0}`; or name another folder: --folder",
+                        node.folder.path.display()
+                    ),
+                ])
+            })
+        },
+    },
+    Check {
+        name: "folder-in-memory",
+        level: Level::Warning,
+        why: "snapshots on a tmpfs take memory and are gone with the node",
+        source: "/proc/self/mountinfo",
+        find: |job| {
+            each(job, |node| {
+                let space =
+                    node.folder.space.as_ref().filter(|space| ["tmpfs", "ramfs"].contains(&space.kind.as_str()))?;
+                Some([
+                    format!("{} is in memory", space.path.display()),
+                    format!("its file system is a {}", space.kind),
+                    "name a folder on a disk, or on the shared file system: --folder".to_owned(),
+                ])
+            })
+        },
+    },
+    Check {
+        name: "folder-not-shared",
+        level: Level::Error,
+        why: "each node has a folder of this name of its own: after a restart on other nodes there is no snapshot",
+        source: "a file of the first node that the others look for, and theirs that the first looks for",
+        find: |job| {
+            views(job, |view| {
+                (!view.sees_head || (view.wrote && !view.seen_by_head)).then(|| {
+                    let first = &job.nodes[0].name;
+                    let evidence = if view.sees_head {
+                        format!("a file that {} wrote is not there on {first}", view.node)
+                    } else {
+                        format!("a file that {first} wrote is not there on {}", view.node)
+                    };
+                    let folder = job.nodes[0].folder.path.display();
+                    (
+                        format!("{folder} on {} is not that of {first}", view.node),
+                        evidence,
+                        format!("`findmnt -T {folder}` on both; use a folder on the shared file system: --folder"),
+                    )
+                })
+            })
+        },
+    },
+    Check {
+        name: "lock-ignored",
+        level: Level::Error,
+        why: "an old job that still runs on a cut node would write over the snapshots of the new one",
+        source: "flock(2) of a file that the first node has locked: it must be refused",
+        find: |job| {
+            views(job, |view| {
+                (view.lock == Lock::Ignored).then(|| {
+                    (
+                        "a lock of one node does not hold on another".to_owned(),
+                        format!("flock(2) succeeded on {} while {} had the lock", view.node, job.nodes[0].name),
+                        "mount NFS without nolock or local_lock (nfs(5)), Lustre with -o flock".to_owned(),
+                    )
+                })
+            })
+        },
+    },
+    Check {
+        name: "lock-unsupported",
+        level: Level::Error,
+        why: "snapshots cannot be protected from a second writer",
+        source: "flock(2) of a file that the first node has locked",
+        find: |job| {
+            views(job, |view| match &view.lock {
+                Lock::Failed(why) => Some((
+                    "the file system has no locks".to_owned(),
+                    format!("flock(2) on {}: {why}", view.node),
+                    "mount Lustre with -o flock; start the lock services of NFS (rpc.statd)".to_owned(),
+                )),
+                _ => None,
+            })
+        },
+    },
+    Check {
+        name: "rename-not-atomic",
+        level: Level::Error,
+        why: "a reader may find half a snapshot, or none, where a whole one was replaced",
+        source: "a file that the first node replaces over and over while the others read it 200 times",
+        find: |job| {
+            views(job, |view| {
+                view.torn.as_ref().map(|torn| {
+                    (
+                        "a file that is replaced is not whole at all times".to_owned(),
+                        format!("{} read {torn}", view.node),
+                        "use another file system for snapshots: --folder".to_owned(),
+                    )
+                })
+            })
+        },
+    },
+    Check {
+        name: "temporary-full",
+        level: Level::Error,
+        why: "logs of workers and sockets are made there: the launcher does not start",
+        source: "statvfs(2) of the folder for temporary files (TMPDIR, or /tmp)",
+        find: |job| {
+            each(job, |node| {
+                let space = node.temporary.as_ref()?;
+                let same = node.folder.space.as_ref().is_some_and(|folder| folder.path == space.path);
+                (!same && (space.free < FULL / 8 || space.inodes == Some(0))).then(|| room(space))
+            })
+        },
+    },
+    Check {
+        name: "shm-small",
+        level: Level::Error,
+        why: "NCCL and data loaders exchange data through /dev/shm: they end with a bus error, or `unable to open shared memory object`",
+        source: "statvfs(2) of /dev/shm: less than 128 MiB in all, as in Docker by default",
+        find: |job| {
+            each(job, |node| {
+                let shm = node.shm.as_ref().filter(|shm| shm.total < SMALL_SHM)?;
+                Some([
+                    format!("/dev/shm has only {}", bytes(shm.total)),
+                    "statvfs(2)".to_owned(),
+                    "mount -o remount,size=50% /dev/shm; in a container: --shm-size=8g, or --ipc=host".to_owned(),
+                ])
+            })
+        },
+    },
+    Check {
+        name: "shm-full",
+        level: Level::Error,
+        why: "NCCL and data loaders find no room in /dev/shm, mostly for what killed processes have left there",
+        source: "statvfs(2) of /dev/shm: less than 32 MiB is free",
+        find: |job| {
+            each(job, |node| {
+                let shm = node.shm.as_ref().filter(|shm| shm.total >= SMALL_SHM && shm.free < FULL_SHM)?;
+                Some([
+                    format!("/dev/shm is full: {} of {} are free", bytes(shm.free), bytes(shm.total)),
+                    "statvfs(2)".to_owned(),
+                    "`ls -lt /dev/shm`, then remove what belongs to no process (`fuser -v /dev/shm/*`)".to_owned(),
+                ])
+            })
+        },
+    },
+];
+
+fn room(space: &Space) -> [String; 3] {
+    let inodes = space.inodes.map_or_else(|| "an unknown number of".to_owned(), |inodes| inodes.to_string());
+    [
+        format!("{} is full: {} of {} are free", space.path.display(), bytes(space.free), bytes(space.total)),
+        format!("statvfs(2), which also counts {inodes} free inodes"),
+        format!("`du -xsh {}/*` shows what is large", space.path.display()),
+    ]
+}
+
+fn views(job: &Job, wrong: impl Fn(&View) -> Option<(String, String, String)>) -> Vec<Found> {
+    let all = job.views.iter().filter_map(|view| {
+        let (what, evidence, fix) = wrong(view)?;
+        Some(found(&view.node, [what, evidence, fix]))
+    });
+    all.collect()
+}
+
+// ---- processors, memory and limits
+
+/// A launcher of a few workers, or a rank with its connections, needs some hundred.
+const OPEN_FILES: u64 = 1024;
+/// Each rank has some dozen threads, and each of them counts.
+const PROCESSES: u64 = 1024;
+/// A rank with libtorch takes some hundred MiB before there is a model.
+const MEMORY: u64 = 512 * MIB;
+/// Less than a small model with its optimizer on a few ranks.
+const LIMIT: u64 = 2 * GIB;
+
+pub(super) const LIMITS: &[Check] = &[
+    Check {
+        name: "open-files-low",
+        level: Level::Error,
+        why: "the launcher, data loaders and Gloo end with `Too many open files`",
+        source: "getrlimit(2): the hard limit of open files is below 1024",
+        find: |job| {
+            each(job, |node| {
+                let limit = node.limits.open_files.filter(|limit| *limit < OPEN_FILES)?;
+                Some([
+                format!("a process may open only {limit} files"),
+                format!("`ulimit -Hn` is {limit}"),
+                "LimitNOFILE= of the service, nofile in /etc/security/limits.conf, or PropagateResourceLimits of Slurm".to_owned(),
+            ])
+            })
+        },
+    },
+    Check {
+        name: "processes-low",
+        level: Level::Error,
+        why: "threads count as processes: libtorch ends with `Resource temporarily unavailable`",
+        source: "getrlimit(2): a user may have less than 1024 processes",
+        find: |job| {
+            each(job, |node| {
+                let limit = node.limits.processes.filter(|limit| *limit < PROCESSES)?;
+                Some([
+                    format!("a user may have only {limit} processes and threads"),
+                    format!("`ulimit -u` is {limit}"),
+                    "ulimit -u $(ulimit -Hu), TasksMax= of the service, or nproc in /etc/security/limits.conf"
+                        .to_owned(),
+                ])
+            })
+        },
+    },
+    Check {
+        name: "address-space-limited",
+        level: Level::Warning,
+        why: "CUDA reserves far more addresses than memory, and fails under this limit",
+        source: "getrlimit(2): the address space is limited",
+        find: |job| {
+            each(job, |node| {
+                let limit = node.limits.address_space?;
+                Some([
+                    format!("a process may have only {} of addresses", bytes(limit)),
+                    format!("`ulimit -v` is {}", limit / 1024),
+                    "ulimit -v unlimited".to_owned(),
+                ])
+            })
+        },
+    },
+    Check {
+        name: "core-dumps-in-folder",
+        level: Level::Note,
+        why: "each rank that crashes writes its whole memory into the current folder",
+        source: "getrlimit(2), and /proc/sys/kernel/core_pattern without a path",
+        find: |job| {
+            each(job, |node| {
+                let relative =
+                    !node.limits.core_pattern.is_empty() && !node.limits.core_pattern.starts_with(['/', '|']);
+                (node.limits.core.is_none() && relative).then(|| {
+                    [
+                        "core dumps are unlimited, and go to the current folder".to_owned(),
+                        format!("`ulimit -c` is unlimited, core_pattern is {}", node.limits.core_pattern),
+                        "ulimit -c 0, unless you want to debug a crash".to_owned(),
+                    ]
+                })
+            })
+        },
+    },
+    Check {
+        name: "memory-short",
+        level: Level::Error,
+        why: "a rank needs some hundred MiB before there is a model: the kernel kills it",
+        source: "MemAvailable of /proc/meminfo is below 512 MiB, or the control group's limit is",
+        find: |job| {
+            each(job, |node| {
+                let room = [node.memory.available, node.memory.limit].into_iter().flatten().min()?;
+                (room < MEMORY).then(|| {
+                    [
+                        format!("only {} of memory are left", bytes(room)),
+                        "MemAvailable of /proc/meminfo, and memory.max of the control group".to_owned(),
+                        "`ps aux --sort=-rss | head`; or ask the scheduler for more: sbatch --mem".to_owned(),
+                    ]
+                })
+            })
+        },
+    },
+    Check {
+        name: "memory-limited",
+        level: Level::Warning,
+        why: "the control group's limit is far below the machine's memory: the kernel kills ranks at it, with SIGKILL and no message",
+        source: "memory.max, or memory.limit_in_bytes, of this process's control groups: below 2 GiB",
+        find: |job| {
+            each(job, |node| {
+                let limit = node.memory.limit.filter(|limit| (MEMORY..LIMIT).contains(limit))?;
+                Some([
+                    format!("all processes of the job here may take {}", bytes(limit)),
+                    format!("the control group; the machine has {}", bytes(node.memory.total.unwrap_or_default())),
+                    "sbatch --mem=0 takes all of a node; docker run --memory, kubernetes limits".to_owned(),
+                ])
+            })
+        },
+    },
+    Check {
+        name: "processors-few",
+        level: Level::Warning,
+        why: "all workers of this node share one processor, as mpirun binds each process to one by default",
+        source: "sched_getaffinity(2)",
+        find: |job| {
+            each(job, |node| {
+                (node.cpu.allowed == 1 && node.cpu.online > 1).then(|| {
+                    [
+                        format!("this process may use 1 of {} processors", node.cpu.online),
+                        "sched_getaffinity(2)".to_owned(),
+                        "mpirun --bind-to none, srun --cpus-per-task=N, or sbatch --cpus-per-task=N".to_owned(),
+                    ]
+                })
+            })
+        },
+    },
+    Check {
+        name: "processors-paid-for",
+        level: Level::Warning,
+        why: "threads are counted by processors and stopped by the control group: the node is slower than it looks",
+        source: "cpu.max, or cpu.cfs_quota_us, of this process's control groups",
+        find: |job| {
+            each(job, |node| {
+                let quota = node.cpu.quota.filter(|quota| *quota + 0.5 < node.cpu.allowed as f64)?;
+                Some([
+                    format!("{} processors are visible, and {quota:.1} are paid for", node.cpu.allowed),
+                    "the control group's quota".to_owned(),
+                    format!(
+                        "export OMP_NUM_THREADS={}, or raise the quota (docker run --cpus)",
+                        (quota as usize).max(1)
+                    ),
+                ])
+            })
+        },
+    },
+];

@@ -1,0 +1,6 @@
+//! What concerns one's own site: the nodes of a job (`doctor`), batch scripts (`render`), and a cluster on this machine to try
+//! both on (`cluster`).
+
+pub(crate) mod cluster;
+pub(crate) mod doctor;
+pub(crate) mod render;

@@ -1,0 +1,421 @@
+//! Scripts for sites where no srun starts the launchers: the batch script writes a second script into the shared folder, and has it
+//! started on each node.
+//!
+//! Variables that the batch script exports do not travel through pbsdsh or ssh, and hardly through mpirun. So the second script makes
+//! its environment itself and gets everything else as arguments.
+
+use lockstep_launch::command::quoted;
+
+use super::job::{Group, Job};
+use super::profile::{Container, Profile, Rendezvous, Scheduler};
+
+/// What schedulers differ in.
+pub(super) struct Place {
+    /// Sets `id`, which differs between jobs and names files.
+    pub(super) id: String,
+    /// A variable or a parameter with a number that differs between jobs; the port is made of it.
+    pub(super) number: &'static str,
+    /// The variable with the number of an array's task.
+    pub(super) task: &'static str,
+    /// A word of bash: a file that names the job's hosts, one a line.
+    pub(super) hosts: String,
+    /// Further lines, once the run's folder is there.
+    pub(super) prepare: &'static str,
+    /// Queues the job again.
+    pub(super) again: &'static str,
+}
+
+/// What comes after the directives.
+pub(super) fn body(profile: &Profile, job: &Job, place: &Place) -> String {
+    // mpirun is often in a module itself.
+    let own = if command(profile, job).is_some_and(|command| !command.starts_with("pbsdsh")) {
+        modules(profile)
+    } else {
+        String::new()
+    };
+    let mut text = strict(&own) + "\n";
+    text.push_str(&files(profile, job, place));
+    text.push_str(&values(profile, job, place));
+    text.push_str(
+        "# What runs on each node. It gets everything as arguments: variables of this script do not travel there.\n",
+    );
+    text.push_str(&format!("cat >\"$run/agent.sh\" <<'AGENT'\n{}AGENT\n", agent(profile, job)));
+    let arguments: Vec<String> = arguments(profile, job).iter().map(|(_, value)| format!("\"{value}\"")).collect();
+    text.push_str(&format!("agent=(/bin/bash -l \"$run/agent.sh\" {})\n\n", arguments.join(" ")));
+    text.push_str(&start(profile, job));
+    text.push_str(&end(job, place));
+    text
+}
+
+/// The folder that all nodes see, and in it the hosts.
+fn files(profile: &Profile, job: &Job, place: &Place) -> String {
+    let nodes = job.nodes();
+    format!(
+        "{}# Files that all nodes see.\n\
+         run={}/lockstep-$id\n\
+         mkdir -p \"$run\"\n\
+         rm -f \"$run\"/exit.* \"$run\"/pid.* \"$run\"/time-is-up\n\
+         {}\
+         awk '$1 ~ /^[^#]/ && !seen[$1]++ {{ print $1 }}' {} | sed -n 1,{nodes}p >\"$run/hosts\"\n\
+         if [ \"$(wc -l <\"$run/hosts\")\" -ne {nodes} ]; then\n  \
+           echo \"error: this job needs {nodes} nodes; those that there are stand in $run/hosts\" >&2\n  \
+           exit 1\n\
+         fi\n",
+        place.id,
+        quoted(&profile.shared().display().to_string()),
+        place.prepare,
+        place.hosts,
+    )
+}
+
+/// The arguments of the second script: their names there, and their values here. The number of workers follows them, then the
+/// node's name where it differs from node to node.
+fn arguments(profile: &Profile, job: &Job) -> Vec<(&'static str, &'static str)> {
+    let mut all = vec![("run", "$run"), ("folder", "$PWD")];
+    all.extend((!job.build).then_some(("id", "$id")));
+    if needs_flags(profile, job) {
+        all.extend([("head", "$head"), ("port", "$port")]);
+    }
+    all.extend(job.margin.map(|_| ("deadline", "$deadline")));
+    all.extend(job.array.map(|_| ("task", "$task")));
+    all
+}
+
+/// The script hands the launcher where nodes meet.
+fn needs_flags(profile: &Profile, job: &Job) -> bool {
+    profile.rendezvous() == Rendezvous::Flags && !job.build
+}
+
+fn values(profile: &Profile, job: &Job, place: &Place) -> String {
+    let mut text = String::new();
+    if needs_flags(profile, job) {
+        text.push_str("head=$(sed -n 1p \"$run/hosts\")\n");
+        text.push_str(&format!("port=$((20000 + {} % 10000))\n", place.number));
+    }
+    if let (Some(time), Some(margin)) = (job.time, job.margin) {
+        text.push_str(&format!("deadline=$(($(date +%s) + {}))\n", time - margin));
+    }
+    if job.array.is_some() {
+        text.push_str(&format!("task=${}\n", place.task));
+    }
+    text + "\n"
+}
+
+/// The second script.
+fn agent(profile: &Profile, job: &Job) -> String {
+    let arguments = arguments(profile, job);
+    let names: Vec<String> =
+        arguments.iter().enumerate().map(|(index, (name, _))| format!("{name}=${}", index + 1)).collect();
+    let workers = arguments.len() + 1;
+    let mut text = format!("#!/bin/bash\nset -eo pipefail\n{}\n", names.join(" "));
+    if !job.build {
+        text.push_str(&format!("workers=${workers} "));
+    }
+    text.push_str(&format!("node=${{{}:-$(hostname).$$}}\n", workers + 1));
+    text.push_str("trap 'echo \"$?\" >\"$run/exit.$node\"' EXIT\n");
+    text.push_str("echo \"$$\" >\"$run/pid.$node\"\n");
+    text.push_str(&format!("{}set -u\n{}", modules(profile), environment(profile, job)));
+    text.push_str("cd \"$folder\"\n");
+    if !job.stage.is_empty() {
+        text.push_str(&disk(profile, "id"));
+        text.push_str("trap 'echo \"$?\" >\"$run/exit.$node\"; rm -rf \"$disk\"' EXIT\n");
+        text.push_str("mkdir -p \"$disk\"\n");
+        text.extend(job.stage.iter().map(|path| copy(path, "\"$disk\"") + "\n"));
+    }
+    let meeting = Meeting { nodes: job.nodes(), head: "head", port: "port", id: "id", hosts: Some("\"$run/hosts\"") };
+    let launch = launch(profile, job, job.groups[0], "\"$workers\"", &meeting);
+    if job.margin.is_none() {
+        return text + &launch + "\n";
+    }
+    text.push_str("left=$((deadline - $(date +%s)))\n");
+    text.push_str("code=0\n");
+    text.push_str(&format!(
+        "timeout --signal={} \"$((left > 0 ? left : 1))\" {launch} || code=$?\n",
+        profile.end_signal()
+    ));
+    text.push_str("# No failure: mpirun would kill the nodes that are still writing their snapshot.\n");
+    text.push_str("if [ \"$code\" -eq 124 ]; then\n  touch \"$run/time-is-up\"\n  code=0\nfi\nexit \"$code\"\n");
+    text
+}
+
+/// Starts the second script on all nodes; sets `code`.
+fn start(profile: &Profile, job: &Job) -> String {
+    let (nodes, workers) = (job.nodes(), job.groups[0].workers);
+    if let Some(command) = command(profile, job) {
+        let command = command.replace("{nodes}", &nodes.to_string()).replace("{hosts}", "\"$run/hosts\"");
+        let mut text = String::from("# One launcher on each node; it starts the workers there.\ncode=0\n");
+        text.push_str(&format!("{command} \"${{agent[@]}}\" {workers} || code=$?\n"));
+        return text
+            + if profile.start.is_none() && profile.scheduler == Scheduler::Pbs { PBSDSH } else { "" }
+                .replace("{nodes}", &nodes.to_string())
+                .as_str();
+    }
+    let counts: Vec<String> =
+        job.groups.iter().flat_map(|group| vec![group.workers.to_string(); group.nodes as usize]).collect();
+    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { PBSDSH_EACH.to_owned() + PBSDSH };
+    text.replace("{workers}", &counts.join(" ")).replace("{nodes}", &nodes.to_string())
+}
+
+/// The command that starts a program once on each node, where one command does.
+fn command(profile: &Profile, job: &Job) -> Option<String> {
+    if let Some(start) = &profile.start {
+        return Some(start.clone());
+    }
+    match profile.scheduler {
+        Scheduler::Mpirun => Some("mpirun --hostfile {hosts} -np {nodes} --map-by ppr:1:node --bind-to none".into()),
+        Scheduler::Pbs if job.groups.len() == 1 => Some("pbsdsh --".into()),
+        _ => None,
+    }
+}
+
+/// How each node's part ended is not pbsdsh's to say.
+const PBSDSH: &str = "\
+# pbsdsh does not hand on how its programs ended, so each leaves its exit code. Other nodes' files may take a while to be seen.
+for _ in $(seq 60); do
+  if [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
+  sleep 1
+done
+if [ \"$(cat \"$run\"/exit.* | grep -cx 0)\" -ne {nodes} ]; then
+  echo \"error: not all nodes ended well: see $run/exit.*\" >&2
+  code=1
+fi
+";
+
+const PBSDSH_EACH: &str = "\
+# One launcher on each node; it starts the workers there.
+code=0
+workers=({workers})
+index=0
+while read -r host; do
+  pbsdsh -n \"$index\" -- \"${agent[@]}\" \"${workers[index]}\" \"$host\" </dev/null &
+  index=$((index + 1))
+done <\"$run/hosts\"
+wait
+";
+
+const SSH: &str = "\
+# One launcher on each node; it starts the workers there. When this script is asked to end, so are they.
+# Words as every login shell reads them: `printf %q` writes some as bash alone does.
+quote() { local q=\"'\"; printf \"'%s' \" \"${@//$q/$q\\\"$q\\\"$q}\"; }
+# shellcheck disable=SC2317
+stop() {
+  while read -r host; do
+    # shellcheck disable=SC2029
+    ssh -n -o BatchMode=yes \"$host\" \"kill -TERM \\$(cat $(quote \"$run/pid.$host\"))\" || true
+  done <\"$run/hosts\"
+}
+trap stop INT TERM
+code=0
+workers=({workers})
+pids=()
+while read -r host; do
+  # shellcheck disable=SC2029
+  ssh -n -o BatchMode=yes \"$host\" \"$(quote \"${agent[@]}\" \"${workers[${#pids[@]}]}\" \"$host\")\" &
+  pids+=($!)
+done <\"$run/hosts\"
+for pid in \"${pids[@]}\"; do
+  wait \"$pid\" || code=1
+  # A signal ends a wait, not what it waits for.
+  while kill -0 \"$pid\" 2>/dev/null; do wait \"$pid\" || code=1; done
+done
+";
+
+fn end(job: &Job, place: &Place) -> String {
+    if job.margin.is_none() {
+        return "exit \"$code\"\n".into();
+    }
+    format!("if [ -e \"$run/time-is-up\" ]; then\n  {}\nfi\nexit \"$code\"\n", place.again)
+}
+
+// ---- what all scripts have in common
+
+/// What the last line of a piece goes on with, in scripts that break a long command.
+pub(super) const BREAK: &str = " \\\n  ";
+
+/// A comment on where the script comes from.
+pub(super) fn origin(site: &str) -> String {
+    format!("# Written by lockstep render for the site profile {}.\n", site.rsplit('/').next().unwrap_or(site))
+}
+
+/// Strict mode. It is complete after the modules only: they and `activate` scripts read variables that are not set.
+pub(super) fn strict(modules: &str) -> String {
+    if modules.is_empty() {
+        return "set -euo pipefail\n".into();
+    }
+    format!("set -eo pipefail\n{modules}set -u\n")
+}
+
+/// Variables, and for a build job the check of the architecture.
+pub(super) fn environment(profile: &Profile, job: &Job) -> String {
+    let variables = variables(profile, job);
+    let mut lines: Vec<String> =
+        variables.iter().map(|(name, value)| format!("export {name}={}", quoted(value))).collect();
+    if let Some(architecture) = profile.architecture.as_ref().filter(|_| job.build) {
+        let architecture = quoted(architecture);
+        lines.push(format!("if [ \"$(uname -m)\" != {architecture} ]; then"));
+        lines.push(format!("  echo \"error: built on $(uname -m), but the nodes are {architecture}\" >&2"));
+        lines.push("  exit 1".into());
+        lines.push("fi".into());
+    }
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// Modules and the site's own lines.
+pub(super) fn modules(profile: &Profile) -> String {
+    let load =
+        (!profile.modules.is_empty()).then(|| format!("module purge\nmodule load {}\n", words(&profile.modules)));
+    let setup = profile.setup.iter().map(|line| format!("{line}\n"));
+    load.into_iter().chain(setup).collect()
+}
+
+/// The variables of all processes of the job; the site's own come last and win.
+fn variables(profile: &Profile, job: &Job) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    let mut set = |name: &str, value: String| all.push((name.into(), value));
+    for name in ["http_proxy", "https_proxy"] {
+        profile.proxy.iter().for_each(|proxy| set(name, proxy.clone()));
+    }
+    profile.no_proxy.iter().for_each(|hosts| set("no_proxy", hosts.clone()));
+    if let Some(container) = profile.container.as_ref().filter(|_| !job.build) {
+        let name = format!("{}_CACHEDIR", container.runtime.program().to_uppercase());
+        container.cache.iter().for_each(|cache| set(&name, cache.display().to_string()));
+    }
+    if !job.build {
+        for name in ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"] {
+            profile.interface.iter().for_each(|interface| set(name, interface.clone()));
+        }
+        profile
+            .cpus_per_node
+            .iter()
+            .for_each(|cpus| set("OMP_NUM_THREADS", (cpus / job.most_workers()).max(1).to_string()));
+    }
+    profile.environment.iter().for_each(|(name, value)| set(name, value.clone()));
+    all
+}
+
+/// The value of the variable `disk`: a folder of this job on the node's own disk. `id` is a variable that differs between jobs.
+pub(super) fn disk(profile: &Profile, id: &str) -> String {
+    let local = profile.local.as_deref().unwrap_or("/tmp").replace(['"', '`', '\\'], "");
+    format!("disk=\"{}/lockstep-${id}\"\n", local.trim_end_matches('/'))
+}
+
+/// The bash that copies `path` to the folder `to`, a word of bash.
+pub(super) fn copy(path: &str, to: &str) -> String {
+    let packed = [".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.zst"].iter().any(|ending| path.ends_with(ending));
+    let path = quoted(path);
+    if packed { format!("tar -xf {path} -C {to}") } else { format!("cp -R {path} {to}/") }
+}
+
+/// How launchers on several nodes find each other.
+pub(super) struct Meeting<'a> {
+    /// A word of bash: the number of nodes.
+    pub(super) nodes: u32,
+    /// A variable with the name of the first node.
+    pub(super) head: &'a str,
+    /// A variable with a port.
+    pub(super) port: &'a str,
+    /// A variable that is the same on all nodes of this job.
+    pub(super) id: &'a str,
+    /// A word of bash: a file with the hosts, for launchers that read one. Slurm's launchers ask Slurm.
+    pub(super) hosts: Option<&'a str>,
+}
+
+/// The command that runs on each node: the container, in it the launcher, and what that starts. `workers` is a word of bash.
+pub(super) fn launch(profile: &Profile, job: &Job, group: Group, workers: &str, meeting: &Meeting<'_>) -> String {
+    let program = job.program.iter().map(|word| argument(word)).collect::<Vec<_>>().join(" ");
+    if job.build {
+        return program;
+    }
+    let mut parts = Vec::new();
+    if let Some(container) = &profile.container {
+        let nv = if group.gpus > 0 { " --nv" } else { "" };
+        let binds = binds(profile, container, meeting);
+        let binds = if binds.is_empty() { String::new() } else { format!(" --bind {}", quoted(&binds.join(","))) };
+        let image = quoted(&container.image.display().to_string());
+        parts.push(format!("{} exec{nv}{binds} {image}", container.runtime.program()));
+    }
+    parts.push(format!("{} --nproc-per-node={workers}{}", profile.launcher, flags(profile, meeting)));
+    parts.push(program);
+    parts.join(BREAK)
+}
+
+/// The site's binds, and the folder of the host file where the launcher in the container reads one.
+fn binds(profile: &Profile, container: &Container, meeting: &Meeting<'_>) -> Vec<String> {
+    let mut all = container.binds.clone();
+    let shown = |bind: &String| !bind.contains(':') && profile.shared().starts_with(bind);
+    if meeting.hosts.is_some() && profile.rendezvous() == Rendezvous::Launcher && !all.iter().any(shown) {
+        all.push(profile.shared().display().to_string());
+    }
+    all
+}
+
+fn flags(profile: &Profile, meeting: &Meeting<'_>) -> String {
+    let Meeting { nodes, head, port, id, hosts } = meeting;
+    match (profile.rendezvous(), hosts) {
+        (Rendezvous::Flags, _) => format!(
+            "{BREAK}--nnodes={nodes} --rdzv-backend=c10d --rdzv-id=\"${id}\" --rdzv-endpoint=\"${head}:${port}\""
+        ),
+        (Rendezvous::Launcher, Some(hosts)) => format!(" --hostfile={hosts} --rdzv-id=\"${id}\""),
+        (Rendezvous::Launcher, None) => String::new(),
+    }
+}
+
+/// A word of the program's command line, with `{task}` and `{local}` as variables.
+fn argument(word: &str) -> String {
+    if !word.contains("{task}") && !word.contains("{local}") {
+        return quoted(word);
+    }
+    let escaped: String =
+        word.chars().flat_map(|c| "\\\"$`".contains(c).then_some('\\').into_iter().chain([c])).collect();
+    format!("\"{}\"", escaped.replace("{task}", "$task").replace("{local}", "$disk"))
+}
+
+/// Words, each as a shell reads it back.
+pub(super) fn words(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A time as Slurm and PBS read it: hours, minutes, seconds.
+pub(super) fn clock(seconds: u64) -> String {
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_a_shell_from_reading_more_into_an_argument_than_placeholders() {
+        assert_eq!(argument("--seed={task}"), "\"--seed=$task\"");
+        assert_eq!(argument("{local}/a $b\""), "\"$disk/a \\$b\\\"\"");
+        assert_eq!(argument("$HOME"), "'$HOME'");
+    }
+
+    #[test]
+    fn shows_the_container_the_folder_of_the_host_file_once() {
+        let binds_of = |scheduler: &str, given: &str| {
+            let text = format!(
+                "scheduler = \"{scheduler}\"\nshared = \"/s/job\"\n[container]\nruntime = \"apptainer\"\nimage = \"i.sif\"\nbinds = [{given}]\n"
+            );
+            let profile = super::super::profile::parse("site.toml", &text).unwrap();
+            let hosts = (scheduler == "pbs").then_some("\"$run/hosts\"");
+            let meeting = Meeting { nodes: 2, head: "head", port: "port", id: "id", hosts };
+            binds(&profile, profile.container.as_ref().unwrap(), &meeting)
+        };
+        assert_eq!(binds_of("pbs", "\"/data:/d:ro\""), ["/data:/d:ro", "/s/job"]);
+        assert_eq!(binds_of("pbs", "\"/s\""), ["/s"]);
+        assert_eq!(binds_of("pbs", "\"/s:/elsewhere\""), ["/s:/elsewhere", "/s/job"]);
+        assert!(binds_of("slurm", "").is_empty(), "launchers under srun ask Slurm");
+    }
+
+    #[test]
+    fn unpacks_archives_and_copies_the_rest() {
+        assert_eq!(copy("/d/a.tar.gz", "\"$disk\""), "tar -xf /d/a.tar.gz -C \"$disk\"");
+        assert_eq!(copy("/d/a b", "\"$disk\""), "cp -R '/d/a b' \"$disk\"/");
+    }
+
+    #[test]
+    fn writes_days_as_hours() {
+        assert_eq!(clock(2 * 86400 + 65), "48:01:05");
+    }
+}

@@ -1,0 +1,393 @@
+//! Rules on the scheduler's directives, and on how jobs end: signals, time limits, and being queued again.
+
+use super::check::{Hit, Rule, hit};
+use super::launchers::each;
+use super::script::{Command, Scheduler, Script};
+use super::words::is_plain;
+use crate::report::Level::{Error, Warning};
+
+pub(super) const DIRECTIVES: &[Rule] = &[
+    Rule {
+        name: "no-shebang",
+        level: Error,
+        why: "sbatch refuses a script without it",
+        wrong: "#SBATCH --nodes=1 --time=1:00:00\nset -e\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00\nset -e\nsrun hostname\n",
+        find: |script| match &script.lines[0] {
+            line if line.starts_with("#!") => vec![],
+            _ if script.scheduler() != Some(Scheduler::Slurm) => vec![],
+            _ => vec![hit(1, "the first line names no shell", "#!/bin/bash")],
+        },
+    },
+    Rule {
+        name: "directive-after-command",
+        level: Error,
+        why: "schedulers stop reading at the first command, so the line is a comment without effect",
+        wrong: "#!/bin/bash\nmodule load cuda\n#SBATCH --time=1:00:00\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00\nmodule load cuda\nsrun hostname\n",
+        find: |script| {
+            let late = script.directives.iter().filter(|directive| directive.is_late);
+            late.map(|directive| {
+                hit(
+                    directive.line,
+                    format!("`{}` comes after a command", directive.text),
+                    "move it above the first command",
+                )
+            })
+            .collect()
+        },
+    },
+    Rule {
+        name: "misspelt-directive",
+        level: Error,
+        why: "only `#SBATCH` and `#PBS` at the very beginning of a line, in capitals, are read; anything else is a comment",
+        wrong: "#!/bin/bash\n# SBATCH --nodes=2\n#SBATCH --time=1:00:00\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=1:00:00\nsrun hostname\n",
+        find: misspelt,
+    },
+    Rule {
+        name: "nodes-and-select",
+        level: Error,
+        why: "`nodes=` is the old form and `select=` the new one; PBS Pro refuses a job with both",
+        wrong: "#!/bin/bash\n#PBS -l nodes=2:ppn=4\n#PBS -l select=2:ncpus=4\n#PBS -l walltime=1:00:00\nset -e\nhostname\n",
+        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4\n#PBS -l walltime=1:00:00\nset -e\nhostname\n",
+        find: |script| {
+            let old = script.live(Scheduler::Pbs).find(|directive| directive.text.contains("nodes="));
+            let both = old.filter(|_| script.select().is_some());
+            both.map(|directive| {
+                hit(directive.line, format!("`{}` next to `select=`", directive.text), "remove it; `select=` says all")
+            })
+            .into_iter()
+            .collect()
+        },
+    },
+    Rule {
+        name: "no-time-limit",
+        level: Warning,
+        why: "the queue's default applies: too short and the job is killed, too long and it waits behind others",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2\nset -e\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=01:00:00\nset -e\nsrun hostname\n",
+        find: no_time_limit,
+    },
+    Rule {
+        name: "variable-of-another-scheduler",
+        level: Error,
+        why: "the other scheduler sets this variable, so here it is empty",
+        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4,walltime=1:00:00\nset -e\nscontrol show hostnames \"$SLURM_JOB_NODELIST\"\n",
+        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4,walltime=1:00:00\nset -e\nsort -u \"$PBS_NODEFILE\"\n",
+        find: |script| {
+            let other = match script.scheduler() {
+                Some(Scheduler::Slurm) => "$PBS_",
+                Some(Scheduler::Pbs) => "$SLURM_",
+                None => return vec![],
+            };
+            let found = script.code().filter(|(_, line)| line.replace("${", "$").contains(other));
+            found
+                .map(|(line, _)| {
+                    hit(
+                        line,
+                        format!("`{other}…` under the other scheduler"),
+                        "use this scheduler's own: SLURM_JOB_NODELIST, PBS_NODEFILE",
+                    )
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "variable-in-directive",
+        level: Error,
+        why: "directives are no shell: variables stand in them as they are",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --output=$HOME/job.out\nset -e\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --output=job-%j.out\nset -e\nsrun hostname\n",
+        find: |script| {
+            let found = script.directives.iter().filter(|directive| directive.text.contains('$'));
+            found
+                .map(|directive| {
+                    hit(
+                        directive.line,
+                        format!("a variable in `{}`", directive.text),
+                        "write the value, or give it to sbatch or qsub on the command line",
+                    )
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "no-gpus-requested",
+        level: Warning,
+        why: "unless the partition or queue gives whole nodes with their GPUs, the job gets none, or none that it sees",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=gpu train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00 --gres=gpu:4\nset -e\nsrun lockstep run --nproc-per-node=gpu train\n",
+        find: |script| {
+            let fix = match script.scheduler() {
+                Some(Scheduler::Slurm) => "#SBATCH --gres=gpu:4",
+                Some(Scheduler::Pbs) => "#PBS -l select=2:ncpus=64:ngpus=4:mpiprocs=1",
+                None => return vec![],
+            };
+            let launches = script.launches();
+            let launch = launches.first().filter(|_| script.is_for_gpus() && script.gpus().is_none());
+            launch
+                .map(|launch| hit(launch.line(), "training on GPUs, but the directives ask for none", fix))
+                .into_iter()
+                .collect()
+        },
+    },
+    Rule {
+        name: "more-workers-than-gpus",
+        level: Error,
+        why: "each worker takes the GPU of its local rank, and some have none",
+        wrong: "#!/bin/bash\n#PBS -l select=1:ncpus=4:ngpus=1,walltime=00:30:00\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
+        right: "#!/bin/bash\n#PBS -l select=1:ncpus=4:ngpus=2,walltime=00:30:00\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
+        find: |script| {
+            let Some(gpus) = script.gpus() else { return vec![] };
+            let workers =
+                |launch: &super::script::Launch<'_>| launch.workers().and_then(|workers| workers.parse::<u32>().ok());
+            let launches = script.launches();
+            let found = launches
+                .iter()
+                .filter_map(|launch| Some((launch.line(), workers(launch).filter(|workers| *workers > gpus)?)));
+            found
+                .map(|(line, workers)| {
+                    hit(
+                        line,
+                        format!("{workers} workers on a node with {gpus} GPU(s)"),
+                        format!("--nproc-per-node={gpus}, or ask for {workers} GPUs"),
+                    )
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "fixed-nodes",
+        level: Warning,
+        why: "the job waits for these very nodes, and the script fails on all others",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00 --nodelist=node[01-02]\nset -e\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun hostname\n",
+        find: fixed_nodes,
+    },
+];
+
+fn misspelt(script: &Script) -> Vec<Hit> {
+    let mut hits = Vec::new();
+    for (index, line) in script.lines.iter().enumerate().filter(|(index, _)| !script.is_document(index + 1)) {
+        let Some(rest) = line.trim_start().strip_prefix('#') else { continue };
+        let word: String = rest.trim_start().chars().take_while(|c| c.is_ascii_alphabetic()).collect();
+        // `# sbatch --account=x job.sh` speaks of the command.
+        if word == "sbatch" && rest.starts_with(' ') {
+            continue;
+        }
+        let upper = word.to_ascii_uppercase();
+        let Some(right) = ["SBATCH", "PBS"].into_iter().find(|right| close(&upper, right)) else { continue };
+        let option = rest.trim_start()[word.len()..].trim_start().starts_with('-');
+        if option && !line.starts_with(&format!("#{right} ")) {
+            hits.push(hit(
+                index + 1,
+                format!("`{}` is a comment", line.trim()),
+                format!("#{right} {}", rest.trim_start()[word.len()..].trim()),
+            ));
+        }
+    }
+    hits
+}
+
+fn fixed_nodes(script: &Script) -> Vec<Hit> {
+    let slurm = script.slurm("nodelist", 'w').into_iter();
+    let pbs = script.live(Scheduler::Pbs).filter(|directive| directive.text.contains("host="));
+    let asked = slurm.chain(pbs.map(|directive| (directive.line, directive.text.clone())));
+    let constraint = "remove it; a feature (--constraint) chooses a kind of node";
+    let mut hits: Vec<Hit> =
+        asked.map(|(line, nodes)| hit(line, format!("the nodes are fixed: {nodes}"), constraint)).collect();
+    for command in script.commands.iter().filter(|command| command.program() == "ssh" && script.scheduler().is_some()) {
+        // Options with a value of their own are rare here: -o, -p, -i, -l.
+        let words: Vec<&str> = command.texts().collect();
+        let takes_value = |word: &str| ["-o", "-p", "-i", "-l"].contains(&word);
+        let host = (1..words.len()).find(|at| !words[*at].starts_with('-') && !takes_value(words[*at - 1]));
+        let host = host.map(|at| words[at]).filter(|host| is_plain(host) && !host.contains('*'));
+        hits.extend(host.map(|host| {
+            hit(command.line, format!("ssh to {host}, whichever nodes the job has"), "loop over the job's hosts")
+        }));
+    }
+    hits
+}
+
+/// The same, or two letters changed places.
+fn close(word: &str, right: &str) -> bool {
+    word == right || right.len() > 4 && strsim::osa_distance(word, right) == 1
+}
+
+fn no_time_limit(script: &Script) -> Vec<Hit> {
+    let Some(first) = script.directives.first() else { return vec![] };
+    let limited = match first.scheduler {
+        Scheduler::Slurm => script.slurm("time", 't').is_some(),
+        Scheduler::Pbs => script.live(Scheduler::Pbs).any(|directive| directive.text.contains("walltime=")),
+    };
+    let fix = if first.scheduler == Scheduler::Slurm { "#SBATCH --time=01:00:00" } else { "#PBS -l walltime=01:00:00" };
+    if limited { vec![] } else { vec![hit(first.line, "the job has no time limit", fix)] }
+}
+
+// ---- how jobs end
+
+pub(super) const ENDS: &[Rule] = &[
+    Rule {
+        name: "signal-without-trap",
+        level: Error,
+        why: "bash ends at a signal that it has no trap for, and the job with it, before the time limit and without a snapshot",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\nsrun ./train --resume\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\ntrap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+        find: |script| {
+            let signal = signal(script).filter(|(_, value)| value.contains("B:"));
+            let missing = signal.filter(|(_, value)| !has_trap(script, value));
+            missing
+                .map(|(line, value)| {
+                    hit(
+                        line,
+                        format!("--signal={value}, but no trap"),
+                        "trap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' USR1",
+                    )
+                })
+                .into_iter()
+                .collect()
+        },
+    },
+    Rule {
+        name: "signal-does-not-reach-the-trap",
+        level: Error,
+        why: "without B: Slurm sends the signal to the steps, not to the batch script, where the trap is",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+        find: |script| {
+            let signal = signal(script)
+                .filter(|(_, value)| !value.contains("B:") && !value.contains("B,") && has_trap(script, value));
+            signal
+                .map(|(line, value)| {
+                    hit(
+                        line,
+                        format!("--signal={value} goes to the steps, and the trap is in the batch script"),
+                        format!("#SBATCH --signal=B:{value}"),
+                    )
+                })
+                .into_iter()
+                .collect()
+        },
+    },
+    Rule {
+        name: "trap-waits-for-the-step",
+        level: Error,
+        why: "bash runs a trap only when the program in the foreground has ended: here, when the time is up",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+        find: |script| {
+            let Some((_, value)) = signal(script).filter(|(_, value)| value.contains("B:") && has_trap(script, value))
+            else {
+                return vec![];
+            };
+            let last = script.commands.iter().rfind(|command| ["srun", "mpirun"].contains(&command.program()));
+            let found = last.filter(|command| !command.background);
+            found
+                .map(|command| {
+                    hit(
+                        command.line,
+                        format!("the trap for {value} has to wait for {}", command.program()),
+                        format!("{} … & wait", command.program()),
+                    )
+                })
+                .into_iter()
+                .collect()
+        },
+    },
+    Rule {
+        name: "no-requeue",
+        level: Warning,
+        why: "after a lost node the job does not run again by itself, although it could go on from its snapshots",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun ./train --snapshots /scratch/run\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun ./train --snapshots /scratch/run\n",
+        find: |script| {
+            let said = ["requeue", "no-requeue"].iter().any(|name| script.slurm(name, '\0').is_some());
+            let found = script.commands.iter().find(|command| goes_on(command) && !command.substituted);
+            found
+                .filter(|_| script.scheduler() == Some(Scheduler::Slurm) && !said)
+                .map(|command| hit(command.line, "it has snapshots, but is not requeued", "#SBATCH --requeue"))
+                .into_iter()
+                .collect()
+        },
+    },
+    Rule {
+        name: "no-resume",
+        level: Warning,
+        why: "the job is queued again after a failure, and then begins from nothing",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun lockstep run --nproc-per-node=1 train --epochs 90\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun lockstep run --nproc-per-node=1 train --epochs 90 --snapshots /scratch/run\n",
+        find: |script| {
+            // PBS asks it of an array.
+            let says = |text: &str| script.live(Scheduler::Pbs).any(|directive| directive.text.starts_with(text));
+            let requeued = script.slurm("requeue", '\0').is_some() || says("-r y") && !says("-J");
+            let resumes = script.commands.iter().any(goes_on);
+            each(
+                script,
+                |_| requeued && !resumes,
+                |_| {
+                    (
+                        "nothing tells the program to go on from a snapshot".into(),
+                        "--snapshots DIR, --resume or what the program has for it".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "output-on-the-nodes-own-disk",
+        level: Warning,
+        why: "/tmp is each node's own: other nodes do not see the files, and they are deleted when the job ends",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun ./train --snapshots /tmp/run\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun ./train --out /tmp/run\ncp -r /tmp/run /scratch/\n",
+        find: |script| {
+            let copied = |path: &str| {
+                script.commands.iter().any(|command| {
+                    ["cp", "rsync", "mv", "tar"].contains(&command.program())
+                        && command.texts().any(|word| word.starts_with(path))
+                })
+            };
+            let mut hits = Vec::new();
+            for command in script.commands.iter().filter(|_| script.scheduler().is_some()) {
+                for name in OUTPUTS {
+                    let path = command
+                        .flag(name)
+                        .filter(|path| (path.starts_with("/tmp") || path.starts_with("$TMPDIR")) && !copied(path));
+                    hits.extend(path.map(|path| {
+                        hit(
+                            command.line,
+                            format!("--{name} {path}, and nothing copies it away"),
+                            "a folder that all nodes see; or cp -r it there at the end",
+                        )
+                    }));
+                }
+            }
+            hits
+        },
+    },
+];
+
+/// Flags that name what a program writes.
+const OUTPUTS: [&str; 8] =
+    ["snapshots", "snapshot-path", "checkpoint", "checkpoint-dir", "output", "output-dir", "out", "save-dir"];
+
+fn signal(script: &Script) -> Option<(usize, String)> {
+    script.slurm("signal", '\0')
+}
+
+/// The script has a trap for the signal in `B:USR1@120`.
+fn has_trap(script: &Script, signal: &str) -> bool {
+    let name =
+        signal.split('@').next().unwrap_or_default().rsplit(':').next().unwrap_or_default().trim_start_matches("SIG");
+    script.commands.iter().any(|command| {
+        command.program() == "trap" && command.texts().skip(2).any(|word| word.trim_start_matches("SIG") == name)
+    })
+}
+
+/// A program with snapshots: it can be started again.
+fn goes_on(command: &Command) -> bool {
+    command.texts().any(|word| {
+        let word = word.trim_start_matches('-');
+        ["snapshot", "checkpoint", "resume", "ckpt"].iter().any(|name| word.starts_with(name))
+    })
+}

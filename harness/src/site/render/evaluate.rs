@@ -1,0 +1,646 @@
+//! What a script does before anything runs: its commands in order, with variables, arrays, arguments and functions replaced where the
+//! script itself says what they are, and with the process in which the rest is made.
+//!
+//! Both branches of a condition are taken, and a loop's body once. What a branch assigns is not known afterwards.
+
+use std::collections::BTreeMap;
+
+use tree_sitter::Node;
+
+use super::script::{Assigned, Command, Exported, Script, handed_to_a_shell};
+use super::words::{Piece, Source, Word, child, children, first_error, handed, hide, named, unhide};
+
+/// Functions that call themselves, and shells in shells, end here.
+const DEPTH: usize = 8;
+/// A longer value, in bytes, is not followed: it may double in each line.
+const LONGEST: usize = 64 << 10;
+
+/// Reads a script's commands.
+pub(super) fn evaluate(script: &mut Script, text: &str) {
+    let source = Source { text: text.into(), line: 1 };
+    Evaluation { script, hidden: vec![], depth: 0 }.run(&source, &mut Shell::default());
+}
+
+/// A variable's value.
+#[derive(Clone, Debug)]
+enum Value {
+    /// A text.
+    One(Vec<Piece>),
+    /// An array.
+    Many(Vec<Vec<Piece>>),
+    /// Something that only the run shows.
+    Unknown,
+}
+
+/// A shell's state.
+#[derive(Clone, Debug, Default)]
+struct Shell {
+    variables: BTreeMap<String, Value>,
+    functions: BTreeMap<String, Source>,
+    /// Files that the script writes as here-documents: what stands in them, for the shell that reads them.
+    files: BTreeMap<String, Source>,
+    /// `$0`, `$1` and so on, if they are known.
+    arguments: Option<Vec<Vec<Piece>>>,
+    /// Names that the batch script has set and not exported: they are empty here.
+    lost: Vec<String>,
+    far: Option<String>,
+    /// The command that has started this shell.
+    starter: Vec<Word>,
+    substituted: bool,
+    conditional: bool,
+    background: bool,
+}
+
+/// What stands in the redirections of a command.
+#[derive(Default)]
+struct Redirects<'t> {
+    target: Option<String>,
+    document: Option<Source>,
+    /// Words of the command that stand behind a redirection.
+    words: Vec<Node<'t>>,
+}
+
+struct Evaluation<'a> {
+    script: &'a mut Script,
+    /// What shells further out have put into the text that is read now.
+    hidden: Vec<String>,
+    depth: usize,
+}
+
+impl Evaluation<'_> {
+    fn run(&mut self, source: &Source, shell: &mut Shell) {
+        if self.depth == DEPTH {
+            return;
+        }
+        self.depth += 1;
+        // A line's end belongs to what is before it.
+        let source = Source { text: hide(&source.text, &mut self.hidden) + "\n", line: source.line };
+        let line = match source.parse() {
+            Some(tree) => {
+                self.walk(&source, tree.root_node(), shell);
+                first_error(tree.root_node()).map(|wrong| source.line_of(wrong))
+            }
+            None => Some(source.line),
+        };
+        self.script.unread = self.script.unread.or(line);
+        self.depth -= 1;
+    }
+
+    fn walk(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        match node.kind() {
+            "command" => self.command(source, node, shell, Redirects::default()),
+            "declaration_command" => self.declaration(source, node, shell),
+            "variable_assignment" => self.assignments(source, &[node], shell),
+            "variable_assignments" => self.assignments(source, &named(node), shell),
+            "unset_command" => {
+                for name in named(node) {
+                    shell.variables.remove(source.of(name));
+                }
+            }
+            "redirected_statement" => self.redirected(source, node, shell),
+            "function_definition" => {
+                let (Some(name), Some(body)) = (node.child_by_field_name("name"), node.child_by_field_name("body"))
+                else {
+                    return;
+                };
+                shell.functions.insert(source.of(name).into(), source.part(body));
+            }
+            "subshell" => self.each(source, node, &mut shell.clone()),
+            "if_statement" | "case_statement" => self.branches(source, node, shell),
+            "list" if children(node).iter().any(|child| child.kind() == "||") => {
+                let sides = named(node);
+                let (first, rest) = sides.split_first().map_or((None, &[][..]), |(first, rest)| (Some(*first), rest));
+                if let Some(first) = first {
+                    self.walk(source, first, shell);
+                }
+                self.perhaps(shell, |this, shell| rest.iter().for_each(|side| this.walk(source, *side, shell)));
+            }
+            "for_statement" => {
+                if let Some(name) = child(node, "variable_name") {
+                    shell.variables.insert(source.of(name).into(), Value::Unknown);
+                }
+                self.each(source, node, shell);
+            }
+            "command_substitution" | "process_substitution" => {
+                let mut inner = Shell { substituted: true, background: false, ..shell.clone() };
+                self.each(source, node, &mut inner);
+            }
+            "comment" | "heredoc_start" | "heredoc_end" | "heredoc_content" => {}
+            _ => self.each(source, node, shell),
+        }
+    }
+
+    /// All children, each of which knows whether it goes on in the background.
+    fn each(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        let all = children(node);
+        for (index, child) in all.iter().enumerate().filter(|(_, child)| child.is_named()) {
+            let before = shell.background;
+            shell.background |= all.get(index + 1).is_some_and(|next| next.kind() == "&");
+            self.walk(source, *child, shell);
+            shell.background = before;
+        }
+    }
+
+    /// Each part is taken or not.
+    fn branches(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        self.perhaps(shell, |this, shell| this.each(source, node, shell));
+    }
+
+    fn perhaps(&mut self, shell: &mut Shell, body: impl FnOnce(&mut Self, &mut Shell)) {
+        let before = (shell.conditional, self.script.assigned.len());
+        shell.conditional = true;
+        body(self, shell);
+        shell.conditional = before.0;
+        for assigned in &self.script.assigned[before.1..] {
+            shell.variables.insert(assigned.name.clone(), Value::Unknown);
+        }
+    }
+
+    fn redirected<'t>(&mut self, source: &Source, node: Node<'t>, shell: &mut Shell) {
+        let mut redirects = Redirects::default();
+        let mut body = None;
+        let mut further = vec![];
+        for part in named(node) {
+            match part.kind() {
+                "file_redirect" => self.redirect(source, part, shell, &mut redirects),
+                "heredoc_redirect" => {
+                    redirects.document = self.document(source, part, shell);
+                    for rest in named(part) {
+                        match rest.kind() {
+                            "file_redirect" => self.redirect(source, rest, shell, &mut redirects),
+                            "heredoc_body" | "heredoc_start" | "heredoc_end" | "file_descriptor" => {}
+                            kind if is_word(kind) => redirects.words.push(rest),
+                            _ => further.push(rest),
+                        }
+                    }
+                }
+                "herestring_redirect" => self.within(source, part, shell),
+                _ => body = Some(part),
+            }
+        }
+        match body {
+            Some(body) if body.kind() == "command" => self.command(source, body, shell, redirects),
+            Some(body) => self.walk(source, body, shell),
+            None => {}
+        }
+        further.into_iter().for_each(|rest| self.walk(source, rest, shell));
+    }
+
+    /// A redirection to or from a file, behind which the grammar has the rest of the words.
+    fn redirect<'t>(&mut self, source: &Source, node: Node<'t>, shell: &mut Shell, redirects: &mut Redirects<'t>) {
+        self.within(source, node, shell);
+        let mut words = node.children_by_field_name("destination", &mut node.walk()).collect::<Vec<_>>().into_iter();
+        let Some(file) = words.next() else { return };
+        redirects.words.extend(words);
+        if children(node).iter().any(|sign| [">", ">>", ">|", "&>"].contains(&sign.kind())) {
+            let file = self.expand(source, file, shell, false).into_iter().next();
+            redirects.target = file.map(|pieces| Word::new(0, "", false, pieces).text).or(redirects.target.take());
+        }
+    }
+
+    /// A here-document's text, for the shell that reads it.
+    fn document(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) -> Option<Source> {
+        let (start, body) = (child(node, "heredoc_start")?, child(node, "heredoc_body")?);
+        let lines = source.line_of(body)..source.line + body.end_position().row;
+        self.script.documents.push(lines);
+        let quoted = source.of(start).contains(['\'', '"', '\\']);
+        let pieces = if quoted { vec![Piece::Text(source.of(body).into())] } else { self.quoted(source, body, shell) };
+        self.within(source, body, shell);
+        Some(Source { text: handed(&pieces), line: source.line_of(body) })
+    }
+
+    /// Runs the substitutions in a word or redirection.
+    fn within(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        if matches!(node.kind(), "command_substitution" | "process_substitution") {
+            self.walk(source, node, shell);
+        } else {
+            named(node).into_iter().for_each(|child| self.within(source, child, shell));
+        }
+    }
+
+    fn command<'t>(&mut self, source: &Source, node: Node<'t>, shell: &mut Shell, mut redirects: Redirects<'t>) {
+        let parts = named(node);
+        // The grammar takes lines of several assignments each for the begin of the command after them.
+        let ends_line = |pair: &[Node<'_>]| {
+            let between = &source.text[pair[0].end_byte()..pair[1].start_byte()];
+            pair[0].kind() == "variable_assignment" && between.replace("\\\n", "").contains('\n')
+        };
+        let (lines, parts) = parts.split_at(parts.windows(2).rposition(ends_line).map_or(0, |at| at + 1));
+        self.assignments(source, lines, shell);
+        let Some(first) = parts.first() else { return };
+        let mut command = self.begin(source, *first, shell);
+        for part in parts.iter().copied() {
+            self.within(source, part, shell);
+            match part.kind() {
+                "variable_assignment" if command.words.is_empty() && is_assignment(source, part) => {
+                    let (name, value) = self.assigned(source, part, shell);
+                    let word = word_of(source, part, value);
+                    self.script.assigned.push(Assigned::new(&name, word.clone(), &command, false));
+                    command.assignments.push((name, word));
+                }
+                "command_name" => {
+                    let inner = named(part).first().copied().unwrap_or(part);
+                    self.push_words(source, inner, shell, &mut command);
+                }
+                "file_redirect" => self.redirect(source, part, shell, &mut redirects),
+                "heredoc_redirect" | "herestring_redirect" => {}
+                _ => self.push_words(source, part, shell, &mut command),
+            }
+        }
+        for word in std::mem::take(&mut redirects.words) {
+            self.push_words(source, word, shell, &mut command);
+        }
+        self.finish(command, shell, redirects);
+    }
+
+    fn begin(&self, source: &Source, node: Node<'_>, shell: &Shell) -> Command {
+        Command {
+            line: source.line_of(node),
+            background: shell.background,
+            far: shell.far.clone(),
+            starter: shell.starter.clone(),
+            substituted: shell.substituted,
+            conditional: shell.conditional,
+            ..Command::default()
+        }
+    }
+
+    fn push_words(&mut self, source: &Source, node: Node<'_>, shell: &Shell, command: &mut Command) {
+        let (line, raw, bare) = (source.line_of(node), source.of(node), is_bare(node));
+        for pieces in self.expand(source, node, shell, false) {
+            let word = Word::new(line, &unhide(raw, &self.hidden), bare, pieces);
+            for made in word.made() {
+                let lost = shell.lost.iter().find(|name| mentions(made, name) && !shell.variables.contains_key(*name));
+                self.script.lost.extend(lost.map(|name| (line, name.clone())));
+            }
+            command.words.push(word);
+        }
+    }
+
+    /// Takes a command in, and what it starts within this script.
+    fn finish(&mut self, command: Command, shell: &mut Shell, redirects: Redirects<'_>) {
+        if let (Some(file), Some(document)) = (&redirects.target, &redirects.document) {
+            shell.files.insert(file.clone(), document.clone());
+        }
+        self.script.commands.push(command.clone());
+        let program = command.program().to_owned();
+        if ["read", "mapfile", "readarray"].contains(&&*program) {
+            for word in &command.words[1..] {
+                shell.variables.insert(word.text.clone(), Value::Unknown);
+            }
+        }
+        if program == "set"
+            && command.words.iter().any(|word| ["-a", "-o allexport", "allexport"].contains(&word.text.as_str()))
+        {
+            self.script.exports_all = true;
+        }
+        if let Some(body) = shell.functions.get(&program).cloned() {
+            let outer = shell.arguments.replace(command.words.iter().map(|word| word.pieces().to_vec()).collect());
+            self.run(&body, shell);
+            shell.arguments = outer;
+        } else if let Some((starter, text, arguments)) =
+            handed_to_a_shell(&command, redirects.document.as_ref(), &shell.files)
+        {
+            let far = starter.or_else(|| shell.far.clone());
+            let starter = [shell.starter.clone(), command.words].concat();
+            let mut inner = Shell { starter, ..self.inner_shell(shell, far, arguments) };
+            self.run(&text, &mut inner);
+        }
+    }
+
+    /// A shell that a command starts: it has what was exported, as it was made before, unless it is started by ssh or its like.
+    fn inner_shell(&self, shell: &Shell, far: Option<String>, arguments: Vec<Word>) -> Shell {
+        let travels = !matches!(far.as_deref(), Some("ssh" | "pdsh" | "pbsdsh" | "clush"));
+        let exported = |name: &String| self.script.exports(name);
+        let (kept, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            shell.variables.clone().into_iter().partition(|(name, _)| travels && exported(name));
+        let outer = |pieces: &Vec<Piece>| vec![Piece::Text(handed(pieces))];
+        let kept = kept.into_iter().map(|(name, value)| match value {
+            Value::One(pieces) => (name, Value::One(outer(&pieces))),
+            Value::Many(_) | Value::Unknown => (name, Value::Unknown),
+        });
+        Shell {
+            variables: kept.collect(),
+            arguments: (!arguments.is_empty())
+                .then(|| arguments.iter().map(|word| outer(&word.pieces().to_vec())).collect()),
+            lost: if shell.far.is_none() { lost.into_keys().collect() } else { vec![] },
+            far,
+            conditional: shell.conditional,
+            ..Shell::default()
+        }
+    }
+
+    fn declaration(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        let mut command = self.begin(source, node, shell);
+        let kind = children(node).first().map_or("", |first| first.kind()).to_owned();
+        command.words.push(Word::new(command.line, &kind, false, vec![Piece::Text(kind.clone())]));
+        let parts = named(node);
+        let exports = kind == "export" || parts.iter().any(|part| source.of(*part).starts_with("-x"));
+        for part in parts {
+            self.within(source, part, shell);
+            let name = match part.kind() {
+                "variable_assignment" => self.assign(source, part, shell, &mut command),
+                "variable_name" => source.of(part).to_owned(),
+                _ => {
+                    self.push_words(source, part, shell, &mut command);
+                    continue;
+                }
+            };
+            if exports {
+                self.script.exported.push(Exported { line: source.line_of(part), name, is_far: shell.far.is_some() });
+            }
+        }
+        self.script.commands.push(command);
+    }
+
+    /// `NAME=value` on its own, once or several times.
+    fn assignments(&mut self, source: &Source, parts: &[Node<'_>], shell: &mut Shell) {
+        let Some(first) = parts.first() else { return };
+        let mut command = self.begin(source, *first, shell);
+        for part in parts {
+            self.within(source, *part, shell);
+            if is_assignment(source, *part) {
+                self.assign(source, *part, shell, &mut command);
+            } else {
+                // An option that a lost line ends before, such as `--rdzv_id=$x`.
+                command.words.push(word_of(source, *part, vec![Piece::Text(source.of(*part).into())]));
+            }
+        }
+        self.finish(command, shell, Redirects::default());
+    }
+
+    fn assign(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell, command: &mut Command) -> String {
+        let (name, pieces) = self.assigned(source, node, shell);
+        let adds = children(node).iter().any(|sign| sign.kind() == "+=");
+        let array = child(node, "array");
+        let word = word_of(source, node, pieces.clone());
+        self.script.assigned.push(Assigned::new(&name, word.clone(), command, true));
+        command.assignments.push((name.clone(), word));
+        let known = shell.variables.get(&name).filter(|_| adds).cloned();
+        let value = match (array, known) {
+            (Some(array), known) => {
+                let mut items = match known {
+                    Some(Value::Many(items)) => items,
+                    Some(Value::One(pieces)) => vec![pieces],
+                    _ => vec![],
+                };
+                named(array).into_iter().for_each(|item| items.extend(self.expand(source, item, shell, false)));
+                Value::Many(items)
+            }
+            (None, Some(Value::One(before))) => Value::One([before, pieces].concat()),
+            (None, Some(Value::Many(_) | Value::Unknown)) => Value::Unknown,
+            // What one command prints, or a calculation: it is called by the variable's name.
+            (None, None) if matches!(&*pieces, [Piece::Made(made)] if made.starts_with("$(") || made.starts_with('`')) => {
+                Value::Unknown
+            }
+            (None, None) if child(node, "subscript").is_some() => Value::Unknown,
+            (None, None) => Value::One(pieces),
+        };
+        let length: usize = match &value {
+            Value::One(pieces) => length(pieces),
+            Value::Many(items) => items.iter().map(|pieces| length(pieces)).sum(),
+            Value::Unknown => 0,
+        };
+        shell.variables.insert(name.clone(), if length > LONGEST { Value::Unknown } else { value });
+        name
+    }
+
+    /// Name and value of an assignment.
+    fn assigned(&mut self, source: &Source, node: Node<'_>, shell: &Shell) -> (String, Vec<Piece>) {
+        let name = named(node).first().map_or("", |name| source.of(*name));
+        let name = name.split('[').next().unwrap_or_default().to_owned();
+        let value = node.child_by_field_name("value").filter(|value| value.kind() != "array");
+        let pieces = value.map(|value| self.one(source, value, shell)).unwrap_or_default();
+        (name, pieces)
+    }
+
+    /// A word that is not split: an assignment's value.
+    fn one(&mut self, source: &Source, node: Node<'_>, shell: &Shell) -> Vec<Piece> {
+        self.expand(source, node, shell, true).concat()
+    }
+
+    /// The words that a word makes.
+    fn expand(&mut self, source: &Source, node: Node<'_>, shell: &Shell, quoted: bool) -> Vec<Vec<Piece>> {
+        let text = unhide(source.of(node), &self.hidden);
+        match node.kind() {
+            "raw_string" => vec![vec![Piece::Text(text.trim_matches('\'').into())]],
+            "ansi_c_string" => {
+                let inner = text.trim_start_matches("$'").trim_end_matches('\'');
+                vec![vec![Piece::Text(inner.replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'"))]]
+            }
+            "string" | "translated_string" => self.string(source, node, shell),
+            "concatenation" => self.joined(source, node, shell, quoted),
+            "simple_expansion" | "expansion" => self.expansion(source, node, shell, quoted),
+            "command_substitution" | "arithmetic_expansion" => vec![vec![Piece::Made(text)]],
+            "variable_assignment" if !is_assignment(source, node) => {
+                vec![vec![Piece::Text(text)]]
+            }
+            _ => vec![vec![Piece::Text(unescaped(&text, None))]],
+        }
+    }
+
+    /// A text in double quotes: one word, or several if it is all of an array.
+    fn string(&mut self, source: &Source, node: Node<'_>, shell: &Shell) -> Vec<Vec<Piece>> {
+        if let [only] = *named(node)
+            && matches!(only.kind(), "expansion" | "simple_expansion")
+            && source.of(node).len() == source.of(only).len() + 2
+        {
+            return self.expansion(source, only, shell, true);
+        }
+        vec![self.quoted(source, node, shell)]
+    }
+
+    /// What stands in double quotes, or in a here-document: expansions, and the text between them.
+    fn quoted(&mut self, source: &Source, node: Node<'_>, shell: &Shell) -> Vec<Piece> {
+        let (mut pieces, mut at) = (vec![], node.start_byte());
+        let text = |from: usize, to: usize, hidden: &[String]| {
+            Piece::Text(unescaped(&unhide(&source.text[from..to], hidden), Some("\\\"$`")))
+        };
+        let in_string = node.kind() != "heredoc_body";
+        let end = node.end_byte() - usize::from(in_string && source.of(node).len() > 1);
+        at += source.of(node).find('"').map_or(0, |quote| if in_string { quote + 1 } else { 0 });
+        for part in named(node).into_iter().filter(|part| !matches!(part.kind(), "string_content" | "heredoc_content"))
+        {
+            pieces.extend((part.start_byte() > at).then(|| text(at, part.start_byte(), &self.hidden)));
+            pieces.extend(self.expand(source, part, shell, true).concat());
+            at = part.end_byte();
+        }
+        pieces.extend((end > at).then(|| text(at, end, &self.hidden)));
+        pieces
+    }
+
+    /// Parts without a blank between them.
+    fn joined(&mut self, source: &Source, node: Node<'_>, shell: &Shell, quoted: bool) -> Vec<Vec<Piece>> {
+        let mut words: Vec<Vec<Piece>> = vec![vec![]];
+        for part in named(node) {
+            let mut more = self.expand(source, part, shell, quoted).into_iter();
+            if let (Some(last), Some(first)) = (words.last_mut(), more.next()) {
+                last.extend(first);
+            }
+            words.extend(more);
+        }
+        words
+    }
+
+    fn expansion(&mut self, source: &Source, node: Node<'_>, shell: &Shell, quoted: bool) -> Vec<Vec<Piece>> {
+        let text = unhide(source.of(node), &self.hidden);
+        let unknown = || vec![vec![Piece::Made(text.clone())]];
+        let inner = text.trim_start_matches("${").trim_start_matches('$').trim_end_matches('}');
+        let (name, rest) =
+            inner.split_at(inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inner.len()));
+        let whole = ["[@]", "[*]"].contains(&rest);
+        if let Some(arguments) = shell.arguments.as_ref().filter(|_| name.is_empty() || name.parse::<usize>().is_ok()) {
+            return match (inner, name.parse::<usize>()) {
+                ("@" | "*", _) => arguments.iter().skip(1).cloned().collect(),
+                (_, Ok(index)) if rest.is_empty() => arguments.get(index).cloned().into_iter().collect(),
+                _ => unknown(),
+            };
+        }
+        let index = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')?.parse::<usize>().ok());
+        let pieces = match shell.variables.get(name) {
+            Some(Value::Many(items)) if whole => return items.clone(),
+            Some(Value::Many(items)) if rest.is_empty() || index.is_some() => match items.get(index.unwrap_or(0)) {
+                Some(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) => pieces.clone(),
+                _ => return unknown(),
+            },
+            Some(Value::One(pieces)) if rest.is_empty() || whole || rest.starts_with(":-") => pieces.clone(),
+            _ => return unknown(),
+        };
+        if quoted { vec![pieces] } else { split(&pieces) }
+    }
+}
+
+fn length(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|(Piece::Text(text) | Piece::Made(text))| text.len() + 1).sum()
+}
+
+/// Splits known text at its blanks.
+fn split(pieces: &[Piece]) -> Vec<Vec<Piece>> {
+    let mut words: Vec<Vec<Piece>> = vec![];
+    let mut fresh = true;
+    for piece in pieces {
+        let Piece::Text(text) = piece else {
+            if fresh {
+                words.push(vec![]);
+            }
+            words.last_mut().expect("one was begun").push(piece.clone());
+            fresh = false;
+            continue;
+        };
+        for part in text.split_inclusive(char::is_whitespace) {
+            let word = part.trim_end();
+            if !word.is_empty() {
+                if fresh {
+                    words.push(vec![]);
+                }
+                words.last_mut().expect("one was begun").push(Piece::Text(word.into()));
+                fresh = false;
+            }
+            fresh |= part.len() > word.len();
+        }
+    }
+    words
+}
+
+/// Without backslashes; in double quotes they count before these characters only.
+fn unescaped(text: &str, only: Option<&str>) -> String {
+    let mut out = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some('\n') => {}
+                Some(next) if only.is_none_or(|only| only.contains(next)) => out.push(next),
+                Some(next) => out.extend(['\\', next]),
+                None => out.push('\\'),
+            },
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+fn word_of(source: &Source, node: Node<'_>, pieces: Vec<Piece>) -> Word {
+    let value = node.child_by_field_name("value").unwrap_or(node);
+    Word::new(source.line_of(node), source.of(value), is_bare(value), pieces)
+}
+
+/// The grammar takes `--option=$x` at the begin of a command for an assignment, too.
+fn is_assignment(source: &Source, node: Node<'_>) -> bool {
+    let name = source.of(node).split(['=', '[', '+']).next().unwrap_or_default();
+    !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn is_word(kind: &str) -> bool {
+    matches!(
+        kind,
+        "word"
+            | "number"
+            | "string"
+            | "raw_string"
+            | "concatenation"
+            | "expansion"
+            | "simple_expansion"
+            | "command_substitution"
+    )
+}
+
+/// It has an expansion outside quotes.
+fn is_bare(node: Node<'_>) -> bool {
+    let expands = |kind| matches!(kind, "expansion" | "simple_expansion" | "command_substitution");
+    expands(node.kind()) || node.kind() == "concatenation" && named(node).iter().any(|part| expands(part.kind()))
+}
+
+/// Returns true if an expansion as it is written names this variable.
+pub(super) fn mentions(made: &str, name: &str) -> bool {
+    made.match_indices(name).any(|(at, _)| {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let (before, after) = (&made[..at], &made[at + name.len()..]);
+        let before = before.strip_suffix('{').unwrap_or(before).strip_suffix(['#', '!']).unwrap_or(before);
+        let sign = before.strip_suffix('{').unwrap_or(before).strip_suffix('$');
+        sign.is_some_and(|before| !before.ends_with('\\')) && !after.starts_with(is_name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of each command.
+    fn words(text: &str) -> Vec<String> {
+        let commands = Script::read(text).commands;
+        let line = |command: &Command| command.texts().collect::<Vec<_>>().join("|");
+        commands.iter().filter(|command| !command.words.is_empty()).map(line).collect()
+    }
+
+    #[test]
+    fn splits_commands_and_words_as_bash_does() {
+        assert_eq!(words("a b;c | d && e & # f\ng \\\n h"), ["a|b", "c", "d", "e", "g|h"]);
+        assert_eq!(words("x 'a b' \"c $(d \\\"e\\\")\" f\\ g"), ["d|\"e\"", "x|a b|c $(d \\\"e\\\")|f g"]);
+        assert_eq!(words("a >out 2>&1 <in b"), ["a|b"]);
+    }
+
+    #[test]
+    fn replaces_what_the_script_itself_says() {
+        let text = "a=1 b='2 3'\nc=$a$b d=\"$b\"\nA=(x \"$b\" $b)\nA+=(y)\nf() { g \"$2\" \"$@\"; }\nh $a$c ${A[@]} \"${A[1]}\" ${u:-5}\nf 1 2\n";
+        assert_eq!(words(text), ["h|112|3|x|2 3|2|3|y|2 3|${u:-5}", "f|1|2", "g|2|1|2"]);
+    }
+
+    #[test]
+    fn what_a_branch_or_a_command_decides_is_not_known() {
+        let text = "a=1\nif b; then a=2; fi\nc $a\nd=$(e)\nf \"$d\"\nread -r g\nh $g\nfor i in 1 2; do j $i; done\n";
+        assert_eq!(words(text), ["b", "c|$a", "e", "f|$d", "read|-r|g", "h|$g", "j|$i"]);
+    }
+
+    #[test]
+    fn another_shell_gets_what_was_exported_and_what_this_one_has_made() {
+        let script = Script::read("export a=1 b=$(x)\nc=3\nsrun bash -c 'd $a $b $c $R' && ssh h \"e $b \\$R\"\n");
+        let far: Vec<_> = script.commands.iter().filter(|command| command.far.is_some()).collect();
+        assert_eq!(far[0].texts().collect::<Vec<_>>(), ["d", "1", "$b", "$c", "$R"]);
+        assert_eq!(script.lost, [(3, "c".to_owned())]);
+        assert_eq!(super::super::words::made_outside(&far[1].words[1].text).collect::<Vec<_>>(), ["b"]);
+        assert_eq!(far[1].words[2].text, "$R");
+    }
+}

@@ -1,0 +1,405 @@
+//! Rules on launchers, their flags, and containers.
+
+use super::check::{Hit, Rule, hit, own};
+use super::script::{Command, Launch, STARTERS, Scheduler, Script, base};
+use crate::report::Level::{Error, Warning};
+
+pub(super) const LAUNCHERS: &[Rule] = &[
+    Rule {
+        name: "launcher-on-the-head-node-only",
+        level: Error,
+        why: "a batch script runs on the first node alone; its launcher waits for others that nobody starts, until RendezvousTimeoutError",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nlockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        find: |script| {
+            let starter = match script.scheduler() {
+                Some(Scheduler::Slurm) => "srun --ntasks-per-node=1",
+                Some(Scheduler::Pbs) => "pbsdsh --",
+                None => return vec![],
+            };
+            each(
+                script,
+                |launch| {
+                    let alone = launch.name == "accelerate launch" && launch.nnodes().is_none_or(|nodes| nodes < 2);
+                    script.has_several_nodes() && launch.starter().is_none() && !launch.is_open() && !alone
+                },
+                |launch| {
+                    (format!("{} starts on the first node only", launch.name), format!("{starter} {} …", launch.name))
+                },
+            )
+        },
+    },
+    Rule {
+        name: "several-launchers-on-a-node",
+        level: Error,
+        why: "the launcher starts the workers by itself; with one launcher for each GPU there are GPUs × GPUs workers, and the launchers wait for too few nodes",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gres=gpu:4 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:4 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
+        find: |script| {
+            let Some((line, tasks)) = script.tasks_per_node().filter(|(_, tasks)| *tasks > 1) else { return vec![] };
+            let alone = |launch: &Launch<'_>| {
+                let own = launch.is_started_with("--ntasks-per-node")
+                    || launch.before().iter().any(|word| word.text.contains("ppr:1:") || word.text == "--ppn");
+                matches!(launch.starter(), None | Some("ssh")) || own
+            };
+            if script.launches().iter().all(alone) {
+                return vec![];
+            }
+            vec![hit(
+                line,
+                format!("{tasks} tasks on each node, each a launcher"),
+                own(script, "#SBATCH --ntasks-per-node=1", "mpiprocs=1 in `select=`"),
+            )]
+        },
+    },
+    Rule {
+        name: "nnodes-differ",
+        level: Error,
+        why: "the launchers wait for another number of nodes than the job has",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=\"$SLURM_NNODES\" --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        find: |script| {
+            let Some((_, nodes)) = script.nodes() else { return vec![] };
+            let is_range = |launch: &Launch<'_>| launch.flag("nnodes").is_some_and(|text| text.contains(':'));
+            each(
+                script,
+                |launch| launch.nnodes().is_some_and(|named| named > 1 && named != nodes) && !is_range(launch),
+                |launch| {
+                    (
+                        format!("--nnodes={} in a job of {nodes} nodes", launch.flag("nnodes").unwrap_or_default()),
+                        format!("--nnodes={nodes}"),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "standalone-on-several-nodes",
+        level: Error,
+        why: "each node trains a model of its own, and all of them write the same files",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --standalone --nproc_per_node=4 train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00\nset -e\nsrun torchrun --standalone --nproc_per_node=4 train.py\n",
+        find: |script| {
+            let several = script.nodes().is_some_and(|(_, nodes)| nodes > 1);
+            each(
+                script,
+                |launch| several && (launch.has("standalone") || launch.nnodes() == Some(1)),
+                |launch| {
+                    (
+                        format!("{} for one node in a job of several", launch.name),
+                        "--nnodes=N --rdzv-backend=c10d --rdzv-endpoint=HEAD:PORT".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "deprecated-launch",
+        level: Warning,
+        why: "torch.distributed.launch is deprecated; it passes --local-rank to programs that do not expect it",
+        wrong: "#!/bin/bash\nset -e\npython -m torch.distributed.launch --nproc_per_node=2 --nnodes=1 train.py\n",
+        right: "#!/bin/bash\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
+        find: |script| {
+            each(
+                script,
+                |launch| launch.name == "torch.distributed.launch",
+                |_| {
+                    (
+                        "torch.distributed.launch".into(),
+                        "torchrun or `lockstep run`; read LOCAL_RANK from the environment".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "launchers-share-a-node",
+        level: Error,
+        why: "mpirun fills the slots of the first node before it goes to the next, so two launchers fight for its GPUs",
+        wrong: "#!/bin/bash\nset -e\nmpirun -np 2 --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        right: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        find: |script| {
+            // A chunk of PBS has one process if it does not say how many.
+            let one_task = script.tasks_per_node().map_or(script.select().is_some(), |(_, tasks)| tasks == 1);
+            let spread = |launch: &Launch<'_>| {
+                launch.before().iter().any(|word| {
+                    ["ppr:1:", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost", "--perhost", "-N"]
+                        .iter()
+                        .any(|option| word.text.starts_with(option))
+                })
+            };
+            each(
+                script,
+                |launch| by_mpi(launch) && !one_task && !spread(launch),
+                |_| {
+                    (
+                        "nothing spreads the launchers over the nodes".into(),
+                        "mpirun --map-by ppr:1:node …, or --ntasks-per-node=1 in the job".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "bound-to-one-core",
+        level: Warning,
+        why: "Open MPI binds what it starts to one core, or to one socket if there are more than two; all workers of the node then share it",
+        wrong: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        right: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        find: |script| {
+            each(
+                script,
+                |launch| {
+                    launch.starter() == Some("mpirun")
+                        && by_mpi(launch)
+                        && !launch.is_started_with("--bind-to")
+                        && !launch.is_started_with("--cpu-bind")
+                },
+                |_| ("mpirun binds the launcher to a core".into(), "mpirun --bind-to none …".into()),
+            )
+        },
+    },
+    Rule {
+        name: "deepspeed-in-starter",
+        level: Error,
+        why: "deepspeed starts its launchers on the nodes by itself, over ssh: started on each node, it starts as many jobs, or each node trains alone",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=1:00:00\nset -e\nsrun deepspeed --hostfile hosts train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=1:00:00\nset -e\ndeepspeed --hostfile hosts train.py\n",
+        find: |script| {
+            let several = script.has_several_nodes();
+            let one = |command: &Command| {
+                let options = ["-N1", "--nodes=1", "-n1", "--ntasks=1"];
+                command.texts().any(|word| options.contains(&word)) || command.flag("nodes") == Some("1")
+            };
+            let by_starter = |command: &&Command| {
+                let starter = command.far.as_deref().unwrap_or(command.program());
+                let deepspeed = command.texts().any(|word| base(word) == "deepspeed");
+                deepspeed && ["srun", "mpirun", "mpiexec"].contains(&starter) && !command.has("no-ssh") && !one(command)
+            };
+            let found = script.commands.iter().filter(by_starter).filter(|_| several);
+            found
+                .map(|command| {
+                    hit(command.line, "deepspeed under another starter", "deepspeed alone, or with --no_ssh")
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "other-nodes-idle",
+        level: Warning,
+        why: "a batch script runs on the first node alone, and nothing in it starts anything on the others",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\npython train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun python train.py\n",
+        find: |script| {
+            let python = |command: &&Command| base(command.program()).starts_with("python") && !command.substituted;
+            let starts =
+                |word: &str| STARTERS.contains(&base(word)) || ["deepspeed", "ray", "parallel"].contains(&base(word));
+            let open = script.commands.iter().any(|command| command.words.first().is_some_and(|word| word.open));
+            let any = script.commands.iter().any(|command| command.texts().any(starts));
+            let several = script.nodes().is_some_and(|(_, nodes)| nodes > 1);
+            let first = script
+                .commands
+                .iter()
+                .find(python)
+                .filter(|_| several && !any && !open && script.launches().is_empty());
+            first
+                .map(|command| {
+                    hit(command.line, format!("{} runs on the first node only", command.program()), "srun …")
+                })
+                .into_iter()
+                .collect()
+        },
+    },
+    Rule {
+        name: "starter-in-starter",
+        level: Error,
+        why: "each task of the outer one starts a whole job of the inner one, or the inner one waits for resources that the outer one holds",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nmpirun -np 2 srun ./train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun ./train\n",
+        find: |script| {
+            let inner = |word: &str| ["srun", "mpirun", "mpiexec"].contains(&base(word));
+            let found = script.commands.iter().filter(|command| {
+                inner(command.program())
+                    && command.far.as_deref().map_or_else(|| command.texts().skip(1).any(inner), |far| far != "ssh")
+            });
+            found
+                .map(|command| {
+                    hit(
+                        command.line,
+                        format!(
+                            "{} within another starter",
+                            command.texts().skip(1).find(|word| inner(word)).unwrap_or(command.program())
+                        ),
+                        "keep one of them",
+                    )
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "cpus-not-passed-to-srun",
+        level: Warning,
+        why: "since Slurm 22.05 srun does not take --cpus-per-task from sbatch, so each task gets one CPU for all its workers",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\nexport SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\nsrun lockstep run --nproc-per-node=4 train\n",
+        find: |script| {
+            let asked = script.slurm("cpus-per-task", 'c').is_some() && script.variable("SRUN_CPUS_PER_TASK").is_none();
+            let own = |launch: &Launch<'_>| {
+                launch.is_started_with("--cpus-per-task")
+                    || launch.before().iter().any(|word| word.text.starts_with("-c"))
+            };
+            each(
+                script,
+                |launch| asked && launch.starter() == Some("srun") && !own(launch),
+                |_| {
+                    (
+                        "srun without the job's --cpus-per-task".into(),
+                        "export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "sleep-decides-the-order",
+        level: Warning,
+        why: "launchers wait for each other anyway, and on a busy machine the pause is too short",
+        wrong: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\nsleep 10\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
+        right: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
+        find: |script| {
+            let last = script.launches().iter().map(Launch::line).max().unwrap_or(0);
+            let waits = script.commands.iter().filter(|command| command.program() == "sleep" && command.line < last);
+            waits
+                .map(|command| {
+                    hit(
+                        command.line,
+                        format!("`sleep {}` before a launcher", command.texts().nth(1).unwrap_or_default()),
+                        "remove it; --rdzv-conf=join_timeout=600 gives slow nodes time",
+                    )
+                })
+                .collect()
+        },
+    },
+];
+
+fn by_mpi(launch: &Launch<'_>) -> bool {
+    matches!(launch.starter(), Some("mpirun" | "mpiexec"))
+}
+
+/// A hit for each launcher of which this holds, except where a condition chooses between launchers.
+pub(super) fn each<'a>(
+    script: &'a Script,
+    holds: impl Fn(&Launch<'a>) -> bool,
+    describe: impl Fn(&Launch<'a>) -> (String, String),
+) -> Vec<Hit> {
+    let launches = script.launches();
+    let one_of_several = |launch: &Launch<'_>| launch.command.conditional && launches.len() > 1;
+    let found = launches.iter().filter(|launch| !one_of_several(launch) && holds(launch));
+    found
+        .map(|launch| {
+            let (what, fix) = describe(launch);
+            hit(launch.line(), what, fix)
+        })
+        .collect()
+}
+
+// ---- containers
+
+pub(super) const CONTAINERS: &[Rule] = &[
+    Rule {
+        name: "container-without-gpus",
+        level: Error,
+        why: "without --nv neither the GPUs nor their driver are in the container, and CUDA finds no device",
+        wrong: "#!/bin/bash\n#SBATCH --gres=gpu:4 --time=1:00:00\nset -e\nsrun apptainer exec train.sif lockstep run --nproc-per-node=gpu train\n",
+        right: "#!/bin/bash\n#SBATCH --gres=gpu:4 --time=1:00:00\nset -e\nsrun apptainer exec --nv train.sif lockstep run --nproc-per-node=gpu train\n",
+        find: |script| {
+            let has = |command: &Command| {
+                command
+                    .texts()
+                    .any(|word| ["--nv", "--nvccli", "--rocm"].contains(&word) || word.contains("APPTAINER_NV"))
+            };
+            let found =
+                script.commands.iter().filter(|command| runs_image(command) && !has(command) && script.is_for_gpus());
+            let forced = script.variable("APPTAINER_NV").is_some() || script.variable("SINGULARITY_NV").is_some();
+            found
+                .filter(|_| !forced)
+                .map(|command| hit(command.line, "the container sees no GPU", "apptainer exec --nv …"))
+                .collect()
+        },
+    },
+    Rule {
+        name: "cache-in-the-home-folder",
+        level: Warning,
+        why: "unpacked images of many GB go to ~/.apptainer, and home folders are small",
+        wrong: "#!/bin/bash\nset -e\napptainer pull docker://pytorch/pytorch\n",
+        right: "#!/bin/bash\nset -e\nexport APPTAINER_CACHEDIR=/scratch/me/cache\napptainer pull docker://pytorch/pytorch\n",
+        find: |script| {
+            let elsewhere = ["APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR"].iter().any(|name| {
+                script.exports(name)
+                    && !script
+                        .variable(name)
+                        .is_some_and(|set| set.value.text.starts_with("$HOME") || set.value.text.starts_with('~'))
+            });
+            let fetches = |command: &&Command| {
+                command.texts().any(|word| ["apptainer", "singularity"].contains(&word))
+                    && command.texts().any(|word| {
+                        word.starts_with("docker://") || word.starts_with("oras://") || word.starts_with("library://")
+                    })
+            };
+            let found = script.commands.iter().filter(fetches).filter(|_| !elsewhere);
+            found
+                .map(|command| {
+                    hit(
+                        command.line,
+                        "the image is unpacked into the home folder",
+                        "export APPTAINER_CACHEDIR=/scratch/…, before it",
+                    )
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "built-on-the-login-node",
+        level: Warning,
+        why: "login nodes often have another processor (x86_64) than compute nodes (aarch64), and what is built there does not run",
+        wrong: "#!/bin/bash\nset -e\npip install torch\nsbatch job.sh\n",
+        right: "#!/bin/bash\nset -e\nsbatch --wait build.sh\nsbatch job.sh\n",
+        find: |script| {
+            let submits = script.commands.iter().find(|command| ["sbatch", "qsub"].contains(&command.program()));
+            let found = script
+                .commands
+                .iter()
+                .filter(|command| builds(command) && script.scheduler().is_none() && submits.is_some());
+            found
+                .map(|command| {
+                    hit(
+                        command.line,
+                        format!(
+                            "`{} {}` runs where the job is submitted",
+                            command.program(),
+                            command.texts().nth(1).unwrap_or_default()
+                        ),
+                        "put it into a build job: lockstep render --build",
+                    )
+                })
+                .collect()
+        },
+    },
+];
+
+fn runs_image(command: &Command) -> bool {
+    let words: Vec<&str> = command.texts().collect();
+    words
+        .windows(2)
+        .any(|pair| ["apptainer", "singularity"].contains(&pair[0]) && ["exec", "run", "shell"].contains(&pair[1]))
+}
+
+fn builds(command: &Command) -> bool {
+    let words: Vec<&str> = command.texts().take(2).collect();
+    matches!(
+        words.as_slice(),
+        ["cargo" | "apptainer" | "singularity", "build"]
+            | ["pip" | "pip3" | "conda" | "mamba", "install"]
+            | ["make" | "cmake", ..]
+    )
+}

@@ -1,0 +1,378 @@
+//! How the nodes find each other.
+
+use super::check::{Hit, Rule, head_node, hit, own};
+use super::evaluate::mentions;
+use super::launchers::each;
+use super::script::{Command, Launch, Script};
+use super::words::{is_plain, range};
+use crate::report::Level::{Error, Warning};
+
+pub(super) const MEETING: &[Rule] = &[
+    Rule {
+        name: "master-is-each-node",
+        level: Error,
+        why: "it is evaluated on each node, so each node takes itself for the head node and waits there alone",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'export MASTER_ADDR=$(hostname); exec ./train'\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nMASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nexport MASTER_ADDR\nsrun ./train\n",
+        find: |script| {
+            let far = script.commands.iter().filter(|command| {
+                command.far.is_some() && command.far.as_deref() != Some("ssh") && script.has_several_nodes()
+            });
+            let names_itself =
+                |text: &str| text.contains("$(hostname") || text.contains("`hostname") || text.contains("$HOSTNAME");
+            let assigned = |command: &Command| {
+                command.assignments.iter().any(|(name, value)| name == "MASTER_ADDR" && names_itself(&value.text))
+            };
+            let passed = |command: &Command| {
+                ["rdzv-endpoint", "master-addr"].iter().any(|name| command.flag(name).is_some_and(names_itself))
+            };
+            let found = far.filter(|command| assigned(command) || passed(command));
+            found
+                .map(|command| hit(command.line, "each node names itself as the head node", head_node(script)))
+                .collect()
+        },
+    },
+    Rule {
+        name: "unexpanded-nodelist",
+        level: Error,
+        why: "the list has Slurm's short form, such as n[01-04]: its first line is the whole list, and its first comma stands in a bracket",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(echo \"$SLURM_JOB_NODELIST\" | head -1)\nsrun ./train \"$head\"\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nsrun ./train \"$head\"\n",
+        find: |script| {
+            let cut = |line: &str| {
+                (line.contains("| head") || line.contains("| cut") || line.contains("| awk") || line.contains("| tr"))
+                    && !line.contains("hostname")
+            };
+            let inside = |line: &str| line.contains("NODELIST%") || line.contains("NODELIST:");
+            let found = script.code().filter(|(_, line)| line.contains("NODELIST") && (cut(line) || inside(line)));
+            found
+                .map(|(line, _)| {
+                    hit(
+                        line,
+                        "a part of the node list is taken before it is expanded",
+                        "scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p",
+                    )
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "no-rendezvous",
+        level: Error,
+        why: "without an endpoint each node looks for the others on itself (127.0.0.1)",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        find: |script| {
+            // With c10d, torchrun takes no notice of --master-addr.
+            let named = |launch: &Launch<'_>| {
+                let elastic = launch.flag("rdzv-backend").is_some_and(|backend| backend != "static");
+                let names: &[&str] = match launch.name {
+                    "accelerate launch" => &["master-addr", "config-file"],
+                    "torchrun" if elastic => &["rdzv-endpoint"],
+                    _ => &["rdzv-endpoint", "master-addr", "hostfile"],
+                };
+                names.iter().any(|name| launch.flag(name).is_some()) || launch.is_open()
+            };
+            let finds = |launch: &Launch<'_>| {
+                launch.name == "lockstep run"
+                    && matches!(launch.starter(), Some("srun" | "mpirun" | "mpiexec"))
+                    && launch.nnodes().is_none()
+            };
+            each(
+                script,
+                |launch| {
+                    script.has_several_nodes()
+                        && !launch.has("standalone")
+                        && launch.nnodes() != Some(1)
+                        && (launch.name != "accelerate launch" || launch.nnodes().is_some())
+                        && !named(launch)
+                        && !finds(launch)
+                },
+                |launch| {
+                    (
+                        format!("{} is not told where the nodes meet", launch.name),
+                        "--rdzv-backend=c10d --rdzv-endpoint=\"$head:$port\"; for lockstep run --hostfile=FILE will do"
+                            .into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "endpoint-without-port",
+        level: Error,
+        why: "the static rendezvous has no default port for an endpoint; c10d takes 29400, where another job may be",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nsrun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head:$port\" train.py\n",
+        find: |script| {
+            each(
+                script,
+                |launch| {
+                    launch.flag("rdzv-endpoint").is_some_and(|endpoint| {
+                        // What comes from elsewhere may have its port.
+                        let known = || origin(script, endpoint).is_some_and(|origin| !origin.contains(':'));
+                        !endpoint.contains(':') && !endpoint.is_empty() && (is_plain(endpoint) || known())
+                    }) && launch.flag("rdzv-backend") != Some("c10d")
+                },
+                |launch| {
+                    let endpoint = launch.flag("rdzv-endpoint").unwrap_or_default();
+                    (format!("the endpoint {endpoint} has no port"), format!("--rdzv-endpoint=\"{endpoint}:$port\""))
+                },
+            )
+        },
+    },
+    Rule {
+        name: "same-node-rank",
+        level: Error,
+        why: "all nodes claim the same number, and the others never appear",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --node_rank=0 --master_addr=\"$head\" --master_port=\"$port\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'torchrun --nnodes=2 --node_rank=\"$SLURM_NODEID\" --master_addr=\"$0\" --master_port=\"$1\" train.py' \"$head\" \"$port\"\n",
+        find: |script| {
+            each(
+                script,
+                |launch| {
+                    launch.flag("node-rank").is_some_and(|rank| rank.parse::<u32>().is_ok())
+                        && matches!(launch.starter(), Some("srun" | "mpirun" | "mpiexec" | "pbsdsh" | "pdsh" | "clush"))
+                },
+                |launch| {
+                    (
+                        format!("--node-rank={} on every node", launch.flag("node-rank").unwrap_or_default()),
+                        "--rdzv-backend=c10d, which needs no node rank".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "id-differs-between-nodes",
+        level: Error,
+        why: "each node draws a number of its own and waits for others with the same id",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'torchrun --nnodes=2 --rdzv_id=$RANDOM --rdzv_backend=c10d --rdzv_endpoint=\"$0:29400\" train.py' \"$head\"\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'torchrun --nnodes=2 --rdzv_id=$SLURM_JOB_ID --rdzv_backend=c10d --rdzv_endpoint=\"$0:29400\" train.py' \"$head\"\n",
+        find: |script| {
+            let on_each = |launch: &Launch<'_>| launch.command.far.is_some() || launch.starter().is_none();
+            each(
+                script,
+                |launch| {
+                    launch
+                        .flag("rdzv-id")
+                        .is_some_and(|id| id.contains("RANDOM") || id.contains("$$") || id.contains("$(date"))
+                        && on_each(launch)
+                        && script.has_several_nodes()
+                },
+                |_| {
+                    (
+                        "the id is drawn wherever the launcher starts".into(),
+                        own(script, "--rdzv-id=\"$SLURM_JOB_ID\"", "--rdzv-id=\"$PBS_JOBID\"").into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "fixed-port",
+        level: Warning,
+        why: "two jobs that share a node meet at the same port, and one of them fails or joins the other",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29500\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        find: |script| {
+            let alone = script.slurm("exclusive", '\0').is_some()
+                || script.directives.iter().any(|directive| directive.text.contains("excl"));
+            let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+            let port = |launch: &Launch<'_>| {
+                let endpoint =
+                    launch.flag("rdzv-endpoint").and_then(|endpoint| Some(endpoint.rsplit_once(':')?.1.to_owned()));
+                endpoint.or_else(|| launch.flag("master-port").map(str::to_owned)).filter(|port| is_number(port))
+            };
+            each(
+                script,
+                |launch| !alone && script.scheduler().is_some() && port(launch).is_some_and(|port| port != "0"),
+                |launch| {
+                    (
+                        format!("port {} for every job", port(launch).unwrap_or_default()),
+                        own(
+                            script,
+                            "port=$((20000 + SLURM_JOB_ID % 10000))",
+                            "port=$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))",
+                        )
+                        .into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "port-out-of-range",
+        level: Error,
+        why: "ports go from 1024 to 65535, and bash takes a number that begins with 0 for an octal one: the job fails for some job ids and runs for others",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_PORT=$((10000 + SLURM_JOB_ID % 60000))\nsrun ./train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\nsrun ./train\n",
+        find: port_out_of_range,
+    },
+    Rule {
+        name: "several-addresses",
+        level: Warning,
+        why: "the command prints all addresses of the host, or the one that its name resolves to, which can be a loopback address",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname -I)\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname)\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        find: several_addresses,
+    },
+    Rule {
+        name: "flag-without-effect",
+        level: Warning,
+        why: "torchrun reads --master-addr, --master-port and --node-rank with the static rendezvous alone, and --standalone replaces the endpoint",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" --master_addr=\"$head\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        find: |script| {
+            let inert = |launch: &Launch<'_>| {
+                let elastic = launch.flag("rdzv-backend").is_some_and(|backend| backend == "c10d");
+                let names: &[&str] = match launch.name {
+                    "torchrun" if launch.has("standalone") => &["rdzv-endpoint", "master-addr", "master-port"],
+                    "torchrun" if elastic => &["master-addr", "master-port", "node-rank"],
+                    _ => &[],
+                };
+                names.iter().copied().find(|name| launch.flag(name).is_some())
+            };
+            each(
+                script,
+                |launch| inert(launch).is_some(),
+                |launch| (format!("--{} does nothing here", inert(launch).unwrap_or_default()), "remove it".into()),
+            )
+        },
+    },
+    Rule {
+        name: "fixed-head-node",
+        level: Warning,
+        why: "the next job gets other nodes",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=172.16.0.9:29500 train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        find: |script| {
+            let address = |launch: &Launch<'_>| {
+                let all = ["rdzv-endpoint", "master-addr"].into_iter().filter_map(|name| launch.flag(name));
+                all.map(|text| text.split(':').next().unwrap_or_default().to_owned())
+                    .find(|host| !host.is_empty() && is_plain(host) && !is_loopback(host))
+            };
+            each(
+                script,
+                |launch| address(launch).is_some(),
+                |launch| {
+                    (
+                        format!("the head node is always {}", address(launch).unwrap_or_default()),
+                        head_node(script).into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "loopback-head-node",
+        level: Error,
+        why: "each node reaches only itself at this address",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_ADDR=127.0.0.1\nsrun ./train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00\nset -e\nexport MASTER_ADDR=127.0.0.1\nsrun ./train\n",
+        find: |script| {
+            if !script.has_several_nodes() {
+                return vec![];
+            }
+            let flag = |launch: &Launch<'_>| {
+                ["rdzv-endpoint", "master-addr"].iter().any(|name| {
+                    launch.flag(name).is_some_and(|host| is_loopback(host.split(':').next().unwrap_or_default()))
+                })
+            };
+            let mut hits: Vec<Hit> = each(script, flag, |_| {
+                ("a loopback address for several nodes".into(), "--rdzv-endpoint=\"$head:$port\"".into())
+            });
+            let variable =
+                script.variable("MASTER_ADDR").filter(|set| is_loopback(&set.value.text) && !set.conditional);
+            hits.extend(variable.map(|set| {
+                hit(
+                    set.line,
+                    format!("MASTER_ADDR={} for several nodes", set.value.text),
+                    format!("{}, then MASTER_ADDR=$head", head_node(script)),
+                )
+            }));
+            hits
+        },
+    },
+];
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.starts_with("127.")
+}
+
+/// What the script says of a text that is one variable: what it assigns to it, and so on.
+fn origin(script: &Script, text: &str) -> Option<String> {
+    let name = text.strip_prefix('$')?.trim_matches(['{', '}']);
+    script.variable(name).map(|set| set.value.raw.clone())
+}
+
+/// The text and all that the variables in it are assigned.
+fn with_origins(script: &Script, text: &str, depth: usize) -> String {
+    let mut all = text.to_owned();
+    for set in script.assigned.iter().filter(|set| depth > 0 && mentions(text, &set.name)) {
+        all.push(' ');
+        all.push_str(&with_origins(script, &set.value.raw, depth - 1));
+    }
+    all
+}
+
+fn port_out_of_range(script: &Script) -> Vec<Hit> {
+    let mut ports: Vec<(usize, String)> = Vec::new();
+    for set in script.assigned.iter().filter(|set| set.name == "MASTER_PORT" && !set.conditional) {
+        ports.push((set.line, set.value.raw.clone()));
+    }
+    for launch in script.launches() {
+        let endpoint = launch.flag("rdzv-endpoint").and_then(|endpoint| Some(endpoint.rsplit_once(':')?.1.to_owned()));
+        let port = endpoint.or_else(|| launch.flag("master-port").map(str::to_owned));
+        ports.extend(port.filter(|port| !port.contains("MASTER_PORT")).map(|port| (launch.line(), port)));
+    }
+    let mut hits = Vec::new();
+    for (line, port) in ports {
+        let Some(range) = range(&port, script) else { continue };
+        let what =
+            if range.most > 65_535 || range.least != 0 && range.least < 1024 || range.least == 0 && range.most > 0 {
+                format!("the port can be any of {} to {}", range.least, range.most)
+            } else if range.zeros {
+                "digits that begin with 0, such as 0899, are an octal number here, and no number at all with an 8 or 9"
+                    .into()
+            } else {
+                continue;
+            };
+        hits.push(hit(
+            line,
+            what,
+            own(script, "$((20000 + SLURM_JOB_ID % 10000))", "$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))"),
+        ));
+    }
+    hits
+}
+
+fn several_addresses(script: &Script) -> Vec<Hit> {
+    let many = |text: &str| {
+        let all = with_origins(script, text, 4);
+        let chosen =
+            ["awk", "cut", "head -n", "head -1", "sed", "grep", "%% *", "%% "].iter().any(|word| all.contains(word));
+        let of = |names: &[&'static str]| names.iter().copied().find(|name| all.contains(name));
+        of(&["hostname -I", "hostname --all-ip-addresses", "getent ahosts", "dig +short"])
+            .filter(|_| !chosen)
+            .or_else(|| of(&["hostname -i", "hostname --ip-address"]))
+    };
+    let fix = "$(hostname), or the address of the interface that the nodes share";
+    let mut hits = each(
+        script,
+        |launch| script.has_several_nodes() && address(launch).is_some_and(|text| many(&text).is_some()),
+        |launch| {
+            let command = address(launch).and_then(|text| many(&text)).unwrap_or_default();
+            (format!("the nodes meet at what `{command}` prints"), fix.into())
+        },
+    );
+    let exported = script.variable("MASTER_ADDR").filter(|_| hits.is_empty() && script.has_several_nodes());
+    if let Some((set, command)) = exported.and_then(|set| Some((set, many(&set.value.raw)?))) {
+        hits.push(hit(set.line, format!("MASTER_ADDR is what `{command}` prints"), fix));
+    }
+    hits
+}
+
+fn address(launch: &Launch<'_>) -> Option<String> {
+    ["rdzv-endpoint", "master-addr"].into_iter().find_map(|name| launch.flag(name)).map(str::to_owned)
+}

@@ -1,0 +1,444 @@
+//! A shell script as far as the rules need it: directives, simple commands with their words, what runs on other nodes, what it
+//! asks the scheduler for, and how it starts its launchers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::evaluate::evaluate;
+use super::words::{Source, Word};
+
+/// Programs that start another one on the nodes of a job.
+pub(super) const STARTERS: [&str; 16] = [
+    "srun",
+    "mpirun",
+    "mpiexec",
+    "aprun",
+    "pbsdsh",
+    "ssh",
+    "pdsh",
+    "clush",
+    "blaunch",
+    "flux",
+    "ibrun",
+    "jsrun",
+    "mpiexec.hydra",
+    "mpiexec_mpt",
+    "prterun",
+    "prun",
+];
+/// Programs that hand a word to a shell.
+const SHELLS: [&str; 4] = ["bash", "sh", "/bin/bash", "/bin/sh"];
+/// With which files of some editors begin.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// Whose directives they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheduler {
+    Slurm,
+    Pbs,
+}
+
+/// A line for the scheduler.
+#[derive(Clone, Debug)]
+pub(super) struct Directive {
+    /// Its line, from 1.
+    pub(super) line: usize,
+    /// Who reads it.
+    pub(super) scheduler: Scheduler,
+    /// What follows `#SBATCH` or `#PBS`.
+    pub(super) text: String,
+    /// It stands after the first command, where no scheduler looks.
+    pub(super) is_late: bool,
+}
+
+/// A simple command.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Command {
+    /// Its line, from 1.
+    pub(super) line: usize,
+    /// `NAME=value` in front of it, or on their own.
+    pub(super) assignments: Vec<(String, Word)>,
+    /// The program and its arguments; variables that the script sets are replaced.
+    pub(super) words: Vec<Word>,
+    /// It ends with `&`.
+    pub(super) background: bool,
+    /// Evaluated on the job's nodes: it stands in a word for a shell that this program starts there.
+    pub(super) far: Option<String>,
+    /// The command that starts this shell: its own words, up to the text that it hands over.
+    pub(super) starter: Vec<Word>,
+    /// It stands between `$(` and `)`.
+    pub(super) substituted: bool,
+    /// It runs under a condition that only the run shows.
+    pub(super) conditional: bool,
+}
+
+/// What the script assigns to a variable.
+#[derive(Clone, Debug)]
+pub(super) struct Assigned {
+    pub(super) line: usize,
+    pub(super) name: String,
+    /// Of an array, only what stands there.
+    pub(super) value: Word,
+    /// The program that starts the shell in which it happens, if that is another one.
+    pub(super) far: Option<String>,
+    /// It stands between `$(` and `)`, or is for one command alone.
+    pub(super) elsewhere: bool,
+    /// It happens under a condition that only the run shows.
+    pub(super) conditional: bool,
+}
+
+impl Assigned {
+    pub(super) fn new(name: &str, value: Word, command: &Command, alone: bool) -> Self {
+        let (far, conditional) = (command.far.clone(), command.conditional);
+        let elsewhere = command.substituted || !alone;
+        Assigned { line: value.line, name: name.into(), value, far, elsewhere, conditional }
+    }
+}
+
+impl Command {
+    /// The program's name without its folder.
+    pub(super) fn program(&self) -> &str {
+        self.words.first().map_or("", |word| base(&word.text))
+    }
+
+    /// The texts of its words.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.words.iter().map(|word| word.text.as_str())
+    }
+
+    /// The value of a flag: `--name=value`, `--name value`; dashes and underscores are one.
+    pub(super) fn flag(&self, name: &str) -> Option<&str> {
+        flag(&self.words, name)
+    }
+
+    /// Returns true if a flag is there, with a value or without.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.words.iter().any(|word| key(&word.text).0 == name)
+    }
+}
+
+/// The value of a flag among these words.
+pub(super) fn flag<'a>(words: &'a [Word], name: &str) -> Option<&'a str> {
+    words.iter().enumerate().find_map(|(index, word)| match key(&word.text) {
+        (found, Some(at)) if found == name => Some(&word.text[at..]),
+        (found, None) if found == name => words.get(index + 1).map(|word| word.text.as_str()),
+        _ => None,
+    })
+}
+
+/// `--rdzv_id=x` as `rdzv-id`, and where the value begins.
+fn key(text: &str) -> (String, Option<usize>) {
+    let Some(rest) = text.strip_prefix("--") else { return (String::new(), None) };
+    let (name, at) = rest.split_once('=').map_or((rest, None), |(name, _)| (name, Some(name.len() + 3)));
+    (name.replace('_', "-"), at)
+}
+
+/// The last part of a path.
+pub(super) fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A name that the script exports.
+#[derive(Clone, Debug)]
+pub(super) struct Exported {
+    pub(super) line: usize,
+    pub(super) name: String,
+    /// In a shell that runs on the nodes.
+    pub(super) is_far: bool,
+}
+
+/// A script, read.
+#[derive(Debug, Default)]
+pub(super) struct Script {
+    /// As it is, line ends of Windows included.
+    pub(super) lines: Vec<String>,
+    /// It begins with a byte order mark, which is not in `lines`.
+    pub(super) marked: bool,
+    /// In their order, dead ones included.
+    pub(super) directives: Vec<Directive>,
+    /// In their order; those inside others follow them.
+    pub(super) commands: Vec<Command>,
+    /// What the script assigns.
+    pub(super) assigned: Vec<Assigned>,
+    /// Names that it exports.
+    pub(super) exported: Vec<Exported>,
+    /// All that it assigns is exported: `set -a`.
+    pub(super) exports_all: bool,
+    /// Variables that another shell reads, but that this script has not exported, with the line.
+    pub(super) lost: Vec<(usize, String)>,
+    /// Lines of here-documents, each from its first to behind its last.
+    pub(super) documents: Vec<Range<usize>>,
+    /// The first line that the grammar does not fit.
+    pub(super) unread: Option<usize>,
+}
+
+impl Script {
+    /// Reads a script. Never fails: what the grammar does not fit is left out.
+    pub(super) fn read(text: &str) -> Self {
+        let rest = text.strip_prefix(BYTE_ORDER_MARK);
+        let text = rest.unwrap_or(text);
+        let lines = text.split('\n').map(str::to_owned).collect();
+        let mut script = Script { lines, marked: rest.is_some(), ..Script::default() };
+        evaluate(&mut script, &text.replace('\r', ""));
+        script.read_directives();
+        script
+    }
+
+    /// Returns true if this variable is exported anywhere.
+    pub(super) fn exports(&self, name: &str) -> bool {
+        self.exports_all || self.exported.iter().any(|exported| exported.name == name)
+    }
+
+    fn read_directives(&mut self) {
+        let first = self.commands.first().map_or(usize::MAX, |command| command.line);
+        let read = |(index, line): (usize, &String)| {
+            let (rest, scheduler) = [("#SBATCH", Scheduler::Slurm), ("#PBS", Scheduler::Pbs)]
+                .into_iter()
+                .find_map(|(prefix, scheduler)| Some((line.strip_prefix(prefix)?, scheduler)))
+                .filter(|(rest, _)| rest.starts_with([' ', '\t']) && !self.is_document(index + 1))?;
+            let text = rest.split(" #").next().unwrap_or_default().trim().to_owned();
+            Some(Directive { line: index + 1, scheduler, text, is_late: index + 1 > first })
+        };
+        self.directives = self.lines.iter().enumerate().filter_map(read).collect();
+    }
+
+    /// Directives that count, of one scheduler.
+    pub(super) fn live(&self, scheduler: Scheduler) -> impl Iterator<Item = &Directive> {
+        self.directives.iter().filter(move |directive| directive.scheduler == scheduler && !directive.is_late)
+    }
+
+    /// Who is to read it, as its directives say.
+    pub(super) fn scheduler(&self) -> Option<Scheduler> {
+        self.directives.first().map(|directive| directive.scheduler)
+    }
+
+    /// Lines that are no comments and in no here-document, with their numbers.
+    pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.lines.iter().enumerate().map(|(index, line)| (index + 1, line.as_str()));
+        lines.filter(|(line, text)| !text.trim_start().starts_with('#') && !self.is_document(*line))
+    }
+
+    /// Returns true if this line is in a here-document.
+    pub(super) fn is_document(&self, line: usize) -> bool {
+        self.documents.iter().any(|lines| lines.contains(&line))
+    }
+}
+
+/// What a command hands to a shell: the program that starts this shell on the nodes, if one does, the text, and the shell's arguments.
+/// `document` is the command's here-document, and `files` are those that the script has written before.
+pub(super) fn handed_to_a_shell(
+    command: &Command,
+    document: Option<&Source>,
+    files: &BTreeMap<String, Source>,
+) -> Option<(Option<String>, Source, Vec<Word>)> {
+    let words = &command.words;
+    let starter = words.iter().map(|word| base(&word.text)).find(|word| STARTERS.contains(word)).map(str::to_owned);
+    let shell = words.iter().position(|word| SHELLS.contains(&word.text.as_str()));
+    let option = |word: &Word| word.text.starts_with('-') && word.text.ends_with('c');
+    if let Some(at) = shell.filter(|at| words.get(at + 1).is_some_and(option)) {
+        let word = words.get(at + 2)?;
+        return Some((starter, Source { text: word.handed(), line: word.line }, words[at + 3..].to_vec()));
+    }
+    let runs = shell.is_some() || starter.is_some();
+    let file = |word: &Word| files.get(word.text.trim_start_matches("./"));
+    let written = words.iter().enumerate().find_map(|(at, word)| Some((at, file(word)?)));
+    if let Some((at, text)) = written.filter(|(at, _)| runs || *at == 0) {
+        return Some((starter, text.clone(), words[at..].to_vec()));
+    }
+    if let Some(document) = document.filter(|_| shell.is_some() || starter.as_deref() == Some("ssh")) {
+        return Some((starter, document.clone(), vec![]));
+    }
+    let last = words.last().filter(|word| word.text.contains(' ') && words.len() > 2)?;
+    (starter.as_deref() == Some("ssh")).then(|| (starter, Source { text: last.handed(), line: last.line }, vec![]))
+}
+
+/// The first word of a line, without its quotes.
+pub(super) fn first_word(line: &str) -> Option<String> {
+    Script::read(line).commands.into_iter().next()?.words.into_iter().next().map(|word| word.text)
+}
+
+// ---- what a script asks for
+
+/// A command that starts workers on a node.
+pub(super) struct Launch<'a> {
+    /// The command that it is in.
+    pub(super) command: &'a Command,
+    /// The launcher and its arguments.
+    pub(super) words: &'a [Word],
+    /// `torchrun`, `lockstep run`, `accelerate launch`, or `torch.distributed.launch`.
+    pub(super) name: &'static str,
+}
+
+impl Launch<'_> {
+    /// Its line.
+    pub(super) fn line(&self) -> usize {
+        self.words.first().map_or(self.command.line, |word| word.line)
+    }
+
+    /// The value of one of the launcher's flags, by torchrun's name.
+    pub(super) fn flag(&self, name: &str) -> Option<&str> {
+        let own = match name {
+            _ if self.name != "accelerate launch" => name,
+            "nnodes" => "num-machines",
+            "node-rank" => "machine-rank",
+            "master-addr" => "main-process-ip",
+            "master-port" => "main-process-port",
+            _ => name,
+        };
+        flag(self.words, own)
+    }
+
+    /// Some of its flags, or what starts it, come from a variable of which the script does not say what it is.
+    pub(super) fn is_open(&self) -> bool {
+        let end = self.words.iter().position(|word| word.text.ends_with(".py")).unwrap_or(self.words.len());
+        let is_value =
+            |at: usize| at > 0 && self.words[at - 1].text.starts_with("--") && !self.words[at - 1].text.contains('=');
+        self.before().iter().any(|word| word.open)
+            || self.words[..end].iter().enumerate().any(|(at, word)| word.open && !is_value(at))
+    }
+
+    /// Returns true if it has this switch.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.words
+            .iter()
+            .any(|word| word.text.trim_start_matches('-').replace('_', "-").split('=').next() == Some(name))
+    }
+
+    /// `--nnodes`: the number, or the least of a range.
+    pub(super) fn nnodes(&self) -> Option<u32> {
+        self.flag("nnodes")?.split(':').next()?.parse().ok()
+    }
+
+    /// `--nproc-per-node`, as it stands.
+    pub(super) fn workers(&self) -> Option<&str> {
+        self.flag("nproc-per-node")
+    }
+
+    /// The words in front of the launcher: what starts it.
+    pub(super) fn before(&self) -> Vec<&Word> {
+        let own = &self.command.words[..self.command.words.len() - self.words.len()];
+        self.command.starter.iter().chain(own).collect()
+    }
+
+    /// Returns true if what starts it has this option, with a value or without.
+    pub(super) fn is_started_with(&self, option: &str) -> bool {
+        self.before().iter().any(|word| word.text.split('=').next() == Some(option))
+    }
+
+    /// The program that starts it on the nodes.
+    pub(super) fn starter(&self) -> Option<&str> {
+        let own = &self.command.words[..self.command.words.len() - self.words.len()];
+        let starter = own.iter().map(|word| base(&word.text)).find(|word| STARTERS.contains(word));
+        starter.or(self.command.far.as_deref())
+    }
+}
+
+impl Script {
+    /// All launchers.
+    pub(super) fn launches(&self) -> Vec<Launch<'_>> {
+        self.commands.iter().filter_map(launch).collect()
+    }
+
+    /// The value of one of sbatch's options, and its line; the last counts.
+    pub(super) fn slurm(&self, name: &str, short: char) -> Option<(usize, String)> {
+        self.slurm_all(name, short).pop()
+    }
+
+    /// All values of one of sbatch's options: the parts of a heterogeneous job have one each.
+    fn slurm_all(&self, name: &str, short: char) -> Vec<(usize, String)> {
+        let of = |text: &str| {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            words.iter().enumerate().find_map(|(index, word)| {
+                let next = || words.get(index + 1).map(|word| (*word).to_owned()).or(Some(String::new()));
+                match word.strip_prefix("--") {
+                    Some(long) if long == name => next(),
+                    Some(long) => Some(long.strip_prefix(name)?.strip_prefix('=')?.to_owned()),
+                    None => {
+                        let rest = word.strip_prefix('-')?.strip_prefix(short)?;
+                        if rest.is_empty() { next() } else { Some(rest.into()) }
+                    }
+                }
+            })
+        };
+        self.live(Scheduler::Slurm).filter_map(|directive| Some((directive.line, of(&directive.text)?))).collect()
+    }
+
+    /// The chunks of PBS's `select=`, and the line.
+    pub(super) fn select(&self) -> Option<(usize, Vec<String>)> {
+        self.live(Scheduler::Pbs).find_map(|directive| {
+            let at = directive.text.find("select=")? + "select=".len();
+            let value = directive.text[at..].split([',', ' ']).next()?;
+            Some((directive.line, value.split('+').map(str::to_owned).collect()))
+        })
+    }
+
+    /// Nodes that the job asks for, and the line.
+    pub(super) fn nodes(&self) -> Option<(usize, u32)> {
+        let is_het = self.live(Scheduler::Slurm).any(|directive| ["hetjob", "packjob"].contains(&&*directive.text));
+        let least = |(line, value): &(usize, String)| Some((*line, value.split('-').next()?.parse::<u32>().ok()?));
+        let said: Option<Vec<_>> = self.slurm_all("nodes", 'N').iter().map(least).collect();
+        if let Some((line, last)) = said.as_ref()?.last() {
+            let all = said.iter().flatten().map(|(_, nodes)| nodes).sum();
+            return Some((*line, if is_het { all } else { *last }));
+        }
+        let (line, chunks) = self.select()?;
+        let count = |chunk: &String| chunk.split(':').next().and_then(|count| count.parse::<u32>().ok()).unwrap_or(1);
+        Some((line, chunks.iter().map(count).sum()))
+    }
+
+    /// Returns true if the job has several nodes, by what it asks for or by what it tells its launcher.
+    pub(super) fn has_several_nodes(&self) -> bool {
+        let launched = || self.launches().iter().any(|launch| launch.nnodes().is_some_and(|nodes| nodes > 1));
+        self.nodes().map_or_else(launched, |(_, nodes)| nodes > 1)
+    }
+
+    /// The most that one of PBS's chunks asks for of a resource.
+    pub(super) fn chunk(&self, name: &str) -> Option<u32> {
+        let (_, chunks) = self.select()?;
+        let resource = |part: &str| part.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
+        chunks.iter().flat_map(|chunk| chunk.split(':')).filter_map(resource).max()
+    }
+
+    /// GPUs of the nodes that have most, as far as the job says: `None` if it asks for none.
+    pub(super) fn gpus(&self) -> Option<u32> {
+        let mut said = self.slurm_all("gres", '\0');
+        said.retain(|(_, value)| value.contains("gpu"));
+        said.extend(["gpus-per-node", "gpus-per-task"].iter().flat_map(|name| self.slurm_all(name, '\0')));
+        said.extend(self.slurm_all("gpus", 'G'));
+        let count =
+            |(_, value): &(usize, String)| value.rsplit(':').next().and_then(|count| count.parse().ok()).unwrap_or(1);
+        said.iter().map(count).max().or_else(|| self.chunk("ngpus"))
+    }
+
+    /// Tasks of a node, and the line.
+    pub(super) fn tasks_per_node(&self) -> Option<(usize, u32)> {
+        let slurm = self.slurm("ntasks-per-node", '\0').and_then(|(line, value)| Some((line, value.parse().ok()?)));
+        slurm.or_else(|| Some((self.select()?.0, self.chunk("mpiprocs")?)))
+    }
+
+    /// Returns true if it is meant for GPUs: it says so to the launcher, to a container or to NCCL, or loads CUDA.
+    pub(super) fn is_for_gpus(&self) -> bool {
+        self.launches().iter().any(|launch| launch.workers() == Some("gpu"))
+            || self.gpus().is_some()
+            || self.code().any(|(_, line)| line.contains("NCCL_") || line.contains("cuda") || line.contains("--nv"))
+    }
+
+    /// What the script assigns to a variable last.
+    pub(super) fn variable(&self, name: &str) -> Option<&Assigned> {
+        self.assigned.iter().rfind(|assigned| assigned.name == name)
+    }
+}
+
+fn launch(command: &Command) -> Option<Launch<'_>> {
+    let at = |index: usize| command.words.get(index).map_or("", |word| base(&word.text));
+    let found = (0..command.words.len()).find_map(|index| match at(index) {
+        "torchrun" => Some((index, "torchrun")),
+        "lockstep" if at(index + 1) == "run" => Some((index, "lockstep run")),
+        "accelerate" if at(index + 1) == "launch" => Some((index, "accelerate launch")),
+        "torch.distributed.run" => Some((index, "torchrun")),
+        "torch.distributed.launch" => Some((index, "torch.distributed.launch")),
+        _ => None,
+    });
+    let told_only = ["echo", "printf", "which", "command", "type", "alias"].contains(&command.program());
+    found.filter(|_| !told_only).map(|(index, name)| Launch { command, words: &command.words[index..], name })
+}
