@@ -119,9 +119,9 @@ fn targets(rank: usize, step: usize) -> Tensor {
 // ---- training
 
 /// What a run gave: the losses, and the logging data before and after.
-type Found = (Vec<f64>, DdpLoggingData, DdpLoggingData);
+type TrainResult = (Vec<f64>, DdpLoggingData, DdpLoggingData);
 
-fn train<M>(ddp: &DistributedDataParallel<M>, vs: &VarStore, output: impl Fn(&M, usize) -> Tensor) -> Found {
+fn train<M>(ddp: &DistributedDataParallel<M>, vs: &VarStore, output: impl Fn(&M, usize) -> Tensor) -> TrainResult {
     let rank = ddp.group().rank().get();
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
     let (mut losses, start) = (vec![], ddp.logging_data().unwrap());
@@ -136,7 +136,7 @@ fn train<M>(ddp: &DistributedDataParallel<M>, vs: &VarStore, output: impl Fn(&M,
     (losses, start, ddp.logging_data().unwrap())
 }
 
-fn run(name: &str, group: Rc<ProcessGroup>) -> Found {
+fn run(name: &str, group: Rc<ProcessGroup>) -> TrainResult {
     let (vs, rank) = (VarStore::new(Device::Cpu), group.rank().get());
     let small = DdpOptions { bucket_cap_mb: 0.0001, ..Default::default() };
     match name {

@@ -165,14 +165,14 @@ fn refuses_meshes_that_cannot_be_before_anything_is_sent() {
 
 /// Its text has another length on each rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Found {
+struct Sent {
     name: String,
     rank: usize,
     files: Vec<Option<u64>>,
 }
 
-fn found(rank: usize) -> Found {
-    Found { name: "ä".repeat(7 * rank), rank, files: [None, Some(u64::MAX)].repeat(rank + 1) }
+fn value_of(rank: usize) -> Sent {
+    Sent { name: "ä".repeat(7 * rank), rank, files: [None, Some(u64::MAX)].repeat(rank + 1) }
 }
 
 #[test]
@@ -180,15 +180,15 @@ fn every_rank_can_gather_scatter_and_broadcast_values() {
     for world in 1..=4 {
         ranks(world, |group| {
             let mine = group.rank();
-            let all: Vec<Found> = (0..world).map(found).collect();
-            assert_eq!(all_gather_object(&group, &found(mine.get())).unwrap(), all);
+            let all: Vec<Sent> = (0..world).map(value_of).collect();
+            assert_eq!(all_gather_object(&group, &value_of(mine.get())).unwrap(), all);
             for root in group.size().ranks() {
-                let gathered = gather_object(&group, root, &found(mine.get())).unwrap();
+                let gathered = gather_object(&group, root, &value_of(mine.get())).unwrap();
                 assert_eq!(gathered, (mine == root).then(|| all.clone()));
                 let scattered = scatter_object(&group, root, (mine == root).then_some(all.as_slice())).unwrap();
-                assert_eq!(scattered, found(mine.get()));
-                let sent = (mine == root).then(|| found(9));
-                assert_eq!(broadcast_object_from(&group, root, sent.as_ref()).unwrap(), found(9));
+                assert_eq!(scattered, value_of(mine.get()));
+                let sent = (mine == root).then(|| value_of(9));
+                assert_eq!(broadcast_object_from(&group, root, sent.as_ref()).unwrap(), value_of(9));
             }
         });
     }
@@ -206,7 +206,7 @@ fn hostile_lengths_and_bytes_are_refused() {
                 }
                 None
             } else {
-                Some(broadcast_object_from::<Found>(&group, Rank::ZERO, None).unwrap_err())
+                Some(broadcast_object_from::<Sent>(&group, Rank::ZERO, None).unwrap_err())
             }
         });
         answers.into_iter().flatten().next().unwrap()

@@ -78,19 +78,19 @@ impl Sharded {
 }
 
 /// One rank with the whole batch, as if it had been one of the DDP ranks.
-struct Whole {
+struct OnOneRank {
     vs: VarStore,
     net: Net,
     optimizer: AdamW,
     snapshots: Snapshots,
 }
 
-impl Whole {
+impl OnOneRank {
     fn new(folder: &Path, report: &Reporter) -> Self {
         let (vs, net) = Net::new(Kind::Double);
         let optimizer = FusedOptimizer::new(named_parameters(&vs), adam_w()).unwrap();
         let snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), report);
-        Whole { vs, net, optimizer, snapshots }
+        OnOneRank { vs, net, optimizer, snapshots }
     }
 
     fn train(&mut self, steps: Range<i64>) {
@@ -163,7 +163,7 @@ fn goes_on_with_the_same_bits_on_as_many_ranks_and_within_rounding_on_others() {
 fn goes_on_from_the_snapshot_of_a_whole_model_and_back() {
     let folder = tempfile::tempdir().unwrap();
     let alone = Reporter::alone(Device::Cpu).unwrap();
-    let mut whole = Whole::new(folder.path(), &alone);
+    let mut whole = OnOneRank::new(folder.path(), &alone);
     whole.train(0..2);
     whole.snapshots.save(at(2), &whole.vs, &whole.optimizer).unwrap();
     whole.snapshots.finish().unwrap();
@@ -176,13 +176,13 @@ fn goes_on_from_the_snapshot_of_a_whole_model_and_back() {
         run.bits()
     });
     let ended = ranks(2, |group| {
-        let mut again = Whole::new(folder.path(), &reporter(&group));
+        let mut again = OnOneRank::new(folder.path(), &reporter(&group));
         assert_eq!(again.snapshots.resume(&again.vs, &mut again.optimizer, &group).unwrap(), at(3));
         assert_eq!(bits(&again.vs), saved[0]);
         again.train(3..4);
         bits(&again.vs)
     });
-    let mut through = Whole::new(&folder.path().join("none"), &alone);
+    let mut through = OnOneRank::new(&folder.path().join("none"), &alone);
     through.train(0..4);
     assert!(ended.iter().all(|end| far(end, &bits(&through.vs)) < 1e-10));
 }

@@ -195,12 +195,12 @@ fn refuses_a_state_of_other_parameters_and_stays_as_it_was() {
 
 #[derive(Deserialize)]
 struct Golden {
-    cases: Vec<Case>,
+    cases: Vec<Division>,
 }
 
 /// `scripts/golden/zero.py` documents each field.
 #[derive(Deserialize)]
-struct Case {
+struct Division {
     sizes: Vec<Vec<i64>>,
     ranks: usize,
     owners: Vec<Vec<usize>>,
@@ -209,7 +209,7 @@ struct Case {
 #[test]
 fn gives_each_parameter_to_the_rank_that_pytorch_gives_it_to() {
     let golden: Golden = serde_json::from_str(include_str!("../../golden/zero.json")).unwrap();
-    for Case { sizes, ranks: world, owners } in golden.cases {
+    for Division { sizes, ranks: world, owners } in golden.cases {
         let name = |group: usize, index: usize| format!("{group}.{index}");
         let found = ranks(world, |group| {
             let params = |(at, sizes): (usize, &Vec<i64>)| {
