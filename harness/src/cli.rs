@@ -7,7 +7,7 @@ use crate::exit::Code;
 use crate::prove::{inject, tour, verify};
 use crate::report::{Screen, listing};
 use crate::site::{cluster, doctor, render};
-use crate::{bench, course, data, inject, learn, new, stacks, tour, verify};
+use crate::{bench, learn, stacks};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -35,9 +35,9 @@ enum RunCommand {
 enum Command {
     Run(Box<lockstep_launch::command::Options>),
     Stacks(stacks::Options),
-    Tour(tour::Options),
-    Inject(inject::Options),
-    Verify(verify::Options),
+    Tour(tour::TourOptions),
+    Inject(inject::InjectOptions),
+    Verify(verify::VerifyOptions),
     Render(render::RenderOptions),
     Doctor(doctor::DoctorOptions),
     Bench(bench::Options),

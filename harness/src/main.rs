@@ -4,14 +4,11 @@ mod author;
 mod bench;
 mod cargo;
 mod cli;
-mod course;
-mod data;
 mod exit;
 mod labs;
 mod learn;
-mod new;
+mod prove;
 mod report;
-mod runner;
 mod site;
 mod stacks;
 

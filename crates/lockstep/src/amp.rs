@@ -108,13 +108,12 @@ pub struct GradScalerState {
 
 /// Why a [`GradScaler`] refused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum AmpError {
     /// An option is outside its range.
     #[error("invalid {option} of the gradient scaler: {value}; it must be {must_be}")]
     Option {
-        /// PyTorch's name of the option.
         option: &'static str,
-        /// The given value.
         value: f64,
         /// The valid range, as text.
         must_be: &'static str,
@@ -123,21 +122,13 @@ pub enum AmpError {
     #[error(
         "{called} was called {when}; call scale, backward, then unscale if gradients are clipped, step, and update, once each"
     )]
-    Order {
-        /// The method.
-        called: &'static str,
-        /// After which one.
-        when: &'static str,
-    },
+    Order { called: &'static str, when: &'static str },
     /// No parameter of the optimizer has a gradient.
     #[error("there is no gradient to unscale; call backward on the scaled loss first")]
     NoGradients,
     /// A parameter has the type `Half`, and so has its gradient.
     #[error("cannot unscale the gradient of {name}, which is Half: keep the parameters in Float and use autocast")]
-    Half {
-        /// The parameter's name.
-        name: String,
-    },
+    Half { name: String },
     /// The ranks did not agree on whether the gradients are finite.
     #[error("failed to ask all ranks whether the gradients are finite")]
     Group(#[source] c10d::Error),

@@ -44,15 +44,14 @@ struct Dimension {
 /// A mesh that cannot be, or a dimension that it has not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum MeshError {
     /// The grid has not as many places as the group has ranks.
     #[error("a mesh of {shape} has {places} places for {ranks} ranks")]
     Size {
         /// The grid, as `data 2 × tensor 2`.
         shape: String,
-        /// The product of its dimensions.
         places: usize,
-        /// Ranks in the group.
         ranks: usize,
     },
     /// Two dimensions have one name.
@@ -60,16 +59,10 @@ pub enum MeshError {
     Twice(String),
     /// No dimension has this name.
     #[error("the mesh has no dimension {name:?}; it has {known}")]
-    NoSuchDimension {
-        /// The name asked for.
-        name: String,
-        /// The names that there are.
-        known: String,
-    },
+    NoSuchDimension { name: String, known: String },
     /// A line's group could not be made.
     #[error("failed to make the group of ranks along the dimension {name:?}")]
     Group {
-        /// The dimension.
         name: String,
         /// The group's failure.
         #[source]

@@ -10,7 +10,6 @@ use std::sync::mpsc::Receiver;
 
 use lockstep_contract::clear_launcher;
 use lockstep_contract::events::{self, Event};
-use lockstep_contract::events::{self, Event};
 use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
 use lockstep_process::KillOnDrop;
 use lockstep_process::watchdog::{drain, receive};

@@ -224,7 +224,7 @@ pub(crate) struct Serve {}
 impl Serve {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
-        let server = tcpstore::Server::start(listener, tcpstore::Options::default())?;
+        let server = tcpstore::Server::start(listener, tcpstore::ServerOptions::default())?;
         writeln!(stdout(), "{}", server.local_addr().port())?;
         stdin().read_to_end(&mut Vec::new())?;
         Ok(Code::Success)

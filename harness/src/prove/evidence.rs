@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use flate2::read::GzDecoder;
-use lockstep_contract::foreign;
 use lockstep_contract::events::EventLog;
+use lockstep_contract::foreign;
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use serde_json::Value;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_contract::foreign::escaped;
 use lockstep_contract::events::{Event, Record};
+use lockstep_contract::foreign::escaped;
 
 use crate::exit::{Code, Refused};
 use crate::prove::scenario::{RunSpec, Scenario, parse};

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_contract::foreign;
 use lockstep_contract::events::Event;
+use lockstep_contract::foreign;
 use lockstep_paths::temporary_folder;
 use lockstep_process::Signals;
 use tempfile::TempDir;

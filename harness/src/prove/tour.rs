@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_contract::foreign::escaped;
 use lockstep_contract::events::Event;
+use lockstep_contract::foreign::escaped;
 
 use crate::exit::{Code, Refused};
 use crate::prove::check_learning::learns;

@@ -213,7 +213,7 @@ impl ByOthers {
     fn missing(&self) -> Option<String> {
         let path = std::env::var_os("PATH");
         let no_mpirun = || find_program(OsStr::new("mpirun"), path.as_deref()).is_err();
-        let slurm = if self.needs_slurm { crate::cluster::why_no_slurm() } else { None };
+        let slurm = if self.needs_slurm { crate::site::cluster::why_no_slurm() } else { None };
         slurm.or_else(|| (self.needs_mpirun && no_mpirun()).then(|| "mpirun is not installed".to_owned()))
     }
 

@@ -30,7 +30,8 @@ impl RunEvents {
             unreadable.push(format!("the agents' events are left out: {}", chain(&error)));
             BTreeMap::new()
         });
-        let ranks = lockstep_contract::events::read_folder(folder).unwrap_or_else(|_| one_by_one(folder, &mut unreadable));
+        let ranks =
+            lockstep_contract::events::read_folder(folder).unwrap_or_else(|_| one_by_one(folder, &mut unreadable));
         RunEvents { ranks, agents, unreadable }
     }
 

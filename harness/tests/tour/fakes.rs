@@ -9,9 +9,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use lockstep_contract::events::{Event, EventSink};
-use lockstep_contract::fault::{Act, Armed, Point, SavePhase};
 use lockstep_contract::events::{Event, EventSink, FOLDER};
+use lockstep_contract::fault::{Act, Armed, Point, SavePhase};
 use rustix::process::{Signal, getpid, kill_process};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;

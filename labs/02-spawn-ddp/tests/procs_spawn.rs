@@ -14,9 +14,9 @@ use assert_cmd::assert::{Assert, OutputAssertExt};
 use assert_cmd::cargo::cargo_bin;
 use lockstep::data::{Digits, real_data_dir};
 use lockstep::events::{self, Event};
+use lockstep_process::watchdog::{drain, receive};
 use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, KillOnDrop, clear_launcher, margin};
-use lockstep_process::watchdog::{drain, receive};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 

@@ -159,11 +159,11 @@ pub struct Subset<D> {
 
 /// The whole set does not have this part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum SubsetError {
     /// An index points past the whole set.
     #[error("make a subset with sample {index} of a data set of {len}: indices run from 0 below the length")]
     Index {
-        /// The requested index.
         index: usize,
         /// The number of samples in the whole set.
         len: usize,
@@ -171,7 +171,6 @@ pub enum SubsetError {
     /// A prefix longer than the whole set.
     #[error("take the first {asked} samples of a data set of {len}: ask for {len} or fewer")]
     TooMany {
-        /// The requested number.
         asked: usize,
         /// The number of samples in the whole set.
         len: usize,

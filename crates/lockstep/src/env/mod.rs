@@ -263,6 +263,7 @@ impl fmt::Display for LocalRank {
 /// Why the environment does not describe a worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum EnvError {
     /// Variables that every launcher sets are absent.
     #[error("{} not set: {}", listed(names), start_hint(names, *slurm))]
@@ -278,11 +279,9 @@ pub enum EnvError {
     /// A value does not have the form that its variable requires.
     #[error("{name} is {value:?}, which is not {expected}: let the launcher set it, or unset it")]
     Unparsable {
-        /// The variable.
         name: &'static str,
         /// Its value, lossily decoded.
         value: String,
-        /// The expected form.
         expected: &'static str,
     },
     /// The rank does not exist in this world.

@@ -10,15 +10,14 @@ pub type Result<T, E = OptimError> = std::result::Result<T, E>;
 
 /// Why an optimizer refused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum OptimError {
     /// An option is outside the range of PyTorch's constructor.
     #[error("invalid {option} for {optimizer}: {value}; it must be {must_be}")]
     Option {
         /// "SGD", "Adam" or "AdamW".
         optimizer: &'static str,
-        /// PyTorch's name of the option.
         option: &'static str,
-        /// The given value.
         value: f64,
         /// The valid range, as text.
         must_be: &'static str,
@@ -27,33 +26,19 @@ pub enum OptimError {
     #[error(
         "nesterov needs a momentum above 0 and a dampening of 0, got momentum {momentum} and dampening {dampening}"
     )]
-    Nesterov {
-        /// The given momentum.
-        momentum: f64,
-        /// The given dampening.
-        dampening: f64,
-    },
+    Nesterov { momentum: f64, dampening: f64 },
     /// There are no parameters in any group, or none in this one.
     #[error(
         "the optimizer got an empty parameter list (group {group}); build the model before the optimizer and check \
          that not every layer is frozen"
     )]
-    NoParameters {
-        /// The group's index.
-        group: usize,
-    },
+    NoParameters { group: usize },
     /// The requested group does not exist.
     #[error("no parameter group {group}: the optimizer has {count}")]
-    NoSuchGroup {
-        /// The requested index.
-        group: usize,
-        /// The number of groups.
-        count: usize,
-    },
+    NoSuchGroup { group: usize, count: usize },
     /// A parameter cannot be trained.
     #[error("cannot optimize the parameter {name}: {why}")]
     Parameter {
-        /// The parameter's name.
         name: String,
         /// The reason and what to do.
         why: String,
@@ -61,40 +46,22 @@ pub enum OptimError {
     /// The kernels do not support a gradient.
     #[error("cannot step the parameter {name}: {why}")]
     Gradient {
-        /// The parameter's name.
         name: String,
         /// The reason and what to do.
         why: String,
     },
     /// The saved state belongs to another optimizer.
     #[error("the saved state is of {saved}, this optimizer is {here}; build the optimizer that the run was saved with")]
-    WrongOptimizer {
-        /// The saved state's optimizer.
-        saved: &'static str,
-        /// This optimizer.
-        here: &'static str,
-    },
+    WrongOptimizer { saved: &'static str, here: &'static str },
     /// The saved state has another number of parameter groups.
     #[error("the saved state has {saved} parameter groups, this optimizer has {here}")]
-    GroupCount {
-        /// Groups in the state.
-        saved: usize,
-        /// Groups here.
-        here: usize,
-    },
+    GroupCount { saved: usize, here: usize },
     /// The names of parameters differ.
     #[error(
         "parameter group {group} differs: only in the saved state: {}; only in this optimizer: {}",
         list(.only_saved), list(.only_here)
     )]
-    Names {
-        /// The group's index.
-        group: usize,
-        /// Names that this optimizer lacks.
-        only_saved: Vec<String>,
-        /// Names that the state lacks.
-        only_here: Vec<String>,
-    },
+    Names { group: usize, only_saved: Vec<String>, only_here: Vec<String> },
     /// The saved tensors do not match the saved step counts.
     #[error(
         "the saved tensors do not fit the saved steps: missing: {}; not expected: {}",
@@ -111,9 +78,7 @@ pub enum OptimError {
     Shape {
         /// The tensor's name, `exp_avg.<parameter>`.
         name: String,
-        /// Its shape.
         saved: Vec<i64>,
-        /// The parameter's shape.
         here: Vec<i64>,
     },
     /// A saved tensor has another dtype than its parameter.
@@ -121,9 +86,7 @@ pub enum OptimError {
     Dtype {
         /// The tensor's name, `exp_avg.<parameter>`.
         name: String,
-        /// Its dtype.
         saved: Kind,
-        /// The parameter's dtype.
         here: Kind,
     },
     /// The state is divided among ranks, and this one has not gathered it since the last step.
@@ -144,7 +107,6 @@ pub enum OptimError {
     /// libtorch failed otherwise.
     #[error("libtorch failed to {doing}")]
     Torch {
-        /// The operation.
         doing: &'static str,
         /// libtorch's message.
         #[source]

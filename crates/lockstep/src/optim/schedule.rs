@@ -385,15 +385,13 @@ impl Mode {
 /// Why a schedule refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ScheduleError {
     /// An option is out of range.
     #[error("invalid {option} for {schedule}: {value}; it must be {must_be}")]
     Option {
-        /// The schedule's name.
         schedule: &'static str,
-        /// The option's name.
         option: &'static str,
-        /// The given value.
         value: f64,
         /// The valid range, as text.
         must_be: &'static str,
@@ -401,7 +399,6 @@ pub enum ScheduleError {
     /// There are several lower bounds of the learning rate, but not one for each parameter group.
     #[error("{bounds} lower bounds (min_lr) for {groups} parameter groups; give one for all, or one for each")]
     Bounds {
-        /// The number of bounds.
         bounds: usize,
         /// The number of groups of the optimizer.
         groups: usize,
@@ -413,7 +410,6 @@ pub enum ScheduleError {
     Mode {
         /// The mode of the saved run.
         saved: Mode,
-        /// The mode of this run.
         here: Mode,
     },
     /// The optimizer rejected the new rate.

@@ -20,15 +20,11 @@ pub(super) fn shown(name: &str) -> String {
 /// Why weights could not be loaded. The model is then unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum PretrainedError {
     /// The file cannot be read as weights.
     #[error("cannot read weights from {}: {why}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: BadFile,
-    },
+    File { path: PathBuf, why: BadFile },
     /// The weights belong to another model.
     #[error(
         "the weights in {} do not fit the model: {}; make the model in the file's sizes, and leave out by name what it is to keep as it \
@@ -36,7 +32,6 @@ pub enum PretrainedError {
         path.display(), differences(missing, unexpected, different)
     )]
     Unfit {
-        /// The file.
         path: PathBuf,
         /// Variables of the model that the file lacks.
         missing: Vec<String>,
@@ -51,21 +46,14 @@ pub enum PretrainedError {
         path.display(), listed(file), listed(model)
     )]
     NothingMatched {
-        /// The file.
         path: PathBuf,
-        /// Its names.
         file: Vec<String>,
         /// The model's names, except those left out.
         model: Vec<String>,
     },
     /// libtorch could not convert or copy a tensor.
     #[error("failed to copy the tensor {name} to the model")]
-    Tensor {
-        /// Its name.
-        name: String,
-        /// libtorch's reason.
-        source: TchError,
-    },
+    Tensor { name: String, source: TchError },
 }
 
 /// Why a file cannot be read as weights.

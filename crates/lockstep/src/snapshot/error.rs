@@ -20,26 +20,17 @@ const LISTED: usize = 6;
 /// Why saving or resuming failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum SnapshotError {
     /// A good snapshot that this run cannot continue from.
     #[error("cannot resume from {}: {why}; name another folder to start over", path.display())]
-    Unfit {
-        /// The snapshot.
-        path: PathBuf,
-        /// What does not fit.
-        why: Unfit,
-    },
-    /// The optimizer cannot tell its state.
+    Unfit { path: PathBuf, why: Unfit },
+    /// The optimizer's state cannot be taken.
     #[error("cannot save the optimizer's state")]
     Optimizer(#[from] OptimError),
     /// The rank that was to read the snapshots refused.
     #[error("rank {rank} refused to resume: {why}")]
-    Refused {
-        /// The rank that refused.
-        rank: Rank,
-        /// Its reason.
-        why: String,
-    },
+    Refused { rank: Rank, why: String },
     /// Nodes have snapshots of different runs, none belongs to this job, and the newest is not on rank 0's node.
     #[error(
         "the nodes hold snapshots of different runs: {newest}, and {other}; remove the unwanted ones, or name another folder to start over"
@@ -52,19 +43,13 @@ pub enum SnapshotError {
     },
     /// Nothing can be saved in the folder, and training has not begun.
     #[error("cannot save snapshots in {}: {why}; name another folder", folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// What is in the way.
-        why: Unwritable,
-    },
+    Folder { folder: PathBuf, why: Unwritable },
     /// Another running job holds the folder.
     #[error(
         "another job is saving its snapshots in {}, and was still after {:.1} s; wait until it has ended, end it (`lsof +D {}` \
          names its process), or name another folder", folder.display(), waited.as_secs_f64(), folder.display()
     )]
     Taken {
-        /// The folder.
         folder: PathBuf,
         /// How long this job has waited for it.
         waited: Duration,
@@ -75,7 +60,6 @@ pub enum SnapshotError {
          perhaps because it does not reach this node; end this process", folder.display()
     )]
     TakenOver {
-        /// The folder.
         folder: PathBuf,
         /// The number of this attempt, from 0.
         own: u32,
@@ -88,7 +72,6 @@ pub enum SnapshotError {
         folder.display(), host.as_ref().map_or_else(String::new, |host| format!(" on {host}"))
     )]
     NotAsked {
-        /// The folder.
         folder: PathBuf,
         /// The node that has it, if it is not rank 0's.
         host: Option<String>,
@@ -98,10 +81,7 @@ pub enum SnapshotError {
     /// No failure: a signal asked for a snapshot and the end, and all ranks have come to it. [`crate::exit::main`] exits with
     /// [`Code::Saved`](crate::exit::Code::Saved).
     #[error("ended after a snapshot at epoch {}, step {}, as a signal asked", position.epoch, position.step)]
-    Ended {
-        /// Where training continues.
-        position: Position,
-    },
+    Ended { position: Position },
     /// This rank cannot listen to the signals that ask for snapshots.
     #[error("cannot listen to SIGUSR1 and SIGUSR2, which ask for snapshots")]
     Signals(#[source] io::Error),
@@ -110,60 +90,31 @@ pub enum SnapshotError {
     Agreement(#[source] c10d::Error),
     /// Writing failed; the existing snapshots are unchanged.
     #[error("failed to save the snapshot {}; those that were there still are", path.display())]
-    Save {
-        /// The file to be written.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    Save { path: PathBuf, source: io::Error },
     /// A rank could not write its part, or rank 0 the index.
     #[error("rank {rank} failed to save its part of the snapshot: {why}")]
-    Part {
-        /// The rank that failed.
-        rank: Rank,
-        /// Its reason.
-        why: String,
-    },
+    Part { rank: Rank, why: String },
     /// The writer thread panicked: a bug.
     #[error("the thread that writes the snapshot {} panicked: {message}", path.display())]
-    Panic {
-        /// The file to be written.
-        path: PathBuf,
-        /// The panic's message.
-        message: String,
-    },
+    Panic { path: PathBuf, message: String },
     /// The ranks could not agree on what to resume from.
     #[error("failed to share a snapshot with all ranks")]
     Group(#[from] ObjectError),
     /// libtorch could not copy a tensor.
     #[error("failed to copy the tensor {name}")]
-    Tensor {
-        /// Its name in the file.
-        name: String,
-        /// libtorch's reason.
-        source: TchError,
-    },
+    Tensor { name: String, source: TchError },
     /// The program's own state cannot be written in a form that can be read back.
     #[error("cannot save the run's own state, a {type_name}: {why}")]
-    State {
-        /// Its type.
-        type_name: &'static str,
-        /// What is wrong.
-        why: String,
-    },
+    State { type_name: &'static str, why: String },
     /// The format does not support this kind of tensor.
     #[error("cannot save the tensor {name}: safetensors has no dtype {kind:?}")]
-    Kind {
-        /// Its name in the file.
-        name: String,
-        /// Its dtype.
-        kind: tch::Kind,
-    },
+    Kind { name: String, kind: tch::Kind },
 }
 
 /// Why a file is not a good snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum BadSnapshot {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
@@ -192,7 +143,6 @@ pub enum BadSnapshot {
     Part {
         /// The file, in the same folder.
         file: String,
-        /// What is wrong with it.
         why: Box<BadSnapshot>,
     },
     /// It is complete, but in another version of the format.
@@ -208,6 +158,7 @@ pub enum BadSnapshot {
 /// Why a good snapshot does not fit this run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum Unfit {
     /// The model has other variables.
     #[error("it is of another model: {}", differences(missing, unexpected, different))]
@@ -227,32 +178,13 @@ pub enum Unfit {
         "it stands inside an epoch, whose order depends on the seed and the data set: {what} was {saved} there and is \
          {here} here"
     )]
-    Run {
-        /// What differs.
-        what: &'static str,
-        /// Its value in the snapshot.
-        saved: String,
-        /// Its value in this run.
-        here: String,
-    },
+    Run { what: &'static str, saved: String, here: String },
     /// Its position is outside the data set: a bug of its writer.
     #[error("its position is after {} steps and {} samples of an epoch of {samples} samples", position.step, position.samples)]
-    Position {
-        /// The position.
-        position: Position,
-        /// Samples in the epoch.
-        samples: usize,
-    },
+    Position { position: Position, samples: usize },
     /// The program's own state has another shape.
     #[error("the run's own state in it is {saved}, which does not fit this program's {type_name}: {why}")]
-    State {
-        /// The saved value, shortened.
-        saved: String,
-        /// The type in this program.
-        type_name: &'static str,
-        /// What does not fit.
-        why: String,
-    },
+    State { saved: String, type_name: &'static str, why: String },
     /// There are snapshots, but all good ones are in another version of the format.
     #[error("{0}")]
     Schema(BadSnapshot),

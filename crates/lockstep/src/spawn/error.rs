@@ -13,6 +13,7 @@ use crate::env::EnvError;
 /// Why [`Spawn::run`](super::Spawn::run) failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum SpawnError {
     /// A worker failed, and the others were stopped.
     #[error("{0}")]
@@ -24,11 +25,9 @@ pub enum SpawnError {
         stops(stopped)
     )]
     TimedOut {
-        /// The timeout.
         after: Duration,
         /// Workers that failed on their own while they were being stopped.
         also_failed: Vec<Failure>,
-        /// Workers that were stopped.
         stopped: Vec<Stopped>,
     },
     /// The number of processes is zero.
@@ -36,10 +35,7 @@ pub enum SpawnError {
     NoProcesses,
     /// The number of processes is larger than any one node runs.
     #[error("cannot spawn {nprocs} processes: at most {MOST_PROCESSES} are allowed on one node; is the number right?")]
-    TooManyProcesses {
-        /// The number.
-        nprocs: usize,
-    },
+    TooManyProcesses { nprocs: usize },
     /// A launcher has started this program once per rank.
     #[error(
         "cannot spawn under a launcher ({}): it has started this program once a rank, and each of those would start \
@@ -71,21 +67,13 @@ pub enum SpawnError {
     Host(anyhow::Error),
     /// A process could not be started; those started before it were killed.
     #[error("cannot start process {rank} of {nprocs}")]
-    Start {
-        /// The rank of the process.
-        rank: Rank,
-        /// The number of processes.
-        nprocs: usize,
-        /// The system's error.
-        source: io::Error,
-    },
+    Start { rank: Rank, nprocs: usize, source: io::Error },
     /// The system failed to wait for the workers or to signal them; they were killed.
     #[error("cannot watch the workers")]
     Watch(#[source] io::Error),
     /// A variable that only spawn sets has an invalid value.
     #[error("LOCKSTEP_SPAWN is {value:?}, which no spawn has written: unset it")]
     Handshake {
-        /// Its value.
         value: String,
         /// What is wrong with the value.
         source: serde_json::Error,
@@ -111,10 +99,10 @@ pub struct Report {
 /// How one worker failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum Failure {
     /// The worker returned an error.
     Raised {
-        /// The worker.
         rank: Rank,
         /// The error's chain in one line.
         message: String,
@@ -123,9 +111,7 @@ pub enum Failure {
     },
     /// The worker panicked.
     Panicked {
-        /// The worker.
         rank: Rank,
-        /// The panic's message.
         message: String,
         /// `file:line:column`.
         location: Option<String>,
@@ -134,27 +120,19 @@ pub enum Failure {
     },
     /// The process exited and recorded nothing.
     Exited {
-        /// The worker.
         rank: Rank,
         /// Its exit code; 0 only if the worker had not returned.
         code: i32,
-        /// Its progress.
         stage: Stage,
     },
     /// A signal that spawn did not send ended the process.
     Signalled {
-        /// The worker.
         rank: Rank,
         /// The signal's number; [`Failure::signal_name`] has its name.
         signal: i32,
     },
     /// The process has ended and its status is not available.
-    Lost {
-        /// The worker.
-        rank: Rank,
-        /// Why.
-        reason: String,
-    },
+    Lost { rank: Rank, reason: String },
 }
 
 /// The progress of a worker process.

@@ -18,7 +18,6 @@ use super::machine::{COMPLETE, INIT, LOCAL, PROC, Process, READY, check};
 use super::requirements::{self, NAMESPACES, USER_NAMESPACE};
 use super::running::{self, Cluster, HOLDER, SPEC, node_file};
 use super::{Machine, Name, Node, Spec, network, slurm};
-use crate::course::checkout_around;
 use crate::exit::{Code, Refused};
 use crate::labs::checkout_around;
 use crate::report::Screen;

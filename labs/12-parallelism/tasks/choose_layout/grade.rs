@@ -2,7 +2,7 @@
 //! one where nothing fits, on one whose nodes are as near as ranks of a node, all of them drawn; and on the lab's own.
 
 use anyhow::Context;
-use lockstep_cost::{Cluster, ClusterFile, TransformerStep, Layout};
+use lockstep_cost::{Cluster, ClusterFile, Layout, TransformerStep};
 use lockstep_grading::{Claim, Inputs, Runner};
 
 const LAB: &str = include_str!("../../cluster.toml");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use lockstep::parallel::{Cluster, ClusterFile, TransformerStep, Layout};
+use lockstep::parallel::{Cluster, ClusterFile, Layout, TransformerStep};
 
 type Choice = Result<Option<Layout>>;
 
