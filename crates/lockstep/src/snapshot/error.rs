@@ -46,7 +46,7 @@ pub enum SnapshotError {
     Folder { folder: PathBuf, why: Unwritable },
     /// Another running job holds the folder.
     #[error(
-        "another job is saving its snapshots in {}, and was still after {:.1} s; wait until it has ended, end it (`lsof +D {}` \
+        "another job is saving its snapshots in {}, and still was after {:.1} s; wait until it has ended, end it (`lsof +D {}` \
          names its process), or name another folder", folder.display(), waited.as_secs_f64(), folder.display()
     )]
     Taken {
