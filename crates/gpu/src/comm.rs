@@ -3,14 +3,15 @@
 //! An operation returns when it is in its stream. Errors of other ranks come later, by [`Comm::check`]; an operation that does not match
 //! those of the other ranks never ends, unless [`Comm::abort`] ends it.
 
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 
-use crate::error::{Error, Result, nccl};
-use crate::{Buffer, Gpu, Stream, group, library};
+use crate::library::{self, Error, Result, nccl};
+use crate::{Buffer, Gpu, Stream};
 
 /// What the ranks of one communicator have in common. One rank makes it, the others get its bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,13 +20,9 @@ pub struct UniqueId([u8; UniqueId::BYTES]);
 /// How elements of ranks are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// The sum.
     Sum,
-    /// The mean.
     Avg,
-    /// The largest.
     Max,
-    /// The smallest.
     Min,
 }
 
@@ -57,7 +54,6 @@ struct Handle(ncclComm_t);
 unsafe impl Send for Handle {}
 
 impl UniqueId {
-    /// The number of its bytes.
     pub const BYTES: usize = 128;
 
     /// A new one. The process that makes it serves the others while they join.
@@ -97,9 +93,9 @@ impl Comm {
     /// Joins as one of `size` ranks, on a device of its own. Waits for all of them.
     ///
     /// # Errors
-    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::group).
+    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::comm).
     pub fn join(gpu: &Gpu, id: &UniqueId, rank: usize, size: usize) -> Result<Self> {
-        group::refuse("ncclCommInitRank")?;
+        refuse("ncclCommInitRank")?;
         gpu.bind()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the result may be written, and is written in this call, since no group is open.
@@ -111,9 +107,9 @@ impl Comm {
     /// One process for all: a communicator for each of these devices, with ranks in their order.
     ///
     /// # Errors
-    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::group).
+    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::comm).
     pub fn all(gpus: &[Gpu]) -> Result<Vec<Self>> {
-        group::refuse("ncclCommInitAll")?;
+        refuse("ncclCommInitAll")?;
         library::open()?;
         let devices: Vec<c_int> = gpus.iter().map(|gpu| number(gpu.ordinal())).collect();
         let mut handles = vec![std::ptr::null_mut(); gpus.len()];
@@ -129,17 +125,14 @@ impl Comm {
         Comm { handle, gpu: gpu.clone(), rank, size, collectives }
     }
 
-    /// The rank in it.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Its device.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
@@ -237,9 +230,9 @@ impl Comm {
     /// A communicator of the ranks with the same color, ordered by key. All ranks call it. `None` without a color.
     ///
     /// # Errors
-    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::group).
+    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::comm).
     pub fn split(&self, color: Option<u32>, key: usize) -> Result<Option<Comm>> {
-        group::refuse("ncclCommSplit")?;
+        refuse("ncclCommSplit")?;
         /// `NCCL_SPLIT_NOCOLOR` of nccl.h.
         const NO_COLOR: c_int = -1;
         let color = color.map_or(NO_COLOR, |color| number(color as usize));
@@ -276,9 +269,9 @@ impl Comm {
     /// Another thread can call it while one waits for a stream.
     ///
     /// # Errors
-    /// NCCL's. None if it has ended already. [`Error::Grouped`] in a [`group`](crate::group).
+    /// NCCL's. None if it has ended already. [`Error::Grouped`] in a [`group`](crate::comm).
     pub fn abort(&self) -> Result<()> {
-        group::refuse("ncclCommAbort")?;
+        refuse("ncclCommAbort")?;
         let Some(Handle(comm)) = self.lock().take() else { return Ok(()) };
         // SAFETY: taken out above, so that nobody uses it again.
         nccl("ncclCommAbort", unsafe { sys::ncclCommAbort(comm) })
@@ -313,7 +306,7 @@ impl Drop for Comm {
     fn drop(&mut self) {
         let Some(Handle(comm)) = self.lock().take() else { return };
         // SAFETY: taken out above, so that nobody uses it again. No group is open then on this thread.
-        group::free(move || drop(nccl("ncclCommAbort", unsafe { sys::ncclCommAbort(comm) })));
+        free(move || drop(nccl("ncclCommAbort", unsafe { sys::ncclCommAbort(comm) })));
     }
 }
 
@@ -331,4 +324,72 @@ fn operation(how: Reduction) -> ncclRedOp_t {
 /// Ranks, devices and keys are far below this limit; NCCL refuses what is not.
 fn number(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
+}
+
+// Grouped calls.
+
+type Free = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// The groups that are open on this thread, one in another.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// What was dropped meanwhile: calls that NCCL has collected may use it.
+    static LATER: RefCell<Vec<Free>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs calls of any communicators as one: they are issued together when `calls` has returned, and their order does not matter.
+///
+/// Communicators are neither made nor aborted in a group. Buffers, streams and communicators that are dropped in it are freed after its
+/// end.
+///
+/// # Errors
+/// Those of `calls`, and NCCL's.
+pub fn group<R>(calls: impl FnOnce() -> Result<R>) -> Result<R> {
+    library::open()?;
+    // SAFETY: takes nothing; ended below, whatever the calls return.
+    nccl("ncclGroupStart", unsafe { sys::ncclGroupStart() })?;
+    DEPTH.set(DEPTH.get() + 1);
+    /// Ends the group, even if the calls panic: NCCL keeps it for the thread.
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            // Only after a panic, so the result has nowhere to go.
+            let _ = end();
+        }
+    }
+    let open = End;
+    let result = calls();
+    std::mem::forget(open);
+    let ended = end();
+    let result = result?;
+    ended.map(|()| result)
+}
+
+fn end() -> Result<()> {
+    // SAFETY: takes nothing.
+    let ended = nccl("ncclGroupEnd", unsafe { sys::ncclGroupEnd() });
+    DEPTH.set(DEPTH.get() - 1);
+    if !is_open() {
+        // Taken out first: what is freed may drop more.
+        LATER.take().into_iter().for_each(|free| free());
+    }
+    ended
+}
+
+fn is_open() -> bool {
+    DEPTH.get() > 0
+}
+
+/// The error of a call that cannot wait for the end of a group, since it writes its result only there.
+pub(crate) fn refuse(call: &'static str) -> Result<()> {
+    if is_open() { Err(Error::Grouped { call }) } else { Ok(()) }
+}
+
+/// Frees something now, or after the end of the group that is open on this thread.
+pub(crate) fn free(free: impl FnOnce() + 'static) {
+    if is_open() {
+        LATER.with_borrow_mut(|later| later.push(Box::new(free)));
+    } else {
+        free();
+    }
 }

@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{self, CUcontext, CUdeviceptr};
 
-use crate::error::{Error, Result, cuda};
-use crate::kernels::Kernels;
-use crate::{Kind, Tier, group, library, topology};
+use crate::library::{self, Error, Result, cuda};
+use crate::stream::Kernels;
+use crate::{Kind, Tier, comm};
 
 /// The room for a name or a bus id.
 const NAME: usize = 256;
@@ -84,7 +84,6 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Its number in this process.
     pub fn ordinal(&self) -> usize {
         self.inner.ordinal
     }
@@ -120,7 +119,7 @@ impl Gpu {
         // SAFETY: the result may be written.
         let result = unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.inner.device, other.inner.device) };
         cuda("cuDeviceCanAccessPeer", result)?;
-        Ok(Peer { access: can != 0, tier: topology::between(self, other) })
+        Ok(Peer { access: can != 0, tier: library::between(self, other) })
     }
 
     /// Memory for elements, whose values are not defined.
@@ -165,7 +164,6 @@ impl std::fmt::Debug for Gpu {
 }
 
 impl Buffer {
-    /// The number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -175,7 +173,6 @@ impl Buffer {
         self.len == 0
     }
 
-    /// The device that it is on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
@@ -196,7 +193,7 @@ impl Drop for Buffer {
         let (gpu, address) = (self.gpu.clone(), self.address);
         // SAFETY: allocated by `Gpu::buffer` and freed once. The driver waits for work that uses it; work that a group has collected is
         // issued before. An error of such work has been reported, or will be, by another call.
-        group::free(move || drop(gpu.bind().map(|()| unsafe { sys::cuMemFree_v2(address) })));
+        comm::free(move || drop(gpu.bind().map(|()| unsafe { sys::cuMemFree_v2(address) })));
     }
 }
 

@@ -10,19 +10,12 @@
 //! a [`Comm`] that is dropped is aborted.
 
 mod comm;
-mod error;
 mod gpu;
-mod group;
-mod kernels;
 mod library;
 mod stream;
-mod topology;
 
-pub use comm::{Comm, Element, Reduction, UniqueId};
-pub use error::{Error, Result};
+pub use comm::{Comm, Element, Reduction, UniqueId, group};
 pub use gpu::{Buffer, Gpu, Peer};
-pub use group::group;
-pub use library::{GPU, Kind, SIMULATED, open, simulate};
+pub use library::{Error, GPU, Kind, Result, SIMULATED, Tier, open, simulate};
 pub use simgpu::COUNT as SIMULATED_COUNT;
 pub use stream::{Event, Stream, host_waits};
-pub use topology::Tier;

@@ -6,10 +6,7 @@
 #![allow(clippy::unwrap_used)] // a test may
 
 mod comms;
-mod memory;
-mod procs_comms;
-mod procs_errors;
-mod procs_streams;
+mod procs_gpu;
 mod streams;
 
 use std::process::{Child, Command, Stdio};
