@@ -1,13 +1,12 @@
 //! Streams: queues of operations, each with a thread that runs them in order.
 
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::codes::Cuda;
-use crate::kernels::Launch;
+use crate::Cuda;
 use crate::nccl::Exchange;
-use crate::options;
 use crate::world::{self, Guard, World};
 
 /// The longest delay that is drawn from a seed.
@@ -172,7 +171,7 @@ fn run(id: u64) {
         let quiet = world.until_quiet();
         let Some(stream) = world.streams.get_mut(&id) else { return };
         let next = stream.done + 1;
-        let starts = stream.wanted >= next || options::get().seed.is_some() || quiet.is_zero();
+        let starts = stream.wanted >= next || world::options().seed.is_some() || quiet.is_zero();
         let device = stream.device;
         if stream.queue.is_empty() {
             if stream.destroyed {
@@ -180,7 +179,7 @@ fn run(id: u64) {
                 world::changed();
                 return;
             }
-            world = world::wait(world, options::get().deadline);
+            world = world::wait(world, world::options().deadline);
         } else if !starts {
             world = world::wait(world, quiet);
         } else if let Some(operation) = stream.queue.pop_front() {
@@ -194,7 +193,7 @@ fn run(id: u64) {
 }
 
 fn perform(world: Guard, device: usize, place: (u64, u64), operation: Operation) -> Guard {
-    let mut world = match options::get().seed {
+    let mut world = match world::options().seed {
         Some(seed) => {
             drop(world);
             thread::sleep(delay(seed, place));
@@ -271,4 +270,144 @@ fn delay(seed: u64, (stream, number): (u64, u64)) -> Duration {
         state = (state ^ (state >> shift)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     }
     Duration::from_micros(state % MOST_DELAY.as_micros() as u64)
+}
+
+// Events: places in a stream that others can wait for.
+
+#[derive(Default)]
+pub(crate) struct Event {
+    /// The stream and the operation of the last record. None before the first: such an event counts as complete.
+    pub(crate) place: Option<(u64, u64)>,
+    /// When the stream came to the last record.
+    pub(crate) reached: Option<Instant>,
+}
+
+impl World {
+    pub(crate) fn event(&mut self, event: u64) -> Result<&mut Event, Cuda> {
+        self.events.get_mut(&event).ok_or(Cuda::INVALID_HANDLE)
+    }
+
+    /// The stream has come to this record of the event, which may have been recorded again or destroyed since.
+    pub(crate) fn reach(&mut self, event: u64, place: (u64, u64)) {
+        if let Some(event) = self.events.get_mut(&event).filter(|event| event.place == Some(place)) {
+            event.reached = Some(Instant::now());
+        }
+    }
+
+    /// Milliseconds from one event to another.
+    pub(crate) fn elapsed(&self, begin: u64, end: u64) -> Result<f32, Cuda> {
+        let reached = |event: u64| {
+            let event = self.events.get(&event).ok_or(Cuda::INVALID_HANDLE)?;
+            event.place.ok_or(Cuda::INVALID_HANDLE)?;
+            event.reached.ok_or(Cuda::NOT_READY)
+        };
+        let (begin, end) = (reached(begin)?, reached(end)?);
+        let forward = end.saturating_duration_since(begin).as_secs_f32();
+        Ok(1000.0 * (forward - begin.saturating_duration_since(end).as_secs_f32()))
+    }
+}
+
+// The kernels that the device knows by name. It reads no instructions: of a module's PTX it takes the names of the entries.
+
+/// As on all of NVIDIA's devices since compute capability 2.0.
+pub(crate) const MOST_THREADS: u32 = 1024;
+
+pub(crate) struct Module {
+    pub(crate) device: usize,
+    pub(crate) entries: Vec<String>,
+}
+
+/// A kernel with its arguments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kernel {
+    /// `fill(float *x, float value, uint64_t n)`
+    Fill { x: u64, value: f32, n: u64 },
+    /// `scale(float *x, float factor, uint64_t n)`
+    Scale { x: u64, factor: f32, n: u64 },
+    /// `add(float *x, const float *y, uint64_t n)`: y is added to x.
+    Add { x: u64, y: u64, n: u64 },
+}
+
+/// A kernel on a number of threads.
+pub(crate) struct Launch {
+    pub(crate) kernel: Kernel,
+    pub(crate) threads: u64,
+}
+
+/// The names of the entries in a module's PTX.
+pub(crate) fn entries(ptx: &str) -> Vec<String> {
+    let after = ptx.split(".entry").skip(1);
+    let name = |text: &str| text.trim_start().split(|c: char| c == '(' || c.is_whitespace()).next().map(str::to_owned);
+    after.filter_map(name).filter(|name| !name.is_empty()).collect()
+}
+
+impl Kernel {
+    /// Reads the arguments, as `cuLaunchKernel` does before it returns.
+    ///
+    /// # Safety
+    /// `arguments` points to as many pointers as the kernel has parameters, each to a value of the parameter's type.
+    pub(crate) unsafe fn read(name: &str, arguments: *const *const c_void) -> Result<Kernel, Cuda> {
+        if !matches!(name, "fill" | "scale" | "add") {
+            eprintln!("simulated device: it has no kernel {name}, only fill, scale and add");
+            return Err(Cuda::NOT_SUPPORTED);
+        }
+        if arguments.is_null() {
+            return Err(Cuda::INVALID_VALUE);
+        }
+        // SAFETY: three parameters, by the caller's promise.
+        let [first, second, third] = unsafe { [*arguments, *arguments.add(1), *arguments.add(2)] };
+        if first.is_null() || second.is_null() || third.is_null() {
+            return Err(Cuda::INVALID_VALUE);
+        }
+        // SAFETY: the first and the last parameter of each of the three kernels have 64 bits.
+        let (x, n) = unsafe { (first.cast::<u64>().read_unaligned(), third.cast::<u64>().read_unaligned()) };
+        // SAFETY: of `add` it is a pointer, of the others a float.
+        let (y, value) = unsafe {
+            if name == "add" {
+                (second.cast::<u64>().read_unaligned(), 0.0)
+            } else {
+                (0, second.cast::<f32>().read_unaligned())
+            }
+        };
+        Ok(match name {
+            "fill" => Kernel::Fill { x, value, n },
+            "scale" => Kernel::Scale { x, factor: value, n },
+            _ => Kernel::Add { x, y, n },
+        })
+    }
+}
+
+impl Launch {
+    /// Threads beyond `n` do nothing, and elements beyond the threads stay as they were.
+    pub(crate) fn run(&self, world: &mut World, device: usize) -> Result<(), Cuda> {
+        let (Kernel::Fill { x, n, .. } | Kernel::Scale { x, n, .. } | Kernel::Add { x, n, .. }) = self.kernel;
+        let bytes = 4 * n.min(self.threads);
+        let mut own = floats(&world.read(device, x, bytes)?);
+        match self.kernel {
+            Kernel::Fill { value, .. } => own.fill(value),
+            Kernel::Scale { factor, .. } => own.iter_mut().for_each(|element| *element *= factor),
+            Kernel::Add { y, .. } => {
+                let other = floats(&world.read(device, y, bytes)?);
+                own.iter_mut().zip(other).for_each(|(element, other)| *element += other);
+            }
+        }
+        let bytes: Vec<u8> = own.iter().flat_map(|element| element.to_le_bytes()).collect();
+        world.write(device, x, &bytes)
+    }
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_entries_of_a_module() {
+        let ptx = ".version 7.0\n.visible .entry fill(\n.param .u64 x)\n{ ret; }\n.entry  other ( )\n{ ret; }";
+        assert_eq!(entries(ptx), ["fill", "other"]);
+        assert!(entries("\u{7f}ELF").is_empty());
+    }
 }

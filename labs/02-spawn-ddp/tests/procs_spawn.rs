@@ -267,7 +267,7 @@ fn names_weights_that_it_cannot_write() {
     let lab = Lab::new();
     std::fs::write(lab.path("file"), "").unwrap();
     let args = ["--samples", "8", "--epochs", "1", "--weights", "file/weights", "--device", "cpu"];
-    let message = stderr(&lab.run(binary, &args).code(2));
+    let message = stderr(&lab.run(mnist(), &args).code(2));
     assert!(message.contains("file is a file, and a folder is meant"), "{message}");
     assert_eq!(lab.names(), ["file"]);
 }

@@ -10,9 +10,8 @@ use lockstep::device::DeviceChoice;
 use lockstep::exit::UsageError;
 use lockstep::{LaunchEnv, Rank, WorldSize};
 
-use crate::Lab;
-use crate::compare;
 use crate::timing::{self, TimingOptions};
+use crate::{Lab, by_hand, collectives, compare};
 
 /// The number of ranks without a launcher and `--nprocs`: the smallest at which ring and doubling differ.
 const RANKS: usize = 4;

@@ -13,6 +13,7 @@ use lockstep::measure::{AlphaBeta, Repeats, Series, Sizes, Table, bare, plot, ta
 use tch::{Kind, Tensor};
 
 use crate::Lab;
+use crate::by_hand::core;
 use crate::compare::ALGORITHMS;
 
 /// Flags of `timing`.

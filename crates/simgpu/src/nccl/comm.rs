@@ -1,5 +1,6 @@
 //! A communicator, as one rank has it.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::io;
@@ -8,17 +9,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::interface;
 use super::refuse;
-use super::wire::{self, Call, Kind, Place, Reply, Request, UniqueId};
-use crate::codes::Nccl;
-use crate::{options, streams, world};
+use super::wire::{self, Call, HubAddress, Kind, Reply, Request, UniqueId};
+use crate::streams::{self, Operation};
+use crate::{Cuda, Nccl, cuda, world};
 
 pub(crate) struct Comm {
     pub(super) rank: u32,
     pub(super) size: u32,
     pub(super) device: usize,
-    place: Place,
+    place: HubAddress,
     connection: TcpStream,
     /// Frames are sent one after another.
     sending: Mutex<()>,
@@ -56,7 +56,7 @@ fn comms() -> MutexGuard<'static, HashMap<usize, Arc<Comm>>> {
 
 /// The device's deadline, for a message.
 fn deadline() -> String {
-    format!("{} s", options::get().deadline.as_secs())
+    format!("{} s", world::options().deadline.as_secs())
 }
 
 fn unknown() -> Nccl {
@@ -82,21 +82,21 @@ impl Comm {
     pub(super) fn join(id: &UniqueId, rank: u32, size: u32, device: usize) -> Result<Arc<Self>, Nccl> {
         let place = id
             .place()
-            .ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, "these bytes are no unique id of ncclGetUniqueId"))?;
+            .ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, "these bytes are not a unique id of ncclGetUniqueId"))?;
         Comm::connect(place, (rank, size), device)
     }
 
-    fn connect(place: Place, (rank, size): (u32, u32), device: usize) -> Result<Arc<Self>, Nccl> {
+    fn connect(place: HubAddress, (rank, size): (u32, u32), device: usize) -> Result<Arc<Self>, Nccl> {
         let failed =
             |error: io::Error| refuse(Nccl::SYSTEM_ERROR, format!("who made the unique id is not there: {error}"));
-        let connection = TcpStream::connect_timeout(&place.hub.into(), options::get().deadline).map_err(failed)?;
+        let connection = TcpStream::connect_timeout(&place.hub.into(), world::options().deadline).map_err(failed)?;
         let _ = connection.set_nodelay(true);
         let (sending, state, changed) = (Mutex::default(), Mutex::default(), Condvar::new());
         let comm = Arc::new(Comm { rank, size, device, place, connection, sending, state, changed });
         let physical = world::lock().devices.get(device).map_or(0, |device| device.physical as u32);
         let reader = Arc::clone(&comm);
         thread::Builder::new().name("nccl answers".into()).spawn(move || reader.read()).map_err(failed)?;
-        let (host, process, Place { token, secret, .. }) = (interface::host(), std::process::id(), place);
+        let (host, process, HubAddress { token, secret, .. }) = (super::host(), std::process::id(), place);
         let join = Request::Join { token, secret, rank, size, host, process, device: physical };
         let sent = comm.send(&join).map_err(failed);
         let joined = sent.and_then(|()| comm.wait_for_all());
@@ -144,7 +144,7 @@ impl Comm {
         let begun = Instant::now();
         let mut state = self.state();
         while !is(&state) {
-            let left = options::get().deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
+            let left = world::options().deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Some(state.copy())
@@ -199,7 +199,7 @@ impl Comm {
         })?;
         let place = wire::split_answer(&answers[0]);
         place
-            .map(|(token, rank, size)| Comm::connect(Place { token, ..self.place }, (rank, size), self.device))
+            .map(|(token, rank, size)| Comm::connect(HubAddress { token, ..self.place }, (rank, size), self.device))
             .transpose()
     }
 
@@ -248,5 +248,185 @@ impl State {
     fn copy(&self) -> State {
         let State { joined, last_call, error, aborted, last, .. } = *self;
         State { joined, refused: self.refused.clone(), answers: HashMap::new(), last_call, error, aborted, last }
+    }
+}
+
+// Grouped calls: what a thread issues between `ncclGroupStart` and `ncclGroupEnd` is issued at the end, together.
+
+/// A rank that joins, and where its communicator goes.
+pub(super) struct Join {
+    pub(super) id: UniqueId,
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    pub(super) device: usize,
+    /// The address of an `ncclComm_t`.
+    pub(super) to: usize,
+}
+
+/// Calls with their streams.
+type Parts = Vec<(Part, u64)>;
+
+#[derive(Default)]
+struct Group {
+    depth: u32,
+    joins: Vec<Join>,
+    parts: Vec<(Arc<Comm>, Part, u64)>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+pub(super) fn start_group() {
+    GROUP.with_borrow_mut(|group| group.depth += 1);
+}
+
+fn is_open() -> bool {
+    GROUP.with_borrow(|group| group.depth > 0)
+}
+
+pub(super) fn join(join: Join) -> Result<(), Nccl> {
+    if is_open() {
+        GROUP.with_borrow_mut(|group| group.joins.push(join));
+        return Ok(());
+    }
+    join_all(vec![join])
+}
+
+/// Ranks of one thread have to join at once: each waits for the others.
+pub(super) fn join_all(joins: Vec<Join>) -> Result<(), Nccl> {
+    let threads = joins.into_iter().map(|join| {
+        thread::spawn(move || {
+            let Join { id, rank, size, device, to } = join;
+            // The reason is the thread's own, so it comes back with the error.
+            let joined = cuda::on_device(device, || Comm::join(&id, rank, size, device));
+            (to, joined.map_err(|error| (error, super::LAST_ERROR.with_borrow(Clone::clone))))
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let mut failed = Ok(());
+    for thread in threads {
+        match thread.join() {
+            // SAFETY: NCCL's contract: where a communicator goes may be written until the group ends, and this is its end.
+            Ok((to, Ok(joined))) => unsafe { (to as *mut *mut c_void).write(add(joined)) },
+            Ok((_, Err((error, why)))) => {
+                super::LAST_ERROR.set(why);
+                failed = Err(error);
+            }
+            Err(_) => failed = Err(refuse(Nccl::SYSTEM_ERROR, "a thread ended")),
+        }
+    }
+    failed
+}
+
+pub(super) fn issue(comm: Arc<Comm>, part: Part, stream: u64) -> Result<(), Nccl> {
+    if is_open() {
+        GROUP.with_borrow_mut(|group| group.parts.push((comm, part, stream)));
+        return Ok(());
+    }
+    enqueue(comm, vec![(part, stream)])
+}
+
+pub(super) fn end_group() -> Result<(), Nccl> {
+    let ended = GROUP.with_borrow_mut(|group| {
+        group.depth = group.depth.checked_sub(1)?;
+        Some(if group.depth == 0 { std::mem::take(group) } else { Group::default() })
+    });
+    let group = ended.ok_or_else(|| refuse(Nccl::INVALID_USAGE, "ncclGroupEnd without ncclGroupStart"))?;
+    if !group.joins.is_empty() {
+        join_all(group.joins)?;
+    }
+    let mut together: Vec<(Arc<Comm>, Parts)> = Vec::new();
+    for (comm, part, stream) in group.parts {
+        match together.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &comm)) {
+            Some((_, parts)) => parts.push((part, stream)),
+            None => together.push((comm, vec![(part, stream)])),
+        }
+    }
+    together.into_iter().try_for_each(|(comm, parts)| enqueue(comm, parts))
+}
+
+/// Issues parts of one communicator on the first of their streams. The others wait for it, and it for them; and all of it for what the
+/// communicator was given before, on whatever stream.
+fn enqueue(comm: Arc<Comm>, parts: Parts) -> Result<(), Nccl> {
+    let first = parts[0].1;
+    let others: Vec<u64> = parts.iter().map(|(_, stream)| *stream).filter(|stream| *stream != first).collect();
+    let parts = parts.into_iter().map(|(part, _)| part).collect();
+    let mut world = world::call();
+    let issue = || {
+        let before = comm.last().into_iter().chain(others.iter().map(|stream| (*stream, world.tail(*stream))));
+        for (stream, number) in before.collect::<Vec<_>>() {
+            if stream != first && !world.is_done(stream, number) {
+                world.issue(first, Operation::WaitFor(stream, number))?;
+            }
+        }
+        let number = world.issue(first, Operation::Exchange(Exchange { comm: Arc::clone(&comm), parts }))?;
+        comm.follow((first, number));
+        others.iter().try_for_each(|stream| world.issue(*stream, Operation::WaitFor(first, number)).map(|_| ()))
+    };
+    issue().map_err(|error: Cuda| refuse(Nccl::UNHANDLED_CUDA_ERROR, format!("CUDA's error {}", error.0)))
+}
+
+// Operations of one communicator that a stream runs together.
+
+/// One call: a collective, a send or a receive.
+pub(super) struct Part {
+    pub(super) kind: Kind,
+    pub(super) send: u64,
+    pub(super) recv: u64,
+    /// Elements, as the function counts them.
+    pub(super) count: u64,
+    /// Bytes of an element.
+    pub(super) size: u64,
+    pub(super) dtype: u32,
+    pub(super) op: u32,
+    pub(super) other: u32,
+}
+
+/// What was issued between the begin and the end of a group; mostly one part.
+pub(crate) struct Exchange {
+    pub(super) comm: Arc<Comm>,
+    pub(super) parts: Vec<Part>,
+}
+
+impl Part {
+    /// The bytes that the rank sends.
+    fn sends(&self, comm: &Comm) -> u64 {
+        let bytes = self.count * self.size;
+        match self.kind {
+            Kind::Recv => 0,
+            Kind::Broadcast if comm.rank != self.other => 0,
+            Kind::ReduceScatter => bytes * u64::from(comm.size),
+            _ => bytes,
+        }
+    }
+}
+
+impl Exchange {
+    /// Reads what is sent when the stream comes here, and writes what comes back. An aborted operation leaves memory as it was, and ends
+    /// without an error; one that is not answered before the device's deadline fails.
+    pub(crate) fn run(self, device: usize) -> Result<(), Cuda> {
+        let Exchange { comm, parts } = self;
+        let read = |part: &Part| {
+            let bytes = part.sends(&comm);
+            let data = if bytes == 0 { Vec::new() } else { world::lock().read(device, part.send, bytes)? };
+            let Part { kind, dtype, op, other, count, .. } = *part;
+            Ok(Call { number: 0, kind, dtype, op, other, count, data })
+        };
+        let failed = |error: Cuda| {
+            comm.fail(Nccl::UNHANDLED_CUDA_ERROR);
+            error
+        };
+        let calls = parts.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let answers = match comm.ask(calls) {
+            Ok(answers) => answers,
+            Err(Unanswered::Aborted) => return Ok(()),
+            Err(Unanswered::Late) => return Err(failed(world::too_late("an operation of a communicator"))),
+        };
+        let mut world = world::lock();
+        let write = |(part, data): (&Part, Vec<u8>)| {
+            if data.is_empty() { Ok(()) } else { world.write(device, part.recv, &data) }
+        };
+        parts.iter().zip(answers).try_for_each(write).map_err(failed)
     }
 }

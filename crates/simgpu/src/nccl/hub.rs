@@ -6,8 +6,8 @@ use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use super::wire::{self, Call, Kind, Place, Reply, Request, UniqueId};
-use super::{interface, reduce};
+use super::reduce;
+use super::wire::{self, Call, HubAddress, Kind, Reply, Request, UniqueId};
 
 /// The communicators of this process's unique ids, by their tokens.
 #[derive(Default)]
@@ -49,7 +49,7 @@ pub(super) fn new_id() -> io::Result<UniqueId> {
     static HUB: OnceLock<io::Result<Served>> = OnceLock::new();
     let served = HUB.get_or_init(start).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
     let token = lock(&served.hub).token();
-    Ok(UniqueId::new(Place { hub: served.at, token, secret: served.secret }))
+    Ok(UniqueId::new(HubAddress { hub: served.at, token, secret: served.secret }))
 }
 
 fn lock(hub: &Mutex<Hub>) -> std::sync::MutexGuard<'_, Hub> {
@@ -57,10 +57,10 @@ fn lock(hub: &Mutex<Hub>) -> std::sync::MutexGuard<'_, Hub> {
 }
 
 fn start() -> io::Result<Served> {
-    let address = interface::address()?;
+    let address = super::address()?;
     let listener = TcpListener::bind((address, 0))?;
     let at = SocketAddrV4::new(address, listener.local_addr()?.port());
-    let (hub, secret) = (Shared::default(), interface::secret()?);
+    let (hub, secret) = (Shared::default(), super::secret()?);
     let served = Arc::clone(&hub);
     thread::Builder::new().name("nccl hub".into()).spawn(move || {
         for connection in listener.incoming().flatten() {

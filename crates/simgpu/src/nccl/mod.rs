@@ -9,22 +9,25 @@
 //! channels, protocols, other networks than TCP over IPv4, and the wait for connections in the first use of an algorithm or peer.
 
 mod comm;
-mod exchange;
-mod group;
 mod hub;
-mod interface;
 mod reduce;
 mod wire;
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use crate::codes::{Cuda, Nccl};
-use crate::{cuda, world};
-pub(crate) use exchange::Exchange;
-use exchange::Part;
+use comm::Part;
+use getifaddrs::getifaddrs;
 use wire::{Kind, UniqueId};
+
+use crate::{Cuda, Nccl, cuda, world};
+
+pub(crate) use comm::Exchange;
 
 /// 2.30.0, the version whose bindings the course uses.
 const VERSION: c_int = 23000;
@@ -73,8 +76,8 @@ unsafe extern "C" fn ncclCommInitRank(to: *mut *mut c_void, size: c_int, id: Uni
         if rank < 0 || rank >= size || to.is_null() {
             return Err(refuse(Nccl::INVALID_ARGUMENT, format!("rank {rank} of {size}")));
         }
-        let join = group::Join { id, rank: rank as u32, size: size as u32, device: current()?, to: to as usize };
-        group::join(join)
+        let join = comm::Join { id, rank: rank as u32, size: size as u32, device: current()?, to: to as usize };
+        comm::join(join)
     };
     join().into()
 }
@@ -107,9 +110,9 @@ unsafe extern "C" fn ncclCommInitAll(to: *mut *mut c_void, size: c_int, devices:
         };
         let all = (0..size as usize).map(|rank| {
             let to = to.wrapping_add(rank) as usize;
-            Ok::<_, Nccl>(group::Join { id, rank: rank as u32, size: size as u32, device: device(rank)?, to })
+            Ok::<_, Nccl>(comm::Join { id, rank: rank as u32, size: size as u32, device: device(rank)?, to })
         });
-        group::join_all(all.collect::<Result<_, Nccl>>()?)
+        comm::join_all(all.collect::<Result<_, Nccl>>()?)
     };
     join().into()
 }
@@ -196,13 +199,13 @@ extern "C" fn ncclGetLastError(_comm: *mut c_void) -> *const c_char {
 
 #[unsafe(no_mangle)]
 extern "C" fn ncclGroupStart() -> Nccl {
-    group::start();
+    comm::start_group();
     Nccl::SUCCESS
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ncclGroupEnd() -> Nccl {
-    group::end().into()
+    comm::end_group().into()
 }
 
 /// Checks an operation's arguments and issues it, or keeps it for the end of the group.
@@ -231,7 +234,7 @@ fn operation(
             stream.map_err(|error: Cuda| refuse(Nccl::UNHANDLED_CUDA_ERROR, format!("CUDA's error {}", error.0)))?;
         let (send, recv) = buffers;
         let part = Part { kind, send, recv, count: count as u64, size, dtype, op, other: other as u32 };
-        group::issue(Arc::clone(&comm), part, stream)
+        comm::issue(Arc::clone(&comm), part, stream)
     };
     issue().into()
 }
@@ -318,4 +321,81 @@ extern "C" fn ncclSend(
 #[unsafe(no_mangle)]
 extern "C" fn ncclRecv(to: u64, count: usize, dtype: u32, peer: c_int, comm: *mut c_void, stream: *mut c_void) -> Nccl {
     operation(Kind::Recv, (0, to), count, (dtype, NONE), peer, comm, stream)
+}
+
+// Where a hub listens, and how ranks tell machines apart: NCCL's variables `NCCL_SOCKET_IFNAME` and `NCCL_HOSTID`.
+
+/// Without the variable, or if it is empty, ranks of this machine only can connect. NCCL itself would choose an interface.
+fn address() -> io::Result<Ipv4Addr> {
+    let rule = std::env::var("NCCL_SOCKET_IFNAME").unwrap_or_default();
+    if rule.is_empty() {
+        return Ok(Ipv4Addr::LOCALHOST);
+    }
+    let interfaces: Vec<(String, Ipv4Addr)> = getifaddrs()?
+        .filter_map(|entry| match entry.address.ip_addr() {
+            Some(IpAddr::V4(address)) => Some((entry.name, address)),
+            _ => None,
+        })
+        .collect();
+    chosen(&rule, &interfaces).ok_or_else(|| {
+        let names: Vec<&str> = interfaces.iter().map(|(name, _)| name.as_str()).collect();
+        io::Error::other(format!(
+            "NCCL_SOCKET_IFNAME={rule} names no interface with an IPv4 address; there are {}",
+            names.join(", ")
+        ))
+    })
+}
+
+/// The first that the rule names: beginnings of names with commas, whole names after `=`, all others after `^`.
+fn chosen(rule: &str, interfaces: &[(String, Ipv4Addr)]) -> Option<Ipv4Addr> {
+    let (rule, is_negated) = rule.strip_prefix('^').map_or((rule, false), |rest| (rest, true));
+    let (rule, is_whole) = rule.strip_prefix('=').map_or((rule, false), |rest| (rest, true));
+    let fits = |name: &str| {
+        let named = |one: &str| if is_whole { name == one } else { name.starts_with(one) };
+        rule.split(',').filter(|one| !one.is_empty()).any(named) != is_negated
+    };
+    interfaces.iter().find(|(name, _)| fits(name)).map(|(_, address)| *address)
+}
+
+/// A number of this machine.
+fn host() -> u64 {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    match std::env::var("NCCL_HOSTID") {
+        Ok(id) => id.hash(&mut hasher),
+        Err(_) => (read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/boot_id")).hash(&mut hasher),
+    }
+    hasher.finish()
+}
+
+/// A random number, which other programs cannot guess.
+fn secret() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_names_beginnings_whole_names_or_all_others() {
+        let of = |last| Ipv4Addr::new(10, 0, 0, last);
+        let interfaces =
+            [("lo", of(1)), ("eth0", of(2)), ("eth01", of(3)), ("ib0", of(4))].map(|(name, at)| (name.to_owned(), at));
+        for (rule, found) in [
+            ("eth", Some(2)),
+            ("ib,eth", Some(2)),
+            ("=eth01", Some(3)),
+            ("=eth", None),
+            ("^lo", Some(2)),
+            ("^lo,eth", Some(4)),
+            ("^=lo,eth0", Some(3)),
+            ("wlan", None),
+            ("", None),
+        ] {
+            assert_eq!(chosen(rule, &interfaces), found.map(of), "{rule}");
+        }
+    }
 }

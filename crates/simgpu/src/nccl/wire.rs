@@ -11,14 +11,14 @@ const MAGIC: [u8; 12] = *b"lockstepsim\xff";
 const ID_BYTES: usize = 128;
 
 /// `ncclUniqueId`: where the hub listens, a number that it gives once, and its secret. As in NCCL's, there are zeros among the
-/// bytes, and some that are no text.
+/// bytes, and some that are not text.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UniqueId([u8; ID_BYTES]);
 
 /// What a unique id says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct HubAddress {
     pub(super) hub: SocketAddrV4,
     pub(super) token: u64,
     /// Random: on a network others may connect, too.
@@ -26,7 +26,7 @@ pub(super) struct Place {
 }
 
 impl UniqueId {
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: HubAddress) -> Self {
         let mut bytes = [0; ID_BYTES];
         let parts = [
             &MAGIC[..],
@@ -41,14 +41,14 @@ impl UniqueId {
     }
 
     /// The place, unless something else made these bytes, or cut them off.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<HubAddress> {
         let mut reader = Reader(&self.0[12..]);
         (self.0[..12] == MAGIC).then_some(())?;
         let port = u16::from_le_bytes(reader.take()?);
         let token = u64::from_be_bytes(reader.take()?);
         let hub = SocketAddrV4::new(Ipv4Addr::from(reader.take::<4>()?), port);
         let whole = hub.port() != 0 && !hub.ip().is_unspecified();
-        whole.then_some(Place { hub, token, secret: reader.u64()? })
+        whole.then_some(HubAddress { hub, token, secret: reader.u64()? })
     }
 }
 
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn knows_its_own_unique_ids() {
         let hub = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 4711);
-        let place = Place { hub, token: u64::MAX, secret: 1 << 40 };
+        let place = HubAddress { hub, token: u64::MAX, secret: 1 << 40 };
         assert_eq!(UniqueId::new(place).place(), Some(place));
         assert_eq!(UniqueId([0; ID_BYTES]).place(), None);
     }
