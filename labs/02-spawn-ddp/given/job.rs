@@ -37,9 +37,7 @@ pub struct Settings {
     targets: Vec<f64>,
 }
 
-/// A training run.
 pub struct TrainingRun {
-    /// Its settings.
     pub settings: Settings,
     seen: Arc<Mutex<Seen>>,
 }
@@ -61,12 +59,10 @@ struct Pass {
 }
 
 impl TrainingRun {
-    /// A run with these settings.
     pub fn new(settings: Settings) -> Self {
         TrainingRun { settings, seen: Arc::default() }
     }
 
-    /// The training data.
     pub fn data(&self) -> Arc<dyn Dataset> {
         Arc::new(Data(self.settings.clone()))
     }
@@ -148,7 +144,6 @@ pub struct Net {
 }
 
 impl Net {
-    /// The predictions.
     pub fn forward(&self, inputs: &Tensor) -> Tensor {
         if c10d::grad_enabled() {
             let samples = numbers(&inputs.select(1, 0)).iter().map(|name| (name * NAMES).round() as usize).collect();

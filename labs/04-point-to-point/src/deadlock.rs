@@ -165,7 +165,6 @@ fn cycle(waits: &[Option<usize>]) -> Option<Vec<usize>> {
 }
 // ANCHOR_END: cycle
 
-/// A message.
 fn number(rank: usize) -> Tensor {
     Tensor::from_slice(&[rank as f32])
 }

@@ -19,7 +19,6 @@ use lockstep::measure::Sizes;
 use lockstep::results::Results;
 use lockstep::{LaunchEnv, Reporter, init_process_group, threads};
 
-/// The parts of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Rank 0 sends, another rank receives, and both wait until it is done

@@ -23,12 +23,10 @@ impl<'a> Ring<'a> {
         Ring { group, sent: Cell::new(0) }
     }
 
-    /// This rank.
     pub fn rank(&self) -> usize {
         self.group.rank().get()
     }
 
-    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.group.size().get()
     }

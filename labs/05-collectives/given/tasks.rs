@@ -33,7 +33,6 @@ fn called<T>(group: &ProcessGroup, answer: impl FnOnce() -> Result<T>) -> Result
     Ok((result, group.called().into_iter().map(call).collect()))
 }
 
-/// A matrix by rows.
 #[derive(Serialize)]
 struct Matrix {
     size: Vec<i64>,

@@ -154,7 +154,6 @@ fn all_gather(group: &ProcessGroup, chunks: &mut [Tensor]) -> Result<()> {
 }
 // ANCHOR_END: phases
 
-/// A rank in the ring.
 struct Ring {
     rank: usize,
     size: usize,

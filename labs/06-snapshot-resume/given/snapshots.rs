@@ -153,9 +153,7 @@ pub struct Snapshot {
 
 /// One start of the job on this rank.
 pub struct Run {
-    /// The settings.
     pub settings: Settings,
-    /// This rank.
     pub rank: usize,
     /// The number of ranks of this start. It was another one before, perhaps, and may be another one next time.
     pub ranks: usize,

@@ -12,7 +12,6 @@ use tch::{Device, Kind, Tensor};
 /// Steps at the start whose times do not count: the first ones open connections and touch memory.
 const WARM_UP: u64 = 2;
 
-/// A part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Waiting for the loader.
@@ -33,7 +32,6 @@ const PARTS: [(Part, &str); 5] = [
     (Part::Optimizer, "optimizer"),
 ];
 
-/// The sums over a rank's steps.
 pub(crate) struct Costs<'a> {
     group: &'a ProcessGroup,
     steps: u64,
@@ -53,7 +51,6 @@ impl<'a> Costs<'a> {
         Costs { group, steps: 0, samples: 0, parts, whole, traffic, begun }
     }
 
-    /// The number of steps so far.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }

@@ -96,7 +96,6 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 }
 // ANCHOR_END: train
 
-/// Three linear layers.
 fn net(vs: &nn::Path<'_>, width: i64) -> impl ModuleT + use<> {
     let layer = |name: &str, from, to| nn::linear(vs / name, from, to, Default::default());
     let hidden = [layer("fc1", 28 * 28, width), layer("fc2", width, width)];

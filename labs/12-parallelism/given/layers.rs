@@ -19,7 +19,6 @@ impl Weight {
         Weight { whole, taken: Cell::new(0) }
     }
 
-    /// Its shape.
     pub fn size(&self) -> Vec<i64> {
         self.whole.size()
     }

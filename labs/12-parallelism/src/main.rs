@@ -129,7 +129,6 @@ pub(crate) enum Scheme {
     Threads,
 }
 
-/// The network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Model {
     /// A transformer on characters

@@ -24,7 +24,6 @@ const CLASSES: i64 = 10;
 const WIDTH: i64 = 8;
 /// Pixels in a row and a column.
 const SIDE: i64 = 32;
-/// Drawn pictures.
 const DRAWN: usize = 256;
 const DEPTH: Depth = Depth::Eighteen;
 

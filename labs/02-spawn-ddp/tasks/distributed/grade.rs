@@ -368,7 +368,6 @@ fn heads(visited: &[Vec<usize>]) -> Vec<&[usize]> {
 const NOT_ALL: &str = "not all ranks make the same calls: a collective is called by some ranks only, or at another moment. Is one inside \
      `if env.rank.is_zero()`?";
 
-/// Explains why ranks did not finish.
 fn why(finding: &Finding) -> Option<String> {
     let rank = finding.rank.unwrap_or(0);
     match finding.verdict {

@@ -56,7 +56,6 @@ fn check(case: usize, text: &str, prepared: &[&Prepared]) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Explains why ranks did not finish.
 fn why(finding: &Finding) -> Option<String> {
     let rank = finding.rank.unwrap_or(0);
     match finding.verdict {

@@ -9,7 +9,6 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The number of the opened GPU on the machine, and how many GPUs the process sees.
 type Opened = Result<(usize, usize), String>;
 
-/// A process.
 struct VisibleCase {
     gpus: usize,
     /// The batch system's list. `None` means all GPUs.

@@ -15,7 +15,6 @@ struct Prefetched {
     overlapped: Vec<bool>,
     /// For each batch, how many had arrived when the computation began.
     arrived: Vec<usize>,
-    /// How many receives were started.
     started: usize,
 }
 

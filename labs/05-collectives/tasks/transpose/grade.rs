@@ -3,7 +3,6 @@
 use lockstep_grading::{Claim, Numbers, Runner, Verdict, explain};
 use serde::Deserialize;
 
-/// A matrix by rows.
 #[derive(Clone, PartialEq, Deserialize)]
 struct Matrix {
     size: Vec<i64>,
@@ -167,7 +166,6 @@ fn check_sent(rank: usize, ranks: usize, observed: &Matrix, bytes: u64) -> anyho
         )
 }
 
-/// The name of an operation.
 fn operation(call: &str) -> &str {
     call.split([' ', '(']).next().unwrap_or("")
 }

@@ -277,7 +277,6 @@ impl ReshardJob<'_> {
     }
 }
 
-/// Explains why ranks did not finish.
 fn why(finding: &Finding, apart: &str) -> Option<String> {
     (finding.verdict == Verdict::Hang && !finding.diagnosis.contains(COMPUTES))
         .then(|| format!("some ranks have a step left when the others have none, and wait for them: {apart}"))
