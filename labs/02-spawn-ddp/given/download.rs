@@ -66,7 +66,7 @@ impl Download {
     pub fn come_last(&self) -> io::Result<()> {
         until(LOOKS, || self.marks[0].exists());
         if self.last == Last::AtEnd {
-            // The rank that has downloaded goes on from there.
+            // The rank that has downloaded continues from there.
             until(LOOKS / 4, || self.others.are_done());
         }
         File::create(&self.marks[1]).map(drop)
@@ -94,7 +94,7 @@ impl Download {
         File::create(&self.marks[0]).map(drop)
     }
 
-    /// Waits until the others are done, for so many looks, and for who sleeps even then.
+    /// Waits until the others are done, for this many looks, and then for ranks that still sleep.
     fn wait_for_others(&self, looks: usize) {
         until(looks, || self.others.are_done());
         until(SLEEP_LOOKS, || self.others.are_awake());
@@ -106,7 +106,7 @@ impl Download {
     }
 }
 
-/// Waits until this holds, for so many looks at most.
+/// Waits until this holds, for at most this many looks.
 fn until(looks: usize, holds: impl Fn() -> bool) {
     (0..looks).take_while(|_| !holds()).for_each(|_| std::thread::sleep(LOOK));
 }

@@ -93,7 +93,7 @@ impl TrainingRun {
             }
             thread::sleep(LOOK);
         }
-        // Each process has a name of its own for the file: a collision is counted, and does not end the run.
+        // Each process has its own name for the file: a collision is counted, and does not end the run.
         let own = PathBuf::from(format!("saved-by-{}.safetensors", std::process::id()));
         checkpoint::save(vs, &own)?;
         Ok(fs::rename(own, CHECKPOINT)?)

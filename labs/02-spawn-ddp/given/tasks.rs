@@ -53,7 +53,7 @@ pub fn line(answer: fn(&ProcessGroup, &Tensor, &Tensor, usize, f64) -> anyhow::R
 /// Inputs: the text to download, and when the last rank comes. Results: how often this rank has downloaded it, and what the rank has read.
 pub fn prepare(answer: fn(&ProcessGroup, &Path, &Download) -> anyhow::Result<String>) -> Task {
     Task::in_group("prepare", move |group, (text, last): (String, Last)| {
-        // Each case has files of its own.
+        // Each case has its own files.
         let folder = match last {
             Last::Together => "data",
             Last::AtHalf => "data-at-half",

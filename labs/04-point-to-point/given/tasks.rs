@@ -104,7 +104,7 @@ enum Peer {
     IsLate,
     /// It closes its connections.
     Leaves,
-    /// There is none: the answer is to receive from its own rank, which no rank can.
+    /// There is no peer: the answer must receive from its own rank, which is impossible.
     Itself,
 }
 
@@ -175,7 +175,7 @@ fn act(store: &Store, group: ProcessGroup, does: Peer, message: &Tensor, left: &
 /// The time between two looks. A busy machine makes each longer, so that looks measure what others can do meanwhile.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Returns true if a rank sets the key within so many looks.
+/// Returns true if a rank sets the key within this many looks.
 fn there_within(store: &Store, key: &str, looks: usize) -> bool {
     (0..looks).any(|_| {
         let there = store.check(&[key]).unwrap_or(false);

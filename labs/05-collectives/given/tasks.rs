@@ -74,7 +74,7 @@ fn visited_by(metrics: Metrics, rank: usize) -> Metrics {
     if rank == 1 {
         names.reverse();
     }
-    // Each new map draws an order of its own, one of 720 for six names.
+    // Each new map has a different order, one of 720 for six names.
     let redrawn =
         std::iter::repeat_with(|| metrics.iter().map(|(name, value)| (name.clone(), *value)).collect::<Metrics>());
     redrawn.take(100_000).find(|map| map.keys().eq(&names)).unwrap_or(metrics)

@@ -228,7 +228,7 @@ fn waits_for_a_lock_that_outlives_its_job_and_names_the_lock() {
     assert!(lab.wait().unwrap().success() && waits.is_some(), "{rest:?}");
 }
 
-/// A job of Slurm whose first attempt is on a node that the network has cut off: it is stopped in the middle of a save, and goes on
+/// A job of Slurm whose first attempt is on a node that the network has cut off: it is stopped in the middle of a save, and continues
 /// when the second attempt, on another node, has saved and ended.
 #[test]
 fn a_former_attempt_never_writes_over_the_snapshots_of_a_later_one() {

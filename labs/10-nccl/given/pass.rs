@@ -1,4 +1,4 @@
-//! A backward pass of several layers whose gradients are to be averaged while it goes on. You do not change this file.
+//! A backward pass of several layers whose gradients are to be averaged while it runs. You do not change this file.
 //!
 //! There are two streams: kernels run on one, collectives on the other. Each method puts work into a stream and returns; none waits for
 //! it. Kernels are short here. On a GPU the backward pass of a layer takes as long as many kernels.

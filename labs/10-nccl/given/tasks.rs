@@ -138,7 +138,7 @@ pub fn finish(answer: fn(&Comm, &Event, Duration) -> Result<Ended>) -> Task {
     })
 }
 
-/// Has a process of its own be rank 1, which ends when rank 0 waits for it.
+/// Starts a process as rank 1, which ends when rank 0 waits for it.
 fn lose_rank_1(job: &GpuRank) -> Result<(Ended, f32, bool, f32, u64)> {
     if std::env::var_os(LOST).is_some() {
         let comm = job.comm("lost")?;
@@ -184,14 +184,14 @@ impl GpuRank {
         Ok(GpuRank { rank: env.rank.get(), size: env.world_size.get(), store, gpu })
     }
 
-    /// A communicator of all ranks. Each needs a name of its own.
+    /// A communicator of all ranks. Each needs its own name.
     pub fn comm(&self, name: &str) -> Result<Comm> {
         let key = format!("job/{name}");
         if self.rank == 0 {
             self.store.set(&key, UniqueId::new()?.bytes())?;
         }
         let id = UniqueId::from_bytes(&self.store.get(&key)?);
-        let id = id.ok_or_else(|| anyhow::anyhow!("{key} is no unique id"))?;
+        let id = id.ok_or_else(|| anyhow::anyhow!("{key} is not a unique id"))?;
         Ok(Comm::join(&self.gpu, &id, self.rank, self.size)?)
     }
 }

@@ -130,13 +130,13 @@ impl GpuRank {
     }
 
     // ANCHOR: comm
-    /// A communicator of all ranks. The store carries the unique id; a restarted job needs keys of its own.
+    /// A communicator of all ranks. The store carries the unique id; a restarted job needs its own keys.
     pub(crate) fn comm(&self, name: &str) -> Result<Comm> {
         let key = format!("nccl/{}/{name}", self.restarts);
         if self.rank == 0 {
             self.store.set(&key, UniqueId::new()?.bytes())?;
         }
-        let id = UniqueId::from_bytes(&self.store.get(&key)?).with_context(|| format!("{key} is no unique id"))?;
+        let id = UniqueId::from_bytes(&self.store.get(&key)?).with_context(|| format!("{key} is not a unique id"))?;
         Ok(Comm::join(&self.gpu, &id, self.rank, self.size)?)
     }
     // ANCHOR_END: comm

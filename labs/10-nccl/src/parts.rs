@@ -129,7 +129,7 @@ pub(crate) fn hang(job: &GpuRank, comm: Comm, patience: Duration) -> Result<()> 
 fn watch(comm: &Comm, done: &Event, patience: Duration) -> Result<bool> {
     let begun = Instant::now();
     while !done.is_done()? {
-        // Errors that NCCL knows of, such as a rank whose process has ended, need no patience.
+        // For errors that NCCL reports, such as a rank whose process has ended, there is nothing to wait for.
         if comm.check().is_err() || begun.elapsed() >= patience {
             comm.abort()?;
             return Ok(false);

@@ -16,7 +16,7 @@ pub(crate) fn call<I: Serialize, O: DeserializeOwned>(
     })
 }
 
-/// A call on this many ranks, each with a device of its own. Streams start what is asked for, so that each run gives the same result.
+/// A call on this many ranks, each with its own device. Streams start what is asked for, so that each run gives the same result.
 fn simulated(ranks: usize) -> CallOptions {
     let variables = [
         ("LOCKSTEP_GPU", "simulated"),

@@ -46,7 +46,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// A model on a group of its own, so that what it sends is counted apart.
+    /// A model on its own group, so that what it sends is counted separately.
     pub fn new(group: &ProcessGroup) -> Result<Self> {
         let ranks: Vec<Rank> = group.size().ranks().collect();
         let group = group.new_group(&ranks, &GroupOptions::default())?.context("each rank is a member")?;

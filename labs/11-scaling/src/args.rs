@@ -76,7 +76,7 @@ pub(crate) struct Args {
     pub(crate) device: DeviceChoice,
 }
 
-/// How gradients travel.
+/// How gradients are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Hook {
     /// As they are

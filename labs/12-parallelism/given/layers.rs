@@ -76,7 +76,7 @@ impl<'a> Unit<'a> {
         Ok(())
     }
 
-    /// Frees the weight. What was its memory becomes NaN, so that one can see who reads it later.
+    /// Frees the weight. Its memory becomes NaN, so that a later read shows.
     pub fn free(&self) {
         if let Some(mut whole) = self.whole.take() {
             self.seen.frees.set(self.seen.frees.get() + 1);

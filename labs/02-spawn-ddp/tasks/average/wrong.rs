@@ -75,7 +75,7 @@ pub fn of_copies(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Resu
     Ok(())
 }
 
-/// Keeps the mean in a tensor that nobody reads.
+/// Keeps the mean in a tensor that is never read.
 pub fn to_nobody(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
     for gradient in gradients {
         let mut mean = gradient.copy();

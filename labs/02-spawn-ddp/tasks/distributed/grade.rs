@@ -77,7 +77,7 @@ fn other_seed(runner: &mut Runner, run: &Run<'_>) -> Result<()> {
     Claim::that(one != another, "another order with another seed", format!("rank 0 begins with {begins:?} both times"))
         .given(format!("seeds {} and {seed}", run.job.seed))
         .or_fail(
-            "the order is the same with another seed: the sampler has its own seed, which is 0 if nobody sets it. `settings.seed` is \
+            "the order is the same with another seed: the sampler has its own seed, which is 0 if it is not set. `settings.seed` is \
              the seed of the order, too",
         )
 }

@@ -224,7 +224,7 @@ pub fn same_shard(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { sampler, ..RIGHT }.run(env, job)
 }
 
-/// Gives each rank's sampler a seed of its own.
+/// Gives each rank's sampler its own seed.
 pub fn own_seed(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     let sampler: fn(&LaunchEnv, usize, u64) -> Result<Box<dyn Sampler>> = |env, samples, seed| {
         let seed = seed + 100 * env.rank.get() as u64;
@@ -310,7 +310,7 @@ pub fn barrier_inside(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { save: Save::BarrierInside, ..RIGHT }.run(env, job)
 }
 
-/// Right: each rank draws weights of its own, which DDP replaces by those of rank 0.
+/// Right: each rank draws its own weights, which DDP replaces by those of rank 0.
 pub fn own_weights(env: &LaunchEnv, job: &TrainingRun) -> Result<()> {
     Program { seed_of_weights: |env, seed| seed + env.rank.get() as u64, ..RIGHT }.run(env, job)
 }

@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::line::gradient;
 
-/// The given program: runs the program for one process on every rank, so each fits a line of its own.
+/// The given program: runs the program for one process on every rank, so each fits its own line.
 pub fn serial(_: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, rate: f64) -> anyhow::Result<Tensor> {
     let mut line = Tensor::zeros([2], (Kind::Double, Device::Cpu));
     let batch = batch_size as i64;

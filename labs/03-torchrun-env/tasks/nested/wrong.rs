@@ -66,7 +66,7 @@ pub fn leaves(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Knows torchrun by a variable of its own.
+/// Recognizes torchrun by a variable that only torchrun sets.
 pub fn torchrun_only(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     anyhow::ensure!(
         variables.get("TORCHELASTIC_RUN_ID").is_none(),

@@ -71,7 +71,7 @@ impl DeadlineCase {
             )
             .diagnose_if(
                 *observed == Outcome::Late,
-                "a rank cannot receive from itself, which no further wait will mend: `Late` is for `ErrorKind::Timeout`; return all \
+                "a rank cannot receive from itself, and waiting longer does not help: `Late` is for `ErrorKind::Timeout`; return all \
                  others as errors",
             )
             .or_fail("a rank cannot receive from itself: return the error")

@@ -86,7 +86,7 @@ fn check_messages(rank: usize, calls: &[Called], waited_before: &[usize]) -> any
     let is = |call: &str, names: &[&str]| names.contains(&call.split([' ', '(']).next().unwrap_or(""));
     let collective = calls.iter().any(|(call, _)| !is(call, &["isend", "irecv", "send", "recv", "barrier"]));
     let blocks = calls.iter().any(|(call, _)| is(call, &["send"]));
-    // A receive after another holds up nobody, if both sends are under way; and a barrier before them is no wait for a message.
+    // A receive after another blocks no rank if both sends are in progress; and a barrier before them is not a wait for a message.
     let barriers =
         |before: usize| calls[..before].iter().filter(|(call, waited)| *waited && is(call, &["barrier"])).count();
     let mut sends =

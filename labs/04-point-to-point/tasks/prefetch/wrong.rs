@@ -42,7 +42,7 @@ pub fn before_wait(
     Ok(results)
 }
 
-/// Fixes the bug but gives up the overlap: no receive is in progress during the computation.
+/// Fixes the bug but loses the overlap: no receive is in progress during the computation.
 pub fn serial(
     group: &ProcessGroup,
     batches: usize,

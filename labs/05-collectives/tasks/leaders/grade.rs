@@ -124,7 +124,7 @@ fn check(
     let node = ranges(nodes).into_iter().find(|node| node.contains(&rank)).unwrap_or(0..RANKS);
     let (leader, mates) = (node.start, node.len());
     let of_this_node: Vec<usize> = node.clone().collect();
-    // The leader adds up within its node once more after it has talked to the other leaders.
+    // The leader adds up within its node once more after the exchange with the other leaders.
     let mut after =
         calls[leader].iter().skip_while(|call| call.members == of_this_node || call.operation.starts_with("barrier"));
     let adds_again = after.any(|call| mates > 1 && call.members == of_this_node && call.operation.contains("reduce"));

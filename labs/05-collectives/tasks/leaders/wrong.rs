@@ -47,7 +47,7 @@ pub fn members_only(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) 
     Ok(node.broadcast(tensor, Rank::ZERO)?)
 }
 
-/// Lets the other ranks sleep until their leader is ready, but nobody wakes them.
+/// Lets the other ranks sleep until their leader is ready, but never wakes them.
 pub fn sleeps(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
     let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
     for size in nodes {

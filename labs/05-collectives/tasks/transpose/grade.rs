@@ -143,7 +143,7 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     .given(format!("{ranks} ranks"))
     .diagnose_if(
         numbers < 2 * most,
-        "the result is right, but more arrives than is returned: what every rank knows by itself, such as the sizes, need not be sent",
+        "the result is right, but more arrives than is returned: do not send what every rank knows, such as the sizes",
     )
     .or_fail(
         "the result is right, but whole blocks are sent to every rank, which keeps a part of each: with p ranks that is p times as much as \
@@ -159,7 +159,7 @@ fn check_sent(rank: usize, ranks: usize, observed: &Matrix, bytes: u64) -> anyho
         .given(format!("{ranks} ranks"))
         .diagnose_if(
             bytes < 2 * block,
-            "the result is right, but more is sent than a block: what every rank knows by itself, such as the sizes, need not be sent",
+            "the result is right, but more is sent than a block: do not send what every rank knows, such as the sizes",
         )
         .or_fail(
             "the result is right, but whole blocks are sent: the rank sends more than its block, and every rank keeps only a part of what it gets. Send every rank its own part only",

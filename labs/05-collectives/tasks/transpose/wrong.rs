@@ -68,7 +68,7 @@ pub fn whole_blocks(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&mine, 1))
 }
 
-/// Exchanges each row of the block in a call of its own.
+/// Exchanges each row of the block in a separate call.
 pub fn each_row(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     let (rows, columns) = block.size2()?;
     let size = group.size().get() as i64;

@@ -160,7 +160,7 @@ fn create(folder: &Path, snapshots: &Snapshots) -> anyhow::Result<()> {
     let Some(all) = snapshots else { return Ok(()) };
     fs::create_dir(folder)?;
     for other in [".snapshot-x.partial", "best_model.safetensors", "snapshot-notes"] {
-        // What is no snapshot may read well: a writer was killed just before the rename.
+        // A file that is not a snapshot may be readable: a writer was killed just before the rename.
         fs::write(folder.join(other), bytes(State::Good))?;
     }
     for (age, one) in all.iter().enumerate() {

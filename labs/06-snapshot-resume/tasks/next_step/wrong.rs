@@ -119,7 +119,7 @@ pub fn also_epochs(job: &mut KillableJob) -> Result<(), Killed> {
 
 /// Saves the step that was done, and at the end of an epoch the one that comes next.
 pub fn two_meanings(job: &mut KillableJob) -> Result<(), Killed> {
-    // The snapshot says which step was done, so go on with the one after it.
+    // The snapshot says which step was done, so continue with the one after it.
     let (first_epoch, first_step) = job.load().map_or((0, 0), |(epoch, step)| (epoch, step + 1));
     for epoch in first_epoch..job.epochs {
         let begin = if epoch == first_epoch { first_step } else { 0 };

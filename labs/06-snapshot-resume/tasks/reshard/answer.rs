@@ -25,7 +25,7 @@ pub fn reshard(run: &mut Run) -> Result<()> {
     //~ Ok(())
     let (first, done) = run.snapshot().map_or((0, 0), |numbers| (numbers[0], numbers[1] as usize));
     for epoch in first..run.settings.epochs {
-        // The samples that all ranks together have taken: the beginning of the epoch's order, whoever took them.
+        // The samples that all ranks together have taken: the beginning of the epoch's order, whichever rank took them.
         let mut taken = if epoch == first { done } else { 0 };
         let left = run.order(epoch).split_off(taken);
         // A step of all ranks. Whoever cuts a share of his own into batches has a step more than a rank whose share is shorter.

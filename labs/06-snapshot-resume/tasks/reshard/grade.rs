@@ -217,7 +217,7 @@ impl ReshardJob<'_> {
                     Some(begin) if begin == steps * self.case.batch_size * ranks => {
                         return Some(format!(
                             "the snapshot counts steps, and the number of samples in a step depends on the number of ranks: {steps} steps \
-                             had taken {before} samples, and {ranks} ranks go on with sample {begin} of the order. Count the samples that \
+                             had taken {before} samples, and {ranks} ranks continue with sample {begin} of the order. Count the samples that \
                              all ranks together have taken"
                         ));
                     }
@@ -228,7 +228,7 @@ impl ReshardJob<'_> {
                     }
                     Some(begin) => {
                         return Some(format!(
-                            "epoch {epoch} goes on with sample {begin} of its order, and {before} were trained before ({saved}). It may have been stopped more than once, each time on a different number of ranks"
+                            "epoch {epoch} continues with sample {begin} of its order, and {before} were trained before ({saved}). It may have been stopped more than once, each time on a different number of ranks"
                         ));
                     }
                 }

@@ -125,7 +125,7 @@ pub fn full_batches(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Each rank goes on with the share that the rank of this number had before.
+/// Each rank continues with the share that the rank of this number had before.
 pub fn old_shares(run: &mut Run) -> Result<()> {
     let numbers = run.snapshot().unwrap_or(vec![0, 0, run.ranks as u64]);
     let (first, done, ranks) = (numbers[0], numbers[1] as usize, numbers[2] as usize);

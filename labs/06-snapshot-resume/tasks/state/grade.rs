@@ -22,7 +22,7 @@ enum Loses {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    // A power of the decay often has the bits of a product of as many factors: draw steps at which it has not.
+    // A power of the decay often has the bits of a product of as many factors: draw steps at which they differ.
     let (cases, end) = loop {
         let (cases, end) = draw(&mut random);
         if cases[1..].iter().all(|case| reference(case, Loses::Bits) != reference(case, Loses::Nothing)) {

@@ -67,7 +67,7 @@ pub fn chunks(path: &Path, bytes: &[u8]) -> Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Creates its temporary file anew, and fails where a killed save has left one.
+/// Creates its temporary file again, and fails where a killed save has left one.
 #[edit(path.with_file_name(".snapshot.partial") => path.with_extension("tmp"))]
 #[edit(File::create => File::create_new)]
 pub fn create_new() {}

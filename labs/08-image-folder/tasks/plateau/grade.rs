@@ -44,7 +44,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .collect(),
         // Improves by less than the threshold.
         (0..patience + 4).map(|time| Some(first * (1.0 - 1e-5 * time as f64))).collect(),
-        // A NaN between losses that are no better: not to count it is not the same as to take it for better.
+        // A NaN between losses that are not better: an answer that does not count it differs from one that takes it as better.
         [Some(first)].into_iter().chain(worse(1)).chain([None]).chain(worse(patience)).collect(),
         [Some(first)].into_iter().chain(vec![None; patience + 1]).chain([Some(first + 0.1)]).collect(),
     ];

@@ -44,7 +44,7 @@ fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::
         .given(&given)
         .diagnose_if(
             kills.is_empty() && equal(file),
-            "of two equal epochs, the later one is kept: keep the first, as in task 4. A model that is no better is not written again",
+            "of two equal epochs, the later one is kept: keep the first, as in task 4. Do not write a model that is not better",
         )
         .diagnose_if(
             kills.is_empty() && file.is_some_and(|file| file > best),

@@ -1,6 +1,6 @@
 //! Task 3: the events in the right places.
 //!
-//! The gradient of a layer is averaged over all ranks while the backward pass of the next layers goes on. The order within each of the two
+//! The gradient of a layer is averaged over all ranks while the backward pass of the next layers runs. The order within each of the two
 //! streams is right. What is missing is the order between them.
 
 use anyhow::Result;

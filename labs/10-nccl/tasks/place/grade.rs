@@ -28,7 +28,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     machines.iter().enumerate().try_for_each(|(number, machine)| check(machine, outputs.of(0, number)))
 }
 
-/// A machine on which the mistakes that people make are seen: to count the slowest hops only, or else to add up all hops.
+/// A machine on which common mistakes show: counting only the slowest hops, or adding up all hops.
 fn draw(random: &mut Inputs, counts_slowest: bool) -> Machine {
     loop {
         let mut links = vec![vec![Link::Nv; GPUS]; GPUS];

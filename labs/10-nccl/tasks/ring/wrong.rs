@@ -35,7 +35,7 @@ pub fn itself(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> 
     Ok(())
 }
 
-/// Receives on a stream of its own.
+/// Receives on its own stream.
 pub fn second_stream(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
     let (next, previous) = neighbours(comm);
     let other = comm.gpu().stream()?;

@@ -17,6 +17,6 @@ pub fn share_id(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
         store.set(&key, UniqueId::new()?.bytes())?;
     }
     // Waits until the key is there.
-    UniqueId::from_bytes(&store.get(&key)?).context("the store's value is no unique id")
+    UniqueId::from_bytes(&store.get(&key)?).context("the store's value is not a unique id")
     // </answer>
 }

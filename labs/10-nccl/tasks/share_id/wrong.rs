@@ -5,7 +5,7 @@ use c10d::Store;
 use lockstep_gpu::UniqueId;
 
 fn parsed(bytes: &[u8]) -> Result<UniqueId> {
-    UniqueId::from_bytes(bytes).context("the store's value is no unique id")
+    UniqueId::from_bytes(bytes).context("the store's value is not a unique id")
 }
 
 /// Makes an id on each rank.
@@ -31,7 +31,7 @@ pub fn newest_counts(store: &Store, rank: usize, _: usize) -> Result<UniqueId> {
     parsed(&store.get("id")?)
 }
 
-/// Looks for a key with its own rank, which nobody sets.
+/// Looks for a key with its own rank, which is never set.
 pub fn own_key(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     let key = format!("id {number} of rank {rank}");
     if rank == 0 {
@@ -52,7 +52,7 @@ pub fn as_text(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     parsed(&bytes)
 }
 
-/// Sends the bytes as UTF-8, which replaces what is none.
+/// Sends the bytes as UTF-8, which replaces invalid ones.
 pub fn as_utf8(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     let key = format!("id {number}");
     if rank == 0 {
@@ -72,7 +72,7 @@ pub fn sleeps(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     parsed(&store.get(&key)?)
 }
 
-/// Tidies up: who has read the id deletes the key.
+/// Tidies up: a rank that has read the id deletes the key.
 pub fn reads_once(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     let key = format!("id {number}");
     if rank == 0 {

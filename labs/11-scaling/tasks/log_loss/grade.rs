@@ -102,7 +102,7 @@ fn check_values(
         )
         .diagnose_if(
             found.len() == whole.len() && close(&whole[..whole.len() - 1], &found[..whole.len() - 1], 1e-9) && !is(whole),
-            "the last line, which covers fewer steps, was joined with the one before: it is a line of its own",
+            "the last line, which covers fewer steps, was joined with the one before: it must be a separate line",
         )
         .diagnose_if(is(whole), "the last line is missing: it covers fewer steps, but they were trained")
         .diagnose_if(

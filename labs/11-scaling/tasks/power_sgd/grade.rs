@@ -53,7 +53,7 @@ const WAYS: [(Way, &str); 8] = [
     (Way::NotOrthonormal, "the columns of left are not orthonormal, so left · rightᵀ has the wrong scale"),
     (
         Way::Cold,
-        "each step begins with the first right matrix: one step of a power iteration comes near the largest directions, and the next goes \
+        "each step begins with the first right matrix: one step of a power iteration approaches the largest directions, and the next goes \
          on from there",
     ),
     (Way::Sums, "summed, not averaged: divide by the number of ranks"),

@@ -57,7 +57,7 @@ pub fn blames_one(ranks: &[Counters]) -> (Cause, Option<usize>) {
     (if logs(ranks) { Cause::Logging } else { cause }, Some(rank))
 }
 
-/// Right: the one who waits for the shortest, and then what it does instead.
+/// Right: finds the rank that waits least, and then what it does instead.
 pub fn waits_shortest(ranks: &[Counters]) -> (Cause, Option<usize>) {
     if logs(ranks) {
         return (Cause::Logging, None);

@@ -33,8 +33,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let case = loop {
             let (x, first, second) = (random.numbers(n * f), random.numbers(h * f), random.numbers(f * h));
             let case = ColumnRowCase { ranks, n, f, h, x, first, second };
-            // The ReLU can make a part of the summands zero, and then nobody would miss them.
-            let is_zero = |inner| case.summand(inner, 0).iter().all(|sum| *sum == 0.0);
+            // The ReLU can make a part of the partial sums zero, and then a missing part would not show.
+            let is_zero = |inner| case.partial_sum(inner, 0).iter().all(|sum| *sum == 0.0);
             let part = h / ranks;
             if !is_zero(f..h) && (0..ranks).all(|rank| !is_zero(rank * part..(rank + 1) * part)) {
                 break case;
@@ -50,13 +50,13 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 }
 
 impl ColumnRowCase {
-    /// The summand of y that comes from some outputs of the first layer, through the second's columns `shift` places on.
-    fn summand(&self, inner: std::ops::Range<usize>, shift: usize) -> Vec<f64> {
-        self.summand_after(|hidden| hidden.max(0.0), inner, shift)
+    /// The partial sum of y that comes from some outputs of the first layer, through the second's columns `shift` places on.
+    fn partial_sum(&self, inner: std::ops::Range<usize>, shift: usize) -> Vec<f64> {
+        self.partial_sum_after(|hidden| hidden.max(0.0), inner, shift)
     }
 
     /// The same, with another function than the ReLU.
-    fn summand_after(&self, relu: fn(f64) -> f64, inner: std::ops::Range<usize>, shift: usize) -> Vec<f64> {
+    fn partial_sum_after(&self, relu: fn(f64) -> f64, inner: std::ops::Range<usize>, shift: usize) -> Vec<f64> {
         let mut y = vec![0.0; self.n * self.f];
         for row in 0..self.n {
             for k in inner.clone() {
@@ -68,7 +68,7 @@ impl ColumnRowCase {
         y
     }
 
-    /// With the ReLU of each rank's summand of the first layer.
+    /// With the ReLU of each rank's partial sum of the first layer.
     fn relu_of_parts(&self) -> Vec<f64> {
         let (mut y, part) = (vec![0.0; self.n * self.f], self.f / self.ranks);
         for row in 0..self.n {
@@ -88,15 +88,15 @@ impl ColumnRowCase {
         let part = self.h / self.ranks;
         let given = format!("n = {}, f = {}, h = {} on {} ranks", self.n, self.f, self.h, self.ranks);
         let is = |other: &[f64]| close(other, &found.outputs, TOLERANCE);
-        let right = self.summand(0..self.h, 0);
-        let linear = self.summand_after(|hidden| hidden, 0..self.h, 0);
+        let right = self.partial_sum(0..self.h, 0);
+        let linear = self.partial_sum_after(|hidden| hidden, 0..self.h, 0);
         let relu_at_the_end: Vec<f64> = linear.iter().map(|sum| sum.max(0.0)).collect();
-        let relu_of_summand = |rank: usize| -> Vec<f64> {
-            let summand = self.summand_after(|hidden| hidden, rank * part..(rank + 1) * part, 0);
-            summand.into_iter().map(|sum| sum.max(0.0)).collect()
+        let relu_of_partial_sum = |rank: usize| -> Vec<f64> {
+            let partial_sum = self.partial_sum_after(|hidden| hidden, rank * part..(rank + 1) * part, 0);
+            partial_sum.into_iter().map(|sum| sum.max(0.0)).collect()
         };
         let relu_of_summands: Vec<f64> = (0..self.ranks)
-            .map(relu_of_summand)
+            .map(relu_of_partial_sum)
             .reduce(|sum, one| sum.iter().zip(&one).map(|(sum, one)| sum + one).collect())
             .unwrap_or_default();
         let mean: Vec<f64> = right.iter().map(|sum| sum / self.ranks as f64).collect();
@@ -104,13 +104,13 @@ impl ColumnRowCase {
             .on_rank(rank)
             .given(&given)
             .diagnose_if(
-                same && is(&self.summand(0..self.f, 0)),
+                same && is(&self.partial_sum(0..self.f, 0)),
                 "only the first f of the h outputs of the first layer are there: its outputs are divided, so a rank's part has h/p of \
                  them, and not f/p",
             )
             .diagnose_if(
-                // After a `reduce`, whose result is right on rank 0, another rank's buffer may still hold its summand.
-                rank == 0 && is(&self.summand(0..part, 0)),
+                // After a `reduce`, whose result is right on rank 0, another rank's buffer may still hold its partial sum.
+                rank == 0 && is(&self.partial_sum(0..part, 0)),
                 "this is the rank's own partial sum of y: the sum over all ranks is missing",
             )
             .diagnose_if(
@@ -119,7 +119,7 @@ impl ColumnRowCase {
                  sum of ReLUs",
             )
             .diagnose_if(
-                is(&self.summand(0..self.h, part)),
+                is(&self.partial_sum(0..self.h, part)),
                 "a rank's columns of the second weight must be those of the outputs that it has of the first",
             )
             .diagnose_if(

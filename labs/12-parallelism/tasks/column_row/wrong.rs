@@ -27,16 +27,16 @@ fn summed(group: &ProcessGroup, mut part: Tensor) -> Result<Tensor> {
 /// The given program: row-wise, then column-wise.
 pub fn row_column(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
     let (_, rank, part, _) = parts(group, x, first);
-    let summand = x.narrow(1, rank * part, part).matmul(&first.columns(rank * part, part).tr());
-    let mine = summed(group, summand)?.relu().matmul(&second.rows(rank * part, part).tr());
+    let partial_sum = x.narrow(1, rank * part, part).matmul(&first.columns(rank * part, part).tr());
+    let mine = summed(group, partial_sum)?.relu().matmul(&second.rows(rank * part, part).tr());
     gathered(group, &mine)
 }
 
-/// Applies the ReLU to the summands of a row-wise layer.
+/// Applies the ReLU to the partial sums of a row-wise layer.
 pub fn relu_of_parts(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
     let (_, rank, part, _) = parts(group, x, first);
-    let summand = x.narrow(1, rank * part, part).matmul(&first.columns(rank * part, part).tr());
-    summed(group, summand.relu().matmul(&second.rows(0, second.size()[0]).tr()))
+    let partial_sum = x.narrow(1, rank * part, part).matmul(&first.columns(rank * part, part).tr());
+    summed(group, partial_sum.relu().matmul(&second.rows(0, second.size()[0]).tr()))
 }
 
 /// Leaves out the all-reduce.
@@ -105,7 +105,7 @@ pub fn on_rank_0(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weig
     Ok(y)
 }
 
-/// Applies the ReLU to the summands of y.
+/// Applies the ReLU to the partial sums of y.
 pub fn relu_of_summands(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
     let (_, rank, _, part) = parts(group, x, first);
     let hidden = x.matmul(&first.rows(rank * part, part).tr());
