@@ -1,11 +1,12 @@
 //! Grades one task of an exercise.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::exercise::{Lab, Task};
+use crate::exercise::{Lab, Task, Tasks};
 use crate::{Finding, Found, Options, Runner, Verdict, checksums};
 
 /// A learner's program and its sources.
@@ -66,4 +67,85 @@ fn not_started(finding: Finding) -> Finding {
     }
     let diagnosis = format!("the program is still as it was given. What it does now: {}", finding.diagnosis);
     Finding { verdict: Verdict::NotStarted, diagnosis, ..finding }
+}
+
+/// The width of a line, in columns, where it is not that of a terminal; and the least and greatest of a terminal's that are used.
+const WIDTH: usize = 100;
+const NARROWEST: usize = 40;
+const WIDEST: usize = 140;
+/// The column at which texts begin.
+const INDENT: usize = 12;
+
+/// The line for a task that passed.
+pub(crate) fn passed(tasks: &Tasks, task: &Task) -> String {
+    format!("✓ {}: {}", place(tasks, task), task.title)
+}
+
+/// The full report on a task that failed.
+pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, finding: &Finding, seed: u64) -> String {
+    let rank = finding.rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
+    let symbol = if finding.verdict == Verdict::NotStarted { '·' } else { '✗' };
+    let verdict = finding.verdict.words();
+    let mut text = format!("{symbol} {}: {}: {verdict}{rank}\n\n", place(tasks, task), task.title);
+    let (number, name, package) = (lab.number(), &task.name, lab.package());
+    let mut lines = finding.lines();
+    lines.push(("file", format!("labs/{}/exercise/{}", lab.name, task.file().display())));
+    lines.push(("seed", seed.to_string()));
+    lines.push(("replay", format!("cargo test -p {package} -- {name} --seed {seed}")));
+    lines.push(("read", format!("book/src/{}, \"{}\"", tasks.chapter, task.section)));
+    lines.push(("hint", format!("lockstep hint {number} {name}")));
+    let (mut last, width) = ("", width());
+    for (field, words) in lines {
+        let field = if field == last { "" } else { field };
+        for (row, line) in wrapped(&words, width).into_iter().enumerate() {
+            let field = if row == 0 { field } else { "" };
+            let line = format!("  {field:<width$}{line}", width = INDENT - 2);
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        last = if field.is_empty() { last } else { field };
+    }
+    text
+}
+
+/// `task 2 of 4, average`.
+fn place(tasks: &Tasks, task: &Task) -> String {
+    let number = tasks.tasks.iter().position(|one| one.name == task.name).map_or(0, |index| index + 1);
+    format!("task {number} of {}, {}", tasks.tasks.len(), task.name)
+}
+
+/// The width of the terminal that shows stdout.
+fn width() -> usize {
+    let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    terminal.filter(|width| *width > 0).map_or(WIDTH, |width| width.clamp(NARROWEST, WIDEST))
+}
+
+/// Breaks the text at spaces, into lines that are this wide with their indent.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().filter(|line| line.is_empty() || line.len() + 1 + word.len() <= width - INDENT);
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn breaks_lines_at_spaces_and_keeps_long_words() {
+        let text = format!("{} {} b", "a".repeat(80), "c".repeat(120));
+        let lengths: Vec<usize> = wrapped(&text, 100).iter().map(String::len).collect();
+        assert_eq!(lengths, [80, 120, 1]);
+        assert_eq!(wrapped("", 100), [""]);
+        assert_eq!(wrapped("one two three", 20), ["one two", "three"]);
+    }
 }

@@ -9,10 +9,10 @@ use anyhow::Context;
 use clap::Parser;
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::grade::{Submission, grade};
+use crate::grade::{Submission, failed, grade, passed};
 use crate::progress::Progress;
 use crate::runner::{self, CONFINED};
-use crate::{Found, Options, Runner, render};
+use crate::{Found, Options, Runner};
 
 /// Grade the exercise: its tasks in order, up to the first one that fails
 #[derive(Parser)]
@@ -97,8 +97,8 @@ pub fn run(
 /// The result of grading a task, as the learner reads it.
 pub fn rendered(lab: &Lab, tasks: &Tasks, task: &Task, found: &Found, seed: u64) -> String {
     match found {
-        Ok(()) => render::passed(tasks, task),
-        Err(finding) => render::failed(lab, tasks, task, finding, seed),
+        Ok(()) => passed(tasks, task),
+        Err(finding) => failed(lab, tasks, task, finding, seed),
     }
 }
 

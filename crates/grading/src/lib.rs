@@ -3,31 +3,25 @@
 //! - [`exercise`]: the contents of `lab.toml` and the function that grades each task. [`Answers`]: the wrong and unusual answers.
 //! - [`Runner`] calls the learner's answer, a [`Claim`] checks a result, and a [`Finding`] says what is wrong.
 //! - [`grade`] grades a task, [`learner`] runs `cargo test -p ex-NN`, [`course`] tests the course's own answers.
-//! - [`progress`] records which tasks a learner has passed. [`skeleton`] and [`package`] write the learner's files, and
-//!   [`checksums`] shows which of them have changed.
+//! - [`progress`] records which tasks a learner has passed. [`package`] writes the learner's files, and [`checksums`] shows which of them
+//!   have changed.
 //!
 //! The functions that grade tasks are in the labs: `tasks/TASK/grade.rs`. `lockstep-labs` lists all labs.
 
 mod answers;
-pub mod checksums;
-mod claim;
 pub mod course;
 pub mod exercise;
 mod finding;
 pub mod grade;
 pub mod learner;
-mod numbers;
-mod options;
 pub mod package;
 pub mod progress;
-mod render;
 pub mod runner;
-pub mod skeleton;
 
 pub use answers::Answers;
-pub use claim::{Claim, close};
 pub use exercise::{Grading, Lab};
-pub use finding::{Finding, Found, Verdict, explain, given};
-pub use numbers::Numbers;
-pub use options::{DEADLINE, Options};
-pub use runner::{BESIDE, COMPUTES, CallOptions, Inputs, JOINS, Outputs, RankOutcome, Runner, SEPARATOR};
+pub use finding::{Claim, Finding, Found, Numbers, Verdict, close, explain, given};
+pub use package::checksums;
+pub use runner::{
+    BESIDE, COMPUTES, CallOptions, DEADLINE, Inputs, JOINS, Options, Outputs, RankOutcome, Runner, SEPARATOR,
+};

@@ -1,14 +1,13 @@
-//! Generates the learner's package from the solution's, and the roots of both programs. [`crate::skeleton`] converts each file.
+//! Generates the learner's package from the solution's, and the roots of both programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use lockstep_contract::foreign;
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::{checksums, skeleton};
 
 /// The root of a package's program. The solution's lists all answers, the learner's lists one per task.
 pub const MAIN: &str = "main.rs";
@@ -26,7 +25,7 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
     let tasks = lab.tasks()?;
     for task in &tasks.tasks {
         let path = lab.own_answer(root, &task.name);
-        let text = skeleton::skeleton(&read(&path)?).with_context(|| foreign::path(&path).to_string())?;
+        let text = skeleton(&read(&path)?).with_context(|| foreign::path(&path).to_string())?;
         files.insert(task.file(), text);
     }
     files.insert(Path::new("src").join(MAIN), main(&tasks, &modules(&lab.folder(root).join("given"))?));
@@ -190,6 +189,97 @@ unused = {{ level = \"allow\", priority = -1 }}
     ))
 }
 
+const BEGIN: &str = "// <answer>";
+const END: &str = "// </answer>";
+const LEARNERS: &str = "//~";
+
+/// Converts an answer's text to the learner's text.
+///
+/// In an answer's file, `// <answer>` and `// </answer>` enclose the part that the learner writes. Lines in it that begin with
+/// `//~` go into the learner's file; all other lines are the answer.
+///
+/// ```text
+/// pub fn twice(n: i64) -> i64 {          pub fn twice(n: i64) -> i64 {
+///     // <answer>                  →         // Twice as much.
+///     //~ // Twice as much.                  todo!("twice as much")
+///     //~ todo!("twice as much")         }
+///     2 * n
+///     // </answer>
+/// }
+/// ```
+///
+/// # Errors
+/// When markers do not pair, or when a marked part has no line for the learner.
+pub fn skeleton(answer: &str) -> anyhow::Result<String> {
+    let (mut text, mut inside, mut instead) = (String::new(), None, 0);
+    for (number, line) in (1..).zip(answer.lines()) {
+        match (line.trim(), inside) {
+            (BEGIN, None) => (inside, instead) = (Some(number), 0),
+            (END, Some(begin)) => {
+                ensure!(instead > 0, "the answer that begins in line {begin} has no line that begins with {LEARNERS}");
+                inside = None;
+            }
+            (marker @ (BEGIN | END), _) => bail!("line {number}: {marker} without its counterpart"),
+            (trimmed, Some(_)) => {
+                if let Some(kept) = trimmed.strip_prefix(LEARNERS) {
+                    let indent = &line[..line.len() - line.trim_start().len()];
+                    // The first space after the marker belongs to it. Further ones are indentation.
+                    let kept = format!("{indent}{}", kept.strip_prefix(' ').unwrap_or(kept));
+                    text.push_str(kept.trim_end());
+                    text.push('\n');
+                    instead += 1;
+                }
+            }
+            (_, None) => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    match inside {
+        Some(begin) => bail!("the answer that begins in line {begin} has no end"),
+        None => Ok(text),
+    }
+}
+
+/// The answer without the lines for the learner.
+pub fn answer(text: &str) -> String {
+    let own = |line: &&str| {
+        let line = line.trim();
+        line != BEGIN && line != END && !line.starts_with(LEARNERS)
+    };
+    text.lines().filter(own).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Checksums of an exercise's files as the course wrote them. They show which files a learner has changed.
+pub mod checksums {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+
+    /// The list of checksums in the exercise's folder: one line per file, with its CRC-32 in hex and its path.
+    pub const FILE: &str = "pristine.crc32";
+
+    /// The line of one file.
+    pub fn line(path: &Path, text: &str) -> String {
+        format!("{:08x}  {}\n", crc32fast::hash(text.as_bytes()), path.display())
+    }
+
+    /// The checksums listed in a folder, by path. Empty if the folder has no list.
+    pub fn read(folder: &Path) -> BTreeMap<String, String> {
+        let text = fs::read_to_string(folder.join(FILE)).unwrap_or_default();
+        let pair = |line: &str| line.split_once("  ").map(|(sum, path)| (path.to_owned(), sum.to_owned()));
+        text.lines().filter_map(pair).collect()
+    }
+
+    /// Returns true if a file of the exercise is as the course wrote it.
+    pub fn untouched(folder: &Path, file: &Path) -> bool {
+        let Ok(text) = fs::read_to_string(folder.join(file)) else { return false };
+        let checksums = read(folder);
+        checksums.get(&*file.to_string_lossy()).is_some_and(|sum| line(file, &text).starts_with(sum))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,5 +291,44 @@ mod tests {
         assert!(!list(&items(2)).contains('\n'));
         assert!(list(&items(3)).starts_with("\n        tasks::abcdefghi("));
         assert!(list(&items(3)).ends_with("),\n    "));
+    }
+
+    const TWICE: &str = "fn twice(n: i64) -> i64 {\n    // <answer>\n    //~ // Twice.\n    //~ if true {\n    //~     todo!(\"twice\")\n    //~ }\n    2 * n\n    // </answer>\n}\n";
+
+    #[test]
+    fn replaces_the_answer_by_the_lines_for_the_learner() {
+        let left = "fn twice(n: i64) -> i64 {\n    // Twice.\n    if true {\n        todo!(\"twice\")\n    }\n}\n";
+        assert_eq!(skeleton(TWICE).unwrap(), left);
+        assert_eq!(answer(TWICE), "fn twice(n: i64) -> i64 {\n    2 * n\n}\n");
+    }
+
+    #[test]
+    fn keeps_files_without_markers() {
+        assert_eq!(skeleton("//! Words.\n").unwrap(), "//! Words.\n");
+    }
+
+    #[test]
+    fn rejects_unpaired_markers_and_answers_without_lines_for_the_learner() {
+        for text in [
+            "// <answer>\n//~ x\n",
+            "// </answer>\n",
+            "// <answer>\n//~ x\n// <answer>\n",
+            "// <answer>\n1\n// </answer>\n",
+        ] {
+            assert!(skeleton(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn detects_a_changed_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Path::new("src/shard.rs");
+        fs::create_dir(folder.path().join("src")).unwrap();
+        fs::write(folder.path().join(file), "pristine").unwrap();
+        assert!(!checksums::untouched(folder.path(), file), "no list");
+        fs::write(folder.path().join(checksums::FILE), checksums::line(file, "pristine")).unwrap();
+        assert!(checksums::untouched(folder.path(), file));
+        fs::write(folder.path().join(file), "changed").unwrap();
+        assert!(!checksums::untouched(folder.path(), file));
     }
 }

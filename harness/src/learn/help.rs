@@ -11,7 +11,7 @@ use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, checksums, package, skeleton};
+use lockstep_grading::{Lab, checksums, package};
 
 use crate::exit::{Code, Refused};
 use crate::labs::{checkout, find, find_all};
@@ -74,7 +74,7 @@ impl Solution {
         }
         let file = lab.own_answer(&root, &task.name);
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", foreign::path(&file)))?;
-        print!("{}", skeleton::answer(&text));
+        print!("{}", package::answer(&text));
         Ok(Code::Success)
     }
 }

@@ -4,19 +4,28 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    path_beneath_rules,
+};
 use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
+use lockstep_contract::foreign::quotation;
 use lockstep_contract::{BACKEND, CLEARED_VARIABLES};
-use lockstep_process::{Died, Orphan, Sink, Spec, Stdin, Template, Workers};
+use lockstep_process::{Died, Orphan, Sink, Spec, Stdin, Template, Workers, end_of_file};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tempfile::TempDir;
 
-use super::hang_detector::{HangDetector, Moment};
+use super::Options;
+use super::outcome::collect;
+use super::outcome::{HangDetector, Moment};
 use super::outcome::{RankOutcome, is_done};
-use super::{confine, desync_report, printed};
-use crate::{Finding, Options, Verdict};
+use crate::{Finding, Verdict};
 
 /// The interval between two looks for the ranks' answers.
 const POLL: Duration = Duration::from_millis(5);
@@ -111,7 +120,7 @@ impl<'a> RunningCall<'a> {
 
     /// How to start a rank.
     pub(super) fn spec(&self, rank: usize) -> io::Result<Spec> {
-        let printed = File::create(printed::file(self.folder, rank))?;
+        let printed = File::create(output_file(self.folder, rank))?;
         let own = |name: &str, value: &dyn ToString| (name.into(), Some(value.to_string().into()));
         let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
         env.extend([
@@ -149,7 +158,7 @@ impl<'a> RunningCall<'a> {
             return Ok((self.program.into(), Vec::new()));
         }
         let mut args: Vec<OsString> =
-            confine::words([self.folder, self.options.folder.as_deref().unwrap_or(self.folder)]).into();
+            words([self.folder, self.options.folder.as_deref().unwrap_or(self.folder)]).into();
         args.push(self.program.into());
         Ok((std::env::current_exe()?.into(), args))
     }
@@ -191,7 +200,7 @@ impl<'a> RunningCall<'a> {
         let begun = (0..self.ranks).map(|rank| self.answers.begun(rank)).collect();
         let orphans = self.end(workers)?;
         let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RankOutcome::Stopped)).collect();
-        Ok(CallResult { outcomes, finding, begun, orphans, printed: printed::last_lines(self.folder, self.ranks) })
+        Ok(CallResult { outcomes, finding, begun, orphans, printed: last_lines(self.folder, self.ranks) })
     }
 
     /// Collects answers, and deaths of ranks that left none.
@@ -227,7 +236,7 @@ impl<'a> RunningCall<'a> {
     }
 
     fn hang(&self, outcomes: &[Option<RankOutcome>], what: &str) -> Finding {
-        let positions = desync_report::collect(&self.store, self.ranks);
+        let positions = collect(&self.store, self.ranks);
         let line = |(rank, outcome): (usize, &Option<RankOutcome>)| match outcome {
             Some(RankOutcome::Answered(_)) => format!("rank {rank}: has finished"),
             Some(_) => format!("rank {rank}: has died"),
@@ -235,5 +244,109 @@ impl<'a> RunningCall<'a> {
         };
         let diagnosis = format!("{what}; see below where each rank was");
         Finding { table: outcomes.iter().enumerate().map(line).collect(), ..Finding::new(Verdict::Hang, diagnosis) }
+    }
+}
+
+/// The hidden subcommand that executes a program which can write only to its own folders, under resource limits.
+///
+/// Landlock (landlock(7), Linux 5.13) confines writing. [`writes_are_confined`] returns false where the kernel lacks it. The
+/// limits are those of setrlimit(2). Its limit on processes does not bind root, so the runner counts processes as well.
+pub const CONFINED: &str = "confined-exec";
+
+/// The rules of Linux 5.19, which all newer kernels support.
+const RULES: ABI = ABI::V2;
+/// Devices that any program may write to.
+const DEVICES: [&str; 2] = ["/dev/null", "/dev/zero"];
+/// The limits, in bytes (`Fsize`, `Core`), seconds (`Cpu`) or as a count.
+const LIMITS: [(Resource, u64); 5] = [
+    (Resource::Fsize, 256 << 20),
+    (Resource::Cpu, 120),
+    (Resource::Core, 0),
+    (Resource::Nproc, 4096),
+    (Resource::Nofile, 1024),
+];
+
+/// The arguments that precede the program.
+pub(super) fn words(folders: [&Path; 2]) -> [OsString; 3] {
+    let [one, other] = folders;
+    [CONFINED.into(), one.into(), other.into()]
+}
+
+/// Executes the program, confined to two folders. Returns only on failure.
+///
+/// # Errors
+/// When the confinement or the start fails.
+pub(crate) fn exec(args: &[OsString]) -> anyhow::Result<()> {
+    let [one, other, program, args @ ..] = args else {
+        bail!("{CONFINED} is an internal command: use `lockstep grade`")
+    };
+    for (resource, most) in LIMITS {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        // This fails only where a lower limit is already in place.
+        let _ = setrlimit(resource, limit);
+    }
+    confine([one, other]).context("cannot confine the program")?;
+    Err(Command::new(program).args(args).exec())
+        .with_context(|| format!("cannot start {}", Path::new(program).display()))
+}
+
+/// Returns true if this kernel can confine where programs write.
+pub fn writes_are_confined() -> bool {
+    // Creates a ruleset without applying it.
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_write(ABI::V1))
+        .and_then(Ruleset::create)
+        .is_ok()
+}
+
+fn confine(folders: [&OsString; 2]) -> anyhow::Result<RulesetStatus> {
+    let reading = path_beneath_rules(["/"], AccessFs::from_read(RULES));
+    let writing = path_beneath_rules(folders, AccessFs::from_all(RULES));
+    let devices = path_beneath_rules(DEVICES, AccessFs::from_file(RULES));
+    let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?.create()?;
+    let rules = rules.add_rules(reading)?.add_rules(writing)?.add_rules(devices)?;
+    Ok(rules.restrict_self()?.ruleset)
+}
+
+/// The number of lines to show, over all ranks.
+const LINES: usize = 20;
+/// How much to read from the end of a rank's file, in bytes.
+const TAIL: u64 = 8 << 10;
+
+/// The file for a rank's stdout and stderr.
+fn output_file(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!("printed-{rank}"))
+}
+
+/// The last lines of all ranks, each after the name of its rank.
+pub(super) fn last_lines(folder: &Path, ranks: usize) -> Vec<String> {
+    let each = LINES.div_ceil(ranks).max(2);
+    (0..ranks).flat_map(|rank| of_rank(&output_file(folder, rank), rank, each)).collect()
+}
+
+fn of_rank(file: &Path, rank: usize, most: usize) -> Vec<String> {
+    let end = end_of_file(file, TAIL).unwrap_or_default();
+    let text = String::from_utf8_lossy(&end);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let shown = lines.iter().skip(lines.len().saturating_sub(most));
+    shown.map(|line| format!("[rank {rank}] {}", quotation(line))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_the_last_lines_of_each_rank_without_escapes() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        std::fs::write(output_file(folder.path(), 0), lines).unwrap();
+        std::fs::write(output_file(folder.path(), 1), "\u{1b}[31mred\n\n").unwrap();
+        let shown = last_lines(folder.path(), 2);
+        assert_eq!(
+            (shown.len(), shown[9].as_str(), shown[10].as_str()),
+            (11, "[rank 0] line 99", "[rank 1] \\u{1b}[31mred")
+        );
     }
 }

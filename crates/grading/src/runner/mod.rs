@@ -3,22 +3,409 @@
 //! Every rank is a separate process in a private folder. The store runs in the grader, on a free port. So a crash or a hang of the
 //! answer cannot affect the grader. All processes that the ranks start are killed at the end.
 
-mod bounds;
 mod call;
-mod confine;
-mod desync_report;
-mod hang_detector;
-mod inputs;
 mod outcome;
-mod printed;
-mod task_runner;
 
-pub use bounds::Bounds;
-pub use call::CallOptions;
-pub(crate) use confine::exec as confined;
-pub use confine::{CONFINED, writes_are_confined};
-pub use desync_report::{BESIDE, JOINS, SEPARATOR};
-pub use hang_detector::COMPUTES;
-pub use inputs::Inputs;
-pub use outcome::RankOutcome;
-pub use task_runner::{Outputs, Runner};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use lockstep_contract::exercise::{Answer, Call};
+use lockstep_contract::foreign;
+use lockstep_process::proc::{self, Status};
+use lockstep_process::{Template, Workers};
+use rand_mt::Mt64;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Finding, Verdict};
+use call::{CallResult, RunningCall};
+use outcome::{first_death, first_finding, leak, misunderstood};
+
+pub(crate) use call::exec as confined;
+pub use call::{CONFINED, CallOptions, writes_are_confined};
+pub use outcome::{BESIDE, COMPUTES, JOINS, RankOutcome, SEPARATOR};
+
+/// Longer inputs are not shown, in bytes.
+const SHOWN: usize = 200;
+
+/// Runs a learner's answer to one task.
+pub struct Runner {
+    program: PathBuf,
+    /// The name of the task, or `TASK/NAME` for one of the course's answers.
+    task: String,
+    options: Options,
+    /// None before the first call.
+    started: Option<Started>,
+}
+
+/// What all calls of a runner share.
+struct Started {
+    workers: Workers,
+    /// The program, which has loaded libtorch; None if it does not wait for requests. Then each rank is a start of its own.
+    template: Option<Template>,
+}
+
+/// The results of all ranks.
+#[derive(Clone, Debug)]
+pub struct Outputs<O>(Vec<Vec<O>>);
+
+impl Runner {
+    /// A runner for the tasks of the learner's `program`.
+    pub fn new(program: &Path, options: &Options) -> Self {
+        Runner { program: program.into(), task: String::new(), options: *options, started: None }
+    }
+
+    /// Takes its next calls to this task.
+    pub(crate) fn turn_to(&mut self, task: &str, options: &Options) {
+        self.task = task.into();
+        self.options = *options;
+    }
+
+    /// Returns true if all ranks so far were copies of one process.
+    pub(crate) fn made_copies(&self) -> bool {
+        self.started.as_ref().is_none_or(|started| started.template.is_some())
+    }
+
+    /// Random numbers for inputs. The same seed gives the same numbers.
+    pub fn random(&self) -> Inputs {
+        Inputs(Mt64::new(self.options.seed))
+    }
+
+    /// Calls the answer on `ranks` ranks with each input in turn.
+    ///
+    /// # Errors
+    /// A [`Finding`] if a rank did not finish; failures of the machine or the course.
+    pub fn call<I: Serialize, O: DeserializeOwned>(
+        &mut self,
+        ranks: usize,
+        inputs: &[I],
+    ) -> anyhow::Result<Outputs<O>> {
+        self.call_with(&CallOptions { ranks, ..CallOptions::default() }, inputs)
+    }
+
+    /// Calls the answer with other options.
+    ///
+    /// # Errors
+    /// The errors of [`call`](Self::call).
+    pub fn call_with<I, O>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Outputs<O>>
+    where
+        I: Serialize,
+        O: DeserializeOwned,
+    {
+        let outcomes = self.run_checked(options, inputs, first_death)?;
+        outcomes.into_iter().map(|outcome| outputs(outcome, inputs.len())).collect::<anyhow::Result<_>>().map(Outputs)
+    }
+
+    /// Calls the answer where ranks are expected to die, and returns the outcome of each rank.
+    ///
+    /// # Errors
+    /// A [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
+    pub fn outcomes<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Vec<RankOutcome>> {
+        self.run_checked(options, inputs, |_| None)
+    }
+
+    /// The outcome of each rank, if none has failed; `death` says what is wrong with ranks that died.
+    fn run_checked<I: Serialize>(
+        &mut self,
+        options: &CallOptions,
+        inputs: &[I],
+        death: impl FnOnce(&[RankOutcome]) -> Option<Finding>,
+    ) -> anyhow::Result<Vec<RankOutcome>> {
+        let inputs = inputs.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
+        let request = Call { task: self.task.clone(), inputs };
+        let result = self.run(options, &request)?;
+        if let Some(why) = result.outcomes.iter().find_map(misunderstood) {
+            bail!("the task {} does not fit its grading: {why}", self.task);
+        }
+        match fault(&result, &request.inputs, death) {
+            Some(finding) => Err(finding.into()),
+            None => Ok(result.outcomes),
+        }
+    }
+
+    fn run(&mut self, options: &CallOptions, request: &Call) -> anyhow::Result<CallResult> {
+        let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir_in(lockstep_paths::temporary_folder());
+        let folder = folder.context("cannot make a folder")?;
+        let ranks = options.ranks.max(1);
+        let started = match &mut self.started {
+            Some(started) => started,
+            none => none.insert(Started::new(&self.program, self.options.confined).context("cannot start processes")?),
+        };
+        started.workers.register_cleanup(folder.path());
+        let call = RunningCall::new(&self.program, self.options.confined, &folder, options, request)?;
+        let pids = (0..ranks).map(|rank| started.start(rank, &call)).collect::<Result<Vec<_>, _>>();
+        let workers = &mut started.workers;
+        let result = pids.map_err(Into::into).and_then(|pids| call.watch(workers, &pids, &self.options));
+        if result.is_err() {
+            workers.kill();
+        }
+        workers.unregister_cleanup(folder.path());
+        result.with_context(|| format!("cannot run {}", foreign::path(&self.program)))
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if let Some(started) = self.started.take() {
+            started.workers.close();
+        }
+    }
+}
+
+impl Started {
+    fn new(program: &Path, confined: bool) -> io::Result<Self> {
+        // Confined ranks may write to folders of their own, so each is confined at its start.
+        let template = (!confined).then(|| call::template(program)).flatten();
+        Ok(Started { workers: Workers::new()?, template })
+    }
+
+    fn start(&mut self, rank: usize, call: &RunningCall<'_>) -> io::Result<u32> {
+        if let Some(template) = &self.template {
+            match self.workers.start_copy(rank, template, call.spec(rank)?) {
+                Ok(pid) => return Ok(pid),
+                // A learner can do anything to the program. What it does is seen when it is started.
+                Err(_) => self.template = None,
+            }
+        }
+        self.workers.start(rank, call.spec(rank)?)
+    }
+}
+
+impl<O> Outputs<O> {
+    /// The result of `rank` for input `case`.
+    pub fn of(&self, rank: usize, case: usize) -> &O {
+        &self.0[rank][case]
+    }
+
+    /// The results of all ranks for input `case`, by rank.
+    pub fn all(&self, case: usize) -> impl Iterator<Item = &O> {
+        self.0.iter().map(move |outputs| &outputs[case])
+    }
+
+    /// The number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// What is wrong with a call, if anything is, with the input and what the ranks printed.
+fn fault(
+    result: &CallResult,
+    inputs: &[serde_json::Value],
+    death: impl FnOnce(&[RankOutcome]) -> Option<Finding>,
+) -> Option<Finding> {
+    let failed = result.finding.clone().or_else(|| first_finding(&result.outcomes));
+    let finding = failed.or_else(|| leak(&result.orphans)).or_else(|| death(&result.outcomes))?;
+    let input = result.input(&finding);
+    let given = finding.given.clone().or_else(|| described(inputs, input?));
+    Some(Finding { input, given, printed: result.printed.clone(), ..finding })
+}
+
+/// An input as the answer gets it, or its number if it is long.
+fn described(inputs: &[serde_json::Value], number: usize) -> Option<String> {
+    let text = inputs.get(number)?.to_string();
+    match (text.len() <= SHOWN, inputs.len()) {
+        (true, 1) => Some(text),
+        (true, count) => Some(format!("input {} of {count}: {text}", number + 1)),
+        (false, 1) => None,
+        (false, count) => Some(format!("input {} of {count}", number + 1)),
+    }
+}
+
+fn outputs<O: DeserializeOwned>(outcome: RankOutcome, inputs: usize) -> anyhow::Result<Vec<O>> {
+    match outcome {
+        RankOutcome::Answered(Answer::Done { outputs }) => {
+            anyhow::ensure!(outputs.len() == inputs, "{} results for {inputs} inputs", outputs.len());
+            let outputs: Result<_, _> = outputs.into_iter().map(serde_json::from_value).collect();
+            outputs.context("a result is not of the task's type")
+        }
+        other => bail!("a call ended with {other:?}"),
+    }
+}
+
+/// Random inputs.
+pub struct Inputs(pub(super) Mt64);
+
+impl Inputs {
+    /// A number in `range`.
+    pub fn below(&mut self, range: std::ops::Range<usize>) -> usize {
+        range.start + (self.0.next_u64() % range.len().max(1) as u64) as usize
+    }
+
+    /// Numbers from -4 to 4 in steps of 1/8. Sums of a few of them are exact even in single precision.
+    pub fn numbers(&mut self, count: usize) -> Vec<f64> {
+        (0..count).map(|_| self.below(0..65) as f64 / 8.0 - 4.0).collect()
+    }
+
+    /// A seed for another generator.
+    pub fn seed(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+}
+
+/// Limits for all ranks of one call together.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Bytes in all files of the private folder, including what the ranks print.
+    pub disk: u64,
+    /// Processes and threads, including libtorch's.
+    pub threads: u64,
+    /// Bytes of memory.
+    pub memory: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Bounds { disk: 256 << 20, threads: 400, memory: 8 << 30 }
+    }
+}
+
+/// What a process uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Taken {
+    threads: u64,
+    memory: u64,
+}
+
+impl Bounds {
+    /// Returns a finding if the descendants of this process or the files in the folder exceed a limit.
+    pub(super) fn broken(&self, folder: &Path) -> Option<Finding> {
+        self.broken_by(&descendants(std::process::id() as i32), folder)
+    }
+
+    fn broken_by(&self, taken: &[Taken], folder: &Path) -> Option<Finding> {
+        let (threads, memory) =
+            taken.iter().fold((0, 0), |(threads, memory), of| (threads + of.threads, memory + of.memory));
+        let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
+        let disk = size(folder);
+        let diagnosis = if threads > self.threads {
+            format!("the ranks run {threads} threads and processes; {} are allowed", self.threads)
+        } else if memory > self.memory {
+            format!("the ranks use {} of memory; {} are allowed", mebibytes(memory), mebibytes(self.memory))
+        } else if disk > self.disk {
+            format!("the ranks have printed and written {}; {} are allowed", mebibytes(disk), mebibytes(self.disk))
+        } else {
+            return None;
+        };
+        Some(Finding::new(Verdict::OutOfBounds, diagnosis))
+    }
+}
+
+/// What each descendant of this process uses.
+fn descendants(this: i32) -> Vec<Taken> {
+    let all: BTreeMap<i32, (i32, Taken)> = proc::pids().filter_map(|pid| Some((pid, read(pid)?))).collect();
+    let below = proc::descendants(this, &all.iter().map(|(pid, (parent, _))| (*pid, *parent)).collect());
+    all.iter().filter(|(pid, _)| below.contains(pid)).map(|(_, (_, taken))| *taken).collect()
+}
+
+/// The parent of a process and what it uses.
+fn read(pid: i32) -> Option<(i32, Taken)> {
+    let status = Status::of(pid)?;
+    let number = |field| status.number(field).unwrap_or(0);
+    let taken = Taken { threads: number("Threads"), memory: number("VmRSS") << 10 };
+    Some((i32::try_from(status.number("PPid")?).ok()?, taken))
+}
+
+/// Bytes of all files below a folder. Does not follow links.
+fn size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(data) if data.is_dir() => size(&entry.path()),
+        Ok(data) => data.len(),
+        Err(_) => 0,
+    };
+    entries.map(of).sum()
+}
+
+/// The default deadline of a call. Time in which the ranks or the grader wait for a core does not count. Right answers take
+/// about a second.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Options of the grader.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The seed of the inputs.
+    pub seed: u64,
+    /// How long a call may take.
+    pub deadline: Duration,
+    /// What its ranks may use.
+    pub bounds: Bounds,
+    /// If true, ranks can write only to their private folder, where the kernel supports this.
+    pub confined: bool,
+}
+
+impl Options {
+    /// Default options, with the inputs drawn from `seed` or, without one, from the time of day.
+    pub fn seeded(seed: Option<u64>) -> Self {
+        let today = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos() % 100_000;
+        Options {
+            seed: seed.unwrap_or_else(|| today().into()),
+            deadline: DEADLINE,
+            bounds: Bounds::default(),
+            confined: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_process::Exit;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn shows_short_inputs_and_numbers_long_ones() {
+        let long = json!("x".repeat(SHOWN));
+        assert_eq!(described(&[json!([1, 3])], 0).unwrap(), "[1,3]");
+        let several = [long.clone(), json!([1, 3])];
+        assert_eq!(described(&several, 1).unwrap(), "input 2 of 2: [1,3]");
+        assert_eq!(described(&several, 0).unwrap(), "input 1 of 2");
+        assert_eq!((described(&[long], 0), described(&several, 2)), (None, None));
+    }
+
+    #[test]
+    fn a_death_has_its_input_unless_it_was_expected() {
+        let result = CallResult {
+            outcomes: vec![RankOutcome::Answered(Answer::Done { outputs: vec![] }), RankOutcome::Died(Exit::Code(3))],
+            finding: None,
+            begun: vec![Some(1), Some(0)],
+            orphans: vec![],
+            printed: vec!["about to end".into()],
+        };
+        let found = fault(&result, &[json!(5), json!(7)], first_death).unwrap();
+        assert_eq!((found.rank, found.input, found.given.as_deref()), (Some(1), Some(0), Some("input 1 of 2: 5")));
+        assert_eq!(found.printed, ["about to end"]);
+        assert!(fault(&result, &[json!(5), json!(7)], |_| None).is_none());
+    }
+
+    #[test]
+    fn reads_what_a_process_uses() {
+        let (parent, taken) = read(std::process::id() as i32).unwrap();
+        assert_eq!(parent, std::os::unix::process::parent_id() as i32);
+        assert!(taken.threads >= 1 && taken.memory >= 1 << 20, "{taken:?}");
+        assert_eq!(read(i32::MAX), None);
+    }
+
+    #[test]
+    fn names_the_exceeded_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("in")).unwrap();
+        fs::write(folder.path().join("in/file"), [0; 1000]).unwrap();
+        let taken = [Taken { threads: 3, memory: 5 << 20 }; 2];
+        let diagnosis = |bounds: Bounds| bounds.broken_by(&taken, folder.path()).map(|finding| finding.diagnosis);
+        let bounds = Bounds { disk: 1000, threads: 6, memory: 10 << 20 };
+        assert_eq!(diagnosis(bounds), None);
+        for (bounds, named) in [
+            (Bounds { disk: 999, ..bounds }, "written"),
+            (Bounds { threads: 5, ..bounds }, "6 threads and processes; 5 are allowed"),
+            (Bounds { memory: 9 << 20, ..bounds }, "10 MiB of memory; 9 MiB are allowed"),
+        ] {
+            assert!(diagnosis(bounds).unwrap().contains(named), "{named}");
+        }
+    }
+}
