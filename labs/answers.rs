@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let program = env!(concat!("CARGO_BIN_EXE_", env!("CARGO_PKG_NAME")));
-    lockstep_labs::try_answers(env!("CARGO_PKG_NAME"), program, env!("CARGO_MANIFEST_DIR"), compare)
+    lockstep_grading::labs::try_answers(env!("CARGO_PKG_NAME"), program, env!("CARGO_MANIFEST_DIR"), compare)
 }
 
 /// Compares the diagnoses of a task's wrong answers with `expected.snap` in the task's folder. The inputs are random, so `#` stands for

@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let program = env!(concat!("CARGO_BIN_EXE_", env!("CARGO_PKG_NAME")));
-    lockstep_labs::grade(env!("CARGO_PKG_NAME"), program, env!("CARGO_MANIFEST_DIR"))
+    lockstep_grading::labs::grade(env!("CARGO_PKG_NAME"), program, env!("CARGO_MANIFEST_DIR"))
 }

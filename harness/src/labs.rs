@@ -1,4 +1,4 @@
-//! Finds labs by number or name, their folders in the checkout, and their programs. `lockstep_labs` has the list of labs.
+//! Finds labs by number or name, their folders in the checkout, and their programs. `lockstep_grading::labs` has the list of labs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::exit::Refused;
 /// # Errors
 /// [`Refused`], which lists the labs.
 pub(crate) fn find(text: &str) -> anyhow::Result<Lab> {
-    lockstep_labs::find(text).map_err(|error| Refused(error.to_string()).into())
+    lockstep_grading::labs::find(text).map_err(|error| Refused(error.to_string()).into())
 }
 
 /// The labs of these names, or all labs without names.
@@ -22,7 +22,11 @@ pub(crate) fn find(text: &str) -> anyhow::Result<Lab> {
 /// # Errors
 /// As [`find`].
 pub(crate) fn find_all(texts: &[String]) -> anyhow::Result<Vec<Lab>> {
-    if texts.is_empty() { Ok(lockstep_labs::LABS.to_vec()) } else { texts.iter().map(|text| find(text)).collect() }
+    if texts.is_empty() {
+        Ok(lockstep_grading::labs::LABS.to_vec())
+    } else {
+        texts.iter().map(|text| find(text)).collect()
+    }
 }
 
 /// The labs of these names as they are in the checkout, in the course's order; all labs without names. The checkout may contain

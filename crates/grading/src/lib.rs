@@ -2,17 +2,19 @@
 //!
 //! - [`exercise`]: the contents of `lab.toml` and the function that grades each task. [`Answers`]: the wrong and unusual answers.
 //! - [`Runner`] calls the learner's answer, a [`Claim`] checks a result, and a [`Finding`] says what is wrong.
-//! - [`grade`] grades a task, [`learner`] runs `cargo test -p ex-NN`, [`course`] tests the course's own answers.
+//! - [`grade`] grades a task, [`learner`] runs `cargo test -p ex-NN`, [`labs::try_answers`] tests the course's own answers.
 //! - [`progress`] records which tasks a learner has passed. [`package`] writes the learner's files, and [`checksums`] shows which of them
 //!   have changed.
-//!
-//! The functions that grade tasks are in the labs: `tasks/TASK/grade.rs`. `lockstep-labs` lists all labs.
+//! - [`labs`]: the course's labs, with the functions that grade their tasks, which stand in `labs/NN-name/tasks/TASK/grade.rs`.
+
+// The graders of the labs, which are compiled here, name this crate.
+extern crate self as lockstep_grading;
 
 mod answers;
-pub mod course;
 pub mod exercise;
 mod finding;
 pub mod grade;
+pub mod labs;
 pub mod learner;
 pub mod package;
 pub mod progress;

@@ -69,7 +69,7 @@ pub fn solution_main(root: &Path, lab: &Lab) -> anyhow::Result<String> {
 {given}
 // Wrong answers break clippy's rules on purpose.
 {wrong}
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = \".\"]
 mod graders {{
@@ -178,7 +178,7 @@ harness = false
 {}
 
 [dev-dependencies]
-lockstep-labs.workspace = true
+lockstep-grading.workspace = true
 
 [lints.rust]
 unsafe_code = \"forbid\"

@@ -135,7 +135,7 @@ fn tasks() -> String {
          estimates for people who know PyTorch and read Rust without writing it daily; nobody has measured them in a class.\n\n\
          <div class=\"wide\">\n\n| lab | task | what | minutes |\n|---|---|---|---|\n"
     );
-    for lab in lockstep_labs::LABS {
+    for lab in lockstep_grading::labs::LABS {
         let Ok(Tasks { chapter, tasks }) = lab.tasks() else { continue }; // a test reads them all
         for Task { name, title, section, minutes, .. } in &tasks {
             let number = lab.number();
@@ -203,7 +203,7 @@ mod tests {
     fn the_courses_map_has_the_minutes_of_each_exercise() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let map = fs::read_to_string(root.join("book/src/course-map.md")).unwrap();
-        for lab in lockstep_labs::LABS {
+        for lab in lockstep_grading::labs::LABS {
             let minutes: u32 = lab.tasks().unwrap().tasks.iter().map(|task| task.minutes).sum();
             let row = map.lines().find(|line| line.starts_with(&format!("| {} |", lab.number()))).unwrap();
             assert!(row.ends_with(&format!("| {minutes} |")), "lab.toml of lab {} has {minutes}: {row}", lab.number());

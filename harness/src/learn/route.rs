@@ -8,8 +8,8 @@ use std::path::Path;
 use comfy_table::LineStyle;
 use lockstep_grading::Lab;
 use lockstep_grading::exercise::Task;
+use lockstep_grading::labs::LABS;
 use lockstep_grading::progress::Progress;
-use lockstep_labs::LABS;
 use serde::Deserialize;
 
 use crate::exit::Refused;

@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn fills_in_all_numbers_of_every_lab() {
-        for lab in lockstep_labs::LABS {
+        for lab in lockstep_grading::labs::LABS {
             let left = words(lab.name).replace("{weights}", "").replace("{snapshots}", "").replace("{results}", "");
             assert!(!left.contains(['{', '}']), "{}: {left}", lab.name);
         }
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn kills_labs_with_existing_scenarios() {
-        for lab in lockstep_labs::LABS {
+        for lab in lockstep_grading::labs::LABS {
             let killed_by = lab.verify().unwrap().and_then(|verify| verify.killed_by);
             killed_by.iter().for_each(|scenario| drop(crate::prove::library::scenario(scenario).unwrap()));
         }

@@ -41,7 +41,7 @@ mod wrong_prepare;
 #[path = "shard/wrong.rs"]
 mod wrong_shard;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

@@ -29,7 +29,7 @@ mod wrong_nested;
 #[path = "visible/wrong.rs"]
 mod wrong_visible;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

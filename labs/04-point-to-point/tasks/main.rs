@@ -27,7 +27,7 @@ mod wrong_prefetch;
 #[path = "ring/wrong.rs"]
 mod wrong_ring;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

@@ -34,7 +34,7 @@ mod wrong_same_order;
 #[path = "transpose/wrong.rs"]
 mod wrong_transpose;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

@@ -41,7 +41,7 @@ mod wrong_state;
 #[path = "whole/wrong.rs"]
 mod wrong_whole;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

@@ -32,7 +32,7 @@ mod wrong_learning_rate;
 #[path = "statistics/wrong.rs"]
 mod wrong_statistics;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

@@ -34,7 +34,7 @@ mod wrong_smoothing;
 #[path = "two_files/wrong.rs"]
 mod wrong_two_files;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

@@ -41,7 +41,7 @@ mod wrong_requeue;
 #[path = "unequal_nodes/wrong.rs"]
 mod wrong_unequal_nodes;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

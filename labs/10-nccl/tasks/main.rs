@@ -39,7 +39,7 @@ mod wrong_ring;
 #[path = "share_id/wrong.rs"]
 mod wrong_share_id;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

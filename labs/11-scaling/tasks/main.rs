@@ -54,7 +54,7 @@ mod wrong_slow_ranks;
 #[path = "speed_up/wrong.rs"]
 mod wrong_speed_up;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {

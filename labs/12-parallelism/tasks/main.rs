@@ -36,7 +36,7 @@ mod wrong_free_units;
 #[path = "predict_bytes/wrong.rs"]
 mod wrong_predict_bytes;
 
-// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
+// Compiled in `lockstep-grading`. Listed here so that the formatter finds the files.
 #[cfg(any())]
 #[path = "."]
 mod graders {
