@@ -11,11 +11,9 @@ use serde::{Deserialize, Serialize};
 /// A rank's report of itself: three numbers in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The rank.
     pub rank: usize,
     /// Restarts of the job before it.
     pub restart: u32,
-    /// Its process id.
     pub pid: i32,
 }
 
@@ -42,7 +40,6 @@ pub enum Order {
 /// A collective at several sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveOrder {
-    /// Its name.
     pub operation: String,
     /// Sizes that the ranks can share evenly.
     pub bytes: Vec<u64>,
@@ -61,7 +58,6 @@ pub struct CollectiveAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Model {
-    /// Linear layers.
     Mlp,
     /// Convolutions and batch norms.
     Resnet,
@@ -70,7 +66,6 @@ pub enum Model {
 /// Steps under DDP.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepOrder {
-    /// The network.
     pub model: Model,
     /// Samples in a rank's batch.
     pub batch: u32,
@@ -97,7 +92,6 @@ pub struct StepAnswer {
     pub one_all_reduce: f64,
     /// Bytes of the gradients.
     pub bytes: u64,
-    /// The number of buckets.
     pub buckets: u32,
     /// Of rank 0's batch.
     pub loss: f64,
@@ -127,7 +121,6 @@ pub struct ParallelOrder {
     pub scheme: Scheme,
     /// Inputs and outputs of a block of two layers, with four times as many between them.
     pub features: u32,
-    /// Blocks.
     pub blocks: u32,
     /// Rows of a rank's batch.
     pub rows: u32,
@@ -188,7 +181,6 @@ pub struct PicturesAnswer {
     pub mean: f64,
 }
 
-/// A snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SnapshotOrder {
     /// The folder of the snapshots.
@@ -228,15 +220,11 @@ pub struct TraceAnswer {
 /// When the parts of a step began, and its end, in microseconds since 1970 by the system's clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TracedStep {
-    /// Clearing the gradients.
     pub begun: f64,
-    /// The forward pass.
     pub forward: f64,
-    /// The backward pass.
     pub backward: f64,
     /// The optimizer; also the end of the backward pass.
     pub optimizer: f64,
-    /// The end.
     pub ended: f64,
     /// The all-reduces.
     pub buckets: Vec<TracedBucket>,
@@ -245,13 +233,9 @@ pub struct TracedStep {
 /// A bucket's all-reduce, in microseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TracedBucket {
-    /// The bucket's number.
     pub bucket: usize,
-    /// Its bytes.
     pub bytes: u64,
-    /// The beginning.
     pub started: f64,
-    /// The end.
     pub ended: f64,
 }
 

@@ -26,21 +26,16 @@ pub fn farewell_key(group: &str, rank: usize) -> String {
 /// The name of the group of all ranks.
 pub const WHOLE_JOB: &str = "0";
 
-/// The state of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankState {
     /// It is in this operation.
     In(Call),
-    /// This operation failed.
     Failed {
-        /// The operation.
         call: Call,
-        /// Its error.
         why: String,
     },
     /// It joins this group, which waits for all members.
     Joining {
-        /// The group's name.
         group: String,
         /// Their ranks in the whole job.
         members: Vec<usize>,

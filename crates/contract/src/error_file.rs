@@ -39,7 +39,6 @@ pub struct Recorded {
     pub unix_nanos: Option<u64>,
 }
 
-/// How a worker failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The worker returned an error, or a Python worker raised an exception.
@@ -54,16 +53,10 @@ pub enum Kind {
 pub enum ErrorFileError {
     /// The file could not be read.
     #[error("cannot read the error file {}", foreign::path(path))]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The file is not torchrun's JSON. Its writer may have been killed halfway.
     #[error("the error file is not in torchrun's format ({reason}); it begins with {head:?}")]
     Malformed {
-        /// The parser's error.
         reason: String,
         /// The first 80 characters.
         head: String,

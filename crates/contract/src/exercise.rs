@@ -42,9 +42,7 @@ pub enum Answer {
         /// The text of the `todo!()`.
         what: String,
     },
-    /// The answer panicked.
     Panicked {
-        /// The panic's message.
         message: String,
         /// File, line and column.
         place: Option<String>,

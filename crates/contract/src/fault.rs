@@ -49,7 +49,6 @@ pub struct RankFault {
 pub enum Point {
     /// Right after this rank's optimizer step, before its result is used. Both counts start at 0.
     Step {
-        /// The epoch.
         epoch: u64,
         /// The step in the epoch.
         step: u64,
@@ -57,7 +56,6 @@ pub enum Point {
     /// While a snapshot is being saved. Training would resume from it at `step` of `epoch`. Only rank 0 saves
     /// snapshots.
     Save {
-        /// The epoch.
         epoch: u64,
         /// The step in the epoch.
         step: u64,
@@ -86,7 +84,6 @@ pub enum Act {
     Signal(i32),
     /// The process exits with this code, without clean-up.
     Exit(i32),
-    /// The process panics.
     Panic,
     /// The process ignores SIGTERM from now on.
     IgnoreTerm,
@@ -115,7 +112,6 @@ pub enum FaultError {
     Read {
         /// The file with the plan.
         path: PathBuf,
-        /// The operating system's error.
         source: io::Error,
     },
     /// The file is not a plan.
@@ -123,7 +119,6 @@ pub enum FaultError {
     Malformed {
         /// The file with the plan.
         path: PathBuf,
-        /// The parser's error.
         source: serde_json::Error,
     },
     /// The fault could never be injected as written.
@@ -135,19 +130,15 @@ pub enum FaultError {
     Misplaced {
         /// The file with the plan.
         path: PathBuf,
-        /// The fault's name.
         name: String,
-        /// The reason.
         why: &'static str,
     },
     /// The injection could not be recorded, so the fault was not injected.
     #[error("cannot record the injection of the fault {} in {}", foreign::quotation(name), foreign::path(path))]
     Note {
-        /// The fault's name.
         name: String,
         /// The file that could not be created.
         path: PathBuf,
-        /// The operating system's error.
         source: io::Error,
     },
 }

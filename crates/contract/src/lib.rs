@@ -18,6 +18,8 @@
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
 //! else.
 
+#![allow(missing_docs)] // a comment says what a name does not
+
 pub mod bench;
 pub mod desync_report;
 pub mod error_file;
@@ -76,7 +78,7 @@ pub fn clear_launcher(command: &mut Command) -> &mut Command {
 
 /// Names of threads that run now and then, whatever their rank does. A rank whose other threads sleep does nothing.
 pub mod background {
-    /// Answers desync reports for the rank, and publishes its pace.
+    /// Answers desync reports for the rank, and publishes how fast it is.
     pub const DESYNC_REPORT: &str = "desync report";
 
     /// Waits for messages of Gloo's TCP connections. The shim names it (`gloo_options` in group.cpp).
@@ -95,13 +97,10 @@ pub mod exit {
 
     use crate::snapshot_request::SAVED;
 
-    /// How a program ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
     pub enum Code {
-        /// Nothing failed.
         Success = 0,
-        /// Something failed.
         Failure = 1,
         /// The request was wrong, and nothing was started. clap exits with the same number by itself when it refuses the arguments.
         Usage = 2,

@@ -85,7 +85,6 @@ pub struct AgentRecord {
     pub t: f64,
     /// The node that wrote it.
     pub node: String,
-    /// The event.
     #[serde(flatten)]
     pub event: AgentEvent,
 }

@@ -108,7 +108,6 @@ pub struct Record {
     pub rank: usize,
     /// The number of restarts before it.
     pub restart: u32,
-    /// The event.
     pub event: Event,
 }
 
@@ -159,7 +158,6 @@ struct Head {
 }
 
 impl Record {
-    /// Reads a line.
     pub(crate) fn parse(value: Value) -> serde_json::Result<Self> {
         let Head { t, rank, restart, event: kind } = Head::deserialize(&value)?;
         let event = if KINDS.contains(&kind.as_str()) {
@@ -221,30 +219,13 @@ mod number {
 pub enum EventsError {
     /// The folder or the file cannot be created or opened for writing.
     #[error("cannot open {} for events", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// The file or the folder cannot be read.
     #[error("cannot read events from {}", path.display())]
-    Read {
-        /// The file or folder.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A complete line is not an event: the file was damaged, or another program wrote it.
     #[error("line {line} of {} is not an event: {reason}", path.display())]
-    BadLine {
-        /// The file.
-        path: PathBuf,
-        /// The line's number, from 1.
-        line: usize,
-        /// The parser's error.
-        reason: String,
-    },
+    BadLine { path: PathBuf, line: usize, reason: String },
 }
 
 /// The contents of a rank's file.

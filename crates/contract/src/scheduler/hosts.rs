@@ -15,20 +15,13 @@ const MAX_HOSTS: usize = 16_384;
 pub enum HostFileError {
     /// The file cannot be read.
     #[error("cannot read the host file {}: {source}", foreign::path(path))]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    Unreadable { path: PathBuf, source: std::io::Error },
     /// A word of a line is not a host, or can be read in two ways.
     #[error("{}, line {line}: `{}` {why}", foreign::path(path), foreign::quotation(text))]
     NotAHost {
-        /// The file.
         path: PathBuf,
         /// The line's number, counted from 1.
         line: usize,
-        /// The word.
         text: String,
         /// What is wrong with it, and what is expected.
         why: String,
@@ -40,19 +33,14 @@ pub enum HostFileError {
         foreign::path(path)
     )]
     OneHost {
-        /// The file.
         path: PathBuf,
         /// How many.
         lines: usize,
-        /// The host.
         host: String,
     },
     /// The file names no host.
     #[error("the host file {} names no host", foreign::path(path))]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
 }
 
 /// Expands Slurm's short form of a list of hosts: `gpu[01-03,07],login`, also with several brackets (`r[1-2]n[0-3]`).

@@ -42,7 +42,6 @@ pub struct Allocation {
 /// What started the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduler {
-    /// Slurm.
     Slurm,
     /// PBS Pro, OpenPBS or Torque.
     Pbs,

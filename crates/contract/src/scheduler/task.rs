@@ -22,9 +22,7 @@ pub(super) struct Names {
 /// A number, and the variable that it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
-    /// The number.
     pub value: usize,
-    /// The variable's name.
     pub from: &'static str,
 }
 
@@ -68,11 +66,8 @@ pub enum TaskError {
     Unparsable {
         /// The program that sets it.
         starter: &'static str,
-        /// The variable.
         name: &'static str,
-        /// Its value.
         value: String,
-        /// The expected form.
         expected: &'static str,
     },
     /// Two programs number this process differently.
