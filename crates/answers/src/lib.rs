@@ -4,7 +4,7 @@
 //! `tasks::shard(wrong_shard::blocks).variant("blocks")`. The modules are declared in the solution's own `main.rs`, where
 //! rustfmt and rust-analyzer find them.
 
-// The grader lists the same answers. A macro's crate exports macros alone, and the grader's crate takes long to compile.
+// The grader lists the same answers. A crate of macros can export only macros, and the grader's crate takes long to compile.
 #[path = "../../grading/src/answers.rs"]
 #[expect(unreachable_pub, reason = "public in the grader's crate")]
 mod answers;

@@ -46,7 +46,6 @@ pub struct Verify {
     pub starts_itself: bool,
     /// A fault scenario that the lab survives.
     pub killed_by: Option<String>,
-    /// The number of epochs.
     #[serde(default)]
     pub epochs: u64,
     /// The number of training samples.
@@ -86,7 +85,6 @@ pub struct Tasks {
     pub tasks: Vec<Task>,
 }
 
-/// One task.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {

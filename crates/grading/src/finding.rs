@@ -7,9 +7,8 @@ use std::ops::Deref;
 use serde::{Deserialize, Serialize};
 
 /// The result of grading a task: no finding, or the first one.
-pub type Found = Result<(), Box<Finding>>;
+pub type GradeResult = Result<(), Box<Finding>>;
 
-/// The kind of finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -34,7 +33,6 @@ pub enum Verdict {
 /// It is an error, so a grading function stops at the first finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The kind of finding.
     pub verdict: Verdict,
     /// The rank on which it was observed.
     pub rank: Option<usize>,
@@ -45,7 +43,6 @@ pub struct Finding {
     pub given: Option<String>,
     /// The right result.
     pub expected: Option<String>,
-    /// The answer's result.
     pub observed: Option<String>,
     /// How much a number may differ from the expected one.
     pub tolerance: Option<f64>,
@@ -89,7 +86,6 @@ impl Finding {
         }
     }
 
-    /// Sets the rank.
     #[must_use]
     pub fn on_rank(self, rank: usize) -> Self {
         Finding { rank: Some(rank), ..self }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::{Finding, Found, Options, Runner, Verdict, checksums};
+use crate::{Finding, GradeResult, Options, Runner, Verdict, checksums};
 
 /// A learner's program and its sources.
 #[derive(Clone, Debug)]
@@ -21,10 +21,8 @@ pub struct Submission {
 /// The result of grading one task.
 #[derive(Clone, Debug)]
 pub struct Graded {
-    /// The task.
     pub task: Task,
-    /// The finding, if any.
-    pub found: Found,
+    pub found: GradeResult,
     /// How long the grading took.
     pub took: Duration,
 }
@@ -51,7 +49,13 @@ pub fn grade(
 ///
 /// # Errors
 /// As [`grade`].
-pub fn find(lab: &Lab, task: &str, answer: &str, options: &Options, runner: &mut Runner) -> anyhow::Result<Found> {
+pub fn find(
+    lab: &Lab,
+    task: &str,
+    answer: &str,
+    options: &Options,
+    runner: &mut Runner,
+) -> anyhow::Result<GradeResult> {
     let grading = lab.grading(task).with_context(|| format!("there is no task {task} in lab {}", lab.number()))?;
     runner.turn_to(answer, options);
     match grading(runner) {

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::{Answers, Found, Lab, Options, Runner, learner};
+use crate::{Answers, GradeResult, Lab, Options, Runner, learner};
 
 include!(concat!(env!("OUT_DIR"), "/labs.rs"));
 
@@ -102,7 +102,7 @@ fn right_answers(task: &str, unusual: &[String]) -> impl FnOnce() -> Result<(), 
     let unusual = unusual.iter().map(|name| format!("{task}/{name}"));
     let answers: Vec<String> = [task.to_owned()].into_iter().chain(unusual).collect();
     move || {
-        let failed = |(answer, (found, seed)): (&String, (Found, u64))| {
+        let failed = |(answer, (found, seed)): (&String, (GradeResult, u64))| {
             Some(format!("{answer} with seed {seed}: {0}\n{0:#?}", found.err()?))
         };
         let failed: Vec<String> = answers.iter().zip(graded(&answers)?).filter_map(failed).collect();
@@ -132,13 +132,14 @@ fn wrong_answers(
 }
 
 /// Grades answers to one task in another process: what was found, and the seed. Their ranks die with the main thread of that process.
-fn graded(answers: &[String]) -> anyhow::Result<Vec<(Found, u64)>> {
+fn graded(answers: &[String]) -> anyhow::Result<Vec<(GradeResult, u64)>> {
     let seeds: Vec<u64> = answers.iter().map(|_| Options::seeded(None).seed).collect();
     let words = answers.iter().zip(&seeds).flat_map(|(answer, seed)| [answer.clone(), seed.to_string()]);
     let output = Command::new(std::env::current_exe()?).arg(ANSWERS).args(words).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     let found = String::from_utf8_lossy(&output.stdout);
-    let found: Vec<Found> = found.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a finding")?;
+    let found: Vec<GradeResult> =
+        found.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a finding")?;
     let next = answers.get(found.len()).map_or("all answers", String::as_str);
     ensure!(output.status.success(), "the grader ended with {} at {next}: {stderr}", output.status);
     ensure!(found.len() == answers.len(), "no finding on {next}: {stderr}");

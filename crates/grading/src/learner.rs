@@ -12,7 +12,7 @@ use crate::exercise::{Lab, Task, Tasks};
 use crate::grade::{Submission, failed, grade, passed};
 use crate::progress::Progress;
 use crate::runner::{self, CONFINED};
-use crate::{Found, Options, Runner};
+use crate::{GradeResult, Options, Runner};
 
 /// Grade the exercise: its tasks in order, up to the first one that fails
 #[derive(Parser)]
@@ -95,7 +95,7 @@ pub fn run(
 }
 
 /// The result of grading a task, as the learner reads it.
-pub fn rendered(lab: &Lab, tasks: &Tasks, task: &Task, found: &Found, seed: u64) -> String {
+pub fn rendered(lab: &Lab, tasks: &Tasks, task: &Task, found: &GradeResult, seed: u64) -> String {
     match found {
         Ok(()) => passed(tasks, task),
         Err(finding) => failed(lab, tasks, task, finding, seed),

@@ -149,7 +149,7 @@ fn list(items: &[String]) -> String {
 fn manifest(lab: &Lab, solution: &str) -> anyhow::Result<String> {
     let section = solution.split("\n[dependencies]\n").nth(1).and_then(|rest| rest.split("\n\n").next());
     let section = section.with_context(|| format!("{}'s Cargo.toml has no dependencies", lab.solution()))?;
-    ensure!(!section.contains("path ="), "an exercise takes crates from the workspace alone");
+    ensure!(!section.contains("path ="), "an exercise may only use crates of the workspace");
     // Only the solution needs the macro that lists all answers.
     let own = section.lines().filter(|line| !line.starts_with("lockstep-answers"));
     let dependencies = own.collect::<Vec<_>>().join("\n");

@@ -33,14 +33,13 @@ const POLL: Duration = Duration::from_millis(5);
 const MEASURE: Duration = Duration::from_millis(100);
 /// How long to wait for further outcomes once a rank has failed: another rank may report the cause, such as a `todo!()`.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
-/// After this time a line tells that ranks are waited for, if a person looks.
+/// After this time a line says which ranks have not finished, if stderr is a terminal.
 const SILENT: Duration = Duration::from_secs(3);
 /// How long ranks may take to end after they were dismissed.
 const END: Duration = Duration::from_secs(5);
 /// How long the kernel may take to free what was killed, while other processes write to the same disk.
 const KILLED: Duration = Duration::from_secs(120);
 
-/// Options of one call.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     /// The number of ranks; 0 means 1.
@@ -73,7 +72,6 @@ pub(super) fn template(program: &Path) -> Option<Template> {
     Template::start(program.as_os_str(), &[], &env).ok()
 }
 
-/// The result of a call.
 pub(super) struct CallResult {
     pub(super) outcomes: Vec<RankOutcome>,
     /// A finding about all ranks: a hang or an exceeded limit.

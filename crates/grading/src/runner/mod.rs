@@ -186,7 +186,6 @@ impl<O> Outputs<O> {
         self.0.iter().map(move |outputs| &outputs[case])
     }
 
-    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.0.len()
     }
@@ -227,7 +226,6 @@ fn outputs<O: DeserializeOwned>(outcome: RankOutcome, inputs: usize) -> anyhow::
     }
 }
 
-/// Random inputs.
 pub struct Inputs(pub(super) Mt64);
 
 impl Inputs {
@@ -325,7 +323,6 @@ fn size(folder: &Path) -> u64 {
 /// about a second.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Options of the grader.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The seed of the inputs.
