@@ -17,8 +17,8 @@ pub(crate) struct Cli {
     command: Command,
 }
 
-/// `lockstep run` alone. To build the whole command line takes longer than an agent needs for all else, and an agent is to start quickly
-/// and to stay small.
+// Not a doc comment: clap would show it as the program's description.
+// `lockstep run` alone: building the whole command line takes 2 ms and memory, and an agent should start fast and stay small.
 #[derive(Parser)]
 #[command(name = "lockstep")]
 struct RunCli {

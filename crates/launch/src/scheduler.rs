@@ -116,7 +116,7 @@ fn meeting_place(job: &Allocation, flags: &Flags) -> Option<String> {
 fn only_here(job: &Allocation) -> ConfigError {
     let (agents, from) = &job.nodes;
     ConfigError::Clash(format!(
-        "{} has {agents} nodes ({from}), but its script starts this command on one of them alone: start one agent on each node \
+        "{} has {agents} nodes ({from}), but its script starts this command on only one of them: start one agent on each node \
          ({}), or give --standalone to use this node only",
         job.title(),
         job.one_agent_per_node()
@@ -247,7 +247,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the question's command in a thread of its own and calls `then` with the answer, if there is one in time.
 pub fn ask<T: 'static>(question: Question<T>, then: impl FnOnce(T) + Send + 'static) {
-    // Without a thread there is no answer.
+    // If the thread cannot start, nobody calls `then`.
     let _ = thread::Builder::new().name("scheduler".into()).spawn(move || {
         let output = output(&question.words, Instant::now() + PATIENCE);
         if let Some(answer) = output.and_then(|output| question.read(&output, SystemTime::now())) {
@@ -374,7 +374,7 @@ mod tests {
         let error = applied(&script, &[]).unwrap_err();
         assert_eq!(
             error,
-            "Slurm job 17 has 2 nodes (SLURM_JOB_NUM_NODES=2), but its script starts this command on one of them alone: start one agent \
+            "Slurm job 17 has 2 nodes (SLURM_JOB_NUM_NODES=2), but its script starts this command on only one of them: start one agent \
              on each node (srun --nodes=2 --ntasks-per-node=1 lockstep run ...), or give --standalone to use this node only"
         );
         let (taken, _) = applied(&script, &["--nnodes=2", "--rdzv-endpoint=n1:1"]).unwrap();

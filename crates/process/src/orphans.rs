@@ -138,7 +138,7 @@ impl OrphanCriteria<'_> {
     }
 
     /// Returns true if the agent's only children are workers and the reaper.
-    pub(super) fn is_everyone(&self) -> bool {
+    pub(super) fn covers_all_children(&self) -> bool {
         proc::children().into_iter().all(|pid| self.is_known(pid))
     }
 

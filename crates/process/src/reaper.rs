@@ -1,4 +1,4 @@
-//! The reaper, as the agent sees it: a small process that outlives the agent briefly if the agent is killed.
+//! The reaper: a small process that outlives the agent briefly if the agent is killed.
 //!
 //! The kernel kills workers with the agent, but not the processes that workers have started. So the agent first starts
 //! this process and holds a socket to it. If the socket closes without a goodbye, the reaper ends the rest
@@ -6,7 +6,7 @@
 //!
 //! The reaper kills the processes that have the agent's id (`AgentId`) and those in a worker's session, then removes
 //! the folders that the agent has registered. A process that set its own limit on locks, cleared its environment and
-//! began a session of its own cannot be distinguished from a stranger. It survives, as it does under a living agent
+//! began a session of its own cannot be distinguished from other processes. It survives, as it does under a living agent
 //! ([`super::orphans`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ use super::start::{self, DIES_WITH_PARENT, NOT_STARTED};
 /// The subcommand by which this executable becomes the reaper.
 const REAPER: &str = "reaper";
 /// What the reaper is called in lists of processes. Not the agent's name: it must survive `pkill lockstep`.
-pub(super) const NAME: &str = "job-reaper";
+const NAME: &str = "job-reaper";
 
 /// A reaper that dies within this time has failed to start.
 const FAILED: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A message from the agent to its reaper. Each is text that ends with a zero byte, which no path contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+enum Message {
     /// The worker with this process id leads a session; it was started at this time (see [`Stat::start`]).
     WorkerStarted(i32, u64),
     /// All processes of that worker's session are gone.
@@ -60,7 +60,7 @@ pub(super) enum Message {
     Goodbye,
 }
 
-/// The agent's handle.
+/// The reaper, as the agent sees it.
 pub(super) struct Reaper {
     id: AgentId,
     process: Process,
@@ -157,7 +157,7 @@ impl Reaper {
 }
 
 impl Message {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = match self {
             Message::WorkerStarted(pid, start) => format!("started {pid} {start}").into_bytes(),
             Message::WorkerGone(pid) => format!("gone {pid}").into_bytes(),
@@ -170,7 +170,7 @@ impl Message {
     }
 
     /// Reads one message, without its final zero byte.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
         if let Some(folder) = bytes.strip_prefix(b"register ") {
             return Some(Message::RegisterCleanup(path(folder)));
@@ -242,7 +242,7 @@ struct Registered {
 }
 
 /// Reads messages from the standard input until the agent's end.
-pub(super) fn run(args: &[OsString]) -> anyhow::Result<()> {
+fn run(args: &[OsString]) -> anyhow::Result<()> {
     let id = args.first().and_then(|id| AgentId::parse(id.to_str()?)).context("no id of an agent was given")?;
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     settle()?;

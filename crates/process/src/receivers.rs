@@ -88,7 +88,7 @@ impl Workers {
     pub fn end_left(&mut self, signal: Signal) -> Vec<Left> {
         let of_programs = self.workers.iter().filter(|(_, worker)| worker.left_programs());
         let sessions: Vec<i32> = of_programs.map(|(pid, _)| *pid).collect();
-        if sessions.is_empty() || self.with_criteria(|criteria| criteria.is_everyone()) {
+        if sessions.is_empty() || self.with_criteria(|criteria| criteria.covers_all_children()) {
             return vec![];
         }
         let orphans = self.with_criteria(|criteria| orphans::present(criteria, SweepScope::Sessions(&sessions)));

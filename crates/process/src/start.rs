@@ -187,9 +187,9 @@ impl Start {
             chdir(folder.as_c_str()).map_err(at(Step::EnterFolder))?;
         }
         // If this limit cannot be set, which is unusual, only the variable identifies the worker.
-        let _ = setrlimit(Resource::Locks, self.locks.clone());
+        let _ = setrlimit(Resource::Locks, self.locks);
         match &self.open_files {
-            Some(limit) => setrlimit(Resource::Nofile, limit.clone()).map_err(at(Step::SetLimit)),
+            Some(limit) => setrlimit(Resource::Nofile, *limit).map_err(at(Step::SetLimit)),
             None => Ok(()),
         }
     }

@@ -246,7 +246,7 @@ impl Workers {
             dead,
             deadline,
             swept: Swept::default(),
-            over: self.with_criteria(|criteria| criteria.is_everyone()),
+            over: self.with_criteria(|criteria| criteria.covers_all_children()),
         };
         // What dead workers left behind are now children of the agent. Most leave nothing.
         if !sweep.over {

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{self, Submission, grade};
-use lockstep_grading::{Found, Lab, Options, Runner, Verdict, checksums, learner, package};
+use lockstep_grading::{GradeResult, Lab, Options, Runner, Verdict, checksums, learner, package};
 
 use crate::cargo::{self, Message};
 use crate::exit::{Code, Refused};
@@ -186,7 +186,7 @@ pub(crate) fn try_out(root: &Path, lab: &Lab, answers: &[String], options: &Opti
     let all = if answers.is_empty() { wrong(root, lab, &tasks)? } else { Vec::new() };
     let answers = if answers.is_empty() { &all } else { answers };
     let mut runner = Runner::new(&program, options);
-    let mut grade = |answer: &String| -> anyhow::Result<(Task, Found)> {
+    let mut grade = |answer: &String| -> anyhow::Result<(Task, GradeResult)> {
         let task = task_of(root, lab, &tasks, answer).with_context(|| format!("lab {}", lab.number()))?;
         Ok((task.clone(), grade::find(lab, &task.name, answer, options, &mut runner)?))
     };

@@ -16,7 +16,8 @@ use crate::exit::{self, Code, Refused};
 use crate::report::propagate_agent_error;
 use crate::scheduler::{self, Allocation, Taken};
 
-/// The command line of [`torchrun`]: torchrun's, without a subcommand.
+// Not a doc comment: clap would show it as the program's description.
+// The command line of `torchrun`: its flags, without a subcommand.
 #[derive(Parser)]
 struct CommandLine {
     #[command(flatten)]

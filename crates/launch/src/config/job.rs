@@ -41,7 +41,7 @@ pub struct Config {
     pub backend: Option<&'static str>,
     /// The time between the stop signal and SIGKILL.
     pub stop_timeout: Duration,
-    /// The user has not chosen it, so a scheduler that gives more time is believed.
+    /// True if the user has not chosen it. A longer time that a scheduler allows then replaces it.
     pub stop_timeout_is_default: bool,
     /// When the job ends, from now; `None` to find out.
     pub time_limit: Option<Duration>,
@@ -49,7 +49,7 @@ pub struct Config {
     pub save_before_limit: Option<Duration>,
     /// How long agents wait for each other after their own workers have succeeded.
     pub exit_barrier_timeout: Duration,
-    /// Read the stacks of the living workers when one has waited for another in vain.
+    /// Read the stacks of the living workers when one's wait for another has timed out.
     pub stacks: bool,
     /// Live status on a terminal.
     pub status: StatusWhen,

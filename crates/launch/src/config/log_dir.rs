@@ -1,5 +1,5 @@
 //! The folder of a run: `<base>/<run_id>_<random>/attempt_<N>/<local_rank>/{stdout.log,stderr.log,error.json}`, and the removal of
-//! logs that failed runs left in the folder for temporary files, once nobody has touched them for a week.
+//! logs that failed runs left in the folder for temporary files, once they have not changed for a week.
 //!
 //! The layout is torchrun's (`DefaultLogsSpecs`, torch/distributed/elastic/multiprocessing/api.py), but an attempt
 //! never replaces an earlier one. [`output`](crate::output) writes the logs.
@@ -187,8 +187,8 @@ const TEMPORARY_NAME: (&str, usize) = ("lockstep_", 8);
 /// How long the logs of a failed run stay after their last change.
 const STAY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Locks the folder of a run for as long as the file is open, so that nobody takes the run for one that has ended. `None` where
-/// there are no locks: then only the age of the files counts.
+/// Locks the folder of a run for as long as the file is open, so that other runs see that it has not ended. `None` where
+/// the file system has no locks: then only the age of the files counts.
 fn lock(folder: &Path) -> Option<File> {
     File::open(folder).ok().filter(|folder| folder.try_lock().is_ok())
 }

@@ -64,9 +64,9 @@ impl Signals {
         all
     }
 
-    /// The names of those signals that are wishes for a snapshot to the workers themselves, too, joined by commas.
+    /// The names of the signals that ask the workers themselves for a snapshot, too, joined by commas.
     #[must_use]
-    pub fn wishes(&self) -> String {
+    pub fn snapshot_names(&self) -> String {
         let others = self.snapshot.iter().filter(|signal| ![SAVE, SAVE_AND_END].contains(signal));
         others.filter_map(|signal| name(*signal)).collect::<Vec<_>>().join(",")
     }

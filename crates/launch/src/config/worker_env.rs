@@ -67,7 +67,7 @@ pub fn worker_env(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(O
         env.push(("OMP_NUM_THREADS".into(), "1".into()));
     }
     env.extend(config.backend.map(|name| (BACKEND.into(), name.into())));
-    env.extend(wishes(config, parent));
+    env.extend(snapshot_signals(config, parent));
     env.extend(local_rank(config, place, parent));
     env
 }
@@ -87,9 +87,9 @@ fn limits_threads(config: &Config, parent: Env<'_>) -> bool {
     config.local_world_size > 1 && parent("OMP_NUM_THREADS").is_none()
 }
 
-/// The signals that are wishes for a snapshot if another than this process sends them. An outer launcher's own are overridden.
-fn wishes(config: &Config, parent: Env<'_>) -> Vec<(OsString, OsString)> {
-    let names = config.signals.wishes();
+/// The signals that ask for a snapshot if a process other than this one sends them. They override those of an outer launcher.
+fn snapshot_signals(config: &Config, parent: Env<'_>) -> Vec<(OsString, OsString)> {
+    let names = config.signals.snapshot_names();
     if names.is_empty() && parent(SNAPSHOT_ON).is_none() {
         return vec![];
     }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_signals_that_are_wishes_and_itself() {
+    fn names_the_signals_that_ask_for_a_snapshot_and_itself() {
         let launcher = std::process::id().to_string();
         let env = env_of(&["--snapshot-on=SIGTERM,SIGINT"], 0, &[]);
         assert_eq!((env[SNAPSHOT_ON].as_str(), &env[LAUNCHER]), ("SIGTERM,SIGINT", &launcher));

@@ -101,7 +101,7 @@ fn missing(seen: &Observed, absence: &Absence) -> Option<String> {
         (0, _) => None,
         (count, true) => Some(format!("missing: {count} {}", nodes(count))),
         (count, false) => Some(format!(
-            "missing: {count} {}; of the batch job these have not come: {}",
+            "missing: {count} {}; nodes of the batch job that have not joined: {}",
             nodes(count),
             named.join(", ")
         )),
@@ -158,7 +158,7 @@ fn not_reached(seen: &Observed, failure: &ConnectFailure) -> Vec<Advice> {
             ),
             format!("`ss -ltnp 'sport = :{port}'` on {host} names it; take another port, or wake it up (`kill -CONT`)"),
         )],
-        ConnectFailure::Stranger { got } => vec![advice(
+        ConnectFailure::OtherService { got } => vec![advice(
             format!("another program listens on {} (it answered {got:?})", seen.endpoint),
             format!("`ss -ltnp 'sport = :{port}'` on {host} names it; take another port"),
         )],
@@ -187,7 +187,7 @@ fn too_few(seen: &Observed, absence: &Absence) -> Vec<Advice> {
     if let (true, Some(batch)) = (alone, seen.batch.as_ref().filter(|batch| batch.nodes.0 > 1)) {
         causes.push(Advice {
             cause: format!(
-                "the job has {} nodes ({}), but an agent was started on this one only: the job script runs on the first node alone",
+                "the job has {} nodes ({}), but an agent was started on this one only: the job script runs only on the first node",
                 batch.nodes.0,
                 batch.name()
             ),
@@ -314,7 +314,7 @@ impl fmt::Display for Diagnosis {
 mod tests {
     use std::time::Duration;
 
-    use super::observed::{PortOwner, Process};
+    use super::observed::{PortOwner, PortProcess};
     use super::*;
     use crate::rendezvous::{Lost, SeenNode};
     use crate::scheduler::{Scheduler, Started};
@@ -347,10 +347,10 @@ mod tests {
             diagnosis,
             "1 of 2 nodes came to the rendezvous at gpu01:29500 within 600 s
   came 600 s ago: node 1 (gpu01.cluster, pid 9)
-  missing: 1 node; of the batch job these have not come: gpu02
+  missing: 1 node; nodes of the batch job that have not joined: gpu02
   address that every node must reach: gpu01:29500 (here: 10.0.0.1)
 likely causes, the most likely first:
-  1. the job has 2 nodes (PBS_JOBID=5.head), but an agent was started on this one only: the job script runs on the first node alone
+  1. the job has 2 nodes (PBS_JOBID=5.head), but an agent was started on this one only: the job script runs only on the first node
      -> start one agent on each node: pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)
   2. the launcher does not run on the other nodes, or ended there
      -> run the same `lockstep run` command on each node, and see each agent's output
@@ -388,7 +388,7 @@ likely causes, the most likely first:
 
     #[test]
     fn names_the_owner_of_the_port() {
-        let process = |job: Option<&str>| Process {
+        let process = |job: Option<&str>| PortProcess {
             pid: 42,
             program: "python3".into(),
             command: "python3 -m http.server".into(),
@@ -429,7 +429,7 @@ likely causes, the most likely first:
             (ConnectFailure::Unreachable { error: "no route".into(), tried }, "a firewall", "nc -vz gpu01 29500"),
             (ConnectFailure::Mute { tried }, "did not answer for 60 s", "kill -CONT"),
             (
-                ConnectFailure::Stranger { got: "HTTP/1.1".into() },
+                ConnectFailure::OtherService { got: "HTTP/1.1".into() },
                 "it answered \"HTTP/1.1\"",
                 "ss -ltnp 'sport = :29500'",
             ),

@@ -61,7 +61,7 @@ pub enum ConnectFailure {
         tried: Duration,
     },
     /// Something other than a store answers.
-    Stranger {
+    OtherService {
         /// Its first bytes, as text.
         got: String,
     },
@@ -83,7 +83,7 @@ impl From<&tcpstore::Error> for ConnectFailure {
             Kind::Refused => ConnectFailure::Refused { tried },
             Kind::Unreachable(error) => ConnectFailure::Unreachable { error: error.to_string(), tried },
             Kind::Mute => ConnectFailure::Mute { tried },
-            Kind::NotAStore { got } => ConnectFailure::Stranger { got: got.clone() },
+            Kind::NotAStore { got } => ConnectFailure::OtherService { got: got.clone() },
             Kind::HungUp => ConnectFailure::HungUp,
             other => ConnectFailure::Other { error: other.to_string() },
         }
@@ -98,12 +98,12 @@ pub struct PortOwner {
     /// The user's name, or the number if it has no name here.
     pub user: String,
     /// The process, if this user may see it.
-    pub process: Option<Process>,
+    pub process: Option<PortProcess>,
 }
 
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct PortProcess {
     /// Its id.
     pub pid: u32,
     /// Its program's name.
@@ -137,20 +137,20 @@ fn user_name(passwd: &str, uid: u32) -> String {
 
 /// The process that has the socket open. If several have it (a child inherits it from its parent), the one that was
 /// started first.
-fn holder(proc: &Path, inode: u64) -> Option<Process> {
+fn holder(proc: &Path, inode: u64) -> Option<PortProcess> {
     let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
     let mut pids: Vec<u32> = fs::read_dir(proc).ok()?.flatten().filter_map(pid).collect();
     pids.sort_unstable();
     pids.into_iter().find(|pid| open_sockets(proc, *pid).contains(&inode)).map(|pid| process(proc, pid))
 }
 
-fn process(proc: &Path, pid: u32) -> Process {
+fn process(proc: &Path, pid: u32) -> PortProcess {
     let folder = proc.join(pid.to_string());
     let program = fs::read_to_string(folder.join("comm")).unwrap_or_default().trim_end().to_owned();
     let raw = fs::read(folder.join("cmdline")).unwrap_or_default();
     let words: Vec<String> = String::from_utf8_lossy(&raw).split_terminator('\0').map(str::to_owned).collect();
     let command = words.join(" ").chars().take(200).collect();
-    Process { pid, program, command, job: lockstep_job(&words) }
+    PortProcess { pid, program, command, job: lockstep_job(&words) }
 }
 
 /// The `--rdzv-id` of a `lockstep run`; `none` if it has the default.
@@ -171,7 +171,7 @@ fn lockstep_job(words: &[String]) -> Option<String> {
 
 impl fmt::Display for PortOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Process { pid, program, command, job }) = &self.process else {
+        let Some(PortProcess { pid, program, command, job }) = &self.process else {
             return write!(f, "port {} is taken by a process of user {}", self.port, self.user);
         };
         match job {

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::isatty;
 
 use super::Stream;
-use super::lines::{AGENT, Entry, LineMultiplexer, Owner, What};
+use super::lines::{AGENT, Content, Entry, LineMultiplexer, Owner};
 use super::source::OpenLines;
 
 /// The maximum amount of one worker's output that waits for a device, in bytes; after that the worker waits.
@@ -110,7 +110,7 @@ impl Console {
         }
     }
 
-    /// How lines are shown that have not ended.
+    /// How incomplete lines are shown.
     pub(super) fn open_lines(&self, stream: Stream) -> OpenLines {
         match self.device(stream).status.get() {
             _ if !self.is_terminal(stream) => OpenLines::Regularly,
@@ -135,8 +135,8 @@ impl Console {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         for line in text.split(|byte| *byte == b'\n') {
             if !self.is_full(stream, AGENT) {
-                let what = What::Line(line.to_vec());
-                self.push(Entry { owner: AGENT, stream, prefix: vec![], what });
+                let content = Content::Line(line.to_vec());
+                self.push(Entry { owner: AGENT, stream, prefix: vec![], content });
             }
         }
     }
@@ -320,7 +320,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn line(owner: Owner, text: &[u8]) -> Entry {
-        Entry { owner, stream: Stream::Stdout, prefix: b"> ".to_vec(), what: What::Line(text.to_vec()) }
+        Entry { owner, stream: Stream::Stdout, prefix: b"> ".to_vec(), content: Content::Line(text.to_vec()) }
     }
 
     fn piped() -> (io::PipeReader, Console) {

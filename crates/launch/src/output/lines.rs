@@ -112,18 +112,18 @@ pub(super) struct Entry {
     pub(super) stream: Stream,
     /// The prefix of its lines.
     pub(super) prefix: Vec<u8>,
-    pub(super) what: What,
+    pub(super) content: Content,
 }
 
 /// The contents of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Content {
     /// Bytes that are passed through.
     Raw(Vec<u8>),
     /// A complete line, without its newline.
     Line(Vec<u8>),
     /// The same, if it does not continue what was shown of it: a state of a progress bar.
-    Whole(Vec<u8>),
+    Replacement(Vec<u8>),
     /// The whole of a line that has not ended yet.
     Open(Vec<u8>),
     /// The state of a progress bar.
@@ -133,8 +133,11 @@ pub(super) enum What {
 impl Entry {
     /// The memory that it uses, in bytes.
     pub(super) fn size(&self) -> usize {
-        let (What::Raw(bytes) | What::Line(bytes) | What::Whole(bytes) | What::Open(bytes) | What::State(bytes)) =
-            &self.what;
+        let (Content::Raw(bytes)
+        | Content::Line(bytes)
+        | Content::Replacement(bytes)
+        | Content::Open(bytes)
+        | Content::State(bytes)) = &self.content;
         // Even an empty line counts.
         bytes.len() + self.prefix.len() + size_of::<Self>()
     }
@@ -170,12 +173,12 @@ enum How {
 impl LineMultiplexer {
     /// Appends the bytes that the device gets for this entry.
     pub(super) fn show(&mut self, entry: &Entry, to: &mut Vec<u8>) {
-        match &entry.what {
-            What::Raw(bytes) => self.raw(entry, bytes, to),
-            What::Line(bytes) => self.line(entry, bytes, to),
-            What::Whole(bytes) => self.whole(entry, bytes, to),
-            What::Open(bytes) => self.partial(entry, bytes, to),
-            What::State(bytes) => self.state(entry, bytes, to),
+        match &entry.content {
+            Content::Raw(bytes) => self.raw(entry, bytes, to),
+            Content::Line(bytes) => self.line(entry, bytes, to),
+            Content::Replacement(bytes) => self.whole(entry, bytes, to),
+            Content::Open(bytes) => self.partial(entry, bytes, to),
+            Content::State(bytes) => self.state(entry, bytes, to),
         }
     }
 
@@ -346,26 +349,26 @@ mod tests {
         }
     }
 
-    fn shown(entries: impl IntoIterator<Item = (Owner, What)>) -> String {
+    fn shown(entries: impl IntoIterator<Item = (Owner, Content)>) -> String {
         let mut multiplexer = LineMultiplexer::default();
         let mut to = vec![];
-        for (owner, what) in entries {
+        for (owner, content) in entries {
             let prefix = if owner == AGENT { vec![] } else { format!("[{owner}]:").into_bytes() };
-            multiplexer.show(&Entry { owner, stream: Stream::Stdout, prefix, what }, &mut to);
+            multiplexer.show(&Entry { owner, stream: Stream::Stdout, prefix, content }, &mut to);
         }
         String::from_utf8(to).unwrap()
     }
 
-    fn line(text: &str) -> What {
-        What::Line(text.into())
+    fn line(text: &str) -> Content {
+        Content::Line(text.into())
     }
 
-    fn open(text: &str) -> What {
-        What::Open(text.into())
+    fn open(text: &str) -> Content {
+        Content::Open(text.into())
     }
 
-    fn state(text: &str) -> What {
-        What::State(text.into())
+    fn state(text: &str) -> Content {
+        Content::State(text.into())
     }
 
     #[test]
@@ -394,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_whole_line_does_not_continue_what_was_shown_of_it() {
-        let whole = |text: &str| What::Whole(text.into());
+        let whole = |text: &str| Content::Replacement(text.into());
         assert_eq!(shown([(1, open("start")), (1, whole("100%"))]), "[1]:start\n[1]:100%\n");
         assert_eq!(shown([(1, state("10%")), (1, whole("100%"))]), "[1]:10%\r\x1b[K[1]:100%\n");
         assert_eq!(
@@ -405,7 +408,7 @@ mod tests {
 
     #[test]
     fn raw_bytes_pass_through_and_are_only_interrupted_for_another_owner() {
-        let raw = |text: &str| What::Raw(text.into());
+        let raw = |text: &str| Content::Raw(text.into());
         assert_eq!(
             shown([(1, raw("a\nb")), (1, raw("\r")), (1, raw("")), (AGENT, line("x")), (1, raw("c\n"))]),
             "a\nb\r\nx\nc\n"

@@ -201,7 +201,7 @@ impl Outputs {
         }
     }
 
-    /// Returns true if this worker printed its errors to a terminal that it has inherited: its last lines are there alone.
+    /// Returns true if this worker printed its errors to a terminal that it has inherited: its last lines are only there.
     pub fn is_unread(&self, local_rank: usize) -> bool {
         self.plans.get(local_rank).is_some_and(Plan::is_unread)
     }
@@ -211,7 +211,7 @@ impl Outputs {
         let answered = self.shared.lock().ask();
         // A full socket wakes its reader anyway.
         let _ = (&*self.wake).write(b".");
-        // A thread that has ended has read everything, and answers nobody.
+        // A thread that has ended has read everything and does not answer.
         let _ = tokio::time::timeout(limit, answered).await;
     }
 
@@ -259,7 +259,7 @@ fn is_alone(plans: &[Plan]) -> bool {
 }
 
 /// A worker's standard output and error. What must be read goes through a new `pipe`; `together`: through the same one, which
-/// alone keeps the order of both.
+/// is needed to keep the order of both.
 fn sinks_of(
     plan: &Plan,
     together: bool,

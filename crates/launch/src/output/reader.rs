@@ -40,15 +40,15 @@ pub(super) struct State {
     pub(super) tails: Vec<[Tail; 2]>,
     /// Set after the workers have died: reading ends with the streams, or when nothing arrived for this long.
     pub(super) limit: Option<Duration>,
-    /// Those who wait until all that has been written is read.
+    /// Tasks that wait until everything written so far is read.
     asked: Vec<oneshot::Sender<()>>,
     /// Nothing more will be read.
     closed: bool,
 }
 
 impl State {
-    /// The time limit, and whether somebody waits until all is read.
-    fn wishes(&self) -> (Option<Duration>, bool) {
+    /// The time limit, and whether a task waits until everything is read.
+    fn requests(&self) -> (Option<Duration>, bool) {
         (self.limit, !self.asked.is_empty())
     }
 
@@ -91,7 +91,7 @@ impl Reader {
         let mut progress: Option<Instant> = None;
         while self.sources.iter().any(|source| source.pipe.is_some()) {
             let now = Instant::now();
-            let (limit, is_asked) = self.shared.lock().wishes();
+            let (limit, is_asked) = self.shared.lock().requests();
             let give_up = limit.map(|limit| *progress.get_or_insert(now) + limit);
             if give_up.is_some_and(|at| at <= now) {
                 break;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockstep_contract::foreign;
 
 use super::console::Console;
-use super::lines::{Entry, LONGEST, Line, Lines, Owner, What};
+use super::lines::{Content, Entry, LONGEST, Line, Lines, Owner};
 use super::reader::Tail;
 use super::{Stream, StreamPlan};
 
@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// At most this much of its end is shown there, in bytes.
 const LONGEST_SHOWN: usize = 1 << 10;
 
-/// How the console shows a line that has not ended.
+/// How the console shows an incomplete line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenLines {
     /// Not at all.
@@ -102,7 +102,7 @@ impl Source {
     fn take(&mut self, now: Instant, chunk: &[u8], sinks: &mut Sinks<'_>) {
         self.file.write(chunk, sinks.failed);
         if self.plan.console && self.raw {
-            sinks.console.push(self.entry(What::Raw(chunk.to_vec())));
+            sinks.console.push(self.entry(Content::Raw(chunk.to_vec())));
         }
         let mut lines = std::mem::take(&mut self.lines);
         lines.push(chunk, |line| {
@@ -130,7 +130,7 @@ impl Source {
         sinks.tail.push(line.bytes);
         if self.plan.console && !self.raw {
             let text = marked(line);
-            sinks.console.push(self.entry(if line.updated { What::Whole(text) } else { What::Line(text) }));
+            sinks.console.push(self.entry(if line.updated { Content::Replacement(text) } else { Content::Line(text) }));
         }
         if self.plan.is_filtered() && self.plan.filters.iter().any(|needle| contains(line.bytes, needle.as_bytes())) {
             let whole = [self.plan.prefix.as_bytes(), &marked(line), b"\n"].concat();
@@ -150,15 +150,15 @@ impl Source {
             self.unshown_since = None;
             let open = self.lines.open();
             console.push(self.entry(match self.open_lines {
-                OpenLines::Regularly => What::Whole(end_of(open)),
-                _ if self.lines.is_update() => What::State(open.to_vec()),
-                _ => What::Open(open.to_vec()),
+                OpenLines::Regularly => Content::Replacement(end_of(open)),
+                _ if self.lines.is_update() => Content::State(open.to_vec()),
+                _ => Content::Open(open.to_vec()),
             }));
         }
     }
 
-    fn entry(&self, what: What) -> Entry {
-        Entry { owner: self.owner(), stream: self.stream, prefix: self.plan.prefix.as_bytes().to_vec(), what }
+    fn entry(&self, content: Content) -> Entry {
+        Entry { owner: self.owner(), stream: self.stream, prefix: self.plan.prefix.as_bytes().to_vec(), content }
     }
 }
 

@@ -116,7 +116,7 @@ pub struct Report {
     pub stopped: Vec<Failure>,
     /// Who is at fault, and why.
     pub verdict: Option<Verdict>,
-    /// Where the workers were that were alive when one had waited in vain for another.
+    /// Where the living workers were when one's wait for another timed out.
     pub stacks: Option<String>,
     /// Where the logs are, if they are kept.
     pub logs: Option<PathBuf>,

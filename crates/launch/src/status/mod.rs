@@ -175,7 +175,7 @@ fn width() -> usize {
 
 /// The bytes of a rank, by kind; the fields of [`lockstep_contract::events::Event::Memory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Held {
+pub struct MemoryUse {
     /// Of parameters.
     pub parameters: u64,
     /// Of gradients.
@@ -190,7 +190,7 @@ pub struct Held {
     pub sent: u64,
 }
 
-impl Held {
+impl MemoryUse {
     /// The kinds that there are.
     fn kinds(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let kinds = [
@@ -210,7 +210,7 @@ impl Held {
 }
 
 /// `3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B`.
-impl fmt::Display for Held {
+impl fmt::Display for MemoryUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&memory_line(&self.kinds().collect::<Vec<_>>(), self.sent))
     }
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn shows_the_memory_of_the_rank_that_holds_most_where_there_is_room() {
-        let held = |optimizer| Some(Held { parameters: 4096, optimizer, sent: 100, ..Held::default() });
+        let held = |optimizer| Some(MemoryUse { parameters: 4096, optimizer, sent: 100, ..MemoryUse::default() });
         let mut progress = BTreeMap::from([1, 2, 3].map(|rank| (rank, Progress { restart: 1, ..Progress::default() })));
         progress.get_mut(&1).unwrap().held = held(4096);
         progress.get_mut(&2).unwrap().held = held(8192);
@@ -376,9 +376,9 @@ mod tests {
 
     #[test]
     fn shows_the_kinds_that_there_are() {
-        let held = Held { parameters: 1 << 20, optimizer: 2 << 20, sent: 512, ..Held::default() };
+        let held = MemoryUse { parameters: 1 << 20, optimizer: 2 << 20, sent: 512, ..MemoryUse::default() };
         assert_eq!(held.to_string(), "3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B");
-        let held = Held { gradients: 1536, buckets: 5 << 29, ..Held::default() };
+        let held = MemoryUse { gradients: 1536, buckets: 5 << 29, ..MemoryUse::default() };
         assert_eq!(held.to_string(), "2.5 GiB: gradients 1.5 KiB, buckets 2.5 GiB; sent 0 B");
     }
 }

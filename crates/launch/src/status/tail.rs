@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Held;
+use super::MemoryUse;
 
 /// Bytes of one file that are read at a time. If a file grew by more, reading continues near its end.
 const PIECE: u64 = 1 << 20;
@@ -31,7 +31,7 @@ pub struct Progress {
     /// The loss of the last step, on this rank.
     pub loss: Option<f64>,
     /// The memory that the rank counted last.
-    pub held: Option<Held>,
+    pub held: Option<MemoryUse>,
 }
 
 /// Ranks for which the others wait, according to rank 0's file. Without ranks, all wait for their loaders.
@@ -51,14 +51,14 @@ pub struct Late {
 #[derive(Debug)]
 pub struct Tail {
     folder: PathBuf,
-    files: BTreeMap<usize, Place>,
+    files: BTreeMap<usize, ReadPosition>,
     progress: BTreeMap<usize, Progress>,
     late: Option<Late>,
 }
 
 /// The position up to which a file has been read.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct ReadPosition {
     offset: u64,
     /// True if the start of the line at `offset` was skipped.
     inside: bool,
@@ -70,7 +70,7 @@ impl Tail {
         let mut tail =
             Tail { folder: folder.to_owned(), files: BTreeMap::new(), progress: BTreeMap::new(), late: None };
         for (rank, _, length) in tail.list() {
-            tail.files.insert(rank, Place { offset: length, inside: false });
+            tail.files.insert(rank, ReadPosition { offset: length, inside: false });
         }
         tail
     }
@@ -90,7 +90,7 @@ impl Tail {
         for (rank, path, length) in self.list() {
             let place = self.files.entry(rank).or_default();
             if length < place.offset {
-                *place = Place::default();
+                *place = ReadPosition::default();
                 self.progress.remove(&rank);
             }
             if length > place.offset
@@ -126,9 +126,9 @@ impl Tail {
 }
 
 /// Reads at most [`PIECE`] bytes at `place`; far from the end, first moves `place` towards it.
-fn piece(path: &Path, place: &mut Place, length: u64) -> io::Result<Vec<u8>> {
+fn piece(path: &Path, place: &mut ReadPosition, length: u64) -> io::Result<Vec<u8>> {
     if length - place.offset > PIECE {
-        *place = Place { offset: length - PIECE, inside: true };
+        *place = ReadPosition { offset: length - PIECE, inside: true };
     }
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(place.offset))?;
@@ -138,14 +138,14 @@ fn piece(path: &Path, place: &mut Place, length: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The complete lines of `bytes`, which were read at `place`; moves `place` after them.
-fn lines<'a>(place: &mut Place, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+fn lines<'a>(place: &mut ReadPosition, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
     let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let skip = usize::from(place.inside && end > 0);
     if end > 0 {
-        *place = Place { offset: place.offset + end as u64, inside: false };
+        *place = ReadPosition { offset: place.offset + end as u64, inside: false };
     } else if bytes.len() as u64 >= PIECE {
         // A line that is longer than a piece: wait for its end.
-        *place = Place { offset: place.offset + bytes.len() as u64, inside: true };
+        *place = ReadPosition { offset: place.offset + bytes.len() as u64, inside: true };
     }
     bytes[..end].split(|byte| *byte == b'\n').skip(skip)
 }
@@ -263,7 +263,7 @@ mod tests {
             |sent| Event::Memory { parameters: 8, gradients: 8, optimizer: 16, activations: 4, buckets: 2, sent };
         let sink = EventSink::open(dir.path(), 1, 0).unwrap();
         [memory(5), step(3), memory(9), step(4)].iter().for_each(|event| sink.emit(event));
-        let held = Held { parameters: 8, gradients: 8, optimizer: 16, activations: 4, buckets: 2, sent: 9 };
+        let held = MemoryUse { parameters: 8, gradients: 8, optimizer: 16, activations: 4, buckets: 2, sent: 9 };
         assert_eq!(polled(&mut tail), [(1, Progress { held: Some(held), ..at(4) })]);
         EventSink::open(dir.path(), 1, 1).unwrap().emit(&Event::Start { world_size: 4, device: "cpu".into(), pid: 1 });
         assert_eq!(polled(&mut tail)[0].1.held, None);

@@ -24,14 +24,14 @@ const ENTRY_OVERHEAD: usize = 64;
 pub struct Data {
     limits: Limits,
     quota: Quota,
-    values: HashMap<Key, Held>,
-    queues: HashMap<Key, VecDeque<Held>>,
+    values: HashMap<Key, StoredValue>,
+    queues: HashMap<Key, VecDeque<StoredValue>>,
     waiters: Waiters,
 }
 
 /// A value and the connection that wrote it last.
 #[derive(Debug)]
-struct Held {
+struct StoredValue {
     value: Value,
     by: ConnectionId,
 }
@@ -142,8 +142,8 @@ impl Data {
 
     /// Deletes the keys and queues for whose names `goes` returns true, and returns their number. No wait ends.
     pub fn delete_where(&mut self, goes: impl Fn(&[u8]) -> bool) -> usize {
-        let values: Vec<(Key, Held)> = self.values.extract_if(|key, _| goes(key)).collect();
-        let queues: Vec<(Key, VecDeque<Held>)> = self.queues.extract_if(|key, _| goes(key)).collect();
+        let values: Vec<(Key, StoredValue)> = self.values.extract_if(|key, _| goes(key)).collect();
+        let queues: Vec<(Key, VecDeque<StoredValue>)> = self.queues.extract_if(|key, _| goes(key)).collect();
         values.iter().for_each(|(key, held)| self.give_back(key, held));
         queues.iter().for_each(|(key, queue)| queue.iter().for_each(|held| self.give_back(key, held)));
         values.len() + queues.len()
@@ -163,7 +163,7 @@ impl Data {
     fn put(&mut self, by: ConnectionId, key: Key, value: Value) -> Vec<ConnectionId> {
         let woken = self.waiters.key_set(&key);
         self.delete(&key);
-        let held = Held { value, by };
+        let held = StoredValue { value, by };
         self.take(&key, &held);
         self.values.insert(key, held);
         woken
@@ -233,7 +233,7 @@ impl Data {
     fn queue_push(&mut self, by: ConnectionId, key: Key, value: Value) -> Result<Outcome, Refused> {
         self.quota.check(by, cost(&key, &value), 0)?;
         let woken = self.waiters.queue_pushed(&key);
-        let held = Held { value, by };
+        let held = StoredValue { value, by };
         self.take(&key, &held);
         self.queues.entry(key).or_default().push_back(held);
         Ok(woke(woken.into_iter().collect()))
@@ -261,11 +261,11 @@ impl Data {
         8 + self.values.keys().map(|key| key.len() + 8).sum::<usize>()
     }
 
-    fn take(&mut self, key: &[u8], held: &Held) {
+    fn take(&mut self, key: &[u8], held: &StoredValue) {
         self.quota.take(held.by, cost(key, &held.value));
     }
 
-    fn give_back(&mut self, key: &[u8], held: &Held) {
+    fn give_back(&mut self, key: &[u8], held: &StoredValue) {
         self.quota.give_back(held.by, cost(key, &held.value));
     }
 

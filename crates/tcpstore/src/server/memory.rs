@@ -104,14 +104,14 @@ pub(super) enum NoRoom {
 pub(super) struct ConnectionMemory {
     /// Size limit of the whole store.
     max: usize,
-    by: HashMap<ConnectionId, Held>,
+    by: HashMap<ConnectionId, ConnectionUse>,
     buffers: usize,
     /// Bytes of all keys in waits.
     waits: usize,
 }
 
 #[derive(Debug)]
-struct Held {
+struct ConnectionUse {
     /// Bytes of its buffers that [`CONNECTION`] does not cover.
     buffers: usize,
     /// Bytes of its wait, as if no other connection waited for the same keys.
@@ -148,7 +148,7 @@ impl ConnectionMemory {
 
     /// Adds a connection. The limit may be exceeded afterwards: see [`Self::excess`].
     pub(super) fn enter(&mut self, id: ConnectionId, now: Instant) {
-        self.by.insert(id, Held { buffers: 0, wait: 0, progress: now });
+        self.by.insert(id, ConnectionUse { buffers: 0, wait: 0, progress: now });
     }
 
     /// Removes a connection and everything that it held, except for its wait.
@@ -171,7 +171,7 @@ impl ConnectionMemory {
         let max = self.max / 4;
         let holding = self.by.get_mut(&id).ok_or(NoRoom::Closed)?;
         self.buffers = self.buffers - holding.buffers + buffers;
-        *holding = Held { buffers, wait, progress: now };
+        *holding = ConnectionUse { buffers, wait, progress: now };
         let got = CONNECTION + buffers + wait;
         if got > max { Err(NoRoom::Share { got, max }) } else { Ok(()) }
     }
