@@ -17,10 +17,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep_until, timeout};
 
-use super::memory::{FREE as KEEP, NoRoom, counted};
-use super::session::Violation;
-use super::shared::Shared;
-use super::{ConnectionId, ServerOptions, Session};
+use super::memory::{ConnectionId, FREE as KEEP, NoRoom, counted};
+use super::session::{Session, Violation};
+use super::shared::{ServerOptions, Shared};
 use crate::wire::SWITCH;
 
 /// Number of requests that are processed in a row before other connections get their turn.

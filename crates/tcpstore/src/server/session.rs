@@ -1,7 +1,7 @@
 //! One connection as a state machine over bytes: bytes in, replies out. Pure: no socket, no deadlines.
 
-use super::ConnectionId;
-use super::data::{Data, Refused};
+use super::data::Data;
+use super::memory::{ConnectionId, Refused};
 use crate::wire::{Frame, Key, Limits, MAGIC, Operation, Reply, Request, Scan, WireError};
 
 /// The server's state of a connection, without the data.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::ConnectionId;
+use super::memory::ConnectionId;
 use crate::wire::Key;
 
 /// Approximate size of one key in one wait: its entries in the wait's set and in the key's list of waits.

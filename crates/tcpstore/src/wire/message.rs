@@ -1,6 +1,6 @@
 //! The messages: the requests of a client and the replies of a server. Not here: their effect, and when which is sent.
 
-use super::{Key, Limits, Reader, Scan, Value, WireError, put_entries, put_keys, put_string};
+use super::{Key, Limits, Reader, Value, WireError, put_entries, put_keys, put_string};
 
 /// A request with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,15 +67,6 @@ pub enum Operation {
     QueuePop = 15,
     QueueLen = 16,
     ListKeys = 17,
-}
-
-/// Whether bytes contain a complete request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame {
-    /// The first bytes, this many, are a request.
-    Complete(usize),
-    /// The request is incomplete: at least this many bytes are needed.
-    Incomplete(usize),
 }
 
 /// A field of a request.
@@ -165,17 +156,6 @@ impl Field {
             Self::Keys | Self::Entries => {}
         }
         Ok(())
-    }
-}
-
-impl Frame {
-    /// Finds the end of the request at the front of `bytes` without allocating. If bytes arrive in pieces, a [`Scan`]
-    /// looks at each byte once.
-    ///
-    /// # Errors
-    /// An unknown operation, or a length beyond its limit. Never [`WireError::Truncated`].
-    pub fn find(bytes: &[u8], limits: &Limits) -> Result<Self, WireError> {
-        Scan::default().request(bytes, limits)
     }
 }
 

@@ -10,8 +10,8 @@
 mod message;
 mod scan;
 
-pub use message::{Expect, Frame, Operation, Reply, Request};
-pub use scan::Scan;
+pub use message::{Expect, Operation, Reply, Request};
+pub use scan::{Frame, Scan};
 
 /// A key on the wire: any bytes. libtorch's clients put [`KEY_PREFIX`] in front of every key that a user names.
 pub type Key = Vec<u8>;

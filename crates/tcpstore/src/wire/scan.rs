@@ -4,7 +4,27 @@
 //! started again with each piece, the work would grow with the square of the message.
 
 use super::message::{Field, Operation};
-use super::{Expect, Frame, Limits, Reader, WireError};
+use super::{Expect, Limits, Reader, WireError};
+
+/// Whether bytes contain a complete request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The first bytes, this many, are a request.
+    Complete(usize),
+    /// The request is incomplete: at least this many bytes are needed.
+    Incomplete(usize),
+}
+
+impl Frame {
+    /// Finds the end of the request at the front of `bytes` without allocating. If bytes arrive in pieces, a [`Scan`]
+    /// looks at each byte once.
+    ///
+    /// # Errors
+    /// An unknown operation, or a length beyond its limit. Never [`WireError::Truncated`].
+    pub fn find(bytes: &[u8], limits: &Limits) -> Result<Self, WireError> {
+        Scan::default().request(bytes, limits)
+    }
+}
 
 /// How far the message at the front of a buffer has been scanned.
 ///
