@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lockstep_contract::foreign;
 
-use super::program::ProgramError;
+use super::program::{Env, ProgramError};
 
 /// All values of the command line of `lockstep run`.
 #[derive(Clone, Debug)]
@@ -133,9 +133,6 @@ impl ConfigError {
         ConfigError::NotAllowed { given: given.clone(), why: why.into() }
     }
 }
-
-/// How variables are read: `std::env::var_os`, or a test's own function.
-pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// The text of one flag.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! for anything.
 
 mod flags;
+mod host;
 mod job;
 mod log_dir;
 mod logs;
@@ -14,21 +15,22 @@ mod rendezvous;
 mod signals;
 mod worker_env;
 
-pub use flags::{ConfigError, Env, Flags, Given, Source, path, switch, variable};
-pub use job::{Config, Nodes, StatusWhen};
+pub use flags::{ConfigError, Flags, Given, Source, path, switch, variable};
+pub use host::{Gpus, HostInfo, Nodes};
+pub use job::{Config, StatusWhen};
 pub use log_dir::{Attempt, LogDir, LogDirError};
 pub use logs::{LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
-pub use program::{Program, ProgramError};
+pub use program::{Env, Program, ProgramError};
 pub use rendezvous::{Backend, DEFAULT_PORT, Endpoint, Rendezvous};
 pub use signals::{Response, Signals, name as signal_name};
-pub use worker_env::{Gpus, HostInfo, Placement, threads_notice, worker_env};
+pub use worker_env::{Placement, threads_notice, worker_env};
 
 /// Configurations for tests, from flags as a user would write them.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::flags::{ConfigError, Flags, Given, Source};
+    use super::host::{Gpus, HostInfo};
     use super::job::Config;
-    use super::worker_env::{Gpus, HostInfo};
 
     /// The configuration for these flags; the program is `sh`.
     pub(crate) fn config(given: &[&str]) -> Config {

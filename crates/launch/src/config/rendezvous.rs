@@ -4,8 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 use super::flags::{ConfigError, Flags, Given, Source, whole};
-use super::job::Nodes;
-use super::worker_env::HostInfo;
+use super::host::{HostInfo, Nodes};
 
 /// How the agents of a job find each other.
 #[derive(Clone, Debug, PartialEq, Eq)]

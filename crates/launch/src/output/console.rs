@@ -16,9 +16,8 @@ use lockstep_contract::foreign;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::isatty;
 
-use super::Stream;
 use super::lines::{AGENT, Content, Entry, LineMultiplexer, Owner};
-use super::source::OpenLines;
+use super::plan::{OpenLines, Stream};
 
 /// The maximum amount of one worker's output that waits for a device, in bytes; after that the worker waits.
 const QUOTA: usize = 256 << 10;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Stream;
+use super::plan::Stream;
 
 /// A longer line is split, in bytes. The caller marks the split.
 pub(super) const LONGEST: usize = 1 << 20;

@@ -7,16 +7,13 @@
 mod tail;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lockstep_contract::events::memory_line;
 use lockstep_contract::foreign::quotation;
-use serde::Deserialize;
 
-pub use tail::{Late, Progress, Tail};
+pub use tail::{Late, MemoryUse, Progress, Tail};
 
 /// How long it is shown who was late. While ranks stay late, they are reported again after one, two, four, … minutes.
 const LATE: Duration = Duration::from_secs(300);
@@ -171,49 +168,6 @@ impl Status {
 fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
     if columns == 0 { usize::MAX } else { usize::from(columns) }
-}
-
-/// The bytes of a rank, by kind; the fields of [`lockstep_contract::events::Event::Memory`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct MemoryUse {
-    /// Of parameters.
-    pub parameters: u64,
-    /// Of gradients.
-    pub gradients: u64,
-    /// Of the optimizer's states.
-    pub optimizer: u64,
-    /// Of what autograd keeps for the backward pass.
-    pub activations: u64,
-    /// Of what is there for communication.
-    pub buckets: u64,
-    /// Passed to the group so far.
-    pub sent: u64,
-}
-
-impl MemoryUse {
-    /// The kinds that there are.
-    fn kinds(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let kinds = [
-            ("parameters", self.parameters),
-            ("gradients", self.gradients),
-            ("optimizer", self.optimizer),
-            ("activations", self.activations),
-            ("buckets", self.buckets),
-        ];
-        kinds.into_iter().filter(|(_, bytes)| *bytes > 0)
-    }
-
-    /// All kinds together.
-    pub fn total(&self) -> u64 {
-        self.kinds().map(|(_, bytes)| bytes).sum()
-    }
-}
-
-/// `3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B`.
-impl fmt::Display for MemoryUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&memory_line(&self.kinds().collect::<Vec<_>>(), self.sent))
-    }
 }
 
 /// The agent's knowledge about its job.
@@ -372,13 +326,5 @@ mod tests {
         status.update(&AgentView { elapsed: Duration::from_millis(1250), ..view_in(AgentPhase::Running, 0) });
         assert!(message(&status).contains("epoch 0 step 7 · loss 0.5000"), "{}", message(&status));
         status.finish();
-    }
-
-    #[test]
-    fn shows_the_kinds_that_there_are() {
-        let held = MemoryUse { parameters: 1 << 20, optimizer: 2 << 20, sent: 512, ..MemoryUse::default() };
-        assert_eq!(held.to_string(), "3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B");
-        let held = MemoryUse { gradients: 1536, buckets: 5 << 29, ..MemoryUse::default() };
-        assert_eq!(held.to_string(), "2.5 GiB: gradients 1.5 KiB, buckets 2.5 GiB; sent 0 B");
     }
 }

@@ -4,15 +4,15 @@
 //! lines that are not events: nothing fails here, because a status line must never end a job.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lockstep_contract::events::memory_line;
 use serde::Deserialize;
 use serde_json::Value;
-
-use super::MemoryUse;
 
 /// Bytes of one file that are read at a time. If a file grew by more, reading continues near its end.
 const PIECE: u64 = 1 << 20;
@@ -193,6 +193,49 @@ fn number(value: Value) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }
 
+/// The bytes of a rank, by kind; the fields of [`lockstep_contract::events::Event::Memory`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct MemoryUse {
+    /// Of parameters.
+    pub parameters: u64,
+    /// Of gradients.
+    pub gradients: u64,
+    /// Of the optimizer's states.
+    pub optimizer: u64,
+    /// Of what autograd keeps for the backward pass.
+    pub activations: u64,
+    /// Of what is there for communication.
+    pub buckets: u64,
+    /// Passed to the group so far.
+    pub sent: u64,
+}
+
+impl MemoryUse {
+    /// The kinds that there are.
+    fn kinds(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let kinds = [
+            ("parameters", self.parameters),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("buckets", self.buckets),
+        ];
+        kinds.into_iter().filter(|(_, bytes)| *bytes > 0)
+    }
+
+    /// All kinds together.
+    pub fn total(&self) -> u64 {
+        self.kinds().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// `3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B`.
+impl fmt::Display for MemoryUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&memory_line(&self.kinds().collect::<Vec<_>>(), self.sent))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -327,5 +370,13 @@ mod tests {
         fs::create_dir(dir.path().join("rank-1.jsonl")).unwrap();
         append(&dir.path().join("agent-a.jsonl"), b"{}\n");
         assert!(polled(&mut Tail::new(dir.path())).is_empty());
+    }
+
+    #[test]
+    fn shows_the_kinds_that_there_are() {
+        let held = MemoryUse { parameters: 1 << 20, optimizer: 2 << 20, sent: 512, ..MemoryUse::default() };
+        assert_eq!(held.to_string(), "3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B");
+        let held = MemoryUse { gradients: 1536, buckets: 5 << 29, ..MemoryUse::default() };
+        assert_eq!(held.to_string(), "2.5 GiB: gradients 1.5 KiB, buckets 2.5 GiB; sent 0 B");
     }
 }
