@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::wire::{KEY_PREFIX, Limits, Reply, Request, WireError, user_key, wire_key};
 use connection::{Call, Connection, Inner, Target, random, unexpected_reply};
 
-/// ServerOptions of a client.
+/// Options of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
     /// How long a server that accepted the connection may take for its first answer. After that it is not considered a
