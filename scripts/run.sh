@@ -34,7 +34,7 @@ prepare_cargo
 set_up
 case $1 in
   tour) build "the lockstep command and lab 06" --package lockstep-harness --package lab-06-snapshot-resume ;;
-  bench) build "the lockstep command and the ranks of its benches" --package lockstep-harness --package lockstep-bench-ranks ;;
+  bench | measure) build "the lockstep command and the ranks of its benches" --package lockstep-harness --package lockstep-bench-ranks ;;
   *) build "the lockstep command and all labs" ;;
 esac
 exec "$TARGET/debug/lockstep" "$@"

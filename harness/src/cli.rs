@@ -40,7 +40,7 @@ enum Command {
     Verify(verify::VerifyOptions),
     Render(render::RenderOptions),
     Doctor(doctor::DoctorOptions),
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     Grade(learn::Grade),
     Hint(learn::Hint),
     Progress(learn::ShowProgress),
@@ -51,6 +51,7 @@ enum Command {
     Data(data::DataOptions),
     Cluster(cluster::Options),
     Course(course::CourseOptions),
+    Measure(bench::MeasureOptions),
     #[command(name = bench::RANK, hide = true)]
     BenchRank(bench::Rank),
     #[command(name = bench::STORE, hide = true)]
@@ -66,7 +67,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Proving", &["verify", "inject"]),
     ("Measuring", &["bench"]),
     ("At your site", &["doctor", "render", "cluster"]),
-    ("For maintainers", &["course"]),
+    ("For maintainers", &["course", "measure"]),
 ];
 
 /// The page of help, with the subcommands in groups; clap lists them in one.
@@ -122,6 +123,7 @@ impl Cli {
             Command::Cluster(options) => options.exec(),
             Command::ClusterInit(init) => init.exec(),
             Command::Course(options) => options.exec(),
+            Command::Measure(options) => options.exec(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! The baselines do the same work in the caller's thread: through the data set, and as one would write it with the `image`
-//! crate alone (its decoder, its triangle filter, no AutoAugment). `lockstep bench loader` compares with torchvision.
+//! crate alone (its decoder, its triangle filter, no AutoAugment). `lockstep measure loader` compares with torchvision.
 
 #[path = "support/photographs.rs"]
 mod photographs;

@@ -1,7 +1,7 @@
-//! `lockstep bench launch`: how long a launcher takes to start a job of ranks that do nothing, and to end it; and what its agents
+//! `lockstep measure launch`: how long a launcher takes to start a job of ranks that do nothing, and to end it; and what its agents
 //! take in memory meanwhile.
 //!
-//! `lockstep bench recovery`: a running job loses a worker, or a node that another replaces later; how long until the others are
+//! `lockstep measure recovery`: a running job loses a worker, or a node that another replaces later; how long until the others are
 //! stopped, until all run again, and until all train again.
 
 use std::time::{Duration, Instant};

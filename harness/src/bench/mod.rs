@@ -1,16 +1,13 @@
-//! `lockstep bench`: measures, next to a peer where one is at hand, and compares results.
+//! `lockstep bench` measures training, next to a peer, and compares results. `lockstep measure` measures Lockstep itself, for maintainers.
 //!
-//! - [`frame`] leads from a plan to results: the machine first, [`rounds`] in turns, files after each round ([`export`]), tables last
-//!   ([`shown`]).
+//! - [`rounds`] runs a bench: the machine first, rounds in turns, files after each round, tables last ([`shown`], [`page`]).
 //! - [`statistics`] decides what a difference shows; [`machine`] what makes it doubtful. Both are pure.
-//! - [`launch`] and [`recovery`] measure launchers ([`launcher`]), with jobs ([`job`]) of ranks that do nothing ([`rank`]).
-//! - [`store`] measures stores, each a process ([`server`]).
-//! - [`collectives`] measures collectives, [`ddp`] training steps, [`parallel`] those of divided models, [`snapshot`] and [`loader`] what
-//!   their names say, all in [`ranks`] that link libtorch; [`model`] fits the α–β model.
+//! - [`collectives`] measures collectives, [`ddp`] training steps, [`parallel`] those of divided models, all in [`ranks`] that link libtorch.
 //! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and [`speed_up`] fits what scales.
-//! - [`trace`] shows when each part of a step happened.
-//! - [`predict`] measures nothing: it computes a step on a cluster, or each of the [`layouts`] of one.
+//! - [`trace`] shows when each part of a step happened. [`predict`] measures nothing: it computes a step on a cluster.
 //! - [`compare`] reads two files of results.
+//! - For maintainers: [`launch`] measures launchers ([`launcher`]) with jobs ([`job`]) of ranks that do nothing, [`store`] the stores, and
+//!   [`storage`] snapshots and the loader of pictures.
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
 
@@ -47,42 +44,60 @@ pub(crate) use store::{STORE, Serve};
 
 /// Measure in turns with a peer, compare results, show a step's timeline, and predict a step on a cluster
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     #[command(subcommand)]
-    command: Command,
+    command: Bench,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    Launch(launch::LaunchOptions),
-    Recovery(launch::RecoveryOptions),
-    Store(store::StoreOptions),
+enum Bench {
     Collectives(collectives::CollectivesOptions),
     Ddp(ddp::DdpOptions),
     Parallel(parallel::ParallelOptions),
     Scaling(scaling::ScalingOptions),
-    Snapshot(storage::SnapshotOptions),
-    Loader(storage::LoaderOptions),
     Trace(trace::TraceOptions),
     Predict(predict::PredictOptions),
     Compare(compare::CompareOptions),
 }
 
-impl Options {
+impl BenchOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         match self.command {
-            Command::Launch(options) => options.exec(),
-            Command::Recovery(options) => options.exec(),
-            Command::Store(options) => options.exec(),
-            Command::Collectives(options) => options.exec(),
-            Command::Ddp(options) => options.exec(),
-            Command::Parallel(options) => options.exec(),
-            Command::Scaling(options) => options.exec(),
-            Command::Snapshot(options) => options.exec(),
-            Command::Loader(options) => options.exec(),
-            Command::Trace(options) => options.exec(),
-            Command::Predict(options) => options.exec(),
-            Command::Compare(options) => options.exec(),
+            Bench::Collectives(options) => options.exec(),
+            Bench::Ddp(options) => options.exec(),
+            Bench::Parallel(options) => options.exec(),
+            Bench::Scaling(options) => options.exec(),
+            Bench::Trace(options) => options.exec(),
+            Bench::Predict(options) => options.exec(),
+            Bench::Compare(options) => options.exec(),
+        }
+    }
+}
+
+/// Measure Lockstep itself: launcher, recovery, store, snapshots and the loader of pictures
+#[derive(Args)]
+pub(crate) struct MeasureOptions {
+    #[command(subcommand)]
+    command: Measure,
+}
+
+#[derive(Subcommand)]
+enum Measure {
+    Launch(launch::LaunchOptions),
+    Recovery(launch::RecoveryOptions),
+    Store(store::StoreOptions),
+    Snapshot(storage::SnapshotOptions),
+    Loader(storage::LoaderOptions),
+}
+
+impl MeasureOptions {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        match self.command {
+            Measure::Launch(options) => options.exec(),
+            Measure::Recovery(options) => options.exec(),
+            Measure::Store(options) => options.exec(),
+            Measure::Snapshot(options) => options.exec(),
+            Measure::Loader(options) => options.exec(),
         }
     }
 }

@@ -238,7 +238,7 @@ pub(super) mod testing {
 
     /// Two cases: one with a peer and a clear result, one without.
     pub(in crate::bench) fn sample() -> Results {
-        let mut results = Results::new("launch", "lockstep bench launch".into(), "2026-02-03T04:05:06.250Z".into(), 7);
+        let mut results = Results::new("launch", "lockstep measure launch".into(), "2026-02-03T04:05:06.250Z".into(), 7);
         results.machine = HostInfo { cores: 2, kernel: "Linux 6.1".into(), ..HostInfo::default() };
         let state = State { load: [0.1, 0.2, 0.3], clock: None };
         (results.before, results.after) = (state.clone(), state);

@@ -1,9 +1,9 @@
-//! `lockstep bench snapshot`: what a snapshot costs the step that it follows, how fast it is written, and how long loading takes.
+//! `lockstep measure snapshot`: what a snapshot costs the step that it follows, how fast it is written, and how long loading takes.
 //!
 //! Model and optimizer have the same tensors on all sides. What is read was just written, so it comes from the page cache: loading is
 //! the work on the bytes, not on the disk.
 //!
-//! `lockstep bench loader`: photographs a second from JPEG files to the tensors of a batch, by number of workers.
+//! `lockstep measure loader`: photographs a second from JPEG files to the tensors of a batch, by number of workers.
 //!
 //! Both sides read the same files, and decode, augment (AutoAugment), resize to 244 x 244 and normalise in shuffled batches of 32, as the
 //! damage classifier of lab 08 does. Workers are threads here and processes in Python.

@@ -1,4 +1,4 @@
-//! `lockstep bench store`: operations a second of the store through which ranks meet, and how long they take, with one client and with
+//! `lockstep measure store`: operations a second of the store through which ranks meet, and how long they take, with one client and with
 //! many.
 //!
 //! Each client sends its next request when it has the reply to the last. All clients are in this process, on one thread, and are the
