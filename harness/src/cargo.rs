@@ -1,8 +1,9 @@
-//! Runs cargo, and parses its messages for programs: one line of JSON each (`--message-format json`).
+//! Runs cargo, and parses its messages for programs: one line of JSON each (`--message-format json`). Builds learners' packages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use anyhow::Context;
 use serde::Deserialize;
 
 /// One message, with the fields used here.
@@ -61,4 +62,81 @@ pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
 pub(crate) fn messages(stdout: &[u8]) -> Vec<Message> {
     let text = String::from_utf8_lossy(stdout);
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// The result of a build.
+pub(crate) enum Built {
+    /// The program.
+    Program(PathBuf),
+    /// It does not compile.
+    Broken(Vec<CompileError>),
+}
+
+/// One error of the compiler.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CompileError {
+    /// The file, as cargo names it; `None` for errors without a place.
+    pub(crate) file: Option<String>,
+    /// As formatted by the compiler, in several lines.
+    pub(crate) text: String,
+}
+
+/// The command that builds `package` from the workspace in `folder`.
+pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
+    command(folder, &["build", "--package", package])
+}
+
+/// Builds a package of the checkout; cargo's own output goes to stderr.
+///
+/// # Errors
+/// cargo cannot be started, or fails without a compiler error.
+pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
+    let mut command = build_command(root, package);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
+    built(&output.stdout, package, output.status.success())
+}
+
+/// Extracts the result for `package` from cargo's messages.
+///
+/// # Errors
+/// The build failed, and no message says why.
+pub(crate) fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
+    let messages = messages(stdout);
+    if success {
+        let program = messages.iter().rev().find_map(|message| message.program(package));
+        return Ok(Built::Program(program.with_context(|| format!("cargo built no program {package}"))?.into()));
+    }
+    let errors: Vec<_> = messages.into_iter().filter_map(|message| compile_error(message.message?)).collect();
+    anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; see its output above");
+    Ok(Built::Broken(errors))
+}
+
+fn compile_error(diagnostic: Diagnostic) -> Option<CompileError> {
+    let file = diagnostic.spans.into_iter().find(|span| span.is_primary).map(|span| span.file_name);
+    (diagnostic.level == "error").then(|| CompileError { file, text: diagnostic.rendered.unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_program_among_cargos_messages() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"other"},"executable":"/t/other"}
+{"reason":"compiler-artifact","target":{"name":"ex-02"},"executable":"/t/ex-02"}
+{"reason":"build-finished","success":true}"#;
+        let Ok(Built::Program(path)) = built(messages.as_bytes(), "ex-02", true) else { panic!("no program") };
+        assert_eq!(path, Path::new("/t/ex-02"));
+        assert!(built(b"", "ex-02", true).is_err());
+    }
+
+    #[test]
+    fn reports_errors_with_their_files() {
+        let messages = r#"{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"warning","rendered":"w","spans":[]}}
+{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"error","rendered":"mismatched types","spans":[{"file_name":"src/other.rs","is_primary":false},{"file_name":"src/shard.rs","is_primary":true}]}}"#;
+        let Ok(Built::Broken(errors)) = built(messages.as_bytes(), "ex-02", false) else { panic!("it is broken") };
+        let expected = CompileError { file: Some("src/shard.rs".into()), text: "mismatched types".into() };
+        assert_eq!(errors, [expected]);
+        assert!(built(b"", "ex-02", false).is_err());
+    }
 }

@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::author::{course, data, new};
+use crate::author::{self, course, new};
 use crate::exit::Code;
 use crate::prove::{inject, tour, verify};
 use crate::report::{Screen, listing};
@@ -34,7 +34,7 @@ enum RunCommand {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<lockstep_launch::command::Options>),
-    Stacks(stacks::Options),
+    Stacks(stacks::StacksOptions),
     Tour(tour::TourOptions),
     Inject(inject::InjectOptions),
     Verify(verify::VerifyOptions),
@@ -48,7 +48,7 @@ enum Command {
     Solution(learn::Solution),
     Watch(learn::Watch),
     New(new::NewOptions),
-    Data(data::DataOptions),
+    Data(author::DataOptions),
     Cluster(cluster::Options),
     Course(course::CourseOptions),
     Measure(bench::MeasureOptions),
@@ -72,7 +72,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
 
 /// The page of help, with the subcommands in groups; clap lists them in one.
 fn page(command: &clap::Command) -> String {
-    let width = Screen::new(false).look().width;
+    let width = Screen::new(false).style().width;
     let entry = |name: &&str| {
         let about = command.find_subcommand(name).and_then(clap::Command::get_about);
         (format!("  {name:8}"), about.map(ToString::to_string).unwrap_or_default())

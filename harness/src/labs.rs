@@ -56,7 +56,9 @@ pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<L
 pub(crate) fn checkout() -> anyhow::Result<PathBuf> {
     let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = begins.iter().flatten().find_map(|begin| checkout_around(begin));
-    found.map(Into::into).ok_or_else(|| Refused("this is no checkout of the course: go to its folder".into()).into())
+    found
+        .map(Into::into)
+        .ok_or_else(|| Refused("this folder is not in a checkout of the course: go to one".into()).into())
 }
 
 /// The checkout that contains this file or folder.

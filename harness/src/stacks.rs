@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Print the stacks of all ranks of a running job on this node
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct StacksOptions {
     /// The process id of the job's `lockstep run`; without it, the only one on this node
     agent: Option<i32>,
 }
@@ -29,12 +29,14 @@ struct Rank {
     pid: i32,
 }
 
-impl Options {
+impl StacksOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let agent = self.agent.map_or_else(only_agent, Ok)?;
         let ranks = ranks(agent);
         if ranks.is_empty() {
-            return Err(Refused(format!("process {agent} is no `lockstep run` with running ranks on this node")).into());
+            return Err(
+                Refused(format!("process {agent} is not a `lockstep run` with running ranks on this node")).into()
+            );
         }
         let signals = Signals::listen().context("cannot listen to signals")?;
         for rank in &ranks {

@@ -3,7 +3,7 @@
 //!
 //! The bench and each rank share a socket. A rank reports itself there: its rank, the restarts before it, and its process id. Then rank
 //! 0 reads orders, a line of JSON each, passes them on to all ranks, and answers with a line of JSON. When the bench closes the socket,
-//! all ranks end. `lockstep_contract::bench` defines what is said. `harness/src/bench/twins` has the same in Python.
+//! all ranks end. `lockstep_contract::bench` defines what is said. `harness/src/bench/python` has the same in Python.
 
 mod collectives;
 // What criterion's benches measure.

@@ -65,7 +65,7 @@ impl CourseOptions {
             What::Skeleton { labs } => {
                 for lab in in_checkout(&root, &labs)? {
                     package::write_all(&root, &lab)?;
-                    println!("labs/{}/exercise is as its solution says", lab.name);
+                    println!("wrote labs/{}/exercise from its solution", lab.name);
                 }
                 Ok(Code::Success)
             }

@@ -53,12 +53,12 @@ fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
         let sum = checksums::line(path, text);
         let listed = given.get(&*path.to_string_lossy()).is_some_and(|given| sum.starts_with(given));
         let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
-        (!right).then(|| format!("exercise/{} does not follow from the solution: {command}", path.display()))
+        (!right).then(|| format!("exercise/{} is out of date: {command}", path.display()))
     };
     let main = lab.tasks_folder(root).join(package::MAIN);
     let stale_main =
         package::solution_main(root, lab).is_ok_and(|text| fs::read_to_string(main).unwrap_or_default() != text);
-    let main = stale_main.then(|| format!("tasks/{} does not list what is there: {command}", package::MAIN));
+    let main = stale_main.then(|| format!("tasks/{} is out of date: {command}", package::MAIN));
     files.iter().filter_map(stale).chain(main).collect()
 }
 
@@ -171,7 +171,10 @@ fn started(lab: &Lab, submission: &Submission) -> anyhow::Result<Vec<String>> {
             Err(fault) if fault.verdict == Verdict::NotStarted => continue,
             Err(fault) => fault.verdict.words(),
         };
-        faults.push(format!("labs/{}: {name} is {verdict}, as it was given, not \"not started\"", lab.name));
+        faults.push(format!(
+            "labs/{}: {name} is graded as {verdict} before a learner begins, not as \"not started\"",
+            lab.name
+        ));
     }
     Ok(faults)
 }
@@ -196,14 +199,14 @@ pub(crate) fn try_out(root: &Path, lab: &Lab, answers: &[String], options: &Opti
         return Ok(Code::Success);
     }
     let screen = Screen::new(false);
-    let mut table = screen.look().table(&["answer", "verdict", "diagnosis"]);
+    let mut table = screen.style().table(&["answer", "verdict", "diagnosis"]);
     for answer in answers {
         let (_, found) = grade(answer)?;
         let (verdict, diagnosis) =
             found.map_or_else(|fault| (fault.verdict.words(), fault.diagnosis), |()| ("passed", String::new()));
         table.add_row([answer, verdict, &diagnosis]);
     }
-    screen.line(whole_words(table, screen.look()));
+    screen.line(whole_words(table, screen.style()));
     screen.line(format!("lab {}, seed {}: {} answers", lab.number(), options.seed, answers.len()));
     Ok(Code::Success)
 }

@@ -1,45 +1,12 @@
-//! `lockstep data`: makes, shows, checks and fetches the files of data sets, without libtorch. [`Set`] reads their parts, with pictures and
-//! labels, and keeps the faults that it finds.
+//! A data set in files: its parts, with pictures and labels, and the faults that were found. Without libtorch, by `lockstep-datafiles`.
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::ValueEnum;
 use image::{Rgb, RgbImage};
 use lockstep_datafiles::folder::{Skipped, SplitFolders, walk};
 use lockstep_datafiles::idx::{Idx, Kind as IdxKind};
 use lockstep_datafiles::{DataError, Split, cifar, mnist};
-
-use crate::author::{data_check, data_make};
-use crate::exit::Code;
-
-/// Make, look at, check and fetch the files of data sets
-#[derive(Args)]
-#[command(arg_required_else_help = true)]
-pub(crate) struct DataOptions {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Make(data_make::MakeData),
-    Look(data_check::LookAtData),
-    Check(data_check::CheckData),
-    Fetch(data_make::FetchData),
-    Prepare(data_make::PrepareData),
-}
-
-impl DataOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        match self.command {
-            Command::Make(options) => options.exec(),
-            Command::Look(options) => options.exec(),
-            Command::Check(options) => options.exec(),
-            Command::Fetch(options) => options.exec(),
-            Command::Prepare(options) => options.exec(),
-        }
-    }
-}
 
 /// The layout of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -23,7 +23,7 @@ use crate::report::html::page;
 /// How many faults are printed before there is only a count.
 const SHOWN: usize = 20;
 /// How many pictures are decoded between two reports of progress.
-const PACE: usize = 500;
+const PROGRESS_EVERY: usize = 500;
 
 /// Check the files of a data set; for each fault, print what to do
 #[derive(Args)]
@@ -85,7 +85,7 @@ fn skipped(part: &Part) -> Vec<String> {
 fn undecodable(part: &Part) -> Vec<DataError> {
     let (all, progress) = (part.labels.len(), std::io::stderr().is_terminal());
     let decode = |index: usize| {
-        if progress && index.is_multiple_of(PACE) && index > 0 {
+        if progress && index.is_multiple_of(PROGRESS_EVERY) && index > 0 {
             eprintln!("{}: {index} of {all} pictures decoded", part.name);
         }
         part.picture(index).err()
@@ -187,7 +187,7 @@ impl LookAtData {
         }
         writeln!(out, "the pictures are in {}", self.out.display()).context("cannot write to stdout")?;
         if !set.faults.is_empty() {
-            writeln!(out, "not all could be read: `lockstep data check {}` says why", self.folder.display())
+            writeln!(out, "some files could not be read: `lockstep data check {}` says why", self.folder.display())
                 .context("cannot write to stdout")?;
         }
         Ok(Code::Success)

@@ -24,7 +24,7 @@ pub(crate) enum Drawn {
     Digits,
     /// Ten kinds of things, as CIFAR-10's binary files: lab 07
     Objects,
-    /// Houses after a storm, as folders of JPEG files: lab 08
+    /// Houses, some of them damaged, as folders of JPEG files: lab 08
     Houses,
 }
 
@@ -127,7 +127,7 @@ impl PrepareData {
         share_one(folder)?;
         let told = match closed_above(folder) {
             Some(closed) => {
-                writeln!(out, "other accounts cannot read it: {} lets nobody else in (chmod o+x {0})", closed.display())
+                writeln!(out, "other accounts cannot read it: {} is closed to them (chmod o+x {0})", closed.display())
             }
             None => writeln!(
                 out,
@@ -238,10 +238,10 @@ impl FetchData {
         let found = digest(&part)?;
         let compared = self.sha256.is_some();
         if let Some(expected) = self.sha256.filter(|expected| *expected != found) {
-            [&part, &from].into_iter().try_for_each(fs::remove_file).context("cannot remove what has come")?;
+            [&part, &from].into_iter().try_for_each(fs::remove_file).context("cannot remove the part that arrived")?;
             bail!(
-                "{} has the SHA-256 {found}, and not {expected}: it is another file, or was damaged on its way. It is removed; check the \
-                 address, and fetch it again",
+                "{} has the SHA-256 {found}, not {expected}: it is another file, or it was damaged. It was removed; check the address, and fetch it \
+                 again",
                 self.url
             );
         }
@@ -279,7 +279,7 @@ impl FetchData {
         match end.0 {
             Some(0) => Ok(()),
             Some(code) => bail!(
-                "cannot fetch {}: curl ended with code {code}, see above. What has come is in {}; the same command continues it",
+                "cannot fetch {}: curl ended with code {code}, see above. The part that arrived is in {}; the same command continues it",
                 self.url,
                 foreign::path(part)
             ),
@@ -311,7 +311,7 @@ impl FetchData {
 
 /// `compared`: with a sum that the user has given.
 fn say(file: &Path, sum: &str, compared: bool) -> anyhow::Result<Code> {
-    let whole = if compared { "whole" } else { "as the server sent it, compared with nothing" };
+    let whole = if compared { "whole" } else { "as the server sent it, not compared with a checksum" };
     writeln!(io::stdout().lock(), "{}: {whole}, SHA-256 {sum}", file.display()).context("cannot write to stdout")?;
     Ok(Code::Success)
 }

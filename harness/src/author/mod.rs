@@ -3,10 +3,43 @@
 
 pub(crate) mod course;
 mod course_check;
-pub(crate) mod data;
+mod data;
 mod data_check;
 mod data_make;
 pub(crate) mod new;
 mod new_lab;
 mod reference;
 mod variables;
+
+use clap::{Args, Subcommand};
+
+use crate::exit::Code;
+
+/// Make, look at, check and fetch the files of data sets
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct DataOptions {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Make(data_make::MakeData),
+    Look(data_check::LookAtData),
+    Check(data_check::CheckData),
+    Fetch(data_make::FetchData),
+    Prepare(data_make::PrepareData),
+}
+
+impl DataOptions {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        match self.command {
+            Command::Make(options) => options.exec(),
+            Command::Look(options) => options.exec(),
+            Command::Check(options) => options.exec(),
+            Command::Fetch(options) => options.exec(),
+            Command::Prepare(options) => options.exec(),
+        }
+    }
+}

@@ -46,7 +46,7 @@ const RESERVED: [(&str, &str); 5] = [
     ),
 ];
 
-/// Make a package of your own: data, a network, DDP, snapshots, a batch script and a Python twin
+/// Make a package of your own: data, a network, DDP, snapshots, a batch script, and the same in Python
 #[derive(Args)]
 pub(crate) struct NewOptions {
     /// The new folder; its last part is the package's name
@@ -80,7 +80,7 @@ impl NewOptions {
         for (path, text) in FILES {
             write_file(&self.folder.join(path), &fill(text))?;
         }
-        println!("{} is there; its README says how to run it", self.folder.display());
+        println!("made {}: its README says how to run it", self.folder.display());
         println!("next: cd {} && cargo run", quoted(&self.folder.display().to_string()));
         Ok(Code::Success)
     }
@@ -92,7 +92,9 @@ fn name(folder: &Path, lock: &str) -> Result<String, Refused> {
     let is_word = name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
     if !is_word {
-        return Err(Refused(format!("{name:?} is no name of a package: a lower-case letter, then a-z, 0-9, - and _")));
+        return Err(Refused(format!(
+            "{name:?} cannot be the name of a package: it needs a lower-case letter, then a-z, 0-9, - and _"
+        )));
     }
     if let Some((_, why)) = RESERVED.iter().find(|(names, _)| names.split_whitespace().any(|reserved| reserved == name))
     {
@@ -130,7 +132,7 @@ struct Package {
 pub(crate) fn manifest(name: &str, checkout: &Path, workspace: &str, lock: &str) -> anyhow::Result<String> {
     let workspace: Table = workspace.parse().context("cannot read the checkout's Cargo.toml")?;
     let lock: Lock = toml::from_str(lock).context("cannot read the checkout's Cargo.lock")?;
-    let shared = workspace.get("workspace").context("the checkout's Cargo.toml is no workspace's")?;
+    let shared = workspace.get("workspace").context("the checkout's Cargo.toml has no [workspace]")?;
     let of_workspace = |table: &str, name: &str| {
         let found = shared.get(table).and_then(|table| table.get(name)).cloned();
         found.with_context(|| format!("the checkout's Cargo.toml has no {name} in workspace.{table}"))

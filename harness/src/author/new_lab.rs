@@ -45,7 +45,7 @@ pub(crate) fn make(root: &Path, lab: &str) -> anyhow::Result<()> {
     let made = Lab::read(&root.join("labs").join(lab))?;
     package::write_all(root, &made)?;
     let Names { number, .. } = names;
-    println!("labs/{lab} and book/src/{lab}.md are there; book/src/SUMMARY.md lists the chapter");
+    println!("made labs/{lab} and book/src/{lab}.md; book/src/SUMMARY.md lists the chapter");
     println!(
         "next: cargo build, then cargo test -p sol-{number} tries all answers, cargo test -p ex-{number} grades the exercise"
     );
@@ -54,7 +54,8 @@ pub(crate) fn make(root: &Path, lab: &str) -> anyhow::Result<()> {
 
 impl<'a> Names<'a> {
     fn parse(lab: &'a str) -> Result<Self, Refused> {
-        let refused = || Refused(format!("{lab:?} is no name of a lab: two digits and words, as 09-name"));
+        let refused =
+            || Refused(format!("{lab:?} cannot be the name of a lab: it needs two digits and words, such as 09-name"));
         let (number, name) = lab.split_once('-').ok_or_else(refused)?;
         let is_number = number.len() == 2 && number.bytes().all(|byte| byte.is_ascii_digit());
         let is_word = |word: &str| {

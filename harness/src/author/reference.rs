@@ -55,7 +55,7 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<()> {
 pub(crate) fn stale(root: &Path) -> Vec<String> {
     let differs = |(path, text): (PathBuf, String)| {
         let there = fs::read_to_string(root.join(&path)).unwrap_or_default();
-        (there != text).then(|| format!("{} is not as the program says: lockstep course reference", path.display()))
+        (there != text).then(|| format!("{} is out of date: lockstep course reference", path.display()))
     };
     pages().into_iter().filter_map(differs).collect()
 }

@@ -6,7 +6,6 @@ pub(crate) struct Variables {
     pub(crate) names: &'static [&'static str],
     /// Which programs read them.
     pub(crate) by: &'static str,
-    /// Their meaning.
     pub(crate) meaning: &'static str,
 }
 

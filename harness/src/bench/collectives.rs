@@ -12,7 +12,7 @@ use lockstep_cost::Collective;
 use crate::bench::machine::rank_labels;
 use crate::bench::ranks::{DeviceAndBackends, Program, Ranks};
 use crate::bench::results::Unit;
-use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
+use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::{HostInfo, count};
 
@@ -36,14 +36,14 @@ pub(crate) struct CollectivesOptions {
     #[command(flatten)]
     on: DeviceAndBackends,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 impl CollectivesOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
-        self.frame.exec("collectives", |signals| {
-            let (programs, not_measured) = programs(&self.on, &self.frame)?;
+        let (cores, patience) = (HostInfo::here().cores, self.common.patience());
+        self.common.exec("collectives", |signals| {
+            let (programs, not_measured) = programs(&self.on, &self.common)?;
             let mut plan = Plan { cases: vec![], not_measured };
             for &ranks in &self.ranks {
                 let ranks = usize::from(ranks);
@@ -51,7 +51,7 @@ impl CollectivesOptions {
                 let operations = self.operations.iter().filter_map(|name| Collective::named(name));
                 plan.cases.extend(operations.map(|operation| {
                     let sizes = sizes(operation, self.max_bytes, ranks);
-                    Case {
+                    BenchCase {
                         name: format!("{}, {}{}", operation.name(), count(ranks, "rank"), self.on.suffix()),
                         quantities: sizes.iter().map(|bytes| quantity(operation, *bytes, ranks)).collect(),
                         labels: rank_labels(ranks, cores),
@@ -64,8 +64,8 @@ impl CollectivesOptions {
     }
 }
 
-fn programs(on: &DeviceAndBackends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    on.sides(frame, "Python's collectives", |python| Ok(vec![Program::twin("python", &python, &[])]))
+fn programs(on: &DeviceAndBackends, common: &CommonOptions) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    on.sides(common, "Python's collectives", |python| Ok(vec![Program::in_python("python", &python, &[])]))
 }
 
 /// The sizes of a collective, each once, in ascending order.
@@ -94,11 +94,11 @@ fn checked(answer: CollectiveAnswer, sizes: &[u64]) -> anyhow::Result<Vec<f64>> 
     Ok(answer.seconds)
 }
 
-fn side<'a>(ranks: Rc<Ranks<'a>>, operation: Collective, sizes: &[u64]) -> Contestant<'a> {
+fn side<'a>(ranks: Rc<Ranks<'a>>, operation: Collective, sizes: &[u64]) -> CaseSide<'a> {
     let (name, sizes) = (ranks.name, sizes.to_vec());
     let order = Order::Collective(CollectiveOrder { operation: operation.name().to_owned(), bytes: sizes.clone() });
     let turn = move || checked(ranks.ask(&order)?, &sizes);
-    Contestant { name, turn: Box::new(turn) }
+    CaseSide { name, turn: Box::new(turn) }
 }
 
 #[cfg(test)]

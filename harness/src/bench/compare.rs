@@ -31,13 +31,13 @@ impl CompareOptions {
         let (table, mut notes) = compare(&before, &after)?;
         let (a, b) = (self.before.display(), self.after.display());
         screen.line(format!("{}: A is {a}, B is {b}", table.title));
-        screen.line(numbers_table(&table, screen.look()));
+        screen.line(numbers_table(&table, screen.style()));
         notes.push(format!(
             "an interval has at least 95 % confidence (Mann and Whitney's test), so of 20 rows without a difference one may still \
              show one: measure again what matters (here {})",
             count(table.rows.len(), "row")
         ));
-        notes.iter().for_each(|note| screen.line(wrapped(&format!("note: {note}"), screen.look().width)));
+        notes.iter().for_each(|note| screen.line(wrapped(&format!("note: {note}"), screen.style().width)));
         Ok(Code::Success)
     }
 }

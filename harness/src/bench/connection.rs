@@ -20,7 +20,7 @@ use tcpstore::Client;
 
 use crate::exit::Code;
 
-/// The most bytes of a first line: those of a stranger are not kept.
+/// The most bytes of a first line: those of a foreign are not kept.
 const FIRST_LINE: usize = 256;
 
 /// A moment of a job: see [`crate::bench::job::Job::mark`].
@@ -239,10 +239,10 @@ mod tests {
             assert!(rank.is_open());
         }
         assert_eq!(rank.hello.map(|hello| hello.rank), Some(3));
-        for stranger in ["3 0 17\n", "GET / HTTP/1.1\r\n", &"x".repeat(2 * FIRST_LINE)] {
-            let (mut rank, _end) = sent(&listener, stranger);
+        for foreign in ["3 0 17\n", "GET / HTTP/1.1\r\n", &"x".repeat(2 * FIRST_LINE)] {
+            let (mut rank, _end) = sent(&listener, foreign);
             while rank.is_open() {
-                assert!(rank.hello.is_none(), "{stranger}");
+                assert!(rank.hello.is_none(), "{foreign}");
             }
         }
     }

@@ -15,7 +15,7 @@ use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 use crate::bench::machine::rank_labels;
 use crate::bench::ranks::{DeviceAndBackends, Program, Ranks};
 use crate::bench::results::Unit::{Bytes, Seconds, Share};
-use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
+use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::{HostInfo, count};
 
@@ -54,20 +54,20 @@ pub(crate) struct DdpOptions {
     #[command(flatten)]
     on: DeviceAndBackends,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 impl DdpOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
-        self.frame.exec("ddp", |signals| {
-            let (programs, not_measured) = programs(&self.on, &self.frame)?;
+        let (cores, patience) = (HostInfo::here().cores, self.common.patience());
+        self.common.exec("ddp", |signals| {
+            let (programs, not_measured) = programs(&self.on, &self.common)?;
             let (mut plan, on_gpus) = (Plan { cases: vec![], not_measured }, self.on.on_gpus());
             for ranks in self.ranks.iter().copied().map(usize::from) {
                 let jobs = Ranks::of_each(&programs, ranks, patience, signals);
                 plan.cases.extend(self.models.iter().map(|model| {
                     let order = StepOrder { model: *model, batch: self.batch, steps: self.steps };
-                    Case {
+                    BenchCase {
                         name: case(*model, ranks, self.batch) + self.on.suffix(),
                         quantities: quantities(ranks, on_gpus),
                         labels: rank_labels(ranks, cores),
@@ -81,8 +81,8 @@ impl DdpOptions {
 }
 
 /// Ours, and Python's.
-pub(super) fn programs(on: &DeviceAndBackends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    on.sides(frame, "Python's DDP", Program::twins_by_optimizer)
+pub(super) fn programs(on: &DeviceAndBackends, common: &CommonOptions) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    on.sides(common, "Python's DDP", Program::in_python_by_optimizer)
 }
 
 fn quantities(ranks: usize, on_gpus: bool) -> Vec<Quantity> {
@@ -132,7 +132,7 @@ impl SameWork {
         let first = self.0.get_or_init(|| found);
         for (what, found, first) in [("loss", found[0], first[0]), ("norm of the gradient", found[1], first[1])] {
             let apart = (found - first).abs() / first.abs();
-            ensure!(apart <= TOLERANCE, "the {what} is {found}, and {first} where it was first: not the same work");
+            ensure!(apart <= TOLERANCE, "the {what} is {found}, but {first} on the first side: not the same work");
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ pub(super) fn sides_of<'a>(
     jobs: &[Rc<Ranks<'a>>],
     order: StepOrder,
     values: impl Fn(&StepAnswer, f64) -> Vec<f64> + Clone + 'a,
-) -> Vec<Contestant<'a>> {
+) -> Vec<CaseSide<'a>> {
     let same = Rc::new(SameWork::default());
     let side = |job: &Rc<Ranks<'a>>| {
         let (job, same, values) = (Rc::clone(job), Rc::clone(&same), values.clone());
@@ -159,7 +159,7 @@ pub(super) fn sides_of<'a>(
             same.check(&step)?;
             Ok(values(&step, job.processor_time() - before))
         };
-        Contestant { name, turn: Box::new(turn) }
+        CaseSide { name, turn: Box::new(turn) }
     };
     jobs.iter().map(side).collect()
 }
@@ -202,7 +202,7 @@ mod tests {
         same.check(&step(0.06, 2.0)).unwrap();
         same.check(&step(0.07, 2.000_01)).unwrap();
         let error = same.check(&step(0.06, 2.1)).unwrap_err().to_string();
-        assert_eq!(error, "the loss is 2.1, and 2 where it was first: not the same work");
+        assert_eq!(error, "the loss is 2.1, but 2 on the first side: not the same work");
         assert!(same.check(&step(0.06, f64::NAN)).is_err());
     }
 }

@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use crate::report::screen::plain;
+use crate::report::formatting::plain;
 
 /// In pixels: the width, and the room at the edges.
 pub(crate) const WIDTH: f64 = 860.0;
@@ -14,7 +14,7 @@ pub(crate) const COLOURS: [&str; 3] = ["#0072b2", "#d55e00", "#009e73"];
 pub(crate) const MARKS: [&str; 2] = ["●", "■"];
 
 /// A picture of this height; `label` says what it shows to those who cannot see it.
-pub(crate) fn frame(label: &str, height: f64, content: &Markup) -> Markup {
+pub(crate) fn svg_image(label: &str, height: f64, content: &Markup) -> Markup {
     html! {
         svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label=(label) viewBox=(format!("0 0 {WIDTH} {height}")) font-family="sans-serif" font-size="13" {
             rect width=(WIDTH) height=(height) fill="#ffffff" {}
@@ -124,7 +124,6 @@ const BELOW: f64 = 46.0;
 /// Names of series in a line of the legend.
 const IN_LINE: usize = 5;
 
-/// A chart.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chart {
     pub(crate) title: String,
@@ -170,7 +169,7 @@ impl Chart {
         let all =
             html! { @for (place, chart) in charts.iter().enumerate() { (chart.draw(CHART_HEIGHT * place as f64)) } };
         let label = "Efficiency by the number of ranks; the tables have the same numbers";
-        frame(label, height, &all).into_string() + "\n"
+        svg_image(label, height, &all).into_string() + "\n"
     }
 }
 

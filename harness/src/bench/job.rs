@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const OTHER_FILES: usize = 64;
 
 /// A running job. Dropping it ends all its processes.
-pub(crate) struct Job<'a> {
+pub(crate) struct BenchJob<'a> {
     launcher: Launcher,
     program: Vec<OsString>,
     shape: Shape,
@@ -62,7 +62,7 @@ struct Agent {
     ended: bool,
 }
 
-impl<'a> Job<'a> {
+impl<'a> BenchJob<'a> {
     /// A job without agents yet. The ranks will be `program`, with the socket to the bench as its last argument. Each wait for the job ends
     /// after `patience`.
     ///
@@ -81,7 +81,7 @@ impl<'a> Job<'a> {
         let folder = TempDir::new_in(temporary_folder()).context("cannot make a folder for the job")?;
         let listener = if launcher.is_of_this_machine() { Listener::here(folder.path()) } else { Listener::anywhere() };
         let listener = listener.context("cannot listen for ranks")?;
-        Ok(Job {
+        Ok(BenchJob {
             launcher: launcher.clone(),
             program: program.into(),
             shape,
@@ -142,7 +142,7 @@ impl<'a> Job<'a> {
                 let missing: Vec<_> =
                     (0..size).filter(|rank| !up.contains(rank)).map(|rank| rank.to_string()).collect();
                 let (seconds, missing) = (begun.elapsed().as_secs(), missing.join(", "));
-                anyhow::bail!("after {seconds} s these of {size} ranks are missing: {missing}{}", self.last_lines());
+                anyhow::bail!("after {seconds} s, of {size} ranks these are missing: {missing}{}", self.last_lines());
             }
             self.all_agents_run()?;
         }
@@ -319,7 +319,7 @@ impl<'a> Job<'a> {
     }
 }
 
-impl Drop for Job<'_> {
+impl Drop for BenchJob<'_> {
     fn drop(&mut self) {
         // Ranks end with their connections.
         self.ranks.clear();
@@ -354,7 +354,7 @@ fn free_port() -> io::Result<u16> {
 /// Between two attempts to connect to the first agent.
 const PAUSE: Duration = Duration::from_millis(20);
 
-impl Job<'_> {
+impl BenchJob<'_> {
     /// As [`Self::started`], but the first agent hosts the rendezvous, because the others start when it listens. So any other can be
     /// lost. Waits until all ranks are there.
     ///
@@ -380,7 +380,7 @@ impl Job<'_> {
     pub(crate) fn kill(&self, rank: usize) -> anyhow::Result<Instant> {
         let mut hellos = self.ranks.iter().filter_map(|connection| connection.hello);
         let hello = hellos.find(|hello| hello.rank == rank).with_context(|| format!("rank {rank} is not there"))?;
-        let pid = Pid::from_raw(hello.pid).context("process 0 is no rank")?;
+        let pid = Pid::from_raw(hello.pid).context("no rank has the process id 0")?;
         let now = Instant::now();
         // It has not ended: its connection is open, and its agent has yet to reap it.
         kill_process(pid, Signal::KILL)?;
@@ -425,7 +425,7 @@ mod tests {
 
     fn failure(script: &str, patience: Duration) -> String {
         let signals = Signals::default();
-        let mut job = Job::new(&fake(script), &[], SHAPE, 0, patience, &signals).unwrap().started().unwrap();
+        let mut job = BenchJob::new(&fake(script), &[], SHAPE, 0, patience, &signals).unwrap().started().unwrap();
         format!("{:#}", job.until_up(Mark::START).unwrap_err())
     }
 
@@ -438,6 +438,6 @@ mod tests {
     #[test]
     fn ranks_that_do_not_come_are_named_when_the_time_is_over() {
         let error = failure("echo waiting; exec sleep 1000", Duration::ZERO);
-        assert!(error.starts_with("after 0 s these of 2 ranks are missing: 0, 1"), "{error}");
+        assert!(error.starts_with("after 0 s, of 2 ranks these are missing: 0, 1"), "{error}");
     }
 }

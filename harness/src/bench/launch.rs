@@ -11,12 +11,12 @@ use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 use lockstep_process::Signals;
 
 use crate::bench::connection::Mark;
-use crate::bench::job::Job;
+use crate::bench::job::BenchJob;
 use crate::bench::launcher::{Launcher, NOT_SHARED, Shape, idle_rank};
 use crate::bench::machine::rank_labels;
 use crate::bench::ranks::Program;
 use crate::bench::results::Unit;
-use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
+use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::{Code, Refused};
 use crate::report::HostInfo;
 
@@ -40,17 +40,17 @@ pub(crate) struct LaunchOptions {
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u16).range(1..=256))]
     agents: Vec<u16>,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 impl LaunchOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let shapes = shapes(&self.ranks, &self.agents)?;
-        let patience = self.frame.patience();
+        let patience = self.common.patience();
         let cores = HostInfo::here().cores;
-        self.frame.exec("launch", |signals| {
-            let (launchers, not_measured) = launchers(&self.frame)?;
-            let case = |shape: Shape| Case {
+        self.common.exec("launch", |signals| {
+            let (launchers, not_measured) = launchers(&self.common)?;
+            let case = |shape: Shape| BenchCase {
                 name: shape.to_string(),
                 quantities: launch_quantities(),
                 labels: rank_labels(shape.ranks, cores),
@@ -61,9 +61,9 @@ impl LaunchOptions {
     }
 }
 
-/// Ours and the peers that were asked for; and which of those are not at hand.
-pub(crate) fn launchers(frame: &Frame) -> anyhow::Result<(Vec<Launcher>, Vec<String>)> {
-    frame.sides("torchrun", vec![Launcher::own()], |python| Ok(vec![Launcher::torchrun(&python)]))
+/// Ours and the peers that were asked for; and which of those are missing.
+pub(crate) fn launchers(common: &CommonOptions) -> anyhow::Result<(Vec<Launcher>, Vec<String>)> {
+    common.sides("torchrun", vec![Launcher::own()], |python| Ok(vec![Launcher::torchrun(&python)]))
 }
 
 /// Every number of agents with every number of ranks.
@@ -72,11 +72,11 @@ fn shapes(ranks: &[u16], agents: &[u16]) -> Result<Vec<Shape>, Refused> {
     all.map(|(ranks, agents)| Shape::of(ranks, agents)).collect()
 }
 
-fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, signals: &'a Signals) -> Contestant<'a> {
+fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, signals: &'a Signals) -> CaseSide<'a> {
     let name = launcher.name;
     let turn = move || {
         let begun = Instant::now();
-        let mut job = Job::new(&launcher, &idle_rank(), shape, 0, patience, signals)?.started()?;
+        let mut job = BenchJob::new(&launcher, &idle_rank(), shape, 0, patience, signals)?.started()?;
         job.until_up(Mark::START)?;
         let up = begun.elapsed();
         let memory = job.memory();
@@ -84,7 +84,7 @@ fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, sig
         job.finish()?;
         Ok(vec![(up + ending.elapsed()).as_secs_f64(), up.as_secs_f64(), memory])
     };
-    Contestant { name, turn: Box::new(turn) }
+    CaseSide { name, turn: Box::new(turn) }
 }
 
 /// A job of these loses nodes at once; a machine without power closes no connection.
@@ -131,7 +131,7 @@ pub(crate) struct RecoveryOptions {
     #[arg(long, value_name = "KEY=VALUE,…")]
     rdzv_conf: Option<String>,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 /// One case, for all sides.
@@ -147,10 +147,10 @@ struct LossCase<'a> {
 
 impl RecoveryOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (rounds, patience) = (self.frame.all_rounds(), self.frame.patience());
+        let (rounds, patience) = (self.common.all_rounds(), self.common.patience());
         let shapes = self.shapes()?;
-        self.frame.exec("recovery", |signals| {
-            let (launchers, mut not_measured) = launchers(&self.frame)?;
+        self.common.exec("recovery", |signals| {
+            let (launchers, mut not_measured) = launchers(&self.common)?;
             let against_torchrun = launchers.len() > 1;
             let trainer = Program::own();
             let case = |(loss, work, shape)| LossCase { loss, work, shape, rounds, patience, signals };
@@ -169,7 +169,7 @@ impl RecoveryOptions {
                     Loss::Node => case.node(launcher.clone().elastic(self.rdzv_conf.clone()), program.clone()),
                 });
                 let sides = sides.collect();
-                cases.push(Case {
+                cases.push(BenchCase {
                     name: case.name(),
                     quantities: case.quantities(),
                     labels: case.labels(against_torchrun),
@@ -231,49 +231,49 @@ impl<'a> LossCase<'a> {
     }
 
     /// One job lives through all rounds; in each turn, its last rank is killed.
-    fn worker(self, launcher: Launcher, program: Vec<std::ffi::OsString>) -> Contestant<'a> {
+    fn worker(self, launcher: Launcher, program: Vec<std::ffi::OsString>) -> CaseSide<'a> {
         let name = launcher.name;
-        let mut running: Option<Job<'a>> = None;
+        let mut running: Option<BenchJob<'a>> = None;
         let turn = move || {
             let LossCase { shape, rounds, patience, signals, .. } = self;
             let job = match &mut running {
                 Some(job) => job,
-                none => none.insert(Job::new(&launcher, &program, shape, rounds, patience, signals)?.started()?),
+                none => none.insert(BenchJob::new(&launcher, &program, shape, rounds, patience, signals)?.started()?),
             };
             self.until_ready(job, Mark::START)?;
             self.after(job, |job| job.kill(shape.ranks - 1))
         };
-        Contestant { name, turn: Box::new(turn) }
+        CaseSide { name, turn: Box::new(turn) }
     }
 
     /// One job lives through all rounds; in each turn, it loses its last node and gets another.
-    fn node(self, launcher: Launcher, program: Vec<std::ffi::OsString>) -> Contestant<'a> {
+    fn node(self, launcher: Launcher, program: Vec<std::ffi::OsString>) -> CaseSide<'a> {
         let name = launcher.name;
-        let mut running: Option<Job<'a>> = None;
+        let mut running: Option<BenchJob<'a>> = None;
         let turn = move || {
             let LossCase { shape, rounds, patience, signals, .. } = self;
             let restarts = RESTARTS * rounds;
             let job = match &mut running {
                 Some(job) => job,
                 none => {
-                    let job = Job::new(&launcher, &program, shape, restarts, patience, signals)?;
+                    let job = BenchJob::new(&launcher, &program, shape, restarts, patience, signals)?;
                     none.insert(job.started_one_by_one()?)
                 }
             };
             self.until_ready(job, Mark::START)?;
-            let lost = self.after(job, Job::lose_node)?;
+            let lost = self.after(job, BenchJob::lose_node)?;
             self.until_ready(job, Mark::START)?;
-            let [train, up, _] = self.after(job, Job::join_node)?[..] else { anyhow::bail!("ranks do not train") };
+            let [train, up, _] = self.after(job, BenchJob::join_node)?[..] else { anyhow::bail!("ranks do not train") };
             Ok([&lost[..], &[train, up]].concat())
         };
-        Contestant { name, turn: Box::new(turn) }
+        CaseSide { name, turn: Box::new(turn) }
     }
 
     /// Seconds until the ranks train, until they are up, and until those of before have gone. Ranks that do nothing do not train.
     fn after(
         &self,
-        job: &mut Job<'a>,
-        change: impl FnOnce(&mut Job<'a>) -> anyhow::Result<Instant>,
+        job: &mut BenchJob<'a>,
+        change: impl FnOnce(&mut BenchJob<'a>) -> anyhow::Result<Instant>,
     ) -> anyhow::Result<Vec<f64>> {
         let mark = job.mark();
         let begun = change(job)?;
@@ -289,7 +289,7 @@ impl<'a> LossCase<'a> {
     }
 
     /// Waits until all ranks are there. If they are to train, they then do until something happens to them.
-    fn until_ready(&self, job: &mut Job<'a>, mark: Mark) -> anyhow::Result<()> {
+    fn until_ready(&self, job: &mut BenchJob<'a>, mark: Mark) -> anyhow::Result<()> {
         job.until_up(mark)?;
         if self.work == Work::Train {
             one_step(job)?;
@@ -300,7 +300,7 @@ impl<'a> LossCase<'a> {
 }
 
 /// Waits until all ranks have taken a step together.
-fn one_step(job: &mut Job<'_>) -> anyhow::Result<()> {
+fn one_step(job: &mut BenchJob<'_>) -> anyhow::Result<()> {
     let answer = job.ask(&steps(1)?)?;
     serde_json::from_str::<StepAnswer>(&answer)?;
     Ok(())

@@ -47,7 +47,6 @@ impl Launcher {
         Launcher::new("lockstep", vec![this_program(), "run".into()], dying_with_parent)
     }
 
-    /// torchrun.
     pub(crate) fn torchrun(python: &Python) -> Self {
         let words = vec![python.program.clone().into(), "-m".into(), "torch.distributed.run".into()];
         Launcher::new("torchrun", words, dying_with_parent)
@@ -188,12 +187,12 @@ impl Python {
     /// The Python of `LOCKSTEP_PYTHON`, of set-up, or the active one; the first of these that exists must have PyTorch.
     ///
     /// # Errors
-    /// [`NotAtHand`]
-    pub(crate) fn find() -> Result<Self, NotAtHand> {
+    /// [`PeerMissing`]
+    pub(crate) fn find() -> Result<Self, PeerMissing> {
         let program = std::env::var_os(PYTHON).filter(|path| !path.is_empty()).map(PathBuf::from);
         let program = program.or_else(of_checkout).unwrap_or_else(|| "python3".into());
         let missing =
-            |why| NotAtHand(format!("{} has no PyTorch ({why}); {PYTHON} can name another", program.display()));
+            |why| PeerMissing(format!("{} has no PyTorch ({why}); {PYTHON} can name another", program.display()));
         let version = version(&program, "torch").map_err(missing)?;
         Ok(Python { program, version })
     }
@@ -201,9 +200,9 @@ impl Python {
     /// This Python, if it has torchvision as well.
     ///
     /// # Errors
-    /// [`NotAtHand`]
-    pub(crate) fn with_torchvision(self) -> Result<Self, NotAtHand> {
-        let missing = |why| NotAtHand(format!("{} has no torchvision ({why})", self.program.display()));
+    /// [`PeerMissing`]
+    pub(crate) fn with_torchvision(self) -> Result<Self, PeerMissing> {
+        let missing = |why| PeerMissing(format!("{} has no torchvision ({why})", self.program.display()));
         version(&self.program, "torchvision").map_err(missing)?;
         Ok(self)
     }
@@ -212,7 +211,7 @@ impl Python {
 /// The peer lacks something. What it would do is not measured.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct NotAtHand(String);
+pub(crate) struct PeerMissing(String);
 
 /// That of the checkout in which this program was built.
 fn of_checkout() -> Option<PathBuf> {

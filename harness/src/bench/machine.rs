@@ -14,7 +14,7 @@ const COLD: f64 = 0.7;
 
 /// The state at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct MachineState {
     /// Load averages of 1, 5 and 15 minutes.
     pub(super) load: [f64; 3],
     /// The clock of the first processor, if the system shows it.
@@ -31,11 +31,10 @@ pub(super) struct Clock {
     pub(super) governor: String,
 }
 
-impl State {
-    /// Now.
+impl MachineState {
     pub(super) fn now() -> Self {
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        State { load: averages(&load), clock: Clock::seen_in(Path::new("/sys/devices/system/cpu/cpu0/cpufreq")) }
+        MachineState { load: averages(&load), clock: Clock::seen_in(Path::new("/sys/devices/system/cpu/cpu0/cpufreq")) }
     }
 
     /// In one line, for the head of a result.
@@ -101,7 +100,7 @@ mod tests {
     fn reads_the_load() {
         assert_eq!(averages("3.10 2.00 1.50 4/300 1234\n"), [3.1, 2.0, 1.5]);
         assert_eq!(averages(""), [0.0; 3]);
-        assert!(State::now().load.iter().all(|load| *load >= 0.0));
+        assert!(MachineState::now().load.iter().all(|load| *load >= 0.0));
     }
 
     #[test]
@@ -113,12 +112,12 @@ mod tests {
         {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let state = State { load: [3.1, 2.0, 1.5], clock: Clock::seen_in(dir.path()) };
+        let state = MachineState { load: [3.1, 2.0, 1.5], clock: Clock::seen_in(dir.path()) };
         let expected =
             ["busy machine: load 3.1 on 2 cores; trust ratios, not times", "cold clock: 800 of 3500 MHz (powersave)"];
         assert_eq!(state.labels(2), expected);
         assert_eq!(state.labels(8), expected[1..]);
-        let quiet = State { load: [0.2, 2.0, 3.0], clock: None };
+        let quiet = MachineState { load: [0.2, 2.0, 3.0], clock: None };
         assert!(quiet.labels(1).is_empty());
         assert!(quiet.summary().ends_with("0.20 2.00 3.00; clock: not shown by this system"));
     }

@@ -33,7 +33,7 @@ struct Node {
 
 /// The first nodes of a job, as results keep them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Span {
+pub(crate) struct NodeSpan {
     pub(crate) nodes: usize,
     /// Fewer if nodes are namespaces or containers of one.
     pub(crate) machines: usize,
@@ -78,9 +78,9 @@ impl Nodes {
     }
 
     /// The first of them, as many as that.
-    pub(crate) fn span(&self, nodes: usize) -> Span {
+    pub(crate) fn span(&self, nodes: usize) -> NodeSpan {
         let machines: BTreeMap<&str, usize> = self.0[..nodes].iter().map(|node| (&*node.kernel, node.cores)).collect();
-        Span { nodes, machines: machines.len(), cores: machines.values().sum() }
+        NodeSpan { nodes, machines: machines.len(), cores: machines.values().sum() }
     }
 
     /// Starts agents on the first of them, as many as that.
@@ -93,7 +93,7 @@ impl Nodes {
     }
 }
 
-impl Span {
+impl NodeSpan {
     /// What makes a case with nodes that share a machine no scaling result.
     pub(crate) fn labels(&self) -> Vec<String> {
         let shared =
@@ -157,13 +157,13 @@ pub(crate) enum Mode {
 
 /// Where a measure belongs in the tables of scaling.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct ScalingPoint {
     pub(crate) mode: Mode,
     pub(crate) model: String,
     pub(crate) ranks: usize,
     /// In a Slurm job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) span: Option<Span>,
+    pub(crate) span: Option<NodeSpan>,
 }
 
 impl Mode {
@@ -189,9 +189,9 @@ mod tests {
     fn nodes_with_the_same_kernel_are_one_machine() {
         let printed = "n2 b-1 4\nn1 a-0 2\nsrun: note\nn3 b-1 4\n";
         let nodes = Nodes::parse(&hosts(&["n1", "n2", "n3"]), printed).unwrap();
-        assert_eq!(nodes.span(1), Span { nodes: 1, machines: 1, cores: 2 });
-        assert_eq!(nodes.span(2), Span { nodes: 2, machines: 2, cores: 6 });
-        assert_eq!(nodes.span(3), Span { nodes: 3, machines: 2, cores: 6 });
+        assert_eq!(nodes.span(1), NodeSpan { nodes: 1, machines: 1, cores: 2 });
+        assert_eq!(nodes.span(2), NodeSpan { nodes: 2, machines: 2, cores: 6 });
+        assert_eq!(nodes.span(3), NodeSpan { nodes: 3, machines: 2, cores: 6 });
         assert!(nodes.span(2).labels().is_empty());
         assert_eq!(nodes.span(3).labels(), ["3 nodes on 2 machines: not a scaling result"]);
         let error = Nodes::parse(&hosts(&["n1", "n4"]), printed).unwrap_err().to_string();

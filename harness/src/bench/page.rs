@@ -5,14 +5,14 @@
 use maud::{Markup, html};
 
 use crate::bench::drawing::{
-    self, Axis, COLOURS, MARGIN, MARKS, WIDTH, below, column, dot, extent, frame, path, row, stacked, title,
+    self, Axis, COLOURS, MARGIN, MARKS, WIDTH, below, column, dot, extent, path, row, stacked, svg_image, title,
 };
 use crate::bench::results::{Measure, Results, Side, Unit};
 use crate::bench::statistics::Spread;
 use crate::bench::{shown, speed_up};
+use crate::report::formatting::plain;
 use crate::report::html::{command, fact, machine, numbers, page};
 use crate::report::picture::round_up;
-use crate::report::screen::plain;
 
 /// The page.
 pub(crate) fn render(results: &Results) -> String {
@@ -93,7 +93,7 @@ pub(crate) fn draw(results: &Results) -> Markup {
         @for (place, measures) in curves.iter().enumerate() { (draw_curve(measures, strips + CURVE_HEIGHT * place as f64)) }
         @for (place, chart) in charts.iter().enumerate() { (chart.draw(below + drawing::CHART_HEIGHT * place as f64)) }
     };
-    frame(&label, height, &content)
+    svg_image(&label, height, &content)
 }
 
 /// Quantities in the order in which they first occur, where anything was measured.

@@ -15,7 +15,7 @@ use lockstep_contract::bench::{Order, ParallelAnswer, ParallelOrder, Scheme};
 use crate::bench::machine::rank_labels;
 use crate::bench::ranks::{Backends, Program, Ranks};
 use crate::bench::results::Unit::{Bytes, Seconds};
-use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
+use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::{HostInfo, count};
 
@@ -60,15 +60,16 @@ pub(crate) struct ParallelOptions {
     #[command(flatten)]
     backends: Backends,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 impl ParallelOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
-        self.frame.exec("parallel", |signals| {
+        let (cores, patience) = (HostInfo::here().cores, self.common.patience());
+        self.common.exec("parallel", |signals| {
             let theirs = "Python's divided training";
-            let (programs, not_measured) = self.backends.sides(&self.frame, theirs, Program::twins_by_optimizer)?;
+            let (programs, not_measured) =
+                self.backends.sides(&self.common, theirs, Program::in_python_by_optimizer)?;
             let mut plan = Plan { cases: vec![], not_measured };
             for ranks in self.ranks.iter().copied().map(usize::from) {
                 // A scheme's ranks are its own, so that the memory is that of one scheme.
@@ -76,7 +77,7 @@ impl ParallelOptions {
                     let jobs = Ranks::of_each(&programs, ranks, patience, signals);
                     let (features, blocks, rows, steps) = (self.features, self.blocks, self.rows, self.steps);
                     let order = ParallelOrder { scheme: *scheme, features, blocks, rows, steps };
-                    Case {
+                    BenchCase {
                         name: case(order, ranks),
                         quantities: quantities(),
                         labels: rank_labels(ranks, cores),
@@ -118,19 +119,19 @@ impl SameLosses {
     /// They differ from those of the side that was first.
     fn check(&self, losses: &[f64]) -> anyhow::Result<()> {
         let first = self.0.get_or_init(|| losses.to_vec());
-        ensure!(losses.len() == first.len(), "{} losses, and {} where it was first", losses.len(), first.len());
+        ensure!(losses.len() == first.len(), "{} losses, but {} on the first side", losses.len(), first.len());
         for (step, (found, first)) in losses.iter().zip(first).enumerate() {
             let apart = (found - first).abs() / first.abs();
             ensure!(
                 apart <= TOLERANCE,
-                "the loss of step {step} is {found}, and {first} where it was first: not the same training"
+                "the loss of step {step} is {found}, but {first} on the first side: not the same training"
             );
         }
         Ok(())
     }
 }
 
-fn sides<'a>(jobs: &[Rc<Ranks<'a>>], order: ParallelOrder) -> Vec<Contestant<'a>> {
+fn sides<'a>(jobs: &[Rc<Ranks<'a>>], order: ParallelOrder) -> Vec<CaseSide<'a>> {
     let same = Rc::new(SameLosses::default());
     let side = |job: &Rc<Ranks<'a>>| {
         let (job, same) = (Rc::clone(job), Rc::clone(&same));
@@ -140,7 +141,7 @@ fn sides<'a>(jobs: &[Rc<Ranks<'a>>], order: ParallelOrder) -> Vec<Contestant<'a>
             same.check(&answer.losses)?;
             Ok(values(&answer))
         };
-        Contestant { name, turn: Box::new(turn) }
+        CaseSide { name, turn: Box::new(turn) }
     };
     jobs.iter().map(side).collect()
 }
@@ -161,7 +162,7 @@ mod tests {
         same.check(&[2.0, 1.0]).unwrap();
         same.check(&[2.0, 1.000_05]).unwrap();
         let error = same.check(&[2.0, 1.1]).unwrap_err().to_string();
-        assert_eq!(error, "the loss of step 1 is 1.1, and 1 where it was first: not the same training");
+        assert_eq!(error, "the loss of step 1 is 1.1, but 1 on the first side: not the same training");
         assert!(same.check(&[2.0]).is_err() && same.check(&[2.0, f64::NAN]).is_err());
     }
 }

@@ -110,10 +110,10 @@ impl PredictOptions {
         let text = fs::read_to_string(&path).map_err(|error| refused(error.to_string()))?;
         let show = |tables: Vec<Table>| {
             tables.iter().for_each(|table| {
-                screen.line(format!("{}\n{}\n", table.title, numbers_table(table, screen.look())));
+                screen.line(format!("{}\n{}\n", table.title, numbers_table(table, screen.style())));
             });
         };
-        let say = |text: &str| screen.line(wrapped(text, screen.look().width));
+        let say = |text: &str| screen.line(wrapped(text, screen.style().width));
         if asks_for_layouts(&text) {
             if self.picture.is_some() {
                 let why = "--picture draws ways to exchange gradients, and the file asks for layouts";

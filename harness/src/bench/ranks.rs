@@ -13,21 +13,21 @@ use lockstep_process::Signals;
 use serde::de::DeserializeOwned;
 
 use crate::bench::connection::Mark;
-use crate::bench::job::Job;
+use crate::bench::job::BenchJob;
 use crate::bench::launcher::{Launcher, Python, Shape};
-use crate::bench::rounds::Frame;
+use crate::bench::rounds::CommonOptions;
 use crate::labs::program_beside;
 
 /// Our program, next to this one.
 const PROGRAM: &str = "lockstep-bench-ranks";
 /// The same in Python: the last file has `main`.
-const TWIN: &str = concat!(
-    include_str!("twins/collectives.py"),
-    include_str!("twins/steps.py"),
-    include_str!("twins/parallel.py"),
-    include_str!("twins/pictures.py"),
-    include_str!("twins/snapshots.py"),
-    include_str!("twins/ranks.py")
+const PYTHON_PROGRAM: &str = concat!(
+    include_str!("python/collectives.py"),
+    include_str!("python/steps.py"),
+    include_str!("python/parallel.py"),
+    include_str!("python/pictures.py"),
+    include_str!("python/snapshots.py"),
+    include_str!("python/ranks.py")
 );
 
 /// A side's name, and what its ranks run.
@@ -76,27 +76,27 @@ pub(super) struct DeviceAndBackends {
 }
 
 impl Backends {
-    /// Ours, and those of `theirs` that are at hand: see [`Frame::sides`].
+    /// Ours, and those of `theirs` that are installed: see [`CommonOptions::sides`].
     ///
     /// # Errors
     /// Our program was not built.
     pub(super) fn sides(
         &self,
-        frame: &Frame,
+        common: &CommonOptions,
         peer: &str,
         theirs: impl FnOnce(Python) -> anyhow::Result<Vec<Program>>,
     ) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-        Self::sides_of(&self.backends, frame, peer, theirs)
+        Self::sides_of(&self.backends, common, peer, theirs)
     }
 
     fn sides_of(
         backends: &[Backend],
-        frame: &Frame,
+        common: &CommonOptions,
         peer: &str,
         theirs: impl FnOnce(Python) -> anyhow::Result<Vec<Program>>,
     ) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
         let own = backends.iter().map(|backend| Program::over(*backend)).collect::<anyhow::Result<Vec<_>>>()?;
-        frame.sides(peer, own, theirs)
+        common.sides(peer, own, theirs)
     }
 }
 
@@ -107,15 +107,15 @@ impl DeviceAndBackends {
     /// As there.
     pub(super) fn sides(
         &self,
-        frame: &Frame,
+        common: &CommonOptions,
         peer: &str,
         theirs: impl FnOnce(Python) -> anyhow::Result<Vec<Program>>,
     ) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
         if !self.on_gpus() {
-            return self.backends.sides(frame, peer, theirs);
+            return self.backends.sides(common, peer, theirs);
         }
         // NCCL carries everything, so that other backends would do the same again.
-        let (mut programs, not_measured) = Backends::sides_of(&[Backend::Auto], frame, peer, theirs)?;
+        let (mut programs, not_measured) = Backends::sides_of(&[Backend::Auto], common, peer, theirs)?;
         programs.iter_mut().for_each(|program| program.words.extend(["--device".into(), "cuda".into()]));
         Ok((programs, not_measured))
     }
@@ -156,18 +156,18 @@ impl Program {
         Ok(Program { name, words: words.into() })
     }
 
-    /// The twin, with flags that `twins/ranks.py` lists.
-    pub(super) fn twin(name: &'static str, python: &Python, flags: &[&str]) -> Self {
-        let words = [python.program.clone().into(), "-c".into(), TWIN.into()];
+    /// The program in Python, with flags that `python/ranks.py` lists.
+    pub(super) fn in_python(name: &'static str, python: &Python, flags: &[&str]) -> Self {
+        let words = [python.program.clone().into(), "-c".into(), PYTHON_PROGRAM.into()];
         Program { name, words: words.into_iter().chain(flags.iter().map(OsString::from)).collect() }
     }
 
-    /// The twin with each of its optimizers: by default Python's loops over the parameters, ours has one kernel for all.
+    /// The program in Python with each of its optimizers: by default Python's loops over the parameters, ours has one kernel for all.
     ///
     /// # Errors
-    /// None: [`Frame::sides`] takes functions that may fail.
-    pub(super) fn twins_by_optimizer(python: Python) -> anyhow::Result<Vec<Self>> {
-        Ok(vec![Self::twin("python", &python, &[]), Self::twin("python-fused", &python, &["--fused"])])
+    /// None: [`CommonOptions::sides`] takes functions that may fail.
+    pub(super) fn in_python_by_optimizer(python: Python) -> anyhow::Result<Vec<Self>> {
+        Ok(vec![Self::in_python("python", &python, &[]), Self::in_python("python-fused", &python, &["--fused"])])
     }
 }
 
@@ -179,7 +179,7 @@ pub(super) struct Ranks<'a> {
     shape: Shape,
     patience: Duration,
     signals: &'a Signals,
-    job: RefCell<Option<Job<'a>>>,
+    job: RefCell<Option<BenchJob<'a>>>,
 }
 
 impl<'a> Ranks<'a> {
@@ -226,11 +226,11 @@ impl<'a> Ranks<'a> {
 
     /// Processor time of all ranks and their children so far, in seconds; 0 before the first order.
     pub(super) fn processor_time(&self) -> f64 {
-        self.job.borrow().as_ref().map_or(0.0, Job::processor_time)
+        self.job.borrow().as_ref().map_or(0.0, BenchJob::processor_time)
     }
 
-    fn start(&self) -> anyhow::Result<Job<'a>> {
-        let job = Job::new(&self.launcher, &self.program.words, self.shape, 0, self.patience, self.signals)?;
+    fn start(&self) -> anyhow::Result<BenchJob<'a>> {
+        let job = BenchJob::new(&self.launcher, &self.program.words, self.shape, 0, self.patience, self.signals)?;
         let mut job = job.started()?;
         job.until_up(Mark::START)?;
         Ok(job)

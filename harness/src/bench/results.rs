@@ -7,8 +7,8 @@ use anyhow::Context;
 use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::machine::State;
-use crate::bench::nodes::Place;
+use crate::bench::machine::MachineState;
+use crate::bench::nodes::ScalingPoint;
 use crate::bench::statistics::{Ratio, Shown};
 use crate::exit::Refused;
 use crate::report::{HostInfo, grouped};
@@ -32,12 +32,11 @@ pub(super) struct Results {
     pub(super) started: String,
     /// Rounds that were asked for. If it was stopped, samples are fewer.
     pub(super) rounds: usize,
-    /// The machine.
     pub(super) machine: HostInfo,
     /// Its state before the first round.
-    pub(super) before: State,
+    pub(super) before: MachineState,
     /// Its state after the last round so far.
-    pub(super) after: State,
+    pub(super) after: MachineState,
     /// What could not be measured here, each with its reason.
     pub(super) not_measured: Vec<String>,
     /// In the order in which they are shown.
@@ -57,7 +56,7 @@ pub(super) struct Measure {
     pub(super) moved: Option<(u64, f64)>,
     /// In the tables of scaling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<ScalingPoint>,
     /// What the reader must know about this case: `not a scaling result`.
     pub(super) labels: Vec<String>,
     /// The subject first, then its peers.
@@ -88,7 +87,7 @@ pub(super) enum Unit {
 impl Results {
     /// Results without samples.
     pub(super) fn new(bench: &str, command: String, started: String, rounds: usize) -> Self {
-        let (machine, now) = (HostInfo::here(), State::now());
+        let (machine, now) = (HostInfo::here(), MachineState::now());
         Results {
             schema: SCHEMA.into(),
             version: VERSION,
@@ -237,10 +236,11 @@ pub(super) mod testing {
     use super::*;
 
     /// Two cases: one with a peer and a clear result, one without.
-    pub(in crate::bench) fn sample() -> Results {
-        let mut results = Results::new("launch", "lockstep measure launch".into(), "2026-02-03T04:05:06.250Z".into(), 7);
+    pub(crate) fn sample() -> Results {
+        let mut results =
+            Results::new("launch", "lockstep measure launch".into(), "2026-02-03T04:05:06.250Z".into(), 7);
         results.machine = HostInfo { cores: 2, kernel: "Linux 6.1".into(), ..HostInfo::default() };
-        let state = State { load: [0.1, 0.2, 0.3], clock: None };
+        let state = MachineState { load: [0.1, 0.2, 0.3], clock: None };
         (results.before, results.after) = (state.clone(), state);
         let side = |name: &str, scale: f64| Side {
             name: name.into(),

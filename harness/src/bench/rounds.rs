@@ -10,24 +10,24 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_process::Signals;
 
-use crate::bench::launcher::{NotAtHand, Peer, Python};
-use crate::bench::machine::State;
-use crate::bench::nodes::Place;
+use crate::bench::launcher::{Peer, PeerMissing, Python};
+use crate::bench::machine::MachineState;
+use crate::bench::nodes::ScalingPoint;
 use crate::bench::results::{Measure, Results, Side, Unit};
 use crate::bench::{page, shown};
 use crate::exit::{Code, Interrupted};
-use crate::report::{Format, Look, Screen, Target, command_line, rfc3339};
+use crate::report::{Format, Screen, Target, TextStyle, command_line, rfc3339};
 
 /// What is measured: cases, and what this machine cannot measure.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
-    pub(crate) cases: Vec<Case<'a>>,
+    pub(crate) cases: Vec<BenchCase<'a>>,
     /// Each with its reason.
     pub(crate) not_measured: Vec<String>,
 }
 
 /// One case: sides that do the same, in turns.
-pub(crate) struct Case<'a> {
+pub(crate) struct BenchCase<'a> {
     /// Unique in the bench: `8 ranks, 1 agent`.
     pub(crate) name: String,
     /// What each turn measures.
@@ -35,7 +35,7 @@ pub(crate) struct Case<'a> {
     /// What the reader must know about this case.
     pub(crate) labels: Vec<String>,
     /// The subject first.
-    pub(crate) sides: Vec<Contestant<'a>>,
+    pub(crate) sides: Vec<CaseSide<'a>>,
 }
 
 /// What a turn measures.
@@ -46,7 +46,7 @@ pub(crate) struct Quantity {
     /// Bytes of a collective, and its bus factor ([`lockstep_cost::Collective::bus_factor`]).
     pub(crate) moved: Option<(u64, f64)>,
     /// In the tables of scaling.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<ScalingPoint>,
 }
 
 impl Quantity {
@@ -55,8 +55,7 @@ impl Quantity {
     }
 }
 
-/// One side of a case.
-pub(crate) struct Contestant<'a> {
+pub(crate) struct CaseSide<'a> {
     pub(crate) name: &'static str,
     /// A turn: one value for each quantity, in their order.
     pub(crate) turn: Turn<'a>,
@@ -68,7 +67,7 @@ pub(crate) type Turn<'a> = Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>;
 impl Plan<'_> {
     /// Its measures, still without samples.
     pub(crate) fn measures(&self) -> Vec<Measure> {
-        let measure = |case: &Case<'_>, quantity: &Quantity| Measure {
+        let measure = |case: &BenchCase<'_>, quantity: &Quantity| Measure {
             case: case.name.clone(),
             quantity: quantity.name.clone(),
             unit: quantity.unit,
@@ -93,12 +92,12 @@ impl Plan<'_> {
         for round in 0..warm_up {
             self.round(round, &format!("warm-up {} of {warm_up}", round + 1))?;
         }
-        results.before = State::now();
+        results.before = MachineState::now();
         for round in 0..results.rounds {
             let samples = self.round(round, &format!("round {} of {}", round + 1, results.rounds))?;
             let sides = results.measures.iter_mut().flat_map(|measure| &mut measure.sides);
             sides.zip(samples).for_each(|(side, sample)| side.samples.push(sample));
-            results.after = State::now();
+            results.after = MachineState::now();
             after(results)?;
         }
         Ok(())
@@ -116,7 +115,7 @@ impl Plan<'_> {
     }
 }
 
-impl Case<'_> {
+impl BenchCase<'_> {
     /// A turn of each side; the values in the order of the sides.
     fn turns(&mut self, round: usize) -> anyhow::Result<Vec<Vec<f64>>> {
         let mut values = vec![Vec::new(); self.sides.len()];
@@ -131,7 +130,7 @@ impl Case<'_> {
     /// The first quantity of each side.
     fn progress(&self, turns: &[Vec<f64>]) -> String {
         let unit = self.quantities[0].unit;
-        let shown = |(side, values): (&Contestant<'_>, &Vec<f64>)| format!("{} {}", side.name, unit.show(values[0]));
+        let shown = |(side, values): (&CaseSide<'_>, &Vec<f64>)| format!("{} {}", side.name, unit.show(values[0]));
         self.sides.iter().zip(turns).map(shown).collect::<Vec<_>>().join(", ")
     }
 }
@@ -143,7 +142,7 @@ fn order(sides: usize, round: usize) -> Vec<usize> {
 
 /// The options of every bench
 #[derive(Args)]
-pub(crate) struct Frame {
+pub(crate) struct CommonOptions {
     /// Rounds: in each, every side has a turn; 6 at least for a verdict
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -162,7 +161,7 @@ pub(crate) struct Frame {
     timeout: u64,
 }
 
-impl Frame {
+impl CommonOptions {
     /// The limit of a wait.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs(self.timeout)
@@ -174,7 +173,7 @@ impl Frame {
     }
 
     /// The Python to compare with, or why there is none; `None` if nobody asked.
-    fn python(&self) -> Option<Result<Python, NotAtHand>> {
+    fn python(&self) -> Option<Result<Python, PeerMissing>> {
         let python = self.against.map(|Peer::Python| Python::find());
         if let Some(Ok(python)) = &python {
             let (program, version) = (python.program.display(), &python.version);
@@ -183,10 +182,10 @@ impl Frame {
         python
     }
 
-    /// What is measured: `own`, then the peer's if it was asked for; and which peer is not at hand, with the reason.
+    /// What is measured: `own`, then the peer's if it was asked for; and which peer is missing, with the reason.
     ///
     /// # Errors
-    /// That of making the peer's, unless it is [`NotAtHand`].
+    /// That of making the peer's, unless it is [`PeerMissing`].
     pub(crate) fn sides<T>(
         &self,
         peer: &str,
@@ -198,7 +197,7 @@ impl Frame {
                 own.extend(theirs);
                 Ok((own, vec![]))
             }
-            Err(error) if error.is::<NotAtHand>() => Ok((own, vec![format!("{peer}: {error}")])),
+            Err(error) if error.is::<PeerMissing>() => Ok((own, vec![format!("{peer}: {error}")])),
             Err(error) => Err(error),
         }
     }
@@ -229,7 +228,7 @@ impl Frame {
             Some(signal) => Err(Interrupted { signal }.into()),
             None => write(results),
         });
-        screen.line(shown::results(&results, screen.look()));
+        screen.line(shown::results(&results, screen.style()));
         done?;
         last.iter().try_for_each(|target| write_results(target, &results))?;
         Ok(Code::Success)
@@ -272,7 +271,7 @@ fn render(results: &Results, form: Form) -> anyhow::Result<String> {
         Form::Svg => page::file(results),
         Form::Text => {
             let (compared, machine) = (shown::compared(results), shown::machine(results));
-            format!("{compared}\n{machine}\n{}\n", shown::results(results, Look::FILE))
+            format!("{compared}\n{machine}\n{}\n", shown::results(results, TextStyle::FILE))
         }
     })
 }
@@ -292,7 +291,7 @@ mod tests {
 
     /// Two cases of two sides that note their turns.
     fn plan<'a>(turns: &'a RefCell<Vec<String>>, fail_at: usize) -> Plan<'a> {
-        let side = |case: &'static str, name: &'static str| Contestant {
+        let side = |case: &'static str, name: &'static str| CaseSide {
             name,
             turn: Box::new(move || {
                 let mut turns = turns.borrow_mut();
@@ -301,7 +300,7 @@ mod tests {
                 Ok(vec![turns.len() as f64, 100.0 * turns.len() as f64])
             }),
         };
-        let case = |case: &'static str| Case {
+        let case = |case: &'static str| BenchCase {
             name: case.into(),
             quantities: vec![Quantity::new("time", Unit::Seconds), Quantity::new("memory", Unit::Bytes)],
             labels: vec![],

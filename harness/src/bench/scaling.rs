@@ -13,10 +13,10 @@ use lockstep_contract::scheduler::Allocation;
 use crate::bench::ddp::{case, exposed, model, programs, sides_of};
 use crate::bench::launcher::{Launcher, Shape};
 use crate::bench::machine::rank_labels;
-use crate::bench::nodes::{ALONE, BUCKET, EXPOSED, Mode, Nodes, ONE, Place, STEP, Span, numbers};
+use crate::bench::nodes::{ALONE, BUCKET, EXPOSED, Mode, NodeSpan, Nodes, ONE, STEP, ScalingPoint, numbers};
 use crate::bench::ranks::{DeviceAndBackends, Ranks};
 use crate::bench::results::Unit::{Bytes, Seconds};
-use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
+use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::{Code, Refused};
 use crate::report::{HostInfo, count};
 
@@ -45,18 +45,18 @@ pub(crate) struct ScalingOptions {
     #[command(flatten)]
     on: DeviceAndBackends,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 impl ScalingOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
+        let (cores, patience) = (HostInfo::here().cores, self.common.patience());
         let job = Allocation::batch_job();
         let nodes = Nodes::of_job(job.as_ref(), patience)?;
         let points = self.points(nodes.as_ref(), cores)?;
         let samples = shares(&points.iter().map(|(ranks, _)| *ranks).collect::<Vec<_>>(), self.batch)?;
-        self.frame.exec("scaling", |signals| {
-            let (programs, mut not_measured) = programs(&self.on, &self.frame)?;
+        self.common.exec("scaling", |signals| {
+            let (programs, mut not_measured) = programs(&self.on, &self.common)?;
             not_measured.extend(job.as_ref().filter(|_| nodes.is_none()).and_then(other_nodes));
             let mut plan = Plan { cases: vec![], not_measured };
             for (&(ranks, span), &share) in points.iter().zip(&samples) {
@@ -71,11 +71,11 @@ impl ScalingOptions {
                 for (model, mode) in both {
                     let batch = if mode == Mode::Strong { share } else { self.batch };
                     let order = StepOrder { model, batch, steps: self.steps };
-                    let place = Place { mode, model: model.name().to_owned(), ranks, span };
+                    let place = ScalingPoint { mode, model: model.name().to_owned(), ranks, span };
                     let on = span.map_or_else(String::new, |span| format!(" on {}", count(span.nodes, "node")));
                     let mut labels = rank_labels(ranks, span.map_or(cores, |span| span.cores));
-                    labels.extend(span.iter().flat_map(Span::labels));
-                    plan.cases.push(Case {
+                    labels.extend(span.iter().flat_map(NodeSpan::labels));
+                    plan.cases.push(BenchCase {
                         name: format!(
                             "{} scaling of {}{on}{}",
                             mode.name(),
@@ -93,7 +93,7 @@ impl ScalingOptions {
     }
 
     /// Numbers of ranks, in a job of several nodes with these nodes.
-    fn points(&self, nodes: Option<&Nodes>, cores: usize) -> Result<Vec<(usize, Option<Span>)>, Refused> {
+    fn points(&self, nodes: Option<&Nodes>, cores: usize) -> Result<Vec<(usize, Option<NodeSpan>)>, Refused> {
         let numbers = numbers(&self.nodes, nodes.map(Nodes::count))?;
         let Some(nodes) = nodes else {
             return Ok(ranks(&self.ranks, cores)?.into_iter().map(|ranks| (ranks, None)).collect());
@@ -146,7 +146,7 @@ fn other_nodes(job: &Allocation) -> Option<String> {
     })
 }
 
-fn quantities(place: &Place) -> Vec<Quantity> {
+fn quantities(place: &ScalingPoint) -> Vec<Quantity> {
     let quantity = |name: &str, unit| Quantity { place: Some(place.clone()), ..Quantity::new(name, unit) };
     let exchange =
         [quantity(EXPOSED, Seconds), quantity(ALONE, Seconds), quantity(ONE, Seconds), quantity(BUCKET, Bytes)];
@@ -154,7 +154,7 @@ fn quantities(place: &Place) -> Vec<Quantity> {
     if place.ranks > 1 { step.chain(exchange).collect() } else { step.collect() }
 }
 
-fn sides<'a>(jobs: &[Rc<Ranks<'a>>], order: StepOrder, ranks: usize) -> Vec<Contestant<'a>> {
+fn sides<'a>(jobs: &[Rc<Ranks<'a>>], order: StepOrder, ranks: usize) -> Vec<CaseSide<'a>> {
     sides_of(jobs, order, move |step: &StepAnswer, _| {
         let bucket = step.bytes as f64 / f64::from(step.buckets);
         let exchange = [exposed(step), step.all_reduces, step.one_all_reduce, bucket];

@@ -11,7 +11,7 @@ use lockstep_cost::AlphaBeta;
 use crate::bench::results::{Measure, Results, Side, Unit, digits, ratio};
 use crate::bench::speed_up;
 use crate::bench::statistics::{LEAST_ROUNDS, Ratio, Shown, Spread};
-use crate::report::{Look, Table, count, numbers_table, wrapped};
+use crate::report::{Table, TextStyle, count, numbers_table, wrapped};
 
 /// What a reader must know before the numbers: the machine, its load, and what makes it doubtful.
 pub(crate) fn machine(results: &Results) -> String {
@@ -45,12 +45,12 @@ pub(crate) fn compared(results: &Results) -> String {
 }
 
 /// All tables, what was not measured, how to read them, and the verdict.
-pub(crate) fn results(results: &Results, look: Look) -> String {
+pub(crate) fn results(results: &Results, style: TextStyle) -> String {
     let all = tables(results).into_iter().chain(alpha_beta_table(results)).chain(speed_up::tables(results));
-    let all = all.map(|table| format!("\n{}\n{}", wrapped(&table.title, look.width), numbers_table(&table, look)));
+    let all = all.map(|table| format!("\n{}\n{}", wrapped(&table.title, style.width), numbers_table(&table, style)));
     let not_measured = results.not_measured.iter().map(|what| format!("\nnot measured: {what}"));
     let parts: Vec<String> = all.chain(not_measured).collect();
-    let last = [method(results)].into_iter().chain(verdicts(results)).map(|text| wrapped(&text, look.width));
+    let last = [method(results)].into_iter().chain(verdicts(results)).map(|text| wrapped(&text, style.width));
     format!("{}\n{}", parts.join("\n"), last.collect::<Vec<_>>().join("\n"))
 }
 
@@ -80,7 +80,6 @@ fn tally(words: &[&str]) -> String {
     counted.collect::<Vec<_>>().join(", ")
 }
 
-/// The tables.
 pub(crate) fn tables(results: &Results) -> Vec<Table> {
     let same_case = |one: &Measure, other: &Measure| one.case == other.case;
     results.measures.chunk_by(same_case).map(table).collect()
@@ -254,7 +253,7 @@ mod tests {
     fn breaks_words_and_never_numbers() {
         let mut results = sample();
         results.measures[0].quantity = "a quantity with a name that is far too long for its column".into();
-        let text = super::results(&results, Look { width: 60, ..Look::FILE });
+        let text = super::results(&results, TextStyle { width: 60, ..TextStyle::FILE });
         for whole in ["100 ms (99.5–102)", "1.50 s (1.49–1.52)", "0.067 (0.067–0.067)"] {
             assert!(text.contains(whole), "{whole} in\n{text}");
         }
@@ -262,15 +261,15 @@ mod tests {
 
     #[test]
     fn says_what_was_not_measured_and_how_the_numbers_were_made() {
-        let text = results(&sample(), Look::FILE);
+        let text = results(&sample(), TextStyle::FILE);
         assert!(text.contains("not measured: torchrun of 16 ranks"), "{text}");
         assert!(text.contains("of 7 rounds; ratio: median of the rounds' ratios"), "{text}");
         let mut stopped = sample();
         stopped.measures.iter_mut().flat_map(|measure| &mut measure.sides).for_each(|side| side.samples.truncate(3));
-        let text = results(&stopped, Look::FILE);
+        let text = results(&stopped, TextStyle::FILE);
         assert!(text.contains("of 3 of 7 rounds: it was stopped") && text.contains("too few rounds"), "{text}");
         stopped.measures.iter_mut().flat_map(|measure| &mut measure.sides).for_each(|side| side.samples.clear());
-        assert!(results(&stopped, Look::FILE).contains("–"));
+        assert!(results(&stopped, TextStyle::FILE).contains("–"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use lockstep_cost::{AllReduce, Amdahl, Gustafson, Link};
 
 use crate::bench::drawing::Chart;
-use crate::bench::nodes::{BUCKET, EXPOSED, Mode, ONE, STEP, Span};
+use crate::bench::nodes::{BUCKET, EXPOSED, Mode, NodeSpan, ONE, STEP};
 use crate::bench::results::{Measure, Results, Unit, digits, ratio};
 use crate::bench::statistics::{Ratio, Spread};
 use crate::report::{Table, count};
@@ -19,7 +19,7 @@ struct Curve<'a> {
 /// The samples of one number of ranks, in the order of the rounds.
 struct Point<'a> {
     ranks: usize,
-    span: Option<Span>,
+    span: Option<NodeSpan>,
     step: &'a [f64],
     exposed: &'a [f64],
     /// One all-reduce, and its bytes.
@@ -164,7 +164,7 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// Speed-ups, then what was fitted to them; none if the results have nothing of scaling.
-pub(in crate::bench) fn tables(results: &Results) -> Vec<Table> {
+pub(crate) fn tables(results: &Results) -> Vec<Table> {
     let (curves, cores) = (curves(results), results.machine.cores);
     let busy = results.before.is_busy(cores);
     if curves.is_empty() {
@@ -243,7 +243,7 @@ fn links(curves: &[Curve<'_>], cores: usize) -> Table {
 }
 
 /// A chart for each mode and model.
-pub(in crate::bench) fn charts(results: &Results) -> Vec<Chart> {
+pub(crate) fn charts(results: &Results) -> Vec<Chart> {
     let curves = curves(results);
     let chart = |name: String| {
         let series = curves.iter().filter(|curve| curve.name == name).map(|curve| {
@@ -259,7 +259,7 @@ pub(in crate::bench) fn charts(results: &Results) -> Vec<Chart> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::nodes::{ALONE, Place};
+    use crate::bench::nodes::{ALONE, ScalingPoint};
     use crate::bench::results::Side;
     use crate::bench::results::Unit::Seconds;
     use crate::bench::results::testing::sample;
@@ -272,7 +272,7 @@ mod tests {
             quantity: quantity.into(),
             unit: Seconds,
             moved: None,
-            place: Some(Place { mode, model: "mlp".into(), ranks, span: None }),
+            place: Some(ScalingPoint { mode, model: "mlp".into(), ranks, span: None }),
             labels: vec![],
             sides: vec![Side { name: "lockstep".into(), samples: vec![value, 1.5 * value, 2.0 * value] }],
         };
@@ -320,7 +320,8 @@ mod tests {
         let mut span = |machines: usize, cores: usize| {
             for place in results.measures.iter_mut().filter_map(|measure| measure.place.as_mut()) {
                 let nodes = place.ranks;
-                place.span = Some(Span { nodes, machines: machines.min(nodes), cores: cores * machines.min(nodes) });
+                place.span =
+                    Some(NodeSpan { nodes, machines: machines.min(nodes), cores: cores * machines.min(nodes) });
             }
             tables(&results)
         };

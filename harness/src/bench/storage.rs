@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::bench::machine::labels;
 use crate::bench::ranks::{Program, Ranks};
 use crate::bench::results::Unit::{Bytes, BytesPerSecond, PerSecond, Seconds};
-use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
+use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::{HostInfo, count};
 
@@ -45,7 +45,7 @@ pub(crate) struct SnapshotOptions {
     #[arg(long, value_name = "DIR", default_value = ".", value_parser = lockstep_paths::parse_folder)]
     folder: PathBuf,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 fn size(text: &str) -> Result<u32, String> {
@@ -64,15 +64,15 @@ enum Mode {
 
 impl SnapshotOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let patience = self.frame.patience();
+        let patience = self.common.patience();
         let folder = std::path::absolute(&self.folder)?;
         let kept = TempDir::with_prefix_in("bench-snapshot-", &folder);
         let kept = kept.with_context(|| format!("cannot write to {}", foreign::path(&folder)))?;
-        self.frame.exec("snapshot", |signals: &Signals| {
-            let (programs, not_measured) = snapshot_programs(&self.frame)?;
+        self.common.exec("snapshot", |signals: &Signals| {
+            let (programs, not_measured) = snapshot_programs(&self.common)?;
             let jobs = Ranks::of_each(&programs, 1, patience, signals);
             let layers = self.weights / LAYER;
-            let case = |name: &str, jobs: &[Rc<Ranks<'static>>], mode| Case {
+            let case = |name: &str, jobs: &[Rc<Ranks<'static>>], mode| BenchCase {
                 name: format!("{} MiB of weights, {name}", self.weights),
                 quantities: snapshot_quantities(mode),
                 labels: vec![],
@@ -86,9 +86,9 @@ impl SnapshotOptions {
     }
 }
 
-fn snapshot_programs(frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    frame.sides("torch.save", vec![Program::own()?], |python| {
-        Ok(vec![Program::twin("torch, synced", &python, &["--sync"]), Program::twin("torch", &python, &[])])
+fn snapshot_programs(common: &CommonOptions) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    common.sides("torch.save", vec![Program::own()?], |python| {
+        Ok(vec![Program::in_python("torch, synced", &python, &["--sync"]), Program::in_python("torch", &python, &[])])
     })
 }
 
@@ -115,7 +115,7 @@ fn snapshot_values(answer: &SnapshotAnswer, mode: Mode) -> Vec<f64> {
     }
 }
 
-fn snapshot_sides<'a>(jobs: &[Rc<Ranks<'a>>], folder: &TempDir, layers: u32, mode: Mode) -> Vec<Contestant<'a>> {
+fn snapshot_sides<'a>(jobs: &[Rc<Ranks<'a>>], folder: &TempDir, layers: u32, mode: Mode) -> Vec<CaseSide<'a>> {
     let first: Rc<OnceCell<f64>> = Rc::default();
     let side = |job: &Rc<Ranks<'a>>| {
         let (job, first, name) = (Rc::clone(job), Rc::clone(&first), job.name);
@@ -125,10 +125,10 @@ fn snapshot_sides<'a>(jobs: &[Rc<Ranks<'a>>], folder: &TempDir, layers: u32, mod
             let answer: SnapshotAnswer = job.ask(&order)?;
             let expected = *first.get_or_init(|| answer.sum);
             let same = (answer.sum / expected - 1.0).abs() <= SUM_TOLERANCE;
-            ensure!(same, "the loaded weights' sum is {}, and {expected} where it was first", answer.sum);
+            ensure!(same, "the loaded weights' sum is {}, but {expected} on the first side", answer.sum);
             Ok(snapshot_values(&answer, mode))
         };
-        Contestant { name, turn: Box::new(turn) }
+        CaseSide { name, turn: Box::new(turn) }
     };
     jobs.iter().map(side).collect()
 }
@@ -152,22 +152,22 @@ pub(crate) struct LoaderOptions {
     #[arg(long)]
     cached: bool,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 impl LoaderOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
+        let (cores, patience) = (HostInfo::here().cores, self.common.patience());
         let drawn = TempDir::new_in(temporary_folder()).context("cannot make a folder for photographs")?;
-        self.frame.exec("loader", |signals| {
-            let (programs, not_measured) = loader_programs(&self.frame)?;
+        self.common.exec("loader", |signals| {
+            let (programs, not_measured) = loader_programs(&self.common)?;
             let folder = self.folder(&Ranks::new(&programs[0], 1, patience, signals), &drawn)?;
             let of = match &self.folder {
                 Some(folder) => format!("photographs of {}", folder.display()),
                 None => format!("{} photographs", self.photographs),
             };
             let cache = drawn.path().join("decoded");
-            let case = |workers: usize, cache: Option<&Path>| Case {
+            let case = |workers: usize, cache: Option<&Path>| BenchCase {
                 name: format!(
                     "{}, {of}{}",
                     count(workers, "worker"),
@@ -198,9 +198,9 @@ impl LoaderOptions {
     }
 }
 
-fn loader_programs(frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    frame.sides("torchvision's DataLoader", vec![Program::own()?], |python| {
-        Ok(vec![Program::twin("torchvision", &python.with_torchvision()?, &[])])
+fn loader_programs(common: &CommonOptions) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    common.sides("torchvision's DataLoader", vec![Program::own()?], |python| {
+        Ok(vec![Program::in_python("torchvision", &python.with_torchvision()?, &[])])
     })
 }
 
@@ -215,7 +215,7 @@ fn same_work(one: &PicturesAnswer, other: &PicturesAnswer) -> anyhow::Result<()>
     let same = ours.0 == theirs.0 && (ours.1 - theirs.1).abs() <= MEAN_TOLERANCE;
     ensure!(
         same,
-        "number and mean of the photographs are {ours:?}, and {theirs:?} where they were first: not the same work"
+        "number and mean of the photographs are {ours:?}, but {theirs:?} on the first side: not the same work"
     );
     Ok(())
 }
@@ -228,7 +228,7 @@ fn loader_sides<'a>(
     cache: Option<&Path>,
     patience: Duration,
     signals: &'a Signals,
-) -> Vec<Contestant<'a>> {
+) -> Vec<CaseSide<'a>> {
     let first: Rc<OnceCell<PicturesAnswer>> = Rc::default();
     let side = |program: &Program| {
         let job = Ranks::new(program, 1, patience, signals);
@@ -246,7 +246,7 @@ fn loader_sides<'a>(
             let each = pass.photographs as f64;
             Ok(vec![each / pass.seconds, (job.processor_time() - before) / each])
         };
-        Contestant { name: program.name, turn: Box::new(turn) }
+        CaseSide { name: program.name, turn: Box::new(turn) }
     };
     programs.iter().map(side).collect()
 }

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::bench::launcher::{Python, this_program};
 use crate::bench::results::Unit::{PerSecond, Seconds};
-use crate::bench::rounds::{Case, Contestant, Frame, Plan, Quantity};
+use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::{Code, Interrupted, Refused};
 use crate::report::count;
 
@@ -60,7 +60,7 @@ pub(crate) struct StoreOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     operations: u32,
     #[command(flatten)]
-    frame: Frame,
+    common: CommonOptions,
 }
 
 impl StoreOptions {
@@ -74,13 +74,13 @@ impl StoreOptions {
                 "these clients need {files} open files, but the hard limit is {hard}: raise it (`ulimit -Hn`)"
             ))
         })?;
-        let (operations, patience) = (self.operations as usize, self.frame.patience());
-        self.frame.exec("store", |signals| {
-            let (servers, not_measured) = servers(&self.frame)?;
+        let (operations, patience) = (self.operations as usize, self.common.patience());
+        self.common.exec("store", |signals| {
+            let (servers, not_measured) = servers(&self.common)?;
             let case = |clients: &u16| {
                 let clients = usize::from(*clients);
                 let load = Load { clients, each: operations.div_ceil(clients), patience };
-                Case {
+                BenchCase {
                     name: count(clients, "client"),
                     quantities: quantities(),
                     labels: vec![],
@@ -101,8 +101,8 @@ fn quantities() -> Vec<Quantity> {
     OPERATIONS.iter().flat_map(pair).collect()
 }
 
-fn servers(frame: &Frame) -> anyhow::Result<(Vec<Rc<Server>>, Vec<String>)> {
-    frame.sides("libtorch's store", vec![Rc::new(Server::own()?)], |python| {
+fn servers(common: &CommonOptions) -> anyhow::Result<(Vec<Rc<Server>>, Vec<String>)> {
+    common.sides("libtorch's store", vec![Rc::new(Server::own()?)], |python| {
         Ok(vec![Rc::new(Server::libtorch(&python)?)])
     })
 }
@@ -122,7 +122,7 @@ struct Clients {
     clients: Vec<Arc<Client>>,
 }
 
-fn side<'a>(server: Rc<Server>, load: Load, signals: &'a Signals) -> Contestant<'a> {
+fn side<'a>(server: Rc<Server>, load: Load, signals: &'a Signals) -> CaseSide<'a> {
     let name = server.name;
     let mut connected: Option<Clients> = None;
     let turn = move || {
@@ -136,7 +136,7 @@ fn side<'a>(server: Rc<Server>, load: Load, signals: &'a Signals) -> Contestant<
         let turns = OPERATIONS.iter().map(|operation| clients.run(*operation, load));
         Ok(turns.collect::<anyhow::Result<Vec<_>>>()?.concat())
     };
-    Contestant { name, turn: Box::new(turn) }
+    CaseSide { name, turn: Box::new(turn) }
 }
 
 impl Clients {

@@ -21,8 +21,8 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use crate::bench::ddp::model;
-use crate::bench::drawing::{COLOURS, MARGIN, WIDTH, column, frame, stacked, title};
-use crate::bench::machine::{State, rank_labels};
+use crate::bench::drawing::{COLOURS, MARGIN, WIDTH, column, stacked, svg_image, title};
+use crate::bench::machine::{MachineState, rank_labels};
 use crate::bench::ranks::{Program, Ranks};
 use crate::bench::results::Unit;
 use crate::bench::statistics::Spread;
@@ -77,7 +77,7 @@ impl TraceOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (ranks, screen, machine) = (usize::from(self.ranks), Screen::new(false), HostInfo::here());
         let signals = Signals::listen().context("cannot listen for signals")?;
-        let state = State::now();
+        let state = MachineState::now();
         screen.line(format!("{}\n{}", machine.summary(), state.summary()));
         let notes = state.labels(machine.cores).into_iter().chain(rank_labels(ranks, machine.cores));
         notes.for_each(|note| screen.line(format!("note: {note}")));
@@ -91,13 +91,13 @@ impl TraceOptions {
             count(self.batch as usize, "sample")
         );
         let table = table(&timeline, &title);
-        screen.line(format!("\n{}\n{}", table.title, numbers_table(&table, screen.look())));
+        screen.line(format!("\n{}\n{}", table.title, numbers_table(&table, screen.style())));
         let steps = count(self.steps as usize, "step");
         let words = format!(
             "median of {steps}; waits: from the start of the last bucket to the end of backward; hidden: the part of the all-reduces' time \
              before that; last: in how many steps the others waited for its gradients"
         );
-        screen.line(wrapped(&words, screen.look().width));
+        screen.line(wrapped(&words, screen.style().width));
         self.reports.iter().try_for_each(|file| file.write(&timeline, &title))?;
         Ok(Code::Success)
     }
@@ -289,7 +289,7 @@ pub(crate) fn picture(timeline: &TraceAnswer, of: &str) -> String {
         @for (rank, (top, step)) in tops.enumerate() { (lanes(rank, step, top, &scale)) }
     };
     let label = "The last step of every rank as a timeline; the table has the times";
-    frame(label, height, &content).into_string() + "\n"
+    svg_image(label, height, &content).into_string() + "\n"
 }
 
 /// From microseconds to pixels.

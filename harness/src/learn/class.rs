@@ -29,10 +29,10 @@ use lockstep_paths::temporary_folder;
 use lockstep_process::{Group, Outcome, Signals};
 use toml::{Table, Value};
 
+use crate::cargo::{Built, CompileError, build_command, built};
 use crate::exit::{Code, Interrupted, Refused};
-use crate::learn::practice::{Built, CompileError, build_command, built};
 use crate::prove::suite::report;
-use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
+use crate::report::{Finding, ReportCase, Screen, Target, Verdict, counts};
 
 /// Time limit of a call: in any class, some answers hang.
 const CALL_DEADLINE: Duration = Duration::from_secs(15);
@@ -62,7 +62,7 @@ impl Class {
         }
         learners.sort();
         if learners.is_empty() {
-            return Err(Refused(format!("{} holds no folder of a learner", foreign::path(&folder))).into());
+            return Err(Refused(format!("{} has no learner's folder", foreign::path(&folder))).into());
         }
         Ok(Class { workspace: ClassWorkspace::open(root, &labs)?, labs, learners })
     }
@@ -79,7 +79,7 @@ impl Class {
             handed.iter().for_each(|case| screen.line(line(case)));
             cases.append(&mut handed);
         }
-        let verdicts: Vec<Verdict> = cases.iter().map(Case::verdict).collect();
+        let verdicts: Vec<Verdict> = cases.iter().map(ReportCase::verdict).collect();
         let title = format!("Lockstep grade: a class of {}", self.learners.len());
         let mut report = report(&title, started, begin.elapsed(), cases);
         if !writes_are_confined() {
@@ -93,7 +93,7 @@ impl Class {
     }
 
     /// A case for each lab that the learner submitted.
-    fn cases_of(&self, learner: &Path, options: &Options) -> anyhow::Result<Vec<Case>> {
+    fn cases_of(&self, learner: &Path, options: &Options) -> anyhow::Result<Vec<ReportCase>> {
         let name = learner.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut cases = Vec::new();
         for lab in &self.labs {
@@ -104,19 +104,19 @@ impl Class {
         }
         if cases.is_empty() {
             let labs: Vec<_> = self.labs.iter().map(|lab| format!("labs/{}/exercise/src", lab.name)).collect();
-            let evidence = format!("none of {} is there", labs.join(", "));
+            let evidence = format!("found none of {}", labs.join(", "));
             let finding = Finding { claim: "Answers were handed in".into(), verdict: Verdict::Failed, evidence };
-            cases.push(Case {
+            cases.push(ReportCase {
                 name,
                 shows: "nothing was handed in".into(),
                 findings: vec![finding],
-                ..Case::default()
+                ..ReportCase::default()
             });
         }
         Ok(cases)
     }
 
-    fn case(&self, name: &str, lab: &Lab, handed: &Handed, options: &Options) -> anyhow::Result<Case> {
+    fn case(&self, name: &str, lab: &Lab, handed: &Handed, options: &Options) -> anyhow::Result<ReportCase> {
         let begin = Instant::now();
         let tasks = lab.tasks()?;
         let built = self.workspace.build(lab, &tasks, handed)?;
@@ -129,14 +129,14 @@ impl Class {
             findings.push(Finding { claim: format!("{}: {}", task.name, task.title), verdict, evidence });
         }
         let done = findings.iter().filter(|finding| finding.verdict == Verdict::Passed).count();
-        Ok(Case {
+        Ok(ReportCase {
             name: format!("{name}/{}", lab.number()),
             shows: format!("{done} of {} tasks of lab {} are done", findings.len(), lab.number()),
             findings,
             took: begin.elapsed(),
             seed: Some(options.seed),
             replay: Some(format!("lockstep grade {} --seed {}", lab.number(), options.seed)),
-            ..Case::default()
+            ..ReportCase::default()
         })
     }
 }
@@ -158,7 +158,7 @@ fn graded(
     })
 }
 
-fn line(case: &Case) -> String {
+fn line(case: &ReportCase) -> String {
     let signs: Vec<String> = case
         .findings
         .iter()
@@ -177,7 +177,6 @@ const MEMORY: u64 = 8 << 20;
 /// How many bytes of cargo's messages are read at most.
 const MESSAGES: u64 = 32 << 20;
 
-/// The workspace.
 pub(crate) struct ClassWorkspace {
     root: PathBuf,
     folder: PathBuf,
@@ -360,7 +359,7 @@ impl Handed {
         let path = self.0.join(&name);
         let data = fs::symlink_metadata(&path).map_err(|error| format!("cannot read src/{name}: {error}"))?;
         if !data.is_file() {
-            return Err(format!("src/{name} is no plain file"));
+            return Err(format!("src/{name} is not a regular file"));
         }
         if data.len() > LONGEST {
             return Err(format!("src/{name} has {} bytes, of {LONGEST} that are allowed", data.len()));
@@ -398,7 +397,7 @@ mod tests {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
         let handed = Handed::find(learner.path(), &lab).unwrap();
-        assert!(handed.read(task).unwrap_err().contains("no plain file"));
+        assert!(handed.read(task).unwrap_err().contains("not a regular file"));
         fs::remove_file(&file).unwrap();
         fs::write(&file, vec![b' '; LONGEST as usize + 1]).unwrap();
         assert!(handed.read(task).unwrap_err().contains("bytes"));

@@ -11,11 +11,11 @@ use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, checksums, package};
+use lockstep_grading::{Lab, package};
 
 use crate::exit::{Code, Refused};
 use crate::labs::{checkout, find, find_all};
-use crate::learn::route::Route;
+use crate::learn::route::{Route, begun};
 use crate::learn::task;
 use crate::report::{Screen, whole_words};
 
@@ -103,9 +103,9 @@ impl ShowProgress {
         } else {
             &["lab", "task", "what", "minutes", "how far"]
         };
-        let look = screen.look();
-        let mut table = look.table(heads);
-        table.load_style(look.style().row_separator(LineStyle::none()));
+        let style = screen.style();
+        let mut table = style.table(heads);
+        table.load_style(style.table_style().row_separator(LineStyle::none()));
         let (mut done, mut all, mut next) = (0, 0, None);
         for lab in find_all(&self.labs)? {
             let tasks = lab.tasks()?.tasks;
@@ -127,18 +127,13 @@ impl ShowProgress {
             }
             next = next.or_else(|| Some((lab.package(), first?)));
         }
-        screen.line(whole_words(table, look));
+        screen.line(whole_words(table, style));
         screen.line(format!("{done} of {all} tasks are done"));
         if let Some((package, (task, minutes))) = next {
             screen.line(format!("next: cargo test -p {package} -- {task} (about {minutes} minutes)"));
         }
         Ok(Code::Success)
     }
-}
-
-pub(crate) fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
-    let untouched = checksums::untouched(&lab.exercise(root), &task.file());
-    if untouched { "not started" } else { "begun" }
 }
 
 /// Restore an exercise, or one task of it, to its original state, and keep a copy of your files
@@ -172,12 +167,12 @@ impl Reset {
             }
         };
         let gone = Progress::forget(&root, lab.number(), self.task.as_deref())?;
-        println!("labs/{}/{what} is as it was given", lab.name);
+        println!("restored labs/{}/{what}", lab.name);
         if !gone.is_empty() {
             println!("no longer recorded as done: {}", gone.join(", "));
         }
         if let Some(kept) = kept {
-            println!("what stood there is kept in {}", kept.display());
+            println!("your previous files are in {}", kept.display());
         }
         Ok(Code::Success)
     }

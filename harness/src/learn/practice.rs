@@ -3,7 +3,6 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use lockstep_grading::grade::Submission;
 use lockstep_grading::{Lab, Options as Grading, learner};
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
-use crate::cargo::{self, Diagnostic};
+use crate::cargo::{Built, build};
 use crate::exit::{Code, Refused};
 use crate::labs::{checkout, find, find_all};
 use crate::learn::class::Class;
@@ -100,58 +99,6 @@ pub(crate) fn grade(
     }
 }
 
-/// The result of a build.
-pub(crate) enum Built {
-    /// The program.
-    Program(PathBuf),
-    /// It does not compile.
-    Broken(Vec<CompileError>),
-}
-
-/// One error of the compiler.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CompileError {
-    /// The file, as cargo names it; `None` for errors without a place.
-    pub(crate) file: Option<String>,
-    /// As formatted by the compiler, in several lines.
-    pub(crate) text: String,
-}
-
-/// The command that builds `package` from the workspace in `folder`.
-pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
-    cargo::command(folder, &["build", "--package", package])
-}
-
-/// Builds a package of the checkout; cargo's own output goes to stderr.
-///
-/// # Errors
-/// cargo cannot be started, or fails without a compiler error.
-pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
-    let mut command = build_command(root, package);
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
-    built(&output.stdout, package, output.status.success())
-}
-
-/// Extracts the result for `package` from cargo's messages.
-///
-/// # Errors
-/// The build failed, and no message says why.
-pub(crate) fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
-    let messages = cargo::messages(stdout);
-    if success {
-        let program = messages.iter().rev().find_map(|message| message.program(package));
-        return Ok(Built::Program(program.with_context(|| format!("cargo built no program {package}"))?.into()));
-    }
-    let errors: Vec<_> = messages.into_iter().filter_map(|message| compile_error(message.message?)).collect();
-    anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; see its output above");
-    Ok(Built::Broken(errors))
-}
-
-fn compile_error(diagnostic: Diagnostic) -> Option<CompileError> {
-    let file = diagnostic.spans.into_iter().find(|span| span.is_primary).map(|span| span.file_name);
-    (diagnostic.level == "error").then(|| CompileError { file, text: diagnostic.rendered.unwrap_or_default() })
-}
-
 /// An editor's save is several events: it is over when no event has come for this long.
 const QUIET: Duration = Duration::from_millis(150);
 
@@ -203,30 +150,5 @@ impl Watch {
             format!("cannot watch {} (on a network file system, try --poll 2)", foreign::path(folder))
         })?;
         Ok((watcher, changes))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_the_program_among_cargos_messages() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"other"},"executable":"/t/other"}
-{"reason":"compiler-artifact","target":{"name":"ex-02"},"executable":"/t/ex-02"}
-{"reason":"build-finished","success":true}"#;
-        let Ok(Built::Program(path)) = built(messages.as_bytes(), "ex-02", true) else { panic!("no program") };
-        assert_eq!(path, Path::new("/t/ex-02"));
-        assert!(built(b"", "ex-02", true).is_err());
-    }
-
-    #[test]
-    fn reports_errors_with_their_files() {
-        let messages = r#"{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"warning","rendered":"w","spans":[]}}
-{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"error","rendered":"mismatched types","spans":[{"file_name":"src/other.rs","is_primary":false},{"file_name":"src/shard.rs","is_primary":true}]}}"#;
-        let Ok(Built::Broken(errors)) = built(messages.as_bytes(), "ex-02", false) else { panic!("it is broken") };
-        let expected = CompileError { file: Some("src/shard.rs".into()), text: "mismatched types".into() };
-        assert_eq!(errors, [expected]);
-        assert!(built(b"", "ex-02", false).is_err());
     }
 }

@@ -6,14 +6,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use comfy_table::LineStyle;
-use lockstep_grading::Lab;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::labs::LABS;
 use lockstep_grading::progress::Progress;
+use lockstep_grading::{Lab, checksums};
 use serde::Deserialize;
 
 use crate::exit::Refused;
-use crate::learn::help::begun;
 use crate::report::{Screen, whole_words};
 
 const ROUTES: &str = include_str!("../../../labs/routes.toml");
@@ -67,15 +66,15 @@ impl Route {
     /// Prints all stops of the route, and which come next.
     pub(super) fn show(&self, root: &Path, progress: &Progress, screen: &Screen) -> anyhow::Result<()> {
         let stops = self.stops()?;
-        let look = screen.look();
-        let mut table = look.table(&["minutes", "what", "how far"]);
-        table.load_style(look.style().row_separator(LineStyle::none()));
+        let style = screen.style();
+        let mut table = style.table(&["minutes", "what", "how far"]);
+        table.load_style(style.table_style().row_separator(LineStyle::none()));
         for stop in &stops {
             table.add_row([stop.minutes().to_string(), stop.what(), stop.how_far(root, progress)]);
         }
         let done: Vec<Option<bool>> = stops.iter().map(|stop| stop.passed(progress)).collect();
         screen.line(format!("{}: {}", self.name, self.about));
-        screen.line(whole_words(table, look));
+        screen.line(whole_words(table, style));
         let (passed, all) = (done.iter().flatten().filter(|passed| **passed).count(), done.iter().flatten().count());
         screen.line(format!("{passed} of {all} tasks are done"));
         let next = &stops[next(&done)];
@@ -164,6 +163,11 @@ fn next(done: &[Option<bool>]) -> Range<usize> {
     let end = open.map_or(done.len(), |open| open + 1);
     let before = &done[..open.unwrap_or(done.len())];
     before.iter().rposition(Option::is_some).map_or(0, |last| last + 1)..end
+}
+
+pub(crate) fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
+    let untouched = checksums::untouched(&lab.exercise(root), &task.file());
+    if untouched { "not started" } else { "begun" }
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@
 
 use crate::prove::evidence::{Evidence, Tensor};
 use crate::prove::trace::{Eval, Trace};
-use crate::report::{Doubt, Finding, grouped};
+use crate::report::{Finding, Unproven, grouped};
 
 /// Compares the loss over the last epoch with that over the first, after checking that every loss is a number.
 pub(crate) fn learns(run: &Evidence) -> Finding {
     Finding::of("The network learns".into(), learned(run))
 }
 
-fn learned(run: &Evidence) -> Result<String, Doubt> {
+fn learned(run: &Evidence) -> Result<String, Unproven> {
     let trace = Trace::of(run)?;
     check_losses(&trace)?;
     check_weights(run)?;
@@ -26,16 +26,16 @@ fn learned(run: &Evidence) -> Result<String, Doubt> {
         last = Some(eval.map_err(|flaw| format!("after the last epoch {flaw}"))?);
     }
     let (Some(first), Some(final_), Some(eval)) = (trace.epochs.first(), trace.epochs.last(), last) else {
-        return Err(Doubt::NotVerified("no epoch was asked for".into()));
+        return Err(Unproven::NotVerified("no epoch was asked for".into()));
     };
     let (before, after) = (first.loss(), final_.loss());
     let right = format!("{:.2} % of {} held-out samples right", eval.accuracy * 100.0, grouped(eval.samples));
     match trace.epochs.len() {
-        1 => Err(Doubt::NotVerified(format!("one epoch shows no fall: its loss is {before:.4}; {right}"))),
+        1 => Err(Unproven::NotVerified(format!("one epoch shows no fall: its loss is {before:.4}; {right}"))),
         _ if after < before => Ok(format!("loss {before:.4} in the first epoch, {after:.4} in the last; {right}")),
-        _ => {
-            Err(Doubt::Failed(format!("loss {before:.4} in the first epoch, {after:.4} in the last: it did not fall")))
-        }
+        _ => Err(Unproven::Failed(format!(
+            "loss {before:.4} in the first epoch, {after:.4} in the last: it did not fall"
+        ))),
     }
 }
 
@@ -56,7 +56,7 @@ fn check_weights(run: &Evidence) -> Result<(), String> {
         let finite =
             |tensor: &Tensor| tensor.values().is_none_or(|values| values.iter().all(|value| value.is_finite()));
         if let Some((name, _)) = weights.as_ref().map_err(String::clone)?.iter().find(|(_, tensor)| !finite(tensor)) {
-            return Err(format!("rank {rank} ends with a value in {name} that is no finite number"));
+            return Err(format!("rank {rank} ends with a value in {name} that is not finite"));
         }
     }
     Ok(())
@@ -85,15 +85,15 @@ pub(crate) fn loss_falls(run: &Evidence) -> Finding {
     Finding::of("The loss falls".into(), fallen(run))
 }
 
-fn fallen(run: &Evidence) -> Result<String, Doubt> {
+fn fallen(run: &Evidence) -> Result<String, Unproven> {
     let trace = Trace::of(run)?;
     check_losses(&trace)?;
     let losses: Vec<f64> = trace.epochs.iter().map(|epoch| epoch.loss()).collect();
     match losses.as_slice() {
-        [] => Err(Doubt::NotVerified("no epoch was asked for".into())),
-        [one] => Err(Doubt::NotVerified(format!("one epoch shows no fall: its loss is {one:.4}"))),
+        [] => Err(Unproven::NotVerified("no epoch was asked for".into())),
+        [one] => Err(Unproven::NotVerified(format!("one epoch shows no fall: its loss is {one:.4}"))),
         [first, .., last] if last < first => Ok(format!("{first:.4} in the first epoch, {last:.4} in the last")),
-        [first, .., last] => Err(Doubt::Failed(format!("{first:.4} in the first epoch, {last:.4} in the last"))),
+        [first, .., last] => Err(Unproven::Failed(format!("{first:.4} in the first epoch, {last:.4} in the last"))),
     }
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn loss_is_near(claim: &str, run: &Evidence, exact: &Evidence, limit:
     Finding::of(claim.to_owned(), near(run, exact, limit))
 }
 
-fn near(run: &Evidence, exact: &Evidence, limit: f64) -> Result<String, Doubt> {
+fn near(run: &Evidence, exact: &Evidence, limit: f64) -> Result<String, Unproven> {
     let (loss, exact) = (last_loss(run)?, last_loss(exact)?);
     let more = loss / exact - 1.0;
     let text = format!(
@@ -110,13 +110,13 @@ fn near(run: &Evidence, exact: &Evidence, limit: f64) -> Result<String, Doubt> {
         100.0 * more,
         100.0 * limit
     );
-    if more <= limit { Ok(text) } else { Err(Doubt::Failed(text)) }
+    if more <= limit { Ok(text) } else { Err(Unproven::Failed(text)) }
 }
 
-fn last_loss(run: &Evidence) -> Result<f64, Doubt> {
+fn last_loss(run: &Evidence) -> Result<f64, Unproven> {
     let trace = Trace::of(run)?;
     check_losses(&trace)?;
-    let last = trace.epochs.last().ok_or_else(|| Doubt::NotVerified("no epoch was asked for".into()))?;
+    let last = trace.epochs.last().ok_or_else(|| Unproven::NotVerified("no epoch was asked for".into()))?;
     Ok(last.loss())
 }
 

@@ -26,22 +26,22 @@
 use crate::prove::check_values::padding;
 use crate::prove::evidence::{Evidence, Plan, Tensor, Weights};
 use crate::prove::trace::{Epoch, Trace};
-use crate::report::{Doubt, Finding, counted};
+use crate::report::{Finding, Unproven, counted};
 
 /// Compares the tensors of every rank with rank 0's: names, types, shapes and bits.
 pub(crate) fn same_weights(run: &Evidence) -> Finding {
     Finding::of("All ranks end with the same weights, to the bit".into(), equal_weights(run))
 }
 
-fn equal_weights(run: &Evidence) -> Result<String, Doubt> {
+fn equal_weights(run: &Evidence) -> Result<String, Unproven> {
     let ranks = run.weights.iter().map(|weights| weights.as_ref().map_err(String::clone));
     let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
     let Some((first, others)) = ranks.split_first().filter(|(_, others)| !others.is_empty()) else {
-        return Err(Doubt::NotVerified("a single rank has no other to compare with".into()));
+        return Err(Unproven::NotVerified("a single rank has no other to compare with".into()));
     };
     let values: usize = first.values().map(Tensor::len).sum();
     if values == 0 {
-        return Err(Doubt::Failed("rank 0 saved no weights".into()));
+        return Err(Unproven::Failed("rank 0 saved no weights".into()));
     }
     for (rank, other) in (1..).zip(others) {
         compare_weights(first, other).map_err(|difference| format!("rank {rank} differs from rank 0: {difference}"))?;
@@ -53,7 +53,7 @@ fn equal_weights(run: &Evidence) -> Result<String, Doubt> {
 /// Compares the tensors of every rank of `run` with those of rank 0 of `other`.
 pub(crate) fn same_weights_as(claim: &str, other: &Evidence, run: &Evidence) -> Finding {
     let evidence = || {
-        let missing = || Doubt::Failed("the other run has no rank".into());
+        let missing = || Unproven::Failed("the other run has no rank".into());
         let expected = other.weights.first().ok_or_else(missing)?.as_ref().map_err(String::clone)?;
         for (rank, weights) in run.weights.iter().enumerate() {
             let weights = weights.as_ref().map_err(|why| format!("rank {rank}: {why}"))?;
@@ -118,12 +118,12 @@ pub(crate) fn same_training_as(claim: &str, a: &Evidence, b: &Evidence) -> Findi
     Finding::of(claim.to_owned(), evidence_for(a, b))
 }
 
-fn evidence_for(many: &Evidence, one: &Evidence) -> Result<String, Doubt> {
+fn evidence_for(many: &Evidence, one: &Evidence) -> Result<String, Unproven> {
     let name = |name: &'static str| move |flaw: String| format!("{name}: {flaw}");
     let traces = (Trace::of(many).map_err(name("A"))?, Trace::of(one).map_err(name("B"))?);
     let steps = (in_order(&many.plan, &traces.0)?, in_order(&one.plan, &traces.1)?);
     if steps.0.len() != steps.1.len() {
-        return Err(Doubt::Failed(format!("A made {}, B made {}", counted(steps.0.len(), "step"), steps.1.len())));
+        return Err(Unproven::Failed(format!("A made {}, B made {}", counted(steps.0.len(), "step"), steps.1.len())));
     }
     let padding = padding(many.plan.sizes.train, many.plan.ranks);
     let alike = alike(&steps.0, &steps.1, padding)?;
@@ -138,21 +138,21 @@ fn evidence_for(many: &Evidence, one: &Evidence) -> Result<String, Doubt> {
 
 /// A step of all ranks: its samples, sorted, and the loss over them.
 #[derive(Debug)]
-struct Whole {
+struct WholeStep {
     epoch: usize,
     step: usize,
     samples: Vec<u64>,
     loss: f64,
 }
 
-fn in_order(plan: &Plan, trace: &Trace) -> Result<Vec<Whole>, String> {
+fn in_order(plan: &Plan, trace: &Trace) -> Result<Vec<WholeStep>, String> {
     let epochs = trace.epochs.iter().enumerate();
     epochs
-        .flat_map(|(number, epoch)| (0..epoch.steps.len()).map(move |step| whole(plan, number, epoch, step)))
+        .flat_map(|(number, epoch)| (0..epoch.steps.len()).map(move |step| whole_step(plan, number, epoch, step)))
         .collect()
 }
 
-fn whole(plan: &Plan, number: usize, epoch: &Epoch, step: usize) -> Result<Whole, String> {
+fn whole_step(plan: &Plan, number: usize, epoch: &Epoch, step: usize) -> Result<WholeStep, String> {
     let parts = epoch.shares.iter().filter_map(|share| share.chunks(plan.batch).nth(step));
     let mut samples: Vec<u64> = parts.flatten().copied().collect();
     samples.sort_unstable();
@@ -165,15 +165,15 @@ fn whole(plan: &Plan, number: usize, epoch: &Epoch, step: usize) -> Result<Whole
             counts[0]
         ));
     }
-    Ok(Whole { epoch: number, step, samples, loss: epoch.step_loss(step) })
+    Ok(WholeStep { epoch: number, step, samples, loss: epoch.step_loss(step) })
 }
 
 /// The number of first steps with the same samples in both runs: all of them, or all before the first padded one.
-fn alike(many: &[Whole], one: &[Whole], padding: u64) -> Result<usize, String> {
+fn alike(many: &[WholeStep], one: &[WholeStep], padding: u64) -> Result<usize, String> {
     let Some(first) = many.iter().zip(one).position(|(many, one)| many.samples != one.samples) else {
         return Ok(many.len());
     };
-    let Whole { epoch, step, .. } = many[first];
+    let WholeStep { epoch, step, .. } = many[first];
     let last_of_epoch = many.get(first + 1).is_none_or(|next| next.epoch != epoch);
     let surplus = many[first].samples.len().saturating_sub(one[first].samples.len());
     if padding > 0 && last_of_epoch && surplus as u64 == padding {
@@ -182,7 +182,7 @@ fn alike(many: &[Whole], one: &[Whole], padding: u64) -> Result<usize, String> {
     Err(format!("step {step} of epoch {epoch} took other samples in A than in B"))
 }
 
-fn losses(many: &[Whole], one: &[Whole]) -> Result<String, String> {
+fn losses(many: &[WholeStep], one: &[WholeStep]) -> Result<String, String> {
     let mut largest = 0.0_f64;
     for (many, one) in many.iter().zip(one).take(EARLY) {
         let drift = relative(many.loss, one.loss);
@@ -207,11 +207,13 @@ fn relative(a: f64, b: f64) -> f64 {
     if a == b { 0.0 } else { (a - b).abs() / b.abs() }
 }
 
-fn padded(steps: &[Whole], alike: usize, losses: String) -> Result<String, Doubt> {
+fn padded(steps: &[WholeStep], alike: usize, losses: String) -> Result<String, Unproven> {
     let first = steps.get(alike).map_or(String::new(), |step| format!("step {} of epoch {}", step.step, step.epoch));
     if alike < 2 {
         // The first loss is that of the initial weights: no gradient has been averaged yet.
-        return Err(Doubt::NotVerified(format!("not comparable: from {first} on, A takes the sampler's padding too")));
+        return Err(Unproven::NotVerified(format!(
+            "not comparable: from {first} on, A takes the sampler's padding too"
+        )));
     }
     Ok(format!("{losses}; later ones and weights are not comparable, since from {first} on A takes padding too"))
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::prove::evidence::{Evidence, Results};
 use crate::prove::trace::{Epoch, Trace};
-use crate::report::{Doubt, Finding, counted, grouped};
+use crate::report::{Finding, Unproven, counted, grouped};
 
 /// Merges the ranks' samples into one order, as PyTorch's `DistributedSampler` distributed them, and compares each epoch with
 /// the size of the data set.
@@ -16,7 +16,7 @@ use crate::report::{Doubt, Finding, counted, grouped};
 pub(crate) fn each_sample_once(runs: &[(&str, &Evidence)]) -> Finding {
     let results = runs.iter().map(|(name, run)| match taken_once(run) {
         Ok(shown) => Ok(format!("{name}: {shown}")),
-        Err(contradiction) => Err(Doubt::Failed(format!("{name}: {contradiction}"))),
+        Err(contradiction) => Err(Unproven::Failed(format!("{name}: {contradiction}"))),
     });
     let result = results.collect::<Result<Vec<_>, _>>().map(|shown| shown.join("; "));
     Finding::of("Every sample is seen once an epoch".into(), result)
@@ -120,7 +120,7 @@ pub(crate) fn collectives_hold(runs: &[(&str, &[Result<Results, String>])]) -> F
     Finding::of("Each rank holds what the collectives promise".into(), held(COLLECTIVES, runs))
 }
 
-fn held(lessons: &[(&str, Due)], runs: &[(&str, &[Result<Results, String>])]) -> Result<String, Doubt> {
+fn held(lessons: &[(&str, Due)], runs: &[(&str, &[Result<Results, String>])]) -> Result<String, Unproven> {
     let mut counts = Vec::new();
     for (name, ranks) in runs {
         for (rank, results) in ranks.iter().enumerate() {
@@ -141,7 +141,7 @@ fn check_results(lessons: &[(&str, Due)], results: &Results, rank: usize, ranks:
         let value = results.get(*lesson).ok_or_else(|| format!("rank {rank} has no result of {lesson}"))?;
         let Some(due) = due(rank, ranks) else { continue };
         if !equal(value, &due) {
-            return Err(format!("after {lesson} rank {rank} holds {value}, {due} is due"));
+            return Err(format!("after {lesson} rank {rank} holds {value}, expected {due}"));
         }
     }
     Ok(())
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(finding.verdict, Verdict::Failed);
         assert_eq!(
             finding.evidence,
-            "A: after deadlock-found rank 1 holds [[1,0],[],[1,0]], [[1,0],[1,0],[1,0]] is due"
+            "A: after deadlock-found rank 1 holds [[1,0],[],[1,0]], expected [[1,0],[1,0],[1,0]]"
         );
     }
 
@@ -366,7 +366,7 @@ mod tests {
         };
         let wrong =
             evidence_of(&|ranks| drop(ranks[1].as_mut().unwrap().insert("all_reduce".into(), json!([12, 14, 16]))));
-        assert_eq!(wrong, "A: after all_reduce rank 1 holds [12,14,16], [12,14,16,18] is due");
+        assert_eq!(wrong, "A: after all_reduce rank 1 holds [12,14,16], expected [12,14,16,18]");
         assert!(
             evidence_of(&|ranks| drop(ranks[0].as_mut().unwrap().remove("ops")))
                 .ends_with("rank 0 has no result of ops")

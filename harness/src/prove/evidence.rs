@@ -23,7 +23,6 @@ pub(crate) struct Plan {
     pub(crate) ranks: usize,
     /// Samples in a batch of one rank.
     pub(crate) batch: usize,
-    /// Epochs.
     pub(crate) epochs: u64,
     /// The seed of data, order and initial weights.
     pub(crate) seed: u64,
@@ -57,7 +56,6 @@ pub(crate) type Weights = BTreeMap<String, Tensor>;
 pub(crate) struct Tensor {
     /// The type of its values.
     pub(crate) dtype: Dtype,
-    /// Its shape.
     pub(crate) shape: Vec<usize>,
     /// Its values, row-major, little-endian.
     pub(crate) bytes: Vec<u8>,
@@ -86,7 +84,8 @@ impl Tensor {
 pub(crate) fn read_weights(path: &Path) -> Result<Weights, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let bytes = fs::read(path).map_err(|error| format!("cannot read the weights {name}: {error}"))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| format!("{name} is no safetensors file: {error}"))?;
+    let file =
+        SafeTensors::deserialize(&bytes).map_err(|error| format!("{name} is not a safetensors file: {error}"))?;
     let tensor = |view: safetensors::tensor::TensorView<'_>| Tensor {
         dtype: view.dtype(),
         shape: view.shape().to_vec(),
@@ -102,7 +101,7 @@ pub(crate) type Results = BTreeMap<String, Value>;
 pub(crate) fn read_results(folder: &Path, rank: usize) -> Result<Results, String> {
     let name = format!("rank-{rank}.json");
     let bytes = fs::read(folder.join(&name)).map_err(|error| format!("cannot read the results {name}: {error}"))?;
-    serde_json::from_slice(&bytes).map_err(|error| format!("{name} holds no results: {error}"))
+    serde_json::from_slice(&bytes).map_err(|error| format!("{name} has no results: {error}"))
 }
 
 /// Samples of a data set.
@@ -135,7 +134,7 @@ impl Sizes {
 fn count(folder: &Path, split: &str) -> anyhow::Result<u64> {
     let path = labels(folder, split).with_context(|| {
         let name = format!("{split}-labels-idx1-ubyte[.gz]");
-        format!("{} holds no {name}: give the folder with MNIST's four files", foreign::path(folder))
+        format!("{} has no {name}: give the folder with MNIST's four files", foreign::path(folder))
     })?;
     count_of(&path).with_context(|| format!("cannot read how many labels {} holds", foreign::path(&path)))
 }
@@ -172,7 +171,7 @@ mod tests {
         let message = read_weights(&path).unwrap_err();
         assert!(message.contains("rank-1.safetensors: No such file"), "{message}");
         fs::write(&path, b"\xff\xff\xff\xff\xff\xff\xff\x7f{}").unwrap();
-        assert!(read_weights(&path).unwrap_err().contains("rank-1.safetensors is no safetensors file"));
+        assert!(read_weights(&path).unwrap_err().contains("rank-1.safetensors is not a safetensors file"));
     }
 
     #[test]
@@ -203,7 +202,7 @@ mod tests {
     fn rejects_a_folder_without_labels_and_a_file_that_holds_none() {
         let folder = tempfile::tempdir().unwrap();
         let error = Sizes::of_folder(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("holds no train-labels-idx1-ubyte"), "{error}");
+        assert!(error.contains("has no train-labels-idx1-ubyte"), "{error}");
         let whole = labels_of(1);
         for bad in [&b"<html><body>"[..], &whole[..7], &[]] {
             fs::write(folder.path().join("train-labels-idx1-ubyte"), bad).unwrap();

@@ -174,7 +174,7 @@ fn repeated(expect: &Expect, found: &Restarts) -> Option<Finding> {
 
 fn in_time(expect: &Expect, found: &Restarts) -> Option<Finding> {
     let most = expect.recovers_within_seconds?;
-    let claim = format!("Training goes on within {most} s of the death");
+    let claim = format!("Training continues within {most} s of the death");
     let proof = match found.slowest() {
         None => Err("no step was done after a restart".into()),
         Some(seconds) if seconds <= most => Ok(format!("{seconds:.2} s from the death to the next step of all ranks")),

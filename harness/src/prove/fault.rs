@@ -8,13 +8,11 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserial
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Fault {
     /// Its target.
     pub(crate) who: Who,
-    /// When.
     pub(crate) when: When,
     /// What happens to the target, one after the other.
     pub(crate) what: What,
@@ -119,7 +117,6 @@ impl std::fmt::Display for Fault {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct What(pub(crate) Vec<FaultAction>);
 
-/// One action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FaultAction {
@@ -139,7 +136,6 @@ pub(crate) enum FaultAction {
     IgnoreTerm,
     /// It exits with this code, without clean-up.
     Exit(i32),
-    /// It panics.
     Panic,
     /// SIGSEGV: as caused by a wild pointer.
     Segfault,

@@ -10,7 +10,7 @@ use crate::prove::scenario::Scenario;
 /// The faults that are still to come, and when injected ones are reverted.
 pub(crate) struct FaultSchedule {
     pending: Vec<Pending>,
-    reverts: Vec<(Duration, Order)>,
+    reverts: Vec<(Duration, FaultOrder)>,
 }
 
 struct Pending {
@@ -30,7 +30,7 @@ pub(crate) struct Progress {
 
 /// What the harness has to do now.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Order {
+pub(crate) enum FaultOrder {
     /// Inject `action`, of the scenario's fault number `fault`.
     Inject { fault: usize, who: Who, action: FaultAction },
     /// Revert it.
@@ -50,13 +50,13 @@ impl FaultSchedule {
             line: fault.when.log_line.as_deref().and_then(|text| Regex::new(text).ok()),
         });
         let late = Duration::try_from_secs_f64(scenario.run.late_seconds).unwrap_or_default();
-        let last = Order::Replace { node: scenario.run.nodes - 1, fresh: false };
+        let last = FaultOrder::Replace { node: scenario.run.nodes - 1, fresh: false };
         let reverts = (!late.is_zero()).then_some((late, last)).into_iter().collect();
         FaultSchedule { pending: pending.collect(), reverts }
     }
 
     /// What is due `now`, counted from the start of the run. Each order is returned once.
-    pub(crate) fn due(&mut self, now: Duration, progress: &Progress) -> Vec<Order> {
+    pub(crate) fn due(&mut self, now: Duration, progress: &Progress) -> Vec<FaultOrder> {
         let (due, pending) = std::mem::take(&mut self.pending).into_iter().partition(|one| is_due(one, now, progress));
         self.pending = pending;
         let due: Vec<Pending> = due;
@@ -64,12 +64,12 @@ impl FaultSchedule {
         for Pending { index, fault, .. } in due {
             self.reverts.extend(reverts(now, &fault));
             let injection =
-                |action: &FaultAction| Order::Inject { fault: index, who: fault.who, action: action.clone() };
+                |action: &FaultAction| FaultOrder::Inject { fault: index, who: fault.who, action: action.clone() };
             orders.extend(fault.what.0.iter().map(injection));
         }
         let (due, later) = std::mem::take(&mut self.reverts).into_iter().partition(|(at, _)| *at <= now);
         self.reverts = later;
-        let due: Vec<(Duration, Order)> = due;
+        let due: Vec<(Duration, FaultOrder)> = due;
         orders.extend(due.into_iter().map(|(_, order)| order));
         orders
     }
@@ -81,12 +81,12 @@ impl FaultSchedule {
 
     /// Returns true if an agent still has to be started: then the run has not ended.
     pub(crate) fn has_agents_to_start(&self) -> bool {
-        self.reverts.iter().any(|(_, order)| matches!(order, Order::Replace { .. }))
+        self.reverts.iter().any(|(_, order)| matches!(order, FaultOrder::Replace { .. }))
     }
 
     /// Cancels all starts of agents: all agents have ended, and the whole job is started again.
     pub(crate) fn cancel_agent_starts(&mut self) {
-        self.reverts.retain(|(_, order)| !matches!(order, Order::Replace { .. }));
+        self.reverts.retain(|(_, order)| !matches!(order, FaultOrder::Replace { .. }));
     }
 
     /// Returns true if nothing is left to do.
@@ -107,17 +107,21 @@ fn step_of(when: &When) -> Option<(u64, u64)> {
     when.epoch.zip(when.step)
 }
 
-fn reverts(now: Duration, fault: &Fault) -> Vec<(Duration, Order)> {
+fn reverts(now: Duration, fault: &Fault) -> Vec<(Duration, FaultOrder)> {
     let at = |seconds: f64| now + Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let mut reverts = Vec::new();
     if let Some(seconds) = fault.for_seconds {
         reverts.extend(
-            fault.what.0.iter().map(|action| (at(seconds), Order::Revert { who: fault.who, action: action.clone() })),
+            fault
+                .what
+                .0
+                .iter()
+                .map(|action| (at(seconds), FaultOrder::Revert { who: fault.who, action: action.clone() })),
         );
     }
     if let (Some(seconds), Who::Agent(node) | Who::Node(node)) = (fault.replace_after_seconds, fault.who) {
         let fresh = matches!(fault.who, Who::Node(_));
-        reverts.push((at(seconds), Order::Replace { node, fresh }));
+        reverts.push((at(seconds), FaultOrder::Replace { node, fresh }));
     }
     reverts
 }
@@ -125,7 +129,7 @@ fn reverts(now: Duration, fault: &Fault) -> Vec<(Duration, Order)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prove::scenario::parse;
+    use crate::prove::scenario_file::parse;
 
     fn schedule(faults: &str) -> FaultSchedule {
         let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\n";
@@ -136,8 +140,8 @@ mod tests {
         Duration::from_secs_f64(seconds)
     }
 
-    fn injection(fault: usize, who: Who, action: FaultAction) -> Order {
-        Order::Inject { fault, who, action }
+    fn injection(fault: usize, who: Who, action: FaultAction) -> FaultOrder {
+        FaultOrder::Inject { fault, who, action }
     }
 
     #[test]
@@ -149,7 +153,7 @@ mod tests {
         assert_eq!(due(1.9), []);
         assert_eq!(due(2.1), [injection(0, Who::Node(1), FaultAction::Kill)]);
         assert_eq!(due(3.0), []);
-        assert_eq!(due(3.2), [Order::Replace { node: 1, fresh: true }]);
+        assert_eq!(due(3.2), [FaultOrder::Replace { node: 1, fresh: true }]);
         assert!(due(99.0).is_empty() && schedule.is_done());
     }
 
@@ -159,7 +163,7 @@ mod tests {
         let scenario = parse("x", head).unwrap();
         let mut schedule = FaultSchedule::new(&scenario);
         assert!(schedule.has_agents_to_start() && schedule.due(seconds(0.9), &Progress::default()).is_empty());
-        assert_eq!(schedule.due(seconds(1.0), &Progress::default()), [Order::Replace { node: 1, fresh: false }]);
+        assert_eq!(schedule.due(seconds(1.0), &Progress::default()), [FaultOrder::Replace { node: 1, fresh: false }]);
         assert!(schedule.is_done());
         let mut schedule = FaultSchedule::new(&scenario);
         schedule.cancel_agent_starts();
@@ -176,7 +180,7 @@ mod tests {
         assert_eq!(due(0.1, "an Epoch 1"), []);
         assert_eq!(due(0.2, "Epoch 1"), [injection(0, Who::Rank(1), FaultAction::Stop)]);
         assert_eq!(due(0.3, "Epoch 1"), []);
-        assert_eq!(due(1.2, ""), [Order::Revert { who: Who::Rank(1), action: FaultAction::Stop }]);
+        assert_eq!(due(1.2, ""), [FaultOrder::Revert { who: Who::Rank(1), action: FaultAction::Stop }]);
     }
 
     #[test]

@@ -10,11 +10,12 @@ use lockstep_contract::events::{Event, Record};
 use lockstep_contract::foreign::escaped;
 
 use crate::exit::{Code, Refused};
-use crate::prove::scenario::{RunSpec, Scenario, parse};
+use crate::prove::scenario::{RunSpec, Scenario};
+use crate::prove::scenario_file::parse;
 use crate::prove::suite::{ScenarioOutcome, SeriesOptions, SuiteRunner, case, figures, finish, job_runner, report};
 use crate::prove::{library, soak};
 use crate::report::history::RunEvents;
-use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
+use crate::report::{Finding, ReportCase, Screen, Target, Verdict, counts};
 
 /// Break training runs on purpose, and check that they end with the same bits as an undisturbed run
 #[derive(Args)]
@@ -72,7 +73,7 @@ impl InjectOptions {
             entries.iter().any(|entry| entry.scenario.run.program.is_none() && entry.scenario.run.lab.is_none());
         let runner = job_runner(self.series.launcher.clone(), self.timeout.map(Duration::from_secs), needs_lab)?;
         let suite = SuiteRunner::open(runner, self.series.keep.as_deref())?;
-        let series = Series::new(self.series.takes_stdout(), suite);
+        let series = InjectSeries::new(self.series.takes_stdout(), suite);
         series.run(entries, self.soak.map(|_| self.keep_going), &self.series.reports)
     }
 
@@ -141,15 +142,15 @@ pub(crate) struct Entry {
 }
 
 /// Scenarios that run one after the other, with a line of output for each.
-pub(crate) struct Series {
+pub(crate) struct InjectSeries {
     screen: Screen,
     suite: SuiteRunner,
-    cases: Vec<Case>,
+    cases: Vec<ReportCase>,
 }
 
-impl Series {
+impl InjectSeries {
     pub(crate) fn new(stdout_is_taken: bool, suite: SuiteRunner) -> Self {
-        Series { screen: Screen::new(stdout_is_taken), suite, cases: Vec::new() }
+        InjectSeries { screen: Screen::new(stdout_is_taken), suite, cases: Vec::new() }
     }
 
     /// Runs all of them; for random ones, `soak` decides whether to continue after a failure.
@@ -167,9 +168,9 @@ impl Series {
                 break;
             }
         }
-        let Series { screen, suite, cases } = self;
+        let InjectSeries { screen, suite, cases } = self;
         let report = report("Lockstep inject", started, begin.elapsed(), cases);
-        let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
+        let verdicts: Vec<_> = report.cases.iter().map(ReportCase::verdict).collect();
         screen.line(format!("{} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
         if soak.is_some() {
             soaked.lines().into_iter().for_each(|line| screen.line(line));
@@ -177,7 +178,7 @@ impl Series {
         finish(&screen, suite, &report, reports)
     }
 
-    fn print(&self, outcome: &ScenarioOutcome, made: &Case, number: usize, count: usize) {
+    fn print(&self, outcome: &ScenarioOutcome, made: &ReportCase, number: usize, count: usize) {
         let (verdict, title, figures) = (made.verdict(), &outcome.scenario.title, figures(outcome));
         let symbol = verdict.symbol();
         let line = |text: String| self.screen.line(escaped(&text));
@@ -229,7 +230,7 @@ impl Soaked {
     fn lines(&self) -> Vec<String> {
         let kinds = soak::kinds(self.scenarios.iter()).into_iter();
         let more = [
-            ("faults of these came too late", self.missed),
+            ("of these faults came too late", self.missed),
             ("the whole job started again", self.requeues),
             ("a signal made the job save a snapshot", self.asked),
         ];

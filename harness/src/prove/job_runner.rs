@@ -3,29 +3,28 @@
 //! No process of a run is left when [`JobRunner::run`] returns, even with an error.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use lockstep_contract::{fault, foreign};
-use lockstep_process::{Signals, end_of_file};
+use lockstep_process::Signals;
 
 use crate::exit::Interrupted;
 use crate::labs::program_beside;
 use crate::prove::evidence::{Results, Weights, read_results, read_weights};
 use crate::prove::fault::Who;
-use crate::prove::fault_schedule::{FaultSchedule, Order, Progress};
+use crate::prove::fault_schedule::{FaultOrder, FaultSchedule, Progress};
 use crate::prove::launch::{Launcher, RunFolder};
-use crate::prove::nodes::Nodes;
+use crate::prove::nodes::{NoRun, Nodes};
 use crate::prove::scenario::{RunSpec, Scenario};
 use crate::report::Timeline;
 use crate::report::history::{History, RunEvents};
 use crate::report::recovery::Restarts;
 
 /// How often the run is checked.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// How often its listening ports are read.
 const PORTS_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -46,20 +45,6 @@ pub(crate) struct JobRunner {
 
 /// Called with a printed line.
 type Listener = Box<dyn Fn(&str)>;
-
-/// Why there is no observation.
-pub(crate) enum NoRun {
-    /// This machine cannot do what the scenario needs.
-    NotHere(String),
-    /// An error, or a signal to the harness.
-    Failed(anyhow::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for NoRun {
-    fn from(error: E) -> Self {
-        NoRun::Failed(error.into())
-    }
-}
 
 impl JobRunner {
     /// Runs `scenario` in `folder`, which must not exist, under `launcher`.
@@ -90,7 +75,7 @@ impl JobRunner {
         let (mut schedule, mut injections, mut looked) = (FaultSchedule::new(scenario), Vec::new(), None::<Instant>);
         let (mut listeners, mut requeues, mut missing) = (BTreeSet::new(), scenario.run.requeues, None::<Instant>);
         let timed_out = loop {
-            nodes.wait(LOOK)?;
+            nodes.wait(CHECK_INTERVAL)?;
             if let Some(signal) = self.signals.arrived() {
                 return Err(anyhow::Error::from(Interrupted { signal }).into());
             }
@@ -144,12 +129,12 @@ impl JobRunner {
 }
 
 /// Carries out an order of the schedule.
-fn carry_out(nodes: &mut Nodes<'_>, order: Order) -> Injection {
+fn carry_out(nodes: &mut Nodes<'_>, order: FaultOrder) -> Injection {
     let t = now();
     let (fault, who, what, done) = match order {
-        Order::Inject { fault, who, action } => (Some(fault), who, action.to_string(), nodes.inject(who, &action)),
-        Order::Revert { who, action } => (None, who, format!("{action}: undone"), nodes.revert(who, &action)),
-        Order::Replace { node, fresh } => {
+        FaultOrder::Inject { fault, who, action } => (Some(fault), who, action.to_string(), nodes.inject(who, &action)),
+        FaultOrder::Revert { who, action } => (None, who, format!("{action}: undone"), nodes.revert(who, &action)),
+        FaultOrder::Replace { node, fresh } => {
             (None, Who::Agent(node), "an agent starts".into(), nodes.replace(node, fresh))
         }
     };
@@ -245,43 +230,4 @@ impl Observed {
 
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The maximum number of bytes of a node's output that one call reads.
-const OUTPUT: u64 = 1 << 20;
-
-/// The complete lines of a file after byte `read`, which is advanced.
-pub(crate) fn lines_from(path: &Path, read: &mut u64) -> Vec<String> {
-    let mut text = Vec::new();
-    let Ok(mut file) = File::open(path) else { return Vec::new() };
-    if file.seek(SeekFrom::Start(*read)).is_err() || file.take(OUTPUT).read_to_end(&mut text).is_err() {
-        return Vec::new();
-    }
-    // A line that is longer than one read counts as complete.
-    let full = text.len() as u64 == OUTPUT;
-    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(if full { text.len() } else { 0 }, |end| end + 1);
-    *read += whole as u64;
-    String::from_utf8_lossy(&text[..whole]).lines().map(str::to_owned).collect()
-}
-
-/// The end of a file, as text.
-pub(crate) fn tail(path: &Path) -> String {
-    String::from_utf8_lossy(&end_of_file(path, OUTPUT).unwrap_or_default()).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_each_whole_line_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, mut read) = (dir.path().join("x"), 0);
-        assert_eq!(lines_from(&path, &mut read), Vec::<String>::new());
-        for (text, expected) in [("a\nb", vec!["a"]), ("a\nbc\n", vec!["bc"]), ("a\nbc\nd\né\n", vec!["d", "é"])] {
-            std::fs::write(&path, text).unwrap();
-            assert_eq!(lines_from(&path, &mut read), expected);
-        }
-        assert_eq!(tail(&path), "a\nbc\nd\né\n");
-    }
 }

@@ -2,10 +2,11 @@
 //! run: the paths of its parts, and the files that must not be left in the end.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
-use lockstep_process::words_dying_with_parent;
+use lockstep_process::{end_of_file, words_dying_with_parent};
 
 use crate::prove::scenario::{Disks, RunSpec};
 
@@ -38,7 +39,7 @@ pub(crate) struct Rendezvous {
 pub(crate) type Prefix = Vec<OsString>;
 
 /// Everything that makes up an agent's command line.
-pub(crate) struct Agent<'a> {
+pub(crate) struct AgentCommand<'a> {
     pub(crate) launcher: &'a Launcher,
     pub(crate) spec: &'a RunSpec,
     /// `None` for a job of one node.
@@ -51,7 +52,7 @@ pub(crate) struct Agent<'a> {
     pub(crate) program: &'a Path,
 }
 
-impl Agent<'_> {
+impl AgentCommand<'_> {
     /// The words of the command, the program first. The program dies with this process.
     pub(crate) fn words(&self, prefix: &Prefix) -> Vec<OsString> {
         let (program, subcommand) = match self.launcher {
@@ -198,7 +199,6 @@ impl RunFolder {
         self.0.join("results")
     }
 
-    /// Snapshots.
     pub(crate) fn snapshots(&self) -> PathBuf {
         self.0.join("snapshots")
     }
@@ -256,6 +256,28 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+/// The maximum number of bytes of a node's output that one call reads.
+const OUTPUT: u64 = 1 << 20;
+
+/// The complete lines of a file after byte `read`, which is advanced.
+pub(crate) fn lines_from(path: &Path, read: &mut u64) -> Vec<String> {
+    let mut text = Vec::new();
+    let Ok(mut file) = File::open(path) else { return Vec::new() };
+    if file.seek(SeekFrom::Start(*read)).is_err() || file.take(OUTPUT).read_to_end(&mut text).is_err() {
+        return Vec::new();
+    }
+    // A line that is longer than one read counts as complete.
+    let full = text.len() as u64 == OUTPUT;
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(if full { text.len() } else { 0 }, |end| end + 1);
+    *read += whole as u64;
+    String::from_utf8_lossy(&text[..whole]).lines().map(str::to_owned).collect()
+}
+
+/// The end of a file, as text.
+pub(crate) fn tail(path: &Path) -> String {
+    String::from_utf8_lossy(&end_of_file(path, OUTPUT).unwrap_or_default()).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,8 +286,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::make(dir.path().join("r")).unwrap();
         let node = spec.nodes - 1;
-        let agent =
-            Agent { launcher, spec, rendezvous, node, machine: node, folder: &folder, program: Path::new("/p/lab") };
+        let agent = AgentCommand {
+            launcher,
+            spec,
+            rendezvous,
+            node,
+            machine: node,
+            folder: &folder,
+            program: Path::new("/p/lab"),
+        };
         let words = agent.words(&Prefix::new());
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let this = format!("/proc/{}/exe", std::process::id());
@@ -350,5 +379,17 @@ mod tests {
         let own = "snapshots/machine-3/.x.partial";
         assert_eq!(folder.leftovers(true, &[3]), ["tmp/x", own, "snapshots/.snapshot-12.tmp"]);
         assert_eq!(folder.leftovers(false, &[3]), ["tmp/x"]);
+    }
+
+    #[test]
+    fn reads_each_whole_line_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, mut read) = (dir.path().join("x"), 0);
+        assert_eq!(lines_from(&path, &mut read), Vec::<String>::new());
+        for (text, expected) in [("a\nb", vec!["a"]), ("a\nbc\n", vec!["bc"]), ("a\nbc\nd\né\n", vec!["d", "é"])] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(lines_from(&path, &mut read), expected);
+        }
+        assert_eq!(tail(&path), "a\nbc\nd\né\n");
     }
 }

@@ -1,7 +1,8 @@
 //! The scenarios that are built into the command, in reading order.
 
 use crate::exit::Refused;
-use crate::prove::scenario::{Scenario, parse};
+use crate::prove::scenario::Scenario;
+use crate::prove::scenario_file::parse;
 
 /// Names and texts.
 macro_rules! library {

@@ -1,7 +1,7 @@
 //! Runs labs, with faults or without, and proves what they promise from the files that they leave.
 //!
 //! - Commands: [`verify`] (the labs' promises), [`inject`] (faults, with [`soak`] for random ones), [`tour`] (one fault, shown in detail).
-//! - What to run: [`scenario`]s with their [`fault`]s, those of the [`library`], and [`contradictions`] in them.
+//! - What to run: [`scenario`]s with their [`fault`]s, those of the [`library`], read from files by [`scenario_file`].
 //! - One run: the [`job_runner`] starts the agents ([`launch`], [`nodes`]), injects faults when they are due ([`fault_schedule`]), and
 //!   searches for what is left ([`processes`]). A run may have a network or a disk of its own ([`isolation`]).
 //! - Many runs: a [`suite`] compares each with an undisturbed run ([`expectations`]).
@@ -11,7 +11,6 @@
 mod check_learning;
 mod check_same;
 mod check_values;
-mod contradictions;
 pub(crate) mod evidence;
 mod expectations;
 mod fault;
@@ -24,6 +23,7 @@ mod library;
 mod nodes;
 mod processes;
 mod scenario;
+mod scenario_file;
 mod soak;
 mod soak_nodes;
 pub(crate) mod suite;

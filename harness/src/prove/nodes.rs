@@ -17,8 +17,7 @@ use rustix::process::{getpid, set_child_subreaper};
 
 use crate::prove::fault::{FaultAction, Who};
 use crate::prove::isolation::{Disk, LINK, Network};
-use crate::prove::job_runner::{NoRun, lines_from, tail};
-use crate::prove::launch::{Agent, Launcher, Prefix, Rendezvous, RunFolder};
+use crate::prove::launch::{AgentCommand, Launcher, Prefix, Rendezvous, RunFolder, lines_from, tail};
 use crate::prove::processes::{self, MARK};
 use crate::prove::scenario::{Disks, RunSpec, Scenario};
 use crate::report::history::RunEvents;
@@ -108,7 +107,7 @@ impl<'a> Nodes<'a> {
     fn start_agent(&mut self, node: usize) -> anyhow::Result<()> {
         let Nodes { launcher, spec, folder, program, rendezvous, .. } = &*self;
         let (rendezvous, machine) = (rendezvous.as_ref(), self.machines[node]);
-        let agent = Agent { launcher, spec, rendezvous, node, machine, folder, program };
+        let agent = AgentCommand { launcher, spec, rendezvous, node, machine, folder, program };
         let words = agent.words(&self.prefix(node));
         let path = self.folder.output(node);
         let output = File::options().create(true).append(true).open(&path);
@@ -393,4 +392,18 @@ fn open_rendezvous(network: Option<&Network>, nodes: usize, mark: &str) -> anyho
             .port(),
     };
     Ok(Rendezvous { endpoint: format!("{}:{port}", addresses[0]), id: mark.to_owned(), addresses })
+}
+
+/// Why there is no observation.
+pub(crate) enum NoRun {
+    /// This machine cannot do what the scenario needs.
+    NotHere(String),
+    /// An error, or a signal to the harness.
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for NoRun {
+    fn from(error: E) -> Self {
+        NoRun::Failed(error.into())
+    }
 }

@@ -14,7 +14,7 @@ pub(crate) const MARK: &str = "LOCKSTEP_INJECT_MARK";
 /// How long processes may take to end after a SIGKILL.
 const GONE: Duration = Duration::from_secs(2);
 /// Interval of the checks.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A process in the listing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,7 +74,7 @@ pub(crate) fn leaked(mark: &str, ours: &[i32]) -> Vec<Process> {
         if left.is_empty() || Instant::now() >= until {
             break left;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     };
     if !left.is_empty() {
         end(mark, ours);

@@ -218,7 +218,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::prove::scenario::parse;
+    use crate::prove::scenario_file::parse;
 
     fn faults(seed: u64, ranks: usize) -> RandomSeries {
         RandomSeries { seed, ranks, nodes: 1, stops: false }

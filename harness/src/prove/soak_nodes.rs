@@ -210,7 +210,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::prove::scenario::parse;
+    use crate::prove::scenario_file::parse;
     use crate::prove::soak::RandomSeries;
 
     fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {

@@ -17,11 +17,14 @@ use tempfile::TempDir;
 use crate::exit::{Code, Interrupted, Refused};
 use crate::labs::program_beside;
 use crate::prove::expectations::{self, Reference};
-use crate::prove::job_runner::{JobRunner, NoRun, Observed};
+use crate::prove::job_runner::{JobRunner, Observed};
 use crate::prove::launch::{LAB, Launcher};
+use crate::prove::nodes::NoRun;
 use crate::prove::scenario::{Expect, RunSpec, Scenario};
 use crate::report::history::RunEvents;
-use crate::report::{Case, Finding, HostInfo, Report, Screen, Table, Target, Verdict, command_line, counted, overall};
+use crate::report::{
+    Finding, HostInfo, Report, ReportCase, Screen, Table, Target, Verdict, command_line, counted, overall,
+};
 
 /// Runs scenarios.
 pub(crate) struct SuiteRunner {
@@ -238,11 +241,11 @@ impl Root {
 const LINES: usize = 40;
 
 /// The case; `replay` is the command that runs only it again, `seed` the seed from which it was drawn.
-pub(crate) fn case(outcome: &ScenarioOutcome, replay: Option<String>, seed: Option<u64>) -> Case {
+pub(crate) fn case(outcome: &ScenarioOutcome, replay: Option<String>, seed: Option<u64>) -> ReportCase {
     let scenario = &outcome.scenario;
     let seen = outcome.seen.as_ref();
     let lines: Vec<_> = seen.map_or_else(Vec::new, |seen| seen.output.lines().map(str::to_owned).collect());
-    Case {
+    ReportCase {
         name: scenario.name.clone(),
         shows: shows(scenario),
         findings: outcome.findings.clone(),
@@ -315,7 +318,7 @@ pub(crate) fn job_runner(
 }
 
 /// A report of this command on this machine.
-pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Vec<Case>) -> Report {
+pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Vec<ReportCase>) -> Report {
     let machine = HostInfo::here();
     let untried = cases.iter().filter(|case| case.verdict() == Verdict::NotVerified && case.timeline.is_none());
     let reasons =

@@ -19,7 +19,9 @@ use crate::prove::library;
 use crate::prove::scenario::{RunSpec, Scenario};
 use crate::prove::suite::{ScenarioOutcome, SuiteRunner, case, finish, job_runner, report};
 use crate::report::history::{Attempt, History, RunEvents};
-use crate::report::{Case, Screen, Table, Target, counted, counts, findings_table, grouped, numbers_table, picture};
+use crate::report::{
+    ReportCase, Screen, Table, Target, counted, counts, findings_table, grouped, numbers_table, picture,
+};
 
 /// The scenario that it runs.
 const SCENARIO: &str = "kill-one-worker";
@@ -174,7 +176,7 @@ fn evidence(outcome: &ScenarioOutcome, sizes: Sizes) -> Evidence {
 
 /// Both runs, for people.
 pub(crate) struct Shown {
-    pub(crate) case: Case,
+    pub(crate) case: ReportCase,
     moments: Vec<Moment>,
     epochs: [Vec<Epoch>; 2],
     seconds: [f64; 2],
@@ -197,18 +199,18 @@ impl Shown {
     }
 
     pub(crate) fn show(&self, screen: &Screen) {
-        let look = screen.look();
+        let style = screen.style();
         screen.line("\nWhat happened in run B");
         for moment in &self.moments {
             screen.line(format!("{:>7.2} s  {}", moment.at, escaped(&moment.what)));
         }
         if let Some(timeline) = &self.case.timeline {
-            screen.line(format!("\n{}", picture(timeline, look.width, look.unicode)));
+            screen.line(format!("\n{}", picture(timeline, style.width, style.unicode)));
         }
         let losses = self.losses();
-        screen.line(format!("\n{}\n{}", losses.title, numbers_table(&losses, look)));
+        screen.line(format!("\n{}\n{}", losses.title, numbers_table(&losses, style)));
         screen.line("\nWhat the files prove");
-        screen.line(findings_table(&self.case.findings, look));
+        screen.line(findings_table(&self.case.findings, style));
         let [a, b] = self.seconds;
         let verdicts: Vec<_> = self.case.findings.iter().map(|finding| finding.verdict).collect();
         screen.line(format!("{}; run A took {a:.1} s, run B {b:.1} s", counts(&verdicts)));
@@ -287,7 +289,7 @@ fn deaths(history: &History<'_>) -> Vec<(f64, String)> {
 fn death(attempt: &Attempt<'_>) -> Option<(f64, String)> {
     let (rank, end) = (attempt.rank, attempt.ended?);
     let what = match (end.stopped, end.code) {
-        (true, _) => format!("rank {rank} is stopped, because a rank alone cannot go on"),
+        (true, _) => format!("rank {rank} is stopped, because it cannot continue alone"),
         (false, 0) => return None,
         (false, _) => format!("rank {rank} is dead: {}{}", end.status(), last_step(attempt, end.t)),
     };
@@ -304,7 +306,7 @@ fn last_step(attempt: &Attempt<'_>, t: f64) -> String {
 fn resume(attempt: &Attempt<'_>) -> Option<(f64, String)> {
     attempt.records.iter().filter(|_| attempt.rank == 0).find_map(|(t, event)| match event {
         Event::Resume { epoch, step, .. } => {
-            Some((*t, format!("training goes on at step {step} of epoch {epoch}, from the newest snapshot")))
+            Some((*t, format!("training continues at step {step} of epoch {epoch}, from the newest snapshot")))
         }
         _ => None,
     })
@@ -373,9 +375,9 @@ mod tests {
         let due = [
             (0.5, "2 ranks have joined"),
             (1.25, "rank 1 is dead: SIGKILL after step 5 of epoch 1"),
-            (1.5, "rank 0 is stopped, because a rank alone cannot go on"),
+            (1.5, "rank 0 is stopped, because it cannot continue alone"),
             (3.2, "all ranks run again"),
-            (3.5, "training goes on at step 4 of epoch 1, from the newest snapshot"),
+            (3.5, "training continues at step 4 of epoch 1, from the newest snapshot"),
             (4.5, "the last rank is done"),
         ];
         assert_eq!(found.len(), due.len(), "{found:?}");

@@ -56,8 +56,8 @@ impl Trace {
     /// The first flaw, as a sentence.
     pub(crate) fn of(evidence: &Evidence) -> Result<Self, String> {
         let (plan, logs) = (&evidence.plan, evidence.logs.as_ref().map_err(String::clone)?);
-        if let Some(stranger) = logs.keys().find(|&&rank| rank >= plan.ranks) {
-            return Err(format!("an event file of rank {stranger} lies among those of {} ranks", plan.ranks));
+        if let Some(foreign) = logs.keys().find(|&&rank| rank >= plan.ranks) {
+            return Err(format!("an event file of rank {foreign} lies among those of {} ranks", plan.ranks));
         }
         let ranks = (0..plan.ranks).map(|rank| match logs.get(&rank) {
             Some(log) => of_rank(plan, rank, log).map_err(|flaw| format!("rank {rank}'s event file {flaw}")),
@@ -154,7 +154,7 @@ fn take(plan: &Plan, parts: &mut BTreeMap<u64, Part>, event: &Event) -> Result<b
         Event::Step { epoch, step, loss, samples } => {
             let steps = &mut parts.entry(*epoch).or_default().steps;
             if *step != steps.len() as u64 {
-                return Err(format!("has step {step} of epoch {epoch} where step {} is due", steps.len()));
+                return Err(format!("has step {step} of epoch {epoch} where step {} was expected", steps.len()));
             }
             steps.push(Step { loss: *loss, samples: *samples });
         }
@@ -188,7 +188,7 @@ fn whole(plan: &Plan, epoch: u64, part: Option<Part>) -> Result<Part, String> {
     }
     match due.iter().zip(&done).position(|(due, done)| due != done) {
         Some(step) => {
-            Err(format!("has {} samples in step {step} of epoch {epoch} where {} are due", done[step], due[step]))
+            Err(format!("has {} samples in step {step} of epoch {epoch} where {} were expected", done[step], due[step]))
         }
         None => Ok(part),
     }
@@ -288,11 +288,11 @@ mod tests {
     fn rejects_events_that_are_missing_or_repeated() {
         assert_eq!(flaw(without("epoch", 1)), "does not begin epoch 1");
         assert_eq!(flaw(without("samples", 0)), "lists no samples of epoch 0");
-        assert_eq!(flaw(without("step", 1)), "has step 2 of epoch 0 where step 1 is due");
+        assert_eq!(flaw(without("step", 1)), "has step 2 of epoch 0 where step 1 was expected");
         assert_eq!(flaw(without("step", 5)), "has 2 steps in epoch 1 of 3 announced, 10 samples make 3");
         assert_eq!(flaw(doubled("epoch", 0)), "begins epoch 0 twice");
         assert_eq!(flaw(doubled("samples", 1)), "lists the samples of epoch 1 twice");
-        assert_eq!(flaw(doubled("step", 0)), "has step 0 of epoch 0 where step 1 is due");
+        assert_eq!(flaw(doubled("step", 0)), "has step 0 of epoch 0 where step 1 was expected");
         assert_eq!(flaw(doubled("eval", 0)), "has two evaluations of epoch 0");
     }
 
@@ -302,7 +302,7 @@ mod tests {
             let at = place(records, "step", 2);
             records[at].event = Event::Step { epoch: 0, step: 2, loss: 1.0, samples: 4 };
         });
-        assert_eq!(message, "has 4 samples in step 2 of epoch 0 where 2 are due");
+        assert_eq!(message, "has 4 samples in step 2 of epoch 0 where 2 were expected");
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! `lockstep verify`: runs the labs and checks what the `[verify]` of their `lab.toml` promises.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign::escaped;
 use lockstep_grading::exercise::Checks;
+use lockstep_process::find_program;
 
 use crate::exit::{Code, Refused};
 use crate::labs::program_beside;
 use crate::prove::check_learning::{learns, loss_falls, loss_is_near};
-use crate::prove::check_same::{same_training, same_training_as, same_weights};
+use crate::prove::check_same::{same_training, same_training_as, same_weights, same_weights_as};
 use crate::prove::check_values::{collectives_hold, each_sample_once, messages_arrive};
 use crate::prove::evidence::{Evidence, Plan, Results};
 use crate::prove::job_runner::Observed;
@@ -19,7 +22,7 @@ use crate::prove::scenario::{Expect, Scenario};
 use crate::prove::suite::{ScenarioOutcome, SeriesOptions, SuiteRunner, case, finish, job_runner, report};
 use crate::prove::verify_labs::VerifiedLab;
 use crate::prove::{expectations, library};
-use crate::report::{Case, Finding, Screen, Verdict, counts, findings_table, overall};
+use crate::report::{Finding, ReportCase, Screen, Verdict, counts, findings_table, overall};
 
 /// Run the labs and check what each promises
 #[derive(Args)]
@@ -53,7 +56,7 @@ impl VerifyOptions {
         let runner = job_runner(self.series.launcher.clone(), Some(Duration::from_secs(self.timeout)), false)?;
         let launcher = runner.launcher.clone();
         let suite = SuiteRunner::open(runner, self.series.keep.as_deref())?;
-        let mut series = Series {
+        let mut series = VerifySeries {
             suite,
             launcher,
             ranks: usize::from(self.nprocs),
@@ -61,9 +64,9 @@ impl VerifyOptions {
         };
         let cases = programs.into_iter().map(|(program, lab)| series.verify(&lab, program));
         let cases = cases.collect::<anyhow::Result<Vec<_>>>()?;
-        let Series { suite, screen, .. } = series;
+        let VerifySeries { suite, screen, .. } = series;
         let report = report("Lockstep verify", started, begin.elapsed(), cases);
-        let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
+        let verdicts: Vec<_> = report.cases.iter().map(ReportCase::verdict).collect();
         screen.line(format!("labs: {} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
         finish(&screen, suite, &report, &self.series.reports)
     }
@@ -75,19 +78,19 @@ pub(crate) const BATCH: usize = 32;
 const THREADS: usize = 4;
 
 /// Labs that are verified one after the other.
-pub(crate) struct Series {
+pub(crate) struct VerifySeries {
     pub(crate) suite: SuiteRunner,
     pub(crate) launcher: Launcher,
     pub(crate) ranks: usize,
     pub(crate) screen: Screen,
 }
 
-impl Series {
-    pub(crate) fn verify(&mut self, lab: &VerifiedLab, program: anyhow::Result<PathBuf>) -> anyhow::Result<Case> {
+impl VerifySeries {
+    pub(crate) fn verify(&mut self, lab: &VerifiedLab, program: anyhow::Result<PathBuf>) -> anyhow::Result<ReportCase> {
         let begin = Instant::now();
         let mut made = match program {
             Ok(program) => self.prove(lab, program)?,
-            Err(error) => Case { findings: vec![missing(&error)], ..Case::default() },
+            Err(error) => ReportCase { findings: vec![missing(&error)], ..ReportCase::default() },
         };
         made.name = lab.name().into();
         made.shows = lab.verify.shows.clone();
@@ -97,7 +100,7 @@ impl Series {
         Ok(made)
     }
 
-    fn prove(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
+    fn prove(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<ReportCase> {
         match lab.verify.checks {
             Checks::OneDevice => self.prove_one_device(lab, program),
             Checks::Training => self.prove_training(lab, program),
@@ -109,7 +112,7 @@ impl Series {
         }
     }
 
-    fn prove_one_device(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
+    fn prove_one_device(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<ReportCase> {
         let (run, mut made) = self.run_lab(lab, lab.plan(1, BATCH), program)?;
         made.findings.extend([each_sample_once(&[("its run", &run)]), loss_falls(&run)]);
         Ok(made)
@@ -117,7 +120,7 @@ impl Series {
 
     /// Several ranks against one that takes the same number of samples per step; and a run that is killed, if the lab survives
     /// that.
-    fn prove_training(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
+    fn prove_training(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<ReportCase> {
         let ranks = self.ranks;
         let (many, mut made) = self.run_lab(lab, lab.plan(ranks, BATCH), program.clone())?;
         let (one, alone) = self.run_lab(lab, lab.plan(1, ranks * BATCH), program.clone())?;
@@ -138,7 +141,7 @@ impl Series {
         lab: &VerifiedLab,
         program: PathBuf,
         prove: impl Fn(&[(&str, &[Result<Results, String>])]) -> Finding,
-    ) -> anyhow::Result<Case> {
+    ) -> anyhow::Result<ReportCase> {
         let mut runs = Vec::new();
         for (name, ranks, launcher) in
             [("processes", self.ranks, self.launcher.clone()), ("threads", THREADS, Launcher::Direct)]
@@ -156,7 +159,7 @@ impl Series {
         let results: Vec<_> = runs.iter().map(|(name, results, _)| (*name, &**results)).collect();
         let proved = prove(&results);
         let cases = runs.into_iter().map(|(_, _, made)| made);
-        let mut made = cases.reduce(|one, other| Case { findings: merged(one.findings, other.findings), ..one });
+        let mut made = cases.reduce(|one, other| ReportCase { findings: merged(one.findings, other.findings), ..one });
         let made = made.get_or_insert_default();
         made.findings.push(proved);
         Ok(std::mem::take(made))
@@ -168,7 +171,7 @@ impl Series {
         lab: &VerifiedLab,
         plan: Plan,
         program: PathBuf,
-    ) -> anyhow::Result<(Evidence, Case)> {
+    ) -> anyhow::Result<(Evidence, ReportCase)> {
         let (outcome, made) = self.run_scenario(lab.scenario(&plan, program), &lab.launcher(&self.launcher))?;
         Ok((evidence(plan, outcome), made))
     }
@@ -177,7 +180,7 @@ impl Series {
         &mut self,
         scenario: Scenario,
         launcher: &Launcher,
-    ) -> anyhow::Result<(ScenarioOutcome, Case)> {
+    ) -> anyhow::Result<(ScenarioOutcome, ReportCase)> {
         let name = scenario.title.clone();
         let check = |_: &_, seen: &Observed| {
             let findings = [expectations::ended(&Expect::default(), seen), expectations::nothing_leaked(seen)];
@@ -190,7 +193,7 @@ impl Series {
     }
 
     /// Runs one scenario as an example; `lockstep inject` has the others.
-    fn kill_and_resume(&mut self, scenario: &str, program: PathBuf, made: &mut Case) -> anyhow::Result<()> {
+    fn kill_and_resume(&mut self, scenario: &str, program: PathBuf, made: &mut ReportCase) -> anyhow::Result<()> {
         let mut scenario = library::scenario(scenario)?;
         (scenario.run.program, scenario.run.lab) = (None, None);
         self.suite.set_lab(program);
@@ -202,10 +205,10 @@ impl Series {
         Ok(())
     }
 
-    fn tell(&self, made: &Case) {
+    fn tell(&self, made: &ReportCase) {
         let (symbol, seconds) = (made.verdict().symbol(), made.took.as_secs_f64());
         self.screen.line(format!("\n{symbol} {}: {} ({seconds:.1} s)", escaped(&made.name), escaped(&made.shows)));
-        self.screen.line(findings_table(&made.findings, self.screen.look()));
+        self.screen.line(findings_table(&made.findings, self.screen.style()));
     }
 }
 
@@ -261,9 +264,9 @@ const SAME: [(&str, &[&str]); 2] = [
 /// in "Fewer bytes": PowerSGD begins slowly, since its first steps lose most of a gradient, and later ones make up for it.
 const NEAR: [(&str, &str, f64); 3] = [("fp16", "fp16", 0.05), ("bf16", "bf16", 0.05), ("PowerSGD", "powersgd", 1.5)];
 
-impl Series {
+impl VerifySeries {
     /// Several ranks against one, one pass against several, whole gradients against compressed ones.
-    pub(crate) fn prove_scaling(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
+    pub(crate) fn prove_scaling(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<ReportCase> {
         let ranks = self.ranks;
         let (many, mut made) = self.run_lab(lab, lab.plan(ranks, BATCH), program.clone())?;
         let (one, alone) = self.run_lab(lab, lab.plan(1, ranks * BATCH), program.clone())?;
@@ -304,5 +307,132 @@ impl Series {
         scenario.run.args.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let (outcome, made) = self.run_scenario(scenario, &lab.launcher(&self.launcher))?;
         Ok((evidence(plan, outcome), made.findings))
+    }
+}
+
+/// Ranks of all runs: only then are the sums of their gradients the same.
+const RANKS: usize = 4;
+/// Two nodes by hand.
+const BY_HAND: [(&str, &[usize]); 2] =
+    [("Two nodes of 2 ranks", &[2, 2]), ("Unequal nodes, of 1 and 3 ranks", &[1, 3])];
+/// Runs that others start.
+const BY_OTHERS: [ByOthers; 3] = [
+    ByOthers {
+        title: "4 ranks of mpirun, without a launcher",
+        needs_slurm: false,
+        needs_mpirun: true,
+        script: r#"exec mpirun --allow-run-as-root --oversubscribe -np 4 "$@""#,
+    },
+    ByOthers {
+        title: "Three nodes under Slurm, of 1, 1 and 2 ranks",
+        needs_slurm: true,
+        needs_mpirun: false,
+        script: r#"srun --nodes=3 --ntasks-per-node=1 sh -c \
+  'exec "$0" run --nproc-per-node=$((SLURM_NODEID == 2 ? 2 : 1)) "$@"' "$lockstep" "$@""#,
+    },
+    ByOthers {
+        title: "Two nodes of 2 ranks of mpirun under Slurm, without a launcher",
+        needs_slurm: true,
+        needs_mpirun: true,
+        script: r#"salloc --quiet --nodes=2 --ntasks-per-node=2 mpirun --allow-run-as-root "$@""#,
+    },
+];
+const SAME_AS_ONE_NODE: &str = "the weights are bit for bit those of one node";
+
+impl VerifySeries {
+    /// One node against several, by hand and under Slurm, with a launcher and without.
+    pub(crate) fn prove_nodes(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<ReportCase> {
+        let (one, mut made) = self.run_lab(lab, lab.plan(RANKS, BATCH), program.clone())?;
+        made.findings.extend([same_weights(&one), each_sample_once(&[("one node", &one)]), loss_falls(&one)]);
+        for (title, workers) in BY_HAND {
+            let mut scenario = self.scenario_of(lab, title, &program);
+            (scenario.run.nodes, scenario.run.workers) = (workers.len(), workers.to_vec());
+            let launcher = lab.launcher(&self.launcher);
+            self.compare(lab, title, scenario, &launcher, &one, &mut made)?;
+        }
+        for way in BY_OTHERS {
+            match way.missing() {
+                Some(why) => made.findings.push(way.not_here(why)),
+                None => self.by_others(lab, &way, &program, &one, &mut made)?,
+            }
+        }
+        Ok(made)
+    }
+
+    fn scenario_of(&self, lab: &VerifiedLab, title: &str, program: &Path) -> Scenario {
+        Scenario { title: title.into(), ..lab.scenario(&lab.plan(RANKS, BATCH), program.to_owned()) }
+    }
+
+    /// Runs the scenario and compares its weights with those of one node.
+    fn compare(
+        &mut self,
+        lab: &VerifiedLab,
+        title: &str,
+        scenario: Scenario,
+        launcher: &Launcher,
+        one: &Evidence,
+        made: &mut ReportCase,
+    ) -> anyhow::Result<()> {
+        let (outcome, case) = self.run_scenario(scenario, launcher)?;
+        let failed = case.findings.into_iter().filter(|finding| finding.verdict == Verdict::Failed);
+        made.findings.extend(failed);
+        let several = evidence(lab.plan(RANKS, BATCH), outcome);
+        made.findings.push(same_weights_as(&format!("{title}: {SAME_AS_ONE_NODE}"), one, &several));
+        Ok(())
+    }
+
+    fn by_others(
+        &mut self,
+        lab: &VerifiedLab,
+        way: &ByOthers,
+        program: &Path,
+        one: &Evidence,
+        made: &mut ReportCase,
+    ) -> anyhow::Result<()> {
+        let mut scenario = self.scenario_of(lab, way.title, Path::new("sh"));
+        let own = std::env::current_exe().context("cannot find this program")?;
+        let words = [&own, program].map(|path| path.to_string_lossy().into_owned());
+        let script = way.script();
+        let script = ["-c", &script, "sh", "{folder}"].map(str::to_owned).into_iter().chain(words);
+        scenario.run.args = script.chain(scenario.run.args).collect();
+        self.compare(lab, way.title, scenario, &Launcher::Direct, one, made)
+    }
+}
+
+/// A run that another program starts.
+struct ByOthers {
+    title: &'static str,
+    needs_slurm: bool,
+    needs_mpirun: bool,
+    /// Lines of shell. `"$@"` are the program and its arguments, `$lockstep` is this command.
+    script: &'static str,
+}
+
+impl ByOthers {
+    /// What this machine lacks, in words.
+    fn missing(&self) -> Option<String> {
+        let path = std::env::var_os("PATH");
+        let no_mpirun = || find_program(OsStr::new("mpirun"), path.as_deref()).is_err();
+        let slurm = if self.needs_slurm { crate::site::cluster::why_no_slurm() } else { None };
+        slurm.or_else(|| (self.needs_mpirun && no_mpirun()).then(|| "mpirun is not installed".to_owned()))
+    }
+
+    fn not_here(&self, why: String) -> Finding {
+        Finding { claim: format!("{}: {SAME_AS_ONE_NODE}", self.title), verdict: Verdict::NotVerified, evidence: why }
+    }
+
+    /// The lines of shell, in a cluster that sees the run's folder where they need one.
+    fn script(&self) -> String {
+        let script = self.script;
+        if !self.needs_slurm {
+            return format!("lockstep=$2; shift 2\n{script}");
+        }
+        format!(
+            r#"folder=$1 lockstep=$2; shift 2
+"$lockstep" cluster up --nodes=3 --share "$folder" || exit 1
+"$lockstep" cluster exec ctl -- {script}
+code=$?
+"$lockstep" cluster down && exit $code"#
+        )
     }
 }

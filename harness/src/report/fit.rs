@@ -6,33 +6,30 @@
 
 use comfy_table::{CellAlignment, ColumnConstraint, LineStyle, Width};
 
+use crate::report::formatting::{INDENT, LONGEST, length, plain, wrapped};
 use crate::report::model::Table;
-use crate::report::screen::{Look, plain};
+use crate::report::screen::TextStyle;
 
 /// What the style leaves empty around a cell, and between two columns.
 const PADDING: usize = 2;
 const BETWEEN: usize = 1;
-/// A longer word may be broken.
-const LONGEST: usize = 24;
-/// What is below a heading of its own is indented by this.
-const INDENT: &str = "  ";
 
 /// The table as text.
-pub(crate) fn numbers(table: &Table, look: Look) -> String {
+pub(crate) fn numbers(table: &Table, style: TextStyle) -> String {
     let table = cleaned(table);
     let (short, common) = without_common(&table);
     let forms =
         [(Some(table.clone()), false), (grouped(&table), false), (Some(short.clone()), true), (grouped(&short), true)];
     let fitting =
-        forms.into_iter().filter_map(|(form, is_short)| Some((form.filter(|form| fits(form, look))?, is_short)));
+        forms.into_iter().filter_map(|(form, is_short)| Some((form.filter(|form| fits(form, style))?, is_short)));
     let drawn = fitting.map(|(form, is_short)| {
-        let text = drawn(&form, look);
+        let text = drawn(&form, style);
         if is_short { with(text, &common) } else { text }
     });
     let shortest = drawn.min_by_key(|text| text.lines().count());
     shortest.unwrap_or_else(|| match transposed(&short) {
-        turned if fits(&turned, look) => with(self::drawn(&turned, look), &common),
-        _ => with(listed(&short, look), &common),
+        turned if fits(&turned, style) => with(self::drawn(&turned, style), &common),
+        _ => with(listed(&short, style), &common),
     })
 }
 
@@ -42,15 +39,15 @@ fn with(text: String, notes: &[String]) -> String {
 
 /// A table of texts in which no column without a constraint of its own breaks a word, unless it is longer than [`LONGEST`], such as a
 /// path. Where the width is too small for that, each row becomes a list of lines.
-pub(crate) fn whole_words(mut table: comfy_table::Table, look: Look) -> String {
+pub(crate) fn whole_words(mut table: comfy_table::Table, style: TextStyle) -> String {
     let texts = |row: &comfy_table::Row| row.cell_iter().map(comfy_table::Cell::content).collect::<Vec<_>>();
     let headings = table.header().map(texts).unwrap_or_default();
     let rows: Vec<Vec<String>> = table.row_iter().map(texts).collect();
     let word = |row: &Vec<String>, place: usize| row.get(place).map_or(0, |cell| unbroken(cell).min(LONGEST));
     let column = |place: usize| rows.iter().chain([&headings]).map(|row| word(row, place)).max().unwrap_or(0).max(1);
     let least: Vec<usize> = (0..headings.len()).map(column).collect();
-    if width_of(&least) > usize::from(look.width) {
-        return listed(&Table { title: String::new(), headings, rows }, look);
+    if width_of(&least) > usize::from(style.width) {
+        return listed(&Table { title: String::new(), headings, rows }, style);
     }
     let free = table.column_iter_mut().zip(least).filter(|(column, _)| column.constraint().is_none());
     free.for_each(|(column, width)| {
@@ -63,46 +60,13 @@ fn lower_boundary(width: usize) -> ColumnConstraint {
     ColumnConstraint::LowerBoundary(Width::Fixed(u16::try_from(width + PADDING).unwrap_or(u16::MAX)))
 }
 
-/// Names, each with what it is beside it, broken at spaces where a width is given; below it where too little room is left beside it.
-pub(crate) fn listing(entries: &[(&str, &str)], width: Option<u16>) -> String {
-    let names = entries.iter().map(|(name, _)| length(name)).max().unwrap_or(0);
-    let width = width.map_or(usize::MAX, usize::from);
-    let beside = width.saturating_sub(names + INDENT.len());
-    let entry = |(name, what): &(&str, &str)| match beside {
-        LONGEST.. => {
-            let lines = wrapped(what, u16::try_from(beside).unwrap_or(u16::MAX));
-            format!("{name:names$}{INDENT}{}", lines.replace('\n', &format!("\n{:names$}{INDENT}", "")))
-        }
-        _ => {
-            let lines = wrapped(what, u16::try_from(width.saturating_sub(INDENT.len())).unwrap_or(u16::MAX));
-            format!("{name}\n{INDENT}{}", lines.replace('\n', &format!("\n{INDENT}")))
-        }
-    };
-    entries.iter().map(entry).collect::<Vec<_>>().join("\n")
-}
-
-/// Breaks a text at spaces into lines of at most `width` characters; a longer word has a line of its own.
-pub(crate) fn wrapped(text: &str, width: u16) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut().filter(|line| length(line) + 1 + length(word) <= usize::from(width)) {
-            Some(line) => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
-}
-
 fn cleaned(table: &Table) -> Table {
     let all = |cells: &Vec<String>| cells.iter().map(|cell| plain(cell)).collect::<Vec<_>>();
     Table { title: String::new(), headings: all(&table.headings), rows: table.rows.iter().map(all).collect() }
 }
 
-fn fits(table: &Table, look: Look) -> bool {
-    width_of(&least(table)) <= usize::from(look.width)
+fn fits(table: &Table, style: TextStyle) -> bool {
+    width_of(&least(table)) <= usize::from(style.width)
 }
 
 fn width_of(columns: &[usize]) -> usize {
@@ -136,14 +100,10 @@ fn longest_word(text: &str) -> usize {
     indent + text.split_whitespace().map(length).max().unwrap_or(0)
 }
 
-fn length(text: &str) -> usize {
-    text.chars().count()
-}
-
-fn drawn(table: &Table, look: Look) -> String {
-    let mut shown = look.table(&table.headings.iter().map(String::as_str).collect::<Vec<_>>());
+fn drawn(table: &Table, style: TextStyle) -> String {
+    let mut shown = style.table(&table.headings.iter().map(String::as_str).collect::<Vec<_>>());
     shown.add_rows(&table.rows);
-    shown.load_style(look.style().row_separator(LineStyle::none()));
+    shown.load_style(style.table_style().row_separator(LineStyle::none()));
     for ((place, column), width) in shown.column_iter_mut().enumerate().zip(least(table)) {
         let is_left =
             place == 0 && table.rows.iter().any(|row| row.first().is_some_and(|cell| cell.starts_with(INDENT)));
@@ -208,14 +168,14 @@ fn transposed(table: &Table) -> Table {
 }
 
 /// A line for each cell, below the name of its row; a row without a name is one more of the last that has one.
-fn listed(table: &Table, look: Look) -> String {
+fn listed(table: &Table, style: TextStyle) -> String {
     let mut lines = Vec::new();
     for row in &table.rows {
         let named = row.first().is_some_and(|name| !name.is_empty());
         lines.extend(row.first().filter(|_| named).cloned());
         for (heading, cell) in table.headings.iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty()) {
             let name = if heading.is_empty() { String::new() } else { format!("{heading}: ") };
-            let text = wrapped(&format!("{name}{cell}"), look.width - INDENT.len() as u16);
+            let text = wrapped(&format!("{name}{cell}"), style.width - INDENT.len() as u16);
             lines.extend(text.lines().map(|line| format!("{INDENT}{line}")));
         }
     }
@@ -248,7 +208,7 @@ mod tests {
             .flat_map(|cell| if is_number(cell) { vec![cell.as_str()] } else { cell.split(' ').collect() })
             .collect();
         for width in 40..=200 {
-            let text = numbers(&table, Look { width, ..Look::FILE });
+            let text = numbers(&table, TextStyle { width, ..TextStyle::FILE });
             for word in &whole {
                 assert!(text.contains(word), "{word} at {width} in\n{text}");
             }
@@ -259,7 +219,7 @@ mod tests {
 
     #[test]
     fn keeps_its_columns_then_groups_its_rows_then_lists_them() {
-        let at = |width| numbers(&table(), Look { width, ..Look::FILE });
+        let at = |width| numbers(&table(), TextStyle { width, ..TextStyle::FILE });
         let wide = at(200);
         let has = |text: &str, words: &[&str]| {
             let line = |line: &str| line.split_whitespace().eq(words.iter().copied());
@@ -281,7 +241,7 @@ mod tests {
             ["rank", "step", "forward", "backward", "waits", "optimizer", "all-reduces", "hidden", "last", "sum"];
         let headings = headings.map(str::to_owned).into();
         let table = Table { title: String::new(), headings, rows: vec![words("0"), words("1")] };
-        let text = numbers(&table, Look { width: 60, ..Look::FILE });
+        let text = numbers(&table, TextStyle { width: 60, ..TextStyle::FILE });
         let has = |words: &[&str]| text.lines().any(|line| line.split_whitespace().eq(words.iter().copied()));
         assert!(has(&["rank", "0", "1"]) && has(&["all-reduces", "500", "ms", "500", "ms"]), "{text}");
     }
@@ -290,22 +250,15 @@ mod tests {
     fn gives_each_column_its_longest_word_and_breaks_only_what_has_no_end() {
         let path = format!("/{}", "long/".repeat(30));
         for width in [60, 80, 100, 200] {
-            let look = Look { width, ..Look::FILE };
-            let mut table = look.table(&["verdict", "understandable", "evidence"]);
+            let style = TextStyle { width, ..TextStyle::FILE };
+            let mut table = style.table(&["verdict", "understandable", "evidence"]);
             table.add_row(["passed", "collective-mismatch", &path]);
             table.add_row(["FAILED", "one", &"words and more of them ".repeat(10)]);
-            let text = whole_words(table, look);
+            let text = whole_words(table, style);
             for word in ["collective-mismatch", "understandable", "passed"] {
                 assert!(text.contains(word), "{word} at {width} in\n{text}");
             }
             assert!(text.lines().all(|line| length(line) <= usize::from(width)), "{text}");
         }
-    }
-
-    #[test]
-    fn wraps_at_spaces() {
-        assert_eq!(wrapped("one two three", 8), "one two\nthree");
-        assert_eq!(wrapped("a-long-word b", 4), "a-long-word\nb");
-        assert_eq!(wrapped("", 4), "");
     }
 }

@@ -21,8 +21,8 @@ use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, Property, SerializeError, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 
-use crate::report::model::{Case, Finding, HostInfo, Report, Table, Verdict};
-use crate::report::screen::{self, plain};
+use crate::report::formatting::{self, plain};
+use crate::report::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
 use crate::report::timeline::Timeline;
 
 const HEADINGS: [&str; 7] = ["case", "verdict", "claim", "evidence", "seconds of the case", "seed", "replay"];
@@ -104,7 +104,7 @@ pub(crate) fn json(report: &Report) -> serde_json::Result<String> {
         version: VERSION,
         title: &report.title,
         command: &report.command,
-        started: screen::rfc3339(report.started),
+        started: formatting::rfc3339(report.started),
         seconds: report.took.as_secs_f64(),
         verdict: report.verdict(),
         counts: Counts {
@@ -119,7 +119,7 @@ pub(crate) fn json(report: &Report) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(&root)? + "\n")
 }
 
-fn one(case: &Case) -> One<'_> {
+fn one(case: &ReportCase) -> One<'_> {
     One {
         name: &case.name,
         shows: &case.shows,
@@ -148,7 +148,7 @@ pub(crate) fn junit(report: &Report) -> Result<String, SerializeError> {
     root.to_string()
 }
 
-fn suite(case: &Case) -> TestSuite {
+fn suite(case: &ReportCase) -> TestSuite {
     let mut suite = TestSuite::new(plain(&case.name));
     suite.set_time(case.took).add_property(Property::new("shows", plain(&case.shows)));
     if let Some(seed) = case.seed {
@@ -167,7 +167,7 @@ fn suite(case: &Case) -> TestSuite {
     suite
 }
 
-fn test(case: &Case, finding: &Finding) -> TestCase {
+fn test(case: &ReportCase, finding: &Finding) -> TestCase {
     let mut status = match finding.verdict {
         Verdict::Passed => TestCaseStatus::success(),
         Verdict::Failed => TestCaseStatus::non_success(NonSuccessKind::Failure),

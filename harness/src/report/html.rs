@@ -3,10 +3,11 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::report::model::{Case, Finding, HostInfo, Report, Table, Verdict};
+use crate::report::formatting::{instant, plain, seconds};
+use crate::report::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
 use crate::report::picture;
 use crate::report::recovery::Recovery;
-use crate::report::screen::{costs, failures, instant, plain, seconds, summary};
+use crate::report::screen::{costs, failures, summary};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -88,13 +89,13 @@ fn badge(verdict: Verdict) -> Markup {
     html! { span.badge.(class) { span aria-hidden="true" { (verdict.symbol()) } " " (verdict) } }
 }
 
-fn overview(cases: &[Case]) -> Markup {
+fn overview(cases: &[ReportCase]) -> Markup {
     html! {
         section {
             h2 { "All cases" }
             div.scroll tabindex="0" role="region" aria-label="All cases" {
                 table.cases {
-                    thead { tr { th { "Verdict" } th { "Case" } th { "What it shows" } th.number { "Failures met" } th.number { "Time" } } }
+                    thead { tr { th { "Verdict" } th { "Case" } th { "What it shows" } th.number { "Failures" } th.number { "Time" } } }
                     tbody {
                         @for (index, case) in cases.iter().enumerate() {
                             tr {
@@ -121,7 +122,7 @@ fn not_verified(reasons: &[String]) -> Markup {
     }
 }
 
-fn details(index: usize, case: &Case) -> Markup {
+fn details(index: usize, case: &ReportCase) -> Markup {
     let failed = case.verdict() == Verdict::Failed;
     html! {
         article id={ "case-" (index) } {

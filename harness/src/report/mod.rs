@@ -1,6 +1,6 @@
 //! The reports of the commands: one value, written as a table, CSV, JSON, JUnit XML or one HTML page.
 //!
-//! - [`Report`] and its [`Case`]s: what ran, on which [`HostInfo`], and what it showed.
+//! - [`Report`] and its [`ReportCase`]s: what ran, on which [`HostInfo`], and what it showed.
 //! - [`Finding`]: a claim with its verdict.
 //! - [`History`]: what every rank did, from the event files; [`Timeline`]: the same, to be drawn; [`Recovery`]: what each failure cost.
 //!
@@ -8,6 +8,7 @@
 
 mod fit;
 mod formats;
+pub(crate) mod formatting;
 pub(crate) mod history;
 pub(crate) mod html;
 mod model;
@@ -18,12 +19,13 @@ mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 mod timeline;
-mod timeline_rows;
+mod timeline_events;
 mod write;
 
-pub(crate) use fit::{listing, numbers as numbers_table, whole_words, wrapped};
-pub(crate) use model::{Case, Doubt, Finding, HostInfo, Level, Report, Table, Verdict, overall};
-pub(crate) use screen::{Look, Screen, command_line, count, counted, counts, grouped, rfc3339};
+pub(crate) use fit::{numbers as numbers_table, whole_words};
+pub(crate) use formatting::{command_line, count, counted, grouped, listing, rfc3339, wrapped};
+pub(crate) use model::{Finding, HostInfo, Level, Report, ReportCase, Table, Unproven, Verdict, overall};
+pub(crate) use screen::{Screen, TextStyle, counts};
 pub(crate) use table::{draw as picture, findings as findings_table};
 pub(crate) use timeline::Timeline;
 pub(crate) use write::{Format, Target, save};

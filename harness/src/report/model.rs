@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::screen::count;
+use crate::report::formatting::count;
 use crate::report::timeline::Timeline;
 
 /// What a command ran and found.
@@ -20,17 +20,16 @@ pub(crate) struct Report {
     pub(crate) started: SystemTime,
     /// How long it took.
     pub(crate) took: Duration,
-    /// The machine.
     pub(crate) machine: HostInfo,
     /// What this machine could not run at all, each with its reason. Gaps are never silent.
     pub(crate) not_verified: Vec<String>,
     /// In the order in which they ran.
-    pub(crate) cases: Vec<Case>,
+    pub(crate) cases: Vec<ReportCase>,
 }
 
 /// One thing that ran: a scenario, a lab, a run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Case {
+pub(crate) struct ReportCase {
     /// Unique in the report, as on the command line: `kill-one`.
     pub(crate) name: String,
     /// What it shows, as a sentence without its full stop.
@@ -65,11 +64,11 @@ pub(crate) struct Table {
 impl Report {
     /// The verdict on all cases together. A report without cases shows nothing.
     pub(crate) fn verdict(&self) -> Verdict {
-        overall(self.cases.iter().map(Case::verdict))
+        overall(self.cases.iter().map(ReportCase::verdict))
     }
 }
 
-impl Case {
+impl ReportCase {
     /// The verdict on all findings together. A case without findings shows nothing.
     pub(crate) fn verdict(&self) -> Verdict {
         overall(self.findings.iter().map(|finding| finding.verdict))
@@ -79,9 +78,7 @@ impl Case {
 /// A claim with its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Finding {
-    /// The claim.
     pub(crate) claim: String,
-    /// Its verdict.
     pub(crate) verdict: Verdict,
     /// The numbers that show it, or what is wrong, or why this run cannot decide it.
     pub(crate) evidence: String,
@@ -103,7 +100,7 @@ pub(crate) enum Verdict {
 
 /// Why a claim was not shown.
 #[derive(Debug)]
-pub(crate) enum Doubt {
+pub(crate) enum Unproven {
     /// The evidence contradicts it.
     Failed(String),
     /// This run cannot decide it.
@@ -135,19 +132,19 @@ impl std::fmt::Display for Verdict {
 }
 
 /// Most checks find contradictions, so `?` converts a plain sentence into one.
-impl From<String> for Doubt {
+impl From<String> for Unproven {
     fn from(contradiction: String) -> Self {
-        Doubt::Failed(contradiction)
+        Unproven::Failed(contradiction)
     }
 }
 
 impl Finding {
     /// The finding of a check of `claim`.
-    pub(crate) fn of(claim: String, proof: Result<String, Doubt>) -> Self {
+    pub(crate) fn of(claim: String, proof: Result<String, Unproven>) -> Self {
         let (verdict, evidence) = match proof {
             Ok(evidence) => (Verdict::Passed, evidence),
-            Err(Doubt::Failed(evidence)) => (Verdict::Failed, evidence),
-            Err(Doubt::NotVerified(evidence)) => (Verdict::NotVerified, evidence),
+            Err(Unproven::Failed(evidence)) => (Verdict::Failed, evidence),
+            Err(Unproven::NotVerified(evidence)) => (Verdict::NotVerified, evidence),
         };
         Finding { claim, verdict, evidence }
     }

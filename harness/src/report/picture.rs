@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use crate::report::screen::{plain, seconds};
+use crate::report::formatting::{plain, seconds};
 use crate::report::timeline::{Mark, MarkKind, Node, Redone, Row, Span, State, Timeline};
 
 /// Heights in pixels: of the time axis, of a node's line, of a rank's line, and of the bar in it.
@@ -17,7 +17,7 @@ const RANK: usize = 34;
 const BAR: usize = 16;
 /// Maximum numbers of drawn ranks, and of spans and marks of one rank: a page must open on a phone.
 const MOST_RANKS: usize = 128;
-const MOST_THINGS: usize = 400;
+const MOST_OF_A_RANK: usize = 400;
 
 /// States in the order of the legend.
 const STATES: [(State, &str, &str); 6] = [
@@ -141,7 +141,7 @@ impl Line<'_> {
         match self {
             Line::Node(node) => html! {
                 line.edge x1="0" x2="100%" y1=(top) y2=(top) {}
-                @for mark in node.marks.iter().take(MOST_THINGS) { (draw_mark(mark, top + NODE / 2, length)) }
+                @for mark in node.marks.iter().take(MOST_OF_A_RANK) { (draw_mark(mark, top + NODE / 2, length)) }
             },
             Line::Rank(row) => draw_rank(row, top + (RANK - BAR) / 2, length),
         }
@@ -193,9 +193,9 @@ fn draw_rank(row: &Row, top: usize, length: f64) -> Markup {
     let height = BAR;
     html! {
         line.track x1="0" x2="100%" y1=(top + height / 2) y2=(top + height / 2) {}
-        @for span in row.spans.iter().take(MOST_THINGS) { (draw_span(span, top, length)) }
-        @for redone in row.redone.iter().take(MOST_THINGS) { (draw_redone(redone, top, length)) }
-        @for mark in row.marks.iter().take(MOST_THINGS) { (draw_mark(mark, top + height / 2, length)) }
+        @for span in row.spans.iter().take(MOST_OF_A_RANK) { (draw_span(span, top, length)) }
+        @for redone in row.redone.iter().take(MOST_OF_A_RANK) { (draw_redone(redone, top, length)) }
+        @for mark in row.marks.iter().take(MOST_OF_A_RANK) { (draw_mark(mark, top + height / 2, length)) }
     }
 }
 
@@ -245,7 +245,7 @@ fn sign(kind: MarkKind) -> Markup {
 }
 
 /// The part of a sign's surroundings that the legend shows.
-fn frame(kind: MarkKind) -> &'static str {
+fn view_box(kind: MarkKind) -> &'static str {
     match kind {
         MarkKind::Fault => "-13 -22 26 20",
         MarkKind::Snapshot => "-13 0 26 20",
@@ -272,7 +272,7 @@ fn when(from: f64, to: f64) -> String {
 }
 
 fn again(redone: &Redone) -> String {
-    format!("{} trained a second time", crate::report::screen::counted(redone.steps as usize, "step"))
+    format!("{} trained a second time", crate::report::counted(redone.steps as usize, "step"))
 }
 
 /// Only what occurs in the picture.
@@ -293,7 +293,7 @@ fn legend(timeline: &Timeline) -> Markup {
                 }
             }
             @for (kind, name) in MARKS.iter().filter(|(kind, _)| kinds.contains(kind)) {
-                li { svg width="26" height="20" viewBox=(frame(*kind)) aria-hidden="true" { (sign(*kind)) } " " (name) }
+                li { svg width="26" height="20" viewBox=(view_box(*kind)) aria-hidden="true" { (sign(*kind)) } " " (name) }
             }
         }
     }
@@ -301,9 +301,8 @@ fn legend(timeline: &Timeline) -> Markup {
 
 fn summary(timeline: &Timeline) -> String {
     let (ranks, nodes) = (timeline.rows().count(), timeline.nodes.iter().filter(|node| node.name.is_some()).count());
-    let place =
-        if nodes == 0 { String::new() } else { format!(" on {}", crate::report::screen::counted(nodes, "node")) };
-    let ranks = crate::report::screen::counted(ranks, "rank");
+    let place = if nodes == 0 { String::new() } else { format!(" on {}", crate::report::counted(nodes, "node")) };
+    let ranks = crate::report::counted(ranks, "rank");
     let failures = match timeline.recoveries.as_slice() {
         [] => "nothing failed".into(),
         failed => failed
@@ -326,7 +325,7 @@ fn in_words(timeline: &Timeline) -> Markup {
                     tbody {
                         @for node in &timeline.nodes {
                             @if let Some(name) = &node.name {
-                                @for mark in node.marks.iter().take(MOST_THINGS) { (table_row(&format!("agent of {name}"), mark.at, None, mark_name(mark.kind), &mark.detail)) }
+                                @for mark in node.marks.iter().take(MOST_OF_A_RANK) { (table_row(&format!("agent of {name}"), mark.at, None, mark_name(mark.kind), &mark.detail)) }
                             }
                         }
                         @for (node, row) in timeline.rows().take(MOST_RANKS) { (row_in_words(node, row)) }
@@ -339,12 +338,12 @@ fn in_words(timeline: &Timeline) -> Markup {
 
 fn row_in_words(node: Option<&str>, row: &Row) -> Markup {
     let who = node.map_or(format!("rank {}", row.rank), |node| format!("rank {} on {node}", row.rank));
-    let spans = row.spans.iter().take(MOST_THINGS);
+    let spans = row.spans.iter().take(MOST_OF_A_RANK);
     let mut all: Vec<_> = spans.map(|span| (span.from, Some(span.to), name(span.state), span.detail.clone())).collect();
     all.extend(
-        row.redone.iter().take(MOST_THINGS).map(|redone| (redone.from, Some(redone.to), "training", again(redone))),
+        row.redone.iter().take(MOST_OF_A_RANK).map(|redone| (redone.from, Some(redone.to), "training", again(redone))),
     );
-    let marks = row.marks.iter().take(MOST_THINGS);
+    let marks = row.marks.iter().take(MOST_OF_A_RANK);
     all.extend(marks.map(|mark| (mark.at, None, mark_name(mark.kind), mark.detail.clone())));
     all.sort_by(|one, other| one.0.total_cmp(&other.0));
     html! {

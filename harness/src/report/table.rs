@@ -3,25 +3,26 @@
 use comfy_table::{Cell, ColumnConstraint, Width};
 
 use crate::report::fit::{numbers, whole_words};
-use crate::report::model::{Case, Finding, Report, Verdict};
-use crate::report::screen::{Look, costs, failures, instant, plain, plain_line, seconds, summary};
+use crate::report::formatting::{instant, plain, plain_line, seconds};
+use crate::report::model::{Finding, Report, ReportCase, Verdict};
+use crate::report::screen::{TextStyle, costs, failures, summary};
 use crate::report::timeline::{MarkKind, Row, State, Timeline};
 
 /// The whole report.
-pub(crate) fn render(report: &Report, look: Look) -> String {
-    text(report, look, |_| true)
+pub(crate) fn render(report: &Report, style: TextStyle) -> String {
+    text(report, style, |_| true)
 }
 
 /// The part of several cases that needs attention; everything for a single one.
-pub(crate) fn brief(report: &Report, look: Look) -> String {
-    text(report, look, |case| report.cases.len() == 1 || case.verdict() != Verdict::Passed)
+pub(crate) fn brief(report: &Report, style: TextStyle) -> String {
+    text(report, style, |case| report.cases.len() == 1 || case.verdict() != Verdict::Passed)
 }
 
-fn text(report: &Report, look: Look, shown: impl Fn(&&Case) -> bool) -> String {
+fn text(report: &Report, style: TextStyle, shown: impl Fn(&&ReportCase) -> bool) -> String {
     let mut parts = vec![head(report)];
-    parts.extend(report.cases.iter().filter(shown).map(|case| details(case, look)));
+    parts.extend(report.cases.iter().filter(shown).map(|case| details(case, style)));
     if report.cases.len() > 1 {
-        parts.push(overview(report, look));
+        parts.push(overview(report, style));
     }
     parts.extend(report.not_verified.iter().map(|what| format!("{}: {}", Verdict::NotVerified, plain_line(what))));
     parts.push(summary(report));
@@ -29,15 +30,15 @@ fn text(report: &Report, look: Look, shown: impl Fn(&&Case) -> bool) -> String {
 }
 
 /// Findings as a table: verdict, claim, evidence.
-pub(crate) fn findings(findings: &[Finding], look: Look) -> String {
-    let mut table = look.table(&["verdict", "claim", "evidence"]);
+pub(crate) fn findings(findings: &[Finding], style: TextStyle) -> String {
+    let mut table = style.table(&["verdict", "claim", "evidence"]);
     // Evidence is the widest column.
     table.set_constraints([ColumnConstraint::ContentWidth, ColumnConstraint::UpperBoundary(Width::Fixed(27))]);
     for finding in findings {
         let cells = [&finding.claim, &finding.evidence].map(|text| Cell::new(plain(text)));
-        table.add_row(std::iter::once(look.verdict(finding.verdict)).chain(cells));
+        table.add_row(std::iter::once(style.verdict(finding.verdict)).chain(cells));
     }
-    whole_words(table, look)
+    whole_words(table, style)
 }
 
 fn head(report: &Report) -> String {
@@ -45,17 +46,17 @@ fn head(report: &Report) -> String {
     format!("{title}\n$ {command}\n{}, on {}", instant(report.started), plain_line(&report.machine.summary()))
 }
 
-fn details(case: &Case, look: Look) -> String {
+fn details(case: &ReportCase, style: TextStyle) -> String {
     let mut parts =
-        vec![format!("{}: {}\n{}", plain_line(&case.name), plain_line(&case.shows), findings(&case.findings, look))];
-    parts.extend(case.tables.iter().map(|table| format!("{}\n{}", plain_line(&table.title), numbers(table, look))));
+        vec![format!("{}: {}\n{}", plain_line(&case.name), plain_line(&case.shows), findings(&case.findings, style))];
+    parts.extend(case.tables.iter().map(|table| format!("{}\n{}", plain_line(&table.title), numbers(table, style))));
     if let Some(timeline) = &case.timeline {
-        parts.push(draw(timeline, look.width, look.unicode));
+        parts.push(draw(timeline, style.width, style.unicode));
         if !timeline.recoveries.is_empty() {
             let (headings, rows) = costs(&timeline.recoveries);
-            let mut table = look.table(&headings);
+            let mut table = style.table(&headings);
             table.add_rows(rows);
-            parts.push(whole_words(table, look));
+            parts.push(whole_words(table, style));
         }
         parts.extend(timeline.verdicts.iter().map(|judged| plain_line(&judged.verdict.to_string())));
         parts.extend(timeline.notes.iter().map(|note| format!("note: {}", plain_line(note))));
@@ -74,13 +75,13 @@ fn quoted(log: &[String]) -> String {
     lines.join("\n")
 }
 
-fn overview(report: &Report, look: Look) -> String {
-    let mut table = look.table(&["verdict", "case", "what it shows", "failures met", "time"]);
+fn overview(report: &Report, style: TextStyle) -> String {
+    let mut table = style.table(&["verdict", "case", "what it shows", "failures", "time"]);
     for case in &report.cases {
         let cells = [plain(&case.name), plain(&case.shows), failures(case), seconds(case.took.as_secs_f64())];
-        table.add_row(std::iter::once(look.verdict(case.verdict())).chain(cells.map(Cell::new)));
+        table.add_row(std::iter::once(style.verdict(case.verdict())).chain(cells.map(Cell::new)));
     }
-    whole_words(table, look)
+    whole_words(table, style)
 }
 
 /// Maximum number of drawn ranks.
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn keeps_every_line_within_the_width() {
         for width in [60, 80, 100] {
-            let text = render(&sample(), Look { width, ..Look::FILE });
+            let text = render(&sample(), TextStyle { width, ..TextStyle::FILE });
             let tables = text.lines().filter(|line| line.starts_with(' ') && !line.contains('|'));
             assert!(tables.clone().count() > 10);
             assert!(tables.clone().all(|line| line.chars().count() <= usize::from(width)), "{text}");
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn shows_verdicts_pictures_costs_and_how_to_reproduce_a_failure() {
-        let text = render(&sample(), Look::FILE);
+        let text = render(&sample(), TextStyle::FILE);
         for expected in [
             "Lockstep inject: 3 scenarios\n$ lockstep inject --seed 7",
             "2 cores, 8.0 GiB, no GPU",
@@ -228,10 +229,10 @@ mod tests {
     #[test]
     fn leaves_good_cases_out_of_the_short_form() {
         let mut report = sample();
-        let text = brief(&report, Look::FILE);
+        let text = brief(&report, TextStyle::FILE);
         assert!(!text.contains("node1 rank 3") && text.contains("Last lines:") && text.contains("kill-one"), "{text}");
         report.cases.truncate(1);
-        assert!(brief(&report, Look::FILE).contains("node1 rank 3"));
+        assert!(brief(&report, TextStyle::FILE).contains("node1 rank 3"));
     }
 
     #[test]
@@ -241,7 +242,7 @@ mod tests {
         let case = &mut report.cases[1];
         (case.name, case.log) = (HOSTILE.into(), vec![HOSTILE.into()]);
         case.findings[0].evidence = HOSTILE.into();
-        let text = render(&report, Look::FILE);
+        let text = render(&report, TextStyle::FILE);
         assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
     }
 

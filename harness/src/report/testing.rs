@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use lockstep_contract::events::{AgentEvent, AgentRecord, Event, Record, VerdictRecord};
 
 use crate::report::history::RunEvents;
-use crate::report::model::{Case, Finding, HostInfo, Report, Table, Verdict};
+use crate::report::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
 use crate::report::timeline::Timeline;
 
 /// A text with dangerous characters.
@@ -41,8 +41,8 @@ fn finding(claim: &str, verdict: Verdict, evidence: &str) -> Finding {
     Finding { claim: claim.into(), verdict, evidence: evidence.into() }
 }
 
-fn killed_and_lost() -> Case {
-    Case {
+fn killed_and_lost() -> ReportCase {
+    ReportCase {
         name: "kill-one-then-lose-a-node".into(),
         shows: "Training survives the kill of a worker and then the loss of a whole node".into(),
         findings: vec![
@@ -69,8 +69,8 @@ fn killed_and_lost() -> Case {
     }
 }
 
-fn torn() -> Case {
-    Case {
+fn torn() -> ReportCase {
+    ReportCase {
         name: "tear-newest-snapshot".into(),
         shows: "A torn snapshot is skipped, and the one before it is taken".into(),
         findings: vec![
@@ -85,12 +85,12 @@ fn torn() -> Case {
         seed: Some(7),
         replay: Some("lockstep inject tear-newest-snapshot --seed 7".into()),
         log: vec!["resume skips a torn snapshot: step-0-10.safetensors".into()],
-        ..Case::default()
+        ..ReportCase::default()
     }
 }
 
-fn cut() -> Case {
-    Case {
+fn cut() -> ReportCase {
+    ReportCase {
         name: "cut-network".into(),
         shows: "A cut network is noticed, and named".into(),
         findings: vec![finding(
@@ -99,7 +99,7 @@ fn cut() -> Case {
             "network namespaces need a user who may make them",
         )],
         took: Duration::from_millis(12),
-        ..Case::default()
+        ..ReportCase::default()
     }
 }
 

@@ -1,13 +1,15 @@
-//! The history of every rank over time: a pure function from event files to rows of spans and marks.
+//! The history of every rank over time: rows of spans and marks, and what one rank on one node did, from its processes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use lockstep_contract::events::{AgentEvent, Event, VerdictRecord};
+use lockstep_contract::snapshot_request::SAVED;
+use lockstep_process::signal_name;
 use serde::Serialize;
 
-use crate::report::history::{History, RunEvents};
+use crate::report::formatting::counted;
+use crate::report::history::{Attempt, End, Generation, History};
 use crate::report::recovery::Recovery;
-use crate::report::timeline_rows::RowContext;
 
 /// A run by the clocks of its hosts. All times are seconds since `began`, unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -141,315 +143,229 @@ impl Timeline {
     }
 }
 
-/// Ranks above this number are not expected unless a file names them.
-const MOST_RANKS: usize = 65_536;
+/// A pause between steps counts as a stall if it takes at least this many seconds, and this many times the usual pause.
+const STALL: (f64, f64) = (1.0, 10.0);
 
-impl Timeline {
-    /// Draws the records of ranks and agents. What could not be read is noted, and the rest is drawn.
-    pub(crate) fn of(events: &RunEvents) -> Self {
-        let history = History::of(events);
-        let (began, ended) = history.bounds();
-        let missing = missing(events, &history);
-        let mut notes = [events.unreadable.clone(), torn(events), history.notes.clone()].concat();
-        notes.extend(gaps(&missing, &history));
-        Timeline {
-            began,
-            seconds: ended - began,
-            nodes: RowContext { began, ended, history: &history }.nodes(&missing),
-            recoveries: history.recoveries(),
-            verdicts: verdicts(&history, began),
-            notes,
-        }
-    }
+/// The generation that did each step first; a step is (epoch, step in it).
+type FirstDone = BTreeMap<(u64, u64), Generation>;
+
+/// The data that all rows share.
+pub(crate) struct RowContext<'a> {
+    /// The times of the first and the last record, in seconds since the Unix epoch.
+    pub(crate) began: f64,
+    pub(crate) ended: f64,
+    pub(crate) history: &'a History<'a>,
 }
 
-/// Without repetitions: of several verdicts that one agent gave in a row, the last counts, since it knew more.
-fn verdicts(history: &History<'_>, began: f64) -> Vec<Judged> {
-    let mut found: Vec<Judged> = Vec::new();
-    for (node, records) in &history.agents {
-        let mut after_another = false;
-        for (t, event) in records {
-            let AgentEvent::Verdict(verdict) = event else {
-                after_another = false;
-                continue;
-            };
-            if std::mem::replace(&mut after_another, true) {
-                found.pop();
+impl RowContext<'_> {
+    /// All nodes with their rows; `missing` ranks never started and have empty ones.
+    pub(crate) fn nodes(&self, missing: &[usize]) -> Vec<Node> {
+        let mut places: BTreeMap<(Option<&str>, usize), Vec<&Attempt<'_>>> = BTreeMap::new();
+        self.history
+            .attempts
+            .iter()
+            .for_each(|attempt| places.entry((attempt.node, attempt.rank)).or_default().push(attempt));
+        for rank in missing {
+            places.entry((None, *rank)).or_default();
+        }
+        let mut nodes: BTreeMap<Option<&str>, Node> = BTreeMap::new();
+        for name in self.history.agents.keys() {
+            nodes.insert(Some(name), Node { name: Some((*name).to_owned()), marks: self.agent(name), rows: vec![] });
+        }
+        let (pause, first_done) = (self.longest_pause(), self.first_done());
+        for ((name, rank), attempts) in places {
+            let row = self.row(rank, &attempts, pause, &first_done);
+            let node = nodes.entry(name).or_insert_with(|| Node { name: None, marks: vec![], rows: vec![] });
+            node.rows.push(row);
+        }
+        let unknown = nodes.remove(&None);
+        nodes.into_values().chain(unknown).collect()
+    }
+
+    /// A rank with this many seconds between two events counts as stalled.
+    fn longest_pause(&self) -> f64 {
+        let mut pauses: Vec<f64> = vec![];
+        for attempt in &self.history.attempts {
+            let times: Vec<f64> = attempt.steps().map(|(t, _)| t).collect();
+            pauses.extend(times.windows(2).map(|pair| pair[1] - pair[0]));
+        }
+        pauses.sort_by(f64::total_cmp);
+        let usual = pauses.get(pauses.len() / 2).copied().unwrap_or_default();
+        STALL.0.max(STALL.1 * usual)
+    }
+
+    /// The generation in which each step was done first.
+    fn first_done(&self) -> FirstDone {
+        let mut first = FirstDone::new();
+        for attempt in &self.history.attempts {
+            for (_, step) in attempt.steps() {
+                let generation = first.entry(step).or_insert(attempt.generation);
+                *generation = attempt.generation.min(*generation);
             }
-            found.push(Judged { at: t - began, node: (*node).to_owned(), verdict: verdict.clone() });
         }
-    }
-    found.sort_by(|one, other| one.at.total_cmp(&other.at));
-    found
-}
-
-fn torn(events: &RunEvents) -> Vec<String> {
-    let ranks = events.ranks.iter().map(|(rank, log)| (format!("rank {rank}"), &log.torn));
-    let agents = events.agents.iter().map(|(node, log)| (format!("the agent of {node}"), &log.torn));
-    let torn = ranks.chain(agents).filter(|(_, torn)| !torn.is_empty());
-    torn.map(|(whose, torn)| {
-        let (first, more) = (torn[0], torn.len() - 1);
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        format!("an event of {whose} is torn (line {first}{more}): its writer was killed or its disk was full")
-    })
-    .collect()
-}
-
-/// Ranks that others mention, but that were never started.
-fn missing(events: &RunEvents, history: &History<'_>) -> Vec<usize> {
-    let formed = events.agents.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
-        AgentEvent::Formed { world_size, .. } => Some(world_size),
-        _ => None,
-    });
-    let joined = events.records().filter_map(|record| match record.event {
-        Event::Start { world_size, .. } => Some(world_size),
-        _ => None,
-    });
-    let size = formed.chain(joined).max().unwrap_or(0).min(MOST_RANKS);
-    let seen: BTreeSet<usize> = history.attempts.iter().map(|attempt| attempt.rank).collect();
-    (0..size).filter(|rank| !seen.contains(rank)).collect()
-}
-
-/// Information that is missing from the files.
-fn gaps(missing: &[usize], history: &History<'_>) -> Vec<String> {
-    let (mut notes, attempts) = (vec![], &history.attempts);
-    if history.agents.is_empty() && !attempts.is_empty() {
-        notes.push("no agent wrote events: how a rank ended is known by its own words only".into());
-    }
-    if !missing.is_empty() {
-        notes.push(format!("never started: {}", list(missing.iter().copied().collect())));
-    }
-    let heard = attempts.iter().filter(|attempt| !attempt.records.is_empty());
-    let heard: BTreeSet<usize> = heard.map(|attempt| attempt.rank).collect();
-    let silent: BTreeSet<usize> =
-        attempts.iter().map(|attempt| attempt.rank).filter(|rank| !heard.contains(rank)).collect();
-    if !silent.is_empty() {
-        notes.push(format!("without events of their own: {}", list(silent)));
-    }
-    notes
-}
-
-/// `rank 3`, `ranks 3, 4, 5`; at most eight by number.
-fn list(ranks: BTreeSet<usize>) -> String {
-    let shown: Vec<String> = ranks.iter().take(8).map(usize::to_string).collect();
-    let more = ranks.len() - shown.len();
-    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, shown.join(", "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::testing::*;
-
-    /// `(state, from, to)` of one row's spans, times in hundredths of a second.
-    fn spans(timeline: &Timeline, place: usize) -> Vec<(State, i64, i64)> {
-        let (_, row) = timeline.rows().nth(place).unwrap();
-        row.spans.iter().map(|span| (span.state, hundredths(span.from), hundredths(span.to))).collect()
+        first
     }
 
-    fn marks(timeline: &Timeline, place: usize) -> Vec<(MarkKind, i64)> {
-        let (_, row) = timeline.rows().nth(place).unwrap();
-        row.marks.iter().map(|mark| (mark.kind, hundredths(mark.at))).collect()
+    fn row(&self, rank: usize, attempts: &[&Attempt<'_>], pause: f64, first_done: &FirstDone) -> Row {
+        let mut row = Row { rank, spans: vec![], marks: vec![], redone: vec![] };
+        for (index, attempt) in attempts.iter().enumerate() {
+            let next = attempts.get(index + 1).map(|attempt| attempt.first());
+            let mut pen = Pen { context: self, row: &mut row, number: index as u32 };
+            pen.attempt(attempt, next, pause);
+            pen.redone(attempt, first_done);
+        }
+        row.marks.sort_by(|one, other| one.at.total_cmp(&other.at));
+        row
     }
 
-    fn hundredths(seconds: f64) -> i64 {
-        (seconds * 100.0).round() as i64
+    /// When an agent decided to restart its workers, between two times.
+    fn restart(&self, node: &str, from: f64, to: f64) -> Option<f64> {
+        let mut records = self.history.agents.get(node)?.iter();
+        let decides = |(t, event): &&(f64, &AgentEvent)| {
+            (from..=to).contains(t) && matches!(event, AgentEvent::Restarting { .. })
+        };
+        records.find(decides).map(|(t, _)| *t)
     }
 
-    /// Whatever the files contain, a row's spans are ordered, disjoint, and within the picture.
-    fn assert_drawable(timeline: &Timeline) {
-        assert!(timeline.seconds.is_finite() && timeline.seconds >= 0.0, "{timeline:#?}");
-        for (_, row) in timeline.rows() {
-            let mut last = 0.0;
-            for span in &row.spans {
-                assert!(span.from >= last && span.to > span.from && span.to <= timeline.seconds, "{row:#?}");
-                last = span.to;
+    /// An agent's events.
+    fn agent(&self, node: &str) -> Vec<Mark> {
+        let records = self.history.agents.get(node).map_or(&[][..], Vec::as_slice);
+        let mut marks: Vec<Mark> = records.iter().filter_map(|(t, event)| self.agent_mark(*t, event)).collect();
+        let at_end = [MarkKind::Finished, MarkKind::Lost];
+        if !marks.iter().any(|mark| at_end.contains(&mark.kind)) {
+            let detail = "no more events from this agent: it was lost, or still runs".into();
+            marks.push(Mark { at: self.history.last_of_node(node) - self.began, kind: MarkKind::Lost, detail });
+        }
+        marks
+    }
+
+    fn agent_mark(&self, t: f64, event: &AgentEvent) -> Option<Mark> {
+        let (kind, detail) = match event {
+            AgentEvent::Formed { round, nodes, world_size, group_rank, .. } => {
+                let (nodes, ranks) = (counted(*nodes, "node"), counted(*world_size, "rank"));
+                (MarkKind::Formed, format!("round {round}: {nodes} with {ranks}, this is node {group_rank}"))
             }
-            let inside = |t: f64| (0.0..=timeline.seconds).contains(&t);
-            assert!(row.marks.iter().all(|mark| inside(mark.at)), "{row:#?}");
-            assert!(row.redone.iter().all(|redone| inside(redone.from) && inside(redone.to)), "{row:#?}");
+            AgentEvent::Restarting { restarts_left, reason, .. } => {
+                (MarkKind::Restarting, format!("{reason}; restarts left: {restarts_left}"))
+            }
+            AgentEvent::Signalled { signal } => (MarkKind::Signalled, format!("sent {}", signal_name(*signal))),
+            AgentEvent::Requeued { count, reason } => {
+                (MarkKind::Restarting, format!("start {} of the scheduler's job: {reason}", count + 1))
+            }
+            AgentEvent::TimeLimit { seconds_left, source } => (
+                MarkKind::Signalled,
+                format!("{seconds_left:.0} s before the job's end ({source}): asks for a snapshot"),
+            ),
+            AgentEvent::Finished { code } if *code == i32::from(SAVED) => {
+                (MarkKind::Finished, "the workers had saved a snapshot: exit code 75".into())
+            }
+            AgentEvent::Finished { code: 0 } => (MarkKind::Finished, "the agent ended well".into()),
+            AgentEvent::Finished { code } => (MarkKind::Lost, format!("the agent ended with exit code {code}")),
+            _ => return None,
+        };
+        Some(Mark { at: t - self.began, kind, detail })
+    }
+}
+
+/// Draws one attempt after the other onto a row.
+struct Pen<'a> {
+    context: &'a RowContext<'a>,
+    row: &'a mut Row,
+    number: u32,
+}
+
+impl Pen<'_> {
+    fn attempt(&mut self, attempt: &Attempt<'_>, next: Option<f64>, pause: f64) {
+        // If two attempts overlap, the later one is drawn.
+        let until = next.unwrap_or(f64::INFINITY);
+        let end = attempt.last().min(until);
+        let heard = || attempt.records.first().map(|record| record.0);
+        let joined = attempt.joined().or_else(heard).unwrap_or(end).max(attempt.first()).min(end);
+        if attempt.started.is_some() {
+            let waits = if attempt.records.is_empty() { "never joined its group" } else { "joins its group" };
+            self.span(attempt.first(), joined, State::Starting, waits.into());
+        }
+        self.running(attempt, joined, end, pause);
+        attempt.records.iter().for_each(|(t, event)| self.mark(*t, event));
+        self.end(attempt, end, next);
+    }
+
+    /// The states between joining and ending, with its stalls.
+    fn running(&mut self, attempt: &Attempt<'_>, joined: f64, end: f64, pause: f64) {
+        let mut steps = 0;
+        let (mut from, mut last) = (joined, joined);
+        let words = attempt.records.iter().map(|(t, event)| (*t, Some(*event))).chain([(end, None)]);
+        for (t, event) in words {
+            let t = t.clamp(last, end.max(last));
+            if steps > 0 && t - last >= pause {
+                self.span(from, last, State::Running, counted(steps, "step"));
+                self.span(last, t, State::Stalled, format!("no event for {:.1} s", t - last));
+                (from, steps) = (t, 0);
+            }
+            last = t;
+            steps += usize::from(matches!(event, Some(Event::Step { .. })));
+        }
+        self.span(from, end, State::Running, counted(steps, "step"));
+    }
+
+    fn mark(&mut self, t: f64, event: &Event) {
+        let (kind, detail) = match event {
+            Event::Epoch { epoch, steps, .. } => (MarkKind::Epoch, format!("epoch {epoch} begins, {steps} steps")),
+            Event::Snapshot { epoch, step, path, seconds, .. } => {
+                (MarkKind::Snapshot, format!("saved for epoch {epoch} step {step} in {seconds:.3} s: {path}"))
+            }
+            Event::Resume { epoch, step, path } => {
+                (MarkKind::Resumed, format!("resumed at epoch {epoch} step {step} from {path}"))
+            }
+            Event::Fault { message } => (MarkKind::Fault, message.clone()),
+            _ => return,
+        };
+        self.put(t, kind, detail);
+    }
+
+    /// How it ended, and the state of its rank until `next`.
+    fn end(&mut self, attempt: &Attempt<'_>, end: f64, next: Option<f64>) {
+        let (state, detail) = match attempt.ended {
+            Some(End { code: 0, stopped: false, .. }) => return self.put(end, MarkKind::Finished, "finished".into()),
+            Some(known) if known.stopped => (State::Stopped, known.manner()),
+            Some(known) => (State::Dead, known.manner()),
+            None => (State::Dead, "no more events from it".to_owned()),
+        };
+        if state == State::Dead {
+            self.put(end, MarkKind::Died, detail.clone());
+        }
+        let until = next.unwrap_or(self.context.ended).max(end);
+        let restart = attempt.node.and_then(|node| self.context.restart(node, end, until)).unwrap_or(until);
+        self.span(end, restart, state, detail);
+        self.span(restart, until, State::Restarting, "waits to be started again".into());
+    }
+
+    fn redone(&mut self, attempt: &Attempt<'_>, first_done: &FirstDone) {
+        let began = self.context.began;
+        let mut last = attempt.first();
+        let mut open: Option<Redone> = None;
+        for (t, event) in &attempt.records {
+            if let Event::Step { epoch, step, .. } = event {
+                if first_done.get(&(*epoch, *step)).is_some_and(|generation| *generation < attempt.generation) {
+                    let redone = open.get_or_insert(Redone { from: last - began, to: 0.0, steps: 0 });
+                    (redone.to, redone.steps) = (t.max(last) - began, redone.steps + 1);
+                } else {
+                    self.row.redone.extend(open.take());
+                }
+            }
+            last = t.max(last);
+        }
+        self.row.redone.extend(open);
+    }
+
+    fn span(&mut self, from: f64, to: f64, state: State, detail: String) {
+        let began = self.context.began;
+        if to > from {
+            self.row.spans.push(Span { from: from - began, to: to - began, state, attempt: self.number, detail });
         }
     }
 
-    /// One node with ranks 0 and 1, which join at 1 s and do steps 0 to 3 by 2 s.
-    fn two_ranks() -> FakeRun {
-        let mut run = FakeRun::default().agent("a", 0.0, formed(0, 0, 0, 1));
-        for rank in [0, 1] {
-            run =
-                run.agent("a", 0.0, started(0, rank, 10 + rank as u32)).rank(rank, 0, 1.0, start(2, 10 + rank as u32));
-            run = run.steps((rank, 0), 0, 0..4, 1.25, 0.25);
-        }
-        run
-    }
-
-    #[test]
-    fn draws_a_kill_a_restart_and_the_loss_of_a_node() {
-        use State::*;
-        let timeline = two_nodes().timeline();
-        assert_drawable(&timeline);
-        assert_eq!(timeline.notes, [""; 0]);
-        let names: Vec<_> = timeline.rows().map(|(node, row)| (node.unwrap(), row.rank)).collect();
-        assert_eq!(names, [("node0", 0), ("node0", 1), ("node1", 2), ("node1", 3)]);
-        let first = [(Starting, 5, 60), (Running, 60, 213), (Dead, 213, 231), (Restarting, 231, 242)];
-        let second = [(Starting, 242, 290), (Running, 290, 440), (Stalled, 440, 650), (Stopped, 650, 652)];
-        let third = [(Restarting, 652, 662), (Starting, 662, 700), (Running, 700, 925)];
-        assert_eq!(spans(&timeline, 1), [&first[..], &second, &third].concat());
-        assert_eq!(spans(&timeline, 0)[2..4], [(Stopped, 220, 231), (Restarting, 231, 241)]);
-        assert_eq!(spans(&timeline, 3).last().unwrap(), &(Dead, 440, 930));
-        assert_eq!(marks(&timeline, 1)[..3], [(MarkKind::Epoch, 60), (MarkKind::Fault, 212), (MarkKind::Died, 213)]);
-        assert_eq!(marks(&timeline, 1).last().unwrap(), &(MarkKind::Finished, 925));
-    }
-
-    #[test]
-    fn shows_the_cost_of_each_failure() {
-        let [kill, loss] = two_nodes().timeline().recoveries.try_into().unwrap();
-        assert_eq!(kill.cause, "rank 1 on node0: ended by SIGKILL, injected: SIGKILL (kill-one)");
-        assert_eq!((kill.rank, kill.steps_lost, hundredths(kill.at)), (Some(1), Some(5), 212));
-        let times =
-            |of: &Recovery| [of.time_to_detect, of.time_to_restart, of.time_to_next_step].map(|t| t.map(hundredths));
-        assert_eq!(times(&kill), [Some(1), Some(32), Some(98)]);
-        assert_eq!(loss.cause, "node node1: no more events from its agent and its ranks");
-        assert_eq!((loss.rank, loss.steps_lost, hundredths(loss.at)), (None, Some(4), 440));
-        assert_eq!(times(&loss), [Some(210), Some(222), Some(280)]);
-    }
-
-    #[test]
-    fn shades_the_steps_that_were_trained_twice() {
-        let timeline = two_nodes().timeline();
-        let (_, row) = timeline.rows().next().unwrap();
-        let redone: Vec<_> =
-            row.redone.iter().map(|redone| (hundredths(redone.from), hundredths(redone.to), redone.steps)).collect();
-        assert_eq!(redone, [(295, 350, 5), (705, 750, 4)]);
-    }
-
-    #[test]
-    fn marks_a_stall_and_its_end() {
-        use State::*;
-        let run = two_ranks().rank(0, 0, 9.0, step_of(0, 4)).rank(0, 0, 9.5, Event::Exit { code: 0 });
-        let timeline = run.agent("a", 9.5, ended(0, 0, 10, 0, false)).timeline();
-        let expected = [(Starting, 0, 100), (Running, 100, 200), (Stalled, 200, 900), (Running, 900, 950)];
-        assert_eq!(spans(&timeline, 0), expected);
-        assert_eq!(timeline.rows().next().unwrap().1.spans[2].detail, "no event for 7.0 s");
-    }
-
-    #[test]
-    fn distinguishes_a_rank_that_died_from_one_that_was_stopped() {
-        let run = two_ranks().agent("a", 2.5, ended(0, 1, 11, 3, false)).agent("a", 2.75, ended(0, 0, 10, -15, true));
-        let timeline = run.agent("a", 3.0, AgentEvent::Finished { code: 1 }).timeline();
-        assert_eq!(spans(&timeline, 0).last().unwrap(), &(State::Stopped, 275, 300));
-        assert_eq!(spans(&timeline, 1).last().unwrap(), &(State::Dead, 250, 300));
-        let details: Vec<_> = timeline.rows().map(|(_, row)| row.spans.last().unwrap().detail.as_str()).collect();
-        assert_eq!(details, ["was stopped by its agent, SIGTERM", "ended with exit code 3"]);
-        let [failure] = timeline.recoveries.try_into().unwrap();
-        assert_eq!((failure.cause.as_str(), failure.steps_lost), ("rank 1 on a: ended with exit code 3", None));
-        assert_eq!((failure.time_to_detect, failure.time_to_restart), (Some(0.0), None));
-        assert_eq!(timeline.nodes[0].marks.last().unwrap().kind, MarkKind::Lost);
-    }
-
-    #[test]
-    fn matches_a_rank_inside_a_wrapper_by_time() {
-        let run = FakeRun::default().agent("a", 0.0, started(0, 0, 7)).rank(0, 0, 1.0, start(1, 8));
-        let run = run.agent("a", 2.0, ended(0, 0, 7, -9, false)).agent("a", 2.5, started(1, 0, 9));
-        let timeline = run.rank(0, 1, 3.0, start(1, 10)).rank(0, 1, 4.0, Event::Exit { code: 0 }).timeline();
-        use State::*;
-        let expected =
-            [(Starting, 0, 100), (Running, 100, 200), (Dead, 200, 250), (Starting, 250, 300), (Running, 300, 400)];
-        assert_eq!(spans(&timeline, 0), expected);
-        assert_eq!(timeline.rows().count(), 1);
-    }
-
-    #[test]
-    fn draws_ranks_whose_agent_wrote_nothing() {
-        let mut run = two_ranks();
-        run.0.agents.clear();
-        run = run.rank(1, 0, 2.1, Event::Fault { message: "injected: SIGKILL (x)".into() });
-        for rank in [0, 1] {
-            run = run.rank(rank, 1, 3.0, start(2, 20)).rank(rank, 1, 3.1, resume(0, 2));
-            run = run.steps((rank, 1), 0, 2..4, 3.25, 0.25).rank(rank, 1, 4.0, Event::Exit { code: 0 });
-        }
-        let timeline = run.timeline();
-        assert_drawable(&timeline);
-        assert_eq!(timeline.notes, ["no agent wrote events: how a rank ended is known by its own words only"]);
-        assert_eq!(timeline.nodes[0].name, None);
-        use State::*;
-        assert_eq!(spans(&timeline, 1), [(Running, 0, 110), (Dead, 110, 200), (Running, 200, 300)]);
-        let [kill] = timeline.recoveries.try_into().unwrap();
-        assert_eq!((kill.rank, kill.steps_lost, kill.time_to_detect), (Some(1), Some(2), None));
-        assert_eq!(kill.time_to_next_step.map(hundredths), Some(115));
-    }
-
-    #[test]
-    fn names_ranks_that_never_started_and_ranks_without_events() {
-        let run = FakeRun::default().agent("a", 0.0, formed(0, 0, 0, 2)).agent("a", 0.5, started(0, 0, 5));
-        let timeline = run.agent("a", 9.0, ended(0, 0, 5, -15, true)).timeline();
-        assert_drawable(&timeline);
-        assert_eq!(timeline.notes, ["never started: ranks 1, 2, 3", "without events of their own: rank 0"]);
-        assert_eq!(spans(&timeline, 0), [(State::Starting, 50, 900)]);
-        assert_eq!(
-            timeline.rows().nth(2).unwrap(),
-            (None, &Row { rank: 2, spans: vec![], marks: vec![], redone: vec![] })
-        );
-    }
-
-    #[test]
-    fn draws_a_clock_that_went_back_without_going_back() {
-        let timeline = two_ranks().rank(0, 0, -50.0, step_of(0, 4)).rank(0, 0, 2.5, Event::Exit { code: 0 }).timeline();
-        assert_drawable(&timeline);
-        assert_eq!(timeline.notes, ["the clock of rank 0 went back by 52.000 s: its times are drawn too late there"]);
-    }
-
-    #[test]
-    fn survives_invalid_times_and_overlapping_attempts() {
-        let times = [f64::MAX, -f64::MAX, f64::INFINITY, f64::NAN, 0.0];
-        for t in times {
-            let run = two_ranks().rank(0, 0, t, step_of(9, 9)).agent("a", t, started(1, 0, 99));
-            assert_drawable(&run.agent("a", 1.5, started(2, 0, 100)).rank(1, 7, 1.1, start(2, 10)).timeline());
-        }
-        let overlapping = two_ranks().agent("a", 1.5, started(1, 0, 20)).agent("a", 4.0, ended(0, 0, 10, -9, false));
-        let timeline = overlapping.rank(0, 1, 1.8, start(2, 20)).rank(0, 1, 5.0, Event::Exit { code: 0 }).timeline();
-        assert_drawable(&timeline);
-        assert_eq!(spans(&timeline, 0)[..2], [(State::Starting, 0, 100), (State::Running, 100, 150)]);
-    }
-
-    #[test]
-    fn draws_nothing_without_events() {
-        assert_eq!(FakeRun::default().timeline(), Timeline::default());
-    }
-
-    #[test]
-    fn leaves_out_a_damaged_file_and_draws_the_others() {
-        let dir = tempfile::tempdir().unwrap();
-        let sink = lockstep_contract::events::EventSink::open(dir.path(), 0, 0).unwrap();
-        sink.emit_at(1.0, &start(2, 1));
-        sink.emit_at(2.0, &Event::Exit { code: 0 });
-        std::fs::write(dir.path().join("rank-1.jsonl"), "garbage\n").unwrap();
-        std::fs::write(dir.path().join("agent-a.jsonl"), "[]\n").unwrap();
-        let timeline = Timeline::of(&RunEvents::read(dir.path()));
-        assert_eq!(spans(&timeline, 0), [(State::Running, 0, 100)]);
-        assert!(timeline.notes[0].starts_with("the agents' events are left out: line 1 of "), "{:?}", timeline.notes);
-        assert!(timeline.notes[1].starts_with("rank 1 is left out: line 1 of "), "{:?}", timeline.notes);
-        let none = Timeline::of(&RunEvents::read(&dir.path().join("none")));
-        assert!(none.nodes.is_empty() && none.notes.iter().any(|note| note.contains("cannot read")), "{none:?}");
-    }
-
-    #[test]
-    fn names_torn_lines() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("rank-0.jsonl"), "{\"t\":1,\"ra").unwrap();
-        let timeline = Timeline::of(&RunEvents::read(dir.path()));
-        assert_eq!(
-            timeline.notes[0],
-            "an event of rank 0 is torn (line 1): its writer was killed or its disk was full"
-        );
-        assert_drawable(&timeline);
-    }
-
-    #[test]
-    fn keeps_the_last_of_verdicts_in_a_row() {
-        let verdict = |cause: &str| AgentEvent::Verdict(VerdictRecord { cause: cause.into(), ..killed(1) });
-        let run = two_nodes().agent("node0", 9.0, verdict("unknown")).agent("node0", 9.1, verdict("elsewhere"));
-        let causes: Vec<String> = run.timeline().verdicts.into_iter().map(|judged| judged.verdict.cause).collect();
-        assert_eq!(causes, ["somebody else killed it", "elsewhere"]);
+    fn put(&mut self, t: f64, kind: MarkKind, detail: String) {
+        self.row.marks.push(Mark { at: t - self.context.began, kind, detail });
     }
 }

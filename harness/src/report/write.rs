@@ -11,7 +11,7 @@ use lockstep_contract::foreign;
 use lockstep_paths::check_file;
 
 use crate::report::model::Report;
-use crate::report::screen::Look;
+use crate::report::screen::TextStyle;
 use crate::report::{formats, html, table};
 
 /// The formats of some kind of file.
@@ -105,8 +105,8 @@ impl Report {
 
     /// The part of the report for a person at a terminal.
     #[allow(dead_code)] // the tour has one case and its own words
-    pub(crate) fn brief(&self, look: Look) -> String {
-        table::brief(self, look)
+    pub(crate) fn brief(&self, style: TextStyle) -> String {
+        table::brief(self, style)
     }
 
     fn render(&self, form: Form) -> anyhow::Result<String> {
@@ -115,7 +115,7 @@ impl Report {
             Form::Html => html::render(self),
             Form::Json => formats::json(self)?,
             Form::Junit => formats::junit(self)?,
-            Form::Text => table::render(self, Look::FILE),
+            Form::Text => table::render(self, TextStyle::FILE),
         })
     }
 }

@@ -258,9 +258,11 @@ fn a_new_package_has_the_course_s_crates_and_versions() {
 #[test]
 fn refuses_names_in_use_and_folders_that_exist() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, why) in
-        [("tch", "a crate that the course uses"), ("My-Model", "is no name of a package"), ("..", "is no name")]
-    {
+    for (name, why) in [
+        ("tch", "a crate that the course uses"),
+        ("My-Model", "cannot be the name of a package"),
+        ("..", "cannot be the name"),
+    ] {
         assert!(lockstep(&["new", name], folder.path()).code(2).err.contains(why), "{name}");
     }
     fs::create_dir(folder.path().join("mine")).unwrap();

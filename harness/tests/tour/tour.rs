@@ -43,7 +43,7 @@ fn shows_kill() {
         "Run A: nothing happens\n",
         "Run B: the same, but rank 1 is killed after step 2 of epoch 1\n",
         "rank 1 is dead: SIGKILL after step 2 of epoch 1",
-        "rank 0 is stopped, because a rank alone cannot go on",
+        "rank 0 is stopped, because it cannot continue alone",
         "all ranks run again",
         "75.00 %",
         "passed    The final weights are bit",
@@ -113,7 +113,7 @@ fn reports_failure() {
 fn refuses_data() {
     let site = Site::new();
     let message = stderr(&site.run("", &["tour", "--data", "tmp"]).code(2));
-    assert!(message.contains("cannot use --data: tmp holds no train-labels-idx1-ubyte[.gz]"), "{message}");
+    assert!(message.contains("cannot use --data: tmp has no train-labels-idx1-ubyte[.gz]"), "{message}");
     site.run("", &["tour", "--data", "tmp", "--samples", "9"]).code(2);
 }
 

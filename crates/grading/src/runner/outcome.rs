@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use lockstep_contract::background;
 use lockstep_contract::desync_report::{ASKED, RankState, WHOLE_JOB, answer_key, farewell_key};
 use lockstep_contract::exercise::Answer;
+use lockstep_process::watchdog::{RunQueue, StallDetector, ThreadActivity, descendants, threads, threads_except};
 use lockstep_process::{Exit, Orphan};
-use lockstep_process::watchdog::{ThreadActivity, RunQueue, StallDetector, descendants, threads, threads_except};
 use tcpstore::Server;
 
 use crate::{Finding, Verdict};

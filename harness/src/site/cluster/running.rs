@@ -361,7 +361,7 @@ fn table(screen: &Screen, rows: &[Row]) -> String {
     ];
     let says_something = |(_, text): &&Column| rows.iter().any(|row| !text(row).is_empty());
     let columns: Vec<_> = columns.iter().filter(says_something).collect();
-    let mut table = screen.look().table(&columns.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
+    let mut table = screen.style().table(&columns.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
     table.add_rows(rows.iter().map(|row| columns.iter().map(|(_, text)| text(row)).collect::<Vec<_>>()));
-    whole_words(table, screen.look())
+    whole_words(table, screen.style())
 }

@@ -9,7 +9,7 @@ use lockstep_contract::foreign::escaped;
 use super::facts::{Job, Node};
 use super::names::{self, Choice};
 use super::rules::Finding;
-use crate::report::{Level, Look, Screen, count, whole_words};
+use crate::report::{Level, Screen, TextStyle, count, whole_words};
 
 /// At most this many gaps are shown.
 const GAPS: usize = 4;
@@ -25,12 +25,12 @@ pub(super) fn show(job: &Job, findings: &[Finding], json: bool) -> anyhow::Resul
         return std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout");
     }
     let screen = Screen::new(false);
-    screen.line(text(job, findings, screen.look()));
+    screen.line(text(job, findings, screen.style()));
     Ok(())
 }
 
 /// The report for people.
-fn text(job: &Job, findings: &[Finding], look: Look) -> String {
+fn text(job: &Job, findings: &[Finding], look: TextStyle) -> String {
     let mut parts = vec![title(job), nodes(job, look)];
     if !findings.is_empty() {
         parts.push(faults(job, findings, look).to_string());
@@ -52,7 +52,7 @@ fn title(job: &Job) -> String {
 }
 
 /// What there is on each node.
-fn nodes(job: &Job, look: Look) -> String {
+fn nodes(job: &Job, look: TextStyle) -> String {
     let mut table = look.table(&["node", "processors", "memory", "GPUs", "Gloo takes", "NCCL takes", "libtorch"]);
     for node in &job.nodes {
         let memory = node.memory.limit.into_iter().chain(node.memory.total).min();
@@ -85,7 +85,7 @@ fn taken(choices: &[Choice]) -> String {
     if shown.is_empty() { "nothing".into() } else { shown }
 }
 
-fn faults(job: &Job, findings: &[Finding], look: Look) -> Table {
+fn faults(job: &Job, findings: &[Finding], look: TextStyle) -> Table {
     let mut table = look.table(&["level", "fault", "where", "what, how it is known, and the fix"]);
     table.set_constraints([
         ColumnConstraint::ContentWidth,
@@ -106,7 +106,7 @@ fn faults(job: &Job, findings: &[Finding], look: Look) -> Table {
     table
 }
 
-fn level(level: Level, look: Look) -> Cell {
+fn level(level: Level, look: TextStyle) -> Cell {
     let cell = Cell::new(level);
     match level {
         Level::Error if look.coloured => cell.fg(Color::Red).add_attribute(Attribute::Bold),
@@ -140,14 +140,14 @@ mod tests {
         }
         job.nodes[0].unseen.push("names of addresses: cannot run getent".into());
         let findings = rules::examine(&job);
-        let shown = text(&job, &findings, Look { width: 96, ..Look::FILE });
+        let shown = text(&job, &findings, TextStyle { width: 96, ..TextStyle::FILE });
         insta::with_settings!({ omit_expression => true }, { insta::assert_snapshot!("report", shown) });
     }
 
     #[test]
     fn says_that_nothing_was_found() {
         let job = testing::job(1);
-        let text = text(&job, &[], Look::FILE);
+        let text = text(&job, &[], TextStyle::FILE);
         assert!(text.ends_with("\n\nno faults were found"), "{text}");
     }
 }

@@ -296,5 +296,5 @@ fn prints_every_rank_of_a_job_and_leaves_it_running() {
 #[test]
 fn refuses_a_process_that_is_no_launcher() {
     let site = Site::new();
-    stacks(&site, &["1"]).code(2).says(&["process 1 is no `lockstep run` with running ranks"]);
+    stacks(&site, &["1"]).code(2).says(&["process 1 is not a `lockstep run` with running ranks"]);
 }

@@ -1,6 +1,6 @@
 
 
-"""The twin of crates/bench-ranks/src/steps.rs: the same networks with the same weights to the bit, the same samples, and the same steps."""
+"""The same as crates/bench-ranks/src/steps.rs in Python: the same networks with the same weights to the bit, the same samples, and the same steps."""
 
 import functools
 import statistics

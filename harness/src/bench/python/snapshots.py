@@ -1,6 +1,6 @@
 
 
-"""The twin of crates/bench-ranks/src/snapshots.rs: the same tensors with torch.save and torch.load.
+"""The same as crates/bench-ranks/src/snapshots.rs in Python: the same tensors with torch.save and torch.load.
 
 With `--sync` the file is complete or not there whatever happens, as Lockstep's is: written under another name, synced, renamed, and
 the folder synced.

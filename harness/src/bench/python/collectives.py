@@ -1,4 +1,4 @@
-"""The twin of crates/bench-ranks/src/collectives.rs: the same collectives on the same tensors, checked and timed in the same way."""
+"""The same as crates/bench-ranks/src/collectives.rs in Python: the same collectives on the same tensors, checked and timed in the same way."""
 
 import os
 import statistics

@@ -1,6 +1,6 @@
 
 
-"""The twin of crates/bench-ranks/src/parallel.rs: the same weights to the bit, the same rows, and the same steps."""
+"""The same as crates/bench-ranks/src/parallel.rs in Python: the same weights to the bit, the same rows, and the same steps."""
 
 import functools
 import gc

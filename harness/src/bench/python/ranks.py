@@ -1,6 +1,6 @@
 
 
-"""The twin of crates/bench-ranks in Python, after the files with what it can do.
+"""The same as crates/bench-ranks in Python. The files with its functions come before it.
 
 Its last argument is the bench's socket: a path, or tcp:HOST:PORT:WORD, where WORD is to be sent first. Before it, `--fused` asks for an
 optimizer's fused kernel instead of Python's default, `--sync` for files that are safe on disk, and `--device cuda` for GPUs.

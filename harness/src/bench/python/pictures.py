@@ -1,6 +1,6 @@
 
 
-"""The twin of crates/bench-ranks/src/pictures.rs: torchvision's DataLoader with persistent workers over the same files."""
+"""The same as crates/bench-ranks/src/pictures.rs in Python: torchvision's DataLoader with persistent workers over the same files."""
 
 import functools
 import time
