@@ -28,12 +28,12 @@ struct RunCli {
 
 #[derive(Subcommand)]
 enum RunCommand {
-    Run(Box<lockstep_launch::command::Options>),
+    Run(Box<lockstep_launch::command::RunOptions>),
 }
 
 #[derive(Subcommand)]
 enum Command {
-    Run(Box<lockstep_launch::command::Options>),
+    Run(Box<lockstep_launch::command::RunOptions>),
     Stacks(stacks::StacksOptions),
     Tour(tour::TourOptions),
     Inject(inject::InjectOptions),

@@ -2,11 +2,11 @@
 //!
 //! A worker is a fork of the agent that becomes its program. fork(2) copies only the thread that calls it: if another thread holds a lock
 //! at that moment, such as the allocator's, it stays locked in the copy. So what the child does until it executes its program
-//! ([`Start::become_worker`]) follows the rules of signal-safety(7): system calls only, on memory that was prepared before the fork. It allocates
-//! nothing, takes no lock and does not panic.
+//! ([`Start::become_worker`]) follows the rules of signal-safety(7). It makes system calls only, on memory that was prepared before the
+//! fork. It allocates nothing, takes no lock and does not panic.
 //!
 //! If a step fails, the child sends the step and the error number through a socket and ends. The socket closes without a message when the
-//! program is executed. The agent does not wait for either: a program on a network file system may need long.
+//! program is executed. The agent does not wait for either: a program on a network file system may take long to start.
 
 #![allow(unsafe_code)]
 

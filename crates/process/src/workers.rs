@@ -77,7 +77,8 @@ pub struct Died {
 
 impl Workers {
     /// Makes this process the subreaper of its orphans and starts its reaper, a process of this executable: its `main` must begin with
-    /// [`internal_main`](super::internal_main). From now on, all children of this process that end are reaped here: no other code in it may wait for one.
+    /// [`internal_main`](super::internal_main). From now on, all children of this process that end are reaped here: no other code in it may
+    /// wait for one.
     pub fn new() -> io::Result<Self> {
         let earlier = EarlierChildren::here();
         orphans::adopt_orphans()?;

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Parser;
 use lockstep_contract::foreign;
 
-use super::Options;
+use super::RunOptions;
 use crate::agent::{self, Ended};
 use crate::config::{Backend, Config, ConfigError, HostInfo, LogBase, threads_notice};
 use crate::exit::{self, Code, Refused};
@@ -21,7 +21,7 @@ use crate::scheduler::{self, Allocation, Taken};
 #[derive(Parser)]
 struct CommandLine {
     #[command(flatten)]
-    options: Options,
+    options: RunOptions,
 }
 
 /// The `main` of a launcher: reads this process's arguments, runs the job, prints an error if there is one, and returns
@@ -33,7 +33,7 @@ pub fn torchrun() -> ExitCode {
     lockstep_process::internal_main().unwrap_or_else(|| exit::main(|| CommandLine::parse().options.exec()))
 }
 
-impl Options {
+impl RunOptions {
     /// Runs the job.
     ///
     /// # Errors

@@ -6,4 +6,4 @@ mod exec;
 mod options;
 
 pub use exec::{quoted, torchrun};
-pub use options::Options;
+pub use options::RunOptions;

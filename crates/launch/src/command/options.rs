@@ -29,7 +29,7 @@ came · 2 usage · 75 the workers saved a snapshot and ended, as a signal or the
 /// Run a program once per rank, on one or several nodes, with torchrun's flags and environment
 #[derive(Args)]
 #[command(infer_long_args = true, args_override_self = true, after_help = AFTER_HELP)]
-pub struct Options {
+pub struct RunOptions {
     /// Number of nodes, or the range of it: N or MIN:MAX [default: 1:1]
     #[arg(long, value_name = "N", help_heading = SIZE)]
     nnodes: Option<String>,
@@ -189,7 +189,7 @@ const OUTPUT: &str = "Output";
 const WITHOUT: &str = "Without effect here";
 const OWN: &str = "Not torchrun's";
 
-impl Options {
+impl RunOptions {
     /// The file that `--hostfile` names.
     pub(super) fn hostfile(&self, env: Env<'_>) -> Option<PathBuf> {
         path("hostfile", self.hostfile.clone(), env)
