@@ -10,6 +10,7 @@
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
 //! - [`exit`]: the exit codes of both.
 //! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
+//! - [`rules`]: lists of things that can be wrong, for a failed job, its nodes and its scripts.
 //! - [`scheduler`]: what Slurm, PBS and MPI's launchers say of a job.
 //! - [`snapshot_request`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
 //! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
@@ -27,6 +28,7 @@ pub mod events;
 pub mod exercise;
 pub mod fault;
 pub mod foreign;
+pub mod rules;
 pub mod scheduler;
 
 use std::process::Command;

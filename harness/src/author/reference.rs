@@ -9,11 +9,12 @@ use anyhow::Context;
 use clap::CommandFactory;
 use lockstep_contract::foreign;
 use lockstep_grading::exercise::{Task, Tasks};
-use lockstep_launch::verdict::{Class, FAMILIES, Rule};
+use lockstep_launch::verdict::{Causes, FAMILIES};
 
 use crate::author::variables::{VARIABLES, Variables};
 use crate::cli::Cli;
 use crate::exit::CODES;
+use crate::site::rules::{Column, table};
 
 /// Width of the commands' help in columns.
 const WIDTH: usize = 96;
@@ -110,20 +111,16 @@ fn failure_causes() -> String {
          or a *wait* is not the cause: then the verdict looks for it in the other ranks.\n",
         rules().count()
     );
+    let columns: [Column<Causes>; 3] = [
+        ("cause", |rule| {
+            let level = if rule.level.is_consequence() { format!(" ({})", rule.level) } else { String::new() };
+            format!("`{}`{level}", rule.name)
+        }),
+        ("known from", |rule| rule.source.to_owned()),
+        ("what to do", |rule| rule.fix.to_owned()),
+    ];
     for (title, rules) in FAMILIES {
-        let _ = write!(
-            text,
-            "\n## {title}\n\n<div class=\"wide\">\n\n| cause | known from | what to do |\n|---|---|---|\n"
-        );
-        for Rule { name, class, evidence, advice, .. } in *rules {
-            let class = match class {
-                Class::Cause | Class::Unknown => "",
-                Class::PeerGone => " (consequence)",
-                Class::Waiting => " (wait)",
-            };
-            let _ = writeln!(text, "| `{name}`{class} | {evidence} | {advice} |");
-        }
-        text.push_str("\n</div>\n");
+        let _ = write!(text, "\n## {title}\n{}", table(rules.iter(), &columns));
     }
     text
 }

@@ -114,7 +114,7 @@ impl Report {
     /// A fault of this name was found at exactly these nodes.
     #[track_caller]
     fn assert_found(&self, check: &str, at: &[&str]) {
-        let of_check: Vec<_> = self.findings().filter(|finding| finding["check"] == check).collect();
+        let of_check: Vec<_> = self.findings().filter(|finding| finding["rule"] == check).collect();
         let nodes = of_check.iter().flat_map(|finding| finding["at"].as_array().unwrap());
         let nodes: BTreeSet<&str> = nodes.map(|node| node.as_str().unwrap()).collect();
         assert_eq!(nodes, at.iter().copied().collect(), "{check}: {of_check:#?}\n{}", self.ended.err);
@@ -253,7 +253,7 @@ fn finds_faults_of_machines_files_names_and_variables_each_by_its_name() {
     }
     let made: BTreeSet<&str> = expected.iter().map(|(check, _)| *check).collect();
     let errors = report.errors();
-    let others = errors.iter().filter(|finding| !made.contains(finding["check"].as_str().unwrap()));
+    let others = errors.iter().filter(|finding| !made.contains(finding["rule"].as_str().unwrap()));
     assert_eq!(others.collect::<Vec<_>>(), [] as [&&Value; 0], "no other error is found");
     assert_eq!(report.ended.status.code(), Some(1));
     drop(holder);

@@ -81,7 +81,7 @@ pub fn gather(
             .and_then(|(file, before)| Some(MemoryKills { file: file.clone(), before: *before, after: kills(file)? })),
         kernel_log: start.kernel_log.as_ref().map(KernelLog::lines).unwrap_or_default(),
         sender: killed.and_then(|pid| in_audit_log(pid, SIGKILL)),
-        memory_killers: killed.filter(|_| search).map(|_| memory_killers()).unwrap_or_default(),
+        oom_daemons: killed.filter(|_| search).map(|_| oom_daemons()).unwrap_or_default(),
         file_systems: file_systems(failures),
         port_owner: port(failures, master_port),
         job_end: job_end(&Environment::here()),
@@ -223,7 +223,7 @@ const END: u64 = 1 << 20;
 /// The system calls of x86-64 and AArch64 that send signals: kill, tkill, tgkill, whose arguments end with the signal.
 const CALLS: [(&str, usize); 6] = [("62", 1), ("200", 1), ("234", 2), ("129", 1), ("130", 1), ("131", 2)];
 /// Programs that end others when memory gets short.
-const MEMORY_KILLERS: [&str; 5] = ["systemd-oomd", "earlyoom", "nohang", "oomd", "bustd"];
+const OOM_DAEMONS: [&str; 5] = ["systemd-oomd", "earlyoom", "nohang", "oomd", "bustd"];
 
 /// The sender of this signal to a process, as the end of the audit log names it.
 pub(super) fn in_audit_log(pid: u32, signal: i32) -> Option<String> {
@@ -232,9 +232,9 @@ pub(super) fn in_audit_log(pid: u32, signal: i32) -> Option<String> {
 }
 
 /// The programs that run here and end others when memory gets short.
-pub(super) fn memory_killers() -> Vec<String> {
+pub(super) fn oom_daemons() -> Vec<String> {
     let stats = proc::pids().filter_map(proc::Stat::of);
-    let killers = stats.filter(|stat| MEMORY_KILLERS.contains(&stat.name.as_str()));
+    let killers = stats.filter(|stat| OOM_DAEMONS.contains(&stat.name.as_str()));
     killers.map(|stat| format!("{} (pid {})", stat.name, stat.pid)).collect()
 }
 

@@ -4,10 +4,11 @@ use std::fmt;
 
 use lockstep_contract::events::VerdictRecord;
 use lockstep_contract::foreign::one_line;
+use lockstep_contract::rules::Rule;
 
 use super::flight_recorder::{Astray, astray};
-use super::rules::{self, Class, Rule};
-use super::worker_end::{Case, Found};
+use super::rules::{self, Causes, Class, WorkerFinding};
+use super::worker_end::WorkerEnd;
 use super::{Elsewhere, Evidence, Standing, communication};
 use crate::report::Failure;
 
@@ -69,33 +70,33 @@ impl Verdict {
 /// Returns true if a worker ended because it had waited for another rank until a deadline, as far as its own words say.
 pub fn has_waited(failure: &Failure) -> bool {
     let evidence = Evidence::default();
-    let Explained { case, rule, .. } = explain(failure, &evidence);
+    let Explained { worker, rule, .. } = explain(failure, &evidence);
     // A desync report also follows the loss of a peer, after which the others are not where they were.
-    rule.class == Class::Waiting && case.line(&["timed out", "timeout", "timing out", "failed to pass"]).is_some()
+    rule.level == Class::Waiting && worker.line(&["timed out", "timeout", "timing out", "failed to pass"]).is_some()
 }
 
 /// Returns true if the cause of a worker's end is to be looked for in another rank, as far as its own words say.
 pub(super) fn blames_another(failure: &Failure) -> bool {
-    explain(failure, &Evidence::default()).rule.class.is_consequence()
+    explain(failure, &Evidence::default()).rule.level.is_consequence()
 }
 
 /// A worker's end with the rule that explains it.
 struct Explained<'a> {
-    case: Case<'a>,
-    rule: &'static Rule,
-    found: Found,
+    worker: WorkerEnd<'a>,
+    rule: &'static Rule<Causes>,
+    found: WorkerFinding,
 }
 
 /// The verdict on these failures, in the kernel's order, of which `first` came first.
 pub fn judge(failures: &[Failure], first: usize, evidence: &Evidence) -> Option<Verdict> {
     let explained: Vec<Explained<'_>> = failures.iter().map(|failure| explain(failure, evidence)).collect();
     let reporter = explained.get(first)?;
-    if !reporter.rule.class.is_consequence() {
+    if !reporter.rule.level.is_consequence() {
         return Some(reporter.verdict());
     }
-    let named = |by: &Explained<'_>| by.found.names.map(|rank| on_named(rank, by, &explained, evidence));
+    let named = |by: &Explained<'_>| by.found.place.map(|rank| on_named(rank, by, &explained, evidence));
     let others = || explained.iter().enumerate().filter(|(at, _)| *at != first).map(|(_, other)| other);
-    let at_fault = |class| move |other: &&Explained<'_>| other.rule.class == class && other.counts();
+    let at_fault = |class| move |other: &&Explained<'_>| other.rule.level == class && other.counts();
     let verdict = named(reporter)
         .or_else(|| others().find(at_fault(Class::Cause)).map(|other| other.blamed_by(reporter)))
         .or_else(|| others().filter(|other| other.counts()).find_map(named))
@@ -106,7 +107,7 @@ pub fn judge(failures: &[Failure], first: usize, evidence: &Evidence) -> Option<
         .or_else(|| elsewhere(reporter, evidence))
         .or_else(|| {
             others()
-                .filter(|other| other.rule.class == Class::Unknown)
+                .filter(|other| other.rule.level == Class::Unknown)
                 .find(|other| other.counts())
                 .map(|other| other.blamed_by(reporter))
         });
@@ -114,39 +115,39 @@ pub fn judge(failures: &[Failure], first: usize, evidence: &Evidence) -> Option<
 }
 
 fn explain<'a>(failure: &'a Failure, evidence: &'a Evidence) -> Explained<'a> {
-    let case = Case::new(failure, evidence);
-    let found = rules::all().find_map(|rule| (rule.find)(&case).map(|found| (rule, found)));
-    let (rule, found) = found.unwrap_or_else(|| (rules::last(), rules::unknown(&case)));
-    Explained { case, rule, found }
+    let worker = WorkerEnd::new(failure, evidence);
+    let found = rules::all().find_map(|rule| (rule.find)(&worker).map(|found| (rule, found)));
+    let (rule, found) = found.unwrap_or_else(|| (rules::last(), rules::unknown(&worker)));
+    Explained { worker, rule, found }
 }
 
 impl Explained<'_> {
     fn verdict(&self) -> Verdict {
-        let Explained { case, rule, found } = self;
-        let rank = case.failure.death.rank;
-        let named = found.names.filter(|named| *named != rank);
+        let Explained { worker, rule, found } = self;
+        let rank = worker.failure.death.rank;
+        let named = found.place.filter(|named| *named != rank);
         let how_known = match named {
-            Some(_) => format!("rank {rank} reported it, {}", found.how),
-            None => found.how.clone(),
+            Some(_) => format!("rank {rank} reported it, {}", found.evidence),
+            None => found.evidence.clone(),
         };
         let rank = named.unwrap_or(rank);
-        let host = case.evidence.ranks.contains(&rank).then(|| case.evidence.host.clone());
-        let host = if named.is_none() { Some(case.failure.host.clone()) } else { host };
+        let host = worker.evidence.ranks.contains(&rank).then(|| worker.evidence.host.clone());
+        let host = if named.is_none() { Some(worker.failure.host.clone()) } else { host };
         Verdict {
             rank,
             host,
-            cause: found.cause.clone(),
+            cause: found.what.clone(),
             how_known,
-            advice: rule.advice.to_owned(),
+            advice: rule.fix.to_owned(),
             rule: rule.name,
-            class: if named.is_some() { Class::Cause } else { rule.class },
+            class: if named.is_some() { Class::Cause } else { rule.level },
             own: named.is_none(),
         }
     }
 
     /// A worker that was stopped failed by itself only if it left an error of its own.
     fn counts(&self) -> bool {
-        !self.case.failure.death.stopped || self.case.error.is_some()
+        !self.worker.failure.death.stopped || self.worker.error.is_some()
     }
 
     /// The verdict on this worker, whose failure another one noticed.
@@ -156,13 +157,13 @@ impl Explained<'_> {
     }
 
     fn as_consequence(&self) -> String {
-        format!("rank {} ended first, but as a consequence: {}", self.case.failure.death.rank, self.found.cause)
+        format!("rank {} ended first, but as a consequence: {}", self.worker.failure.death.rank, self.found.what)
     }
 }
 
 /// The verdict on the rank that the reporter's own evidence names.
 fn on_named(rank: usize, reporter: &Explained<'_>, all: &[Explained<'_>], evidence: &Evidence) -> Verdict {
-    let own = all.iter().find(|other| other.case.failure.death.rank == rank && other.rule.class == Class::Cause);
+    let own = all.iter().find(|other| other.worker.failure.death.rank == rank && other.rule.level == Class::Cause);
     if let Some(own) = own.filter(|own| own.counts()) {
         return own.blamed_by(reporter);
     }
@@ -174,7 +175,7 @@ fn on_named(rank: usize, reporter: &Explained<'_>, all: &[Explained<'_>], eviden
 
 /// The verdict on a rank that PyTorch's flight recorder shows apart from the others. Why it is there may be known.
 fn on_recorded(reporter: &Explained<'_>, evidence: &Evidence) -> Option<Verdict> {
-    let Astray { rank, cause, evidence: seen } = astray(&evidence.recordings, reporter.case.failure.death.rank)?;
+    let Astray { rank, cause, evidence: seen } = astray(&evidence.recordings, reporter.worker.failure.death.rank)?;
     if let Some(standing) = evidence.standing.iter().find(|standing| standing.rank == rank) {
         return Some(on_standing(standing, reporter, evidence));
     }
@@ -203,7 +204,7 @@ fn on_returned(rank: usize, reporter: &Explained<'_>, evidence: &Evidence) -> Ve
 fn by_rule(name: &str, rank: usize, cause: String, how_known: String, evidence: &Evidence) -> Verdict {
     let rule = rules::all().find(|rule| rule.name == name).unwrap_or(rules::last());
     let host = Some(evidence.host.clone());
-    let advice = rule.advice.to_owned();
+    let advice = rule.fix.to_owned();
     Verdict { rank, host, cause, how_known, advice, rule: rule.name, class: Class::Cause, own: false }
 }
 

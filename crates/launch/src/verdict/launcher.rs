@@ -8,7 +8,7 @@ use std::fmt;
 use lockstep_contract::events::VerdictRecord;
 use lockstep_contract::foreign::{one_line, quotation};
 
-use super::worker_end::{Case, Error, Form, first_line};
+use super::worker_end::{Error, Form, WorkerEnd, first_line};
 use super::{Evidence, rules};
 use crate::diagnose::{Advice, Diagnosis};
 use crate::report::{Death, Failure, Reason};
@@ -87,9 +87,9 @@ fn of_texts(texts: &[&str], host: &str) -> VerdictRecord {
     let chain: Vec<(String, Option<String>)> = texts.iter().map(|text| ((*text).to_owned(), None)).collect();
     let error = Error { form: Form::Chain, source: OWN_MESSAGE, chain };
     let (failure, evidence) = (as_failure(host), Evidence { host: host.to_owned(), ..Evidence::default() });
-    let case = Case { failure: &failure, evidence: &evidence, error: Some(error) };
-    match rules::of_machine().find_map(|rule| (rule.find)(&case).map(|found| (rule, found))) {
-        Some((rule, found)) => record(host, rule.name, found.cause, found.how, rule.advice.to_owned()),
+    let worker = WorkerEnd { failure: &failure, evidence: &evidence, error: Some(error) };
+    match rules::of_machine().find_map(|rule| (rule.find)(&worker).map(|found| (rule, found))) {
+        Some((rule, found)) => record(host, rule.name, found.what, found.evidence, rule.fix.to_owned()),
         None => {
             let text = joined(texts);
             let (cause, advice) = text.rsplit_once("; ").unwrap_or((&text, SEE_MESSAGE));

@@ -3,25 +3,26 @@
 
 use std::time::Duration;
 
-use super::rules::Class::Cause;
-use super::rules::{Rule, last_quoted};
-use super::worker_end::{Case, Found};
+use lockstep_contract::rules::{Finding, Rule};
+
+use super::rules::{Causes, RULE, WorkerFinding, ended, last_quoted};
+use super::worker_end::WorkerEnd;
 
 /// Where shared memory is.
 const SHM: &str = "/dev/shm";
 
-pub(super) const FILES: &[Rule] = &[
+pub(super) const FILES: &[Rule<Causes>] = &[
     Rule {
         name: "shared-memory-full",
-        class: Cause,
-        evidence: "SIGBUS or the data loader's words, and how much of /dev/shm is free",
-        advice: "give the container more (--shm-size=8g, or --ipc=host), or use fewer loader workers",
-        example: (
+        source: "SIGBUS or the data loader's words, and how much of /dev/shm is free",
+        fix: "give the container more (--shm-size=8g, or --ipc=host), or use fewer loader workers",
+        wrong: ended(
             1,
             "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
         ),
-        find: |case| {
-            let shm = case.file_system(SHM);
+        right: ended(1, "OSError: [Errno 28] No space left on device: '/scratch/run/7.pt'"),
+        find: |worker| {
+            let shm = worker.file_system(SHM);
             let marks = [
                 "out of shared memory",
                 "unable to allocate shared memory",
@@ -29,115 +30,128 @@ pub(super) const FILES: &[Rule] = &[
                 "insufficient shared memory",
                 "error while creating shared memory segment",
             ];
-            if let Some(line) = case.line(&marks) {
-                return Some(case.found("/dev/shm, where processes share memory, is full", line).and(shm));
+            if let Some(line) = worker.line(&marks) {
+                return Some(worker.found("/dev/shm, where processes share memory, is full", line).and(shm));
             }
             let full = shm.filter(|shm| shm.is_full())?;
-            match (case.signal(), case.line(&["no space left on device"])) {
+            match (worker.signal(), worker.line(&["no space left on device"])) {
                 (_, Some(line)) => {
                     let here = last_quoted(line).is_none_or(|path| path.starts_with(SHM));
-                    here.then(|| case.found("/dev/shm, where processes share memory, is full", line).and(Some(full)))
+                    here.then(|| worker.found("/dev/shm, where processes share memory, is full", line).and(Some(full)))
                 }
                 (Some(7), None) => {
-                    Some(Found::new("/dev/shm, where processes share memory, is full", format!("SIGBUS; {full}")))
+                    Some(Finding::new("/dev/shm, where processes share memory, is full", format!("SIGBUS; {full}")))
                 }
                 _ => None,
             }
         },
+        ..RULE
     },
     Rule {
         name: "disk-full",
-        class: Cause,
-        evidence: "the exception, and how much of its file system is free",
-        advice: "`df -h` and `df -i` show what is full; logs and snapshots are written there",
-        example: (1, "OSError: [Errno 28] No space left on device: '/scratch/run/7.pt'"),
-        find: |case| on_disk(case, &["no space left on device", "enospc"], "a disk is full"),
+        source: "the exception, and how much of its file system is free",
+        fix: "`df -h` and `df -i` show what is full; logs and snapshots are written there",
+        wrong: ended(1, "OSError: [Errno 28] No space left on device: '/scratch/run/7.pt'"),
+        right: ended(1, "OSError: [Errno 122] Disk quota exceeded: '/home/ada/run/7.pt'"),
+        find: |worker| on_disk(worker, &["no space left on device", "enospc"], "a disk is full"),
+        ..RULE
     },
     Rule {
         name: "quota-exceeded",
-        class: Cause,
-        evidence: "the exception",
-        advice: "`quota -s`, or the site's own command, shows yours; remove old snapshots and caches",
-        example: (1, "OSError: [Errno 122] Disk quota exceeded: '/home/ada/run/7.pt'"),
-        find: |case| on_disk(case, &["disk quota exceeded"], "your quota on a disk is used up"),
+        source: "the exception",
+        fix: "`quota -s`, or the site's own command, shows yours; remove old snapshots and caches",
+        wrong: ended(1, "OSError: [Errno 122] Disk quota exceeded: '/home/ada/run/7.pt'"),
+        right: ended(1, "OSError: [Errno 28] No space left on device: '/scratch/run/7.pt'"),
+        find: |worker| on_disk(worker, &["disk quota exceeded"], "your quota on a disk is used up"),
+        ..RULE
     },
     Rule {
         name: "disk-read-only",
-        class: Cause,
-        evidence: "the exception, and the mount",
-        advice: "write to another folder; a disk that became read-only is defective: `dmesg` on that node, and tell its operator",
-        example: (1, "OSError: [Errno 30] Read-only file system: '/data/run/7.pt'"),
-        find: |case| on_disk(case, &["read-only file system"], "a file system is read-only"),
+        source: "the exception, and the mount",
+        fix: "write to another folder; a disk that became read-only is defective: `dmesg` on that node, and tell its operator",
+        wrong: ended(1, "OSError: [Errno 30] Read-only file system: '/data/run/7.pt'"),
+        right: ended(1, "PermissionError: [Errno 13] Permission denied: '/data/1.tar'"),
+        find: |worker| on_disk(worker, &["read-only file system"], "a file system is read-only"),
+        ..RULE
     },
     Rule {
         name: "disk-defective",
-        class: Cause,
-        evidence: "the exception",
-        advice: "`dmesg` on that node; if the path is on a network, its server: tell the operator, and run elsewhere",
-        example: (1, "OSError: [Errno 5] Input/output error: '/data/3.tar'"),
-        find: |case| {
+        source: "the exception",
+        fix: "`dmesg` on that node; if the path is on a network, its server: tell the operator, and run elsewhere",
+        wrong: ended(1, "OSError: [Errno 5] Input/output error: '/data/3.tar'"),
+        right: ended(1, "OSError: [Errno 30] Read-only file system: '/data/run/7.pt'"),
+        find: |worker| {
             on_disk(
-                case,
+                worker,
                 &["input/output error", "stale file handle", "remote i/o error"],
                 "a disk or file server does not read or write",
             )
         },
+        ..RULE
     },
     Rule {
         name: "file-too-large",
-        class: Cause,
-        evidence: "SIGXFSZ, or the exception",
-        advice: "`ulimit -f` is too low for what is written, or the file system has a limit for one file",
-        example: (-25, ""),
-        find: |case| {
-            let word = case.words(&["file too large"], "a file grew over its limit");
+        source: "SIGXFSZ, or the exception",
+        fix: "`ulimit -f` is too low for what is written, or the file system has a limit for one file",
+        wrong: ended(-25, ""),
+        right: ended(-24, ""),
+        find: |worker| {
+            let word = worker.words(&["file too large"], "a file grew over its limit");
             word.or_else(|| {
-                (case.signal() == Some(25)).then(|| Found::new("a file grew over the limit of `ulimit -f`", "SIGXFSZ"))
+                (worker.signal() == Some(25))
+                    .then(|| Finding::new("a file grew over the limit of `ulimit -f`", "SIGXFSZ"))
             })
         },
+        ..RULE
     },
     Rule {
         name: "file-not-allowed",
-        class: Cause,
-        evidence: "the exception",
-        advice: "`ls -ld` the file and its folder, and `id`: on this node the user or a group may differ",
-        example: (1, "PermissionError: [Errno 13] Permission denied: '/data/1.tar'"),
-        find: |case| {
-            on_disk(case, &["permissionerror:", "permission denied (os error 13)"], "a file may not be opened")
+        source: "the exception",
+        fix: "`ls -ld` the file and its folder, and `id`: on this node the user or a group may differ",
+        wrong: ended(1, "PermissionError: [Errno 13] Permission denied: '/data/1.tar'"),
+        right: ended(1, "FileNotFoundError: [Errno 2] No such file or directory: '/data/1.tar'"),
+        find: |worker| {
+            on_disk(worker, &["permissionerror:", "permission denied (os error 13)"], "a file may not be opened")
         },
+        ..RULE
     },
     Rule {
         name: "file-missing",
-        class: Cause,
-        evidence: "the exception",
-        advice: "check the path on this very node: it may exist on the others only, or be relative to another folder",
-        example: (1, "FileNotFoundError: [Errno 2] No such file or directory: '/data/1.tar'"),
-        find: |case| {
-            on_disk(case, &["filenotfounderror:", "no such file or directory (os error 2)"], "a file does not exist")
+        source: "the exception",
+        fix: "check the path on this very node: it may exist on the others only, or be relative to another folder",
+        wrong: ended(1, "FileNotFoundError: [Errno 2] No such file or directory: '/data/1.tar'"),
+        right: ended(1, "PermissionError: [Errno 13] Permission denied: '/data/1.tar'"),
+        find: |worker| {
+            on_disk(worker, &["filenotfounderror:", "no such file or directory (os error 2)"], "a file does not exist")
         },
+        ..RULE
     },
     Rule {
         name: "snapshot-torn",
-        class: Cause,
-        evidence: "the exception",
-        advice: "take the snapshot before it: this file was not written to its end, or was overwritten by two writers",
-        example: (1, "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"),
-        find: |case| {
+        source: "the exception",
+        fix: "take the snapshot before it: this file was not written to its end, or was overwritten by two writers",
+        wrong: ended(
+            1,
+            "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+        ),
+        right: ended(1, "EOFError: the answer is missing"),
+        find: |worker| {
             let marks =
                 ["pytorchstreamreader failed", "unpicklingerror", "eoferror: ran out of input", "safetensorerror"];
-            case.words(&marks, "a snapshot cannot be read: its file is torn")
+            worker.words(&marks, "a snapshot cannot be read: its file is torn")
         },
+        ..RULE
     },
 ];
 
 /// A failure on a path, with the state of its file system.
-fn on_disk(case: &Case<'_>, marks: &[&str], what: &str) -> Option<Found> {
-    let line = case.line(marks)?;
+fn on_disk(worker: &WorkerEnd<'_>, marks: &[&str], what: &str) -> Option<WorkerFinding> {
+    let line = worker.line(marks)?;
     let path = last_quoted(line).filter(|path| path.contains('/'));
     let cause = path.map_or_else(|| what.to_owned(), |path| format!("{what}: {path}"));
     // Only those that gathered facts know are in question.
-    let system = path.and_then(|path| case.file_system(path)).filter(|system| system.is_full() || system.read_only);
-    Some(case.found(cause, line).and(system))
+    let system = path.and_then(|path| worker.file_system(path)).filter(|system| system.is_full() || system.read_only);
+    Some(worker.found(cause, line).and(system))
 }
 
 // ---- limits
@@ -155,86 +169,95 @@ const REFUSED: [&str; 7] = [
 const MEMORY: &str = "ask for more memory (Slurm: --mem), or use less: smaller batches, fewer loader workers, data that is not \
                       held whole";
 
-pub(super) const LIMITS: &[Rule] = &[
+pub(super) const LIMITS: &[Rule<Causes>] = &[
     Rule {
-        name: "memory-killer",
-        class: Cause,
-        evidence: "SIGKILL, and one of: the cgroup's counter `oom_kill` (v2 `memory.events`, v1 `memory.oom_control`) rose; the kernel's \
+        name: "oom-killer",
+        source: "SIGKILL, and one of: the cgroup's counter `oom_kill` (v2 `memory.events`, v1 `memory.oom_control`) rose; the kernel's \
                    log names the process; Slurm's daemon says so",
-        advice: MEMORY,
-        example: (
+        fix: MEMORY,
+        wrong: ended(
             -9,
             "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.",
         ),
-        find: |case| {
-            let killed = case.signal() == Some(9);
-            let evidence = memory_kill(case).filter(|_| killed)?;
-            Some(Found::new(
-                "the kernel's memory killer ended it: memory was used up",
+        right: ended(-9, ""),
+        find: |worker| {
+            let killed = worker.signal() == Some(9);
+            let evidence = memory_kill(worker).filter(|_| killed)?;
+            Some(Finding::new(
+                "the kernel's OOM killer ended it: memory was used up",
                 format!("SIGKILL, and {evidence}"),
             ))
         },
+        ..RULE
     },
     Rule {
         name: "timeout",
-        class: Cause,
-        evidence: "the worker's program is timeout(1), and it ended with 124, or by the SIGKILL of its -k or -s, after at least its limit",
-        advice: "raise the limit on timeout's command line, or leave it out: `--time-limit` of the launcher asks for a snapshot before the end",
-        example: (124, ""),
-        find: |case| {
-            let (death, found) = (&case.failure.death, TimeOut::of(&case.evidence.command)?);
+        source: "the worker's program is timeout(1), and it ended with 124, or by the SIGKILL of its -k or -s, after at least its limit",
+        fix: "raise the limit on timeout's command line, or leave it out: `--time-limit` of the launcher asks for a snapshot before the end",
+        wrong: ended(124, "").with(|failure, evidence| {
+            failure.death.started = failure.death.at - Duration::from_secs(8);
+            evidence.command = vec!["timeout".into(), "7s".into(), "python".into()];
+        }),
+        right: ended(124, "")
+            .with(|_, evidence| evidence.command = vec!["timeout".into(), "1h".into(), "python".into()]),
+        find: |worker| {
+            let (death, found) = (&worker.failure.death, TimeOut::of(&worker.evidence.command)?);
             let ran = death.at.duration_since(death.started).ok().filter(|ran| *ran >= found.limit)?;
-            let how = match (death.exitcode, case.signal()) {
+            let how = match (death.exitcode, worker.signal()) {
                 (124, _) => "exit code 124".to_owned(),
                 (_, Some(9)) if found.kills => "SIGKILL, which it sends its whole group".to_owned(),
                 _ => return None,
             };
             let how = format!("{how}, {:.1} s after the start of `timeout {}`", ran.as_secs_f64(), found.text);
-            Some(Found::new(format!("timeout(1) ended it at its limit of {}", found.text), how))
+            Some(Finding::new(format!("timeout(1) ended it at its limit of {}", found.text), how))
         },
+        ..RULE
     },
     Rule {
         name: "loader-worker-killed",
-        class: Cause,
-        evidence: "the data loader's words, and the evidence of the memory killer, if there is any",
-        advice: MEMORY,
-        example: (1, "RuntimeError: DataLoader worker (pid 7134) is killed by signal: Killed."),
-        find: |case| {
-            let line = case.line(&["is killed by signal: killed"])?;
-            let what = match memory_kill(case) {
-                Some(_) => "the kernel's memory killer ended a loader worker: memory was used up",
+        source: "the data loader's words, and the evidence of the OOM killer, if there is any",
+        fix: MEMORY,
+        wrong: ended(1, "RuntimeError: DataLoader worker (pid 7134) is killed by signal: Killed."),
+        right: ended(1, "RuntimeError: DataLoader worker (pid(s) 7134) exited unexpectedly"),
+        find: |worker| {
+            let line = worker.line(&["is killed by signal: killed"])?;
+            let what = match memory_kill(worker) {
+                Some(_) => "the kernel's OOM killer ended a loader worker: memory was used up",
                 None => "a loader worker was killed, by whom is unknown",
             };
-            Some(case.found(what, line).and(memory_kill(case)))
+            Some(worker.found(what, line).and(memory_kill(worker)))
         },
+        ..RULE
     },
     Rule {
         name: "loader-worker-died",
-        class: Cause,
-        evidence: "the data loader's words",
-        advice: "run with num_workers=0 to see the error itself",
-        example: (1, "RuntimeError: DataLoader worker (pid(s) 7134) exited unexpectedly"),
-        find: |case| {
-            let line = case.line(&["dataloader worker (pid"])?;
-            Some(case.found("a loader worker of this rank died", line))
+        source: "the data loader's words",
+        fix: "run with num_workers=0 to see the error itself",
+        wrong: ended(1, "RuntimeError: DataLoader worker (pid(s) 7134) exited unexpectedly"),
+        right: ended(1, "RuntimeError: DataLoader worker (pid 7134) is killed by signal: Killed."),
+        find: |worker| {
+            let line = worker.line(&["dataloader worker (pid"])?;
+            Some(worker.found("a loader worker of this rank died", line))
         },
+        ..RULE
     },
     Rule {
         name: "memory-refused",
-        class: Cause,
-        evidence: "the exception, or the allocator's message",
-        advice: MEMORY,
-        example: (1, "MemoryError"),
-        find: |case| case.words(&REFUSED, "the system refused more memory"),
+        source: "the exception, or the allocator's message",
+        fix: MEMORY,
+        wrong: ended(1, "MemoryError"),
+        right: ended(1, "torch.OutOfMemoryError: CUDA out of memory."),
+        find: |worker| worker.words(&REFUSED, "the system refused more memory"),
+        ..RULE
     },
     Rule {
         name: "too-many-processes",
-        class: Cause,
-        evidence: "the exception, or a shell's message",
-        advice: "`ulimit -u` and the cgroup's pids.max limit processes and threads together: use fewer loader workers and threads \
+        source: "the exception, or a shell's message",
+        fix: "`ulimit -u` and the cgroup's pids.max limit processes and threads together: use fewer loader workers and threads \
                  (OMP_NUM_THREADS)",
-        example: (1, "RuntimeError: can't start new thread"),
-        find: |case| {
+        wrong: ended(1, "RuntimeError: can't start new thread"),
+        right: ended(1, "OSError: [Errno 24] Too many open files: '/data/1.tar'"),
+        find: |worker| {
             let marks = [
                 "can't start new thread",
                 "fork: retry",
@@ -244,67 +267,73 @@ pub(super) const LIMITS: &[Rule] = &[
                 "blockingioerror: [errno 11] resource temporarily unavailable",
                 "libgomp: thread creation failed",
             ];
-            case.words(&marks, "the limit of processes and threads is reached")
+            worker.words(&marks, "the limit of processes and threads is reached")
         },
+        ..RULE
     },
     Rule {
         name: "too-many-open-files",
-        class: Cause,
-        evidence: "the exception",
-        advice: "raise `ulimit -n`; in PyTorch, torch.multiprocessing.set_sharing_strategy('file_system') needs fewer",
-        example: (1, "OSError: [Errno 24] Too many open files: '/data/1.tar'"),
-        find: |case| case.words(&["too many open files"], "the limit of open files is reached"),
+        source: "the exception",
+        fix: "raise `ulimit -n`; in PyTorch, torch.multiprocessing.set_sharing_strategy('file_system') needs fewer",
+        wrong: ended(1, "OSError: [Errno 24] Too many open files: '/data/1.tar'"),
+        right: ended(1, "RuntimeError: can't start new thread"),
+        find: |worker| worker.words(&["too many open files"], "the limit of open files is reached"),
+        ..RULE
     },
     Rule {
         name: "stack-overflow",
-        class: Cause,
-        evidence: "Rust's or Python's message with SIGABRT; for SIGSEGV, the kernel's log: the address is at the stack's end",
-        advice: "look for a recursion without an end; if it is deep on purpose, `ulimit -s unlimited`, or RUST_MIN_STACK for threads",
-        example: (-6, "thread 'main' (7) has overflowed its stack\nfatal runtime error: stack overflow, aborting"),
-        find: |case| {
+        source: "Rust's or Python's message with SIGABRT; for SIGSEGV, the kernel's log: the address is at the stack's end",
+        fix: "look for a recursion without an end; if it is deep on purpose, `ulimit -s unlimited`, or RUST_MIN_STACK for threads",
+        wrong: ended(-6, "thread 'main' (7) has overflowed its stack\nfatal runtime error: stack overflow, aborting"),
+        right: ended(-11, ""),
+        find: |worker| {
             let marks = ["has overflowed its stack", "cannot recover from stack overflow", "stack overflow detected"];
-            let found = case.line_anywhere(&marks).filter(|_| case.signal().is_some());
+            let found = worker.line_anywhere(&marks).filter(|_| worker.signal().is_some());
             let what = "its stack overflowed";
             if let Some(line) = found {
-                return Some(case.found(what, line));
+                return Some(worker.found(what, line));
             }
-            let line = case.kernel("segfault at").filter(|line| at_the_stacks_end(line))?;
-            (case.signal() == Some(11)).then(|| Found::new(what, format!("SIGSEGV, and the kernel's log, \"{line}\"")))
+            let line = worker.kernel("segfault at").filter(|line| at_the_stacks_end(line))?;
+            (worker.signal() == Some(11))
+                .then(|| Finding::new(what, format!("SIGSEGV, and the kernel's log, \"{line}\"")))
         },
+        ..RULE
     },
     Rule {
         name: "python-recursion",
-        class: Cause,
-        evidence: "the exception",
-        advice: "look for a recursion without an end; sys.setrecursionlimit raises the limit",
-        example: (1, "RecursionError: maximum recursion depth exceeded"),
-        find: |case| case.words(&["recursionerror"], "a Python function calls itself without an end"),
+        source: "the exception",
+        fix: "look for a recursion without an end; sys.setrecursionlimit raises the limit",
+        wrong: ended(1, "RecursionError: maximum recursion depth exceeded"),
+        right: ended(1, "RuntimeError: maximum depth of the model"),
+        find: |worker| worker.words(&["recursionerror"], "a Python function calls itself without an end"),
+        ..RULE
     },
     Rule {
         name: "cpu-time-used-up",
-        class: Cause,
-        evidence: "SIGXCPU",
-        advice: "`ulimit -t` is too low for this program",
-        example: (-24, ""),
-        find: |case| {
-            (case.signal() == Some(24)).then(|| Found::new("it used up the CPU time of `ulimit -t`", "SIGXCPU"))
+        source: "SIGXCPU",
+        fix: "`ulimit -t` is too low for this program",
+        wrong: ended(-24, ""),
+        right: ended(-25, ""),
+        find: |worker| {
+            (worker.signal() == Some(24)).then(|| Finding::new("it used up the CPU time of `ulimit -t`", "SIGXCPU"))
         },
+        ..RULE
     },
 ];
 
-/// What shows that the kernel's memory killer was at work.
-fn memory_kill(case: &Case<'_>) -> Option<String> {
-    let counted = case.evidence.memory.as_ref().filter(|memory| memory.after > memory.before);
+/// What shows that the kernel's OOM killer was at work.
+fn memory_kill(worker: &WorkerEnd<'_>) -> Option<String> {
+    let counted = worker.evidence.memory.as_ref().filter(|memory| memory.after > memory.before);
     let counted = counted
         .map(|memory| format!("{} rose from {} to {} (oom_kill)", memory.file.display(), memory.before, memory.after));
-    let logged = || case.kernel("Killed process").map(|line| format!("the kernel's log, \"{line}\""));
+    let logged = || worker.kernel("Killed process").map(|line| format!("the kernel's log, \"{line}\""));
     let marks = [
         "oom_kill event",
         "oom-kill event",
         "oom killed",
         "some of your processes may have been killed by the cgroup out-of-memory",
     ];
-    let said = || case.line_anywhere(&marks).map(|line| format!("\"{line}\""));
+    let said = || worker.line_anywhere(&marks).map(|line| format!("\"{line}\""));
     counted.or_else(logged).or_else(said)
 }
 

@@ -35,7 +35,7 @@ pub use flight_recorder::Recordings;
 pub use gather::{AtStart, gather, standing};
 pub use judge::{Verdict, has_waited, judge};
 pub use launcher::{LaunchFailure, why_launcher_failed};
-pub use rules::{Class, FAMILIES, Rule};
+pub use rules::{Causes, Class, Example, FAMILIES};
 
 /// What was observed on this node, apart from the ends of the workers themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,14 +52,14 @@ pub struct Evidence {
     pub returned: Vec<usize>,
     /// The workers that were alive at the first failure, and stood still in the kernel or because they were stopped.
     pub standing: Vec<Standing>,
-    /// How many processes the kernel's memory killer has ended in this job's cgroup.
+    /// How many processes the kernel's OOM killer has ended in this job's cgroup.
     pub memory: Option<MemoryKills>,
     /// Lines of the kernel's log since the workers were started, as far as it is readable.
     pub kernel_log: Vec<String>,
     /// Who sent SIGKILL to the worker that got one, by the audit log.
     pub sender: Option<String>,
     /// Programs of this node that kill others when memory gets short, if a worker got SIGKILL.
-    pub memory_killers: Vec<String>,
+    pub oom_daemons: Vec<String>,
     /// File systems that matter for the failure.
     pub file_systems: Vec<FileSystem>,
     /// The owner of the port that a worker could not have, as text.

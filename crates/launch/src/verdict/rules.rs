@@ -1,11 +1,14 @@
 //! What is known about the causes of failures: each rule has the evidence that it needs, its advice, and examples. The verdict and
 //! the book's page are made from this. The rules on the program's own errors are here; the others are in a file for each subject.
 
-use lockstep_contract::foreign::quotation;
+use std::fmt;
 
-use self::Class::{Cause, Unknown};
-use super::worker_end::{Case, Form, Found};
-use super::{communication, gpu, machine, signals, start};
+use lockstep_contract::foreign::quotation;
+use lockstep_contract::rules::{Finding, Rule, Subject};
+
+use super::worker_end::{Form, WorkerEnd};
+use super::{Evidence, communication, gpu, machine, signals, start};
+use crate::report::Failure;
 
 /// What a finding says about the worker that it was found for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,25 +30,68 @@ impl Class {
     }
 }
 
-/// A kind of cause.
-pub struct Rule {
-    /// Unique; people look it up.
-    pub name: &'static str,
-    /// Whether the worker itself is at fault.
-    pub class: Class,
-    /// What it is known from, for the book.
-    pub evidence: &'static str,
-    /// What to do.
-    pub advice: &'static str,
-    /// An exit code, or minus a signal, and last lines by which it is known. Without lines if it takes other evidence.
-    pub example: (i32, &'static str),
-    /// The cause, if the evidence is there.
-    pub(super) find: fn(&Case<'_>) -> Option<Found>,
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Class::Cause => "cause",
+            Class::PeerGone => "consequence",
+            Class::Waiting => "wait",
+            Class::Unknown => "unknown",
+        })
+    }
 }
+
+/// The subject of these rules: the causes of a worker's end.
+pub struct Causes;
+
+impl Subject for Causes {
+    type Facts<'a> = WorkerEnd<'a>;
+    type Level = Class;
+    /// The rank at fault, if the evidence names another one than the worker's own.
+    type Place = Option<usize>;
+    type Found = Option<WorkerFinding>;
+    type Example = Example;
+}
+
+pub(super) type WorkerFinding = Finding<Option<usize>>;
+
+/// An end of a worker as an example.
+pub struct Example {
+    /// Its exit code, or minus its signal.
+    pub exitcode: i32,
+    /// Its last lines.
+    pub output: &'static str,
+    /// What else was seen.
+    pub facts: fn(&mut Failure, &mut Evidence),
+}
+
+/// An end of a worker of which no more is known than its exit code, or minus its signal, and its last lines.
+pub(super) const fn ended(exitcode: i32, output: &'static str) -> Example {
+    Example { exitcode, output, facts: |_, _| {} }
+}
+
+impl Example {
+    /// The same with these facts.
+    pub(super) const fn with(self, facts: fn(&mut Failure, &mut Evidence)) -> Self {
+        Example { facts, ..self }
+    }
+}
+
+/// What most rules have in common: the worker itself is at fault, and the finding says why.
+pub(super) const RULE: Rule<Causes> = Rule {
+    name: "",
+    level: Class::Cause,
+    why: "",
+    source: "",
+    fix: "",
+    wrong: ended(0, ""),
+    right: ended(0, ""),
+    find: |_| None,
+};
 
 /// The families of rules with their titles. The first rule that finds something counts: what is specific comes before what
 /// is general, and words before mere signals.
-pub const FAMILIES: &[(&str, &[Rule])] = &[
+pub const FAMILIES: &[(&str, &[Rule<Causes>])] = &[
     ("It cannot start", start::START),
     ("GPUs", gpu::GPU),
     ("Files", machine::FILES),
@@ -58,28 +104,28 @@ pub const FAMILIES: &[(&str, &[Rule])] = &[
 ];
 
 /// All rules, in order.
-pub(super) fn all() -> impl Iterator<Item = &'static Rule> {
+pub(super) fn all() -> impl Iterator<Item = &'static Rule<Causes>> {
     FAMILIES.iter().flat_map(|(_, rules)| rules.iter())
 }
 
 /// Those about the machine, which also explain errors of the launcher.
-pub(super) fn of_machine() -> impl Iterator<Item = &'static Rule> {
+pub(super) fn of_machine() -> impl Iterator<Item = &'static Rule<Causes>> {
     machine::FILES.iter().chain(machine::LIMITS)
 }
 
 /// The rule that needs no evidence.
-pub(super) fn last() -> &'static Rule {
+pub(super) fn last() -> &'static Rule<Causes> {
     &UNKNOWN
 }
 
 /// What it finds.
-pub(super) fn unknown(case: &Case<'_>) -> Found {
-    let death = &case.failure.death;
+pub(super) fn unknown(worker: &WorkerEnd<'_>) -> WorkerFinding {
+    let death = &worker.failure.death;
     let left = match death.unread {
         true => "it left no error file, and what it printed is on the terminal alone (--tee=3 keeps a copy)",
         false => "it left no error and no output",
     };
-    Found::new(format!("unknown: {left}"), crate::report::describe_exit(death.exitcode))
+    Finding::new(format!("unknown: {left}"), crate::report::describe_exit(death.exitcode))
 }
 
 /// The text between two others.
@@ -103,82 +149,89 @@ pub(super) fn number_after(line: &str, before: &str) -> Option<u64> {
 
 // ---- errors of the program, and ends without any message
 
-pub(super) const ERRORS: &[Rule] = &[
+pub(super) const ERRORS: &[Rule<Causes>] = &[
     Rule {
         name: "interrupted",
-        class: Cause,
-        evidence: "the exception KeyboardInterrupt",
-        advice: "somebody pressed Ctrl-C or sent SIGINT to this rank",
-        example: (
+        source: "the exception KeyboardInterrupt",
+        fix: "somebody pressed Ctrl-C or sent SIGINT to this rank",
+        wrong: ended(
             1,
             "Traceback (most recent call last):\n  File \"train.py\", line 9, in <module>\n    step()\nKeyboardInterrupt",
         ),
-        find: |case| {
-            let line = case
+        right: ended(1, "ValueError: KeyboardInterrupt"),
+        find: |worker| {
+            let line = worker
                 .error
                 .as_ref()
                 .map(|error| error.original())
                 .filter(|text| text.starts_with("KeyboardInterrupt"))?;
-            Some(case.found("it was interrupted", line))
+            Some(worker.found("it was interrupted", line))
         },
+        ..RULE
     },
     Rule {
         name: "exception",
-        class: Cause,
-        evidence: "the error file, or the traceback on stderr: the exception, what caused it, and the innermost line in the user's own code",
-        advice: "start at that line",
-        example: (
+        source: "the error file, or the traceback on stderr: the exception, what caused it, and the innermost line in the user's own code",
+        fix: "start at that line",
+        wrong: ended(
             1,
             "Traceback (most recent call last):\n  File \"train.py\", line 9, in step\n    raise ValueError('x')\nValueError: x",
         ),
-        find: |case| error_of(case, Form::Python, ""),
+        right: ended(1, "error: training failed"),
+        find: |worker| error_of(worker, Form::Python, ""),
+        ..RULE
     },
     Rule {
         name: "panic",
-        class: Cause,
-        evidence: "the error file, or the panic's message on stderr",
-        advice: "start at that line; RUST_BACKTRACE=1 shows the calls that led there",
-        example: (
+        source: "the error file, or the panic's message on stderr",
+        fix: "start at that line; RUST_BACKTRACE=1 shows the calls that led there",
+        wrong: ended(
             101,
             "thread 'main' (7) panicked at src/main.rs:3:5:\nindex out of bounds\nnote: run with `RUST_BACKTRACE=1`",
         ),
-        find: |case| error_of(case, Form::Panic, "it panicked: "),
+        right: ended(101, ""),
+        find: |worker| error_of(worker, Form::Panic, "it panicked: "),
+        ..RULE
     },
     Rule {
         name: "error",
-        class: Cause,
-        evidence: "the error file, or `error: …` with its causes at the end of stderr",
-        advice: "the message is the program's own",
-        example: (1, "error: training failed\n  caused by: the loss is NaN"),
-        find: |case| error_of(case, Form::Chain, ""),
+        source: "the error file, or `error: …` with its causes at the end of stderr",
+        fix: "the message is the program's own",
+        wrong: ended(1, "error: training failed\n  caused by: the loss is NaN"),
+        right: ended(1, "training failed"),
+        find: |worker| error_of(worker, Form::Chain, ""),
+        ..RULE
     },
     Rule {
         name: "exit-with-message",
-        class: Cause,
-        evidence: "the exit code, and the last line of output (`sys.exit(\"text\")`, a shell's message)",
-        advice: "the program ended itself: look for the message in its source",
-        example: (1, "no data in /data"),
-        find: |case| {
-            let code = case.failure.death.exitcode;
-            let line = case.failure.death.tail.iter().rev().find(|line| !line.trim().is_empty())?;
+        source: "the exit code, and the last line of output (`sys.exit(\"text\")`, a shell's message)",
+        fix: "the program ended itself: look for the message in its source",
+        wrong: ended(1, "no data in /data"),
+        right: ended(1, ""),
+        find: |worker| {
+            let code = worker.failure.death.exitcode;
+            let line = worker.failure.death.tail.iter().rev().find(|line| !line.trim().is_empty())?;
             let text = format!("it ended itself with exit code {code} after \"{}\"", quotation(line));
-            (code > 0).then(|| Found::new(text, "its exit code and its last line"))
+            (code > 0).then(|| Finding::new(text, "its exit code and its last line"))
         },
+        ..RULE
     },
     UNKNOWN,
 ];
 
 /// The last rule.
-pub(super) const UNKNOWN: Rule = Rule {
+pub(super) const UNKNOWN: Rule<Causes> = Rule {
     name: "unknown",
-    class: Unknown,
-    evidence: "the exit code or signal alone",
-    advice: "nothing else is known: @record or an error file says more",
-    example: (3, ""),
-    find: |case| Some(unknown(case)),
+    level: Class::Unknown,
+    source: "the exit code or signal alone",
+    fix: "nothing else is known: @record or an error file says more",
+    wrong: ended(3, ""),
+    right: ended(1, "no data in /data"),
+    find: |worker| Some(unknown(worker)),
+    ..RULE
 };
 
-fn error_of(case: &Case<'_>, form: Form, before: &str) -> Option<Found> {
-    let error = case.error.as_ref().filter(|error| error.form == form)?;
-    Some(Found::new(format!("{before}{}", error.text()), error.source))
+fn error_of(worker: &WorkerEnd<'_>, form: Form, before: &str) -> Option<WorkerFinding> {
+    let error = worker.error.as_ref().filter(|error| error.form == form)?;
+    Some(Finding::new(format!("{before}{}", error.text()), error.source))
 }

@@ -1,8 +1,10 @@
 //! One worker's end as the rules see it: the error that it printed or recorded, the signal, and searches in its words.
 
 use lockstep_contract::foreign::quotation;
+use lockstep_contract::rules::Finding;
 
 use super::output::{self, Exception, Kind};
+use super::rules::WorkerFinding;
 use super::{Evidence, FileSystem};
 use crate::report::{Failure, Reason};
 
@@ -15,7 +17,7 @@ const AFTER: usize = 3;
 const AFTER_EXCEPTION: usize = 10;
 
 /// A worker's end.
-pub(super) struct Case<'a> {
+pub struct WorkerEnd<'a> {
     pub(super) failure: &'a Failure,
     pub(super) evidence: &'a Evidence,
     /// Its error, if it left one.
@@ -41,21 +43,10 @@ pub(super) enum Form {
     Chain,
 }
 
-/// What a rule has found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    /// What happened, in plain words.
-    pub(super) cause: String,
-    /// The evidence.
-    pub(super) how: String,
-    /// The rank at fault, if the evidence names another one than the worker's own.
-    pub(super) names: Option<usize>,
-}
-
-impl<'a> Case<'a> {
+impl<'a> WorkerEnd<'a> {
     pub(super) fn new(failure: &'a Failure, evidence: &'a Evidence) -> Self {
         let error = recorded(failure).or_else(|| printed(failure));
-        Case { failure, evidence, error }
+        WorkerEnd { failure, evidence, error }
     }
 
     /// The signal that ended it, or, if its exit code says so as a shell does, a child of it. The agent's own signal to a
@@ -97,16 +88,16 @@ impl<'a> Case<'a> {
     }
 
     /// This cause, if there is a line with one of these marks.
-    pub(super) fn words(&self, marks: &[&str], cause: impl Into<String>) -> Option<Found> {
+    pub(super) fn words(&self, marks: &[&str], cause: impl Into<String>) -> Option<WorkerFinding> {
         self.line(marks).map(|line| self.found(cause, line))
     }
 
     /// This cause, known from a line.
-    pub(super) fn found(&self, cause: impl Into<String>, line: &str) -> Found {
+    pub(super) fn found(&self, cause: impl Into<String>, line: &str) -> WorkerFinding {
         let place =
             self.error.as_ref().and_then(|error| error.chain.iter().rev().find_map(|(_, place)| place.as_deref()));
         let place = place.map(|place| format!(" at {place}")).unwrap_or_default();
-        Found { cause: cause.into(), how: format!("{}, \"{}\"{place}", self.source(), quotation(line)), names: None }
+        Finding::new(cause, format!("{}, \"{}\"{place}", self.source(), quotation(line)))
     }
 
     /// Where its words come from.
@@ -125,21 +116,6 @@ impl<'a> Case<'a> {
         let (bracketed, plain) = (format!("[{pid}]"), format!("process {pid} "));
         let lines = self.evidence.kernel_log.iter().map(String::as_str);
         lines.into_iter().find(|line| line.contains(mark) && (line.contains(&bracketed) || line.contains(&plain)))
-    }
-}
-
-impl Found {
-    /// A finding about the worker itself.
-    pub(super) fn new(cause: impl Into<String>, how: impl Into<String>) -> Self {
-        Found { cause: cause.into(), how: how.into(), names: None }
-    }
-
-    /// Adds evidence.
-    pub(super) fn and(mut self, how: Option<impl std::fmt::Display>) -> Self {
-        if let Some(how) = how {
-            self.how += &format!("; {how}");
-        }
-        self
     }
 }
 

@@ -1,18 +1,25 @@
 //! Rules on NVIDIA GPUs and how they are connected, on libtorch and on containers.
 
+use lockstep_contract::rules::Level::{Error, Note, Warning};
+use lockstep_contract::rules::Rule;
+
+use super::examples;
 use super::facts::{Gpus, Node};
-use super::rules::{Check, each, unequal};
-use crate::report::Level;
+use super::rules::{Nodes, RULE, each, unequal};
 
 /// The oldest drivers for CUDA 12 and 13 (CUDA's release notes, table "CUDA Toolkit and Minimum Required Driver Version").
 const DRIVERS: [(&str, u32); 2] = [("+cu12", 525), ("+cu13", 580)];
 
-pub(super) const GPUS: &[Check] = &[
-    Check {
+pub(super) const GPUS: &[Rule<Nodes>] = &[
+    Rule {
         name: "gpu-driver-fails",
-        level: Level::Error,
+        level: Error,
         why: "there are GPUs, and the driver does not answer: CUDA does not start, or hangs",
         source: "the device files /dev/nvidia0 … and `nvidia-smi`",
+        wrong: |job| {
+            examples::gpus(job, &["NV18"]);
+            job.nodes[1].gpus.trouble = Some("nvidia-smi has not ended within 6 s".into());
+        },
         find: |job| {
             each(job, |node| {
                 let why = node.gpus.trouble.as_ref()?;
@@ -24,12 +31,14 @@ pub(super) const GPUS: &[Check] = &[
                 Some([format!("{} GPUs are here, and cannot be asked", node.gpus.present), why.clone(), fix.to_owned()])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gpu-absent",
-        level: Level::Error,
+        level: Error,
         why: "the job was given GPUs that are not there, in a container mostly for want of --nv",
         source: "CUDA_VISIBLE_DEVICES, and the device files /dev/nvidia0 …",
+        wrong: |job| examples::set(job, "CUDA_VISIBLE_DEVICES", "0,1"),
         find: |job| {
             each(job, |node| {
                 let visible = node.variable("CUDA_VISIBLE_DEVICES").filter(|value| !value.starts_with('-'))?;
@@ -43,12 +52,17 @@ pub(super) const GPUS: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gpu-hidden",
-        level: Level::Error,
+        level: Error,
         why: "programs see no GPU, although the node has some",
         source: "CUDA_VISIBLE_DEVICES, by CUDA's rules",
+        wrong: |job| {
+            examples::gpus(job, &["NV18"]);
+            job.nodes[1].gpus.visible = 0;
+        },
         find: |job| {
             each(job, |node| {
                 let Gpus { present, visible, .. } = node.gpus;
@@ -64,12 +78,17 @@ pub(super) const GPUS: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gpu-driver-old",
-        level: Level::Error,
+        level: Error,
         why: "CUDA says `the provided driver is too old`, and no GPU is used",
         source: "the version of libtorch, `nvidia-smi`, and CUDA's release notes",
+        wrong: |job| {
+            examples::gpus(job, &["NV18"]);
+            job.nodes.iter_mut().for_each(|node| node.gpus.driver = Some("550.54.15".into()));
+        },
         find: |job| {
             each(job, |node| {
                 let (driver, version) = (node.gpus.driver.as_ref()?, node.libtorch.as_ref()?.version.as_ref()?);
@@ -82,12 +101,17 @@ pub(super) const GPUS: &[Check] = &[
             ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gpu-driver-differs",
-        level: Level::Warning,
+        level: Warning,
         why: "nodes with different drivers may choose different algorithms, or fail at a feature that one lacks",
         source: "`nvidia-smi` on each node",
+        wrong: |job| {
+            examples::gpus(job, &["NV18"]);
+            job.nodes[1].gpus.driver = Some("590.1".into());
+        },
         find: |job| {
             unequal(
                 job,
@@ -96,12 +120,17 @@ pub(super) const GPUS: &[Check] = &[
                 |node| node.gpus.driver.clone(),
             )
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gpu-differs",
-        level: Level::Warning,
+        level: Warning,
         why: "all ranks wait for the slowest card, and the smallest memory limits the batch",
         source: "`nvidia-smi` on each node",
+        wrong: |job| {
+            examples::gpus(job, &["NV18"]);
+            job.nodes[1].gpus.cards.truncate(1);
+        },
         find: |job| {
             unequal(
                 job,
@@ -113,12 +142,17 @@ pub(super) const GPUS: &[Check] = &[
                 },
             )
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gpu-divided",
-        level: Level::Warning,
+        level: Warning,
         why: "NCCL does not join the parts of a divided card (MIG)",
         source: "`nvidia-smi`",
+        wrong: |job| {
+            examples::gpus(job, &["NV18"]);
+            job.nodes[1].gpus.cards[0].divided = true;
+        },
         find: |job| {
             each(job, |node| {
                 let divided = node.gpus.cards.iter().filter(|card| card.divided).count();
@@ -131,12 +165,14 @@ pub(super) const GPUS: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "nvlink-partial",
-        level: Level::Warning,
+        level: Warning,
         why: "a ring over all GPUs is as slow as its slowest way",
         source: "`nvidia-smi topo -m`: some pairs have NVLink, others do not",
+        wrong: |job| examples::gpus(job, &["NV12", "SYS"]),
         find: |job| {
             each(job, |node| {
                 let slow = paths(node, |tier| !tier.starts_with("NV"));
@@ -147,12 +183,14 @@ pub(super) const GPUS: &[Check] = &[
             ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gpu-paths-slow",
-        level: Level::Note,
+        level: Note,
         why: "GPUs on different sockets, without NVLink, exchange data through the processors",
         source: "`nvidia-smi topo -m`: pairs with SYS or NODE, and no NVLink anywhere",
+        wrong: |job| examples::gpus(job, &["PIX", "SYS"]),
         find: |job| {
             each(job, |node| {
                 let far = paths(node, is_far);
@@ -164,12 +202,17 @@ pub(super) const GPUS: &[Check] = &[
             ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gpu-topology-differs",
-        level: Level::Warning,
+        level: Warning,
         why: "the nodes are not equal: a link is broken on one, or it is another model",
         source: "`nvidia-smi topo -m` on each node",
+        wrong: |job| {
+            examples::gpus(job, &["NV18", "NV18"]);
+            job.nodes[1].gpus.paths[0].tier = "NV17".into();
+        },
         find: |job| {
             unequal(
                 job,
@@ -178,6 +221,7 @@ pub(super) const GPUS: &[Check] = &[
                 tiers,
             )
         },
+        ..RULE
     },
 ];
 
@@ -211,12 +255,13 @@ fn shortened(pairs: &[String]) -> String {
 /// The release that the course is built for.
 const LIBTORCH: &str = "2.11";
 
-pub(super) const SOFTWARE: &[Check] = &[
-    Check {
+pub(super) const SOFTWARE: &[Rule<Nodes>] = &[
+    Rule {
         name: "libtorch-missing",
-        level: Level::Error,
+        level: Error,
         why: "workers on this node end with `error while loading shared libraries: libtorch_cpu.so`",
         source: "LIBTORCH, .libtorch of the checkout around the program or the current folder, and LD_LIBRARY_PATH",
+        wrong: |job| job.nodes[1].libtorch = None,
         find: |job| {
             let some = job.nodes.iter().find(|node| node.libtorch.is_some());
             each(job, |node| {
@@ -231,12 +276,14 @@ pub(super) const SOFTWARE: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "libtorch-nowhere",
-        level: Level::Warning,
+        level: Warning,
         why: "the labs need it; `lockstep run` and Python programs do not",
         source: "LIBTORCH, .libtorch of the checkout around the program or the current folder, and LD_LIBRARY_PATH",
+        wrong: |job| job.nodes.iter_mut().for_each(|node| node.libtorch = None),
         find: |job| {
             let nowhere = job.nodes.iter().all(|node| node.libtorch.is_none());
             each(job, |_| {
@@ -250,12 +297,14 @@ pub(super) const SOFTWARE: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "libtorch-differs",
-        level: Level::Error,
+        level: Error,
         why: "ranks with different versions may disagree about messages and numbers",
         source: "the version file of each node's libtorch",
+        wrong: |job| job.nodes[1].libtorch.iter_mut().for_each(|found| found.version = Some("2.10.0".into())),
         find: |job| {
             unequal(
                 job,
@@ -264,12 +313,17 @@ pub(super) const SOFTWARE: &[Check] = &[
                 |node| Some(node.libtorch.as_ref()?.version.clone().unwrap_or_else(|| "an unknown version".to_owned())),
             )
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "libtorch-unsuitable",
-        level: Level::Warning,
+        level: Warning,
         why: "the labs are built for libtorch 2.11, and do not start with another",
         source: "the version file of libtorch",
+        wrong: |job| {
+            let all = job.nodes.iter_mut().filter_map(|node| node.libtorch.as_mut());
+            all.for_each(|found| found.version = Some("2.10.0".into()));
+        },
         find: |job| {
             each(job, |node| {
                 let libtorch = node.libtorch.as_ref()?;
@@ -281,12 +335,14 @@ pub(super) const SOFTWARE: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "container-differs",
-        level: Level::Error,
+        level: Error,
         why: "inside and outside of a container libraries differ, and so do paths",
         source: "the marks of containers: variables, /.singularity.d, /.dockerenv, /run/.containerenv",
+        wrong: |job| job.nodes[1].container = Some("apptainer".into()),
         find: |job| {
             unequal(
                 job,
@@ -297,12 +353,14 @@ pub(super) const SOFTWARE: &[Check] = &[
                 },
             )
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "container-runtime-missing",
-        level: Level::Warning,
+        level: Warning,
         why: "a job step that starts a container fails on this node",
         source: "PATH, for apptainer, singularity, podman, docker and enroot",
+        wrong: |job| job.nodes[1].runtimes = vec!["apptainer".into()],
         find: |job| {
             let inside = job.nodes.iter().any(|node| node.container.is_some());
             if inside {
@@ -315,5 +373,6 @@ pub(super) const SOFTWARE: &[Check] = &[
                 |node| Some(if node.runtimes.is_empty() { "none".to_owned() } else { node.runtimes.join(" and ") }),
             )
         },
+        ..RULE
     },
 ];

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::facts::{Job, Knock, Link, Missing, Node, Outcome, Resolved, Silent, User, View};
+use super::facts::{ConnectionAttempt, JobFacts, Link, Missing, Node, Outcome, Resolved, Silent, User, View};
 use super::gather::{self, in_time, resolve};
 use super::meeting::Meeting;
 use super::names;
@@ -79,7 +79,7 @@ struct Results {
 ///
 /// # Errors
 /// The system's, where this node cannot take part: no port is free, or the first node cannot open the meeting's.
-pub(super) async fn examine(meeting: &Meeting, settings: &Settings) -> anyhow::Result<Option<Job>> {
+pub(super) async fn examine(meeting: &Meeting, settings: &Settings) -> anyhow::Result<Option<JobFacts>> {
     let begun = Instant::now();
     let name = meeting.names.get(meeting.index).map(String::as_str);
     let server = if meeting.is_host() { Some(host(meeting.port)?) } else { None };
@@ -87,16 +87,21 @@ pub(super) async fn examine(meeting: &Meeting, settings: &Settings) -> anyhow::R
     let listeners = Listeners::open(&node.name, &settings.ports).context("cannot open a TCP port")?;
     node.ports = listeners.ports.clone();
     let address = if server.is_some() { "127.0.0.1" } else { &meeting.host };
-    let job = Job { title: meeting.title.clone(), launched: meeting.launched, size: meeting.size, ..Job::default() };
+    let job = JobFacts {
+        title: meeting.title.clone(),
+        launched: meeting.launched,
+        size: meeting.size,
+        ..JobFacts::default()
+    };
     let patience = settings.gathering().saturating_sub(begun.elapsed()).max(settings.patience());
     let exam = match Client::connect(address, meeting.port, patience).await {
         Ok(client) => Exam { meeting, settings, begun, client: client.with_operation_timeout(settings.patience()) },
         Err(error) => {
-            let knock = Knock {
+            let attempt = ConnectionAttempt {
                 to: format!("{}:{}", meeting.host, meeting.port),
                 outcome: Outcome::Failed(error.kind.to_string()),
             };
-            return Ok(Some(without_head(job, node, meeting, begun, Some(knock))));
+            return Ok(Some(without_head(job, node, meeting, begun, Some(attempt))));
         }
     };
     if meeting.index == 0 {
@@ -112,11 +117,11 @@ pub(super) async fn examine(meeting: &Meeting, settings: &Settings) -> anyhow::R
 ///
 /// # Errors
 /// No port is free.
-pub(super) async fn examine_alone(settings: &Settings) -> anyhow::Result<Job> {
+pub(super) async fn examine_alone(settings: &Settings) -> anyhow::Result<JobFacts> {
     let mut node = gather::node(None, &settings.folder, settings.patience()).await;
     let listeners = Listeners::open(&node.name, &settings.ports).context("cannot open a TCP port")?;
     node.ports = listeners.ports.clone();
-    Ok(Job { title: "this machine".into(), size: 1, nodes: vec![node], ..Job::default() })
+    Ok(JobFacts { title: "this machine".into(), size: 1, nodes: vec![node], ..JobFacts::default() })
 }
 
 fn host(port: u16) -> anyhow::Result<Server> {
@@ -128,9 +133,15 @@ fn host(port: u16) -> anyhow::Result<Server> {
 }
 
 /// This node's own facts, when the first node does not answer.
-fn without_head(job: Job, node: Node, meeting: &Meeting, begun: Instant, knock: Option<Knock>) -> Job {
+fn without_head(
+    job: JobFacts,
+    node: Node,
+    meeting: &Meeting,
+    begun: Instant,
+    attempt: Option<ConnectionAttempt>,
+) -> JobFacts {
     let (name, waited) = (meeting.name(0), begun.elapsed().as_secs());
-    Job { nodes: vec![node], silent: vec![Silent { name, missing: Missing::Head, waited, knock }], ..job }
+    JobFacts { nodes: vec![node], silent: vec![Silent { name, missing: Missing::Head, waited, attempt }], ..job }
 }
 
 struct Exam<'a> {
@@ -175,7 +186,7 @@ impl Exam<'_> {
     }
 
     /// The first node's part: gives out the plan, and gathers what all have found.
-    async fn lead(&self, mut job: Job, own: Node) -> anyhow::Result<Job> {
+    async fn lead(&self, mut job: JobFacts, own: Node) -> anyhow::Result<JobFacts> {
         let others: Vec<usize> = (1..self.meeting.size).collect();
         let come = self.collect::<Node>("facts", &others, self.settings.gathering()).await;
         let mut nodes = vec![(0, own)];
@@ -247,29 +258,31 @@ impl Exam<'_> {
     async fn silent(&self, of: &[usize], missing: Missing) -> Vec<Silent> {
         let waited = self.begun.elapsed().as_secs();
         let patience = self.settings.patience().min(self.left(self.settings.deadline));
-        let mut knocks = JoinSet::new();
+        let mut attempts = JoinSet::new();
         for index in of.iter().copied() {
             let (name, known) = (self.meeting.name(index), self.meeting.names.get(index).is_some());
-            knocks.spawn(async move {
-                let knock = if known { Some(knock(&name, patience).await) } else { None };
-                (index, Silent { name, missing, waited, knock })
+            attempts.spawn(async move {
+                let attempt = if known { Some(attempt(&name, patience).await) } else { None };
+                (index, Silent { name, missing, waited, attempt })
             });
         }
-        let mut found = knocks.join_all().await;
+        let mut found = attempts.join_all().await;
         found.sort_by_key(|(index, _)| *index);
         found.into_iter().map(|(_, silent)| silent).collect()
     }
 }
 
 /// Connects to a port that is closed: where a kernel lives, it refuses.
-async fn knock(name: &str, patience: Duration) -> Knock {
+async fn attempt(name: &str, patience: Duration) -> ConnectionAttempt {
     match resolve(name, patience).await {
         Resolved::Addresses(found) if !found.is_empty() => {
             let outcome = ask(SocketAddr::new(found[0], CLOSED), patience).await;
-            Knock { to: found[0].to_string(), outcome }
+            ConnectionAttempt { to: found[0].to_string(), outcome }
         }
-        Resolved::Addresses(_) => Knock { to: name.into(), outcome: Outcome::Failed("its name has no address".into()) },
-        Resolved::Failed(error) => Knock { to: name.into(), outcome: Outcome::Failed(error) },
+        Resolved::Addresses(_) => {
+            ConnectionAttempt { to: name.into(), outcome: Outcome::Failed("its name has no address".into()) }
+        }
+        Resolved::Failed(error) => ConnectionAttempt { to: name.into(), outcome: Outcome::Failed(error) },
     }
 }
 
@@ -327,7 +340,7 @@ fn targets(member: &Member, resolved: &Resolved) -> Vec<(IpAddr, u16, Vec<User>)
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::node;
+    use super::super::examples::node;
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -353,11 +366,11 @@ mod tests {
         let client = Client::connect("127.0.0.1", meeting.port, PATIENCE).await.unwrap();
         let client = client.with_operation_timeout(PATIENCE);
         let exam = Exam { meeting: &meeting, settings: &settings, begun: Instant::now(), client };
-        let job = exam.lead(Job::default(), node("head", 1)).await.unwrap();
+        let job = exam.lead(JobFacts::default(), node("head", 1)).await.unwrap();
         let missing: Vec<_> = job.silent.iter().map(|silent| silent.missing).collect();
         assert_eq!((missing, job.nodes.len()), (vec![Missing::Facts, Missing::Results], 2));
-        let knock = job.silent[0].knock.clone().unwrap();
-        assert!(knock.outcome != Outcome::Stranger, "nobody listens there: {knock:?}");
+        let attempt = job.silent[0].attempt.clone().unwrap();
+        assert!(attempt.outcome != Outcome::OtherProgram, "nobody listens there: {attempt:?}");
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing is left");
     }
 

@@ -1,28 +1,40 @@
 //! Checks of networks with RDMA: InfiniBand, RoCE, EFA and Slingshot, and of NCCL's and libfabric's variables for them.
 
-use super::facts::{Adapter, AdapterPort, Node};
-use super::rules::{Check, bytes, each};
-use super::variables::{is_on, setting};
-use crate::report::Level;
+use lockstep_contract::rules::Level::{Error, Note, Warning};
+use lockstep_contract::rules::Rule;
 
-pub(super) const FABRIC: &[Check] = &[
-    Check {
+use super::examples;
+use super::facts::{Adapter, AdapterPort, Node};
+use super::rules::{Nodes, RULE, bytes, each};
+use super::variables::{is_on, setting};
+
+pub(super) const FABRIC: &[Rule<Nodes>] = &[
+    Rule {
         name: "ib-disabled",
-        level: Level::Warning,
+        level: Warning,
         why: "NCCL uses TCP although there is InfiniBand or RoCE: many times slower",
         source: "NCCL_IB_DISABLE, and /sys/class/infiniband",
+        wrong: |job| {
+            examples::adapters(job, "InfiniBand");
+            examples::set_all(job, "NCCL_IB_DISABLE", "1");
+        },
         find: |job| {
             each(job, |node| {
                 (is_on(node, "NCCL_IB_DISABLE") && !node.fabric.adapters.is_empty())
                     .then(|| setting(node, "NCCL_IB_DISABLE"))
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "ib-adapter-unknown",
-        level: Level::Error,
+        level: Error,
         why: "NCCL finds none of the adapters that the variable names, and uses TCP or fails",
         source: "NCCL_IB_HCA, and /sys/class/infiniband",
+        wrong: |job| {
+            examples::adapters(job, "InfiniBand");
+            examples::set_all(job, "NCCL_IB_HCA", "mlx5_0,mlx4_1:1");
+        },
         find: |job| {
             each(job, |node| {
                 let wanted =
@@ -42,12 +54,17 @@ pub(super) const FABRIC: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "ib-gid-index-empty",
-        level: Level::Error,
+        level: Error,
         why: "NCCL ends with `ibv_modify_qp failed with error Invalid argument`, or connections time out",
         source: "NCCL_IB_GID_INDEX, and the GIDs in /sys/class/infiniband",
+        wrong: |job| {
+            examples::adapters(job, "Ethernet");
+            examples::set_all(job, "NCCL_IB_GID_INDEX", "1");
+        },
         find: |job| {
             each(job, |node| {
                 let index = node.variable("NCCL_IB_GID_INDEX")?.parse::<u32>().ok()?;
@@ -60,12 +77,17 @@ pub(super) const FABRIC: &[Check] = &[
             ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "ib-gid-index-unset",
-        level: Level::Note,
+        level: Note,
         why: "NCCL older than 2.21 takes index 0, which on RoCE is an address of version 1 that routers and some switches drop",
         source: "NCCL_IB_GID_INDEX, and ports of RoCE with several GIDs in /sys/class/infiniband",
+        wrong: |job| {
+            examples::adapters(job, "Ethernet");
+            examples::set_all(job, "NCCL_DEBUG", "INFO");
+        },
         find: |job| {
             each(job, |node| {
                 let (adapter, port) = roce(node).find(|(_, port)| port.gids.len() > 1)?;
@@ -78,12 +100,17 @@ pub(super) const FABRIC: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "ib-port-down",
-        level: Level::Warning,
+        level: Warning,
         why: "NCCL leaves the adapter out, and the node has less bandwidth than its peers",
         source: "/sys/class/infiniband/ADAPTER/ports/N/state",
+        wrong: |job| {
+            examples::adapters(job, "InfiniBand");
+            job.nodes[1].fabric.adapters[0].ports[0].state = "DOWN".into();
+        },
         find: |job| {
             each(job, |node| {
                 let down: Vec<String> = ports(node)
@@ -99,12 +126,17 @@ pub(super) const FABRIC: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "locked-memory-low",
-        level: Level::Error,
+        level: Error,
         why: "RDMA needs locked memory: `ibv_reg_mr` or `fi_mr_reg` fails with `Cannot allocate memory`",
         source: "getrlimit(2), where there are adapters with RDMA",
+        wrong: |job| {
+            examples::adapters(job, "InfiniBand");
+            job.nodes[1].limits.locked_memory = Some(65_536);
+        },
         find: |job| {
             each(job, |node| {
                 let limit = node.limits.locked_memory.filter(|_| has_rdma(node))?;
@@ -116,34 +148,49 @@ pub(super) const FABRIC: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "p2p-disabled",
-        level: Level::Warning,
+        level: Warning,
         why: "GPUs of a node exchange data through the host's memory instead of NVLink or PCIe",
         source: "NCCL_P2P_DISABLE",
+        wrong: |job| {
+            examples::gpus(job, &["NV18"]);
+            examples::set_all(job, "NCCL_P2P_DISABLE", "1");
+        },
         find: |job| {
             each(job, |node| {
                 (is_on(node, "NCCL_P2P_DISABLE") && node.gpus.present > 1).then(|| setting(node, "NCCL_P2P_DISABLE"))
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "shm-disabled",
-        level: Level::Warning,
+        level: Warning,
         why: "GPUs of a node that have no direct way exchange data through the network",
         source: "NCCL_SHM_DISABLE",
+        wrong: |job| {
+            examples::gpus(job, &["NV18"]);
+            examples::set_all(job, "NCCL_SHM_DISABLE", "1");
+        },
         find: |job| {
             each(job, |node| {
                 (is_on(node, "NCCL_SHM_DISABLE") && node.gpus.present > 1).then(|| setting(node, "NCCL_SHM_DISABLE"))
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "fi-provider-slow",
-        level: Level::Warning,
+        level: Warning,
         why: "libfabric uses TCP although there is EFA or Slingshot",
         source: "FI_PROVIDER, and /sys/class/infiniband and /sys/class/cxi",
+        wrong: |job| {
+            examples::efa(job);
+            examples::set_all(job, "FI_PROVIDER", "tcp");
+        },
         find: |job| {
             each(job, |node| {
                 let provider = node.variable("FI_PROVIDER").filter(|_| node.fabric.efa || node.fabric.cxi)?;
@@ -158,12 +205,14 @@ pub(super) const FABRIC: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "fi-provider-absent",
-        level: Level::Error,
+        level: Error,
         why: "libfabric finds no provider: NCCL ends with `No eligible providers were found`, or uses TCP",
         source: "FI_PROVIDER, and /sys/class/infiniband and /sys/class/cxi",
+        wrong: |job| examples::set_all(job, "FI_PROVIDER", "efa"),
         find: |job| {
             each(job, |node| {
                 let provider = node.variable("FI_PROVIDER")?;
@@ -177,12 +226,17 @@ pub(super) const FABRIC: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "ofi-plugin-missing",
-        level: Level::Error,
+        level: Error,
         why: "NCCL knows EFA and Slingshot only through the OFI plugin; without it, it uses TCP",
         source: "libnccl-net*.so in LD_LIBRARY_PATH and in the folders where packages install it",
+        wrong: |job| {
+            examples::efa(job);
+            examples::gpus(job, &["NV18"]);
+        },
         find: |job| {
             each(job, |node| {
                 let needs = node.uses_nccl() && (node.fabric.efa || node.fabric.cxi) && node.fabric.plugins.is_empty();
@@ -196,12 +250,14 @@ pub(super) const FABRIC: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "net-plugin-unknown",
-        level: Level::Error,
+        level: Error,
         why: "NCCL cannot load the plugin that the variable names, and uses TCP or fails",
         source: "NCCL_NET_PLUGIN, and libnccl-net*.so in LD_LIBRARY_PATH and in the folders where packages install it",
+        wrong: |job| examples::set_all(job, "NCCL_NET_PLUGIN", "ofi"),
         find: |job| {
             each(job, |node| {
                 let wanted = node.variable("NCCL_NET_PLUGIN").filter(|value| *value != "none")?;
@@ -217,6 +273,7 @@ pub(super) const FABRIC: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
 ];
 

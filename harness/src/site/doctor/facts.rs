@@ -259,7 +259,7 @@ impl Node {
 
 /// A job, or one machine: what is checked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Job {
+pub(super) struct JobFacts {
     /// `this machine`, `Slurm job 17.0`.
     pub(super) title: String,
     /// A launcher started doctor, and holds the launcher's ports.
@@ -283,7 +283,7 @@ pub(super) struct Silent {
     /// How long it was waited for, in seconds.
     pub(super) waited: u64,
     /// What a TCP connection to it says; `None` where it has no name to connect to.
-    pub(super) knock: Option<Knock>,
+    pub(super) attempt: Option<ConnectionAttempt>,
 }
 
 /// What is missing from a node.
@@ -300,7 +300,7 @@ pub(super) enum Missing {
 
 /// A connection to a node that is silent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Knock {
+pub(super) struct ConnectionAttempt {
     pub(super) to: String,
     pub(super) outcome: Outcome,
 }
@@ -345,7 +345,7 @@ pub(super) enum Outcome {
         uncertain: i64,
     },
     /// Somebody accepted the connection, and it was not doctor.
-    Stranger,
+    OtherProgram,
     Refused,
     /// After this many seconds.
     TimedOut(u64),
@@ -357,7 +357,7 @@ impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Outcome::Answered { by, .. } => write!(f, "{by} answered"),
-            Outcome::Stranger => f.write_str("another program answered"),
+            Outcome::OtherProgram => f.write_str("another program answered"),
             Outcome::Refused => f.write_str("connection refused"),
             Outcome::TimedOut(seconds) => write!(f, "no answer within {seconds} s"),
             Outcome::Failed(error) => f.write_str(error),
@@ -394,7 +394,7 @@ pub(super) enum Lock {
     Failed(String),
 }
 
-impl Job {
+impl JobFacts {
     /// There is more than one node.
     pub(super) fn has_several(&self) -> bool {
         self.size > 1

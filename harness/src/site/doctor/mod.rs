@@ -6,6 +6,7 @@
 //! - [`show`]: the report.
 
 mod devices;
+mod examples;
 mod exchange;
 mod fabric;
 mod facts;
@@ -19,8 +20,6 @@ mod probe;
 mod resources;
 mod rules;
 mod show;
-#[cfg(test)]
-mod testing;
 mod variables;
 
 use std::path::PathBuf;
@@ -31,11 +30,11 @@ use clap::{Args, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Interrupted};
-use crate::report::Level;
+use crate::site::rules::{Column, has_error, table};
 use exchange::Settings;
-use facts::Job;
+use facts::JobFacts;
 use meeting::{Meeting, Part};
-use rules::{CHECKS, Check};
+use rules::{Nodes, all};
 
 /// The ports of torchrun's rendezvous and of its store.
 const PORTS: [u16; 2] = [29_400, 29_500];
@@ -110,15 +109,14 @@ impl DoctorOptions {
         Ok(Settings { deadline: Duration::from_secs(self.deadline), folder, ports })
     }
 
-    fn report(&self, job: &Job) -> anyhow::Result<Code> {
+    fn report(&self, job: &JobFacts) -> anyhow::Result<Code> {
         let findings = rules::examine(job);
         show::show(job, &findings, self.format == Format::Json)?;
-        let failed = findings.iter().any(|finding| finding.level == Level::Error);
-        Ok(if failed { Code::Failure } else { Code::Success })
+        Ok(if has_error(&findings) { Code::Failure } else { Code::Success })
     }
 }
 
-async fn examine(part: &Part, settings: &Settings) -> anyhow::Result<Option<Job>> {
+async fn examine(part: &Part, settings: &Settings) -> anyhow::Result<Option<JobFacts>> {
     match part {
         Part::None => Ok(None),
         Part::Alone => exchange::examine_alone(settings).await.map(Some),
@@ -142,17 +140,17 @@ fn master_port() -> Option<u16> {
 
 /// The book's page on what doctor finds, without its title.
 pub(crate) fn page() -> String {
-    let all = || CHECKS.into_iter().flatten();
-    let mut page = format!(
+    let intro = format!(
         "`lockstep doctor` knows {} faults; [When nodes do not find each other](when-nodes-do-not-meet.md) explains the command and the \
          most frequent of them. An *error* keeps training from starting, makes it hang or lose data, and the exit code is 1. With a \
-         *warning* it works, until it does not, or it is slow. A *note* is good to know.\n\n<div class=\"wide\">\n\n\
-         | fault | level | what happens | where doctor looks |\n|---|---|---|---|\n",
+         *warning* it works, until it does not, or it is slow. A *note* is good to know.\n",
         all().count()
     );
-    for Check { name, level, why, source, .. } in all() {
-        let cell = |text: &str| text.replace('|', "\\|");
-        page.push_str(&format!("| `{name}` | {level} | {} | {} |\n", cell(why), cell(source)));
-    }
-    page + "\n</div>\n"
+    let columns: [Column<Nodes>; 4] = [
+        ("fault", |rule| format!("`{}`", rule.name)),
+        ("level", |rule| rule.level.to_string()),
+        ("what happens", |rule| rule.why.to_owned()),
+        ("where doctor looks", |rule| rule.source.to_owned()),
+    ];
+    intro + &table(all(), &columns)
 }

@@ -7,16 +7,20 @@
 
 use std::net::IpAddr;
 
-use super::facts::{Interface, Job, Node, Resolved};
-use super::rules::{Check, Found, each, found};
-use crate::report::Level;
+use lockstep_contract::rules::Level::{Error, Warning};
+use lockstep_contract::rules::Rule;
 
-pub(super) const NAMES: &[Check] = &[
-    Check {
+use super::examples;
+use super::facts::{Interface, JobFacts, Node, Resolved};
+use super::rules::{NodeFinding, Nodes, RULE, each, found};
+
+pub(super) const NAMES: &[Rule<Nodes>] = &[
+    Rule {
         name: "host-name-is-loopback",
-        level: Level::Error,
+        level: Error,
         why: "Gloo listens on the address of the host name: on loopback no other node reaches it",
         source: "getaddrinfo(3) of the host name, in a job of several nodes",
+        wrong: |job| job.nodes[1].names.own = Some(examples::at([127, 0, 1, 1])),
         find: |job| {
             each(job, |node| {
                 let addresses = own(node).filter(|_| job.has_several())?;
@@ -34,12 +38,14 @@ pub(super) const NAMES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "host-name-unknown",
-        level: Level::Error,
+        level: Error,
         why: "Gloo falls back to loopback, with the warning `Unable to resolve hostname to a (local) address`",
         source: "getaddrinfo(3) of the host name, in a job of several nodes",
+        wrong: |job| job.nodes[1].names.own = Some(Resolved::Failed("unknown".into())),
         find: |job| {
             each(job, |node| {
                 let why = match node.names.own.as_ref().filter(|_| job.has_several())? {
@@ -59,12 +65,14 @@ pub(super) const NAMES: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "host-name-is-foreign",
-        level: Level::Error,
+        level: Error,
         why: "the host name leads to an address that this machine does not have: Gloo cannot listen there and takes loopback",
         source: "getaddrinfo(3) of the host name, and getifaddrs(3)",
+        wrong: |job| job.nodes[1].names.own = Some(examples::at([10, 88, 0, 3])),
         find: |job| {
             each(job, |node| {
                 let addresses = own(node)?;
@@ -83,12 +91,16 @@ pub(super) const NAMES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "peer-unknown",
-        level: Level::Error,
+        level: Error,
         why: "a node that cannot resolve the name of another cannot reach it",
         source: "getaddrinfo(3) of every node's name on every other node",
+        wrong: |job| {
+            job.nodes[1].names.peers.insert("n3".into(), Resolved::Failed("unknown".into()));
+        },
         find: |job| {
             peers(job, |_, peer, resolved| match resolved {
                 Resolved::Failed(why) => Some([
@@ -104,12 +116,14 @@ pub(super) const NAMES: &[Check] = &[
                 Resolved::Addresses(_) => None,
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "peer-is-another",
-        level: Level::Error,
+        level: Error,
         why: "the name of a node leads to another machine there, so ranks connect to the wrong one",
         source: "getaddrinfo(3) of every node's name on every other node, and getifaddrs(3) on that node",
+        wrong: |job| _ = job.nodes[1].names.peers.insert("n3".into(), examples::at([10, 88, 0, 1])),
         find: |job| {
             peers(job, |node, peer, resolved| {
                 let Resolved::Addresses(addresses) = resolved else { return None };
@@ -136,12 +150,16 @@ pub(super) const NAMES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "address-has-other-name",
-        level: Level::Warning,
+        level: Warning,
         why: "programs that look up who connects, such as ssh and MPI, take the node for another",
         source: "`getent hosts ADDRESS`, the way back from an address to a name",
+        wrong: |job| {
+            job.nodes[1].names.reverse = [(IpAddr::from([10, 88, 0, 2]), "n3".to_owned())].into();
+        },
         find: |job| {
             each(job, |node| {
                 let other = |name: &str| job.nodes.iter().find(|other| other.name == short(name) || other.host == name);
@@ -158,12 +176,14 @@ pub(super) const NAMES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "localhost-is-wrong",
-        level: Level::Error,
+        level: Error,
         why: "`--standalone`, and every program that meets others on its own machine, uses the name localhost",
         source: "getaddrinfo(3) of localhost",
+        wrong: |job| job.nodes[1].names.localhost = Some(examples::at([10, 88, 0, 2])),
         find: |job| {
             each(job, |node| {
                 let evidence = match node.names.localhost.as_ref()? {
@@ -178,11 +198,12 @@ pub(super) const NAMES: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
 ];
 
 /// What is wrong with what a node resolves of another.
-fn peers(job: &Job, wrong: impl Fn(&Node, &Node, &Resolved) -> Option<[String; 3]>) -> Vec<Found> {
+fn peers(job: &JobFacts, wrong: impl Fn(&Node, &Node, &Resolved) -> Option<[String; 3]>) -> Vec<NodeFinding> {
     let mut all = Vec::new();
     for node in &job.nodes {
         for (name, resolved) in &node.names.peers {
@@ -302,7 +323,7 @@ fn loopback(node: &Node) -> Vec<Choice> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{interface, node};
+    use super::super::examples::{interface, node};
     use super::*;
 
     fn names(choices: &[Choice]) -> Vec<&str> {
@@ -311,8 +332,8 @@ mod tests {
 
     fn with(name: &str, value: &str) -> Node {
         let mut node = node("n1", 1);
-        node.interfaces.push(interface("eth1", "10.99.0.1"));
-        node.interfaces.push(interface("docker0", "172.17.0.1"));
+        node.interfaces.push(interface("eth1", [10, 99, 0, 1]));
+        node.interfaces.push(interface("docker0", [172, 17, 0, 1]));
         if !name.is_empty() {
             node.variables.insert(name.into(), value.into());
         }
@@ -337,7 +358,7 @@ mod tests {
         assert_eq!(names(&nccl(&with("NCCL_SOCKET_IFNAME", "^eth,lo"))), ["docker0"]);
         assert!(nccl(&with("NCCL_SOCKET_IFNAME", "=eth")).is_empty());
         let mut infiniband = with("", "");
-        infiniband.interfaces.push(interface("ib0", "10.1.0.1"));
+        infiniband.interfaces.push(interface("ib0", [10, 1, 0, 1]));
         assert_eq!(names(&nccl(&infiniband)), ["ib0"]);
     }
 

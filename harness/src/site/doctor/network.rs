@@ -2,17 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Interface, Job, Link, Node, Outcome, User};
-use super::names::{self, Choice};
-use super::rules::{Check, Found, each, found};
-use crate::report::Level;
+use lockstep_contract::rules::Level::{Error, Warning};
+use lockstep_contract::rules::{Finding, Rule};
 
-pub(super) const NETWORK: &[Check] = &[
-    Check {
+use super::examples;
+use super::facts::{Interface, JobFacts, Link, Names, Node, Outcome, User};
+use super::names::{self, Choice};
+use super::rules::{NodeFinding, Nodes, RULE, each, found};
+
+pub(super) const NETWORK: &[Rule<Nodes>] = &[
+    Rule {
         name: "pair-cut",
-        level: Level::Error,
+        level: Error,
         why: "ranks on these nodes cannot exchange a single message; collectives hang until their timeout",
         source: "TCP connections between all pairs of nodes, in both directions: none between these two was answered",
+        wrong: |job| examples::links(job, None).for_each(|link| link.outcome = Outcome::TimedOut(6)),
         find: |job| {
             let cut = cut(job);
             // A pair that is cut in both directions is reported once.
@@ -26,38 +30,47 @@ pub(super) const NETWORK: &[Check] = &[
                 let fix = format!(
                     "`ip route get ADDRESS` on both, firewalls on the way (`nft list ruleset`, `iptables -S`): tell the administrator about {from} and {to}"
                 );
-                Found { at: vec![(*from).to_owned(), (*to).to_owned()], what, evidence: evidence(link), fix }
+                Finding { place: vec![(*from).to_owned(), (*to).to_owned()], what, evidence: evidence(link), fix }
             });
             found.collect()
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "port-blocked",
-        level: Level::Error,
+        level: Error,
         why: "a launcher, or a store, at this port is never reached: nodes wait until a timeout",
         source: "TCP connections between all pairs of nodes: other ports of the same node answered, this one was silent",
+        wrong: |job| examples::links(job, Some(29_500)).for_each(|link| link.outcome = Outcome::TimedOut(6)),
         find: |job| {
             ports(job, |outcome| matches!(outcome, Outcome::TimedOut(_) | Outcome::Failed(_)), "gets no answer from")
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "port-rejected",
-        level: Level::Error,
+        level: Error,
         why: "connections are refused although somebody listens: a firewall answers for the node",
         source: "TCP connections between all pairs of nodes, to ports that doctor had opened",
+        wrong: |job| examples::links(job, Some(40_000)).for_each(|link| link.outcome = Outcome::Refused),
         find: |job| ports(job, |outcome| *outcome == Outcome::Refused, "is refused at"),
+        ..RULE
     },
-    Check {
+    Rule {
         name: "wrong-node-answers",
-        level: Level::Error,
+        level: Error,
         why: "an address that two machines have, or a proxy, leads connections astray",
         source: "the name that a TCP probe is answered with",
+        wrong: |job| {
+            examples::links(job, None)
+                .for_each(|link| link.outcome = Outcome::Answered { by: "x".into(), ahead: 0, uncertain: 1 });
+        },
         find: |job| {
             // A name that leads to another node has a check of its own.
             let right = |link: &&Link| job.owner(link.address).is_none_or(|node| node.name == link.to);
             let wrong = job.links.iter().filter(right).filter_map(|link| match &link.outcome {
                 Outcome::Answered { by, .. } if *by != link.to => Some((link, by.clone())),
-                Outcome::Stranger => Some((link, "another program".to_owned())),
+                Outcome::OtherProgram => Some((link, "another program".to_owned())),
                 _ => None,
             });
             let wrong = wrong.map(|(link, by)| {
@@ -75,26 +88,32 @@ pub(super) const NETWORK: &[Check] = &[
             });
             wrong.collect()
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "gloo-unreachable",
-        level: Level::Error,
+        level: Error,
         why: "Gloo listens on an address that other nodes cannot reach: `init_process_group` hangs, or ends with a timeout",
         source: "TCP connections to the address that Gloo will take, while others of the node answer",
+        wrong: |job| examples::second(job, User::Gloo),
         find: |job| library(job, User::Gloo, "Gloo", "GLOO_SOCKET_IFNAME"),
+        ..RULE
     },
-    Check {
+    Rule {
         name: "nccl-unreachable",
-        level: Level::Error,
+        level: Error,
         why: "NCCL takes an interface that leads nowhere: the first collective hangs",
         source: "TCP connections to the addresses that NCCL will take, while others of the node answer",
+        wrong: |job| examples::second(job, User::Nccl),
         find: |job| library(job, User::Nccl, "NCCL", "NCCL_SOCKET_IFNAME"),
+        ..RULE
     },
-    Check {
+    Rule {
         name: "interface-missing",
-        level: Level::Error,
+        level: Error,
         why: "Gloo and NCCL refuse to start when a variable names an interface that does not exist",
         source: "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, and getifaddrs(3)",
+        wrong: |job| examples::set(job, "GLOO_SOCKET_IFNAME", "eth7"),
         find: |job| {
             named(job, |node, name, interfaces| {
                 interfaces.is_empty().then(|| {
@@ -106,30 +125,44 @@ pub(super) const NETWORK: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "interface-down",
-        level: Level::Error,
+        level: Error,
         why: "the interface that a variable names is switched off, so nothing is sent by it",
         source: "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, and getifaddrs(3)",
+        wrong: |job| {
+            job.nodes[1].interfaces.push(Interface { up: false, ..examples::interface("eth1", [10, 99, 0, 2]) });
+            examples::set(job, "NCCL_SOCKET_IFNAME", "eth1");
+        },
         find: |job| named(job, |_, _, interfaces| all(interfaces, |interface| !interface.up, "is switched off")),
+        ..RULE
     },
-    Check {
+    Rule {
         name: "interface-without-address",
-        level: Level::Error,
+        level: Error,
         why: "the interface that a variable names has no address, so nobody can listen on it",
         source: "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, and getifaddrs(3)",
+        wrong: |job| {
+            job.nodes[1]
+                .interfaces
+                .push(Interface { addresses: vec![], ..examples::interface("eth1", [10, 99, 0, 2]) });
+            examples::set(job, "GLOO_SOCKET_IFNAME", "eth1");
+        },
         find: |job| {
             named(job, |_, _, interfaces| {
                 all(interfaces, |interface| interface.up && interface.addresses.is_empty(), "has no address")
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "interface-is-loopback",
-        level: Level::Error,
+        level: Error,
         why: "the variable names loopback, which other nodes cannot reach",
         source: "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, in a job of several nodes",
+        wrong: |job| examples::set(job, "GLOO_SOCKET_IFNAME", "lo"),
         find: |job| {
             if job.has_several() {
                 named(job, |_, _, interfaces| all(interfaces, |interface| interface.loopback, "is loopback"))
@@ -137,12 +170,16 @@ pub(super) const NETWORK: &[Check] = &[
                 Vec::new()
             }
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "interface-unplugged",
-        level: Level::Warning,
+        level: Warning,
         why: "an interface with an address has no carrier: a library may take it, and hang",
         source: "getifaddrs(3): the flag RUNNING",
+        wrong: |job| {
+            job.nodes[1].interfaces.push(Interface { running: false, ..examples::interface("eth1", [10, 99, 0, 2]) });
+        },
         find: |job| {
             each(job, |node| {
                 let dead: Vec<&Interface> =
@@ -160,12 +197,22 @@ pub(super) const NETWORK: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "no-address",
-        level: Level::Error,
+        level: Error,
         why: "without an address other than loopback a node cannot be part of a job of several",
         source: "getifaddrs(3)",
+        wrong: |job| {
+            job.nodes[1] = Node {
+                interfaces: vec![examples::interface("lo", [127, 0, 0, 1])],
+                names: Names::default(),
+                ..examples::node("n2", 2)
+            };
+            job.links.clear();
+            job.nodes.iter_mut().for_each(|node| _ = node.names.peers.remove("n2"));
+        },
         find: |job| {
             each(job, |node| {
                 let usable =
@@ -180,12 +227,14 @@ pub(super) const NETWORK: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "port-taken",
-        level: Level::Warning,
+        level: Warning,
         why: "a launcher that is to meet here ends with `address already in use`",
         source: "an attempt to listen on the well-known ports (29400, and MASTER_PORT or 29500) and those of --port",
+        wrong: |job| job.nodes[1].ports.taken = vec![29_500],
         find: |job| {
             each(job, |node| {
                 let port = node.ports.taken.first().filter(|_| !job.launched)?;
@@ -199,6 +248,7 @@ pub(super) const NETWORK: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
 ];
 
@@ -221,11 +271,11 @@ fn describe(node: &Node) -> String {
 // ---- connections
 
 fn answers(link: &Link) -> bool {
-    matches!(link.outcome, Outcome::Answered { .. } | Outcome::Stranger)
+    matches!(link.outcome, Outcome::Answered { .. } | Outcome::OtherProgram)
 }
 
 /// Pairs in one direction, each with its first connection, of whose connections none was answered, nor refused by a kernel.
-fn cut(job: &Job) -> BTreeMap<(&str, &str), &Link> {
+fn cut(job: &JobFacts) -> BTreeMap<(&str, &str), &Link> {
     let mut pairs: BTreeMap<(&str, &str), (&Link, bool)> = BTreeMap::new();
     for link in &job.links {
         let dead = !answers(link) && link.outcome != Outcome::Refused;
@@ -239,7 +289,7 @@ fn evidence(link: &Link) -> String {
 }
 
 /// Ports at the address of a node's name that fail while the node can be reached.
-fn ports(job: &Job, fails: impl Fn(&Outcome) -> bool, how: &str) -> Vec<Found> {
+fn ports(job: &JobFacts, fails: impl Fn(&Outcome) -> bool, how: &str) -> Vec<NodeFinding> {
     let by_name = job.links.iter().filter(|link| link.users.contains(&User::Name) && fails(&link.outcome));
     // A name that leads to another node has a check of its own.
     let right = by_name.filter(|link| job.owner(link.address).is_some_and(|node| node.name == link.to));
@@ -252,13 +302,13 @@ fn ports(job: &Job, fails: impl Fn(&Outcome) -> bool, how: &str) -> Vec<Found> {
         } else {
             format!("on {}: allow all TCP ports between nodes, since Gloo and NCCL listen on free ones (`sysctl net.ipv4.ip_local_port_range`)", link.to)
         };
-        Found { at: vec![link.from.clone(), link.to.clone()], what: format!("{} {how} {port} of {}", link.from, link.to), evidence: evidence(link), fix }
+        Finding { place: vec![link.from.clone(), link.to.clone()], what: format!("{} {how} {port} of {}", link.from, link.to), evidence: evidence(link), fix }
     });
     blocked.collect()
 }
 
 /// Addresses of a library that fail while the node's name leads to it.
-fn library(job: &Job, user: User, library: &str, variable: &str) -> Vec<Found> {
+fn library(job: &JobFacts, user: User, library: &str, variable: &str) -> Vec<NodeFinding> {
     let of_library = job.links.iter().filter(|link| link.users.contains(&user) && !link.users.contains(&User::Name));
     let cut = cut(job);
     let dead = of_library.filter(|link| {
@@ -271,8 +321,8 @@ fn library(job: &Job, user: User, library: &str, variable: &str) -> Vec<Found> {
         let good = job.links.iter().find(|other| other.to == link.to && answers(other));
         let better = good.and_then(|good| node.interfaces.iter().find(|other| other.addresses.contains(&good.address)));
         let better = better.map_or("INTERFACE", |interface| interface.name.as_str());
-        Some(Found {
-            at: vec![link.to.clone()],
+        Some(Finding {
+            place: vec![link.to.clone()],
             what: format!(
                 "{library} takes {} ({}) on {}, and {} cannot reach it",
                 interface.name, link.address, link.to, link.from
@@ -287,7 +337,7 @@ fn library(job: &Job, user: User, library: &str, variable: &str) -> Vec<Found> {
 // ---- interfaces that variables name
 
 /// What is wrong with an interface that a variable names, and how it is known: for each name that a library is given.
-fn named(job: &Job, wrong: impl Fn(&Node, &str, &[&Interface]) -> Option<(String, String)>) -> Vec<Found> {
+fn named(job: &JobFacts, wrong: impl Fn(&Node, &str, &[&Interface]) -> Option<(String, String)>) -> Vec<NodeFinding> {
     let mut all = Vec::new();
     for node in &job.nodes {
         for (variable, library) in [("GLOO_SOCKET_IFNAME", User::Gloo), ("NCCL_SOCKET_IFNAME", User::Nccl)] {

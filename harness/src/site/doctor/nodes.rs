@@ -1,36 +1,46 @@
 //! Checks of the job as a whole: who did not answer, and what must be the same everywhere.
 
-use super::facts::{Job, Missing, Outcome, Silent};
-use super::rules::{Check, Found, found, unequal};
-use crate::report::Level;
+use lockstep_contract::rules::Level::{Error, Warning};
+use lockstep_contract::rules::Rule;
 
-pub(super) const NODES: &[Check] = &[
-    Check {
+use super::examples;
+use super::facts::{JobFacts, Missing, Outcome, Silent};
+use super::rules::{NodeFinding, Nodes, RULE, found, unequal};
+
+pub(super) const NODES: &[Rule<Nodes>] = &[
+    Rule {
         name: "node-silent",
-        level: Level::Error,
+        level: Error,
         why: "a node of the job did not come to the meeting, so a job would wait for it, too",
         source: "half of the deadline, then a TCP connection from the first node",
+        wrong: |job| examples::silent(job, Missing::Facts, Outcome::TimedOut(6)),
         find: |job| missing(job, Missing::Facts),
+        ..RULE
     },
-    Check {
+    Rule {
         name: "node-stopped",
-        level: Level::Error,
+        level: Error,
         why: "a node came and then said no more: it is overloaded, paused, or was lost",
         source: "the deadline, then a TCP connection from the first node",
+        wrong: |job| examples::silent(job, Missing::Results, Outcome::Refused),
         find: |job| missing(job, Missing::Results),
+        ..RULE
     },
-    Check {
+    Rule {
         name: "head-unreachable",
-        level: Level::Error,
+        level: Error,
         why: "this node cannot reach the first one, where all meet, so it would be missing in a job",
         source: "a connection to the first node",
+        wrong: |job| examples::silent(job, Missing::Head, Outcome::Failed("no route to host".into())),
         find: |job| missing(job, Missing::Head),
+        ..RULE
     },
-    Check {
+    Rule {
         name: "host-name-twice",
-        level: Level::Error,
+        level: Error,
         why: "Gloo and the launcher tell others the host name, which then leads to the wrong node",
         source: "uname(2) on each node",
+        wrong: |job| job.nodes[2].host = "n2".into(),
         find: |job| {
             let same = |at: usize| job.nodes[..at].iter().find(|other| other.host == job.nodes[at].host);
             let twice = (0..job.nodes.len()).filter_map(|at| Some((&job.nodes[at], same(at)?)));
@@ -47,12 +57,14 @@ pub(super) const NODES: &[Check] = &[
             });
             twice.collect()
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "program-differs",
-        level: Level::Error,
+        level: Error,
         why: "launchers of different builds may not understand each other",
         source: "the version and the CRC-32 of the program that runs on each node",
+        wrong: |job| job.nodes[2].program.checksum = Some("00000000".into()),
         find: |job| {
             unequal(
                 job,
@@ -64,45 +76,54 @@ pub(super) const NODES: &[Check] = &[
                 },
             )
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "architecture-differs",
-        level: Level::Error,
+        level: Error,
         why: "a program is built for one architecture",
         source: "uname(2) on each node",
+        wrong: |job| job.nodes[2].architecture = "aarch64".into(),
         find: |job| {
             let fix = "build on each architecture, and choose nodes of one: sbatch --constraint, or another partition";
             unequal(job, "the nodes have different architectures", fix, |node| Some(node.architecture.clone()))
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "clock-differs",
-        level: Level::Warning,
+        level: Warning,
         why: "make builds too much or too little, munge and TLS refuse, and logs of several nodes do not fit together",
         source: "the answers to TCP probes, which contain the time; the offset must exceed the uncertainty by 1 s",
+        wrong: |job| {
+            for link in job.links.iter_mut().filter(|link| link.to == "n3") {
+                link.outcome = Outcome::Answered { by: "n3".into(), ahead: -3_200_000, uncertain: 400 };
+            }
+        },
         find: clocks,
+        ..RULE
     },
 ];
 
 /// Offsets above this are reported, in microseconds.
 const CLOCK: i64 = 1_000_000;
 
-fn missing(job: &Job, what: Missing) -> Vec<Found> {
+fn missing(job: &JobFacts, what: Missing) -> Vec<NodeFinding> {
     job.silent.iter().filter(|silent| silent.missing == what).map(describe).collect()
 }
 
-fn describe(silent: &Silent) -> Found {
-    let Silent { name, missing, waited, knock } = silent;
+fn describe(silent: &Silent) -> NodeFinding {
+    let Silent { name, missing, waited, attempt } = silent;
     let what = match missing {
         Missing::Facts => format!("{name} did not come within {waited} s"),
         Missing::Results => format!("{name} came, and had not finished after {waited} s"),
         Missing::Head => format!("the first node, {name}, cannot be reached, or went away"),
     };
-    let evidence = match knock {
-        Some(knock) => format!("a TCP connection to {}: {}", knock.to, knock.outcome),
+    let evidence = match attempt {
+        Some(attempt) => format!("a TCP connection to {}: {}", attempt.to, attempt.outcome),
         None => format!("it was waited for, {waited} s"),
     };
-    let fix = match knock.as_ref().map(|knock| &knock.outcome) {
+    let fix = match attempt.as_ref().map(|attempt| &attempt.outcome) {
         Some(Outcome::Refused) => format!(
             "{name} is up: see there whether doctor was started, hangs, or printed an error (`ssh {name} ps aux`)"
         ),
@@ -118,7 +139,7 @@ fn describe(silent: &Silent) -> Found {
 }
 
 /// Offsets from the first node.
-fn clocks(job: &Job) -> Vec<Found> {
+fn clocks(job: &JobFacts) -> Vec<NodeFinding> {
     let Some(first) = job.nodes.first() else { return Vec::new() };
     let from_first = job.links.iter().filter(|link| link.from == first.name);
     let offsets = from_first.filter_map(|link| match &link.outcome {

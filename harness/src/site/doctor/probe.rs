@@ -108,9 +108,9 @@ async fn question(mut stream: TcpStream) -> Outcome {
     let before = micros();
     let mut answer = String::new();
     if stream.write_all(b"?").await.is_err() || stream.take(LONGEST).read_to_string(&mut answer).await.is_err() {
-        return Outcome::Stranger;
+        return Outcome::OtherProgram;
     }
-    understand(&answer, before, micros()).unwrap_or(Outcome::Stranger)
+    understand(&answer, before, micros()).unwrap_or(Outcome::OtherProgram)
 }
 
 /// The other clock was read at some time between these two.
@@ -261,7 +261,7 @@ mod tests {
         }
         let free = open.ports.free;
         let stranger = std::thread::spawn(move || drop(held.accept()));
-        assert_eq!(ask(local(port), PATIENCE).await, Outcome::Stranger);
+        assert_eq!(ask(local(port), PATIENCE).await, Outcome::OtherProgram);
         stranger.join().unwrap();
         drop(open);
         // The tasks end when the runtime comes to them.

@@ -1,8 +1,10 @@
 //! Rules on the snapshot folder, temporary files and `/dev/shm`, and on processors, memory and limits of a process.
 
-use super::facts::{Job, Lock, Space, View};
-use super::rules::{Check, Found, GIB, MIB, bytes, each, found};
-use crate::report::Level;
+use lockstep_contract::rules::Level::{Error, Note, Warning};
+use lockstep_contract::rules::Rule;
+
+use super::facts::{JobFacts, Lock, Space, View};
+use super::rules::{GIB, MIB, NodeFinding, Nodes, RULE, bytes, each, found};
 
 /// Less than this is as good as full.
 const FULL: u64 = 256 * MIB;
@@ -11,12 +13,16 @@ const SMALL_SHM: u64 = 128 * MIB;
 /// Less than this is as good as full, of `/dev/shm`.
 const FULL_SHM: u64 = 32 * MIB;
 
-pub(super) const FILES: &[Check] = &[
-    Check {
+pub(super) const FILES: &[Rule<Nodes>] = &[
+    Rule {
         name: "folder-hangs",
-        level: Level::Error,
+        level: Error,
         why: "every access to the folder for snapshots hangs: mostly its file server is gone or cannot be reached",
         source: "statvfs(2), and a small file: no answer within three tenths of the deadline",
+        wrong: |job| {
+            job.nodes[1].folder.space = None;
+            job.nodes[1].folder.hangs = true;
+        },
         find: |job| {
             each(job, |node| {
                 node.folder.hangs.then(|| {
@@ -28,12 +34,14 @@ pub(super) const FILES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "folder-absent",
-        level: Level::Error,
+        level: Error,
         why: "a rank on this node cannot write its snapshot, and none can be read after a restart",
         source: "statvfs(2) of the folder for snapshots (--folder)",
+        wrong: |job| job.nodes[1].folder.space = None,
         find: |job| {
             each(job, |node| {
                 (node.folder.space.is_none() && !node.folder.hangs).then(|| {
@@ -45,24 +53,28 @@ pub(super) const FILES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "folder-full",
-        level: Level::Error,
+        level: Error,
         why: "a snapshot is written halfway and given up; training goes on without one, or ends",
         source: "statvfs(2) of the folder for snapshots: less than 256 MiB, or no inode, is free",
+        wrong: |job| job.nodes[1].folder.space.iter_mut().for_each(|space| space.free = 0),
         find: |job| {
             each(job, |node| {
                 let space = node.folder.space.as_ref()?;
                 (space.free < FULL || space.inodes == Some(0)).then(|| room(space))
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "folder-unwritable",
-        level: Level::Error,
+        level: Error,
         why: "no snapshot can be written",
         source: "a small file that doctor writes in the folder for snapshots, and removes",
+        wrong: |job| job.nodes[1].folder.unwritable = Some("read-only file system".into()),
         find: |job| {
             each(job, |node| {
                 let why = node.folder.unwritable.as_ref()?;
@@ -78,12 +90,14 @@ pub(super) const FILES: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "folder-in-memory",
-        level: Level::Warning,
+        level: Warning,
         why: "snapshots on a tmpfs take memory and are gone with the node",
         source: "/proc/self/mountinfo",
+        wrong: |job| job.nodes[1].folder.space.iter_mut().for_each(|space| space.kind = "tmpfs".into()),
         find: |job| {
             each(job, |node| {
                 let space =
@@ -95,12 +109,14 @@ pub(super) const FILES: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "folder-not-shared",
-        level: Level::Error,
+        level: Error,
         why: "each node has a folder of this name of its own: after a restart on other nodes there is no snapshot",
         source: "a file of the first node that the others look for, and theirs that the first looks for",
+        wrong: |job| job.views[0].sees_head = false,
         find: |job| {
             views(job, |view| {
                 (!view.sees_head || (view.wrote && !view.seen_by_head)).then(|| {
@@ -119,12 +135,14 @@ pub(super) const FILES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "lock-ignored",
-        level: Level::Error,
+        level: Error,
         why: "an old job that still runs on a cut node would write over the snapshots of the new one",
         source: "flock(2) of a file that the first node has locked: it must be refused",
+        wrong: |job| job.views[0].lock = Lock::Ignored,
         find: |job| {
             views(job, |view| {
                 (view.lock == Lock::Ignored).then(|| {
@@ -136,12 +154,14 @@ pub(super) const FILES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "lock-unsupported",
-        level: Level::Error,
+        level: Error,
         why: "snapshots cannot be protected from a second writer",
         source: "flock(2) of a file that the first node has locked",
+        wrong: |job| job.views[0].lock = Lock::Failed("no locks available".into()),
         find: |job| {
             views(job, |view| match &view.lock {
                 Lock::Failed(why) => Some((
@@ -152,12 +172,14 @@ pub(super) const FILES: &[Check] = &[
                 _ => None,
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "rename-not-atomic",
-        level: Level::Error,
+        level: Error,
         why: "a reader may find half a snapshot, or none, where a whole one was replaced",
         source: "a file that the first node replaces over and over while the others read it 200 times",
+        wrong: |job| job.views[0].torn = Some("10 of 4096 bytes".into()),
         find: |job| {
             views(job, |view| {
                 view.torn.as_ref().map(|torn| {
@@ -169,12 +191,14 @@ pub(super) const FILES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "temporary-full",
-        level: Level::Error,
+        level: Error,
         why: "logs of workers and sockets are made there: the launcher does not start",
         source: "statvfs(2) of the folder for temporary files (TMPDIR, or /tmp)",
+        wrong: |job| job.nodes[1].temporary.iter_mut().for_each(|space| space.inodes = Some(0)),
         find: |job| {
             each(job, |node| {
                 let space = node.temporary.as_ref()?;
@@ -182,12 +206,14 @@ pub(super) const FILES: &[Check] = &[
                 (!same && (space.free < FULL / 8 || space.inodes == Some(0))).then(|| room(space))
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "shm-small",
-        level: Level::Error,
+        level: Error,
         why: "NCCL and data loaders exchange data through /dev/shm: they end with a bus error, or `unable to open shared memory object`",
         source: "statvfs(2) of /dev/shm: less than 128 MiB in all, as in Docker by default",
+        wrong: |job| job.nodes[1].shm.iter_mut().for_each(|shm| shm.total = 64 * MIB),
         find: |job| {
             each(job, |node| {
                 let shm = node.shm.as_ref().filter(|shm| shm.total < SMALL_SHM)?;
@@ -198,12 +224,14 @@ pub(super) const FILES: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "shm-full",
-        level: Level::Error,
+        level: Error,
         why: "NCCL and data loaders find no room in /dev/shm, mostly for what killed processes have left there",
         source: "statvfs(2) of /dev/shm: less than 32 MiB is free",
+        wrong: |job| job.nodes[1].shm.iter_mut().for_each(|shm| shm.free = MIB),
         find: |job| {
             each(job, |node| {
                 let shm = node.shm.as_ref().filter(|shm| shm.total >= SMALL_SHM && shm.free < FULL_SHM)?;
@@ -214,6 +242,7 @@ pub(super) const FILES: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
 ];
 
@@ -226,7 +255,7 @@ fn room(space: &Space) -> [String; 3] {
     ]
 }
 
-fn views(job: &Job, wrong: impl Fn(&View) -> Option<(String, String, String)>) -> Vec<Found> {
+fn views(job: &JobFacts, wrong: impl Fn(&View) -> Option<(String, String, String)>) -> Vec<NodeFinding> {
     let all = job.views.iter().filter_map(|view| {
         let (what, evidence, fix) = wrong(view)?;
         Some(found(&view.node, [what, evidence, fix]))
@@ -245,12 +274,13 @@ const MEMORY: u64 = 512 * MIB;
 /// Less than a small model with its optimizer on a few ranks.
 const LIMIT: u64 = 2 * GIB;
 
-pub(super) const LIMITS: &[Check] = &[
-    Check {
+pub(super) const LIMITS: &[Rule<Nodes>] = &[
+    Rule {
         name: "open-files-low",
-        level: Level::Error,
+        level: Error,
         why: "the launcher, data loaders and Gloo end with `Too many open files`",
         source: "getrlimit(2): the hard limit of open files is below 1024",
+        wrong: |job| job.nodes[1].limits.open_files = Some(64),
         find: |job| {
             each(job, |node| {
                 let limit = node.limits.open_files.filter(|limit| *limit < OPEN_FILES)?;
@@ -261,12 +291,14 @@ pub(super) const LIMITS: &[Check] = &[
             ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "processes-low",
-        level: Level::Error,
+        level: Error,
         why: "threads count as processes: libtorch ends with `Resource temporarily unavailable`",
         source: "getrlimit(2): a user may have less than 1024 processes",
+        wrong: |job| job.nodes[1].limits.processes = Some(100),
         find: |job| {
             each(job, |node| {
                 let limit = node.limits.processes.filter(|limit| *limit < PROCESSES)?;
@@ -278,12 +310,14 @@ pub(super) const LIMITS: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "address-space-limited",
-        level: Level::Warning,
+        level: Warning,
         why: "CUDA reserves far more addresses than memory, and fails under this limit",
         source: "getrlimit(2): the address space is limited",
+        wrong: |job| job.nodes[1].limits.address_space = Some(8 * GIB),
         find: |job| {
             each(job, |node| {
                 let limit = node.limits.address_space?;
@@ -294,12 +328,14 @@ pub(super) const LIMITS: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "core-dumps-in-folder",
-        level: Level::Note,
+        level: Note,
         why: "each rank that crashes writes its whole memory into the current folder",
         source: "getrlimit(2), and /proc/sys/kernel/core_pattern without a path",
+        wrong: |job| job.nodes[1].limits.core_pattern = "core".into(),
         find: |job| {
             each(job, |node| {
                 let relative =
@@ -313,12 +349,14 @@ pub(super) const LIMITS: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "memory-short",
-        level: Level::Error,
+        level: Error,
         why: "a rank needs some hundred MiB before there is a model: the kernel kills it",
         source: "MemAvailable of /proc/meminfo is below 512 MiB, or the control group's limit is",
+        wrong: |job| job.nodes[1].memory.available = Some(100 * MIB),
         find: |job| {
             each(job, |node| {
                 let room = [node.memory.available, node.memory.limit].into_iter().flatten().min()?;
@@ -331,12 +369,14 @@ pub(super) const LIMITS: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "memory-limited",
-        level: Level::Warning,
+        level: Warning,
         why: "the control group's limit is far below the machine's memory: the kernel kills ranks at it, with SIGKILL and no message",
         source: "memory.max, or memory.limit_in_bytes, of this process's control groups: below 2 GiB",
+        wrong: |job| job.nodes[1].memory.limit = Some(GIB),
         find: |job| {
             each(job, |node| {
                 let limit = node.memory.limit.filter(|limit| (MEMORY..LIMIT).contains(limit))?;
@@ -347,12 +387,14 @@ pub(super) const LIMITS: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "processors-few",
-        level: Level::Warning,
+        level: Warning,
         why: "all workers of this node share one processor, as mpirun binds each process to one by default",
         source: "sched_getaffinity(2)",
+        wrong: |job| job.nodes[1].cpu.allowed = 1,
         find: |job| {
             each(job, |node| {
                 (node.cpu.allowed == 1 && node.cpu.online > 1).then(|| {
@@ -364,12 +406,14 @@ pub(super) const LIMITS: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "processors-paid-for",
-        level: Level::Warning,
+        level: Warning,
         why: "threads are counted by processors and stopped by the control group: the node is slower than it looks",
         source: "cpu.max, or cpu.cfs_quota_us, of this process's control groups",
+        wrong: |job| job.nodes[1].cpu.quota = Some(1.5),
         find: |job| {
             each(job, |node| {
                 let quota = node.cpu.quota.filter(|quota| *quota + 0.5 < node.cpu.allowed as f64)?;
@@ -383,5 +427,6 @@ pub(super) const LIMITS: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
 ];

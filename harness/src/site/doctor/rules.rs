@@ -1,50 +1,68 @@
 //! The rules: each is a pure function of the facts. The book's page is made from [`all`].
 
+use std::fmt;
+
+use lockstep_contract::rules::{Finding, Level, Rule, Subject};
 use serde::Serialize;
 
-use super::facts::{Job, Node};
+use super::facts::{JobFacts, Node};
 use super::{devices, fabric, names, network, nodes, resources, variables};
-use crate::report::Level;
+use crate::site::rules::Reported;
 
-/// A kind of fault.
-pub(crate) struct Check {
-    /// Unique; people look it up.
-    pub(crate) name: &'static str,
-    /// How bad it is.
-    pub(crate) level: Level,
-    /// What happens because of it, in one sentence.
-    pub(crate) why: &'static str,
-    /// What doctor looks at.
-    pub(crate) source: &'static str,
-    /// Where the fault is.
-    pub(super) find: fn(&Job) -> Vec<Found>,
+/// The subject: the nodes of a job.
+pub(super) struct Nodes;
+
+impl Subject for Nodes {
+    type Facts<'a> = JobFacts;
+    type Level = Level;
+    /// The names of nodes.
+    type Place = Vec<String>;
+    type Found = Vec<NodeFinding>;
+    /// What makes the fault in a healthy job of three nodes.
+    type Example = fn(&mut JobFacts);
 }
 
-/// A place with a fault.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    /// The names of nodes.
+pub(super) type NodeFinding = Finding<Vec<String>>;
+
+/// What rules have in common: the right example is the healthy job, and what to do depends on the finding.
+pub(super) const RULE: Rule<Nodes> = Rule {
+    name: "",
+    level: Level::Error,
+    why: "",
+    source: "",
+    fix: "",
+    wrong: |_| {},
+    right: |_| {},
+    find: |_| Vec::new(),
+};
+
+/// Where a finding is, for readers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct AtNodes {
     pub(super) at: Vec<String>,
-    /// What is wrong, with the machine's own words.
-    pub(super) what: String,
-    /// How it is known.
-    pub(super) evidence: String,
-    /// The command that fixes it, or what to do.
-    pub(super) fix: String,
+    /// These are all nodes of a job of more than two.
+    #[serde(skip)]
+    all: bool,
+}
+
+impl fmt::Display for AtNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.all { f.write_str("all nodes") } else { f.write_str(&self.at.join(", ")) }
+    }
 }
 
 /// The fault of each node that has it: what, evidence, fix.
-pub(super) fn each(job: &Job, find: impl Fn(&Node) -> Option<[String; 3]>) -> Vec<Found> {
+pub(super) fn each(job: &JobFacts, find: impl Fn(&Node) -> Option<[String; 3]>) -> Vec<NodeFinding> {
     job.nodes.iter().filter_map(|node| Some(found(&node.name, find(node)?))).collect()
 }
 
-pub(super) fn found(at: &str, [what, evidence, fix]: [String; 3]) -> Found {
-    Found { at: vec![at.to_owned()], what, evidence, fix }
+pub(super) fn found(at: &str, [what, evidence, fix]: [String; 3]) -> NodeFinding {
+    Finding { place: vec![at.to_owned()], what, evidence, fix }
 }
 
 /// The nodes by their values, if not all have the same: the most frequent value first, otherwise that of the first node. Nodes without
 /// a value are left out.
-fn different(job: &Job, value: impl Fn(&Node) -> Option<String>) -> Option<Vec<(String, Vec<String>)>> {
+fn different(job: &JobFacts, value: impl Fn(&Node) -> Option<String>) -> Option<Vec<(String, Vec<String>)>> {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for (value, node) in job.nodes.iter().filter_map(|node| Some((value(node)?, node.name.clone()))) {
         match groups.iter_mut().find(|(known, _)| *known == value) {
@@ -57,12 +75,17 @@ fn different(job: &Job, value: impl Fn(&Node) -> Option<String>) -> Option<Vec<(
 }
 
 /// A finding for values that differ, at the nodes that do not have the most frequent one.
-pub(super) fn unequal(job: &Job, what: &str, fix: &str, value: impl Fn(&Node) -> Option<String>) -> Vec<Found> {
+pub(super) fn unequal(
+    job: &JobFacts,
+    what: &str,
+    fix: &str,
+    value: impl Fn(&Node) -> Option<String>,
+) -> Vec<NodeFinding> {
     let Some(groups) = different(job, value) else { return Vec::new() };
     let shown = groups.iter().map(|(value, nodes)| format!("{value} on {}", nodes.join(", ")));
     let evidence = shown.collect::<Vec<_>>().join("; ");
-    let at = groups.into_iter().skip(1).flat_map(|(_, nodes)| nodes).collect();
-    vec![Found { at, what: what.to_owned(), evidence, fix: fix.to_owned() }]
+    let place = groups.into_iter().skip(1).flat_map(|(_, nodes)| nodes).collect();
+    vec![Finding { place, what: what.to_owned(), evidence, fix: fix.to_owned() }]
 }
 
 /// `4.0 GiB`, `64.0 MiB`.
@@ -76,43 +99,40 @@ pub(super) fn bytes(bytes: u64) -> String {
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
 
-/// A fault at its place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    pub(crate) check: &'static str,
-    pub(crate) level: Level,
-    pub(crate) at: Vec<String>,
-    pub(crate) what: String,
-    pub(crate) evidence: String,
-    pub(crate) fix: String,
+/// All rules, by subject.
+pub(super) fn all() -> impl Iterator<Item = &'static Rule<Nodes>> {
+    let lists = [
+        nodes::NODES,
+        network::NETWORK,
+        names::NAMES,
+        variables::VARIABLES,
+        resources::FILES,
+        resources::LIMITS,
+        devices::SOFTWARE,
+        devices::GPUS,
+        fabric::FABRIC,
+    ];
+    lists.into_iter().flatten()
 }
 
-/// All checks, by subject.
-pub(crate) const CHECKS: [&[Check]; 9] = [
-    nodes::NODES,
-    network::NETWORK,
-    names::NAMES,
-    variables::VARIABLES,
-    resources::FILES,
-    resources::LIMITS,
-    devices::SOFTWARE,
-    devices::GPUS,
-    fabric::FABRIC,
-];
-
 /// All faults of a job, the worst first. Nodes with the same fault share a finding.
-pub(crate) fn examine(job: &Job) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = Vec::new();
-    for Check { name, level, find, .. } in CHECKS.into_iter().flatten() {
-        for Found { at, what, evidence, fix } in find(job) {
-            let same = |other: &&mut Finding| {
-                (other.check, &other.what, &other.evidence, &other.fix) == (*name, &what, &evidence, &fix)
+pub(super) fn examine(job: &JobFacts) -> Vec<Reported<AtNodes>> {
+    let mut findings: Vec<Reported<AtNodes>> = Vec::new();
+    for rule in all() {
+        for finding in (rule.find)(job) {
+            let place = AtNodes { at: finding.place.clone(), all: false };
+            let new = Reported::new(rule, finding, place);
+            let same = |other: &&mut Reported<AtNodes>| {
+                (other.rule, &other.what, &other.evidence, &other.fix) == (new.rule, &new.what, &new.evidence, &new.fix)
             };
             match findings.iter_mut().find(same) {
-                Some(finding) => finding.at.extend(at),
-                None => findings.push(Finding { check: name, level: *level, at, what, evidence, fix }),
+                Some(known) => known.place.at.extend(new.place.at),
+                None => findings.push(new),
             }
         }
+    }
+    for AtNodes { at, all } in findings.iter_mut().map(|finding| &mut finding.place) {
+        *all = at.len() > 2 && job.nodes.iter().all(|node| at.contains(&node.name));
     }
     findings.sort_by_key(|finding| finding.level);
     findings
@@ -120,9 +140,9 @@ pub(crate) fn examine(job: &Job) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use lockstep_contract::rules::prove;
 
-    use super::super::testing::{FAULTS, job};
+    use super::super::examples::job;
     use super::*;
 
     #[test]
@@ -130,8 +150,10 @@ mod tests {
         assert_eq!([bytes(64 * MIB), bytes(3 * GIB / 2), bytes(0)], ["64.0 MiB", "1.5 GiB", "0.0 MiB"]);
     }
 
-    fn names(job: &Job) -> Vec<&'static str> {
-        examine(job).iter().map(|finding| finding.check).collect()
+    fn found(make: fn(&mut JobFacts)) -> Vec<Reported<AtNodes>> {
+        let mut job = job(3);
+        make(&mut job);
+        examine(&job)
     }
 
     #[test]
@@ -142,28 +164,18 @@ mod tests {
     }
 
     #[test]
-    fn finds_each_fault_that_was_made_and_no_other_error() {
-        for (name, make) in FAULTS {
-            let mut job = job(3);
-            make(&mut job);
-            let findings = examine(&job);
-            assert!(findings.iter().any(|finding| finding.check == *name), "{name} is not in {findings:#?}");
-            let others = findings.iter().filter(|finding| finding.check != *name && finding.level == Level::Error);
-            assert_eq!(others.map(|finding| finding.check).collect::<Vec<_>>(), [""; 0], "{name}");
-            let finding = findings.iter().find(|finding| finding.check == *name).unwrap();
-            for text in [&finding.what, &finding.evidence, &finding.fix] {
+    fn every_rule_finds_its_fault_in_no_healthy_job_and_no_other_error_with_it() {
+        prove(all(), |_, make| found(*make).iter().map(|finding| finding.rule).collect());
+        for Rule { name, wrong, .. } in all() {
+            let findings = found(*wrong);
+            let (own, others): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.rule == *name);
+            let others = others.iter().filter(|finding| finding.level == Level::Error);
+            assert_eq!(others.map(|finding| finding.rule).collect::<Vec<_>>(), [""; 0], "{name}");
+            for text in [&own[0].what, &own[0].evidence, &own[0].fix] {
                 assert!(!text.is_empty() && !text.ends_with('.'), "{name}: {text:?}");
             }
-            assert!(!finding.at.is_empty(), "{name} is nowhere");
+            assert!(!own[0].place.at.is_empty(), "{name} is nowhere");
         }
-    }
-
-    #[test]
-    fn every_check_has_a_fault_and_a_name_of_its_own() {
-        let all: Vec<_> = CHECKS.into_iter().flatten().map(|check| check.name).collect();
-        let made: BTreeSet<_> = FAULTS.iter().map(|(name, _)| *name).collect();
-        assert_eq!(all.iter().copied().collect::<BTreeSet<_>>(), made);
-        assert_eq!(all.len(), made.len());
     }
 
     #[test]
@@ -174,7 +186,9 @@ mod tests {
         }
         job.nodes[1].limits.open_files = Some(64);
         let findings = examine(&job);
-        assert_eq!(names(&job), ["open-files-low", "cuda-launch-blocking"]);
-        assert_eq!(findings[1].at, ["n1", "n2", "n3"]);
+        let names: Vec<_> = findings.iter().map(|finding| finding.rule).collect();
+        assert_eq!(names, ["open-files-low", "cuda-launch-blocking"]);
+        assert_eq!(findings[1].place.at, ["n1", "n2", "n3"]);
+        assert_eq!([&findings[0].place, &findings[1].place].map(ToString::to_string), ["n2", "all nodes"]);
     }
 }

@@ -2,9 +2,12 @@
 
 use std::net::IpAddr;
 
+use lockstep_contract::rules::Level::{Error, Note, Warning};
+use lockstep_contract::rules::Rule;
+
+use super::examples;
 use super::facts::{Node, Resolved};
-use super::rules::{Check, each, found, unequal};
-use crate::report::Level;
+use super::rules::{Nodes, RULE, each, found, unequal};
 
 /// Variables that may differ between nodes.
 const OWN: [&str; 7] = [
@@ -17,12 +20,16 @@ const OWN: [&str; 7] = [
     "MASTER_PORT",
 ];
 
-pub(super) const VARIABLES: &[Check] = &[
-    Check {
+pub(super) const VARIABLES: &[Rule<Nodes>] = &[
+    Rule {
         name: "master-is-loopback",
-        level: Level::Error,
+        level: Error,
         why: "each node would wait for itself: the others never come to its loopback address",
         source: "MASTER_ADDR, and getaddrinfo(3), in a job of several nodes",
+        wrong: |job| {
+            examples::set_all(job, "MASTER_ADDR", "localhost");
+            job.nodes.iter_mut().for_each(|node| node.names.master = Some(examples::at([127, 0, 0, 1])));
+        },
         find: |job| {
             each(job, |node| {
                 let master = node.variable("MASTER_ADDR").filter(|_| job.has_several())?;
@@ -36,12 +43,17 @@ pub(super) const VARIABLES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "master-unknown",
-        level: Level::Error,
+        level: Error,
         why: "no rank finds rank 0",
         source: "MASTER_ADDR, and getaddrinfo(3)",
+        wrong: |job| {
+            examples::set_all(job, "MASTER_ADDR", "n9");
+            job.nodes[1].names.master = Some(Resolved::Failed("unknown".into()));
+        },
         find: |job| {
             each(job, |node| {
                 let master = node.variable("MASTER_ADDR")?;
@@ -53,12 +65,14 @@ pub(super) const VARIABLES: &[Check] = &[
                 ])
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "master-differs",
-        level: Level::Error,
+        level: Error,
         why: "nodes that look for rank 0 at different places never meet",
         source: "MASTER_ADDR and MASTER_PORT on each node",
+        wrong: |job| examples::set(job, "MASTER_PORT", "29501"),
         find: |job| {
             let fix = format!(
                 "export MASTER_ADDR={} MASTER_PORT=29500 on all nodes, and not $(hostname), which each node has its own of",
@@ -69,12 +83,14 @@ pub(super) const VARIABLES: &[Check] = &[
                 Some(format!("{}:{}", value("MASTER_ADDR"), value("MASTER_PORT")))
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "master-port-invalid",
-        level: Level::Error,
+        level: Error,
         why: "ranks refuse to start",
         source: "MASTER_PORT",
+        wrong: |job| examples::set_all(job, "MASTER_PORT", "x"),
         find: |job| {
             each(job, |node| {
                 let port = node.variable("MASTER_PORT")?;
@@ -88,12 +104,14 @@ pub(super) const VARIABLES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "rank-left-over",
-        level: Level::Warning,
+        level: Warning,
         why: "RANK or WORLD_SIZE from an experiment makes programs believe that a launcher started them",
         source: "RANK and WORLD_SIZE without TORCHELASTIC_RUN_ID",
+        wrong: |job| examples::set(job, "RANK", "0"),
         find: |job| {
             each(job, |node| {
                 let left: Vec<String> = ["RANK", "WORLD_SIZE"]
@@ -110,12 +128,14 @@ pub(super) const VARIABLES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "variables-differ",
-        level: Level::Warning,
+        level: Warning,
         why: "a variable that only some nodes have did not travel: mpirun needs -x, ssh and pbsdsh pass none on",
         source: "NCCL_*, GLOO_*, FI_*, TORCH_*, OMP_NUM_THREADS and proxies on each node",
+        wrong: |job| examples::set(job, "NCCL_DEBUG", "INFO"),
         find: |job| {
             let names: std::collections::BTreeSet<&String> =
                 job.nodes.iter().flat_map(|node| node.variables.keys()).collect();
@@ -131,12 +151,14 @@ pub(super) const VARIABLES: &[Check] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "omp-threads-invalid",
-        level: Level::Warning,
+        level: Warning,
         why: "OpenMP ignores it, and every rank takes all processors",
         source: "OMP_NUM_THREADS",
+        wrong: |job| examples::set(job, "OMP_NUM_THREADS", "all"),
         find: |job| {
             each(job, |node| {
                 let value = node.variable("OMP_NUM_THREADS")?;
@@ -150,12 +172,14 @@ pub(super) const VARIABLES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "omp-threads-exceed",
-        level: Level::Warning,
+        level: Warning,
         why: "one rank alone has more threads than processors: they take turns, and each collective waits for the last",
         source: "OMP_NUM_THREADS, sched_getaffinity(2) and the control group",
+        wrong: |job| examples::set(job, "OMP_NUM_THREADS", "64"),
         find: |job| {
             each(job, |node| {
                 let threads = node.variable("OMP_NUM_THREADS")?.split(',').next()?.trim().parse::<usize>().ok()?;
@@ -170,33 +194,42 @@ pub(super) const VARIABLES: &[Check] = &[
                 })
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "cuda-launch-blocking",
-        level: Level::Warning,
+        level: Warning,
         why: "every kernel is waited for, so that computation and communication do not overlap",
         source: "CUDA_LAUNCH_BLOCKING",
+        wrong: |job| examples::set(job, "CUDA_LAUNCH_BLOCKING", "1"),
         find: |job| {
             each(job, |node| is_on(node, "CUDA_LAUNCH_BLOCKING").then(|| setting(node, "CUDA_LAUNCH_BLOCKING")))
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "nccl-hangs-unnoticed",
-        level: Level::Warning,
+        level: Warning,
         why: "a collective that hangs, hangs forever: PyTorch's watchdog does not end the process",
         source: "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        wrong: |job| examples::set(job, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"),
         find: |job| {
             each(job, |node| {
                 let name = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
                 (node.variable(name) == Some("0")).then(|| setting(node, name))
             })
         },
+        ..RULE
     },
-    Check {
+    Rule {
         name: "proxy-incomplete",
-        level: Level::Note,
+        level: Note,
         why: "the store and the collectives use no proxy, but registries of containers are reached by https",
         source: "http_proxy and https_proxy, in either spelling",
+        wrong: |job| {
+            examples::set_all(job, "http_proxy", "http://proxy:3128");
+            job.nodes.iter_mut().for_each(|node| node.runtimes = vec!["apptainer".into()]);
+        },
         find: |job| {
             let one = |node: &Node| node.variable("http_proxy").is_some() && node.variable("https_proxy").is_none();
             let lacking = job.nodes.iter().filter(|node| one(node) && !node.runtimes.is_empty());
@@ -212,6 +245,7 @@ pub(super) const VARIABLES: &[Check] = &[
             });
             lacking.collect()
         },
+        ..RULE
     },
 ];
 

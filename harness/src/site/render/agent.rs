@@ -6,11 +6,11 @@
 
 use lockstep_launch::command::quoted;
 
-use super::job::{Group, Job};
+use super::job::{BatchJob, Group};
 use super::profile::{Container, Profile, Rendezvous, Scheduler};
 
 /// What schedulers differ in.
-pub(super) struct Place {
+pub(super) struct SchedulerParts {
     /// Sets `id`, which differs between jobs and names files.
     pub(super) id: String,
     /// A variable or a parameter with a number that differs between jobs; the port is made of it.
@@ -26,7 +26,7 @@ pub(super) struct Place {
 }
 
 /// What comes after the directives.
-pub(super) fn body(profile: &Profile, job: &Job, place: &Place) -> String {
+pub(super) fn body(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
     // mpirun is often in a module itself.
     let own = if command(profile, job).is_some_and(|command| !command.starts_with("pbsdsh")) {
         modules(profile)
@@ -48,7 +48,7 @@ pub(super) fn body(profile: &Profile, job: &Job, place: &Place) -> String {
 }
 
 /// The folder that all nodes see, and in it the hosts.
-fn files(profile: &Profile, job: &Job, place: &Place) -> String {
+fn files(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
     let nodes = job.nodes();
     format!(
         "{}# Files that all nodes see.\n\
@@ -70,7 +70,7 @@ fn files(profile: &Profile, job: &Job, place: &Place) -> String {
 
 /// The arguments of the second script: their names there, and their values here. The number of workers follows them, then the
 /// node's name where it differs from node to node.
-fn arguments(profile: &Profile, job: &Job) -> Vec<(&'static str, &'static str)> {
+fn arguments(profile: &Profile, job: &BatchJob) -> Vec<(&'static str, &'static str)> {
     let mut all = vec![("run", "$run"), ("folder", "$PWD")];
     all.extend((!job.build).then_some(("id", "$id")));
     if needs_flags(profile, job) {
@@ -82,11 +82,11 @@ fn arguments(profile: &Profile, job: &Job) -> Vec<(&'static str, &'static str)> 
 }
 
 /// The script hands the launcher where nodes meet.
-fn needs_flags(profile: &Profile, job: &Job) -> bool {
+fn needs_flags(profile: &Profile, job: &BatchJob) -> bool {
     profile.rendezvous() == Rendezvous::Flags && !job.build
 }
 
-fn values(profile: &Profile, job: &Job, place: &Place) -> String {
+fn values(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
     let mut text = String::new();
     if needs_flags(profile, job) {
         text.push_str("head=$(sed -n 1p \"$run/hosts\")\n");
@@ -102,7 +102,7 @@ fn values(profile: &Profile, job: &Job, place: &Place) -> String {
 }
 
 /// The second script.
-fn agent(profile: &Profile, job: &Job) -> String {
+fn agent(profile: &Profile, job: &BatchJob) -> String {
     let arguments = arguments(profile, job);
     let names: Vec<String> =
         arguments.iter().enumerate().map(|(index, (name, _))| format!("{name}=${}", index + 1)).collect();
@@ -122,7 +122,8 @@ fn agent(profile: &Profile, job: &Job) -> String {
         text.push_str("mkdir -p \"$disk\"\n");
         text.extend(job.stage.iter().map(|path| copy(path, "\"$disk\"") + "\n"));
     }
-    let meeting = Meeting { nodes: job.nodes(), head: "head", port: "port", id: "id", hosts: Some("\"$run/hosts\"") };
+    let meeting =
+        RendezvousWords { nodes: job.nodes(), head: "head", port: "port", id: "id", hosts: Some("\"$run/hosts\"") };
     let launch = launch(profile, job, job.groups[0], "\"$workers\"", &meeting);
     if job.margin.is_none() {
         return text + &launch + "\n";
@@ -139,7 +140,7 @@ fn agent(profile: &Profile, job: &Job) -> String {
 }
 
 /// Starts the second script on all nodes; sets `code`.
-fn start(profile: &Profile, job: &Job) -> String {
+fn start(profile: &Profile, job: &BatchJob) -> String {
     let (nodes, workers) = (job.nodes(), job.groups[0].workers);
     if let Some(command) = command(profile, job) {
         let command = command.replace("{nodes}", &nodes.to_string()).replace("{hosts}", "\"$run/hosts\"");
@@ -157,7 +158,7 @@ fn start(profile: &Profile, job: &Job) -> String {
 }
 
 /// The command that starts a program once on each node, where one command does.
-fn command(profile: &Profile, job: &Job) -> Option<String> {
+fn command(profile: &Profile, job: &BatchJob) -> Option<String> {
     if let Some(start) = &profile.start {
         return Some(start.clone());
     }
@@ -220,7 +221,7 @@ for pid in \"${pids[@]}\"; do
 done
 ";
 
-fn end(job: &Job, place: &Place) -> String {
+fn end(job: &BatchJob, place: &SchedulerParts) -> String {
     if job.margin.is_none() {
         return "exit \"$code\"\n".into();
     }
@@ -246,7 +247,7 @@ pub(super) fn strict(modules: &str) -> String {
 }
 
 /// Variables, and for a build job the check of the architecture.
-pub(super) fn environment(profile: &Profile, job: &Job) -> String {
+pub(super) fn environment(profile: &Profile, job: &BatchJob) -> String {
     let variables = variables(profile, job);
     let mut lines: Vec<String> =
         variables.iter().map(|(name, value)| format!("export {name}={}", quoted(value))).collect();
@@ -269,7 +270,7 @@ pub(super) fn modules(profile: &Profile) -> String {
 }
 
 /// The variables of all processes of the job; the site's own come last and win.
-fn variables(profile: &Profile, job: &Job) -> Vec<(String, String)> {
+fn variables(profile: &Profile, job: &BatchJob) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     let mut set = |name: &str, value: String| all.push((name.into(), value));
     for name in ["http_proxy", "https_proxy"] {
@@ -307,7 +308,7 @@ pub(super) fn copy(path: &str, to: &str) -> String {
 }
 
 /// How launchers on several nodes find each other.
-pub(super) struct Meeting<'a> {
+pub(super) struct RendezvousWords<'a> {
     /// A word of bash: the number of nodes.
     pub(super) nodes: u32,
     /// A variable with the name of the first node.
@@ -321,7 +322,13 @@ pub(super) struct Meeting<'a> {
 }
 
 /// The command that runs on each node: the container, in it the launcher, and what that starts. `workers` is a word of bash.
-pub(super) fn launch(profile: &Profile, job: &Job, group: Group, workers: &str, meeting: &Meeting<'_>) -> String {
+pub(super) fn launch(
+    profile: &Profile,
+    job: &BatchJob,
+    group: Group,
+    workers: &str,
+    meeting: &RendezvousWords<'_>,
+) -> String {
     let program = job.program.iter().map(|word| argument(word)).collect::<Vec<_>>().join(" ");
     if job.build {
         return program;
@@ -340,7 +347,7 @@ pub(super) fn launch(profile: &Profile, job: &Job, group: Group, workers: &str, 
 }
 
 /// The site's binds, and the folder of the host file where the launcher in the container reads one.
-fn binds(profile: &Profile, container: &Container, meeting: &Meeting<'_>) -> Vec<String> {
+fn binds(profile: &Profile, container: &Container, meeting: &RendezvousWords<'_>) -> Vec<String> {
     let mut all = container.binds.clone();
     let shown = |bind: &String| !bind.contains(':') && profile.shared().starts_with(bind);
     if meeting.hosts.is_some() && profile.rendezvous() == Rendezvous::Launcher && !all.iter().any(shown) {
@@ -349,8 +356,8 @@ fn binds(profile: &Profile, container: &Container, meeting: &Meeting<'_>) -> Vec
     all
 }
 
-fn flags(profile: &Profile, meeting: &Meeting<'_>) -> String {
-    let Meeting { nodes, head, port, id, hosts } = meeting;
+fn flags(profile: &Profile, meeting: &RendezvousWords<'_>) -> String {
+    let RendezvousWords { nodes, head, port, id, hosts } = meeting;
     match (profile.rendezvous(), hosts) {
         (Rendezvous::Flags, _) => format!(
             "{BREAK}--nnodes={nodes} --rdzv-backend=c10d --rdzv-id=\"${id}\" --rdzv-endpoint=\"${head}:${port}\""
@@ -399,7 +406,7 @@ mod tests {
             );
             let profile = super::super::profile::parse("site.toml", &text).unwrap();
             let hosts = (scheduler == "pbs").then_some("\"$run/hosts\"");
-            let meeting = Meeting { nodes: 2, head: "head", port: "port", id: "id", hosts };
+            let meeting = RendezvousWords { nodes: 2, head: "head", port: "port", id: "id", hosts };
             binds(&profile, profile.container.as_ref().unwrap(), &meeting)
         };
         assert_eq!(binds_of("pbs", "\"/data:/d:ro\""), ["/data:/d:ro", "/s/job"]);

@@ -1,30 +1,52 @@
 //! `lockstep render --check`: reads scripts that somebody wrote, and lists what is wrong with them, line by line. Nothing is run.
 
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lockstep_contract::foreign;
+use lockstep_contract::rules::{Finding, Level, Rule, Subject};
 use serde::Serialize;
 
 use super::script::{Scheduler, Script};
 use super::words::shown;
 use super::{directives, environment, launchers, meeting, shell};
 use crate::exit::{Code, Refused};
-use crate::report::{Level, count};
+use crate::report::{Screen, count};
+use crate::site::rules::{Reported, has_error, listed, summary};
 
-/// A mistake at its place.
-#[derive(Debug, Serialize)]
-struct Finding {
+/// The subject: batch scripts.
+pub(super) struct Scripts;
+
+impl Subject for Scripts {
+    type Facts<'a> = Script;
+    type Level = Level;
+    /// A line, from 1.
+    type Place = usize;
+    type Found = Vec<ScriptFinding>;
+    /// A script.
+    type Example = &'static str;
+}
+
+pub(super) type ScriptFinding = Finding<usize>;
+
+/// What rules have in common: how a mistake is known and what to do depends on the finding.
+pub(super) const RULE: Rule<Scripts> =
+    Rule { name: "", level: Level::Error, why: "", source: "", fix: "", wrong: "", right: "", find: |_| Vec::new() };
+
+/// Where a finding is, for readers.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct AtLine {
     file: String,
     /// From 1.
     line: usize,
-    level: Level,
-    /// The rule's name.
-    rule: &'static str,
-    what: String,
-    why: &'static str,
-    fix: String,
+}
+
+impl fmt::Display for AtLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
 }
 
 /// Checks these files and prints what was found.
@@ -38,78 +60,35 @@ pub(crate) fn check(files: &[PathBuf], json: bool) -> anyhow::Result<Code> {
             std::fs::read(file).map_err(|error| Refused(format!("cannot read {}: {error}", foreign::path(file))))?;
         findings.extend(examine(file, &String::from_utf8_lossy(&text)));
     }
-    let text = if json { serde_json::to_string_pretty(&findings)? + "\n" } else { text_of(&findings, files.len()) };
+    let text = if json {
+        serde_json::to_string_pretty(&findings)? + "\n"
+    } else {
+        let sum = format!("{}: {}\n", count(files.len(), "script"), summary(&findings));
+        listed(&findings, Screen::new(false).look()) + &sum
+    };
     std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout")?;
-    let failed = findings.iter().any(|finding| finding.level == Level::Error);
-    Ok(if failed { Code::Failure } else { Code::Success })
+    Ok(if has_error(&findings) { Code::Failure } else { Code::Success })
 }
 
-fn examine(file: &Path, text: &str) -> Vec<Finding> {
+fn examine(file: &Path, text: &str) -> Vec<Reported<AtLine>> {
     let script = Script::read(text);
-    let mut findings = Vec::new();
-    for rule in RULES.iter().copied().flatten() {
-        for hit in (rule.find)(&script) {
-            let Rule { name, level, why, .. } = rule;
-            let file = file.display().to_string();
-            findings.push(Finding {
-                file,
-                line: hit.line,
-                level: *level,
-                rule: name,
-                what: hit.what,
-                why,
-                fix: hit.fix,
-            });
-        }
-    }
-    findings.sort_by_key(|finding| finding.line);
+    let file = file.display().to_string();
+    let found = |rule: &'static Rule<Scripts>| {
+        let at = |finding: &ScriptFinding| AtLine { file: file.clone(), line: finding.place };
+        let reported = |finding: ScriptFinding| {
+            let place = at(&finding);
+            Reported::new(rule, finding, place)
+        };
+        (rule.find)(&script).into_iter().map(reported).collect::<Vec<_>>()
+    };
+    let mut findings: Vec<_> = all().flat_map(found).collect();
+    findings.sort_by_key(|finding| finding.place.line);
     findings
 }
 
-/// For people: as compilers do it, then a sum.
-fn text_of(findings: &[Finding], files: usize) -> String {
-    let mut text = String::new();
-    for Finding { file, line, level, rule, what, why, fix } in findings {
-        text.push_str(&format!("{file}:{line}: {level}: {what} [{rule}]\n    why: {why}\n    fix: {fix}\n"));
-    }
-    let of = |level| findings.iter().filter(|finding| finding.level == level).count();
-    text + &format!(
-        "{}: {}, {}\n",
-        count(files, "script"),
-        count(of(Level::Error), "error"),
-        count(of(Level::Warning), "warning")
-    )
-}
-
-/// A kind of mistake.
-pub(crate) struct Rule {
-    /// Unique; people look it up.
-    pub(crate) name: &'static str,
-    /// How bad it is.
-    pub(crate) level: Level,
-    /// What happens, in one sentence.
-    pub(crate) why: &'static str,
-    /// A script that makes the mistake.
-    pub(crate) wrong: &'static str,
-    /// A script that does not.
-    pub(crate) right: &'static str,
-    /// Where a script makes it.
-    pub(super) find: fn(&Script) -> Vec<Hit>,
-}
-
-/// A place where a script makes a mistake.
-#[derive(Debug)]
-pub(super) struct Hit {
-    /// From 1.
-    pub(super) line: usize,
-    /// What is wrong, with the script's own words.
-    pub(super) what: String,
-    /// The line that fixes it.
-    pub(super) fix: String,
-}
-
-pub(super) fn hit(line: usize, what: impl Into<String>, fix: impl Into<String>) -> Hit {
-    Hit { line, what: shown(&what.into()), fix: shown(&fix.into()) }
+/// What is wrong with a line, in the script's own words, and the line that fixes it.
+pub(super) fn finding(line: usize, what: impl Into<String>, fix: impl Into<String>) -> ScriptFinding {
+    Finding { place: line, what: shown(&what.into()), evidence: String::new(), fix: shown(&fix.into()) }
 }
 
 /// The text for the script's own scheduler.
@@ -127,19 +106,22 @@ pub(super) fn head_node(script: &Script) -> &'static str {
 }
 
 /// All rules, by subject.
-pub(crate) const RULES: &[&[Rule]] = &[
-    directives::DIRECTIVES,
-    launchers::LAUNCHERS,
-    meeting::MEETING,
-    environment::ENVIRONMENT,
-    launchers::CONTAINERS,
-    directives::ENDS,
-    shell::SHELL,
-];
+pub(super) fn all() -> impl Iterator<Item = &'static Rule<Scripts>> {
+    let lists = [
+        directives::DIRECTIVES,
+        launchers::LAUNCHERS,
+        meeting::MEETING,
+        environment::ENVIRONMENT,
+        launchers::CONTAINERS,
+        directives::ENDS,
+        shell::SHELL,
+    ];
+    lists.into_iter().flatten()
+}
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use lockstep_contract::rules::prove;
 
     use super::*;
 
@@ -148,35 +130,25 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_finds_its_example_and_spares_the_right_one() {
-        for Rule { name, wrong, right, .. } in RULES.iter().copied().flatten() {
-            assert!(found(wrong).contains(name), "{name} is not found, but {:?}, in\n{wrong}", found(wrong));
-            assert!(!found(right).contains(name), "{name} is found in\n{right}");
-        }
+    fn every_rule_finds_its_wrong_example_and_spares_the_right_one() {
+        prove(all(), |_, text| found(text));
     }
 
     #[test]
     fn a_right_example_has_no_error_of_another_kind() {
-        for Rule { name, right, .. } in RULES.iter().copied().flatten() {
+        for Rule { name, right, .. } in all() {
             let errors =
                 examine(Path::new("job.sh"), right).into_iter().filter(|finding| finding.level == Level::Error);
-            let errors: Vec<_> = errors.map(|finding| (finding.line, finding.rule)).collect();
+            let errors: Vec<_> = errors.map(|finding| (finding.place.line, finding.rule)).collect();
             assert!(errors.is_empty(), "{name}: {errors:?} in\n{right}");
         }
-    }
-
-    #[test]
-    fn names_are_unique_and_there_are_at_least_25_kinds() {
-        let names: Vec<_> = RULES.iter().copied().flatten().map(|rule| rule.name).collect();
-        assert!(names.len() >= 25, "{}", names.len());
-        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
     }
 
     #[test]
     fn a_finding_names_the_line_it_stands_in() {
         let text = "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\nsrun bash -c '\n  export MASTER_ADDR=$(hostname)\n'\n";
         let findings = examine(Path::new("job.sh"), text);
-        let at: Vec<_> = findings.iter().map(|finding| (finding.line, finding.rule)).collect();
+        let at: Vec<_> = findings.iter().map(|finding| (finding.place.line, finding.rule)).collect();
         assert_eq!(at, [(6, "master-is-each-node")]);
     }
 
@@ -279,7 +251,7 @@ mod tests {
 
     #[test]
     fn survives_a_script_that_is_cut_anywhere() {
-        for Rule { wrong, .. } in RULES.iter().copied().flatten() {
+        for Rule { wrong, .. } in all() {
             for (end, _) in wrong.char_indices() {
                 found(&wrong[..end]);
             }

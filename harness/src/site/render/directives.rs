@@ -1,12 +1,14 @@
 //! Rules on the scheduler's directives, and on how jobs end: signals, time limits, and being queued again.
 
-use super::check::{Hit, Rule, hit};
+use lockstep_contract::rules::Level::{Error, Warning};
+use lockstep_contract::rules::Rule;
+
+use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::launchers::each;
 use super::script::{Command, Scheduler, Script};
 use super::words::is_plain;
-use crate::report::Level::{Error, Warning};
 
-pub(super) const DIRECTIVES: &[Rule] = &[
+pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
     Rule {
         name: "no-shebang",
         level: Error,
@@ -16,8 +18,9 @@ pub(super) const DIRECTIVES: &[Rule] = &[
         find: |script| match &script.lines[0] {
             line if line.starts_with("#!") => vec![],
             _ if script.scheduler() != Some(Scheduler::Slurm) => vec![],
-            _ => vec![hit(1, "the first line names no shell", "#!/bin/bash")],
+            _ => vec![finding(1, "the first line names no shell", "#!/bin/bash")],
         },
+        ..RULE
     },
     Rule {
         name: "directive-after-command",
@@ -28,7 +31,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
         find: |script| {
             let late = script.directives.iter().filter(|directive| directive.is_late);
             late.map(|directive| {
-                hit(
+                finding(
                     directive.line,
                     format!("`{}` comes after a command", directive.text),
                     "move it above the first command",
@@ -36,6 +39,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
             })
             .collect()
         },
+        ..RULE
     },
     Rule {
         name: "misspelt-directive",
@@ -44,6 +48,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
         wrong: "#!/bin/bash\n# SBATCH --nodes=2\n#SBATCH --time=1:00:00\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=1:00:00\nsrun hostname\n",
         find: misspelt,
+        ..RULE
     },
     Rule {
         name: "nodes-and-select",
@@ -55,11 +60,16 @@ pub(super) const DIRECTIVES: &[Rule] = &[
             let old = script.live(Scheduler::Pbs).find(|directive| directive.text.contains("nodes="));
             let both = old.filter(|_| script.select().is_some());
             both.map(|directive| {
-                hit(directive.line, format!("`{}` next to `select=`", directive.text), "remove it; `select=` says all")
+                finding(
+                    directive.line,
+                    format!("`{}` next to `select=`", directive.text),
+                    "remove it; `select=` says all",
+                )
             })
             .into_iter()
             .collect()
         },
+        ..RULE
     },
     Rule {
         name: "no-time-limit",
@@ -68,6 +78,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
         wrong: "#!/bin/bash\n#SBATCH --nodes=2\nset -e\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=01:00:00\nset -e\nsrun hostname\n",
         find: no_time_limit,
+        ..RULE
     },
     Rule {
         name: "variable-of-another-scheduler",
@@ -84,7 +95,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
             let found = script.code().filter(|(_, line)| line.replace("${", "$").contains(other));
             found
                 .map(|(line, _)| {
-                    hit(
+                    finding(
                         line,
                         format!("`{other}…` under the other scheduler"),
                         "use this scheduler's own: SLURM_JOB_NODELIST, PBS_NODEFILE",
@@ -92,6 +103,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "variable-in-directive",
@@ -103,7 +115,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
             let found = script.directives.iter().filter(|directive| directive.text.contains('$'));
             found
                 .map(|directive| {
-                    hit(
+                    finding(
                         directive.line,
                         format!("a variable in `{}`", directive.text),
                         "write the value, or give it to sbatch or qsub on the command line",
@@ -111,6 +123,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "no-gpus-requested",
@@ -127,10 +140,11 @@ pub(super) const DIRECTIVES: &[Rule] = &[
             let launches = script.launches();
             let launch = launches.first().filter(|_| script.is_for_gpus() && script.gpus().is_none());
             launch
-                .map(|launch| hit(launch.line(), "training on GPUs, but the directives ask for none", fix))
+                .map(|launch| finding(launch.line(), "training on GPUs, but the directives ask for none", fix))
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "more-workers-than-gpus",
@@ -148,7 +162,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
                 .filter_map(|launch| Some((launch.line(), workers(launch).filter(|workers| *workers > gpus)?)));
             found
                 .map(|(line, workers)| {
-                    hit(
+                    finding(
                         line,
                         format!("{workers} workers on a node with {gpus} GPU(s)"),
                         format!("--nproc-per-node={gpus}, or ask for {workers} GPUs"),
@@ -156,6 +170,7 @@ pub(super) const DIRECTIVES: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "fixed-nodes",
@@ -164,11 +179,12 @@ pub(super) const DIRECTIVES: &[Rule] = &[
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00 --nodelist=node[01-02]\nset -e\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun hostname\n",
         find: fixed_nodes,
+        ..RULE
     },
 ];
 
-fn misspelt(script: &Script) -> Vec<Hit> {
-    let mut hits = Vec::new();
+fn misspelt(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings = Vec::new();
     for (index, line) in script.lines.iter().enumerate().filter(|(index, _)| !script.is_document(index + 1)) {
         let Some(rest) = line.trim_start().strip_prefix('#') else { continue };
         let word: String = rest.trim_start().chars().take_while(|c| c.is_ascii_alphabetic()).collect();
@@ -180,34 +196,34 @@ fn misspelt(script: &Script) -> Vec<Hit> {
         let Some(right) = ["SBATCH", "PBS"].into_iter().find(|right| close(&upper, right)) else { continue };
         let option = rest.trim_start()[word.len()..].trim_start().starts_with('-');
         if option && !line.starts_with(&format!("#{right} ")) {
-            hits.push(hit(
+            findings.push(finding(
                 index + 1,
                 format!("`{}` is a comment", line.trim()),
                 format!("#{right} {}", rest.trim_start()[word.len()..].trim()),
             ));
         }
     }
-    hits
+    findings
 }
 
-fn fixed_nodes(script: &Script) -> Vec<Hit> {
+fn fixed_nodes(script: &Script) -> Vec<ScriptFinding> {
     let slurm = script.slurm("nodelist", 'w').into_iter();
     let pbs = script.live(Scheduler::Pbs).filter(|directive| directive.text.contains("host="));
     let asked = slurm.chain(pbs.map(|directive| (directive.line, directive.text.clone())));
     let constraint = "remove it; a feature (--constraint) chooses a kind of node";
-    let mut hits: Vec<Hit> =
-        asked.map(|(line, nodes)| hit(line, format!("the nodes are fixed: {nodes}"), constraint)).collect();
+    let mut findings: Vec<ScriptFinding> =
+        asked.map(|(line, nodes)| finding(line, format!("the nodes are fixed: {nodes}"), constraint)).collect();
     for command in script.commands.iter().filter(|command| command.program() == "ssh" && script.scheduler().is_some()) {
         // Options with a value of their own are rare here: -o, -p, -i, -l.
         let words: Vec<&str> = command.texts().collect();
         let takes_value = |word: &str| ["-o", "-p", "-i", "-l"].contains(&word);
         let host = (1..words.len()).find(|at| !words[*at].starts_with('-') && !takes_value(words[*at - 1]));
         let host = host.map(|at| words[at]).filter(|host| is_plain(host) && !host.contains('*'));
-        hits.extend(host.map(|host| {
-            hit(command.line, format!("ssh to {host}, whichever nodes the job has"), "loop over the job's hosts")
+        findings.extend(host.map(|host| {
+            finding(command.line, format!("ssh to {host}, whichever nodes the job has"), "loop over the job's hosts")
         }));
     }
-    hits
+    findings
 }
 
 /// The same, or two letters changed places.
@@ -215,19 +231,19 @@ fn close(word: &str, right: &str) -> bool {
     word == right || right.len() > 4 && strsim::osa_distance(word, right) == 1
 }
 
-fn no_time_limit(script: &Script) -> Vec<Hit> {
+fn no_time_limit(script: &Script) -> Vec<ScriptFinding> {
     let Some(first) = script.directives.first() else { return vec![] };
     let limited = match first.scheduler {
         Scheduler::Slurm => script.slurm("time", 't').is_some(),
         Scheduler::Pbs => script.live(Scheduler::Pbs).any(|directive| directive.text.contains("walltime=")),
     };
     let fix = if first.scheduler == Scheduler::Slurm { "#SBATCH --time=01:00:00" } else { "#PBS -l walltime=01:00:00" };
-    if limited { vec![] } else { vec![hit(first.line, "the job has no time limit", fix)] }
+    if limited { vec![] } else { vec![finding(first.line, "the job has no time limit", fix)] }
 }
 
 // ---- how jobs end
 
-pub(super) const ENDS: &[Rule] = &[
+pub(super) const ENDS: &[Rule<Scripts>] = &[
     Rule {
         name: "signal-without-trap",
         level: Error,
@@ -239,7 +255,7 @@ pub(super) const ENDS: &[Rule] = &[
             let missing = signal.filter(|(_, value)| !has_trap(script, value));
             missing
                 .map(|(line, value)| {
-                    hit(
+                    finding(
                         line,
                         format!("--signal={value}, but no trap"),
                         "trap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' USR1",
@@ -248,6 +264,7 @@ pub(super) const ENDS: &[Rule] = &[
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "signal-does-not-reach-the-trap",
@@ -260,7 +277,7 @@ pub(super) const ENDS: &[Rule] = &[
                 .filter(|(_, value)| !value.contains("B:") && !value.contains("B,") && has_trap(script, value));
             signal
                 .map(|(line, value)| {
-                    hit(
+                    finding(
                         line,
                         format!("--signal={value} goes to the steps, and the trap is in the batch script"),
                         format!("#SBATCH --signal=B:{value}"),
@@ -269,6 +286,7 @@ pub(super) const ENDS: &[Rule] = &[
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "trap-waits-for-the-step",
@@ -285,7 +303,7 @@ pub(super) const ENDS: &[Rule] = &[
             let found = last.filter(|command| !command.background);
             found
                 .map(|command| {
-                    hit(
+                    finding(
                         command.line,
                         format!("the trap for {value} has to wait for {}", command.program()),
                         format!("{} … & wait", command.program()),
@@ -294,6 +312,7 @@ pub(super) const ENDS: &[Rule] = &[
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "no-requeue",
@@ -306,10 +325,11 @@ pub(super) const ENDS: &[Rule] = &[
             let found = script.commands.iter().find(|command| goes_on(command) && !command.substituted);
             found
                 .filter(|_| script.scheduler() == Some(Scheduler::Slurm) && !said)
-                .map(|command| hit(command.line, "it has snapshots, but is not requeued", "#SBATCH --requeue"))
+                .map(|command| finding(command.line, "it has snapshots, but is not requeued", "#SBATCH --requeue"))
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "no-resume",
@@ -333,6 +353,7 @@ pub(super) const ENDS: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "output-on-the-nodes-own-disk",
@@ -347,14 +368,14 @@ pub(super) const ENDS: &[Rule] = &[
                         && command.texts().any(|word| word.starts_with(path))
                 })
             };
-            let mut hits = Vec::new();
+            let mut findings = Vec::new();
             for command in script.commands.iter().filter(|_| script.scheduler().is_some()) {
                 for name in OUTPUTS {
                     let path = command
                         .flag(name)
                         .filter(|path| (path.starts_with("/tmp") || path.starts_with("$TMPDIR")) && !copied(path));
-                    hits.extend(path.map(|path| {
-                        hit(
+                    findings.extend(path.map(|path| {
+                        finding(
                             command.line,
                             format!("--{name} {path}, and nothing copies it away"),
                             "a folder that all nodes see; or cp -r it there at the end",
@@ -362,8 +383,9 @@ pub(super) const ENDS: &[Rule] = &[
                     }));
                 }
             }
-            hits
+            findings
         },
+        ..RULE
     },
 ];
 

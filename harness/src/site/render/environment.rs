@@ -1,11 +1,13 @@
 //! Variables: of NCCL and others, and whether they reach the workers.
 
-use super::check::{Hit, Rule, hit};
+use lockstep_contract::rules::Level::{Error, Warning};
+use lockstep_contract::rules::Rule;
+
+use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::evaluate::mentions;
 use super::launchers::each;
 use super::script::{Command, Exported, STARTERS, Script, base};
 use super::words::made_outside;
-use crate::report::Level::{Error, Warning};
 
 /// Variables that programs read from their environment: set without `export` they do nothing.
 const READ_BY_PROGRAMS: [&str; 12] = [
@@ -23,7 +25,7 @@ const READ_BY_PROGRAMS: [&str; 12] = [
     "SRUN_CPUS_PER_TASK",
 ];
 
-pub(super) const ENVIRONMENT: &[Rule] = &[
+pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
     Rule {
         name: "not-exported",
         level: Error,
@@ -31,6 +33,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
         wrong: "#!/bin/bash\nset -e\nAPPTAINER_CACHEDIR=/scratch/cache\napptainer pull docker://pytorch/pytorch\n",
         right: "#!/bin/bash\nset -e\nexport APPTAINER_CACHEDIR=/scratch/cache\napptainer pull docker://pytorch/pytorch\n",
         find: not_exported,
+        ..RULE
     },
     Rule {
         name: "rank-of-the-batch-script",
@@ -39,6 +42,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\nexport RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID\nsrun python train.py\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\nsrun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec python train.py'\n",
         find: rank_of_the_batch_script,
+        ..RULE
     },
     Rule {
         name: "loopback-interface",
@@ -55,6 +59,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
                 "the interface that `ip -brief address` shows with the nodes' own addresses",
             )
         },
+        ..RULE
     },
     Rule {
         name: "fast-network-off",
@@ -72,6 +77,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
                 "remove it once the fault is found",
             )
         },
+        ..RULE
     },
     Rule {
         name: "debug-output-left-on",
@@ -89,6 +95,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
                 "export NCCL_DEBUG=WARN",
             )
         },
+        ..RULE
     },
     Rule {
         name: "provider-of-another-network",
@@ -100,6 +107,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
             let slingshot = script.code().any(|(_, line)| line.contains("hsn"));
             set_to(script, |name, value| slingshot && name == "FI_PROVIDER" && value == "efa", "export FI_PROVIDER=cxi")
         },
+        ..RULE
     },
     Rule {
         name: "threads-not-set",
@@ -114,7 +122,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
             several
                 .filter(|_| !set && script.scheduler().is_some())
                 .map(|launch| {
-                    hit(
+                    finding(
                         launch.line(),
                         "OMP_NUM_THREADS is not set",
                         "export OMP_NUM_THREADS=N, the CPUs of a node divided by its workers",
@@ -123,6 +131,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "exports-do-not-travel",
@@ -131,6 +140,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
         wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nexport MASTER_ADDR=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /project/train.sh\n",
         right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nhead=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /project/train.sh \"$head\"\n",
         find: exports_do_not_travel,
+        ..RULE
     },
     Rule {
         name: "mpirun-takes-no-exports",
@@ -151,10 +161,11 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
                 .iter()
                 .filter(|set| set.line < run.line && !set.is_far && read(&set.name) && !handed(&set.name));
             lost.map(|Exported { name, .. }| {
-                hit(run.line, format!("mpirun is not asked to hand on {name}"), format!("mpirun -x {name} …"))
+                finding(run.line, format!("mpirun is not asked to hand on {name}"), format!("mpirun -x {name} …"))
             })
             .collect()
         },
+        ..RULE
     },
     Rule {
         name: "devices-fixed",
@@ -172,6 +183,7 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
                 "remove it",
             )
         },
+        ..RULE
     },
     Rule {
         name: "fewer-devices-than-workers",
@@ -200,33 +212,34 @@ pub(super) const ENVIRONMENT: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
 ];
 
-/// A hit for each variable of which this holds.
-fn set_to(script: &Script, holds: impl Fn(&str, &str) -> bool, fix: &str) -> Vec<Hit> {
+/// A finding for each variable of which this holds.
+fn set_to(script: &Script, holds: impl Fn(&str, &str) -> bool, fix: &str) -> Vec<ScriptFinding> {
     let found = script.assigned.iter().filter(|set| holds(&set.name, &set.value.text));
-    found.map(|set| hit(set.line, format!("{}={}", set.name, set.value.text), fix)).collect()
+    found.map(|set| finding(set.line, format!("{}={}", set.name, set.value.text), fix)).collect()
 }
 
-fn not_exported(script: &Script) -> Vec<Hit> {
+fn not_exported(script: &Script) -> Vec<ScriptFinding> {
     let read = |name: &str| name.starts_with("NCCL_") || READ_BY_PROGRAMS.contains(&name);
-    let mut hits = Vec::new();
+    let mut findings = Vec::new();
     for set in script.assigned.iter().filter(|set| !set.elsewhere && !script.exports(&set.name)) {
         // One that has a value already is exported with the new one, too.
         let inherited = mentions(&set.value.raw, &set.name);
         if read(&set.name) && !inherited && !is_used(script, &set.name) {
             let what = format!("{} is set, but not exported", set.name);
-            hits.push(hit(set.line, what, format!("export {}={}", set.name, set.value.raw)));
+            findings.push(finding(set.line, what, format!("export {}={}", set.name, set.value.raw)));
         }
     }
     let inherited = |name: &str| name.ends_with("PATH") || INHERITED.iter().any(|known| name.starts_with(known));
     for (line, name) in script.lost.iter().filter(|(_, name)| !inherited(name)) {
         let what = format!("{name} is set in the script, but not exported, and this is read by another shell");
-        hits.push(hit(*line, what, format!("export {name}, before it")));
+        findings.push(finding(*line, what, format!("export {name}, before it")));
     }
-    hits.dedup_by(|one, other| one.line == other.line && one.what == other.what);
-    hits
+    findings.dedup_by(|one, other| one.place == other.place && one.what == other.what);
+    findings
 }
 
 /// Variables that a job has from its scheduler or its user: what is assigned to them is exported.
@@ -243,13 +256,13 @@ fn is_used(script: &Script, name: &str) -> bool {
         || script.assigned.iter().any(|set| set.name != name && raw(&set.value.raw))
 }
 
-fn exports_do_not_travel(script: &Script) -> Vec<Hit> {
+fn exports_do_not_travel(script: &Script) -> Vec<ScriptFinding> {
     let far = |program: &str| ["pbsdsh", "ssh", "pdsh", "clush"].contains(&program);
     let read = |name: &str| name.starts_with("NCCL_") || name.starts_with("GLOO_") || READ_BY_PROGRAMS.contains(&name);
     let launches = script.launches();
     let is_launch = |line: usize| launches.iter().any(|launch| launch.command.line == line);
     let starts = script.commands.iter().filter(|command| far(base(command.program())) && !command.substituted);
-    let mut hits = Vec::new();
+    let mut findings = Vec::new();
     for command in starts.filter(|command| command.program() == "pbsdsh" || is_launch(command.line)) {
         let handed = |name: &str| command.words.iter().any(|word| word.raw.contains(name) || word.text.contains(name));
         let lost: Vec<&str> = script
@@ -259,14 +272,14 @@ fn exports_do_not_travel(script: &Script) -> Vec<Hit> {
             .map(|set| set.name.as_str())
             .collect();
         if !lost.is_empty() {
-            hits.push(hit(
+            findings.push(finding(
                 command.line,
                 format!("{} does not hand on {}", command.program(), lost.join(", ")),
                 "give them as arguments, or set them in a script in a shared folder",
             ));
         }
     }
-    hits
+    findings
 }
 
 const RANK_OF_NODE: [&str; 4] = ["--node_rank", "--node-rank", "--machine_rank", "--machine-rank"];
@@ -292,15 +305,15 @@ const PER_TASK: [&str; 16] = [
 ];
 
 /// In the words of what srun and its like start, or in a variable that these inherit.
-fn rank_of_the_batch_script(script: &Script) -> Vec<Hit> {
+fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
     let per_task = |made: &str| {
         PER_TASK.iter().copied().find(|name| mentions(made, name) || made.trim_matches(['{', '}']) == *name)
     };
-    let mut hits: Vec<Hit> = Vec::new();
+    let mut findings: Vec<ScriptFinding> = Vec::new();
     let mut found = |line, name: &str, what: String| {
-        if hits.iter().all(|hit| hit.line != line) {
+        if findings.iter().all(|finding| finding.place != line) {
             let fix = format!("srun bash -c '… \"${name}\" …', in single quotes: then each task evaluates it");
-            hits.push(hit(line, what, fix));
+            findings.push(finding(line, what, fix));
         }
     };
     let starters = |program: &str| STARTERS.contains(&program) && program != "ssh";
@@ -348,5 +361,5 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<Hit> {
             found(set.line, name, format!("{}=${name} is evaluated once, for all tasks", set.name));
         }
     }
-    hits
+    findings
 }

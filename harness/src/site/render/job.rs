@@ -7,7 +7,7 @@ use crate::exit::Refused;
 
 /// A job as the command line asks for it.
 #[derive(Args)]
-pub(crate) struct Wish {
+pub(crate) struct JobRequest {
     /// Nodes: N, or groups of unequal ones as NODESxWORKERS, such as 1x4,2x2
     #[arg(long, value_name = "NODES", default_value = "1")]
     nodes: String,
@@ -53,7 +53,7 @@ pub(crate) struct Group {
 
 /// A job, complete.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub(crate) struct BatchJob {
     /// What the scheduler calls it.
     pub(crate) name: String,
     /// Its nodes; one group if all are equal.
@@ -72,25 +72,25 @@ pub(crate) struct Job {
     pub(crate) program: Vec<String>,
 }
 
-impl Job {
-    /// The job that `wish` asks for at this site.
+impl BatchJob {
+    /// The job that `request` asks for at this site.
     ///
     /// # Errors
     /// [`Refused`] for what the site cannot do.
-    pub(crate) fn of(wish: Wish, profile: &Profile) -> Result<Self, Refused> {
-        let gpus = wish.gpus_per_node.unwrap_or(profile.gpus_per_node);
-        let gpus = if wish.build { 0 } else { gpus };
-        let workers = wish.workers_per_node.unwrap_or(gpus.max(1));
-        let file = wish.program.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();
-        let job = Job {
-            name: wish.name.unwrap_or_else(|| file.into()),
-            groups: groups(&wish.nodes, Group { nodes: 1, workers, gpus })?,
-            time: wish.time,
-            margin: wish.signal,
-            array: wish.array,
-            stage: wish.stage,
-            build: wish.build,
-            program: wish.program,
+    pub(crate) fn of(request: JobRequest, profile: &Profile) -> Result<Self, Refused> {
+        let gpus = request.gpus_per_node.unwrap_or(profile.gpus_per_node);
+        let gpus = if request.build { 0 } else { gpus };
+        let workers = request.workers_per_node.unwrap_or(gpus.max(1));
+        let file = request.program.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();
+        let job = BatchJob {
+            name: request.name.unwrap_or_else(|| file.into()),
+            groups: groups(&request.nodes, Group { nodes: 1, workers, gpus })?,
+            time: request.time,
+            margin: request.signal,
+            array: request.array,
+            stage: request.stage,
+            build: request.build,
+            program: request.program,
         };
         job.fit(profile).map_or(Ok(job), |why| Err(Refused(why.into())))
     }

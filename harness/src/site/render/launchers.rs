@@ -1,10 +1,12 @@
 //! Rules on launchers, their flags, and containers.
 
-use super::check::{Hit, Rule, hit, own};
-use super::script::{Command, Launch, STARTERS, Scheduler, Script, base};
-use crate::report::Level::{Error, Warning};
+use lockstep_contract::rules::Level::{Error, Warning};
+use lockstep_contract::rules::Rule;
 
-pub(super) const LAUNCHERS: &[Rule] = &[
+use super::check::{RULE, ScriptFinding, Scripts, finding, own};
+use super::script::{Command, Launch, STARTERS, Scheduler, Script, base};
+
+pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
     Rule {
         name: "launcher-on-the-head-node-only",
         level: Error,
@@ -28,6 +30,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "several-launchers-on-a-node",
@@ -45,12 +48,13 @@ pub(super) const LAUNCHERS: &[Rule] = &[
             if script.launches().iter().all(alone) {
                 return vec![];
             }
-            vec![hit(
+            vec![finding(
                 line,
                 format!("{tasks} tasks on each node, each a launcher"),
                 own(script, "#SBATCH --ntasks-per-node=1", "mpiprocs=1 in `select=`"),
             )]
         },
+        ..RULE
     },
     Rule {
         name: "nnodes-differ",
@@ -72,6 +76,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "standalone-on-several-nodes",
@@ -92,6 +97,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "deprecated-launch",
@@ -111,6 +117,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "launchers-share-a-node",
@@ -139,6 +146,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "bound-to-one-core",
@@ -158,6 +166,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 |_| ("mpirun binds the launcher to a core".into(), "mpirun --bind-to none …".into()),
             )
         },
+        ..RULE
     },
     Rule {
         name: "deepspeed-in-starter",
@@ -179,10 +188,11 @@ pub(super) const LAUNCHERS: &[Rule] = &[
             let found = script.commands.iter().filter(by_starter).filter(|_| several);
             found
                 .map(|command| {
-                    hit(command.line, "deepspeed under another starter", "deepspeed alone, or with --no_ssh")
+                    finding(command.line, "deepspeed under another starter", "deepspeed alone, or with --no_ssh")
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "other-nodes-idle",
@@ -204,11 +214,12 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 .filter(|_| several && !any && !open && script.launches().is_empty());
             first
                 .map(|command| {
-                    hit(command.line, format!("{} runs on the first node only", command.program()), "srun …")
+                    finding(command.line, format!("{} runs on the first node only", command.program()), "srun …")
                 })
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "starter-in-starter",
@@ -224,7 +235,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
             });
             found
                 .map(|command| {
-                    hit(
+                    finding(
                         command.line,
                         format!(
                             "{} within another starter",
@@ -235,6 +246,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "cpus-not-passed-to-srun",
@@ -259,6 +271,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "sleep-decides-the-order",
@@ -271,7 +284,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
             let waits = script.commands.iter().filter(|command| command.program() == "sleep" && command.line < last);
             waits
                 .map(|command| {
-                    hit(
+                    finding(
                         command.line,
                         format!("`sleep {}` before a launcher", command.texts().nth(1).unwrap_or_default()),
                         "remove it; --rdzv-conf=join_timeout=600 gives slow nodes time",
@@ -279,6 +292,7 @@ pub(super) const LAUNCHERS: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
 ];
 
@@ -286,26 +300,26 @@ fn by_mpi(launch: &Launch<'_>) -> bool {
     matches!(launch.starter(), Some("mpirun" | "mpiexec"))
 }
 
-/// A hit for each launcher of which this holds, except where a condition chooses between launchers.
+/// A finding for each launcher of which this holds, except where a condition chooses between launchers.
 pub(super) fn each<'a>(
     script: &'a Script,
     holds: impl Fn(&Launch<'a>) -> bool,
     describe: impl Fn(&Launch<'a>) -> (String, String),
-) -> Vec<Hit> {
+) -> Vec<ScriptFinding> {
     let launches = script.launches();
     let one_of_several = |launch: &Launch<'_>| launch.command.conditional && launches.len() > 1;
     let found = launches.iter().filter(|launch| !one_of_several(launch) && holds(launch));
     found
         .map(|launch| {
             let (what, fix) = describe(launch);
-            hit(launch.line(), what, fix)
+            finding(launch.line(), what, fix)
         })
         .collect()
 }
 
 // ---- containers
 
-pub(super) const CONTAINERS: &[Rule] = &[
+pub(super) const CONTAINERS: &[Rule<Scripts>] = &[
     Rule {
         name: "container-without-gpus",
         level: Error,
@@ -323,9 +337,10 @@ pub(super) const CONTAINERS: &[Rule] = &[
             let forced = script.variable("APPTAINER_NV").is_some() || script.variable("SINGULARITY_NV").is_some();
             found
                 .filter(|_| !forced)
-                .map(|command| hit(command.line, "the container sees no GPU", "apptainer exec --nv …"))
+                .map(|command| finding(command.line, "the container sees no GPU", "apptainer exec --nv …"))
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "cache-in-the-home-folder",
@@ -349,7 +364,7 @@ pub(super) const CONTAINERS: &[Rule] = &[
             let found = script.commands.iter().filter(fetches).filter(|_| !elsewhere);
             found
                 .map(|command| {
-                    hit(
+                    finding(
                         command.line,
                         "the image is unpacked into the home folder",
                         "export APPTAINER_CACHEDIR=/scratch/…, before it",
@@ -357,6 +372,7 @@ pub(super) const CONTAINERS: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "built-on-the-login-node",
@@ -372,7 +388,7 @@ pub(super) const CONTAINERS: &[Rule] = &[
                 .filter(|command| builds(command) && script.scheduler().is_none() && submits.is_some());
             found
                 .map(|command| {
-                    hit(
+                    finding(
                         command.line,
                         format!(
                             "`{} {}` runs where the job is submitted",
@@ -384,6 +400,7 @@ pub(super) const CONTAINERS: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
 ];
 

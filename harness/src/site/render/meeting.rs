@@ -1,13 +1,15 @@
 //! How the nodes find each other.
 
-use super::check::{Hit, Rule, head_node, hit, own};
+use lockstep_contract::rules::Level::{Error, Warning};
+use lockstep_contract::rules::Rule;
+
+use super::check::{RULE, ScriptFinding, Scripts, finding, head_node, own};
 use super::evaluate::mentions;
 use super::launchers::each;
 use super::script::{Command, Launch, Script};
 use super::words::{is_plain, range};
-use crate::report::Level::{Error, Warning};
 
-pub(super) const MEETING: &[Rule] = &[
+pub(super) const MEETING: &[Rule<Scripts>] = &[
     Rule {
         name: "master-is-each-node",
         level: Error,
@@ -28,9 +30,10 @@ pub(super) const MEETING: &[Rule] = &[
             };
             let found = far.filter(|command| assigned(command) || passed(command));
             found
-                .map(|command| hit(command.line, "each node names itself as the head node", head_node(script)))
+                .map(|command| finding(command.line, "each node names itself as the head node", head_node(script)))
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "unexpanded-nodelist",
@@ -47,7 +50,7 @@ pub(super) const MEETING: &[Rule] = &[
             let found = script.code().filter(|(_, line)| line.contains("NODELIST") && (cut(line) || inside(line)));
             found
                 .map(|(line, _)| {
-                    hit(
+                    finding(
                         line,
                         "a part of the node list is taken before it is expanded",
                         "scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p",
@@ -55,6 +58,7 @@ pub(super) const MEETING: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "no-rendezvous",
@@ -97,6 +101,7 @@ pub(super) const MEETING: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "endpoint-without-port",
@@ -120,6 +125,7 @@ pub(super) const MEETING: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "same-node-rank",
@@ -142,6 +148,7 @@ pub(super) const MEETING: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "id-differs-between-nodes",
@@ -168,6 +175,7 @@ pub(super) const MEETING: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "fixed-port",
@@ -200,6 +208,7 @@ pub(super) const MEETING: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "port-out-of-range",
@@ -208,6 +217,7 @@ pub(super) const MEETING: &[Rule] = &[
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_PORT=$((10000 + SLURM_JOB_ID % 60000))\nsrun ./train\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\nsrun ./train\n",
         find: port_out_of_range,
+        ..RULE
     },
     Rule {
         name: "several-addresses",
@@ -216,6 +226,7 @@ pub(super) const MEETING: &[Rule] = &[
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname -I)\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname)\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
         find: several_addresses,
+        ..RULE
     },
     Rule {
         name: "flag-without-effect",
@@ -239,6 +250,7 @@ pub(super) const MEETING: &[Rule] = &[
                 |launch| (format!("--{} does nothing here", inert(launch).unwrap_or_default()), "remove it".into()),
             )
         },
+        ..RULE
     },
     Rule {
         name: "fixed-head-node",
@@ -263,6 +275,7 @@ pub(super) const MEETING: &[Rule] = &[
                 },
             )
         },
+        ..RULE
     },
     Rule {
         name: "loopback-head-node",
@@ -279,20 +292,21 @@ pub(super) const MEETING: &[Rule] = &[
                     launch.flag(name).is_some_and(|host| is_loopback(host.split(':').next().unwrap_or_default()))
                 })
             };
-            let mut hits: Vec<Hit> = each(script, flag, |_| {
+            let mut findings: Vec<ScriptFinding> = each(script, flag, |_| {
                 ("a loopback address for several nodes".into(), "--rdzv-endpoint=\"$head:$port\"".into())
             });
             let variable =
                 script.variable("MASTER_ADDR").filter(|set| is_loopback(&set.value.text) && !set.conditional);
-            hits.extend(variable.map(|set| {
-                hit(
+            findings.extend(variable.map(|set| {
+                finding(
                     set.line,
                     format!("MASTER_ADDR={} for several nodes", set.value.text),
                     format!("{}, then MASTER_ADDR=$head", head_node(script)),
                 )
             }));
-            hits
+            findings
         },
+        ..RULE
     },
 ];
 
@@ -316,7 +330,7 @@ fn with_origins(script: &Script, text: &str, depth: usize) -> String {
     all
 }
 
-fn port_out_of_range(script: &Script) -> Vec<Hit> {
+fn port_out_of_range(script: &Script) -> Vec<ScriptFinding> {
     let mut ports: Vec<(usize, String)> = Vec::new();
     for set in script.assigned.iter().filter(|set| set.name == "MASTER_PORT" && !set.conditional) {
         ports.push((set.line, set.value.raw.clone()));
@@ -326,7 +340,7 @@ fn port_out_of_range(script: &Script) -> Vec<Hit> {
         let port = endpoint.or_else(|| launch.flag("master-port").map(str::to_owned));
         ports.extend(port.filter(|port| !port.contains("MASTER_PORT")).map(|port| (launch.line(), port)));
     }
-    let mut hits = Vec::new();
+    let mut findings = Vec::new();
     for (line, port) in ports {
         let Some(range) = range(&port, script) else { continue };
         let what =
@@ -338,16 +352,16 @@ fn port_out_of_range(script: &Script) -> Vec<Hit> {
             } else {
                 continue;
             };
-        hits.push(hit(
+        findings.push(finding(
             line,
             what,
             own(script, "$((20000 + SLURM_JOB_ID % 10000))", "$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))"),
         ));
     }
-    hits
+    findings
 }
 
-fn several_addresses(script: &Script) -> Vec<Hit> {
+fn several_addresses(script: &Script) -> Vec<ScriptFinding> {
     let many = |text: &str| {
         let all = with_origins(script, text, 4);
         let chosen =
@@ -358,7 +372,7 @@ fn several_addresses(script: &Script) -> Vec<Hit> {
             .or_else(|| of(&["hostname -i", "hostname --ip-address"]))
     };
     let fix = "$(hostname), or the address of the interface that the nodes share";
-    let mut hits = each(
+    let mut findings = each(
         script,
         |launch| script.has_several_nodes() && address(launch).is_some_and(|text| many(&text).is_some()),
         |launch| {
@@ -366,11 +380,11 @@ fn several_addresses(script: &Script) -> Vec<Hit> {
             (format!("the nodes meet at what `{command}` prints"), fix.into())
         },
     );
-    let exported = script.variable("MASTER_ADDR").filter(|_| hits.is_empty() && script.has_several_nodes());
+    let exported = script.variable("MASTER_ADDR").filter(|_| findings.is_empty() && script.has_several_nodes());
     if let Some((set, command)) = exported.and_then(|set| Some((set, many(&set.value.raw)?))) {
-        hits.push(hit(set.line, format!("MASTER_ADDR is what `{command}` prints"), fix));
+        findings.push(finding(set.line, format!("MASTER_ADDR is what `{command}` prints"), fix));
     }
-    hits
+    findings
 }
 
 fn address(launch: &Launch<'_>) -> Option<String> {

@@ -29,7 +29,8 @@ use lockstep_contract::foreign;
 
 use crate::exit::{Code, Refused};
 use crate::report::Screen;
-use job::{Job, Wish};
+use crate::site::rules::sections;
+use job::{BatchJob, JobRequest};
 use profile::{EXAMPLES, FIELDS, Field, Profile, Scheduler};
 
 const AFTER_HELP: &str = "\
@@ -47,7 +48,7 @@ pub(crate) struct RenderOptions {
     #[arg(long, value_name = "SITE", required_unless_present_any = ["check", "list", "show"])]
     profile: Option<String>,
     #[command(flatten)]
-    wish: Wish,
+    request: JobRequest,
     /// Write the script to this file instead of stdout
     #[arg(long, value_name = "FILE", value_parser = lockstep_paths::parse_file)]
     out: Option<PathBuf>,
@@ -80,7 +81,7 @@ impl RenderOptions {
         } else {
             let name = self.profile.unwrap_or_default(); // the parser demands one
             let profile = profile::find(&name)?;
-            script(&name, &profile, &Job::of(self.wish, &profile)?)
+            script(&name, &profile, &BatchJob::of(self.request, &profile)?)
         };
         match &self.out {
             Some(path) => {
@@ -102,7 +103,7 @@ fn example(name: &str) -> Result<&'static str, Refused> {
 }
 
 /// The batch script of a job at a site; `name` is what the user calls the site.
-fn script(name: &str, profile: &Profile, job: &Job) -> String {
+fn script(name: &str, profile: &Profile, job: &BatchJob) -> String {
     match profile.scheduler {
         Scheduler::Slurm => schedulers::slurm(name, profile, job),
         Scheduler::Pbs => schedulers::pbs(name, profile, job),
@@ -124,24 +125,10 @@ pub(crate) fn profile_page() -> String {
 
 /// The book's page on the mistakes that `--check` knows, without its title.
 pub(crate) fn mistakes_page() -> String {
-    let rules = || check::RULES.iter().copied().flatten();
-    let mut page = format!(
+    let intro = format!(
         "`lockstep render --check FILE` knows {} kinds of mistake; [Batch scripts](batch-scripts.md#check-a-script) explains the command. An \
          *error* makes a job fail, hang or do something else than the script says. A *warning* works, until it does not, or is slow.\n",
-        rules().count()
+        check::all().count()
     );
-    for check::Rule { name, level, why, wrong, right, .. } in rules() {
-        let shown = |text: &str| text.trim_end().replace('\r', "^M");
-        page.push_str(&format!("\n## {name}\n\n{}: {why}.\n\n", capital(&level.to_string())));
-        page.push_str(&format!(
-            "Wrong:\n\n```text\n{}\n```\n\nRight:\n\n```text\n{}\n```\n",
-            shown(wrong),
-            shown(right)
-        ));
-    }
-    page
-}
-
-fn capital(word: &str) -> String {
-    word[..1].to_uppercase() + &word[1..]
+    intro + &sections(check::all(), |text| text.trim_end().replace('\r', "^M"))
 }

@@ -11,17 +11,17 @@
 
 use lockstep_launch::command::quoted;
 
-use super::agent::{self, BREAK, Meeting, Place, clock, launch, origin};
-use super::job::{Group, Job};
+use super::agent::{self, BREAK, RendezvousWords, SchedulerParts, clock, launch, origin};
+use super::job::{BatchJob, Group};
 use super::profile::{Profile, Rendezvous};
 
 /// The batch script.
-pub(super) fn slurm(site: &str, profile: &Profile, job: &Job) -> String {
+pub(super) fn slurm(site: &str, profile: &Profile, job: &BatchJob) -> String {
     let mut text = format!("#!/bin/bash\n{}{}", slurm_directives(profile, job), origin(site));
     if profile.uses_srun() {
         text.push_str(&slurm_body(profile, job));
     } else {
-        let place = Place {
+        let place = SchedulerParts {
             id: "id=$SLURM_JOB_ID\n".into(),
             number: "SLURM_JOB_ID",
             task: "SLURM_ARRAY_TASK_ID",
@@ -34,7 +34,7 @@ pub(super) fn slurm(site: &str, profile: &Profile, job: &Job) -> String {
     text
 }
 
-fn slurm_directives(profile: &Profile, job: &Job) -> String {
+fn slurm_directives(profile: &Profile, job: &BatchJob) -> String {
     let mut all = vec![format!("--job-name={}", job.name)];
     let mut add = |name: &str, value: Option<String>| all.extend(value.map(|value| format!("--{name}={value}")));
     let file = if job.array.is_some() { "%x-%A_%a.out" } else { "%x-%j.out" };
@@ -70,7 +70,7 @@ fn resources(profile: &Profile, group: Group) -> Vec<String> {
     all
 }
 
-fn slurm_body(profile: &Profile, job: &Job) -> String {
+fn slurm_body(profile: &Profile, job: &BatchJob) -> String {
     let mut text = agent::strict(&agent::modules(profile)) + &agent::environment(profile, job) + "\n";
     if job.build {
         return text + &launch(profile, job, job.groups[0], "1", &MEETING) + "\n";
@@ -99,11 +99,12 @@ fn slurm_body(profile: &Profile, job: &Job) -> String {
     text
 }
 
-const MEETING: Meeting<'_> = Meeting { nodes: 1, head: "head", port: "port", id: "SLURM_JOB_ID", hosts: None };
+const MEETING: RendezvousWords<'_> =
+    RendezvousWords { nodes: 1, head: "head", port: "port", id: "SLURM_JOB_ID", hosts: None };
 
 /// The step that runs the launchers: one command for each group of nodes.
-fn steps(profile: &Profile, job: &Job) -> String {
-    let meeting = Meeting { nodes: job.nodes(), ..MEETING };
+fn steps(profile: &Profile, job: &BatchJob) -> String {
+    let meeting = RendezvousWords { nodes: job.nodes(), ..MEETING };
     // When the time is up one node ends before others have written their part of the snapshot.
     let on_bad_exit = if job.margin.is_some() { 0 } else { 1 };
     let part = |(index, group): (usize, &Group)| {
@@ -117,13 +118,13 @@ fn steps(profile: &Profile, job: &Job) -> String {
 }
 
 /// The srun that runs a short command once on each node.
-fn everywhere(job: &Job) -> String {
+fn everywhere(job: &BatchJob) -> String {
     let groups: Vec<String> = (0..job.groups.len()).map(|index| index.to_string()).collect();
     let het = if job.groups.len() > 1 { format!(" --het-group={}", groups.join(",")) } else { String::new() };
     format!("srun{het} --ntasks-per-node=1")
 }
 
-fn stage(profile: &Profile, job: &Job) -> String {
+fn stage(profile: &Profile, job: &BatchJob) -> String {
     if job.stage.is_empty() {
         return String::new();
     }
@@ -137,7 +138,7 @@ fn stage(profile: &Profile, job: &Job) -> String {
 }
 
 /// The trap for the signal that comes before the time limit.
-fn on_signal(profile: &Profile, job: &Job) -> String {
+fn on_signal(profile: &Profile, job: &BatchJob) -> String {
     // The last task of an array has the array's own id, which would name all tasks.
     let id = if job.array.is_some() { "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" } else { "$SLURM_JOB_ID" };
     let signal = profile.end_signal();
@@ -166,8 +167,8 @@ exit \"$code\"
 // ---- PBS
 
 /// The batch script.
-pub(super) fn pbs(site: &str, profile: &Profile, job: &Job) -> String {
-    let place = Place {
+pub(super) fn pbs(site: &str, profile: &Profile, job: &BatchJob) -> String {
+    let place = SchedulerParts {
         // A job that was submitted again keeps its first id: by that it knows its snapshots.
         id: if job.margin.is_some() {
             "cd \"$PBS_O_WORKDIR\"\nid=${first_job:-$PBS_JOBID}\n".into()
@@ -183,7 +184,7 @@ pub(super) fn pbs(site: &str, profile: &Profile, job: &Job) -> String {
     format!("#!/bin/bash\n{}{}{}", pbs_directives(profile, job), origin(site), agent::body(profile, job, &place))
 }
 
-fn pbs_directives(profile: &Profile, job: &Job) -> String {
+fn pbs_directives(profile: &Profile, job: &BatchJob) -> String {
     let mut all = vec![format!("-N {}", job.name)];
     let mut add = |value: Option<String>| all.extend(value);
     add(profile.queue.as_ref().map(|queue| format!("-q {queue}")));
@@ -212,9 +213,9 @@ fn chunk(profile: &Profile, group: Group) -> String {
 // ---- ssh and mpirun
 
 /// The script; it runs on a machine that reaches the others.
-pub(super) fn hosts(site: &str, profile: &Profile, job: &Job) -> String {
+pub(super) fn hosts(site: &str, profile: &Profile, job: &BatchJob) -> String {
     let hostfile = profile.hostfile.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-    let place = Place {
+    let place = SchedulerParts {
         id: "id=$(date +%Y%m%d-%H%M%S)-$$\n".into(),
         number: "$$",
         task: "",

@@ -1,13 +1,15 @@
 //! Bash itself.
 
+use lockstep_contract::rules::Level::{Error, Warning};
+use lockstep_contract::rules::Rule;
+
+use super::check::{RULE, ScriptFinding, Scripts, finding};
 use regex::Regex;
 
-use super::check::{Hit, Rule, hit};
 use super::script::{Command, Script, base};
 use super::words::Word;
-use crate::report::Level::{Error, Warning};
 
-pub(super) const SHELL: &[Rule] = &[
+pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {
         name: "windows-line-ends",
         level: Error,
@@ -18,11 +20,12 @@ pub(super) const SHELL: &[Rule] = &[
             let first = script.lines.iter().position(|line| line.ends_with('\r'));
             first
                 .map(|index| {
-                    hit(index + 1, "a line ends with a carriage return, as on Windows", "sed -i 's/\\r$//' FILE")
+                    finding(index + 1, "a line ends with a carriage return, as on Windows", "sed -i 's/\\r$//' FILE")
                 })
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "byte-order-mark",
@@ -32,8 +35,9 @@ pub(super) const SHELL: &[Rule] = &[
         right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun hostname\n",
         find: |script| {
             let what = "the file begins with a byte order mark";
-            script.marked.then(|| hit(1, what, "sed -i '1s/^\\xef\\xbb\\xbf//' FILE")).into_iter().collect()
+            script.marked.then(|| finding(1, what, "sed -i '1s/^\\xef\\xbb\\xbf//' FILE")).into_iter().collect()
         },
+        ..RULE
     },
     Rule {
         name: "rest-of-a-command-lost",
@@ -42,6 +46,7 @@ pub(super) const SHELL: &[Rule] = &[
         wrong: "#!/bin/bash\nset -e\ntorchrun --standalone \\\n  # one for each GPU \\\n  --nproc_per_node=2 train.py\n",
         right: "#!/bin/bash\nset -e\n# one for each GPU\ntorchrun --standalone \\\n  --nproc_per_node=2 train.py\n",
         find: rest_lost,
+        ..RULE
     },
     Rule {
         name: "not-read",
@@ -53,10 +58,11 @@ pub(super) const SHELL: &[Rule] = &[
             let what = "this part is not understood";
             script
                 .unread
-                .map(|line| hit(line, what, "bash -n FILE shows whether bash can read it"))
+                .map(|line| finding(line, what, "bash -n FILE shows whether bash can read it"))
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "typographic-characters",
@@ -76,10 +82,11 @@ pub(super) const SHELL: &[Rule] = &[
                 .filter_map(|(line, text)| Some((line, odd(text)?)));
             found
                 .map(|(line, word)| {
-                    hit(line, format!("`{word}` has a dash or quote that is not ASCII"), "write -- and \" by hand")
+                    finding(line, format!("`{word}` has a dash or quote that is not ASCII"), "write -- and \" by hand")
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "placeholder-left",
@@ -93,7 +100,7 @@ pub(super) const SHELL: &[Rule] = &[
             let found = lines.filter_map(|(line, text)| Some((line, placeholder(text)?)));
             found
                 .map(|(line, name)| {
-                    hit(
+                    finding(
                         line,
                         format!("{name} is still to be filled in"),
                         "write your own value; $HOME and $USER are set",
@@ -101,6 +108,7 @@ pub(super) const SHELL: &[Rule] = &[
                 })
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "backslash-in-a-path",
@@ -115,15 +123,16 @@ pub(super) const SHELL: &[Rule] = &[
                     && word.chars().all(|c| c.is_ascii_alphanumeric() || "\\._-/:".contains(c))
                     && word.split('\\').all(|part| part.len() > 1)
             };
-            let mut hits = Vec::new();
+            let mut findings = Vec::new();
             for command in &script.commands {
                 let words = command.words.iter().filter(|word| path(&word.raw));
-                hits.extend(words.map(|word| {
-                    hit(word.line, format!("`{}` is a path of Windows", word.raw), word.raw.replace('\\', "/"))
+                findings.extend(words.map(|word| {
+                    finding(word.line, format!("`{}` is a path of Windows", word.raw), word.raw.replace('\\', "/"))
                 }));
             }
-            hits
+            findings
         },
+        ..RULE
     },
     Rule {
         name: "goes-on-after-errors",
@@ -143,10 +152,11 @@ pub(super) const SHELL: &[Rule] = &[
             let long = script.commands.len() > 1 && (script.lines[0].starts_with("#!") || script.scheduler().is_some());
             let first = script.commands.first().filter(|_| long && !set);
             first
-                .map(|command| hit(command.line, "nothing ends the script at its first error", "set -euo pipefail"))
+                .map(|command| finding(command.line, "nothing ends the script at its first error", "set -euo pipefail"))
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "unquoted-variable",
@@ -156,21 +166,20 @@ pub(super) const SHELL: &[Rule] = &[
         right: "#!/bin/bash\nset -e\ncd \"$PBS_O_WORKDIR/my_run\"\nrm -rf \"$SCRATCH/run\"\n",
         find: |script| {
             let risky = ["cd", "rm", "cp", "mv", "mkdir", "source", ".", "rsync", "tar", "sort", "cat"];
-            let mut hits = Vec::new();
+            let mut findings = Vec::new();
             for command in script.commands.iter().filter(|command| risky.contains(&command.program())) {
                 let words = command
                     .words
                     .iter()
                     .skip(1)
                     .filter(|word| word.bare && word.raw.contains('$') && !word.raw.contains("$("));
-                hits.extend(
-                    words.map(|word| {
-                        hit(word.line, format!("`{}` is not quoted", word.raw), quoted_variables(&word.raw))
-                    }),
-                );
+                findings.extend(words.map(|word| {
+                    finding(word.line, format!("`{}` is not quoted", word.raw), quoted_variables(&word.raw))
+                }));
             }
-            hits
+            findings
         },
+        ..RULE
     },
     Rule {
         name: "no-wait",
@@ -186,13 +195,14 @@ pub(super) const SHELL: &[Rule] = &[
             if waits {
                 vec![]
             } else {
-                vec![hit(
+                vec![finding(
                     last.line,
                     format!("`{}` runs in the background, and nothing waits for it", last.program()),
                     "wait, at the end",
                 )]
             }
         },
+        ..RULE
     },
     Rule {
         name: "ssh-eats-the-hosts",
@@ -215,8 +225,9 @@ pub(super) const SHELL: &[Rule] = &[
                 .commands
                 .iter()
                 .filter(|command| command.program() == "ssh" && command.line > reads.line && !quiet(command));
-            found.map(|command| hit(command.line, "ssh in a loop that reads hosts", "ssh -n …")).collect()
+            found.map(|command| finding(command.line, "ssh in a loop that reads hosts", "ssh -n …")).collect()
         },
+        ..RULE
     },
     Rule {
         name: "conda-without-its-functions",
@@ -238,7 +249,7 @@ pub(super) const SHELL: &[Rule] = &[
             found
                 .filter(|_| !loaded && !login)
                 .map(|command| {
-                    hit(
+                    finding(
                         command.line,
                         "conda's functions are not loaded",
                         "source \"$HOME/miniconda3/etc/profile.d/conda.sh\"",
@@ -247,6 +258,7 @@ pub(super) const SHELL: &[Rule] = &[
                 .into_iter()
                 .collect()
         },
+        ..RULE
     },
     Rule {
         name: "modules-without-a-login-shell",
@@ -255,6 +267,7 @@ pub(super) const SHELL: &[Rule] = &[
         wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -c 'module load cuda && /project/train'\n",
         right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -lc 'module load cuda && /project/train'\n",
         find: modules_far,
+        ..RULE
     },
 ];
 
@@ -273,7 +286,7 @@ fn quoted_variables(word: &str) -> String {
     variable.replace_all(word, "\"$0\"").into_owned()
 }
 
-fn modules_far(script: &Script) -> Vec<Hit> {
+fn modules_far(script: &Script) -> Vec<ScriptFinding> {
     let far = |command: &&Command| matches!(command.far.as_deref(), Some("ssh" | "pbsdsh" | "pdsh" | "clush"));
     let loads =
         script.commands.iter().filter(far).filter(|command| ["module", "ml"].contains(&base(command.program())));
@@ -281,7 +294,7 @@ fn modules_far(script: &Script) -> Vec<Hit> {
     let found = loads.filter(|command| !command.starter.iter().any(is_login));
     found
         .map(|command| {
-            hit(
+            finding(
                 command.line,
                 format!("`{}` in a shell that is no login shell", command.program()),
                 "bash -lc '…', or a script that begins with #!/bin/bash -l",
@@ -291,8 +304,8 @@ fn modules_far(script: &Script) -> Vec<Hit> {
 }
 
 /// Commands that begin with an option, or after a comment between lines that a backslash joins.
-fn rest_lost(script: &Script) -> Vec<Hit> {
-    let mut hits: Vec<Hit> = Vec::new();
+fn rest_lost(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings: Vec<ScriptFinding> = Vec::new();
     for command in script.commands.iter().filter(|command| command.line > 1) {
         let Some(first) = command.words.first() else { continue };
         let is_option = first.raw.starts_with('-') && first.raw.len() > 1;
@@ -303,7 +316,7 @@ fn rest_lost(script: &Script) -> Vec<Hit> {
             && above.len() > comments
             && continued(above.get(above.len() - comments - 1))
             && (is_option || continued(above.last()));
-        if !cut && !is_option || hits.iter().any(|hit| hit.line == command.line) {
+        if !cut && !is_option || findings.iter().any(|finding| finding.place == command.line) {
             continue;
         }
         let blank = above.last().is_some_and(|line| line.trim_end().ends_with('\\') && line.ends_with([' ', '\t']));
@@ -314,7 +327,7 @@ fn rest_lost(script: &Script) -> Vec<Hit> {
         } else {
             (command.line, "end the line before it with a backslash")
         };
-        hits.push(hit(line, format!("`{}` begins a command of its own", first.text), fix));
+        findings.push(finding(line, format!("`{}` begins a command of its own", first.text), fix));
     }
-    hits
+    findings
 }

@@ -337,7 +337,7 @@ exec \"$PYTHON_EXEC\" bad.py",
     ),
     bad(
         "echo 'slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.' >&2; kill -KILL $$",
-        &["the kernel's memory killer ended it"],
+        &["the kernel's OOM killer ended it"],
     ),
 ];
 

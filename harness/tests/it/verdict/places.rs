@@ -244,13 +244,13 @@ impl Drop for Cgroup {
 
 #[test]
 fn a_rank_that_the_memory_killer_ended_is_told_from_one_that_somebody_killed() {
-    let Some(cgroup) = Cgroup::new("memory", "the kernel's memory killer") else { return };
+    let Some(cgroup) = Cgroup::new("memory", "the kernel's OOM killer") else { return };
     let site = Site::new();
     cgroup.set("memory.limit_in_bytes", "134217728").unwrap();
     let greedy = "exec \"$PYTHON_EXEC\" -c 'b\"x\" * (1 << 28)'";
     for (bad, script, says) in [
-        (0, greedy, "the kernel's memory killer ended it"),
-        (1, greedy, "the kernel's memory killer ended it"),
+        (0, greedy, "the kernel's OOM killer ended it"),
+        (1, greedy, "the kernel's OOM killer ended it"),
         (1, "kill -KILL $$", "somebody else killed it"),
     ] {
         let script = format!("[ $RANK = {bad} ] || exec sleep 1000; {script}").replace('$', "$$");
