@@ -20,7 +20,7 @@ const GLOO_ADDRESS: &str = "`getent hosts $(hostname)` on each node: Gloo listen
                             GLOO_SOCKET_IFNAME on each node to the interface that the other nodes reach (`ip -brief address`); a firewall must \
                             let all TCP pass between the nodes; `lockstep doctor` in the job checks them";
 
-/// What the system says of an address to which no way leads, in small letters.
+/// The system's errors for an address that cannot be reached, in lowercase.
 const NO_WAY: [&str; 4] = ["no route to host", "network is unreachable", "host is down", "connection timed out"];
 
 pub(super) const NETWORK: &[Rule<Causes>] = &[
@@ -142,8 +142,8 @@ pub(super) const NETWORK: &[Rule<Causes>] = &[
     },
 ];
 
-/// Ranks that cannot connect, because Gloo of one has given out an address to which no way leads from the node of another. A refused
-/// connection to a real address is none: a rank that had gone first looks so.
+/// Ranks that cannot connect, because Gloo of one has given out an address that the node of another cannot reach. A refused
+/// connection to a real address does not count: that is how a rank that ended earlier looks.
 fn gloo_address(worker: &WorkerEnd<'_>) -> Option<WorkerFinding> {
     let line = worker.line(&["connectfullmesh failed", "gloo/transport/tcp/socket.cc"])?;
     let remote = between(line, "remote=[", "]");
@@ -155,9 +155,9 @@ fn gloo_address(worker: &WorkerEnd<'_>) -> Option<WorkerFinding> {
         ),
         _ if !NO_WAY.iter().any(|words| line.to_lowercase().contains(words)) => return None,
         (None, Some(remote)) => {
-            format!("no way leads from this node to {remote}, the address on which Gloo of another rank listens")
+            format!("this node cannot reach {remote}, the address on which Gloo of another rank listens")
         }
-        (None, None) => "no way leads from this node to the address on which Gloo of another rank listens".to_owned(),
+        (None, None) => "this node cannot reach the address on which Gloo of another rank listens".to_owned(),
     };
     Some(worker.found(cause, line))
 }
@@ -234,7 +234,7 @@ pub(super) const HANGS: &[Rule<Causes>] = &[
         name: "collective-timed-out",
         level: Waiting,
         source: "the NCCL watchdog's lines, Gloo's, or the store's: which call, of which size, for how long",
-        fix: "compare what the ranks' last lines say about who waits for whom: ranks that wait in a circle never go on, and a chain \
+        fix: "compare what the ranks' last lines say about who waits for whom: ranks that wait in a circle never continue, and a chain \
                  ends at the rank that is slow, dead or in another call; under NCCL, TORCH_FR_BUFFER_SIZE=2000 and \
                  TORCH_NCCL_DUMP_ON_TIMEOUT=1 show the last calls of each rank",
         wrong: ended(
@@ -290,7 +290,7 @@ pub(super) const HANGS: &[Rule<Causes>] = &[
     },
     Rule {
         name: "rank-returned-early",
-        source: "exit code 0, before another rank lost its connection or its patience",
+        source: "exit code 0, before another rank lost its connection or timed out",
         fix: "all ranks must make the same number of steps: uneven data needs padding, drop_last, or DDP's join",
         wrong: ended(1, TIMED_OUT).with(|_, evidence| evidence.returned = vec![2]),
         right: ended(1, TIMED_OUT),
@@ -367,7 +367,7 @@ pub(super) const PEERS: &[Rule<Causes>] = &[
                 "remote process has exited",
                 "distnetworkerror",
             ];
-            worker.words(&marks, "it lost a connection: the other end, mostly another rank, had gone first")
+            worker.words(&marks, "it lost a connection: the other end, usually another rank, had ended first")
         },
         ..RULE
     },
@@ -375,10 +375,12 @@ pub(super) const PEERS: &[Rule<Causes>] = &[
         name: "peer-not-there",
         level: PeerGone,
         source: "the exception",
-        fix: "look at rank 0 and its node: it hosts the store at MASTER_ADDR, or another rank's listener has gone",
+        fix: "look at rank 0 and its node: it hosts the store at MASTER_ADDR, or another rank's listener has ended",
         wrong: ended(1, "ConnectionRefusedError: [Errno 111] Connection refused"),
         right: ended(1, "ConnectionAbortedError: [Errno 103] Software caused connection abort"),
-        find: |worker| worker.words(&["connection refused"], "nobody listens where it tried to connect"),
+        find: |worker| {
+            worker.words(&["connection refused"], "no process listens at the address to which it tried to connect")
+        },
         ..RULE
     },
 ];

@@ -223,7 +223,7 @@ pub(super) const LIMITS: &[Rule<Causes>] = &[
             let line = worker.line(&["is killed by signal: killed"])?;
             let what = match memory_kill(worker) {
                 Some(_) => "the kernel's OOM killer ended a loader worker: memory was used up",
-                None => "a loader worker was killed, by whom is unknown",
+                None => "a loader worker was killed; it is unknown by whom",
             };
             Some(worker.found(what, line).and(memory_kill(worker)))
         },
@@ -283,7 +283,7 @@ pub(super) const LIMITS: &[Rule<Causes>] = &[
     Rule {
         name: "stack-overflow",
         source: "Rust's or Python's message with SIGABRT; for SIGSEGV, the kernel's log: the address is at the stack's end",
-        fix: "look for a recursion without an end; if it is deep on purpose, `ulimit -s unlimited`, or RUST_MIN_STACK for threads",
+        fix: "look for an endless recursion; if it is deep on purpose, `ulimit -s unlimited`, or RUST_MIN_STACK for threads",
         wrong: ended(-6, "thread 'main' (7) has overflowed its stack\nfatal runtime error: stack overflow, aborting"),
         right: ended(-11, ""),
         find: |worker| {
@@ -302,10 +302,10 @@ pub(super) const LIMITS: &[Rule<Causes>] = &[
     Rule {
         name: "python-recursion",
         source: "the exception",
-        fix: "look for a recursion without an end; sys.setrecursionlimit raises the limit",
+        fix: "look for an endless recursion; sys.setrecursionlimit raises the limit",
         wrong: ended(1, "RecursionError: maximum recursion depth exceeded"),
         right: ended(1, "RuntimeError: maximum depth of the model"),
-        find: |worker| worker.words(&["recursionerror"], "a Python function calls itself without an end"),
+        find: |worker| worker.words(&["recursionerror"], "a Python function calls itself endlessly"),
         ..RULE
     },
     Rule {

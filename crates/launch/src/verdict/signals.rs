@@ -23,14 +23,14 @@ pub(super) const SIGNALS: &[Rule<Causes>] = &[
             let line = worker.line_anywhere(&["due to time limit", "pbs: job killed: walltime"]);
             if let Some(line) = line.filter(|_| worker.signal().is_some()) {
                 return Some(Finding::new(
-                    "the job's time was over",
+                    "the job's time limit was reached",
                     format!("the scheduler's line, \"{}\"", quotation(line)),
                 ));
             }
             let end = worker.evidence.job_end.filter(|end| worker.failure.death.at >= *end)?;
             let name = worker.signal().filter(|signal| [9, 15].contains(signal)).and_then(signal_name)?;
             let late = worker.failure.death.at.duration_since(end).unwrap_or_default().as_secs();
-            Some(Finding::new("the job's time was over", format!("{name}, {late} s after SLURM_JOB_END_TIME")))
+            Some(Finding::new("the job's time limit was reached", format!("{name}, {late} s after SLURM_JOB_END_TIME")))
         },
         ..RULE
     },
@@ -72,7 +72,7 @@ pub(super) const SIGNALS: &[Rule<Causes>] = &[
     Rule {
         name: "asked-to-end",
         source: "SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 or SIGALRM that this launcher did not send",
-        fix: "somebody else sent the signal: a person, the scheduler, or the program itself; a program that wants to live on needs a handler",
+        fix: "somebody else sent the signal: a person, the scheduler, or the program itself; a program that is to continue needs a handler",
         wrong: ended(-15, ""),
         right: ended(-9, ""),
         find: |worker| {
@@ -89,7 +89,7 @@ pub(super) const SIGNALS: &[Rule<Causes>] = &[
                  this node's kind",
         wrong: ended(-4, ""),
         right: ended(-8, ""),
-        find: |worker| by_signal(worker, 4, "it used an instruction that this node's processor does not have"),
+        find: |worker| by_signal(worker, 4, "it used an instruction that this node's processor does not support"),
         ..RULE
     },
     Rule {

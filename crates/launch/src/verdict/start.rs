@@ -156,7 +156,7 @@ pub(super) const START: &[Rule<Causes>] = &[
         right: ended(1, "ModuleNotFoundError: No module named 'torch'"),
         find: |worker| {
             let line = worker.line(&["cannot import name"])?;
-            Some(worker.found("a Python module has not the name that is imported from it", line))
+            Some(worker.found("a Python module does not have the name that is imported from it", line))
         },
         ..RULE
     },

@@ -89,7 +89,7 @@ impl Change {
         match self {
             Change::Cut { one, other } => {
                 if one == other {
-                    return Err(Refused(format!("a cut is between two machines, and {one} is one")).into());
+                    return Err(Refused(format!("a cut needs two different machines, not {one} twice")).into());
                 }
                 // Both must be there before either is touched.
                 [one, other].into_iter().try_for_each(|machine| cluster.root(*machine).map(|_| ()))?;
@@ -148,7 +148,7 @@ fn pause(cluster: &Cluster, node: Node) -> anyhow::Result<String> {
 fn resume(cluster: &Cluster, node: Node) -> anyhow::Result<String> {
     signal_others(cluster, node, "CONT")?;
     signal_init(cluster, node, "CONT")?;
-    Ok(format!("{node} goes on"))
+    Ok(format!("{node} runs again"))
 }
 
 fn lose(cluster: &Cluster, node: Node) -> anyhow::Result<String> {

@@ -61,7 +61,7 @@ impl Init {
         if self.machine == Machine::Head {
             thread::spawn(end_unless_complete);
         }
-        writeln!(io::stdout(), "{READY}{}", pid.display()).context("nobody waits for this machine")?;
+        writeln!(io::stdout(), "{READY}{}", pid.display()).context("no process waits for this machine")?;
         release_output()?;
         reap(children)
     }

@@ -69,7 +69,7 @@ impl Cluster {
         }
         let (Ok(spec), Ok(holder)) = (folder.load(SPEC), folder.load(HOLDER)) else {
             let message = format!(
-                "the cluster `{name}` is only half there: wait for `lockstep cluster up`, or remove it by `lockstep cluster down`"
+                "the cluster `{name}` is incomplete: wait for `lockstep cluster up`, or remove it by `lockstep cluster down`"
             );
             return Err(Refused(message).into());
         };
@@ -328,7 +328,7 @@ pub(super) fn title(name: &Name, spec: &Spec) -> String {
 
 fn rows(cluster: &Cluster) -> anyhow::Result<Vec<Row>> {
     let mut of_slurm = if cluster.spec.slurm { slurm::states(cluster) } else { Default::default() };
-    // The head node is none of Slurm's nodes.
+    // The head node is not one of Slurm's nodes.
     let silent = |machine| (cluster.spec.slurm && machine != Machine::Head).then(|| "no answer".to_owned());
     let row = |machine: Machine| {
         let state = match machine {

@@ -1,7 +1,7 @@
 //! Slurm on the cluster: its configuration, its daemons, and what it says of the nodes.
 //!
 //! Everything runs as root. Nothing is limited by cgroups: they belong to the machine. slurmd drops its groups, which a user namespace
-//! with a single user does not allow, so that without root there is no Slurm.
+//! with a single user does not allow, so Slurm needs root.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ pub(super) fn can_name(folder: &Folder) -> Result<(), Refused> {
     )))
 }
 
-/// Writes the configuration, a key, and files in the place of GPUs.
+/// Writes the configuration, a key, and files that stand for GPUs.
 ///
 /// # Errors
 /// The system's own.

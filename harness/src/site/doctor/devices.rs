@@ -14,7 +14,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
     Rule {
         name: "gpu-driver-fails",
         level: Error,
-        why: "there are GPUs, and the driver does not answer: CUDA does not start, or hangs",
+        why: "there are GPUs, but the driver does not answer: CUDA does not start, or hangs",
         source: "the device files /dev/nvidia0 … and `nvidia-smi`",
         wrong: |job| {
             examples::gpus(job, &["NV18"]);
@@ -28,7 +28,11 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
                 } else {
                     "`nvidia-smi` and `dmesg | grep -i nvrm`; a card that fell off the bus needs a restart of the node"
                 };
-                Some([format!("{} GPUs are here, and cannot be asked", node.gpus.present), why.clone(), fix.to_owned()])
+                Some([
+                    format!("{} GPUs are here, but nvidia-smi fails", node.gpus.present),
+                    why.clone(),
+                    fix.to_owned(),
+                ])
             })
         },
         ..RULE
@@ -36,7 +40,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
     Rule {
         name: "gpu-absent",
         level: Error,
-        why: "the job was given GPUs that are not there, in a container mostly for want of --nv",
+        why: "the job was given GPUs that do not exist here; in a container, usually because --nv is missing",
         source: "CUDA_VISIBLE_DEVICES, and the device files /dev/nvidia0 …",
         wrong: |job| examples::set(job, "CUDA_VISIBLE_DEVICES", "0,1"),
         find: |job| {
@@ -44,7 +48,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
                 let visible = node.variable("CUDA_VISIBLE_DEVICES").filter(|value| !value.starts_with('-'))?;
                 (node.gpus.present == 0).then(|| {
                     [
-                        format!("CUDA_VISIBLE_DEVICES={visible}, and there is no GPU"),
+                        format!("CUDA_VISIBLE_DEVICES={visible}, but there is no GPU"),
                         "neither /dev/nvidia0 nor /proc/driver/nvidia/gpus exists".to_owned(),
                         "apptainer exec --nv, docker run --gpus all; without a container: unset CUDA_VISIBLE_DEVICES"
                             .to_owned(),
@@ -68,7 +72,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
                 let Gpus { present, visible, .. } = node.gpus;
                 (present > 0 && visible == 0).then(|| {
                     [
-                        format!("no GPU is visible, of {present}"),
+                        format!("none of {present} GPUs is visible"),
                         format!(
                             "CUDA_VISIBLE_DEVICES={:?}",
                             node.variables.get("CUDA_VISIBLE_DEVICES").map_or("", String::as_str)
@@ -147,7 +151,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
     Rule {
         name: "gpu-divided",
         level: Warning,
-        why: "NCCL does not join the parts of a divided card (MIG)",
+        why: "NCCL does not connect the parts of a partitioned GPU (MIG)",
         source: "`nvidia-smi`",
         wrong: |job| {
             examples::gpus(job, &["NV18"]);
@@ -158,7 +162,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
                 let divided = node.gpus.cards.iter().filter(|card| card.divided).count();
                 (divided > 0).then(|| {
                     [
-                        format!("{divided} of {} GPUs are divided (MIG)", node.gpus.cards.len()),
+                        format!("{divided} of {} GPUs are partitioned (MIG)", node.gpus.cards.len()),
                         "mig.mode.current is Enabled".to_owned(),
                         "nvidia-smi -mig 0, as an administrator; or one rank on each node".to_owned(),
                     ]
@@ -170,14 +174,14 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
     Rule {
         name: "nvlink-partial",
         level: Warning,
-        why: "a ring over all GPUs is as slow as its slowest way",
+        why: "a ring over all GPUs is as slow as its slowest link",
         source: "`nvidia-smi topo -m`: some pairs have NVLink, others do not",
         wrong: |job| examples::gpus(job, &["NV12", "SYS"]),
         find: |job| {
             each(job, |node| {
                 let slow = paths(node, |tier| !tier.starts_with("NV"));
                 (!slow.is_empty() && slow.len() < node.gpus.paths.len()).then(|| [
-                "not all GPUs are joined by NVLink".to_owned(),
+                "not all GPUs are connected by NVLink".to_owned(),
                 shortened(&slow),
                 "`nvidia-smi nvlink --status` shows a broken link; otherwise use the GPUs of one group: CUDA_VISIBLE_DEVICES".to_owned(),
             ])
@@ -216,7 +220,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         find: |job| {
             unequal(
                 job,
-                "the ways between GPUs differ between nodes",
+                "the links between GPUs differ between nodes",
                 "`nvidia-smi topo -m` and `nvidia-smi nvlink --status` on each",
                 tiers,
             )
@@ -340,7 +344,7 @@ pub(super) const SOFTWARE: &[Rule<Nodes>] = &[
     Rule {
         name: "container-differs",
         level: Error,
-        why: "inside and outside of a container libraries differ, and so do paths",
+        why: "libraries and paths differ inside and outside of a container",
         source: "the marks of containers: variables, /.singularity.d, /.dockerenv, /run/.containerenv",
         wrong: |job| job.nodes[1].container = Some("apptainer".into()),
         find: |job| {

@@ -47,7 +47,7 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                 let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
                 (!absent.is_empty()).then(|| {
                     [
-                        format!("NCCL_IB_HCA={wanted} names {}, which is not there", absent.join(", ")),
+                        format!("NCCL_IB_HCA={wanted} names {}, which does not exist", absent.join(", ")),
                         format!("the adapters are: {there}"),
                         "`ibv_devinfo -l` lists them; unset NCCL_IB_HCA".to_owned(),
                     ]
@@ -71,7 +71,7 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                 let (adapter, port) = roce(node).find(|(_, port)| !port.gids.contains(&index))?;
                 let there: Vec<String> = port.gids.iter().map(u32::to_string).collect();
                 Some([
-                format!("NCCL_IB_GID_INDEX={index}, and {} has no GID there", adapter.name),
+                format!("NCCL_IB_GID_INDEX={index}, but {} has no GID there", adapter.name),
                 format!("port {} has GIDs at {}", port.number, there.join(", ")),
                 "`show_gids` lists them; choose the one of RoCE v2 with the interface's IPv4 address, or unset the variable (NCCL 2.21 and newer choose)".to_owned(),
             ])
@@ -93,7 +93,7 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                 let (adapter, port) = roce(node).find(|(_, port)| port.gids.len() > 1)?;
                 (node.uses_nccl() && node.variable("NCCL_IB_GID_INDEX").is_none()).then(|| {
                     [
-                        "NCCL_IB_GID_INDEX is not set, and there is RoCE".to_owned(),
+                        "NCCL_IB_GID_INDEX is not set, but there is RoCE".to_owned(),
                         format!("port {} of {} has {} GIDs", port.number, adapter.name, port.gids.len()),
                         "nothing, from NCCL 2.21 on; before, `show_gids`, then export NCCL_IB_GID_INDEX=3 or what it shows for RoCE v2".to_owned(),
                     ]
@@ -169,7 +169,7 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
     Rule {
         name: "shm-disabled",
         level: Warning,
-        why: "GPUs of a node that have no direct way exchange data through the network",
+        why: "GPUs of a node without a direct link exchange data through the network",
         source: "NCCL_SHM_DISABLE",
         wrong: |job| {
             examples::gpus(job, &["NV18"]);
@@ -198,7 +198,7 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                 let right = if node.fabric.efa { "efa" } else { "cxi" };
                 slow.then(|| {
                     [
-                        format!("FI_PROVIDER={provider}, and there is {right}"),
+                        format!("FI_PROVIDER={provider}, but there is {right}"),
                         "the adapters of this machine".to_owned(),
                         format!("export FI_PROVIDER={right}"),
                     ]
@@ -219,7 +219,7 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                 let absent = |name: &str| (name == "efa" && !node.fabric.efa) || (name == "cxi" && !node.fabric.cxi);
                 provider.split([',', ';']).all(absent).then(|| {
                     [
-                        format!("FI_PROVIDER={provider}, and there is no such adapter"),
+                        format!("FI_PROVIDER={provider}, but there is no such adapter"),
                         "/sys/class/infiniband and /sys/class/cxi".to_owned(),
                         "unset FI_PROVIDER; `fi_info` lists the providers of this machine".to_owned(),
                     ]
@@ -242,8 +242,8 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                 let needs = node.uses_nccl() && (node.fabric.efa || node.fabric.cxi) && node.fabric.plugins.is_empty();
                 needs.then(|| {
                     [
-                        "there is EFA or Slingshot, and no libnccl-net.so".to_owned(),
-                        "LD_LIBRARY_PATH, /opt/amazon/ofi-nccl, /usr/lib and others have none".to_owned(),
+                        "there is EFA or Slingshot, but no libnccl-net.so".to_owned(),
+                        "not found in LD_LIBRARY_PATH, /opt/amazon/ofi-nccl, /usr/lib and others".to_owned(),
                         "module load aws-ofi-nccl, or export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH"
                             .to_owned(),
                     ]
@@ -266,8 +266,8 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                     || node.fabric.plugins.iter().any(|path| path.to_string_lossy().contains(&file));
                 (!there).then(|| {
                     [
-                        format!("NCCL_NET_PLUGIN={wanted}, and there is no {file}"),
-                        "LD_LIBRARY_PATH, /opt/amazon/ofi-nccl, /usr/lib and others have none".to_owned(),
+                        format!("NCCL_NET_PLUGIN={wanted}, but there is no {file}"),
+                        "not found in LD_LIBRARY_PATH, /opt/amazon/ofi-nccl, /usr/lib and others".to_owned(),
                         "export LD_LIBRARY_PATH with the plugin's folder, or unset NCCL_NET_PLUGIN".to_owned(),
                     ]
                 })

@@ -54,7 +54,7 @@ pub(super) const NAMES: &[Rule<Nodes>] = &[
                     Resolved::Addresses(_) => return None,
                 };
                 Some([
-                    format!("the host name {} leads nowhere", node.host),
+                    format!("the host name {} does not resolve", node.host),
                     why,
                     format!(
                         "echo '{} {}' >>/etc/hosts, or export GLOO_SOCKET_IFNAME={}",
@@ -104,7 +104,7 @@ pub(super) const NAMES: &[Rule<Nodes>] = &[
         find: |job| {
             peers(job, |_, peer, resolved| match resolved {
                 Resolved::Failed(why) => Some([
-                    format!("the name of {} leads nowhere", peer.name),
+                    format!("the name of {} does not resolve", peer.name),
                     why.clone(),
                     format!(
                         "`getent hosts {}`; add it to DNS, or: echo '{} {}' >>/etc/hosts",
@@ -155,8 +155,8 @@ pub(super) const NAMES: &[Rule<Nodes>] = &[
     Rule {
         name: "address-has-other-name",
         level: Warning,
-        why: "programs that look up who connects, such as ssh and MPI, take the node for another",
-        source: "`getent hosts ADDRESS`, the way back from an address to a name",
+        why: "programs that look up the name of a peer, such as ssh and MPI, take the node for another",
+        source: "`getent hosts ADDRESS`, from an address to a name",
         wrong: |job| {
             job.nodes[1].names.reverse = [(IpAddr::from([10, 88, 0, 2]), "n3".to_owned())].into();
         },

@@ -50,7 +50,7 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
     Rule {
         name: "port-rejected",
         level: Error,
-        why: "connections are refused although somebody listens: a firewall answers for the node",
+        why: "connections are refused although doctor listens: a firewall answers for the node",
         source: "TCP connections between all pairs of nodes, to ports that doctor had opened",
         wrong: |job| examples::links(job, Some(40_000)).for_each(|link| link.outcome = Outcome::Refused),
         find: |job| ports(job, |outcome| *outcome == Outcome::Refused, "is refused at"),
@@ -59,7 +59,7 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
     Rule {
         name: "wrong-node-answers",
         level: Error,
-        why: "an address that two machines have, or a proxy, leads connections astray",
+        why: "two machines have the same address, or a proxy answers: connections reach the wrong node",
         source: "the name that a TCP probe is answered with",
         wrong: |job| {
             examples::links(job, None)
@@ -102,7 +102,7 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
     Rule {
         name: "nccl-unreachable",
         level: Error,
-        why: "NCCL takes an interface that leads nowhere: the first collective hangs",
+        why: "NCCL takes an interface that other nodes cannot reach: the first collective hangs",
         source: "TCP connections to the addresses that NCCL will take, while others of the node answer",
         wrong: |job| examples::second(job, User::Nccl),
         find: |job| library(job, User::Nccl, "NCCL", "NCCL_SOCKET_IFNAME"),
@@ -119,7 +119,7 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
                 interfaces.is_empty().then(|| {
                     let there: Vec<&str> = node.interfaces.iter().map(|interface| interface.name.as_str()).collect();
                     (
-                        format!("names {name}, and there is no such interface"),
+                        format!("names {name}, but there is no such interface"),
                         format!("the interfaces are {}", there.join(", ")),
                     )
                 })
@@ -142,7 +142,7 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
     Rule {
         name: "interface-without-address",
         level: Error,
-        why: "the interface that a variable names has no address, so nobody can listen on it",
+        why: "the interface that a variable names has no address, so no program can listen on it",
         source: "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, and getifaddrs(3)",
         wrong: |job| {
             job.nodes[1]
@@ -232,7 +232,7 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
     Rule {
         name: "port-taken",
         level: Warning,
-        why: "a launcher that is to meet here ends with `address already in use`",
+        why: "a launcher that listens on this port ends with `address already in use`",
         source: "an attempt to listen on the well-known ports (29400, and MASTER_PORT or 29500) and those of --port",
         wrong: |job| job.nodes[1].ports.taken = vec![29_500],
         find: |job| {

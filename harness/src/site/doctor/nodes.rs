@@ -11,7 +11,7 @@ pub(super) const NODES: &[Rule<Nodes>] = &[
     Rule {
         name: "node-silent",
         level: Error,
-        why: "a node of the job did not come to the meeting, so a job would wait for it, too",
+        why: "a node of the job did not join, so training would wait for it, too",
         source: "half of the deadline, then a TCP connection from the first node",
         wrong: |job| examples::silent(job, Missing::Facts, Outcome::TimedOut(6)),
         find: |job| missing(job, Missing::Facts),
@@ -20,7 +20,7 @@ pub(super) const NODES: &[Rule<Nodes>] = &[
     Rule {
         name: "node-stopped",
         level: Error,
-        why: "a node came and then said no more: it is overloaded, paused, or was lost",
+        why: "a node joined and then stopped answering: it is overloaded, paused, or lost",
         source: "the deadline, then a TCP connection from the first node",
         wrong: |job| examples::silent(job, Missing::Results, Outcome::Refused),
         find: |job| missing(job, Missing::Results),
@@ -29,7 +29,7 @@ pub(super) const NODES: &[Rule<Nodes>] = &[
     Rule {
         name: "head-unreachable",
         level: Error,
-        why: "this node cannot reach the first one, where all meet, so it would be missing in a job",
+        why: "this node cannot reach the first one, where all meet, so a job would lack it",
         source: "a connection to the first node",
         wrong: |job| examples::silent(job, Missing::Head, Outcome::Failed("no route to host".into())),
         find: |job| missing(job, Missing::Head),
@@ -38,7 +38,7 @@ pub(super) const NODES: &[Rule<Nodes>] = &[
     Rule {
         name: "host-name-twice",
         level: Error,
-        why: "Gloo and the launcher tell others the host name, which then leads to the wrong node",
+        why: "Gloo and the launcher give other nodes the host name, which then leads to the wrong node",
         source: "uname(2) on each node",
         wrong: |job| job.nodes[2].host = "n2".into(),
         find: |job| {
@@ -93,7 +93,7 @@ pub(super) const NODES: &[Rule<Nodes>] = &[
     Rule {
         name: "clock-differs",
         level: Warning,
-        why: "make builds too much or too little, munge and TLS refuse, and logs of several nodes do not fit together",
+        why: "make builds too much or too little, munge and TLS refuse connections, and the times in logs of several nodes do not match",
         source: "the answers to TCP probes, which contain the time; the offset must exceed the uncertainty by 1 s",
         wrong: |job| {
             for link in job.links.iter_mut().filter(|link| link.to == "n3") {
@@ -115,13 +115,13 @@ fn missing(job: &JobFacts, what: Missing) -> Vec<NodeFinding> {
 fn describe(silent: &Silent) -> NodeFinding {
     let Silent { name, missing, waited, attempt } = silent;
     let what = match missing {
-        Missing::Facts => format!("{name} did not come within {waited} s"),
-        Missing::Results => format!("{name} came, and had not finished after {waited} s"),
-        Missing::Head => format!("the first node, {name}, cannot be reached, or went away"),
+        Missing::Facts => format!("{name} did not join within {waited} s"),
+        Missing::Results => format!("{name} joined, but had not finished after {waited} s"),
+        Missing::Head => format!("the first node, {name}, cannot be reached, or has ended"),
     };
     let evidence = match attempt {
         Some(attempt) => format!("a TCP connection to {}: {}", attempt.to, attempt.outcome),
-        None => format!("it was waited for, {waited} s"),
+        None => format!("doctor waited {waited} s for it"),
     };
     let fix = match attempt.as_ref().map(|attempt| &attempt.outcome) {
         Some(Outcome::Refused) => format!(
@@ -133,7 +133,7 @@ fn describe(silent: &Silent) -> NodeFinding {
             )
         }
         Some(Outcome::Failed(_)) => format!("`getent hosts {name}` and `ip route` on the node that reports it"),
-        _ => format!("start doctor on {name}, too, and read what it prints there"),
+        _ => format!("start doctor on {name} as well, and read what it prints there"),
     };
     found(name, [what, evidence, fix])
 }

@@ -17,7 +17,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
     Rule {
         name: "folder-hangs",
         level: Error,
-        why: "every access to the folder for snapshots hangs: mostly its file server is gone or cannot be reached",
+        why: "every access to the folder for snapshots hangs: its file server is probably down or unreachable",
         source: "statvfs(2), and a small file: no answer within three tenths of the deadline",
         wrong: |job| {
             job.nodes[1].folder.space = None;
@@ -58,7 +58,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
     Rule {
         name: "folder-full",
         level: Error,
-        why: "a snapshot is written halfway and given up; training goes on without one, or ends",
+        why: "a snapshot is only written in part; training goes on without it, or ends",
         source: "statvfs(2) of the folder for snapshots: less than 256 MiB, or no inode, is free",
         wrong: |job| job.nodes[1].folder.space.iter_mut().for_each(|space| space.free = 0),
         find: |job| {
@@ -114,7 +114,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
     Rule {
         name: "folder-not-shared",
         level: Error,
-        why: "each node has a folder of this name of its own: after a restart on other nodes there is no snapshot",
+        why: "each node has its own folder of this name: after a restart on other nodes there is no snapshot",
         source: "a file of the first node that the others look for, and theirs that the first looks for",
         wrong: |job| job.views[0].sees_head = false,
         find: |job| {
@@ -122,9 +122,9 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
                 (!view.sees_head || (view.wrote && !view.seen_by_head)).then(|| {
                     let first = &job.nodes[0].name;
                     let evidence = if view.sees_head {
-                        format!("a file that {} wrote is not there on {first}", view.node)
+                        format!("{first} does not see a file that {} wrote", view.node)
                     } else {
-                        format!("a file that {first} wrote is not there on {}", view.node)
+                        format!("{} does not see a file that {first} wrote", view.node)
                     };
                     let folder = job.nodes[0].folder.path.display();
                     (
@@ -140,14 +140,14 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
     Rule {
         name: "lock-ignored",
         level: Error,
-        why: "an old job that still runs on a cut node would write over the snapshots of the new one",
+        why: "an old job that still runs on a disconnected node would overwrite the snapshots of the new one",
         source: "flock(2) of a file that the first node has locked: it must be refused",
         wrong: |job| job.views[0].lock = Lock::Ignored,
         find: |job| {
             views(job, |view| {
                 (view.lock == Lock::Ignored).then(|| {
                     (
-                        "a lock of one node does not hold on another".to_owned(),
+                        "a lock that one node holds does not stop another node".to_owned(),
                         format!("flock(2) succeeded on {} while {} had the lock", view.node, job.nodes[0].name),
                         "mount NFS without nolock or local_lock (nfs(5)), Lustre with -o flock".to_owned(),
                     )
@@ -177,14 +177,14 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
     Rule {
         name: "rename-not-atomic",
         level: Error,
-        why: "a reader may find half a snapshot, or none, where a whole one was replaced",
+        why: "a reader may find half a snapshot, or none, while a new one replaces it",
         source: "a file that the first node replaces over and over while the others read it 200 times",
         wrong: |job| job.views[0].torn = Some("10 of 4096 bytes".into()),
         find: |job| {
             views(job, |view| {
                 view.torn.as_ref().map(|torn| {
                     (
-                        "a file that is replaced is not whole at all times".to_owned(),
+                        "a file is not complete while it is replaced".to_owned(),
                         format!("{} read {torn}", view.node),
                         "use another file system for snapshots: --folder".to_owned(),
                     )
@@ -212,7 +212,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
         name: "shm-small",
         level: Error,
         why: "NCCL and data loaders exchange data through /dev/shm: they end with a bus error, or `unable to open shared memory object`",
-        source: "statvfs(2) of /dev/shm: less than 128 MiB in all, as in Docker by default",
+        source: "statvfs(2) of /dev/shm: less than 128 MiB in total, as in Docker by default",
         wrong: |job| job.nodes[1].shm.iter_mut().for_each(|shm| shm.total = 64 * MIB),
         find: |job| {
             each(job, |node| {
@@ -229,7 +229,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
     Rule {
         name: "shm-full",
         level: Error,
-        why: "NCCL and data loaders find no room in /dev/shm, mostly for what killed processes have left there",
+        why: "NCCL and data loaders find no space in /dev/shm, usually because killed processes have left files there",
         source: "statvfs(2) of /dev/shm: less than 32 MiB is free",
         wrong: |job| job.nodes[1].shm.iter_mut().for_each(|shm| shm.free = MIB),
         find: |job| {
@@ -238,7 +238,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
                 Some([
                     format!("/dev/shm is full: {} of {} are free", bytes(shm.free), bytes(shm.total)),
                     "statvfs(2)".to_owned(),
-                    "`ls -lt /dev/shm`, then remove what belongs to no process (`fuser -v /dev/shm/*`)".to_owned(),
+                    "`ls -lt /dev/shm`, then remove files that no process uses (`fuser -v /dev/shm/*`)".to_owned(),
                 ])
             })
         },
@@ -409,17 +409,17 @@ pub(super) const LIMITS: &[Rule<Nodes>] = &[
         ..RULE
     },
     Rule {
-        name: "processors-paid-for",
+        name: "cpu-quota-low",
         level: Warning,
-        why: "threads are counted by processors and stopped by the control group: the node is slower than it looks",
+        why: "libraries start a thread for each visible processor, and the CPU quota stops them: the node is slower than it looks",
         source: "cpu.max, or cpu.cfs_quota_us, of this process's control groups",
         wrong: |job| job.nodes[1].cpu.quota = Some(1.5),
         find: |job| {
             each(job, |node| {
                 let quota = node.cpu.quota.filter(|quota| *quota + 0.5 < node.cpu.allowed as f64)?;
                 Some([
-                    format!("{} processors are visible, and {quota:.1} are paid for", node.cpu.allowed),
-                    "the control group's quota".to_owned(),
+                    format!("{} processors are visible, but the CPU quota is {quota:.1}", node.cpu.allowed),
+                    "the control group's CPU quota".to_owned(),
                     format!(
                         "export OMP_NUM_THREADS={}, or raise the quota (docker run --cpus)",
                         (quota as usize).max(1)

@@ -59,7 +59,7 @@ pub(super) const VARIABLES: &[Rule<Nodes>] = &[
                 let master = node.variable("MASTER_ADDR")?;
                 let Some(Resolved::Failed(why)) = &node.names.master else { return None };
                 Some([
-                    format!("MASTER_ADDR={master} leads nowhere"),
+                    format!("MASTER_ADDR={master} does not resolve"),
                     why.clone(),
                     format!("`getent hosts {master}`; export MASTER_ADDR={}", job.nodes[0].name),
                 ])
@@ -75,7 +75,7 @@ pub(super) const VARIABLES: &[Rule<Nodes>] = &[
         wrong: |job| examples::set(job, "MASTER_PORT", "29501"),
         find: |job| {
             let fix = format!(
-                "export MASTER_ADDR={} MASTER_PORT=29500 on all nodes, and not $(hostname), which each node has its own of",
+                "export MASTER_ADDR={} MASTER_PORT=29500 on all nodes, and not $(hostname), which differs from node to node",
                 job.nodes.first().map_or("NODE", |node| &node.name)
             );
             unequal(job, "MASTER_ADDR or MASTER_PORT differs between nodes", &fix, |node| {
@@ -166,7 +166,7 @@ pub(super) const VARIABLES: &[Rule<Nodes>] = &[
                 (!good).then(|| {
                     [
                         format!("OMP_NUM_THREADS={value} is not a number of threads"),
-                        "OpenMP 5.2, 21.2: a positive number, or several with commas".to_owned(),
+                        "OpenMP 5.2, 21.2: a positive number, or several separated by commas".to_owned(),
                         "unset OMP_NUM_THREADS; `lockstep run` sets it".to_owned(),
                     ]
                 })
@@ -177,7 +177,7 @@ pub(super) const VARIABLES: &[Rule<Nodes>] = &[
     Rule {
         name: "omp-threads-exceed",
         level: Warning,
-        why: "one rank alone has more threads than processors: they take turns, and each collective waits for the last",
+        why: "one rank alone has more threads than processors: the threads take turns, and each collective waits for the slowest",
         source: "OMP_NUM_THREADS, sched_getaffinity(2) and the control group",
         wrong: |job| examples::set(job, "OMP_NUM_THREADS", "64"),
         find: |job| {
@@ -187,7 +187,7 @@ pub(super) const VARIABLES: &[Rule<Nodes>] = &[
                 (threads > processors).then(|| {
                     [
                         format!("OMP_NUM_THREADS={threads} on {processors} processors"),
-                        "this process may run on no more".to_owned(),
+                        "this process may not use more".to_owned(),
                         "unset OMP_NUM_THREADS, or set it to the processors of a node divided by its workers"
                             .to_owned(),
                     ]
@@ -199,7 +199,7 @@ pub(super) const VARIABLES: &[Rule<Nodes>] = &[
     Rule {
         name: "cuda-launch-blocking",
         level: Warning,
-        why: "every kernel is waited for, so that computation and communication do not overlap",
+        why: "the program waits for every kernel, so computation and communication do not overlap",
         source: "CUDA_LAUNCH_BLOCKING",
         wrong: |job| examples::set(job, "CUDA_LAUNCH_BLOCKING", "1"),
         find: |job| {

@@ -108,7 +108,7 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
     Rule {
         name: "variable-in-directive",
         level: Error,
-        why: "directives are no shell: variables stand in them as they are",
+        why: "the scheduler does not expand variables in directives",
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --output=$HOME/job.out\nset -e\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00 --output=job-%j.out\nset -e\nsrun hostname\n",
         find: |script| {
@@ -149,7 +149,7 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
     Rule {
         name: "more-workers-than-gpus",
         level: Error,
-        why: "each worker takes the GPU of its local rank, and some have none",
+        why: "each worker takes the GPU of its local rank, so some workers have no GPU",
         wrong: "#!/bin/bash\n#PBS -l select=1:ncpus=4:ngpus=1,walltime=00:30:00\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
         right: "#!/bin/bash\n#PBS -l select=1:ncpus=4:ngpus=2,walltime=00:30:00\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
         find: |script| {

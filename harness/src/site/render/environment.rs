@@ -29,7 +29,7 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
     Rule {
         name: "not-exported",
         level: Error,
-        why: "the shell keeps it to itself, and no program sees it",
+        why: "the shell does not pass it on, so no program sees it",
         wrong: "#!/bin/bash\nset -e\nAPPTAINER_CACHEDIR=/scratch/cache\napptainer pull docker://pytorch/pytorch\n",
         right: "#!/bin/bash\nset -e\nexport APPTAINER_CACHEDIR=/scratch/cache\napptainer pull docker://pytorch/pytorch\n",
         find: not_exported,
@@ -64,7 +64,7 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
     Rule {
         name: "fast-network-off",
         level: Warning,
-        why: "NCCL then uses plain TCP, or no direct path between GPUs: often ten times slower. It is meant for finding faults",
+        why: "NCCL then uses plain TCP, or no direct path between GPUs: often ten times slower. It is meant for debugging",
         wrong: "#!/bin/bash\nset -e\nexport NCCL_IB_DISABLE=1\n./train\n",
         right: "#!/bin/bash\nset -e\nexport NCCL_IB_HCA=mlx5\n./train\n",
         find: |script| {
@@ -188,7 +188,7 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
     Rule {
         name: "fewer-devices-than-workers",
         level: Error,
-        why: "each worker takes the visible device of its local rank, and the others have none",
+        why: "each worker takes the visible device of its local rank, so the other workers have no device",
         wrong: "#!/bin/bash\nset -e\nCUDA_VISIBLE_DEVICES=0 torchrun --standalone --nproc_per_node=2 train.py\n",
         right: "#!/bin/bash\nset -e\nCUDA_VISIBLE_DEVICES=0,1 torchrun --standalone --nproc_per_node=2 train.py\n",
         find: |script| {
@@ -284,7 +284,7 @@ fn exports_do_not_travel(script: &Script) -> Vec<ScriptFinding> {
 
 const RANK_OF_NODE: [&str; 4] = ["--node_rank", "--node-rank", "--machine_rank", "--machine-rank"];
 
-/// Variables that each task has its own of.
+/// Variables that differ from task to task.
 const PER_TASK: [&str; 16] = [
     "SLURM_PROCID",
     "SLURM_LOCALID",

@@ -118,7 +118,7 @@ impl BatchJob {
                 self.groups.len() > 1 && profile.scheduler == Scheduler::Mpirun,
                 "unequal nodes need Slurm, PBS or ssh: mpirun starts equal programs",
             ),
-            (self.groups.len() > 1 && self.array.is_some(), "an array of jobs with unequal nodes: Slurm has none"),
+            (self.groups.len() > 1 && self.array.is_some(), "Slurm has no arrays of jobs with unequal nodes"),
             (
                 self.name.contains(|c: char| !c.is_ascii_alphanumeric() && !"-_.+".contains(c)),
                 "the job's name has characters that schedulers refuse: --name gives it another",

@@ -182,7 +182,7 @@ fn lockstep_run() -> String {
 /// Reads the profile `text`, which `name` calls in errors.
 ///
 /// # Errors
-/// [`Refused`] for what is no TOML, for an unknown field (with the nearest name), and for fields that contradict each other.
+/// [`Refused`] for text that is not TOML, for an unknown field (with the nearest name), and for fields that contradict each other.
 pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, Refused> {
     let refused = |why: String| Refused(format!("cannot read the site profile {name}: {why}"));
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| refused(error.to_string()))?;
@@ -290,7 +290,7 @@ pub(crate) fn find(name: &str) -> Result<Profile, Refused> {
     match std::fs::read_to_string(name) {
         Ok(text) => parse(name, &text),
         Err(error) => Err(Refused(format!(
-            "cannot read the site profile {name}: {error} (it is no example either: `lockstep render --list` lists those)"
+            "cannot read the site profile {name}: {error} (nor is it an example: `lockstep render --list` lists those)"
         ))),
     }
 }

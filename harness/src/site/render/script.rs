@@ -212,7 +212,7 @@ impl Script {
         self.directives.first().map(|directive| directive.scheduler)
     }
 
-    /// Lines that are no comments and in no here-document, with their numbers.
+    /// Lines outside comments and here-documents, with their numbers.
     pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.lines.iter().enumerate().map(|(index, line)| (index + 1, line.as_str()));
         lines.filter(|(line, text)| !text.trim_start().starts_with('#') && !self.is_document(*line))

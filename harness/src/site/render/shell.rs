@@ -13,7 +13,7 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {
         name: "windows-line-ends",
         level: Error,
-        why: "the shell takes the carriage return for a part of the last word, and sbatch refuses the script",
+        why: "the shell takes the carriage return as part of the last word, and sbatch refuses the script",
         wrong: "#!/bin/bash\r\n#SBATCH --time=1:00:00\r\nset -e\r\nsrun hostname\r\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun hostname\n",
         find: |script| {
@@ -30,7 +30,7 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {
         name: "byte-order-mark",
         level: Error,
-        why: "some editors of Windows write three bytes in front of `#!`, and then nobody sees that it is a script of bash",
+        why: "some editors on Windows write three bytes before `#!`, and then the kernel does not see that it is a bash script",
         wrong: "\u{feff}#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun hostname\n",
         find: |script| {
@@ -263,7 +263,7 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {
         name: "modules-without-a-login-shell",
         level: Error,
-        why: "`module` is a function of login shells; what ssh and pbsdsh start has none",
+        why: "`module` is a function of login shells; the shells that ssh and pbsdsh start do not have it",
         wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -c 'module load cuda && /project/train'\n",
         right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -lc 'module load cuda && /project/train'\n",
         find: modules_far,
@@ -296,7 +296,7 @@ fn modules_far(script: &Script) -> Vec<ScriptFinding> {
         .map(|command| {
             finding(
                 command.line,
-                format!("`{}` in a shell that is no login shell", command.program()),
+                format!("`{}` in a shell that is not a login shell", command.program()),
                 "bash -lc '…', or a script that begins with #!/bin/bash -l",
             )
         })

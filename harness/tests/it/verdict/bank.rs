@@ -55,7 +55,7 @@ exec \"$PYTHON_EXEC\" bad.py",
 from os import nothing_like_that
 END
 exec \"$PYTHON_EXEC\" bad.py",
-        &["a Python module has not the name"],
+        &["a Python module does not have the name"],
     ),
     bad("exec \"$PYTHON_EXEC\" absent.py", &["Python cannot open the script", "absent.py"]),
     bad(
@@ -202,7 +202,7 @@ def f():
     return f()
 f()
 END
-exec \"$PYTHON_EXEC\" bad.py", &["a Python function calls itself without an end", "bad.py:2 in f"]),
+exec \"$PYTHON_EXEC\" bad.py", &["a Python function calls itself endlessly", "bad.py:2 in f"]),
     made(
         "command -v cc >/dev/null || { echo no C compiler >&2; exit 1; }
     printf '%s' 'int f(int n) { volatile char a[4096]; a[n % 4096] = 1; return f(n + 1) + a[0]; } int main(void) { return f(0); }' > bad.c; cc -w -O0 -o bad bad.c; head -c 0 /dev/kmsg",
@@ -275,7 +275,7 @@ END
 exec \"$PYTHON_EXEC\" bad.py",
         &["did not send ended it: SIGINT"],
     ),
-    bad("kill -ILL $$", &["an instruction that this node's processor does not have"]),
+    bad("kill -ILL $$", &["an instruction that this node's processor does not support"]),
     bad("kill -FPE $$", &["it divided an integer by zero"]),
     bad("kill -PIPE $$", &["whose reader had ended"]),
     bad("kill -SYS $$", &["its sandbox forbids"]),
@@ -329,7 +329,7 @@ exec \"$PYTHON_EXEC\" bad.py",
     ),
     bad(
         "echo 'slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-22T10:00:00 DUE TO TIME LIMIT ***' >&2; kill -TERM $$",
-        &["the job's time was over"],
+        &["the job's time limit was reached"],
     ),
     bad(
         "echo 'slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-22T10:00:00 ***' >&2; kill -KILL $$",
