@@ -49,7 +49,7 @@ enum Command {
     Watch(learn::Watch),
     New(new::NewOptions),
     Data(author::DataOptions),
-    Cluster(cluster::Options),
+    Cluster(cluster::ClusterOptions),
     Course(course::CourseOptions),
     Measure(bench::MeasureOptions),
     #[command(name = bench::RANK, hide = true)]

@@ -6,7 +6,7 @@ use lockstep_contract::foreign::escaped;
 use lockstep_contract::rules::{Finding, Level, Rule, Subject};
 use serde::Serialize;
 
-use crate::report::{Look, count};
+use crate::report::{TextStyle, count};
 
 /// A finding with what its rule says, as JSON has it. `P` is its place for readers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,7 +32,7 @@ impl<P> Reported<P> {
 }
 
 /// The findings for people, in the form of compilers' messages: each begins with its place, and a command that fixes it can be copied.
-pub(super) fn listed<P: fmt::Display>(findings: &[Reported<P>], look: Look) -> String {
+pub(super) fn listed<P: fmt::Display>(findings: &[Reported<P>], look: TextStyle) -> String {
     let mut text = String::new();
     for Reported { place, level, rule, what, why, evidence, fix } in findings {
         let place = escaped(&place.to_string());
@@ -46,7 +46,7 @@ pub(super) fn listed<P: fmt::Display>(findings: &[Reported<P>], look: Look) -> S
     text
 }
 
-fn coloured(level: Level, look: Look) -> String {
+fn coloured(level: Level, look: TextStyle) -> String {
     let code = match level {
         Level::Error => "1;31",
         Level::Warning => "33",
@@ -116,9 +116,9 @@ mod tests {
             fix: "wait".into(),
         };
         let findings = [finding(Level::Error), finding(Level::Warning), finding(Level::Warning)];
-        let plain = listed(&findings[..1], Look::FILE);
+        let plain = listed(&findings[..1], TextStyle::FILE);
         assert_eq!(plain, "job.sh:3: error: nobody waits\\n [no-wait]\n    why: the script ends\n    fix: wait\n");
-        let coloured = listed(&findings[..1], Look { coloured: true, ..Look::FILE });
+        let coloured = listed(&findings[..1], TextStyle { coloured: true, ..TextStyle::FILE });
         assert_eq!(coloured, plain.replace("error", "\x1b[1;31merror\x1b[0m"));
         assert_eq!(summary(&findings), "1 error, 2 warnings");
         assert_eq!(

@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::Place;
+use crate::cluster::TestCluster;
 use crate::run::site::Site;
 use crate::running::{Ended, Running};
 use crate::shown;
@@ -370,7 +370,7 @@ fn scaling_shows_speed_ups_and_what_fits_them() {
 /// Ranks on the nodes of a job, with the real Slurm in namespaces.
 #[test]
 fn scaling_starts_its_ranks_on_the_nodes_of_a_slurm_job() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if !ranks_are_built() || !place.up_with_slurm("bench scaling under Slurm") {
         return;
     }

@@ -10,12 +10,12 @@ use lockstep_launch::command::quoted;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::Place;
+use crate::cluster::TestCluster;
 use crate::running::{Ended, Running, lockstep};
 
 /// A cluster, and a folder that its nodes share.
-struct Ward {
-    place: Place,
+struct DoctorCluster {
+    place: TestCluster,
 }
 
 /// What one node printed.
@@ -24,15 +24,15 @@ struct Report {
     json: Value,
 }
 
-impl Ward {
+impl DoctorCluster {
     /// Starts a cluster without Slurm; none where that cannot be.
     fn open(nodes: u8) -> Option<Self> {
-        let place = Place::new();
+        let place = TestCluster::new();
         if !place.up(&[&format!("--nodes={nodes}"), "--no-slurm"]) {
             return None;
         }
         std::fs::create_dir(place.site.path("shared")).unwrap();
-        Some(Ward { place })
+        Some(DoctorCluster { place })
     }
 
     fn close(self) {
@@ -127,37 +127,37 @@ fn program() -> PathBuf {
 
 #[test]
 fn a_healthy_cluster_has_no_errors_however_doctor_is_started() {
-    let Some(ward) = Ward::open(3) else { return };
-    let report = ward.examine(&[("n1", ""), ("n2", ""), ("n3", "")], "--deadline=600");
+    let Some(cluster) = DoctorCluster::open(3) else { return };
+    let report = cluster.examine(&[("n1", ""), ("n2", ""), ("n3", "")], "--deadline=600");
     assert_eq!(report.errors(), [] as [&Value; 0], "{:#?}", report.errors());
     let views = report.json["job"]["views"].as_array().unwrap();
     let good = |view: &&Value| view["seen_by_head"] == true && view["lock"] == "honoured" && view["torn"].is_null();
     assert_eq!(views.iter().filter(good).count(), 2, "{views:#?}");
     assert_eq!((report.ended.status.code(), report.json["job"]["nodes"].as_array().unwrap().len()), (Some(0), 3));
-    assert_eq!(std::fs::read_dir(ward.place.site.path("shared")).unwrap().count(), 0, "nothing is left");
+    assert_eq!(std::fs::read_dir(cluster.place.site.path("shared")).unwrap().count(), 0, "nothing is left");
     let launched = ["0", "1"].map(|rank| {
         let script = format!(
             "{0} run --nnodes=2 --nproc-per-node=2 --node-rank={rank} --master-addr=n1 --prefix=never {0} doctor --job --folder=shared --deadline=600",
             lockstep()
         );
-        let script = ward.place.site.file(&format!("run-{rank}.sh"), &script);
-        Running::start(ward.place.command(&["exec", ["n1", "n2"][usize::from(rank == "1")], "--", "sh", &script]))
+        let script = cluster.place.site.file(&format!("run-{rank}.sh"), &script);
+        Running::start(cluster.place.command(&["exec", ["n1", "n2"][usize::from(rank == "1")], "--", "sh", &script]))
     });
     let [first, second] = launched.map(|running| running.ended().code(0));
     assert!(first.out.contains("of a launcher, 2 of 2 nodes\n") && second.out.is_empty(), "{first}\n{second}");
-    let alone = ward.place.any(&["exec", "n1", "--", program().to_str().unwrap(), "doctor"]).code(0);
+    let alone = cluster.place.any(&["exec", "n1", "--", program().to_str().unwrap(), "doctor"]).code(0);
     assert!(alone.out.starts_with("lockstep doctor: this machine\n"), "{alone}");
-    let jobless = ward.place.any(&["exec", "n1", "--", program().to_str().unwrap(), "doctor", "--job"]).code(2);
+    let jobless = cluster.place.any(&["exec", "n1", "--", program().to_str().unwrap(), "doctor", "--job"]).code(2);
     jobless.says(&["--job: this process belongs to no job"]);
-    ward.close();
+    cluster.close();
 }
 
 #[test]
 fn finds_faults_of_machines_files_names_and_variables_each_by_its_name() {
-    let Some(ward) = Ward::open(3) else { return };
-    let (site, root) = (&ward.place.site, Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    let Some(cluster) = DoctorCluster::open(3) else { return };
+    let (site, root) = (&cluster.place.site, Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
     // n1: two interfaces that are of no use, and a port that somebody holds.
-    ward.sh(
+    cluster.sh(
         "n1",
         "ip link add eth1 type veth peer name eth1end; ip address add 10.99.0.1/24 dev eth1; ip link set eth1 up; \
          ip link set eth1end up; ip link add spare type veth peer name spareend; ip address add 10.98.0.1/24 dev spare; ip link set spare up",
@@ -166,28 +166,28 @@ fn finds_faults_of_machines_files_names_and_variables_each_by_its_name() {
         "import socket, time\ns = socket.create_server(('', 29777))\nprint('in', flush=True)\ntime.sleep(1000)";
     let holder = site.file("holder.py", holder);
     let python = crate::run::site::python();
-    let holder = Running::start(ward.place.command(&["exec", "n1", "--", python, &holder]));
+    let holder = Running::start(cluster.place.command(&["exec", "n1", "--", python, &holder]));
     holder.await_out("in", 1);
     // n2: little shared memory, names that lie, and a folder of its own that is full.
-    ward.sh("n2", "mount -t tmpfs -o size=64m tmpfs /dev/shm; mount -t tmpfs -o size=1m tmpfs shared");
-    ward.hosts("n2", "10.88.0.1 n1\\n127.0.1.1 n2\\n10.88.0.1 n3\\n");
+    cluster.sh("n2", "mount -t tmpfs -o size=64m tmpfs /dev/shm; mount -t tmpfs -o size=1m tmpfs shared");
+    cluster.hosts("n2", "10.88.0.1 n1\\n127.0.1.1 n2\\n10.88.0.1 n3\\n");
     // n3: shared memory that is full, a folder that cannot be written, another build, no libtorch, and names that lie.
-    ward.sh("n3", "mount -t tmpfs -o size=140m tmpfs /dev/shm; head -c 120m /dev/zero >/dev/shm/left");
-    ward.sh("n3", "mount --bind shared shared; mount -o remount,bind,ro shared");
-    ward.sh("n3", "ip link add eth2 type bridge; ip address add 10.97.0.3/24 dev eth2");
-    ward.hosts("n3", "10.88.0.1 n1\\n10.88.0.1 n3\\n");
+    cluster.sh("n3", "mount -t tmpfs -o size=140m tmpfs /dev/shm; head -c 120m /dev/zero >/dev/shm/left");
+    cluster.sh("n3", "mount --bind shared shared; mount -o remount,bind,ro shared");
+    cluster.sh("n3", "ip link add eth2 type bridge; ip address add 10.97.0.3/24 dev eth2");
+    cluster.hosts("n3", "10.88.0.1 n1\\n10.88.0.1 n3\\n");
     std::fs::copy(program(), site.path("other")).unwrap();
     std::io::Write::write_all(&mut std::fs::File::options().append(true).open(site.path("other")).unwrap(), b"x")
         .unwrap();
     let libtorch = root.join(".libtorch");
     let has_libtorch = libtorch.join("lib/libtorch_cpu.so").exists() && program().starts_with(root);
     if has_libtorch {
-        ward.sh("n3", &format!("mount -t tmpfs tmpfs {}", quoted(libtorch.to_str().unwrap())));
+        cluster.sh("n3", &format!("mount -t tmpfs tmpfs {}", quoted(libtorch.to_str().unwrap())));
     } else {
         println!("not verified here: a node without libtorch, since this checkout has none either");
     }
-    let blocked = ward.fault("block n3 --port 29500") && ward.fault("block n2 --port 29400 --reject");
-    let report = ward.examine(
+    let blocked = cluster.fault("block n3 --port 29500") && cluster.fault("block n2 --port 29400 --reject");
+    let report = cluster.examine(
         &[
             ("n1", "export NCCL_SOCKET_IFNAME=eth"),
             (
@@ -257,43 +257,43 @@ fn finds_faults_of_machines_files_names_and_variables_each_by_its_name() {
     assert_eq!(others.collect::<Vec<_>>(), [] as [&&Value; 0], "no other error is found");
     assert_eq!(report.ended.status.code(), Some(1));
     drop(holder);
-    ward.close();
+    cluster.close();
 }
 
 #[test]
 fn names_nodes_that_are_cut_paused_or_never_came_within_the_deadline() {
-    let Some(ward) = Ward::open(3) else { return };
+    let Some(cluster) = DoctorCluster::open(3) else { return };
     let nodes = [("n1", ""), ("n2", ""), ("n3", "")];
-    if ward.fault("cut n2 n3") {
-        let report = ward.examine(&nodes, "");
+    if cluster.fault("cut n2 n3") {
+        let report = cluster.examine(&nodes, "");
         report.assert_found("pair-cut", &["n2", "n3"]);
         assert_eq!(report.errors().len(), 1, "{:#?}", report.errors());
-        ward.fault("heal");
-        ward.fault("cut n1 n2");
+        cluster.fault("heal");
+        cluster.fault("cut n1 n2");
         let [first, second] =
-            ["n1", "n2"].map(|node| ward.start(node, &["n1", "n2"], "", "--deadline=10")).map(Running::ended);
+            ["n1", "n2"].map(|node| cluster.start(node, &["n1", "n2"], "", "--deadline=10")).map(Running::ended);
         let (first, second) = (Report::read(first.code(1)), Report::read(second.code(1)));
         first.assert_found("node-silent", &["n2"]);
         assert!(first.errors()[0]["evidence"].as_str().unwrap().ends_with("10.88.0.2: no answer within 1 s"));
         second.assert_found("head-unreachable", &["n1"]);
-        ward.fault("heal");
+        cluster.fault("heal");
     }
-    ward.fault("pause n3");
-    let report = Report::read(ward.start("n1", &["n1", "n3"], "", "--deadline=10").ended().code(1));
+    cluster.fault("pause n3");
+    let report = Report::read(cluster.start("n1", &["n1", "n3"], "", "--deadline=10").ended().code(1));
     report.assert_found("node-silent", &["n3"]);
     let evidence = report.errors()[0]["evidence"].as_str().unwrap().to_owned();
     assert!(evidence.ends_with("10.88.0.3: connection refused"), "its kernel answers: {evidence}");
-    let waits = ward.start("n1", &["n1", "n3"], "echo in", "");
+    let waits = cluster.start("n1", &["n1", "n3"], "echo in", "");
     waits.await_out("in", 1);
     waits.signal(Signal::TERM);
     waits.ended().killed_by(Signal::TERM);
-    ward.fault("resume n3");
-    ward.close();
+    cluster.fault("resume n3");
+    cluster.close();
 }
 
 #[test]
 fn srun_and_mpirun_start_it_on_all_nodes_without_a_further_flag() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if !place.up_with_slurm("doctor under Slurm") {
         return;
     }

@@ -9,8 +9,8 @@ use lockstep_process::Signals;
 
 use super::lifecycle::boot;
 use super::network::{self, Rate};
-use super::running::{Cluster, State};
-use super::{Machine, Name, Node, slurm};
+use super::running::{Cluster, NodeState};
+use super::{ClusterName, Machine, Node, slurm};
 use crate::exit::{Code, Refused};
 use crate::report::Screen;
 
@@ -75,7 +75,7 @@ enum Change {
 }
 
 impl Fault {
-    pub(super) fn exec(self, name: &Name) -> anyhow::Result<Code> {
+    pub(super) fn exec(self, name: &ClusterName) -> anyhow::Result<Code> {
         let cluster = Cluster::open(name)?;
         let now = self.change.inflict(&cluster)?;
         Screen::new(false).line(now);
@@ -164,7 +164,7 @@ fn lose(cluster: &Cluster, node: Node) -> anyhow::Result<String> {
 
 fn boot_again(cluster: &Cluster, node: Node) -> anyhow::Result<String> {
     cluster.check(Machine::Node(node))?;
-    if cluster.state(node) != State::Lost {
+    if cluster.state(node) != NodeState::Lost {
         return Err(Refused(format!("{node} is up: only a lost node boots")).into());
     }
     let signals = Signals::listen().context("cannot listen to signals")?;
@@ -187,13 +187,17 @@ fn boot_and_wait(cluster: &Cluster, node: Node, signals: &Signals) -> anyhow::Re
 fn heal(cluster: &Cluster) -> anyhow::Result<String> {
     network::heal(cluster, Machine::Head)?;
     for node in cluster.living() {
-        if cluster.state(node) == State::Paused {
+        if cluster.state(node) == NodeState::Paused {
             resume(cluster, node)?;
         }
         network::heal(cluster, Machine::Node(node))?;
     }
-    let lost: Vec<String> =
-        cluster.spec.nodes().filter(|node| cluster.state(*node) == State::Lost).map(|node| node.to_string()).collect();
+    let lost: Vec<String> = cluster
+        .spec
+        .nodes()
+        .filter(|node| cluster.state(*node) == NodeState::Lost)
+        .map(|node| node.to_string())
+        .collect();
     Ok(if lost.is_empty() {
         "no faults are left".into()
     } else {

@@ -15,7 +15,7 @@ use rustix::process::getuid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Name;
+use super::ClusterName;
 use crate::exit::Refused;
 
 /// Nobody but the owner may do anything.
@@ -29,7 +29,7 @@ pub(super) struct Folder(PathBuf);
 
 impl Folder {
     /// Where the cluster of this name is, or would be: in `$XDG_RUNTIME_DIR`, or the folder for temporary files.
-    pub(super) fn of(name: &Name) -> Self {
+    pub(super) fn of(name: &ClusterName) -> Self {
         Folder(base().join(name.to_string()))
     }
 
@@ -84,9 +84,6 @@ impl Folder {
     }
 
     /// Removes it with everything in it, and the folder around it after the last cluster.
-    ///
-    /// # Errors
-    /// The system's own.
     pub(super) fn remove(&self) -> anyhow::Result<()> {
         fs::remove_dir_all(&self.0).with_context(|| format!("cannot remove {}", foreign::path(&self.0)))?;
         let _ = fs::remove_dir(base()); // other clusters may be in it

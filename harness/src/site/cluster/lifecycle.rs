@@ -14,10 +14,10 @@ use lockstep_process::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::folder::{Folder, tail};
-use super::machine::{COMPLETE, INIT, LOCAL, PROC, Process, READY, check};
+use super::machine::{COMPLETE, ClusterProcess, INIT, LOCAL, PROC, READY, check};
 use super::requirements::{self, NAMESPACES, USER_NAMESPACE};
 use super::running::{self, Cluster, HOLDER, SPEC, node_file};
-use super::{Machine, Name, Node, Spec, network, slurm};
+use super::{ClusterName, ClusterSpec, Machine, Node, network, slurm};
 use crate::exit::{Code, Refused};
 use crate::labs::checkout_around;
 use crate::report::Screen;
@@ -44,7 +44,7 @@ pub(super) struct Up {
 }
 
 impl Up {
-    pub(super) fn exec(self, name: Name) -> anyhow::Result<Code> {
+    pub(super) fn exec(self, name: ClusterName) -> anyhow::Result<Code> {
         let screen = Screen::new(false);
         let folder = Folder::of(&name);
         refuse_second(&name, &folder)?;
@@ -55,7 +55,7 @@ impl Up {
         if slurm {
             slurm::can_name(&folder)?;
         }
-        let spec = Spec { nodes: self.nodes, gpus: self.gpus, cpus: self.cpus, slurm, user_namespace, shared };
+        let spec = ClusterSpec { nodes: self.nodes, gpus: self.gpus, cpus: self.cpus, slurm, user_namespace, shared };
         let signals = Signals::listen().context("cannot listen to signals")?;
         if folder.exists() {
             let _lock = folder.lock()?;
@@ -128,7 +128,7 @@ fn outermost(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
     folders
 }
 
-fn refuse_second(name: &Name, folder: &Folder) -> Result<(), Refused> {
+fn refuse_second(name: &ClusterName, folder: &Folder) -> Result<(), Refused> {
     match Cluster::open(name) {
         Ok(cluster) => Err(Refused(format!(
             "the cluster `{name}` is up with {} nodes ({}): lockstep cluster down, or choose another --name",
@@ -140,7 +140,7 @@ fn refuse_second(name: &Name, folder: &Folder) -> Result<(), Refused> {
 }
 
 /// Makes the whole of it. Whatever it has started ends when the pipe to the head node is closed, so when this fails, too.
-fn make(folder: Folder, spec: Spec, signals: &Signals) -> anyhow::Result<Cluster> {
+fn make(folder: Folder, spec: ClusterSpec, signals: &Signals) -> anyhow::Result<Cluster> {
     folder.save(SPEC, &spec)?;
     folder.write("hosts", &hosts(&spec))?;
     if spec.slurm {
@@ -168,14 +168,14 @@ fn complete(mut head: ChildStdin) -> anyhow::Result<()> {
 }
 
 /// Of all machines: hosts(5).
-fn hosts(spec: &Spec) -> String {
+fn hosts(spec: &ClusterSpec) -> String {
     let line = |(address, name): (Ipv4Addr, String)| format!("{address} {name}\n");
     let machines = spec.machines().map(|machine: Machine| (machine.address(), machine.to_string()));
     [(Ipv4Addr::LOCALHOST, "localhost".to_owned())].into_iter().chain(machines).map(line).collect()
 }
 
 /// What there is, what there is not, and what to do with it.
-fn show(screen: &Screen, name: &Name, spec: &Spec, without_slurm: Option<String>) {
+fn show(screen: &Screen, name: &ClusterName, spec: &ClusterSpec, without_slurm: Option<String>) {
     screen.line(running::title(name, spec));
     if let Some(why) = without_slurm {
         screen.line(format!("Slurm is left out, since {why}; everything but srun, sbatch and sinfo works"));
@@ -200,7 +200,7 @@ const LONGEST_END: Duration = Duration::from_secs(60);
 pub(super) struct Down {}
 
 impl Down {
-    pub(super) fn exec(self, name: &Name) -> anyhow::Result<Code> {
+    pub(super) fn exec(self, name: &ClusterName) -> anyhow::Result<Code> {
         let folder = Folder::of(name);
         if !folder.exists() {
             let message = format!("there is no cluster `{name}`: {} does not exist", folder.path().display());
@@ -218,9 +218,9 @@ impl Down {
 /// # Errors
 /// When it does not end: then the files stay. The system's own.
 pub(super) fn take_down(folder: &Folder) -> anyhow::Result<()> {
-    if let Ok(holder) = folder.load::<Process>(HOLDER) {
+    if let Ok(holder) = folder.load::<ClusterProcess>(HOLDER) {
         // `unshare`, which waits for it.
-        let parent = holder.state(Path::new(PROC)).and_then(|_| Process::find(Path::new(PROC), holder.parent));
+        let parent = holder.state(Path::new(PROC)).and_then(|_| ClusterProcess::find(Path::new(PROC), holder.parent));
         let deadline = Instant::now() + LONGEST_END;
         for (ended, process) in [(holder.kill(deadline)?, Some(holder)), (wait_for_end(parent, deadline)?, parent)] {
             anyhow::ensure!(
@@ -235,7 +235,7 @@ pub(super) fn take_down(folder: &Folder) -> anyhow::Result<()> {
     folder.remove()
 }
 
-fn wait_for_end(process: Option<Process>, deadline: Instant) -> std::io::Result<bool> {
+fn wait_for_end(process: Option<ClusterProcess>, deadline: Instant) -> std::io::Result<bool> {
     process.map_or(Ok(true), |process| process.wait(deadline))
 }
 
@@ -248,12 +248,12 @@ const MACHINE_START: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When it does not start, with its last words.
-pub(super) fn start_head(folder: Folder, spec: Spec) -> anyhow::Result<(Cluster, ChildStdin)> {
+pub(super) fn start_head(folder: Folder, spec: ClusterSpec) -> anyhow::Result<(Cluster, ChildStdin)> {
     let mut command = Command::new("setsid");
     command.current_dir("/").env("PATH", requirements::path()).stdin(Stdio::piped());
     let user_namespace = spec.user_namespace;
     let (pid, stdin) = start_machine(command, user_namespace, &folder, Machine::Head)?;
-    let holder = Process::find(Path::new(PROC), pid).context("the head node has ended at once")?;
+    let holder = ClusterProcess::find(Path::new(PROC), pid).context("the head node has ended at once")?;
     folder.save(HOLDER, &holder)?;
     Ok((Cluster { folder, spec, holder }, stdin.context("the head node has no stdin")?))
 }
@@ -266,7 +266,7 @@ pub(super) fn boot(cluster: &Cluster, node: Node, signals: &Signals) -> anyhow::
     let mut command = cluster.command(Machine::Head, "setsid")?;
     command.current_dir("/").stdin(Stdio::null());
     let (pid, _) = start_machine(command, false, &cluster.folder, Machine::Node(node))?;
-    let init = Process::find(&cluster.proc(), pid).with_context(|| format!("{node} has ended at once"))?;
+    let init = ClusterProcess::find(&cluster.proc(), pid).with_context(|| format!("{node} has ended at once"))?;
     cluster.folder.save(&node_file(node), &init)?;
     network::plug_in(cluster, node, init.pid)?;
     if cluster.spec.slurm { slurm::start_node(cluster, node, signals) } else { Ok(()) }
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn every_machine_knows_all_others_by_name() {
-        let spec = Spec { nodes: 2, gpus: 0, cpus: 1, slurm: false, user_namespace: false, shared: vec![] };
+        let spec = ClusterSpec { nodes: 2, gpus: 0, cpus: 1, slurm: false, user_namespace: false, shared: vec![] };
         assert_eq!(hosts(&spec), "127.0.0.1 localhost\n10.88.0.254 ctl\n10.88.0.1 n1\n10.88.0.2 n2\n");
     }
 

@@ -25,7 +25,7 @@ use signal_hook::low_level::pipe;
 
 use super::folder::Folder;
 use super::running::SPEC;
-use super::{Machine, Spec};
+use super::{ClusterSpec, Machine};
 use crate::exit::{Code, Interrupted};
 
 /// The subcommand's name.
@@ -54,7 +54,7 @@ impl Init {
         // As long as this `/proc` is that of the outer machine, its own number there can be read in it.
         let pid = fs::read_link("/proc/self").context("cannot read /proc/self")?;
         let folder = Folder::at(&self.folder);
-        let spec: Spec = folder.load(SPEC)?;
+        let spec: ClusterSpec = folder.load(SPEC)?;
         self.set_up(&folder, &spec).with_context(|| format!("cannot make {} a machine of its own", self.machine))?;
         let children = UnixStream::pair().and_then(|(read, write)| pipe::register(SIGCHLD, write).map(|_| read));
         let children = children.context("cannot listen to SIGCHLD")?;
@@ -66,7 +66,7 @@ impl Init {
         reap(children)
     }
 
-    fn set_up(&self, folder: &Folder, spec: &Spec) -> anyhow::Result<()> {
+    fn set_up(&self, folder: &Folder, spec: &ClusterSpec) -> anyhow::Result<()> {
         sethostname(self.machine.to_string().as_bytes()).context("cannot set the host name")?;
         attach("proc", "/proc", "")?;
         if let Err(error) = attach("sysfs", "/sys", "") {
@@ -147,7 +147,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A process, as one particular `/proc` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Process {
+pub(super) struct ClusterProcess {
     pub(super) pid: i32,
     /// Who started it.
     pub(super) parent: i32,
@@ -155,11 +155,11 @@ pub(super) struct Process {
     started: u64,
 }
 
-impl Process {
+impl ClusterProcess {
     /// The process of this number.
     pub(super) fn find(proc: &Path, pid: i32) -> Option<Self> {
         let stat = Stat::seen_in(proc, pid)?;
-        Some(Process { pid, parent: stat.parent, started: stat.start })
+        Some(ClusterProcess { pid, parent: stat.parent, started: stat.start })
     }
 
     /// The letter of its state (proc(5)); `None` when it has ended.
@@ -170,17 +170,11 @@ impl Process {
 
     /// Kills it, if it is there, and waits until it has ended. Of the first process of a process-id namespace, that is when all others
     /// in there have ended, too. Returns false if it has not ended at the deadline.
-    ///
-    /// # Errors
-    /// The system's own.
     pub(super) fn kill(self, deadline: Instant) -> std::io::Result<bool> {
         self.signal_and_wait(Some(Signal::KILL), deadline)
     }
 
     /// Waits until it has ended. Returns false if it has not at the deadline.
-    ///
-    /// # Errors
-    /// The system's own.
     pub(super) fn wait(self, deadline: Instant) -> std::io::Result<bool> {
         self.signal_and_wait(None, deadline)
     }
@@ -241,10 +235,10 @@ mod tests {
     fn kills_the_process_that_it_knows_and_no_later_one_of_its_number() {
         let proc = Path::new(PROC);
         let mut child = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
-        let known = Process::find(proc, child.id() as i32).unwrap();
+        let known = ClusterProcess::find(proc, child.id() as i32).unwrap();
         assert_eq!(known.parent, std::process::id() as i32);
         let deadline = Instant::now() + Duration::from_secs(60);
-        let later = Process { started: known.started + 1, ..known };
+        let later = ClusterProcess { started: known.started + 1, ..known };
         assert!(later.kill(deadline).unwrap() && child.try_wait().unwrap().is_none());
         assert!(!known.wait(Instant::now()).unwrap());
         assert!(known.kill(deadline).unwrap());

@@ -36,10 +36,10 @@ pub(crate) fn why_no_slurm() -> Option<String> {
 
 /// Make a cluster on this machine, with Slurm where it is installed, and break it on purpose
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct ClusterOptions {
     /// The cluster's name, for several next to each other
     #[arg(long, global = true, value_name = "NAME", default_value = "main")]
-    name: Name,
+    name: ClusterName,
     #[command(subcommand)]
     command: Command,
 }
@@ -53,9 +53,9 @@ enum Command {
     Down(lifecycle::Down),
 }
 
-impl Options {
+impl ClusterOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let Options { name, command } = self;
+        let ClusterOptions { name, command } = self;
         match command {
             Command::Up(options) => options.exec(name),
             Command::Exec(options) => options.exec(&name),
@@ -75,7 +75,7 @@ const LONGEST_NAME: usize = 24;
 
 /// What was asked for. Kept in the cluster's folder, since nodes that boot later need it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Spec {
+pub(super) struct ClusterSpec {
     /// How many nodes there are besides the head node.
     pub(super) nodes: u8,
     /// GPUs of each node, as Slurm sees them.
@@ -90,7 +90,7 @@ pub(super) struct Spec {
     pub(super) shared: Vec<PathBuf>,
 }
 
-impl Spec {
+impl ClusterSpec {
     /// All nodes, without the head node.
     pub(super) fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
         (1..=self.nodes).map(Node)
@@ -104,22 +104,22 @@ impl Spec {
 
 /// A cluster's name: a lowercase letter, then lowercase letters, digits and hyphens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name(String);
+pub(super) struct ClusterName(String);
 
-impl FromStr for Name {
+impl FromStr for ClusterName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let fits = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'-';
         let begins = text.bytes().next().is_some_and(|first| first.is_ascii_lowercase());
         if begins && text.len() <= LONGEST_NAME && text.bytes().all(fits) {
-            return Ok(Name(text.to_owned()));
+            return Ok(ClusterName(text.to_owned()));
         }
         Err(format!("a name has up to {LONGEST_NAME} lowercase letters, digits and hyphens, and begins with a letter"))
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ClusterName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn accepts_names_that_are_safe_in_a_path() {
-        assert!(["main", "a", "two-nodes-2"].iter().all(|name| name.parse::<Name>().is_ok()));
+        assert!(["main", "a", "two-nodes-2"].iter().all(|name| name.parse::<ClusterName>().is_ok()));
         for name in ["", "..", "a/b", "-a", "A", "2", "a b", "abcdefghijklmnopqrstuvwxyz"] {
-            assert!(name.parse::<Name>().is_err(), "{name}");
+            assert!(name.parse::<ClusterName>().is_err(), "{name}");
         }
     }
 

@@ -50,9 +50,6 @@ impl Rate {
 }
 
 /// Makes the bridge.
-///
-/// # Errors
-/// The words of `ip`.
 pub(super) fn make_bridge(cluster: &Cluster) -> anyhow::Result<()> {
     let address = Machine::Head.address();
     ip(
@@ -66,9 +63,6 @@ pub(super) fn make_bridge(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 /// Links a node whose first process has this number on the head node to the bridge.
-///
-/// # Errors
-/// The words of `ip`.
 pub(super) fn plug_in(cluster: &Cluster, node: Node, init: i32) -> anyhow::Result<()> {
     let machine = Machine::Node(node);
     let (port, address, hardware) = (node.port(), machine.address(), hardware(machine));
@@ -97,9 +91,6 @@ pub(super) fn cut(cluster: &Cluster, ends: [Machine; 2]) -> anyhow::Result<()> {
 }
 
 /// Closes a TCP port of a node: packets to it vanish, or are answered by a reset.
-///
-/// # Errors
-/// As [`cut`].
 pub(super) fn block(cluster: &Cluster, node: Node, port: u16, reject: bool) -> anyhow::Result<()> {
     let (verdict, word) = if reject { ("reject with tcp reset", "rejected") } else { ("drop", "blocked") };
     let rule = format!("iifname {LINK} tcp dport {port} {verdict} comment \"port {port} {word}\"");
@@ -107,9 +98,6 @@ pub(super) fn block(cluster: &Cluster, node: Node, port: u16, reject: bool) -> a
 }
 
 /// Drops some of the packets that a node receives, by chance.
-///
-/// # Errors
-/// As [`cut`].
 pub(super) fn drop_some(cluster: &Cluster, node: Node, percent: u8) -> anyhow::Result<()> {
     // nft refuses a comparison that always holds.
     let chance = if percent < 100 { format!("numgen random mod 100 < {percent} ") } else { String::new() };
@@ -118,9 +106,6 @@ pub(super) fn drop_some(cluster: &Cluster, node: Node, percent: u8) -> anyhow::R
 }
 
 /// Limits a node's link in both directions.
-///
-/// # Errors
-/// The words of `tc`.
 pub(super) fn slow(cluster: &Cluster, node: Node, rate: &Rate) -> anyhow::Result<()> {
     let burst = format!("{}b", rate.burst());
     for (machine, device) in ends(node) {
@@ -131,18 +116,12 @@ pub(super) fn slow(cluster: &Cluster, node: Node, rate: &Rate) -> anyhow::Result
 }
 
 /// Pulls a node's cable, or plugs it in again.
-///
-/// # Errors
-/// The words of `ip`.
 pub(super) fn set_link(cluster: &Cluster, node: Node, up: bool) -> anyhow::Result<()> {
     let state = if up { "up" } else { "down" };
     cluster.run(Machine::Head, &["ip", "link", "set", &node.port(), state]).map(|_| ())
 }
 
 /// Takes away all that was done to a machine's network.
-///
-/// # Errors
-/// The words of `ip`, `tc` or `nft`.
 pub(super) fn heal(cluster: &Cluster, machine: Machine) -> anyhow::Result<()> {
     if requirements::packet_filter().is_ok() {
         let script = "add table inet lockstep\ndelete table inet lockstep\n";
@@ -159,9 +138,6 @@ pub(super) fn heal(cluster: &Cluster, machine: Machine) -> anyhow::Result<()> {
 }
 
 /// What was done to a machine's network, in words, asked of the kernel.
-///
-/// # Errors
-/// The words of `ip`, `tc` or `nft`.
 pub(super) fn faults(cluster: &Cluster, machine: Machine) -> anyhow::Result<Vec<String>> {
     let mut faults = Vec::new();
     if let Machine::Node(node) = machine {

@@ -14,8 +14,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::folder::Folder;
-use super::machine::{PROC, Process};
-use super::{Machine, Name, Node, Spec, network, requirements, slurm};
+use super::machine::{ClusterProcess, PROC};
+use super::{ClusterName, ClusterSpec, Machine, Node, network, requirements, slurm};
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, whole_words};
 
@@ -27,15 +27,15 @@ pub(super) const SPEC: &str = "cluster.json";
 /// A cluster whose holder lives.
 pub(super) struct Cluster {
     pub(super) folder: Folder,
-    pub(super) spec: Spec,
+    pub(super) spec: ClusterSpec,
     /// The first process of the head node. All others of the cluster end with it.
-    pub(super) holder: Process,
+    pub(super) holder: ClusterProcess,
 }
 
 /// What can be seen of a node from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
+pub(super) enum NodeState {
     Up,
     /// Its processes are stopped; the kernel still answers for it.
     Paused,
@@ -43,12 +43,12 @@ pub(super) enum State {
     Lost,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for NodeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            State::Up => "up",
-            State::Paused => "paused",
-            State::Lost => "lost",
+            NodeState::Up => "up",
+            NodeState::Paused => "paused",
+            NodeState::Lost => "lost",
         })
     }
 }
@@ -58,7 +58,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Refused`], if there is none, with what to do.
-    pub(super) fn open(name: &Name) -> anyhow::Result<Self> {
+    pub(super) fn open(name: &ClusterName) -> anyhow::Result<Self> {
         let folder = Folder::of(name);
         if !folder.exists() {
             let message = format!(
@@ -94,16 +94,16 @@ impl Cluster {
     }
 
     /// The first process of a node, by its number on the head node; `None` while the node is lost.
-    pub(super) fn init_of(&self, node: Node) -> Option<Process> {
-        let init: Process = self.folder.load(&node_file(node)).ok()?;
+    pub(super) fn init_of(&self, node: Node) -> Option<ClusterProcess> {
+        let init: ClusterProcess = self.folder.load(&node_file(node)).ok()?;
         init.state(&self.proc()).map(|_| init)
     }
 
-    pub(super) fn state(&self, node: Node) -> State {
+    pub(super) fn state(&self, node: Node) -> NodeState {
         match self.init_of(node).and_then(|init| init.state(&self.proc())) {
-            None => State::Lost,
-            Some('T') => State::Paused,
-            Some(_) => State::Up,
+            None => NodeState::Lost,
+            Some('T') => NodeState::Paused,
+            Some(_) => NodeState::Up,
         }
     }
 
@@ -141,9 +141,6 @@ impl Cluster {
     }
 
     /// The same for a user's command: in a folder that the machine has ([`Cluster::root`]), and asked to end when this process does.
-    ///
-    /// # Errors
-    /// As [`Cluster::command`].
     pub(super) fn session(
         &self,
         machine: Machine,
@@ -176,7 +173,7 @@ impl Cluster {
         command
     }
 
-    fn living_init(&self, node: Node) -> anyhow::Result<Process> {
+    fn living_init(&self, node: Node) -> anyhow::Result<ClusterProcess> {
         self.check(Machine::Node(node))?;
         let lost = || Refused(format!("{node} is lost: `lockstep cluster fault boot {node}` starts it again"));
         Ok(self.init_of(node).ok_or_else(lost)?)
@@ -191,9 +188,6 @@ impl Cluster {
     }
 
     /// The same, with text on its standard input.
-    ///
-    /// # Errors
-    /// As [`Cluster::run`].
     pub(super) fn feed(&self, machine: Machine, words: &[&str], input: &str) -> anyhow::Result<String> {
         let mut command = self.command(machine, words[0])?;
         let message = || format!("cannot run `{}` on {machine}", words.join(" "));
@@ -254,7 +248,7 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    pub(super) fn exec(self, name: &Name) -> anyhow::Result<Code> {
+    pub(super) fn exec(self, name: &ClusterName) -> anyhow::Result<Code> {
         let cluster = Cluster::open(name)?;
         let folder = std::env::current_dir().context("cannot find the current folder")?;
         if !is_same(&folder, &joined(&cluster.root(self.machine)?, &folder)) {
@@ -290,7 +284,7 @@ pub(super) struct Status {
 struct Row {
     name: String,
     address: Ipv4Addr,
-    state: State,
+    state: NodeState,
     /// In words; empty for a lost node.
     faults: Vec<String>,
     /// The state that Slurm gives a node, if it runs.
@@ -298,7 +292,7 @@ struct Row {
 }
 
 impl Status {
-    pub(super) fn exec(self, name: &Name) -> anyhow::Result<Code> {
+    pub(super) fn exec(self, name: &ClusterName) -> anyhow::Result<Code> {
         let cluster = Cluster::open(name)?;
         let rows = rows(&cluster)?;
         let screen = Screen::new(false);
@@ -320,7 +314,7 @@ impl Status {
 }
 
 /// The cluster in a line.
-pub(super) fn title(name: &Name, spec: &Spec) -> String {
+pub(super) fn title(name: &ClusterName, spec: &ClusterSpec) -> String {
     let slurm = if spec.slurm { "under Slurm" } else { "without Slurm" };
     let nodes = if spec.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", spec.nodes) };
     format!("cluster `{name}`: {nodes} and the head node {}, {slurm}", Machine::Head)
@@ -332,10 +326,10 @@ fn rows(cluster: &Cluster) -> anyhow::Result<Vec<Row>> {
     let silent = |machine| (cluster.spec.slurm && machine != Machine::Head).then(|| "no answer".to_owned());
     let row = |machine: Machine| {
         let state = match machine {
-            Machine::Head => State::Up,
+            Machine::Head => NodeState::Up,
             Machine::Node(node) => cluster.state(node),
         };
-        let faults = if state == State::Lost { vec![] } else { network::faults(cluster, machine)? };
+        let faults = if state == NodeState::Lost { vec![] } else { network::faults(cluster, machine)? };
         let name = machine.to_string();
         Ok(Row {
             slurm: of_slurm.remove(&name).or_else(|| silent(machine)),

@@ -17,9 +17,9 @@ use lockstep_contract::foreign;
 use lockstep_process::{Listener, Signals};
 
 use super::folder::{Folder, tail};
-use super::machine::{Process, check, wait_for};
+use super::machine::{ClusterProcess, check, wait_for};
 use super::running::Cluster;
-use super::{Machine, Node, Spec};
+use super::{ClusterSpec, Machine, Node};
 use crate::exit::Refused;
 
 /// How long a daemon may take to go to the background.
@@ -50,10 +50,7 @@ pub(super) fn can_name(folder: &Folder) -> Result<(), Refused> {
 }
 
 /// Writes the configuration, a key, and files that stand for GPUs.
-///
-/// # Errors
-/// The system's own.
-pub(super) fn configure(folder: &Folder, spec: &Spec) -> anyhow::Result<()> {
+pub(super) fn configure(folder: &Folder, spec: &ClusterSpec) -> anyhow::Result<()> {
     folder.write("slurm.conf", &slurm_conf(folder.path(), spec))?;
     folder
         .write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainCores=no\nConstrainDevices=no\n")?;
@@ -64,7 +61,7 @@ pub(super) fn configure(folder: &Folder, spec: &Spec) -> anyhow::Result<()> {
 
 /// What differs from Slurm's defaults. The timeouts make a lost node show within half a minute, and are long enough for a machine that
 /// is busy with other things.
-fn slurm_conf(folder: &Path, spec: &Spec) -> String {
+fn slurm_conf(folder: &Path, spec: &ClusterSpec) -> String {
     let (folder, head) = (folder.display(), Machine::Head);
     let mut text = format!(
         "ClusterName=lockstep\n\
@@ -114,7 +111,7 @@ fn slurm_conf(folder: &Path, spec: &Spec) -> String {
 }
 
 /// Slurm gives a job the GPUs whose files are listed; a mere number of them makes it refuse the node.
-fn gres_conf(folder: &Path, spec: &Spec) -> String {
+fn gres_conf(folder: &Path, spec: &ClusterSpec) -> String {
     let Some(last) = spec.gpus.checked_sub(1) else { return String::new() };
     let line = |node| format!("NodeName={node} Name=gpu File={}/dev/nvidia[0-{last}]\n", folder.display());
     spec.nodes().map(line).collect()
@@ -252,7 +249,8 @@ fn ended(cluster: &Cluster, missing: &[&Node]) -> Option<(Machine, String)> {
     [(Machine::Head, "slurmctld".to_owned())].into_iter().chain(nodes).find(|(machine, name)| {
         let number = fs::read_to_string(cluster.folder.file("slurm").join(format!("{name}.pid")));
         let number: Option<i32> = number.ok().and_then(|text| text.trim().parse().ok());
-        let lives = |pid| cluster.root(*machine).is_ok_and(|root| Process::find(&root.join("proc"), pid).is_some());
+        let lives =
+            |pid| cluster.root(*machine).is_ok_and(|root| ClusterProcess::find(&root.join("proc"), pid).is_some());
         number.is_some_and(|pid| !lives(pid))
     })
 }
@@ -282,8 +280,8 @@ fn never_ready(
 mod tests {
     use super::*;
 
-    fn spec(gpus: u8) -> Spec {
-        Spec { nodes: 2, gpus, cpus: 4, slurm: true, user_namespace: false, shared: vec![] }
+    fn spec(gpus: u8) -> ClusterSpec {
+        ClusterSpec { nodes: 2, gpus, cpus: 4, slurm: true, user_namespace: false, shared: vec![] }
     }
 
     #[test]

@@ -25,9 +25,8 @@ const AT_ONCE: usize = 256;
 /// A port that nobody listens on: that of the discard service (RFC 863).
 const CLOSED: u16 = 9;
 
-/// Settings of an examination.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct DoctorSettings {
     /// From now to the report.
     pub(super) deadline: Duration,
     /// The folder for snapshots.
@@ -36,7 +35,7 @@ pub(super) struct Settings {
     pub(super) ports: Vec<u16>,
 }
 
-impl Settings {
+impl DoctorSettings {
     /// How long the nodes may take to come.
     fn gathering(&self) -> Duration {
         self.deadline / 2
@@ -79,7 +78,7 @@ struct Results {
 ///
 /// # Errors
 /// The system's, where this node cannot take part: no port is free, or the first node cannot open the meeting's.
-pub(super) async fn examine(meeting: &Meeting, settings: &Settings) -> anyhow::Result<Option<JobFacts>> {
+pub(super) async fn examine(meeting: &Meeting, settings: &DoctorSettings) -> anyhow::Result<Option<JobFacts>> {
     let begun = Instant::now();
     let name = meeting.names.get(meeting.index).map(String::as_str);
     let server = if meeting.is_host() { Some(host(meeting.port)?) } else { None };
@@ -114,10 +113,7 @@ pub(super) async fn examine(meeting: &Meeting, settings: &Settings) -> anyhow::R
 }
 
 /// Examines this machine alone.
-///
-/// # Errors
-/// No port is free.
-pub(super) async fn examine_alone(settings: &Settings) -> anyhow::Result<JobFacts> {
+pub(super) async fn examine_alone(settings: &DoctorSettings) -> anyhow::Result<JobFacts> {
     let mut node = gather::node(None, &settings.folder, settings.patience()).await;
     let listeners = Listeners::open(&node.name, &settings.ports).context("cannot open a TCP port")?;
     node.ports = listeners.ports.clone();
@@ -146,7 +142,7 @@ fn without_head(
 
 struct Exam<'a> {
     meeting: &'a Meeting,
-    settings: &'a Settings,
+    settings: &'a DoctorSettings,
     begun: Instant,
     client: Client,
 }
@@ -362,7 +358,7 @@ mod tests {
         };
         server.set("doctor/facts/1", &serde_json::to_vec(&node("came", 2)).unwrap()).unwrap();
         // Only what does not come has a short time: connecting and the store's answers have more.
-        let settings = Settings { deadline: Duration::from_secs(1), folder: dir.path().into(), ports: vec![] };
+        let settings = DoctorSettings { deadline: Duration::from_secs(1), folder: dir.path().into(), ports: vec![] };
         let client = Client::connect("127.0.0.1", meeting.port, PATIENCE).await.unwrap();
         let client = client.with_operation_timeout(PATIENCE);
         let exam = Exam { meeting: &meeting, settings: &settings, begun: Instant::now(), client };

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// One machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Node {
     /// What the job calls it; the host name, if the job has no names.
@@ -52,7 +51,6 @@ pub(super) struct Program {
     pub(super) checksum: Option<String>,
 }
 
-/// Processors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cpu {
     /// Those that are online.
@@ -148,7 +146,6 @@ pub(super) struct Names {
     pub(super) reverse: BTreeMap<IpAddr, String>,
 }
 
-/// NVIDIA GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Gpus {
     /// Those of this machine, or container.
@@ -164,7 +161,6 @@ pub(super) struct Gpus {
     pub(super) trouble: Option<String>,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Card {
     pub(super) name: String,
@@ -212,7 +208,6 @@ pub(super) struct AdapterPort {
     pub(super) gids: Vec<u32>,
 }
 
-/// An installed libtorch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Libtorch {
     pub(super) folder: PathBuf,
@@ -308,9 +303,7 @@ pub(super) struct ConnectionAttempt {
 /// A TCP connection from one node to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Link {
-    /// A node's name.
     pub(super) from: String,
-    /// A node's name.
     pub(super) to: String,
     pub(super) address: IpAddr,
     pub(super) port: u16,
@@ -331,7 +324,6 @@ pub(super) enum User {
     Nccl,
 }
 
-/// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome {

@@ -122,9 +122,6 @@ async fn stored(folder: &Path, patience: Duration) -> (Option<Space>, Option<Spa
 // ---- interfaces, and names as programs see them
 
 /// All interfaces in the kernel's order.
-///
-/// # Errors
-/// The system's.
 pub(super) fn interfaces() -> std::io::Result<Vec<Interface>> {
     let mut found: Vec<Interface> = Vec::new();
     for entry in getifaddrs()? {

@@ -46,7 +46,6 @@ pub(super) fn memory(root: &Path) -> Memory {
     Memory { total: field("MemTotal"), available: field("MemAvailable"), limit: limits.min() }
 }
 
-/// Limits of this process.
 pub(super) fn limits() -> Limits {
     Limits {
         open_files: getrlimit(Resource::Nofile).maximum,

@@ -23,7 +23,6 @@ pub(super) struct Meeting {
     pub(super) port: u16,
     /// A launcher hosts the store; otherwise the first node does.
     pub(super) launched: bool,
-    /// The number of nodes.
     pub(super) size: usize,
     /// Which of them this one is, from 0.
     pub(super) index: usize,
@@ -35,7 +34,7 @@ pub(super) struct Meeting {
 
 /// How doctor takes part in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Participation {
     /// As one of several nodes.
     Node(Meeting),
     /// As the only node.
@@ -49,7 +48,7 @@ impl Meeting {
     ///
     /// # Errors
     /// [`Refused`] without a job, where doctor does not run once on each node, or where the first node is not known.
-    pub(super) fn find(hostfile: Option<&Path>, endpoint: Option<&str>) -> Result<Part, Refused> {
+    pub(super) fn find(hostfile: Option<&Path>, endpoint: Option<&str>) -> Result<Participation, Refused> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if let Some(part) = launched(&variable).filter(|_| hostfile.is_none()) {
             return part;
@@ -78,7 +77,7 @@ impl Meeting {
 }
 
 /// The job of a launcher with torchrun's variables. One worker of each node takes part.
-fn launched(variable: &dyn Fn(&str) -> Option<String>) -> Option<Result<Part, Refused>> {
+fn launched(variable: &dyn Fn(&str) -> Option<String>) -> Option<Result<Participation, Refused>> {
     let id = variable("TORCHELASTIC_RUN_ID")?;
     let number = |name: &str| variable(name)?.parse::<usize>().ok();
     let (Some(index), Some(size), Some(local)) =
@@ -88,10 +87,10 @@ fn launched(variable: &dyn Fn(&str) -> Option<String>) -> Option<Result<Part, Re
         return Some(Err(Refused(message.into())));
     };
     if local != 0 {
-        return Some(Ok(Part::None));
+        return Some(Ok(Participation::None));
     }
     if size <= 1 {
-        return Some(Ok(Part::Alone));
+        return Some(Ok(Participation::Alone));
     }
     let place = variable("MASTER_ADDR").zip(variable("MASTER_PORT").and_then(|port| port.parse().ok()));
     let Some((host, port)) = place else {
@@ -102,10 +101,10 @@ fn launched(variable: &dyn Fn(&str) -> Option<String>) -> Option<Result<Part, Re
     let attempt = variable("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
     let prefix = format!("lockstep/doctor/{id}/{attempt}/");
     let title = format!("job `{id}` of a launcher");
-    Some(Ok(Part::Node(Meeting { title, host, port, launched: true, size, index, names: Vec::new(), prefix })))
+    Some(Ok(Participation::Node(Meeting { title, host, port, launched: true, size, index, names: Vec::new(), prefix })))
 }
 
-fn of(job: &Allocation, endpoint: Option<&str>) -> Result<Part, Refused> {
+fn of(job: &Allocation, endpoint: Option<&str>) -> Result<Participation, Refused> {
     let size = job.nodes.0;
     let once = || job.one_agent_per_node().replace(AGENT, DOCTOR);
     let node = match &job.started {
@@ -127,7 +126,7 @@ fn of(job: &Allocation, endpoint: Option<&str>) -> Result<Part, Refused> {
         Started::ByTheScript => None,
     };
     if size <= 1 {
-        return Ok(Part::Alone);
+        return Ok(Participation::Alone);
     }
     let names = job.host_names().to_vec();
     let index = node.or_else(|| position(&names)).ok_or_else(|| {
@@ -143,7 +142,7 @@ fn of(job: &Allocation, endpoint: Option<&str>) -> Result<Part, Refused> {
             .map_err(|error| Refused(error.to_string().replace("--rdzv-endpoint", "--endpoint")))?,
     };
     let prefix = "lockstep/doctor/".to_owned();
-    Ok(Part::Node(Meeting { title: job.title(), host, port, launched: false, size, index, names, prefix }))
+    Ok(Participation::Node(Meeting { title: job.title(), host, port, launched: false, size, index, names, prefix }))
 }
 
 fn parse(endpoint: &str) -> Result<(String, u16), Refused> {
@@ -188,9 +187,9 @@ mod tests {
         }
     }
 
-    fn meeting(part: Result<Part, Refused>) -> Meeting {
+    fn meeting(part: Result<Participation, Refused>) -> Meeting {
         match part.unwrap() {
-            Part::Node(meeting) => meeting,
+            Participation::Node(meeting) => meeting,
             other => panic!("{other:?}"),
         }
     }
@@ -236,8 +235,8 @@ mod tests {
             (found.host.as_str(), found.port, found.is_host(), found.name(0)),
             ("n1", 7, false, "node 0".into())
         );
-        assert_eq!(part(&[("LOCAL_RANK", "1")]).unwrap(), Part::None);
-        assert_eq!(part(&[("GROUP_WORLD_SIZE", "1")]).unwrap(), Part::Alone);
+        assert_eq!(part(&[("LOCAL_RANK", "1")]).unwrap(), Participation::None);
+        assert_eq!(part(&[("GROUP_WORLD_SIZE", "1")]).unwrap(), Participation::Alone);
         assert!(part(&[("MASTER_PORT", "x")]).is_err() && part(&[("GROUP_RANK", "")]).is_err());
         assert!(launched(&|_| None).is_none());
     }

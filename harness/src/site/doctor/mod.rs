@@ -31,9 +31,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Interrupted};
 use crate::site::rules::{Column, has_error, table};
-use exchange::Settings;
+use exchange::DoctorSettings;
 use facts::JobFacts;
-use meeting::{Meeting, Part};
+use meeting::{Meeting, Participation};
 use rules::{Nodes, all};
 
 /// The ports of torchrun's rendezvous and of its store.
@@ -84,8 +84,11 @@ enum Format {
 impl DoctorOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let settings = self.settings()?;
-        let part =
-            if self.job { Meeting::find(self.hostfile.as_deref(), self.endpoint.as_deref())? } else { Part::Alone };
+        let part = if self.job {
+            Meeting::find(self.hostfile.as_deref(), self.endpoint.as_deref())?
+        } else {
+            Participation::Alone
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.context("cannot start the runtime")?;
         let job = runtime.block_on(async {
@@ -99,14 +102,14 @@ impl DoctorOptions {
         job?.map_or(Ok(Code::Success), |job| self.report(&job))
     }
 
-    fn settings(&self) -> anyhow::Result<Settings> {
+    fn settings(&self) -> anyhow::Result<DoctorSettings> {
         let here = std::env::current_dir().context("cannot find the current folder")?;
         let mut ports = vec![PORTS[0], master_port().unwrap_or(PORTS[1])];
         ports.extend(&self.ports);
         ports.sort_unstable();
         ports.dedup();
         let folder = self.folder.as_ref().map_or_else(|| here.clone(), |folder| here.join(folder));
-        Ok(Settings { deadline: Duration::from_secs(self.deadline), folder, ports })
+        Ok(DoctorSettings { deadline: Duration::from_secs(self.deadline), folder, ports })
     }
 
     fn report(&self, job: &JobFacts) -> anyhow::Result<Code> {
@@ -116,11 +119,11 @@ impl DoctorOptions {
     }
 }
 
-async fn examine(part: &Part, settings: &Settings) -> anyhow::Result<Option<JobFacts>> {
+async fn examine(part: &Participation, settings: &DoctorSettings) -> anyhow::Result<Option<JobFacts>> {
     match part {
-        Part::None => Ok(None),
-        Part::Alone => exchange::examine_alone(settings).await.map(Some),
-        Part::Node(meeting) => exchange::examine(meeting, settings).await,
+        Participation::None => Ok(None),
+        Participation::Alone => exchange::examine_alone(settings).await.map(Some),
+        Participation::Node(meeting) => exchange::examine(meeting, settings).await,
     }
 }
 

@@ -252,27 +252,27 @@ fn usable(node: &Node) -> Option<&super::facts::Interface> {
 
 /// An interface that a library will take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct ChosenInterface {
     pub(super) interface: String,
     pub(super) address: IpAddr,
 }
 
 /// What Gloo will take.
-pub(super) fn gloo(node: &Node) -> Vec<Choice> {
+pub(super) fn gloo(node: &Node) -> Vec<ChosenInterface> {
     if let Some(names) = node.variable("GLOO_SOCKET_IFNAME") {
         return names.split(',').filter_map(|name| choice(find(node, name)?)).collect();
     }
     let Some(Resolved::Addresses(addresses)) = &node.names.own else { return loopback(node) };
     let own = addresses.iter().find_map(|address| {
         let interface = node.interfaces.iter().find(|interface| interface.addresses.contains(address))?;
-        Some(Choice { interface: interface.name.clone(), address: *address })
+        Some(ChosenInterface { interface: interface.name.clone(), address: *address })
     });
     // Every address of 127.0.0.0/8 is this machine's.
     own.map_or_else(|| loopback(node), |own| vec![own])
 }
 
 /// What NCCL will take.
-pub(super) fn nccl(node: &Node) -> Vec<Choice> {
+pub(super) fn nccl(node: &Node) -> Vec<ChosenInterface> {
     if let Some(wanted) = node.variable("NCCL_SOCKET_IFNAME") {
         return node
             .interfaces
@@ -285,7 +285,7 @@ pub(super) fn nccl(node: &Node) -> Vec<Choice> {
     ["ib", "^docker,lo", "docker", "lo"]
         .iter()
         .map(|rule| usable().filter(|interface| matches(rule, &interface.name)).filter_map(choice).collect())
-        .find(|found: &Vec<Choice>| !found.is_empty())
+        .find(|found: &Vec<ChosenInterface>| !found.is_empty())
         .unwrap_or_default()
 }
 
@@ -312,12 +312,12 @@ pub(super) fn matches(rule: &str, name: &str) -> bool {
 }
 
 /// IPv4 comes first, as in both libraries.
-fn choice(interface: &Interface) -> Option<Choice> {
+fn choice(interface: &Interface) -> Option<ChosenInterface> {
     let address = interface.addresses.iter().min_by_key(|address| address.is_ipv6())?;
-    Some(Choice { interface: interface.name.clone(), address: *address })
+    Some(ChosenInterface { interface: interface.name.clone(), address: *address })
 }
 
-fn loopback(node: &Node) -> Vec<Choice> {
+fn loopback(node: &Node) -> Vec<ChosenInterface> {
     node.interfaces.iter().filter(|interface| interface.loopback).filter_map(choice).collect()
 }
 
@@ -326,7 +326,7 @@ mod tests {
     use super::super::examples::{interface, node};
     use super::*;
 
-    fn names(choices: &[Choice]) -> Vec<&str> {
+    fn names(choices: &[ChosenInterface]) -> Vec<&str> {
         choices.iter().map(|choice| choice.interface.as_str()).collect()
     }
 

@@ -7,7 +7,7 @@ use lockstep_contract::rules::{Finding, Rule};
 
 use super::examples;
 use super::facts::{Interface, JobFacts, Link, Names, Node, Outcome, User};
-use super::names::{self, Choice};
+use super::names::{self, ChosenInterface};
 use super::rules::{NodeFinding, Nodes, RULE, each, found};
 
 pub(super) const NETWORK: &[Rule<Nodes>] = &[
@@ -369,7 +369,7 @@ fn all(interfaces: &[&Interface], is: impl Fn(&Interface) -> bool, what: &str) -
 fn usable(node: &Node) -> Option<&str> {
     let mut plain = node.clone();
     plain.variables.remove("GLOO_SOCKET_IFNAME");
-    let of_name = names::gloo(&plain).into_iter().find(|choice: &Choice| !choice.address.is_loopback());
+    let of_name = names::gloo(&plain).into_iter().find(|choice: &ChosenInterface| !choice.address.is_loopback());
     let by_name = of_name.and_then(|found| node.interfaces.iter().find(|interface| interface.name == found.interface));
     let first = || {
         node.interfaces.iter().find(|interface| interface.up && !interface.loopback && !interface.addresses.is_empty())

@@ -145,9 +145,6 @@ pub(super) struct Host {
 
 impl Host {
     /// Makes a folder of this name.
-    ///
-    /// # Errors
-    /// The system's.
     pub(super) fn start(folder: &Path, name: &str) -> io::Result<Self> {
         let folder = folder.join(name);
         fs::create_dir(&folder)?;

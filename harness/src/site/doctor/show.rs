@@ -6,7 +6,7 @@ use anyhow::Context;
 use lockstep_contract::foreign::escaped;
 
 use super::facts::{JobFacts, Node};
-use super::names::{self, Choice};
+use super::names::{self, ChosenInterface};
 use super::rules::AtNodes;
 use crate::report::{TextStyle, Screen, whole_words};
 use crate::site::rules::{Reported, listed, summary};
@@ -29,7 +29,6 @@ pub(super) fn show(job: &JobFacts, findings: &[Reported<AtNodes>], json: bool) -
     Ok(())
 }
 
-/// The report for people.
 fn text(job: &JobFacts, findings: &[Reported<AtNodes>], look: TextStyle) -> String {
     let mut parts = vec![title(job), nodes(job, look)];
     if !findings.is_empty() {
@@ -79,7 +78,7 @@ fn gpus(node: &Node) -> String {
     }
 }
 
-fn taken(choices: &[Choice]) -> String {
+fn taken(choices: &[ChosenInterface]) -> String {
     let shown = choices.iter().map(|choice| format!("{} ({})", escaped(&choice.interface), choice.address));
     let shown = shown.collect::<Vec<_>>().join(", ");
     if shown.is_empty() { "nothing".into() } else { shown }

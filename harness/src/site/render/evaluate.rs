@@ -24,9 +24,7 @@ pub(super) fn evaluate(script: &mut Script, text: &str) {
 /// A variable's value.
 #[derive(Clone, Debug)]
 enum Value {
-    /// A text.
     One(Vec<Piece>),
-    /// An array.
     Many(Vec<Vec<Piece>>),
     /// Something that only the run shows.
     Unknown,

@@ -43,11 +43,8 @@ pub(crate) struct JobRequest {
 /// Nodes with equally many workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// How many nodes.
     pub(crate) nodes: u32,
-    /// Workers of each.
     pub(crate) workers: u32,
-    /// GPUs of each.
     pub(crate) gpus: u32,
 }
 
@@ -58,11 +55,9 @@ pub(crate) struct BatchJob {
     pub(crate) name: String,
     /// Its nodes; one group if all are equal.
     pub(crate) groups: Vec<Group>,
-    /// The time limit, in seconds.
     pub(crate) time: Option<u64>,
     /// How long before it the workers are asked to end, in seconds.
     pub(crate) margin: Option<u64>,
-    /// Tasks of an array.
     pub(crate) array: Option<u32>,
     /// What to copy to the nodes' own disks.
     pub(crate) stage: Vec<String>,
@@ -127,7 +122,6 @@ impl BatchJob {
         reasons.iter().find(|(broken, _)| *broken).map(|(_, why)| *why)
     }
 
-    /// All nodes.
     pub(crate) fn nodes(&self) -> u32 {
         self.groups.iter().map(|group| group.nodes).sum()
     }

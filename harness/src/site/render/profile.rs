@@ -102,7 +102,6 @@ pub(crate) enum Scheduler {
 pub(crate) enum Rendezvous {
     /// The script, which hands it to the launcher as flags.
     Flags,
-    /// The launcher.
     Launcher,
 }
 
@@ -162,7 +161,6 @@ pub(crate) enum Runtime {
 }
 
 impl Runtime {
-    /// Its program.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Runtime::Apptainer => "apptainer",

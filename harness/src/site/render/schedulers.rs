@@ -15,7 +15,6 @@ use super::agent::{self, BREAK, RendezvousWords, SchedulerParts, clock, launch, 
 use super::job::{BatchJob, Group};
 use super::profile::{Profile, Rendezvous};
 
-/// The batch script.
 pub(super) fn slurm(site: &str, profile: &Profile, job: &BatchJob) -> String {
     let mut text = format!("#!/bin/bash\n{}{}", slurm_directives(profile, job), origin(site));
     if profile.uses_srun() {
@@ -166,7 +165,6 @@ exit \"$code\"
 
 // ---- PBS
 
-/// The batch script.
 pub(super) fn pbs(site: &str, profile: &Profile, job: &BatchJob) -> String {
     let place = SchedulerParts {
         // A job that was submitted again keeps its first id: by that it knows its snapshots.

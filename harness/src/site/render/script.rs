@@ -158,9 +158,7 @@ pub(super) struct Script {
     pub(super) directives: Vec<Directive>,
     /// In their order; those inside others follow them.
     pub(super) commands: Vec<Command>,
-    /// What the script assigns.
     pub(super) assigned: Vec<Assigned>,
-    /// Names that it exports.
     pub(super) exported: Vec<Exported>,
     /// All that it assigns is exported: `set -a`.
     pub(super) exports_all: bool,
@@ -270,7 +268,6 @@ pub(super) struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Its line.
     pub(super) fn line(&self) -> usize {
         self.words.first().map_or(self.command.line, |word| word.line)
     }
@@ -334,7 +331,6 @@ impl Launch<'_> {
 }
 
 impl Script {
-    /// All launchers.
     pub(super) fn launches(&self) -> Vec<Launch<'_>> {
         self.commands.iter().filter_map(launch).collect()
     }

@@ -41,7 +41,6 @@ impl Word {
         Word { line, raw: raw.into(), bare, open, text, pieces }
     }
 
-    /// The parts.
     pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }

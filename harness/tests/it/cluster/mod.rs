@@ -2,7 +2,7 @@
 //!
 //! Where the system lets nobody make namespaces, or Slurm is not installed, it is said that this was not verified.
 
-mod place;
+mod test_cluster;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,14 +12,14 @@ use std::process::Command;
 use lockstep_launch::command::quoted;
 use rustix::process::Signal;
 
-pub(crate) use place::Place;
-use place::{installation, lab};
+pub(crate) use test_cluster::TestCluster;
+use test_cluster::{installation, lab};
 
 use crate::running::{Ended, Running, ended, lockstep};
 
 #[test]
 fn nodes_have_processes_memory_and_tmp_of_their_own_and_share_all_other_files() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if !place.up(&["--nodes=2", "--no-slurm"]) {
         return;
     }
@@ -50,7 +50,7 @@ fn nodes_have_processes_memory_and_tmp_of_their_own_and_share_all_other_files() 
 
 #[test]
 fn ranks_share_memory_within_a_node_and_use_the_network_between_nodes() {
-    let place = Place::new();
+    let place = TestCluster::new();
     let Some(lab) = lab("lab-03-torchrun-env") else { return };
     if !place.up(&["--nodes=2", "--no-slurm"]) {
         return;
@@ -83,7 +83,7 @@ fn ranks_share_memory_within_a_node_and_use_the_network_between_nodes() {
 /// Debian gives a machine's own name the address 127.0.1.1.
 #[test]
 fn workers_use_the_nodes_network_where_the_host_name_leads_to_loopback() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if !place.up(&["--nodes=2", "--no-slurm"]) {
         return;
     }
@@ -121,7 +121,7 @@ fn workers_use_the_nodes_network_where_the_host_name_leads_to_loopback() {
 
 #[test]
 fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() {
-    let place = Place::new();
+    let place = TestCluster::new();
     let [here, named] = [(); 2].map(|()| tempfile::tempdir_in("/tmp").unwrap());
     let command = |words: &[&str]| {
         let mut command = place.command(words);
@@ -144,7 +144,7 @@ fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() 
 
 #[test]
 fn nodes_see_a_program_and_a_home_below_what_is_each_nodes_own() {
-    let (place, programs) = (Place::new(), installation());
+    let (place, programs) = (TestCluster::new(), installation());
     let (home, temporary) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir_in("/tmp").unwrap());
     if !place.up(&["--nodes=1", "--no-slurm"]) {
         return;
@@ -171,7 +171,7 @@ fn nodes_see_a_program_and_a_home_below_what_is_each_nodes_own() {
 
 #[test]
 fn a_user_who_is_not_root_gets_a_cluster_without_slurm() {
-    let (place, programs) = (Place::new(), installation());
+    let (place, programs) = (TestCluster::new(), installation());
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
     let command = |words: &[&str]| {
@@ -204,7 +204,7 @@ fn a_user_who_is_not_root_gets_a_cluster_without_slurm() {
 
 #[test]
 fn every_fault_shows_in_the_status_and_is_taken_away() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if !place.up(&["--nodes=3", "--no-slurm"]) {
         return;
     }
@@ -257,7 +257,7 @@ fn every_fault_shows_in_the_status_and_is_taken_away() {
 
 #[test]
 fn two_clusters_next_to_each_other_do_not_meet_and_each_ends_with_its_holder() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if !place.up(&["--nodes=1", "--no-slurm", "--name=one"]) {
         return;
     }
@@ -283,7 +283,7 @@ fn two_clusters_next_to_each_other_do_not_meet_and_each_ends_with_its_holder() {
 
 #[test]
 fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if !place.up_with_slurm("Slurm in namespaces") {
         return;
     }
@@ -332,7 +332,7 @@ fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
 
 /// An `up` that finds programs called like Slurm's before those of the system; the controller does what the test says. `None` where
 /// Slurm is not even tried.
-fn with_daemon(place: &Place, slurmctld: &str) -> Option<Command> {
+fn with_daemon(place: &TestCluster, slurmctld: &str) -> Option<Command> {
     if !rustix::process::getuid().is_root() || !place.up(&["--nodes=1", "--no-slurm"]) {
         println!("not verified here: a cluster whose daemons fail (it takes root, and namespaces)");
         return None;
@@ -347,7 +347,7 @@ fn with_daemon(place: &Place, slurmctld: &str) -> Option<Command> {
 
 #[test]
 fn a_daemon_that_does_not_start_is_named_with_its_last_words_and_nothing_is_left() {
-    let place = Place::new();
+    let place = TestCluster::new();
     let Some(mut up) = with_daemon(&place, "echo fatal: no such plugin >&2; exit 3") else { return };
     ended(&mut up).code(1).says(&[
         "the cluster `main` did not start; nothing is left of it",
@@ -359,7 +359,7 @@ fn a_daemon_that_does_not_start_is_named_with_its_last_words_and_nothing_is_left
 
 #[test]
 fn a_daemon_that_ends_behind_its_back_is_not_waited_for() {
-    let place = Place::new();
+    let place = TestCluster::new();
     let dies = "echo 999999 >\"${SLURM_CONF%/*}/slurm/slurmctld.pid\"; echo fatal: no state";
     let Some(mut up) = with_daemon(&place, dies) else { return };
     ended(&mut up).code(1).says(&["slurmctld has ended on ctl after", "not ready: n1 (unknown)", "| fatal: no state"]);
@@ -368,7 +368,7 @@ fn a_daemon_that_ends_behind_its_back_is_not_waited_for() {
 
 #[test]
 fn an_up_that_is_stopped_or_killed_half_way_leaves_no_process() {
-    let place = Place::new();
+    let place = TestCluster::new();
     let Some(up) = with_daemon(&place, "echo half; sleep 1000") else { return };
     let log = place.folder("main").join("log/slurmctld.log");
     let half = || fs::read_to_string(&log).is_ok_and(|text| text.contains("half"));
@@ -390,7 +390,7 @@ fn an_up_that_is_stopped_or_killed_half_way_leaves_no_process() {
 
 #[test]
 fn refuses_what_cannot_be_before_anything_is_started() {
-    let place = Place::new();
+    let place = TestCluster::new();
     place.any(&["status"]).code(2).says(&["there is no cluster `main`", "lockstep cluster up"]);
     place.any(&["up", "--name=../x"]).code(2).says(&["lowercase letters, digits and hyphens"]);
     place.any(&["up", "--nodes=0"]).code(2);
@@ -412,7 +412,7 @@ fn refuses_what_cannot_be_before_anything_is_started() {
 /// As at the time limit: SIGTERM to all processes of the job's step.
 #[test]
 fn slurms_sigterm_saves_a_snapshot_and_the_job_that_is_queued_again_ends_with_the_same_bits() {
-    let place = Place::new();
+    let place = TestCluster::new();
     let Some(lab) = lab("lab-06-snapshot-resume") else { return };
     if !place.up_with_slurm("a job that SIGTERM ends") {
         return;

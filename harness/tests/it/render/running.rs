@@ -10,7 +10,7 @@ use lockstep_launch::command::quoted;
 use tempfile::TempDir;
 
 use super::script;
-use crate::cluster::Place;
+use crate::cluster::TestCluster;
 use crate::running::{Ended, ended, lockstep};
 
 /// Runs a command here as another machine would: with none of the caller's variables but PATH.
@@ -243,7 +243,7 @@ const WHO_ON_A_NODE: &str =
     "#!/bin/sh\necho \"$RANK of $WORLD_SIZE on $(hostname): $(cat \"$1\") $SITE\" >>\"$(dirname \"$0\")/$2-$RANK\"";
 
 /// Renders a job called `job` for a Slurm site with these further lines of its profile; returns the script's path.
-fn write(place: &Place, job: &str, profile: &str, words: &str) -> String {
+fn write(place: &TestCluster, job: &str, profile: &str, words: &str) -> String {
     let (launcher, folder) = (lockstep(), place.site.word(""));
     place.site.file(
         "site.toml",
@@ -258,7 +258,7 @@ fn write(place: &Place, job: &str, profile: &str, words: &str) -> String {
 
 /// Submits a script and waits for its end: its workers must have written `expected`, in the order of their ranks.
 #[track_caller]
-fn assert_says(place: &Place, job: &str, path: &str, expected: &[&str]) {
+fn assert_says(place: &TestCluster, job: &str, path: &str, expected: &[&str]) {
     let ended = place.batch(&[path]);
     assert!(ended.status.success(), "{ended}\n{}", outputs(place, job));
     let said: Vec<String> = (0..expected.len()).map(|rank| place.site.read(&format!("{job}-{rank}"))).collect();
@@ -266,7 +266,7 @@ fn assert_says(place: &Place, job: &str, path: &str, expected: &[&str]) {
 }
 
 /// What Slurm has written for a job.
-fn outputs(place: &Place, job: &str) -> String {
+fn outputs(place: &TestCluster, job: &str) -> String {
     let files =
         fs::read_dir(place.site.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let files = files.filter(|name| name.starts_with(&format!("{job}-")) && name.ends_with(".out"));
@@ -275,7 +275,7 @@ fn outputs(place: &Place, job: &str) -> String {
 
 #[test]
 fn slurm_runs_scripts_for_equal_and_unequal_nodes_and_queues_one_again() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if !place.up_with_slurm("scripts for Slurm") {
         return;
     }
@@ -299,7 +299,7 @@ fn slurm_runs_scripts_for_equal_and_unequal_nodes_and_queues_one_again() {
 }
 
 /// Slurm's signal before the time limit, sent by hand: the workers save, and the same job runs again.
-fn queues_again(place: &Place) {
+fn queues_again(place: &TestCluster) {
     // Slurm signals every process of the job: the signal may end the worker's child before it reaches the worker.
     place.site.program(
         "saves",
@@ -321,7 +321,7 @@ fn queues_again(place: &Place) {
 
 #[test]
 fn slurm_runs_a_script_that_starts_its_launchers_with_mpirun() {
-    let place = Place::new();
+    let place = TestCluster::new();
     if Command::new("mpirun").arg("--version").output().is_err() {
         println!("not verified here: scripts for mpirun, which is not installed");
         return;

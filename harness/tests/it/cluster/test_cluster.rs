@@ -21,7 +21,7 @@ done
 [ \"$(state)\" = COMPLETED ]";
 
 /// A place for clusters: what a site's processes leave is found.
-pub(crate) struct Place {
+pub(crate) struct TestCluster {
     pub(crate) site: Site,
     /// Where clusters have their folders. Sockets need a short path and Slurm a plain one, wherever this checkout is.
     runtime: TempDir,
@@ -29,9 +29,9 @@ pub(crate) struct Place {
     before: [String; 2],
 }
 
-impl Place {
+impl TestCluster {
     pub(crate) fn new() -> Self {
-        Place { site: Site::new(), runtime: tempfile::tempdir_in("/tmp").unwrap(), before: shown() }
+        TestCluster { site: Site::new(), runtime: tempfile::tempdir_in("/tmp").unwrap(), before: shown() }
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
@@ -137,7 +137,7 @@ impl Place {
         assert_eq!(shown(), self.before);
     }
 
-    /// Makes programs of these names, for [`Place::path`].
+    /// Makes programs of these names, for [`TestCluster::path`].
     pub(super) fn programs(&self, names: &[&str], script: &str) {
         fs::create_dir_all(self.site.path("bin")).unwrap();
         for name in names {
