@@ -327,8 +327,8 @@ mod tests {
         assert_eq!(parse("tcp://[::1]:7").unwrap(), tcp("::1", 7));
         assert_eq!(parse("file:///shared/store").unwrap(), Address::File(Path::new("/shared/store")));
         for (address, why) in [
-            ("env://", "no address of a store"),
-            ("node1:29500", "no address of a store"),
+            ("env://", "not the address of a store"),
+            ("node1:29500", "not the address of a store"),
             ("tcp://node1", "no port"),
             ("tcp://node1:0", "no port from 1"),
             ("tcp://node1:70000", "no port from 1"),

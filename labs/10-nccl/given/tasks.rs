@@ -166,8 +166,7 @@ pub fn place(answer: fn(&Machine) -> Vec<usize>) -> Task {
 /// How long the store waits for a key.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A rank with its device and the job's store.
-/// What a rank has before your functions are called.
+/// A rank with its device and the job's store: what it has before your functions are called.
 pub struct GpuRank {
     pub rank: usize,
     pub size: usize,

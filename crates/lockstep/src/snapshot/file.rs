@@ -381,7 +381,7 @@ mod tests {
         for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
             let bad = read_whole(path).unwrap_err();
             assert!(matches!(bad, BadSnapshot::Unreadable(_)), "{}: {bad}", path.display());
-            assert!(bad.to_string().contains("no regular file"), "{bad}");
+            assert!(bad.to_string().contains("not a regular file"), "{bad}");
             assert!(!is_ours(path));
         }
     }

@@ -359,7 +359,7 @@ impl Snapshots {
             Claim::Unknown(error) => {
                 let folder = self.folder.display();
                 let text = format!(
-                    "cannot lock the folder of snapshots {folder}: {error}; see to it that no other job uses it"
+                    "cannot lock the folder of snapshots {folder}: {error}; make sure that no other job uses it"
                 );
                 self.report.warn(text);
                 None

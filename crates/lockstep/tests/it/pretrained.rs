@@ -272,7 +272,7 @@ fn identifies_a_file_without_weights() {
     let said = refused(&net(3), &folder.path().join("absent.pth"), &LoadOptions::default());
     assert!(said.contains("No such file"), "{said}");
     let said = refused(&net(3), Path::new("/dev/null"), &LoadOptions::default());
-    assert!(said.contains("no regular file"), "{said}");
+    assert!(said.contains("not a regular file"), "{said}");
 }
 
 #[test]

@@ -15,9 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::folder::{Folder, tail};
 use super::machine::{COMPLETE, ClusterProcess, INIT, LOCAL, PROC, READY, check};
-use super::requirements::{self, NAMESPACES, USER_NAMESPACE};
 use super::running::{self, Cluster, HOLDER, SPEC, node_file};
-use super::{ClusterName, ClusterSpec, Machine, Node, network, slurm};
+use super::{ClusterName, ClusterSpec, Machine, NAMESPACES, Node, USER_NAMESPACE, network, slurm};
 use crate::exit::{Code, Refused};
 use crate::labs::checkout_around;
 use crate::report::Screen;
@@ -49,8 +48,8 @@ impl Up {
         let folder = Folder::of(&name);
         refuse_second(&name, &folder)?;
         let shared = self.shared(&folder)?;
-        let user_namespace = requirements::needs_user_namespace()?;
-        let without = if self.no_slurm { None } else { requirements::why_no_slurm(user_namespace) };
+        let user_namespace = super::needs_user_namespace()?;
+        let without = if self.no_slurm { None } else { super::slurm_obstacle(user_namespace) };
         let slurm = !self.no_slurm && without.is_none();
         if slurm {
             slurm::can_name(&folder)?;
@@ -250,7 +249,7 @@ const MACHINE_START: Duration = Duration::from_secs(60);
 /// When it does not start, with its last words.
 pub(super) fn start_head(folder: Folder, spec: ClusterSpec) -> anyhow::Result<(Cluster, ChildStdin)> {
     let mut command = Command::new("setsid");
-    command.current_dir("/").env("PATH", requirements::path()).stdin(Stdio::piped());
+    command.current_dir("/").env("PATH", super::search_path()).stdin(Stdio::piped());
     let user_namespace = spec.user_namespace;
     let (pid, stdin) = start_machine(command, user_namespace, &folder, Machine::Head)?;
     let holder = ClusterProcess::find(Path::new(PROC), pid).context("the head node has ended at once")?;

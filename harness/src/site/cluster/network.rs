@@ -10,7 +10,7 @@ use std::str::FromStr;
 use regex::Regex;
 
 use super::running::Cluster;
-use super::{Machine, Node, requirements};
+use super::{Machine, Node};
 
 /// The bridge, an interface of the head node.
 const BRIDGE: &str = "br0";
@@ -123,7 +123,7 @@ pub(super) fn set_link(cluster: &Cluster, node: Node, up: bool) -> anyhow::Resul
 
 /// Takes away all that was done to a machine's network.
 pub(super) fn heal(cluster: &Cluster, machine: Machine) -> anyhow::Result<()> {
-    if requirements::packet_filter().is_ok() {
+    if super::packet_filter().is_ok() {
         let script = "add table inet lockstep\ndelete table inet lockstep\n";
         cluster.feed(machine, &["nft", "-f", "-"], script)?;
     }
@@ -145,7 +145,7 @@ pub(super) fn faults(cluster: &Cluster, machine: Machine) -> anyhow::Result<Vec<
         faults.extend((!is_up(&link)).then(|| "unplugged".to_owned()));
         faults.extend(rate(cluster, machine, LINK)?.map(|rate| format!("limited to {rate}")));
     }
-    if requirements::packet_filter().is_ok() {
+    if super::packet_filter().is_ok() {
         faults.extend(comments(&cluster.run(machine, &["nft", "list", "ruleset"])?));
     }
     Ok(faults)
@@ -170,7 +170,7 @@ fn ip(cluster: &Cluster, machine: Machine, lines: &str) -> anyhow::Result<()> {
 
 /// Adds a rule to the faults of a machine.
 fn filter(cluster: &Cluster, machine: Machine, rule: &str) -> anyhow::Result<()> {
-    requirements::packet_filter()?;
+    super::packet_filter()?;
     let script = format!("{TABLE}add rule inet lockstep arriving {rule}\n");
     cluster.feed(machine, &["nft", "-f", "-"], &script).map(|_| ())
 }

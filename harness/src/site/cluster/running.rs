@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::folder::Folder;
 use super::machine::{ClusterProcess, PROC};
-use super::{ClusterName, ClusterSpec, Machine, Node, network, requirements, slurm};
+use super::{ClusterName, ClusterSpec, Machine, Node, network, slurm};
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, whole_words};
 
@@ -163,7 +163,7 @@ impl Cluster {
 
     fn prepared(&self, entry: Vec<OsString>, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(&entry[0]);
-        command.args(&entry[1..]).arg(program).env("PATH", requirements::path());
+        command.args(&entry[1..]).arg(program).env("PATH", super::search_path());
         // A job of another Slurm that this command may be part of means nothing here.
         let of_slurm = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SLURM_"));
         of_slurm.for_each(|(name, _)| _ = command.env_remove(name));

@@ -2,8 +2,10 @@
 
 use super::facts::{
     Adapter, AdapterPort, Card, ConnectionAttempt, Cpu, Folder, GpuPath, Interface, JobFacts, Libtorch, Limits, Link,
-    Lock, Memory, Missing, Names, Node, Outcome, Ports, Program, Resolved, Silent, Space, User, View,
+    Memory, Missing, Names, Node, Outcome, Ports, Program, Resolved, Silent, Space, User,
 };
+#[cfg(test)]
+use super::facts::{Lock, View};
 use super::rules::{GIB, MIB};
 
 pub(super) fn interface(name: &str, address: [u8; 4]) -> Interface {

@@ -1,12 +1,12 @@
-//! Checks of networks with RDMA: InfiniBand, RoCE, EFA and Slingshot, and of NCCL's and libfabric's variables for them.
+//! Rules on networks with RDMA: InfiniBand, RoCE, EFA and Slingshot, and of NCCL's and libfabric's variables for them.
 
 use lockstep_contract::rules::Level::{Error, Note, Warning};
 use lockstep_contract::rules::Rule;
 
 use super::examples;
 use super::facts::{Adapter, AdapterPort, Node};
+use super::nodes::{is_on, setting};
 use super::rules::{Nodes, RULE, bytes, each};
-use super::variables::{is_on, setting};
 
 pub(super) const FABRIC: &[Rule<Nodes>] = &[
     Rule {

@@ -1,4 +1,4 @@
-//! Checks of interfaces, and of connections between nodes.
+//! Rules on interfaces, and on connections between nodes.
 
 use std::collections::BTreeMap;
 

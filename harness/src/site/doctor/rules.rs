@@ -6,7 +6,7 @@ use lockstep_contract::rules::{Finding, Level, Rule, Subject};
 use serde::Serialize;
 
 use super::facts::{JobFacts, Node};
-use super::{devices, fabric, names, network, nodes, resources, variables};
+use super::{devices, fabric, names, network, nodes, resources};
 use crate::site::rules::Reported;
 
 /// The subject: the nodes of a job.
@@ -105,7 +105,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Rule<Nodes>> {
         nodes::NODES,
         network::NETWORK,
         names::NAMES,
-        variables::VARIABLES,
+        nodes::VARIABLES,
         resources::FILES,
         resources::LIMITS,
         devices::SOFTWARE,

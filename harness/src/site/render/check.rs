@@ -64,7 +64,7 @@ pub(crate) fn check(files: &[PathBuf], json: bool) -> anyhow::Result<Code> {
         serde_json::to_string_pretty(&findings)? + "\n"
     } else {
         let sum = format!("{}: {}\n", count(files.len(), "script"), summary(&findings));
-        listed(&findings, Screen::new(false).look()) + &sum
+        listed(&findings, Screen::new(false).style()) + &sum
     };
     std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout")?;
     Ok(if has_error(&findings) { Code::Failure } else { Code::Success })

@@ -54,7 +54,7 @@ pub fn no_own_share(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
 }
 
 /// Takes the softmax over the pictures.
-#[edit(-1, false => 0, false)]
+#[edit(-1, Kind::Double => 0, Kind::Double)]
 pub fn across_pictures() {}
 
 /// Adds a constant so that the logarithm stays finite.

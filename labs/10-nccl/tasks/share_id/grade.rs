@@ -107,7 +107,12 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
                 "the second communicator was joined with the id of the first: an id is valid for one communicator, so each needs its own key in the store"
                     .into(),
             ),
-            Verdict::Crash if ["not of this process", "no unique id", "is not there"].iter().any(|words| says(words)) => {
+            // The course's answer and the simulated device say it in these words.
+            Verdict::Crash
+                if ["not of this process", "not a unique id", "no unique id", "is not there"]
+                    .iter()
+                    .any(|words| says(words)) =>
+            {
                 Some(AS_TEXT.into())
             }
             _ => None,
