@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 const SOURCES: [&str; 1] = ["shim/shim.cpp"];
 /// Collectives in shared memory, which know nothing of libtorch.
-const SHARED_MEMORY: [&str; 8] = [
-    "shim/shm/call.cpp",
+const SHARED_MEMORY: [&str; 7] = [
     "shim/shm/collectives.cpp",
     "shim/shm/executor.cpp",
     "shim/shm/meeting.cpp",

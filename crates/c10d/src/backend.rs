@@ -1,17 +1,14 @@
-//! Backends: the libraries that carry a group's messages, and the connection of a group's members.
+//! Backends: the libraries that carry a group's messages, and which of them carries the tensors of which device: one for all, or one for
+//! each, as PyTorch's `cpu:gloo,cuda:nccl`.
 //!
-//! Not here: the members and names of groups (`group.rs`), and which backend carries the tensors of which device (`backend_config.rs`).
+//! Not here: how the members of a group connect on a backend (`connect.rs`).
 
-use std::ptr::NonNull;
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::time::Duration;
 
 use tch::Device;
 
 use crate::error::{Error, Result};
-use crate::ffi::{self, BackendHandle, Bytes, Exception, GroupHandle};
-use crate::options::{Endpoint, GroupOptions};
-use crate::store::millis;
-use crate::{BackendConfig, Rank, Store, nccl};
 
 /// The library that carries a group's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,14 +70,6 @@ impl Backend {
         }
     }
 
-    /// Loads the libraries and checks that the device exists, before this rank waits for others.
-    pub(crate) fn prepare(self) -> Result<()> {
-        match self {
-            Backend::Nccl { device } => nccl::prepare(device),
-            _ => Ok(()),
-        }
-    }
-
     /// Returns true if creating a group connects its ranks, so that absent ranks are noticed then. NCCL connects in the
     /// first operation, and there waits without a deadline.
     pub(crate) fn connects_at_once(self) -> bool {
@@ -90,213 +79,200 @@ impl Backend {
     pub(crate) fn is_nccl(self) -> bool {
         matches!(self, Backend::Nccl { .. })
     }
+}
 
-    /// Connects this rank to the others, on the backend's own store: the backend, which one [`Backend::Auto`] chose, and why. With
-    /// `detail` the ranks compare their calls as PyTorch's debug mode does; with `compares` they compare them in the shim, if all
-    /// ranks want that.
-    pub(crate) fn connect(
-        self,
-        member: &MemberConfig<'_>,
-        store: &Store,
-        detail: bool,
-        compares: bool,
-    ) -> Result<(Handle, Backend, Option<String>)> {
-        let begun = Instant::now();
-        let fail = |exception| Error::new(member.operation(), exception).after(begun.elapsed());
-        let (interface, host) = member.options.endpoint.bytes();
-        member.with_raw(store, |raw| {
-            let (backend, chosen, why) = match self {
-                Backend::SharedMemory | Backend::TwoLevels | Backend::Auto => {
-                    self.share_memory(member, store, raw, compares, &fail)?
-                }
-                Backend::Gloo => (connect_gloo(member, store, raw, compares, &fail)?, self, None),
-                Backend::Nccl { device } => (Handle(nccl::make(raw, device).map_err(fail)?), self, None),
-            };
-            if detail {
-                // SAFETY: the member's configuration and everything it points to outlive the call, and the handle is alive.
-                let status = unsafe { ffi::lc_backend_compare_calls(backend.0.as_ptr(), raw, interface, host) };
-                status.check().map_err(fail)?;
-            }
-            Ok((backend, chosen, why))
-        })
-    }
+/// The backends of a group: of tensors in host memory, and of those on this rank's GPU. `distributed_c10d.py` has a class of this
+/// name. A [`Backend`] converts into one that takes all tensors that it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendConfig {
+    pub(crate) cpu: Option<Backend>,
+    pub(crate) cuda: Option<Backend>,
+}
 
-    /// Connects through shared memory, in two levels if there are several hosts; if the ranks cannot, through Gloo or not at all.
-    fn share_memory(
-        self,
-        member: &MemberConfig<'_>,
-        store: &Store,
-        raw: &ffi::MemberConfig,
-        compares: bool,
-        fail: &impl Fn(Exception) -> Error,
-    ) -> Result<(Handle, Backend, Option<String>)> {
-        let or_gloo = self == Backend::Auto;
-        let why = if or_gloo && connects_lazily() {
-            "TORCH_GLOO_LAZY_INIT is set, so ranks of other programs cannot be seen".into()
-        } else {
-            let (mut out, mut is_two_levels, mut guard_compares) = (std::ptr::null_mut(), false, false);
-            let (interface, host) = member.options.endpoint.bytes();
-            let simulated = member.options.simulated_host.as_deref().unwrap_or_default();
-            let wish =
-                ffi::MemoryWish { reach: self.reach(), or_gloo, compares, host: Bytes::new(simulated.as_bytes()) };
-            // SAFETY: the member's configuration, the wish and everything they point to outlive the call; the shim copies what it keeps,
-            // and writes the results before it returns.
-            let made = |why: *mut _| unsafe {
-                ffi::lc_backend_memory(
-                    raw,
-                    &wish,
-                    interface,
-                    host,
-                    &mut out,
-                    why,
-                    &mut is_two_levels,
-                    &mut guard_compares,
-                )
-            };
-            let why = String::from_utf8_lossy(&ffi::blobs(made).map_err(fail)?.concat()).into_owned();
-            if let Some(handle) = NonNull::new(out).map(Handle) {
-                guard(&handle, guard_compares).map_err(fail)?;
-                let backend = if is_two_levels { Backend::TwoLevels } else { Backend::SharedMemory };
-                return Ok((handle, backend, or_gloo.then_some(why)));
-            }
-            why
-        };
-        if or_gloo {
-            return Ok((connect_gloo(member, store, raw, compares, fail)?, Backend::Gloo, Some(why)));
-        }
-        let detail =
-            format!("the ranks cannot share memory: {why}: use Gloo, or let the group choose with Backend::Auto");
-        Err(Error::bad_argument(member.operation(), detail))
-    }
+/// Python adds a prefix with the device type to each backend's keys; one backend for both has the first device's.
+pub(crate) const CPU_PREFIX: &str = "cpu/";
+pub(crate) const CUDA_PREFIX: &str = "cuda/";
 
-    /// `shm::Reach`: which hosts the ranks may be on.
-    fn reach(self) -> u8 {
-        match self {
-            Backend::Auto => 1,
-            Backend::TwoLevels => 2,
-            _ => 0,
+impl From<Backend> for BackendConfig {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::Gloo | Backend::Auto => BackendConfig { cpu: Some(backend), cuda: Some(backend) },
+            Backend::SharedMemory | Backend::TwoLevels => BackendConfig { cpu: Some(backend), cuda: None },
+            Backend::Nccl { .. } => BackendConfig { cpu: None, cuda: Some(backend) },
         }
     }
 }
 
-/// A group that is connected.
-pub(crate) struct Connected {
-    pub(crate) group: NonNull<GroupHandle>,
-    /// Never [`Backend::Auto`].
-    pub(crate) backends: BackendConfig,
-    /// Why [`Backend::Auto`] chose it.
-    pub(crate) why: Option<String>,
-}
+impl BackendConfig {
+    const CALL: &str = "read the backends of a group";
 
-fn connect_gloo(
-    member: &MemberConfig<'_>,
-    store: &Store,
-    raw: &ffi::MemberConfig,
-    compares: bool,
-    fail: &impl Fn(Exception) -> Error,
-) -> Result<Handle> {
-    let (interface, host) = member.options.endpoint.bytes();
-    // Without a connection, a rank would not know the wishes of the others.
-    let compares = compares && !connects_lazily();
-    if compares {
-        store.set(&compares_key(member.rank), "1")?;
-    }
-    // SAFETY: the member's configuration and everything it points to outlive the call; the shim copies what it keeps.
-    let backend = ffi::made(|out| unsafe { ffi::lc_backend_gloo(raw, interface, host, out) });
-    let backend = Handle(backend.map_err(fail)?);
-    guard(&backend, compares && all_compare(store, member.members.len())?).map_err(fail)?;
-    Ok(backend)
-}
-
-/// With TORCH_GLOO_LAZY_INIT, connecting does not wait for other ranks.
-fn connects_lazily() -> bool {
-    std::env::var("TORCH_GLOO_LAZY_INIT").is_ok_and(|value| value != "0")
-}
-
-fn guard(backend: &Handle, compares: bool) -> Result<(), Exception> {
-    // SAFETY: the handle is alive.
-    unsafe { ffi::lc_backend_guard(backend.0.as_ptr(), compares) }.check()
-}
-
-/// The configuration of one member of a group that is being created.
-pub(crate) struct MemberConfig<'a> {
-    /// The group's store.
-    pub(crate) store: &'a Store,
-    pub(crate) name: &'a str,
-    /// The members' ranks in the whole job, in group order.
-    pub(crate) members: &'a [Rank],
-    /// This member's position among them.
-    pub(crate) rank: Rank,
-    pub(crate) options: &'a GroupOptions,
-}
-
-impl MemberConfig<'_> {
-    /// The operation, for error messages.
-    pub(crate) fn operation(&self) -> String {
-        format!("connect process group {} of {} ranks", self.name, self.members.len())
+    /// One backend for tensors in host memory, another for those on a GPU. Both are connected.
+    ///
+    /// # Errors
+    /// `BadArgument` for a backend that cannot carry such tensors.
+    pub fn pair(cpu: Backend, cuda: Backend) -> Result<Self> {
+        BackendConfig { cpu: Some(cpu), cuda: Some(cuda) }.checked()
     }
 
-    /// Passes on the configuration as the shim reads it, on a store of this group.
-    pub(crate) fn with_raw<T>(&self, store: &Store, make: impl FnOnce(&ffi::MemberConfig) -> Result<T>) -> Result<T> {
-        let members: Vec<u64> = self.members.iter().map(|rank| rank.get() as u64).collect();
-        make(&ffi::MemberConfig {
-            store: store.as_ptr(),
-            group_name: Bytes::new(self.name.as_bytes()),
-            rank: self.to_i32(self.rank.get())?,
-            size: self.to_i32(members.len())?,
-            global_ranks: members.as_ptr(),
-            timeout_ms: millis(self.options.timeout),
-        })
-    }
-
-    fn to_i32(&self, n: usize) -> Result<i32> {
-        i32::try_from(n).map_err(|_| Error::bad_argument(self.operation(), format!("{n} is more than c10d counts to")))
-    }
-}
-
-/// The key with which a rank states that it wants to compare calls.
-fn compares_key(rank: Rank) -> String {
-    format!("lockstep/compares/{rank}")
-}
-
-/// Returns true if all ranks want to compare calls. Call it after the ranks have connected: each has set its key by
-/// then.
-fn all_compare(store: &Store, size: usize) -> Result<bool> {
-    let keys: Vec<String> = (0..size).map(|rank| compares_key(Rank::new(rank))).collect();
-    store.check(&keys)
-}
-
-impl Endpoint {
-    /// Interface and host for the shim; empty if not given.
-    fn bytes(&self) -> (Bytes, Bytes) {
-        let (interface, host) = match self {
-            Endpoint::Default => ("", ""),
-            Endpoint::Interface(name) => (name.as_str(), ""),
-            Endpoint::Host(name) => ("", name.as_str()),
+    /// Refuses a backend that cannot carry the tensors of its device.
+    fn checked(self) -> Result<Self> {
+        let detail = match (self.cpu, self.cuda) {
+            (Some(Backend::Nccl { .. }), _) => "nccl carries tensors on GPUs only: use cpu:gloo".to_owned(),
+            (_, Some(cuda @ (Backend::SharedMemory | Backend::TwoLevels | Backend::Auto))) => {
+                format!("{} carries tensors in host memory only: use cuda:nccl, or cuda:gloo", cuda.name())
+            }
+            _ => return Ok(self),
         };
-        (Bytes::new(interface.as_bytes()), Bytes::new(host.as_bytes()))
+        Err(Error::bad_argument(Self::CALL, detail))
+    }
+
+    /// Reads Python's form: a backend's name, or `cpu:gloo,cuda:nccl`. The names are [`Backend::name`]s, in upper or lower case.
+    /// `device` is this rank's, which NCCL works on.
+    ///
+    /// # Errors
+    /// `BadArgument` for everything else, and for NCCL if `device` is not a GPU.
+    pub fn parse(text: &str, device: Device) -> Result<Self> {
+        let bad = |detail: String| Error::bad_argument(Self::CALL, detail);
+        let unknown =
+            |name: &str| bad(format!("there is no backend {name:?} in {text:?}: use auto, gloo, shm or nccl"));
+        let backend = |name: &str| match (name, device) {
+            ("nccl", Device::Cuda(device)) => Ok(Backend::Nccl { device }),
+            ("nccl", _) => Err(bad(format!("nccl in {text:?} needs a GPU, and this rank is on {device:?}"))),
+            _ => Backend::of_host_memory(name).ok_or_else(|| unknown(name)),
+        };
+        let lower = text.to_ascii_lowercase();
+        if !lower.contains(':') {
+            return backend(&lower).map(Self::from);
+        }
+        let mut config = BackendConfig { cpu: None, cuda: None };
+        for pair in lower.split(',') {
+            let Some((kind, name)) = pair.split_once(':').filter(|(_, name)| !name.contains(':')) else {
+                return Err(bad(format!(
+                    "invalid device:backend pairing {pair:?} in {text:?}: write cpu:gloo,cuda:nccl"
+                )));
+            };
+            let slot = match kind {
+                "cpu" => &mut config.cpu,
+                "cuda" => &mut config.cuda,
+                _ => return Err(bad(format!("there is no device type {kind:?} in {text:?}: use cpu and cuda"))),
+            };
+            if slot.replace(backend(name)?).is_some() {
+                return Err(bad(format!("duplicate device type {kind} in {text:?}")));
+            }
+        }
+        config.checked()
+    }
+
+    /// The backend of tensors on `device`; `None` if the group takes none of these.
+    pub fn of(self, device: Device) -> Option<Backend> {
+        match device {
+            Device::Cpu => self.cpu,
+            Device::Cuda(_) => self.cuda,
+            _ => None,
+        }
+    }
+
+    /// The backend of calls that have no tensor. As in Python (`_new_process_group_helper`) that is NCCL if there is one.
+    pub fn default_backend(self) -> Backend {
+        match (self.cpu, self.cuda) {
+            (_, Some(cuda @ Backend::Nccl { .. })) => cuda,
+            (Some(cpu), _) => cpu,
+            (None, cuda) => cuda.unwrap_or(Backend::Gloo),
+        }
+    }
+
+    /// The prefix of the keys of the [default backend](Self::default_backend).
+    pub(crate) fn store_prefix(self) -> &'static str {
+        if self.cpu == Some(self.default_backend()) { CPU_PREFIX } else { CUDA_PREFIX }
+    }
+
+    /// Each backend once.
+    pub(crate) fn all(self) -> impl Iterator<Item = Backend> {
+        self.cpu.into_iter().chain(self.cuda.filter(|cuda| self.cpu != Some(*cuda)))
+    }
+
+    /// Returns true if creating a group connects its ranks, so that absent ranks are noticed then.
+    pub(crate) fn connects_at_once(self) -> bool {
+        self.all().any(Backend::connects_at_once)
     }
 }
 
-/// A backend that does not belong to a group yet.
-pub(crate) struct Handle(NonNull<BackendHandle>);
-
-impl Handle {
-    pub(crate) fn as_ptr(&self) -> *mut BackendHandle {
-        self.0.as_ptr()
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: the handle came from the shim and is freed once; a group holds its own references.
-        unsafe { ffi::lc_backend_free(self.0.as_ptr()) };
+/// Python's form; just the name if one backend carries all that the group takes.
+impl fmt::Display for BackendConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.cpu, self.cuda) {
+            (Some(cpu), Some(cuda)) if cpu != cuda => write!(f, "cpu:{},cuda:{}", cpu.name(), cuda.name()),
+            _ => f.write_str(self.default_backend().name()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
+
+    const GPU: Device = Device::Cuda(2);
+    const NCCL: Backend = Backend::Nccl { device: 2 };
+
+    fn parse(text: &str) -> BackendConfig {
+        BackendConfig::parse(text, GPU).unwrap()
+    }
+
+    #[test]
+    fn reads_what_python_reads() {
+        let mixed = parse("cpu:gloo,cuda:nccl");
+        assert_eq!((mixed.of(Device::Cpu), mixed.of(GPU)), (Some(Backend::Gloo), Some(NCCL)));
+        assert_eq!(mixed, parse("CUDA:nccl,CPU:Gloo"));
+        assert_eq!(mixed, BackendConfig::pair(Backend::Gloo, NCCL).unwrap());
+        assert_eq!((parse("gloo").of(Device::Cpu), parse("gloo").of(GPU)), (Some(Backend::Gloo), Some(Backend::Gloo)));
+        assert_eq!((parse("nccl").of(Device::Cpu), parse("nccl").of(GPU)), (None, Some(NCCL)));
+        assert_eq!((parse("cpu:shm").of(Device::Cpu), parse("cpu:shm").of(GPU)), (Some(Backend::SharedMemory), None));
+        assert_eq!(parse("cuda:gloo").of(Device::Cpu), None);
+    }
+
+    #[test]
+    fn calls_without_a_tensor_go_to_nccl_where_there_is_one() {
+        let defaults =
+            ["cpu:gloo,cuda:nccl", "cpu:shm,cuda:gloo", "cuda:gloo", "nccl"].map(|text| parse(text).default_backend());
+        assert_eq!(defaults, [NCCL, Backend::SharedMemory, Backend::Gloo, NCCL]);
+    }
+
+    #[test]
+    fn prefixes_of_keys_are_pythons() {
+        let prefixes = ["gloo", "nccl", "cpu:gloo,cuda:nccl", "cuda:gloo"].map(|text| parse(text).store_prefix());
+        assert_eq!(prefixes, ["cpu/", "cuda/", "cuda/", "cuda/"]);
+    }
+
+    #[test]
+    fn prints_pairs_where_there_are_two_backends() {
+        for text in ["cpu:gloo,cuda:nccl", "cpu:shm,cuda:gloo", "gloo", "nccl", "shm"] {
+            assert_eq!(parse(text).to_string(), text);
+        }
+        assert_eq!(parse("cpu:gloo,cuda:gloo").to_string(), "gloo");
+    }
+
+    #[test]
+    fn refuses_what_no_backend_can_do_and_says_what_it_read() {
+        for (text, says) in [
+            ("ucc", "there is no backend \"ucc\" in \"ucc\": use auto, gloo, shm or nccl"),
+            ("cpu:gloo,cuda", "invalid device:backend pairing \"cuda\""),
+            ("cpu:gloo:nccl", "invalid device:backend pairing \"cpu:gloo:nccl\""),
+            ("cpu:gloo,cpu:shm", "duplicate device type cpu"),
+            ("xpu:gloo", "there is no device type \"xpu\""),
+            ("cpu:nccl", "nccl carries tensors on GPUs only: use cpu:gloo"),
+            ("cuda:shm", "shm carries tensors in host memory only: use cuda:nccl, or cuda:gloo"),
+            ("cpu:nccl,cuda:nccl", "nccl carries tensors on GPUs only"),
+            ("cpu:gloo,cuda:auto", "auto carries tensors in host memory only"),
+            ("", "there is no backend \"\""),
+        ] {
+            let error = BackendConfig::parse(text, GPU).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadArgument, "{text}");
+            assert!(error.detail().contains(says), "{text}: {error}");
+        }
+        let error = BackendConfig::parse("cpu:gloo,cuda:nccl", Device::Cpu).unwrap_err();
+        assert!(error.detail().contains("needs a GPU, and this rank is on Cpu"), "{error}");
+    }
 
     #[test]
     fn names_and_deadlines_are_pythons() {

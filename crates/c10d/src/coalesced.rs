@@ -1,36 +1,14 @@
-//! Operations on several tensors, sent as one: the coalesced collectives, `all_to_all` on lists, and `batch_isend_irecv`.
+//! Collectives of tensors that are not one block of memory: of several tensors, and of a sparse one.
 //!
-//! Each packs its tensors into one and makes one of the calls of `collectives.rs`, so that its latency is paid once.
+//! Those of several tensors pack them into one and make one of the calls of `collectives.rs`, so that there is one latency for all.
 
-use tch::{Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::collectives::{ReduceOp, Splits};
 use crate::error::{Error, Result};
-use crate::work::Work;
-use crate::{Backend, ProcessGroup, Rank};
-
-/// A message of [`ProcessGroup::batch_isend_irecv`]; `torch.distributed.P2POp`.
-#[derive(Debug)]
-pub enum P2pOp {
-    /// As [`ProcessGroup::isend`].
-    Send {
-        /// What is sent.
-        tensor: Tensor,
-        /// To which rank.
-        to: Rank,
-        /// Tells messages between the same two ranks apart.
-        tag: u16,
-    },
-    /// As [`ProcessGroup::irecv`].
-    Recv {
-        /// What is filled.
-        tensor: Tensor,
-        /// From which rank.
-        from: Rank,
-        /// As in `Send`.
-        tag: u16,
-    },
-}
+use crate::tensors::describe;
+use crate::work::Call;
+use crate::{ProcessGroup, ffi, stragglers};
 
 impl ProcessGroup {
     /// Reduces each of `tensors`, which have one dtype, over all ranks, in place; PyTorch's `all_reduce_coalesced`.
@@ -130,35 +108,6 @@ impl ProcessGroup {
         self.unpack(CALL, &received, outputs)
     }
 
-    /// Starts all these messages, in this order, and returns their works in it. Wait for all of them: two ranks that exchange
-    /// messages this way cannot deadlock, whatever the order of their lists.
-    ///
-    /// # Errors
-    /// As [`isend`](Self::isend) and [`irecv`](Self::irecv); those that were started by then are dropped. NCCL starts all or none,
-    /// and all ranks of a group must take part in its first batch, if that is the group's first operation.
-    pub fn batch_isend_irecv(&self, messages: Vec<P2pOp>) -> Result<Vec<Work<Tensor>>> {
-        let is_nccl = |message: &P2pOp| {
-            let (P2pOp::Send { tensor, .. } | P2pOp::Recv { tensor, .. }) = message;
-            tensor.defined() && self.backends().of(tensor.device()).is_some_and(Backend::is_nccl)
-        };
-        if messages.iter().any(is_nccl) {
-            if !messages.iter().all(is_nccl) {
-                let detail = "one batch has tensors in host memory and on a GPU: make a batch of each";
-                return self.refuse("batch_isend_irecv", detail.to_owned());
-            }
-            let pending = self.start_batch(&messages)?;
-            let tensors = messages.into_iter().map(|message| match message {
-                P2pOp::Send { tensor, .. } | P2pOp::Recv { tensor, .. } => tensor,
-            });
-            return Ok(pending.into_iter().zip(tensors).map(|(pending, tensor)| Work::new(pending, tensor)).collect());
-        }
-        let start = |message| match message {
-            P2pOp::Send { tensor, to, tag } => self.isend(tensor, to, tag),
-            P2pOp::Recv { tensor, from, tag } => self.irecv(tensor, from, tag),
-        };
-        messages.into_iter().map(start).collect()
-    }
-
     /// The values of all tensors in one; `None` if there is no tensor.
     fn pack(&self, call: &str, tensors: &[Tensor]) -> Result<Option<Tensor>> {
         self.check_kinds(call, tensors)?;
@@ -218,5 +167,36 @@ impl ProcessGroup {
 
     fn refuse<T>(&self, call: &str, detail: String) -> Result<T> {
         Err(Error::bad_argument(call, detail).at_rank(self.rank()))
+    }
+}
+
+// The sum of sparse tensors (COO): the ranks gather the indices and values of all, and each adds them up in rank order.
+
+impl ProcessGroup {
+    /// The sum of all ranks' sparse tensors, in place; in Python this is `all_reduce`. The result is coalesced: each index once, in
+    /// order. Ranks may have different numbers of values.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `BadArgument` for a tensor that is not sparse, and on NCCL; `Mismatch` for tensors of
+    /// different sizes.
+    pub fn all_reduce_sparse(&self, tensor: &mut Tensor) -> Result<()> {
+        const CALL: &str = "all_reduce_sparse";
+        let refuse = |detail: String| Err(Error::bad_argument(CALL, detail).at_rank(self.rank()));
+        if !tensor.defined() || !tensor.is_sparse() {
+            return refuse("the tensor is not sparse: use all_reduce".to_owned());
+        }
+        let Some(backend) = self.backends().of(Device::Cpu).filter(|_| tensor.device() == Device::Cpu) else {
+            return refuse("sparse tensors are summed on the CPU only, by Gloo or in shared memory".to_owned());
+        };
+        if !matches!(tensor.kind(), Kind::Float | Kind::Double | Kind::Int | Kind::Int64) {
+            return refuse(format!(
+                "sparse tensors of {:?} are not summed: convert it with `.to_kind()`",
+                tensor.kind()
+            ));
+        }
+        let call = Call::collective(self.inner(), format!("{CALL} of {}", describe(tensor))).on(backend);
+        let _waiting = stragglers::waiting();
+        // SAFETY: the group is alive as long as self, and the tensor is borrowed for the call, which waits for its end.
+        call.end(unsafe { ffi::lc_all_reduce_sparse(self.as_ptr(), tensor.as_ptr(), self.timeout_ms()) }.check())
     }
 }

@@ -6,12 +6,11 @@ use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, GroupHandle, Status, TensorPtr, WorkHandle, pointers};
-use crate::in_use::Access;
-use crate::sizes;
+use crate::lifetime::Access;
 use crate::store::millis;
-use crate::tensors::{Guard, Purpose, describe};
+use crate::tensors::{self, Guard, Purpose, describe};
 use crate::work::{Call, Pending, Work};
-use crate::{Backend, ProcessGroup, Rank, pace};
+use crate::{Backend, ProcessGroup, Rank, stragglers};
 
 /// How the values of different ranks are combined; the numbers are c10d's (Types.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +183,7 @@ impl ProcessGroup {
             return Err(Error::bad_argument("monitored_barrier", detail).at_rank(self.rank()));
         };
         let call = Call::collective(self.inner(), "monitored_barrier".into()).on(backend);
-        let _waiting = pace::waiting();
+        let _waiting = stragglers::waiting();
         // SAFETY: the group is alive as long as self.
         let status = unsafe { ffi::lc_monitored_barrier(self.as_ptr(), millis(timeout), wait_all_ranks) };
         call.end(status.check())
@@ -204,7 +203,7 @@ impl ProcessGroup {
         let hint = Hint;
         let started = {
             let runs_here = |one| matches!(one, Backend::SharedMemory | Backend::TwoLevels);
-            let _waiting = self.backends().all().any(runs_here).then(pace::waiting);
+            let _waiting = self.backends().all().any(runs_here).then(stragglers::waiting);
             start()
         };
         drop(hint);
@@ -270,7 +269,7 @@ impl ProcessGroup {
         let mut guard = Guard::new(CALL, self, Purpose::Collective);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
-        sizes::check_parts(&guard, self.size(), ("output", output), ("input", input))?;
+        tensors::check_parts(&guard, self.size(), ("output", output), ("input", input))?;
         let call = format!("{CALL} of {}", describe(input));
         let (output, input) = (output.as_ptr(), input.as_ptr());
         self.start(guard, call, |group, out| {
@@ -333,7 +332,7 @@ impl ProcessGroup {
         let mut guard = Guard::new(CALL, self, Purpose::Reduction);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
-        sizes::check_parts(&guard, self.size(), ("input", input), ("output", output))?;
+        tensors::check_parts(&guard, self.size(), ("input", input), ("output", output))?;
         let call = format!("{CALL}({op:?}) of {}", describe(input));
         let (output, input) = (output.as_ptr(), input.as_ptr());
         self.start(guard, call, |group, out| {
@@ -348,7 +347,7 @@ impl ProcessGroup {
         let mut guard = Guard::new(CALL, self, Purpose::Collective);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
-        sizes::check_splits(&guard, self.size(), output, input, splits)?;
+        tensors::check_splits(&guard, self.size(), output, input, splits)?;
         // Sizes may differ between ranks here, so ranks compare only the dtype.
         let call = format!("{CALL} of {:?}", input.kind());
         let (output, input) = (output.as_ptr(), input.as_ptr());

@@ -1,11 +1,11 @@
-//! A desync report as one rank sees it: which ranks are missing after a failure, and which called another operation.
-//! [`reporter`](crate::reporter) collects the answers.
+//! What a rank records of its own calls, and a desync report as one rank sees it: which ranks are missing after a failure, and which
+//! called another operation. [`reporter`](crate::reporter) collects the answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use lockstep_contract::desync_report::RankState;
+use lockstep_contract::desync_report::{Call, RankState};
 
 use crate::Rank;
 
@@ -88,5 +88,120 @@ impl fmt::Display for DesyncReport {
             parts.push(format!("this rank was in {call}"));
         }
         f.write_str(&parts.join("; "))
+    }
+}
+
+/// A call of a group's operation, as [`ProcessGroup::called`](crate::ProcessGroup::called) returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// The operation, with its shapes and the peer of a message, and its group.
+    pub call: Call,
+    /// The ranks of the job in the group.
+    pub members: Vec<Rank>,
+    /// True if the rank has waited for its end.
+    pub waited: bool,
+    /// How many earlier calls' ends the rank had waited for when it made this one.
+    pub waited_before: usize,
+}
+
+/// The kind of an operation, as far as reports need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    /// All ranks of the group call it, in the same order.
+    Collective,
+    /// Two ranks call it, or any sender and this rank.
+    Message,
+}
+
+/// A rank's own record of the operations that it is in.
+#[derive(Debug, Default)]
+pub(crate) struct CallRecord {
+    pub(crate) issued: BTreeMap<String, u64>,
+    pub(crate) finished: u64,
+    pub(crate) open: BTreeMap<u64, Call>,
+    /// Those of the open operations whose end the rank waits for.
+    pub(crate) waiting: BTreeSet<u64>,
+    pub(crate) next_entry: u64,
+    /// With the first entry after it.
+    pub(crate) failed: Option<(u64, Call, String)>,
+    /// The calls and their entries, if they are to be recorded.
+    pub(crate) called: Option<Vec<(u64, Called)>>,
+    /// Its state while it joins a group.
+    pub(crate) joining: Option<RankState>,
+    /// Groups that the rank leaves, until it may.
+    pub(crate) leaving: Vec<Leaving>,
+    /// The reporter is being dropped.
+    pub(crate) stop: bool,
+    /// The answering thread has ended.
+    pub(crate) ended: bool,
+    /// A farewell was not in the store in time, so the rank does not wait for the answering thread again.
+    pub(crate) store_is_late: bool,
+}
+
+/// A group that the rank leaves.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaving {
+    pub(crate) group: String,
+    pub(crate) farewell: RankState,
+    /// The farewell is in the store.
+    pub(crate) published: bool,
+    /// The rank waits for those that still join.
+    pub(crate) waits: bool,
+}
+
+/// Returned by [`Reporter::enter`](crate::reporter::Reporter::enter), for its `leave`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry(pub(crate) u64);
+
+impl CallRecord {
+    /// A failure without a later call is the most informative state; otherwise the rank is blocked in the group that it joins, in what it
+    /// waits for, or in the oldest open operation.
+    pub(crate) fn state(&self) -> RankState {
+        if let Some((_, call, why)) = &self.failed {
+            return RankState::Failed { call: call.clone(), why: why.clone() };
+        }
+        if let Some(joining) = &self.joining {
+            return joining.clone();
+        }
+        let waiting = self.waiting.first().filter(|entry| self.open.contains_key(entry));
+        match waiting.or_else(|| self.open.keys().next()) {
+            Some(entry) => RankState::In(Call { beside: self.beside(*entry), ..self.open[entry].clone() }),
+            None => RankState::Between { finished: self.finished },
+        }
+    }
+
+    /// The operations that are open next to this one.
+    fn beside(&self, entry: u64) -> Vec<String> {
+        self.open.iter().filter(|(other, _)| **other != entry).map(|(_, call)| call.operation.clone()).collect()
+    }
+
+    /// The state that a rank publishes when it leaves a group.
+    pub(crate) fn farewell(&self) -> RankState {
+        match &self.failed {
+            Some((_, call, why)) => RankState::Failed { call: call.clone(), why: why.clone() },
+            None => RankState::Left { finished: self.finished, panicking: std::thread::panicking() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_in_what_it_waits_for_and_otherwise_in_its_oldest_operation() {
+        let call = |operation: &str| Call {
+            group: "0".to_owned(),
+            number: None,
+            operation: operation.to_owned(),
+            peer: None,
+            beside: Vec::new(),
+        };
+        let with = |operation, beside: &str| Call { beside: vec![beside.to_owned()], ..call(operation) };
+        let mut record = CallRecord::default();
+        record.open.extend([(0, call("isend")), (1, call("recv"))]);
+        assert_eq!(record.state(), RankState::In(with("isend", "recv")));
+        record.waiting.insert(1);
+        assert_eq!(record.state(), RankState::In(with("recv", "isend")));
     }
 }

@@ -101,9 +101,9 @@ pub(crate) struct MemberConfig {
     pub(crate) timeout_ms: i64,
 }
 
-/// `MemoryWish` of `shim/memory.cpp`.
+/// `MemoryRequest` of `shim/two_levels.cpp`.
 #[repr(C)]
-pub(crate) struct MemoryWish {
+pub(crate) struct MemoryRequest {
     /// `shm::Reach`.
     pub(crate) reach: u8,
     pub(crate) or_gloo: bool,
@@ -140,7 +140,7 @@ pub(crate) struct BucketTime {
     pub(crate) ended: i64,
 }
 
-/// `SgdStep` of `shim/optim.cpp`.
+/// `SgdStep` of `shim/kernels.cpp`.
 #[repr(C)]
 pub(crate) struct SgdStep {
     pub(crate) lr: f64,
@@ -152,7 +152,7 @@ pub(crate) struct SgdStep {
     pub(crate) is_first_step: bool,
 }
 
-/// `AdamStep` of `shim/optim.cpp`.
+/// `AdamStep` of `shim/kernels.cpp`.
 #[repr(C)]
 pub(crate) struct AdamStep {
     pub(crate) lr: f64,
@@ -174,7 +174,7 @@ pub(crate) struct AutocastState {
     cuda: bool,
 }
 
-/// `TensorFacts` of `shim/facts.cpp`.
+/// `TensorFacts` of `shim/kernels.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TensorFacts {
@@ -317,7 +317,7 @@ unsafe extern "C" {
     ) -> Status;
     pub(crate) fn lc_backend_memory(
         member: *const MemberConfig,
-        wish: *const MemoryWish,
+        request: *const MemoryRequest,
         interface: Bytes,
         host: Bytes,
         out: *mut *mut BackendHandle,

@@ -1,33 +1,27 @@
-//! Process groups: what they are, and their timeouts.
+//! Process groups: what they are, their timeouts, their end by an abort, and the records of their calls.
 //!
-//! Below: joining one (`create.rs`) and subgroups, what is noted of calls (`calls.rs`), giving a group up (`abort.rs`) and freeing it
-//! (`handle.rs`). Not here: a group's operations (`collectives.rs` and `p2p.rs`), its backend (`backend.rs`), and its options
-//! (`options.rs`).
+//! Below: joining one, and subgroups (`create.rs`). Not here: a group's operations (`collectives.rs` and `p2p.rs`), its backend
+//! (`backend.rs`), its options (`options.rs`), and when it is freed (`lifetime.rs`).
 
-mod abort;
-mod calls;
 mod create;
-mod handle;
-mod subgroups;
-
-pub use abort::Aborter;
-pub use calls::{Called, Traffic};
 
 use std::cell::Cell;
+use std::ops::Sub;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tch::Device;
 
-use crate::error::{Error, Result};
+use crate::desync_report::{CallKind, Called, Entry};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, GroupHandle};
-use crate::operation::Lifetime;
+use crate::lifetime::{Lifetime, OwnedGroup};
 use crate::options::{DebugLevel, GroupOptions};
 use crate::reporter::Reporter;
 use crate::store::millis;
+use crate::stragglers::Arrivals;
 use crate::{Backend, BackendConfig, Rank, Store, WorldSize};
-use handle::Handle;
 
 /// This rank's handle to a set of processes that communicate.
 ///
@@ -43,7 +37,7 @@ pub struct ProcessGroup {
 /// The part of a `ProcessGroup` that lives as long as its last operation.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    handle: Handle,
+    handle: OwnedGroup,
     name: String,
     rank: Rank,
     size: WorldSize,
@@ -53,7 +47,7 @@ pub(crate) struct Inner {
     why_backend: Option<String>,
     /// The members' ranks in the whole job, in group order.
     members: Vec<Rank>,
-    job: Arc<Job>,
+    job: Arc<JobState>,
     options: GroupOptions,
     /// By [`ProcessGroup::set_timeout`].
     set_timeout: Mutex<Option<Duration>>,
@@ -63,7 +57,7 @@ pub(crate) struct Inner {
 
 /// The state that all groups of a job share.
 #[derive(Debug)]
-struct Job {
+struct JobState {
     /// The store below `default_pg` and `0/`.
     store: Store,
     rank: Rank,
@@ -235,5 +229,159 @@ impl Inner {
     /// Whether the group may be freed when it has no users.
     pub(crate) fn lifetime(&self) -> &Lifetime {
         &self.handle.lifetime
+    }
+}
+
+// Aborting a group: calls that wait in it end, on this rank and on the others.
+
+impl ProcessGroup {
+    /// Ends all operations of the group, here and on its other ranks, and leaves it unusable; PyTorch's
+    /// `_abort_process_group`.
+    ///
+    /// Operations of this rank, those in progress and later ones, fail with [`ErrorKind::Aborted`](crate::ErrorKind::Aborted).
+    /// Those of the other ranks fail with [`ErrorKind::PeerGone`](crate::ErrorKind::PeerGone), and the error names this rank. The
+    /// tensors of an operation that was in progress are lost.
+    ///
+    /// # Errors
+    /// The backend cannot abort; the group is then unusable on this rank only.
+    pub fn abort(&self) -> Result<()> {
+        self.inner.abort()
+    }
+
+    /// For a thread that watches this one, which may be in a wait.
+    pub fn aborter(&self) -> Aborter {
+        Aborter(Arc::downgrade(&self.inner))
+    }
+}
+
+/// Aborts a group from any thread; it does not keep the group alive.
+#[derive(Clone, Debug)]
+pub struct Aborter(Weak<Inner>);
+
+impl Aborter {
+    /// As [`ProcessGroup::abort`]; nothing if the group is gone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn abort(&self) -> Result<()> {
+        self.0.upgrade().map_or(Ok(()), |group| group.abort())
+    }
+}
+
+impl Inner {
+    fn abort(&self) -> Result<()> {
+        if self.aborted.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        // Before the connections close: ranks that see them closed look for it.
+        if let Some(reporter) = &self.job.reporter {
+            reporter.abort_group(&self.name);
+        }
+        self.lifetime().end_after_abort(self.backends);
+        // SAFETY: the group is alive as long as self, and the call may come from any thread.
+        let aborted = unsafe { ffi::lc_group_abort(self.handle.group.as_ptr()) };
+        aborted.check().map_err(|exception| Error::new("abort a process group", exception).at_rank(self.rank))
+    }
+}
+
+// Records of a group's calls: their number and bytes, the calls themselves, and what the rank's report says of them.
+
+/// A number of operations and the bytes of the tensors that a rank has passed to them. An all-reduce of S bytes counts S, however
+/// its algorithm moves them; sends count, receives do not, nor does what the ranks exchange to compare calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Operations.
+    pub calls: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Sub for Traffic {
+    type Output = Self;
+
+    /// What was passed since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Traffic { calls: self.calls - earlier.calls, bytes: self.bytes - earlier.bytes }
+    }
+}
+
+impl ProcessGroup {
+    /// What this rank has passed to the group's operations so far, whoever called them: the training loop, a
+    /// [`Reducer`](crate::Reducer) or a layer. `None` with NCCL, whose calls nothing counts; with two other backends, only what went
+    /// through [`backend`](Self::backend).
+    pub fn traffic(&self) -> Option<Traffic> {
+        let mut traffic = Traffic::default();
+        // SAFETY: the group is alive, and both numbers are written before the call returns.
+        let is_counted = unsafe { ffi::lc_group_traffic(self.as_ptr(), &mut traffic.calls, &mut traffic.bytes) };
+        is_counted.then_some(traffic)
+    }
+
+    /// Records this rank's calls in all groups of the job from now on, and forgets earlier ones. A message that is received then has NaN
+    /// in its floating-point memory from the call on until it arrives, which shows who reads it before.
+    pub fn record_calls(&self) {
+        if let Some(reporter) = &self.inner.job.reporter {
+            reporter.record_calls();
+        }
+    }
+
+    /// Returns true if calls are recorded.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.inner.job.reporter.as_ref().is_some_and(Reporter::is_recording)
+    }
+
+    /// The calls since [`record_calls`](Self::record_calls). A pass of a [`Reducer`](crate::Reducer) is one call, whatever it
+    /// exchanges. Without desync reports there are none.
+    pub fn called(&self) -> Vec<Called> {
+        self.inner.job.reporter.as_ref().map(Reporter::called).unwrap_or_default()
+    }
+
+    /// How long this rank has waited for each rank in the group's collectives. `None` unless the ranks share memory, where each
+    /// sees when the others arrive. Over several hosts it sees those of its own: the others have 0.
+    pub fn waited_for(&self) -> Option<Vec<Duration>> {
+        // SAFETY: the group is alive as long as self.
+        unsafe { Arrivals::of(self.as_ptr(), self.size()) }?.waited()
+    }
+
+    /// The time since the last operation was called; `None` with NCCL.
+    pub(crate) fn since_last_call(&self) -> Option<Duration> {
+        // SAFETY: the group is alive as long as self.
+        let nanoseconds = unsafe { ffi::lc_group_since_last_call(self.as_ptr()) };
+        u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+    }
+}
+
+impl Inner {
+    /// `peer` is a message's, by its rank in this group.
+    pub(crate) fn enter(&self, operation: &str, kind: CallKind, peer: Option<Rank>) -> Option<Entry> {
+        let peer = peer.and_then(|peer| self.members.get(peer.get()).copied());
+        self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, &self.members, operation, kind, peer))
+    }
+
+    pub(crate) fn wait(&self, entry: Entry) {
+        if let Some(reporter) = &self.job.reporter {
+            reporter.wait(entry);
+        }
+    }
+
+    pub(crate) fn leave(&self, entry: Entry) {
+        if let Some(reporter) = &self.job.reporter {
+            reporter.leave(entry);
+        }
+    }
+
+    /// Adds the reports of other ranks that may be involved in the failure: the peer of a message, and whom that waits for in turn;
+    /// otherwise all.
+    pub(crate) fn explain(&self, error: Error, entry: Entry) -> Error {
+        match &self.job.reporter {
+            Some(reporter) if error.kind() == ErrorKind::BadArgument || self.size == WorldSize::ONE => {
+                reporter.leave(entry);
+                error
+            }
+            Some(reporter) => {
+                let why = format!("{:?}", error.kind());
+                error.with_desync_report(reporter.report(entry, &why, &self.name, &self.members))
+            }
+            None => error,
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! What tch cannot ask of libtorch's kernels: determinism, memory with the channels last, page-locked memory, the peak of
-//! a GPU's memory, and the threads of one thread's operations.
+//! What tch does not export of libtorch's kernels: determinism, memory with the channels last, page-locked memory, the peak of
+//! a GPU's memory, the threads of one thread's operations; mixed precision; and the fused optimizers.
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
-use crate::ffi::{self, Status};
+use crate::ffi::{self, Status, pointers};
 
 /// From now on every operation uses a deterministic kernel, or fails if there is none; `torch.use_deterministic_algorithms`. cuDNN no
 /// longer chooses kernels by their times. For the whole process.
@@ -115,10 +115,215 @@ fn done(call: &str, status: Status) -> Result<()> {
     status.check().map_err(|exception| Error::new(call, exception))
 }
 
+// Mixed precision: autocast, and the kernel that unscales gradients.
+//
+// Not here: the scale and when it changes (`lockstep::amp::GradScaler`).
+
+/// Runs `body` with `torch.autocast(device, dtype=kind, enabled=enabled)`: on tensors of this kind of device, operations that
+/// are safe in half the precision take their inputs as `kind`, and those that need it take them as `Float`.
+///
+/// It is for the forward pass and the loss: backward runs each operation in the type that its forward pass had. It holds for the
+/// calling thread and may be nested; the state before returns with the end of `body`, also by a panic.
+///
+/// # Errors
+/// `BadArgument` for a kind other than `BFloat16` and `Half`, and for a device other than CPU and CUDA.
+///
+/// ```
+/// use tch::{Device, Kind, Tensor};
+/// let (a, b) = (Tensor::ones([2, 3], (Kind::Float, Device::Cpu)), Tensor::ones([3, 2], (Kind::Float, Device::Cpu)));
+/// let product = c10d::autocast(Device::Cpu, Kind::BFloat16, true, || a.matmul(&b))?;
+/// assert_eq!(product.kind(), Kind::BFloat16);
+/// # Ok::<(), c10d::Error>(())
+/// ```
+pub fn autocast<T>(device: Device, kind: Kind, enabled: bool, body: impl FnOnce() -> T) -> Result<T> {
+    let refuse = |why: String| Err(Error::bad_argument("autocast", why));
+    let cuda = match device {
+        Device::Cpu => false,
+        Device::Cuda(_) => true,
+        other => return refuse(format!("{other:?} is not supported; use Cpu or Cuda")),
+    };
+    let half = match kind {
+        Kind::Half => true,
+        Kind::BFloat16 => false,
+        other => return refuse(format!("{other:?} is not supported; use BFloat16 or Half")),
+    };
+    let _within = Autocast::enter(cuda, half, enabled)?;
+    Ok(body())
+}
+
+/// Autocast as long as it lives, on the thread that made it.
+struct Autocast(ffi::AutocastState);
+
+impl Autocast {
+    fn enter(cuda: bool, half: bool, enabled: bool) -> Result<Self> {
+        let mut before = ffi::AutocastState::default();
+        // SAFETY: the shim writes the state before the call to `before`.
+        let status = unsafe { ffi::lc_autocast_enter(cuda, half, enabled, &mut before) };
+        status.check().map_err(|exception| Error::new("autocast", exception))?;
+        Ok(Autocast(before))
+    }
+}
+
+impl Drop for Autocast {
+    fn drop(&mut self) {
+        // SAFETY: the state was filled when this was made.
+        let status = unsafe { ffi::lc_autocast_leave(&self.0) };
+        let restored = status.check();
+        debug_assert!(restored.is_ok(), "setting thread-local variables does not fail");
+    }
+}
+
+/// Multiplies gradients by `inverse_scale` in place, and sets `found_inf` to 1 if one of them is infinite or NaN.
+/// `_amp_foreach_non_finite_check_and_unscale_` in PyTorch.
+///
+/// The gradients have one dtype, and `found_inf` and `inverse_scale` are one `Float` each on their device.
+///
+/// # Errors
+/// `BadArgument` for other tensors.
+pub fn unscale(grads: &mut [Tensor], found_inf: &mut Tensor, inverse_scale: &Tensor) -> Result<()> {
+    let Some(first) = grads.first() else { return Ok(()) };
+    let device = first.device();
+    let alike = grads.iter().all(|grad| (grad.kind(), grad.device()) == (first.kind(), device));
+    let single = [&*found_inf, inverse_scale]
+        .iter()
+        .all(|tensor| tensor.kind() == Kind::Float && tensor.numel() == 1 && tensor.device() == device);
+    if !(alike && single) {
+        let why = "gradients of one dtype and device are needed, with a flag and a scale of one Float on that device";
+        return Err(Error::bad_argument("unscale", why));
+    }
+    let grads = pointers(grads);
+    // SAFETY: the list has the given length, and all tensors outlive the call. The shim refuses gradients that the kernel would
+    // misread.
+    let status = unsafe { ffi::lc_unscale(grads.as_ptr(), grads.len(), found_inf.as_ptr(), inverse_scale.as_ptr()) };
+    status.check().map_err(|exception| Error::new("unscale", exception))
+}
+
+// libtorch's fused optimizer kernels: one call updates many parameters in place.
+//
+// A call takes parameters of one dtype and device that are dense in memory, with gradients and state of the same
+// memory layout. All other tensors are refused before any value is written. Autograd is disabled during the call.
+//
+// Not here: state and defaults (`lockstep::optim`), `grad_scale` and `found_inf` (mixed-precision scaling), and a
+// learning rate in a tensor.
+
+/// The options of one SGD step; see `torch/optim/sgd.py`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedSgd {
+    /// Learning rate.
+    pub lr: f64,
+    /// The fraction of the last update that is kept; 0 means that there are no momentum buffers.
+    pub momentum: f64,
+    /// The fraction of each new gradient that is not added to the momentum buffer.
+    pub dampening: f64,
+    /// Added to the gradient as `weight_decay * parameter`.
+    pub weight_decay: f64,
+    /// Uses Nesterov momentum.
+    pub nesterov: bool,
+    /// Maximizes instead of minimizing.
+    pub maximize: bool,
+    /// In the first step the momentum buffers are not read: they are set to the gradients, without dampening.
+    pub is_first_step: bool,
+}
+
+/// The options of one Adam or AdamW step; see `torch/optim/adam.py`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedAdam {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay rates of the averages of the gradient and of its square.
+    pub betas: (f64, f64),
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Adam adds `weight_decay * parameter` to the gradient, AdamW subtracts `lr * weight_decay * parameter` from the
+    /// parameter.
+    pub weight_decay: f64,
+    /// Uses AdamW instead of Adam.
+    pub decoupled: bool,
+    /// Divides by the maximum of the squared averages so far.
+    pub amsgrad: bool,
+    /// Maximizes instead of minimizing.
+    pub maximize: bool,
+}
+
+/// The tensors that an Adam step reads and writes: lists with one entry per parameter.
+#[derive(Debug, Default)]
+pub struct AdamTensors {
+    /// The parameters, which the step updates.
+    pub params: Vec<Tensor>,
+    /// Their gradients.
+    pub grads: Vec<Tensor>,
+    /// The running averages of the gradients. The step updates these and the next two lists.
+    pub exp_avgs: Vec<Tensor>,
+    /// The running averages of the squared gradients.
+    pub exp_avg_sqs: Vec<Tensor>,
+    /// The maximum of those so far; empty without amsgrad.
+    pub max_exp_avg_sqs: Vec<Tensor>,
+    /// The number of steps of each parameter: float scalars on its device. The step increments them before it uses
+    /// them.
+    pub steps: Vec<Tensor>,
+}
+
+/// One SGD step in place. There is one momentum buffer per parameter, or none without momentum.
+///
+/// # Errors
+/// `BadArgument` for lists of different lengths and for tensors that the kernel would misread; see the module's
+/// documentation.
+pub fn fused_sgd(params: &mut [Tensor], grads: &[Tensor], buffers: &mut [Tensor], options: &FusedSgd) -> Result<()> {
+    let n_buffers = if options.momentum == 0.0 { 0 } else { params.len() };
+    let lengths = [("gradients", grads.len(), params.len()), ("momentum buffers", buffers.len(), n_buffers)];
+    check_lengths("fused SGD", &lengths)?;
+    let (params, grads, buffers) = (pointers(params), pointers(grads), pointers(buffers));
+    let FusedSgd { lr, momentum, dampening, weight_decay, nesterov, maximize, is_first_step } = *options;
+    let step = ffi::SgdStep { lr, momentum, dampening, weight_decay, nesterov, maximize, is_first_step };
+    // SAFETY: lists and options outlive the call, and the lists have the given lengths. The shim checks what the kernel
+    // does not: that gradients and buffers have the memory layout of their parameter.
+    let status = unsafe {
+        ffi::lc_fused_sgd(params.as_ptr(), grads.as_ptr(), params.len(), buffers.as_ptr(), buffers.len(), &step)
+    };
+    status.check().map_err(|exception| Error::new("fused SGD", exception))
+}
+
+/// One step of Adam, or of AdamW if it is `decoupled`, in place.
+///
+/// # Errors
+/// As [`fused_sgd`]; also for a step count that is not one float on its parameter's device.
+pub fn fused_adam(tensors: &mut AdamTensors, options: &FusedAdam) -> Result<()> {
+    let name = if options.decoupled { "fused AdamW" } else { "fused Adam" };
+    let AdamTensors { params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps } = tensors;
+    let n = params.len();
+    let n_max = if options.amsgrad { n } else { 0 };
+    let lengths = [
+        ("gradients", grads.len(), n),
+        ("averages", exp_avgs.len(), n),
+        ("averages of squares", exp_avg_sqs.len(), n),
+        ("largest averages of squares", max_exp_avg_sqs.len(), n_max),
+        ("step counts", steps.len(), n),
+    ];
+    check_lengths(name, &lengths)?;
+    let lists = [params, grads, exp_avgs, exp_avg_sqs, steps, max_exp_avg_sqs].map(|list| pointers(list));
+    let [params, grads, averages, squares, steps, max_squares] = lists.each_ref().map(Vec::as_ptr);
+    let FusedAdam { lr, betas: (beta1, beta2), eps, weight_decay, decoupled, amsgrad, maximize } = *options;
+    let step = ffi::AdamStep { lr, beta1, beta2, eps, weight_decay, decoupled, amsgrad, maximize };
+    // SAFETY: as in `fused_sgd`.
+    let status = unsafe { ffi::lc_fused_adam(params, grads, averages, squares, steps, n, max_squares, n_max, &step) };
+    status.check().map_err(|exception| Error::new(name, exception))
+}
+
+/// The name of a list, the number of its tensors and the required number.
+fn check_lengths(operation: &str, lists: &[(&str, usize, usize)]) -> Result<()> {
+    match lists.iter().find(|(_, given, wanted)| given != wanted) {
+        None => Ok(()),
+        Some((what, given, wanted)) => {
+            Err(Error::bad_argument(operation, format!("{given} {what} were given, {wanted} are needed")))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tch::Kind;
+
+    use super::*;
 
     #[test]
     fn deterministic_kernels_are_on_until_they_are_switched_off() {

@@ -9,93 +9,72 @@
 //! | module | duty |
 //! |---|---|
 //! | `rank` | [`Rank`], [`WorldSize`] |
+//! | `options` | [`GroupOptions`] |
 //! | `store` | [`Store`]: TCP, file, hash, prefix |
-//! | `group` | [`ProcessGroup`]: joining, names, subgroups |
-//! | `backend` | [`Backend`]: Gloo, shared memory or NCCL |
-//! | `backend_config` | [`BackendConfig`]: which of them for the tensors of which device |
-//! | `cuda`, `nccl` | loading libtorch's CUDA libraries and the shim's NCCL part on demand |
-//! | `collectives`, `coalesced`, `sparse`, `p2p` | a group's operations |
-//! | `tensors`, `sizes`, `in_use` | checks before an operation gets a tensor |
-//! | `operation` | libtorch's handle of an operation, and how long its group lives |
+//! | `group` | [`ProcessGroup`]: joining, names, subgroups, abort |
+//! | `backend`, `connect` | [`Backend`]: Gloo, shared memory or NCCL; [`BackendConfig`]: which of them for the tensors of which device |
+//! | `cuda` | loading libtorch's CUDA libraries and the shim's NCCL part on demand |
+//! | `collectives`, `coalesced`, `p2p` | a group's operations |
+//! | `tensors` | checks before an operation gets a tensor |
 //! | `work` | [`Work`]: an operation in progress, which owns its tensors |
+//! | `lifetime` | when libtorch's operations and groups, and the memory that they use, are freed |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
-//! | `hooks` | [`with_saved_tensors`], [`on_gradient`]: what autograd tells to Rust |
-//! | `storage` | [`Storage`]: the memory of a tensor, and whether it is freed |
-//! | `floats` | [`Floats`]: a tensor that is written in its own memory |
-//! | `amp` | [`autocast`], [`unscale`]: mixed precision |
-//! | `kernels` | [`use_deterministic_algorithms`], [`channels_last`], [`pin_memory`], [`peak_memory`], [`use_one_thread_here`] |
-//! | [`fork`] | copies of a process that has loaded libtorch |
-//! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
-//! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
-//! | `autograd` | [`exchange`]: a collective and its gradient; [`checkpoint`]: a function computed again in the backward pass |
-//! | `own_thread` | [`OwnThread`]: a group inside a layer |
+//! | `autograd` | [`exchange`]: a collective and its gradient; [`sync_batch_norm`]; [`checkpoint`]: a function computed again in the backward pass |
+//! | `hooks` | [`with_saved_tensors`], [`on_gradient`]: callbacks from autograd into Rust |
+//! | `storage` | [`Storage`]: the memory of a tensor, and whether it is freed; [`Floats`]: a tensor that is written in its own memory |
+//! | `kernels` | [`autocast`], [`fused_adam`], [`channels_last`] and others: kernels of libtorch that tch does not export |
+//! | [`process`] | copies of a process that has loaded libtorch, its end without libtorch's destructors; [`OwnThread`] |
 //! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
-//! | `pace` | who is late to collectives, and why |
+//! | [`stragglers`] | who is late to collectives, and why |
 //! | `error` | [`Error`], [`ErrorKind`] |
-//! | `end` | a process ends without libtorch's destructors |
-//! | `callback`, `ffi` | the C boundary |
+//! | `ffi` | the C boundary |
 
-mod amp;
 mod autograd;
 mod backend;
-mod backend_config;
-mod callback;
 mod coalesced;
 mod collectives;
+mod connect;
 pub mod cuda;
 mod desync_report;
-mod end;
 mod error;
 mod ffi;
-mod floats;
-pub mod fork;
-mod fused;
 mod group;
 mod hooks;
-mod in_use;
 mod kernels;
-mod nccl;
-mod operation;
+mod lifetime;
 mod options;
-mod own_thread;
 mod p2p;
-pub mod pace;
+pub mod process;
 mod rank;
 mod reducer;
 mod reporter;
-mod sizes;
-mod sparse;
 mod storage;
 mod store;
-mod sync_batch_norm;
+pub mod stragglers;
 mod tensors;
 mod work;
 
-pub use amp::{autocast, unscale};
-pub use autograd::{Exchange, backward_over, checkpoint, exchange};
-pub use backend::Backend;
-pub use backend_config::BackendConfig;
-pub use coalesced::P2pOp;
+pub use autograd::{Exchange, SyncBatchNorm, backward_over, checkpoint, exchange, sync_batch_norm};
+pub use backend::{Backend, BackendConfig};
 pub use collectives::{ReduceOp, Splits};
-pub use desync_report::DesyncReport;
+pub use desync_report::{Called, DesyncReport};
 pub use error::{Error, ErrorKind, Result};
-pub use floats::Floats;
-pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
-pub use group::{Aborter, Called, ProcessGroup, Traffic};
+pub use group::{Aborter, ProcessGroup, Traffic};
 pub use hooks::{Pack, Unpack, add_grad, on_gradient, with_saved_tensors};
 pub use kernels::{
-    channels_last, is_channels_last, peak_memory, pin_memory, reset_peak_memory, to_channels_last,
-    use_deterministic_algorithms, use_one_thread_here,
+    AdamTensors, FusedAdam, FusedSgd, autocast, channels_last, fused_adam, fused_sgd, is_channels_last, peak_memory,
+    pin_memory, reset_peak_memory, to_channels_last, unscale, use_deterministic_algorithms, use_one_thread_here,
 };
 pub use lockstep_contract::desync_report::{Call, RankState};
 pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};
-pub use own_thread::OwnThread;
+pub use p2p::P2pOp;
+#[doc(inline)]
+pub use process::OwnThread;
 pub use rank::{Rank, WorldSize};
 pub use reducer::{
     BucketTime, CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad,
     grad_enabled, verify_params,
 };
-pub use storage::{Storage, storage_bytes};
+pub use storage::{Floats, Storage, storage_bytes};
 pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
-pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
 pub use work::{Receiving, Work};

@@ -1,15 +1,37 @@
-//! Point-to-point messages. Not here: several at once (`coalesced.rs`).
+//! Point-to-point messages, one or several at once.
 
 use std::ptr::{self, NonNull};
 
 use tch::Tensor;
 
 use crate::error::{Error, Result};
-use crate::ffi;
-use crate::in_use::InUse;
+use crate::lifetime::InUse;
 use crate::tensors::{Guard, Purpose, describe};
 use crate::work::{Call, Pending, Receiving, Way, Work};
-use crate::{P2pOp, ProcessGroup, Rank};
+use crate::{Backend, ProcessGroup, Rank, ffi};
+
+/// A message of [`ProcessGroup::batch_isend_irecv`]; `torch.distributed.P2POp`.
+#[derive(Debug)]
+pub enum P2pOp {
+    /// As [`ProcessGroup::isend`].
+    Send {
+        /// What is sent.
+        tensor: Tensor,
+        /// To which rank.
+        to: Rank,
+        /// Tells messages between the same two ranks apart.
+        tag: u16,
+    },
+    /// As [`ProcessGroup::irecv`].
+    Recv {
+        /// What is filled.
+        tensor: Tensor,
+        /// From which rank.
+        from: Rank,
+        /// As in `Send`.
+        tag: u16,
+    },
+}
 
 /// Point-to-point messages. Messages are matched by peer and tag; both sides must use the same shape and dtype.
 ///
@@ -74,6 +96,35 @@ impl ProcessGroup {
         Ok(Receiving::new(self.start_recv("irecv_any", &tensor, None, tag)?, tensor))
     }
 
+    /// Starts all these messages, in this order, and returns their works in it. Wait for all of them: two ranks that exchange
+    /// messages this way cannot deadlock, whatever the order of their lists.
+    ///
+    /// # Errors
+    /// As [`isend`](Self::isend) and [`irecv`](Self::irecv); those that were started by then are dropped. NCCL starts all or none,
+    /// and all ranks of a group must take part in its first batch, if that is the group's first operation.
+    pub fn batch_isend_irecv(&self, messages: Vec<P2pOp>) -> Result<Vec<Work<Tensor>>> {
+        let is_nccl = |message: &P2pOp| {
+            let (P2pOp::Send { tensor, .. } | P2pOp::Recv { tensor, .. }) = message;
+            tensor.defined() && self.backends().of(tensor.device()).is_some_and(Backend::is_nccl)
+        };
+        if messages.iter().any(is_nccl) {
+            if !messages.iter().all(is_nccl) {
+                let detail = "one batch has tensors in host memory and on a GPU: make a batch of each";
+                return Err(Error::bad_argument("batch_isend_irecv", detail).at_rank(self.rank()));
+            }
+            let pending = self.start_batch(&messages)?;
+            let tensors = messages.into_iter().map(|message| match message {
+                P2pOp::Send { tensor, .. } | P2pOp::Recv { tensor, .. } => tensor,
+            });
+            return Ok(pending.into_iter().zip(tensors).map(|(pending, tensor)| Work::new(pending, tensor)).collect());
+        }
+        let start = |message| match message {
+            P2pOp::Send { tensor, to, tag } => self.isend(tensor, to, tag),
+            P2pOp::Recv { tensor, from, tag } => self.irecv(tensor, from, tag),
+        };
+        messages.into_iter().map(start).collect()
+    }
+
     fn start_send(&self, name: &str, tensor: &Tensor, to: Rank, tag: u16) -> Result<Pending> {
         let (call, memory) = self.begin(name, tensor, Way::To, Some(to), tag)?;
         let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
@@ -92,7 +143,7 @@ impl ProcessGroup {
     }
 
     /// Starts messages that are sent and received together. Without any, nothing is called.
-    pub(crate) fn start_batch(&self, messages: &[P2pOp]) -> Result<Vec<Pending>> {
+    fn start_batch(&self, messages: &[P2pOp]) -> Result<Vec<Pending>> {
         let (mut begun, mut raw) = (Vec::new(), Vec::new());
         for message in messages {
             let (name, tensor, way, peer, tag) = match message {

@@ -2,8 +2,7 @@
 //!
 //! Not here: DDP's part in the training loop (`lockstep::ddp`).
 
-mod logging;
-
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Bytes, ReducerHandle, Status, pointers};
 use crate::tensors::{backend_for, check_dense};
 use crate::work::Call;
-use crate::{Backend, ProcessGroup, Rank, Storage, pace};
+use crate::{Backend, ProcessGroup, Rank, Storage, stragglers};
 
 /// Built-in ways to communicate a bucket; the numbers are c10d's (default_comm_hooks.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +182,7 @@ impl Reducer {
         });
         // After the start of the last bucket's all-reduce there is nothing left but to wait.
         if let Some(waited) = self.group.since_last_call().filter(|since| *since < begun.elapsed()) {
-            pace::count_wait(waited);
+            stragglers::count_wait(waited);
         }
         done
     }
@@ -361,7 +360,7 @@ pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_byte
     check_dense(&operation, tensors).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(tensors);
     let record = Call::collective(group.inner(), operation).on(backend_for(group, tensors));
-    let _waiting = pace::waiting();
+    let _waiting = stragglers::waiting();
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     let status = unsafe {
         ffi::lc_broadcast_coalesced(group.as_ptr(), list.as_ptr(), list.len(), buffer_bytes, root.get() as i32)
@@ -390,4 +389,27 @@ pub fn clear_grad(tensor: &mut Tensor) -> Result<()> {
     // SAFETY: the tensor is borrowed exclusively for the call.
     let status = unsafe { ffi::lc_grad_to_none(tensor.as_ptr()) };
     status.check().map_err(|exception| Error::new("clear a gradient", exception))
+}
+
+// What c10d's logger of a reducer has noted.
+
+impl Reducer {
+    /// Notes that ranks may have different numbers of batches: see [`logging_data`](Self::logging_data).
+    pub fn note_join(&self) {
+        // SAFETY: the handle is alive as long as self.
+        unsafe { ffi::lc_reducer_note_join(self.handle.as_ptr()) };
+    }
+
+    /// What c10d's logger has noted so far: names and values as text, lists with commas. The names are those of
+    /// `_get_ddp_logging_data()` in Python; what that says of the group and the model's options is not here.
+    ///
+    /// The times are those of the pass before the last [`prepare_for_forward`](Self::prepare_for_forward), in nanoseconds, taken in
+    /// the first ten passes and then in every hundredth.
+    pub fn logging_data(&self) -> Result<BTreeMap<String, String>> {
+        // SAFETY: the handle is alive as long as self, and the shim writes one pointer.
+        let texts = ffi::blobs(|out| unsafe { ffi::lc_reducer_logging_data(self.handle.as_ptr(), out) });
+        let texts = texts.map_err(|exception| Error::new("read the logging data", exception))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(texts.chunks_exact(2).map(|fact| (text(&fact[0]), text(&fact[1]))).collect())
+    }
 }

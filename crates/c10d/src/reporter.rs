@@ -3,9 +3,9 @@
 //!
 //! Gloo's own errors name an address or nothing at all. Here a thread answers requests through the store, even while
 //! the rank is blocked in a collective. A rank that is dead or stopped does not answer. The cost is one `check` per
-//! rank and poll interval. The same thread publishes the rank's pace ([`crate::pace`]).
+//! rank and poll interval. The same thread publishes how long the rank waits for others ([`crate::stragglers`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use lockstep_contract::background::DESYNC_REPORT;
 use lockstep_contract::desync_report::{ASKED, Call, RankState, answer_key, farewell_key};
 
-use crate::desync_report::{DesyncReport, PATIENCE};
+use crate::desync_report::{CallKind, CallRecord, Called, DesyncReport, Entry, Leaving, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pace::{Arrivals, Clock, Exchange};
-use crate::{Called, Rank, Store, WorldSize};
+use crate::stragglers::{Arrivals, Clock, Publisher};
+use crate::{Rank, Store, WorldSize};
 
 /// How often the answering thread looks for a request.
 const POLL: Duration = Duration::from_millis(200);
@@ -29,80 +29,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// How long it waits until all others have joined the group.
 const JOINING: Duration = Duration::from_secs(10);
 
-/// A rank's own record of the operations that it is in.
-#[derive(Debug, Default)]
-struct Note {
-    issued: BTreeMap<String, u64>,
-    finished: u64,
-    open: BTreeMap<u64, Call>,
-    /// Those of the open operations whose end the rank waits for.
-    waiting: BTreeSet<u64>,
-    next_entry: u64,
-    /// With the first entry after it.
-    failed: Option<(u64, Call, String)>,
-    /// The calls and their entries, if they are to be recorded.
-    called: Option<Vec<(u64, Called)>>,
-    /// Its state while it joins a group.
-    joining: Option<RankState>,
-    /// Groups that the rank leaves, until it may.
-    leaving: Vec<Leaving>,
-    /// The reporter is being dropped.
-    stop: bool,
-    /// The answering thread has ended.
-    deaf: bool,
-    /// A farewell did not get into the store in time, so the rank does not wait for the answering thread again.
-    held_up: bool,
-}
-
-/// A group that the rank leaves.
-#[derive(Clone, Debug)]
-struct Leaving {
-    group: String,
-    farewell: RankState,
-    /// The farewell is in the store.
-    published: bool,
-    /// The rank waits for those that still join.
-    waits: bool,
-}
-
-/// Returned by [`Reporter::enter`], for [`Reporter::leave`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry(u64);
-
-impl Note {
-    /// A failure without a later call is the most informative state; otherwise the rank is blocked in the group that it joins, in what it
-    /// waits for, or in the oldest open operation.
-    fn state(&self) -> RankState {
-        if let Some((_, call, why)) = &self.failed {
-            return RankState::Failed { call: call.clone(), why: why.clone() };
-        }
-        if let Some(joining) = &self.joining {
-            return joining.clone();
-        }
-        let waiting = self.waiting.first().filter(|entry| self.open.contains_key(entry));
-        match waiting.or_else(|| self.open.keys().next()) {
-            Some(entry) => RankState::In(Call { beside: self.beside(*entry), ..self.open[entry].clone() }),
-            None => RankState::Between { finished: self.finished },
-        }
-    }
-
-    /// The operations that are open next to this one.
-    fn beside(&self, entry: u64) -> Vec<String> {
-        self.open.iter().filter(|(other, _)| **other != entry).map(|(_, call)| call.operation.clone()).collect()
-    }
-
-    /// The state that a rank publishes when it leaves a group.
-    fn farewell(&self) -> RankState {
-        match &self.failed {
-            Some((_, call, why)) => RankState::Failed { call: call.clone(), why: why.clone() },
-            None => RankState::Left { finished: self.finished, panicking: std::thread::panicking() },
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 struct Shared {
-    note: Mutex<Note>,
+    record: Mutex<CallRecord>,
     /// Notified when a farewell is added or published, when the reporter is dropped, and when the answering thread
     /// ends.
     changed: Condvar,
@@ -110,18 +39,9 @@ struct Shared {
 
 impl Shared {
     // The record is only counters and strings, which stay valid when a holder panics.
-    fn note(&self) -> MutexGuard<'_, Note> {
-        self.note.lock().unwrap_or_else(PoisonError::into_inner)
+    fn record(&self) -> MutexGuard<'_, CallRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The kind of an operation, as far as reports need it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// All ranks of the group call it, in the same order.
-    Collective,
-    /// Two ranks call it, or any sender and this rank.
-    Message,
 }
 
 /// Keeps a rank's record, answers requests, and makes reports. One for each job and rank.
@@ -143,12 +63,12 @@ impl Reporter {
         let clock = (world.get() > 1).then(Clock::of_this_thread);
         if let Some(clock) = &clock {
             let (store, shared) = (Arc::clone(&store), Arc::clone(&shared));
-            let mut exchange = Exchange::new(Arc::clone(clock), rank, world);
+            let mut publisher = Publisher::new(Arc::clone(clock), rank, world);
             let answer = move || {
-                answer_until_stopped(&store, rank, &shared, &mut exchange);
+                answer_until_stopped(&store, rank, &shared, &mut publisher);
                 drop(store);
-                exchange.finish();
-                shared.note().deaf = true;
+                publisher.finish();
+                shared.record().ended = true;
                 shared.changed.notify_all();
             };
             let failed = |error: io::Error| {
@@ -160,12 +80,12 @@ impl Reporter {
             };
             Builder::new().name(DESYNC_REPORT.into()).spawn(answer).map_err(failed)?;
         } else {
-            shared.note().deaf = true;
+            shared.record().ended = true;
         }
         Ok(Reporter { rank, store, shared, clock })
     }
 
-    /// From now on the rank's pace includes for whom it waits in the default group.
+    /// From now on the clock also knows for whom the rank waits in the default group.
     pub(crate) fn attach(&self, arrivals: Arrivals) {
         if let Some(clock) = &self.clock {
             clock.attach(arrivals);
@@ -178,12 +98,12 @@ impl Reporter {
         group: &str,
         members: &[Rank],
         operation: &str,
-        kind: Kind,
+        kind: CallKind,
         peer: Option<Rank>,
     ) -> Entry {
-        let mut note = self.shared.note();
-        let number = (kind == Kind::Collective).then(|| {
-            let number = note.issued.entry(group.to_owned()).or_default();
+        let mut record = self.shared.record();
+        let number = (kind == CallKind::Collective).then(|| {
+            let number = record.issued.entry(group.to_owned()).or_default();
             *number += 1;
             *number
         });
@@ -194,22 +114,22 @@ impl Reporter {
             peer: peer.map(Rank::get),
             beside: Vec::new(),
         };
-        let entry = note.next_entry;
-        note.next_entry += 1;
-        if let Some(called) = &mut note.called {
+        let entry = record.next_entry;
+        record.next_entry += 1;
+        if let Some(called) = &mut record.called {
             let waited_before = called.iter().filter(|(_, earlier)| earlier.waited).count();
             called
                 .push((entry, Called { call: call.clone(), members: members.to_vec(), waited: false, waited_before }));
         }
-        note.open.insert(entry, call);
+        record.open.insert(entry, call);
         Entry(entry)
     }
 
     /// Records that the rank waits for the operation's end.
     pub(crate) fn wait(&self, entry: Entry) {
-        let mut note = self.shared.note();
-        note.waiting.insert(entry.0);
-        let mut called = note.called.iter_mut().flatten();
+        let mut record = self.shared.record();
+        record.waiting.insert(entry.0);
+        let mut called = record.called.iter_mut().flatten();
         if let Some((_, called)) = called.find(|(of, _)| *of == entry.0) {
             called.waited = true;
         }
@@ -217,26 +137,26 @@ impl Reporter {
 
     /// Records calls from now on, and forgets earlier ones.
     pub(crate) fn record_calls(&self) {
-        self.shared.note().called = Some(Vec::new());
+        self.shared.record().called = Some(Vec::new());
     }
 
     /// Returns true if calls are recorded.
     pub(crate) fn is_recording(&self) -> bool {
-        self.shared.note().called.is_some()
+        self.shared.record().called.is_some()
     }
 
     /// The recorded calls.
     pub(crate) fn called(&self) -> Vec<Called> {
-        self.shared.note().called.iter().flatten().map(|(_, called)| called.clone()).collect()
+        self.shared.record().called.iter().flatten().map(|(_, called)| called.clone()).collect()
     }
 
     /// Records that the operation has finished. A failure before it began is cleared, since the rank continues.
     pub(crate) fn leave(&self, entry: Entry) {
-        let mut note = self.shared.note();
-        note.open.remove(&entry.0);
-        note.waiting.remove(&entry.0);
-        note.finished += 1;
-        note.failed.take_if(|(next, ..)| entry.0 >= *next);
+        let mut record = self.shared.record();
+        record.open.remove(&entry.0);
+        record.waiting.remove(&entry.0);
+        record.finished += 1;
+        record.failed.take_if(|(next, ..)| entry.0 >= *next);
     }
 
     /// Records for the time of the call that the rank joins this group, and counts it among those that begin to, then among those
@@ -248,10 +168,10 @@ impl Reporter {
         join: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let members = members.iter().map(|rank| rank.get()).collect();
-        self.shared.note().joining = Some(RankState::Joining { group: group.to_owned(), members });
+        self.shared.record().joining = Some(RankState::Joining { group: group.to_owned(), members });
         let joined = self.store.add(&joining_key(group), 1).and_then(|_| join());
         let counted = self.store.add(&joined_key(group), 1);
-        self.shared.note().joining = None;
+        self.shared.record().joining = None;
         joined.and_then(|joined| counted.map(|_| joined))
     }
 
@@ -259,47 +179,48 @@ impl Reporter {
     /// closed, so that a rank that sees them closed finds the farewell in the store, and one that still joins does not see them
     /// closed. Gives up after [`FAREWELL`] and [`JOINING`].
     pub(crate) fn leave_group(&self, group: &str) {
-        let note = self.shared.note();
+        let record = self.shared.record();
         // After a failure another rank may be lost, which never joins.
-        let waits = note.failed.is_none();
-        let farewell = note.farewell();
-        self.bid_farewell(note, group, farewell, waits);
+        let waits = record.failed.is_none();
+        let farewell = record.farewell();
+        self.publish_farewell(record, group, farewell, waits);
     }
 
     /// As [`leave_group`](Self::leave_group), for a group that this rank aborts.
     pub(crate) fn abort_group(&self, group: &str) {
-        let note = self.shared.note();
-        let farewell = RankState::Aborted { finished: note.finished };
-        self.bid_farewell(note, group, farewell, false);
+        let record = self.shared.record();
+        let farewell = RankState::Aborted { finished: record.finished };
+        self.publish_farewell(record, group, farewell, false);
     }
 
-    fn bid_farewell(&self, mut note: MutexGuard<'_, Note>, group: &str, farewell: RankState, waits: bool) {
-        note.leaving.push(Leaving { group: group.to_owned(), farewell, published: false, waits });
+    fn publish_farewell(&self, mut record: MutexGuard<'_, CallRecord>, group: &str, farewell: RankState, waits: bool) {
+        record.leaving.push(Leaving { group: group.to_owned(), farewell, published: false, waits });
         self.shared.changed.notify_all();
-        let leaving = |note: &Note| note.leaving.iter().find(|leaving| leaving.group == group).cloned();
-        let unpublished =
-            |note: &mut Note| !note.deaf && !note.held_up && leaving(note).is_some_and(|leaving| !leaving.published);
-        let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, unpublished);
-        let (mut note, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        note.held_up |= waited.timed_out();
-        let joining = |note: &mut Note| !note.deaf && !note.held_up && leaving(note).is_some();
-        let waited = self.shared.changed.wait_timeout_while(note, JOINING, joining);
-        let (mut note, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        note.leaving.retain(|leaving| !leaving.published || leaving.group != group);
+        let leaving = |record: &CallRecord| record.leaving.iter().find(|leaving| leaving.group == group).cloned();
+        let unpublished = |record: &mut CallRecord| {
+            !record.ended && !record.store_is_late && leaving(record).is_some_and(|leaving| !leaving.published)
+        };
+        let waited = self.shared.changed.wait_timeout_while(record, FAREWELL, unpublished);
+        let (mut record, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        record.store_is_late |= waited.timed_out();
+        let joining = |record: &mut CallRecord| !record.ended && !record.store_is_late && leaving(record).is_some();
+        let waited = self.shared.changed.wait_timeout_while(record, JOINING, joining);
+        let (mut record, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        record.leaving.retain(|leaving| !leaving.published || leaving.group != group);
     }
 
     /// Records that the operation failed, and asks the ranks that it waits for, and whom these wait for in turn: the other rank of a
     /// message, otherwise all members. Returns shortly after [`PATIENCE`], even if the store does not answer.
     pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
         let own = {
-            let mut note = self.shared.note();
-            note.waiting.remove(&entry.0);
-            match note.open.remove(&entry.0) {
+            let mut record = self.shared.record();
+            record.waiting.remove(&entry.0);
+            match record.open.remove(&entry.0) {
                 Some(call) => {
-                    note.failed = Some((note.next_entry, call.clone(), why.to_owned()));
+                    record.failed = Some((record.next_entry, call.clone(), why.to_owned()));
                     RankState::Failed { call, why: why.to_owned() }
                 }
-                None => note.state(),
+                None => record.state(),
             }
         };
         match self.ask_in_time(own.clone(), group.to_owned(), members.to_vec()) {
@@ -333,11 +254,11 @@ impl Drop for Reporter {
     /// Waits for the answering thread, which must not be in libtorch when the process ends. A thread that a stopped
     /// host blocks is abandoned.
     fn drop(&mut self) {
-        let mut note = self.shared.note();
-        note.stop = true;
+        let mut record = self.shared.record();
+        record.stop = true;
         self.shared.changed.notify_all();
-        let answers = |note: &mut Note| !note.deaf && !note.held_up;
-        let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, answers);
+        let answers = |record: &mut CallRecord| !record.ended && !record.store_is_late;
+        let waited = self.shared.changed.wait_timeout_while(record, FAREWELL, answers);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -391,27 +312,27 @@ fn publish(store: &Store, key: &str, state: &RankState) -> Result<()> {
     store.set(key, state.to_bytes())
 }
 
-/// Answers every round once, publishes farewells and the rank's pace, until the reporter is dropped or the store is gone.
-fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared, exchange: &mut Exchange) {
+/// Answers every round once, publishes farewells and the rank's waits, until the reporter is dropped or the store is gone.
+fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared, publisher: &mut Publisher) {
     let mut answered = 0;
     loop {
-        let note = shared.note();
-        let poll = if note.leaving.is_empty() { POLL } else { POLL / 20 };
-        let idle = |note: &mut Note| !note.stop && note.leaving.iter().all(|leaving| leaving.published);
-        let (note, _) = shared.changed.wait_timeout_while(note, poll, idle).unwrap_or_else(PoisonError::into_inner);
-        let (stop, now, leaving) = (note.stop, note.state(), note.leaving.clone());
-        drop(note);
+        let record = shared.record();
+        let poll = if record.leaving.is_empty() { POLL } else { POLL / 20 };
+        let idle = |record: &mut CallRecord| !record.stop && record.leaving.iter().all(|leaving| leaving.published);
+        let (record, _) = shared.changed.wait_timeout_while(record, poll, idle).unwrap_or_else(PoisonError::into_inner);
+        let (stop, now, leaving) = (record.stop, record.state(), record.leaving.clone());
+        drop(record);
         for leaving in &leaving {
             let Ok(may) = may_leave(store, rank, leaving) else { return };
-            let mut note = shared.note();
-            note.leaving.iter_mut().filter(|of| of.group == leaving.group).for_each(|of| of.published = true);
-            note.leaving.retain(|of| !may || of.group != leaving.group);
+            let mut record = shared.record();
+            record.leaving.iter_mut().filter(|of| of.group == leaving.group).for_each(|of| of.published = true);
+            record.leaving.retain(|of| !may || of.group != leaving.group);
             shared.changed.notify_all();
         }
         if stop {
             return;
         }
-        match answer(store, rank, &now, answered).and_then(|rounds| exchange.tick(store).map(|()| rounds)) {
+        match answer(store, rank, &now, answered).and_then(|rounds| publisher.tick(store).map(|()| rounds)) {
             Ok(rounds) => answered = rounds,
             Err(_) => return,
         }
@@ -429,7 +350,7 @@ fn joined_key(group: &str) -> String {
     format!("lockstep/joined/{group}")
 }
 
-/// Publishes the farewell. Returns true once nobody is still joining whom the rank waits for.
+/// Publishes the farewell. Returns true once all for which the rank waits have joined, or failed to.
 fn may_leave(store: &Store, rank: Rank, leaving: &Leaving) -> Result<bool> {
     let Leaving { group, farewell, published, waits } = leaving;
     if !published {
@@ -452,28 +373,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_is_in_what_it_waits_for_and_otherwise_in_its_oldest_operation() {
-        let call = |operation: &str| Call {
-            group: "0".to_owned(),
-            number: None,
-            operation: operation.to_owned(),
-            peer: None,
-            beside: Vec::new(),
-        };
-        let with = |operation, beside: &str| Call { beside: vec![beside.to_owned()], ..call(operation) };
-        let mut note = Note::default();
-        note.open.extend([(0, call("isend")), (1, call("recv"))]);
-        assert_eq!(note.state(), RankState::In(with("isend", "recv")));
-        note.waiting.insert(1);
-        assert_eq!(note.state(), RankState::In(with("recv", "isend")));
-    }
-
-    #[test]
     fn a_report_on_a_message_goes_on_to_whom_its_peer_waits_for() {
         let (store, world) = (Store::hash().unwrap(), WorldSize::new(3).unwrap());
         let reporter = |rank| Reporter::start(&store, Rank::new(rank), world).unwrap();
         let receive = |reporter: &Reporter, from| {
-            reporter.enter("0", &[], &format!("recv from rank {from}"), Kind::Message, Some(Rank::new(from)))
+            reporter.enter("0", &[], &format!("recv from rank {from}"), CallKind::Message, Some(Rank::new(from)))
         };
         let (ours, theirs) = (reporter(0), reporter(1));
         receive(&theirs, 2);
@@ -487,8 +391,8 @@ mod tests {
         let (store, world) = (Store::hash().unwrap(), WorldSize::new(3).unwrap());
         let reporter = |rank| Reporter::start(&store, Rank::new(rank), world).unwrap();
         let (ours, theirs) = (reporter(0), reporter(1));
-        theirs.enter("0", &[], "barrier", Kind::Collective, None);
-        let entry = ours.enter("0", &[], "recv from rank 1", Kind::Message, Some(Rank::new(1)));
+        theirs.enter("0", &[], "barrier", CallKind::Collective, None);
+        let entry = ours.enter("0", &[], "recv from rank 1", CallKind::Message, Some(Rank::new(1)));
         let members: Vec<Rank> = world.ranks().collect();
         let text = ours.report(entry, "Timeout", "0", &members).to_string();
         assert!(text.contains("rank 1 was in call 1, barrier"), "{text}");
@@ -511,7 +415,7 @@ mod tests {
             });
             leaves.unwrap().join().unwrap();
         });
-        assert!(first.shared.note().leaving.is_empty());
+        assert!(first.shared.record().leaving.is_empty());
     }
 
     #[test]
@@ -521,7 +425,7 @@ mod tests {
         first.while_joining("0", &[], || Ok(())).unwrap();
         let failed = late.while_joining("0", &[], || Err::<(), _>(Error::bad_argument("joining", "a test's failure")));
         failed.unwrap_err();
-        let farewell = first.shared.note().farewell();
+        let farewell = first.shared.record().farewell();
         let leaving = Leaving { group: "0".to_owned(), farewell, published: false, waits: true };
         assert!(may_leave(&store, Rank::ZERO, &leaving).unwrap());
     }
@@ -531,22 +435,22 @@ mod tests {
         let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
         let [ours, theirs] = [0, 1].map(|rank| Reporter::start(&store, Rank::new(rank), world).unwrap());
         let members: Vec<Rank> = world.ranks().collect();
-        let entry = ours.enter("0", &members, "barrier", Kind::Collective, None);
+        let entry = ours.enter("0", &members, "barrier", CallKind::Collective, None);
         let report = theirs.while_joining("2", &members, || Ok(ours.report(entry, "Timeout", "0", &members))).unwrap();
         assert!(report.to_string().contains("rank 1 was joining group 2 of ranks 0, 1"), "{report}");
-        assert_eq!(theirs.shared.note().state(), RankState::Between { finished: 0 });
+        assert_eq!(theirs.shared.record().state(), RankState::Between { finished: 0 });
     }
 
     #[test]
     fn a_failure_stays_until_an_operation_ends_that_began_after_it() {
         let store = Store::hash().unwrap();
         let reporter = Reporter::start(&store, Rank::ZERO, WorldSize::ONE).unwrap();
-        let enter = |operation| reporter.enter("0", &[], operation, Kind::Message, None);
+        let enter = |operation| reporter.enter("0", &[], operation, CallKind::Message, None);
         let (sent, received) = (enter("isend"), enter("recv"));
         let _ = reporter.report(received, "Timeout", "0", &[]);
         reporter.leave(sent);
-        assert!(matches!(reporter.shared.note().state(), RankState::Failed { .. }));
+        assert!(matches!(reporter.shared.record().state(), RankState::Failed { .. }));
         reporter.leave(enter("recv"));
-        assert_eq!(reporter.shared.note().state(), RankState::Between { finished: 2 });
+        assert_eq!(reporter.shared.record().state(), RankState::Between { finished: 2 });
     }
 }

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
+use crate::desync_report::{CallKind, Entry};
 use crate::error::{Error, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
-use crate::in_use::InUse;
-use crate::operation::{Abandoned, Handle, Lifetime};
-use crate::reporter::{Entry, Kind};
-use crate::{Backend, Rank, pace};
+use crate::lifetime::{Abandoned, InUse, Lifetime, OwnedWork};
+use crate::{Backend, Rank, stragglers};
 
 /// A group's operation from start to end: the facts for an error message, and the entry in the rank's report.
 #[derive(Debug)]
@@ -24,30 +23,30 @@ pub(crate) struct Call {
     peer: Option<Rank>,
     begun: Instant,
     entry: Option<Entry>,
-    kind: Kind,
+    kind: CallKind,
 }
 
 impl Call {
     /// A call that all ranks of the group make.
     pub(crate) fn collective(group: &Arc<Inner>, operation: String) -> Self {
-        let entry = group.enter(&operation, Kind::Collective, None);
-        Self::new(group, operation, Kind::Collective, entry, None)
+        let entry = group.enter(&operation, CallKind::Collective, None);
+        Self::new(group, operation, CallKind::Collective, entry, None)
     }
 
     /// A message to or from `peer`, or from any rank. The report names the peer, so that a cycle of ranks that wait for
     /// each other shows.
     pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
         let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
-        let entry = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message, peer);
-        Self::new(group, operation, Kind::Message, entry, peer)
+        let entry = group.enter(&format!("{operation} {} {whom}", way.word()), CallKind::Message, peer);
+        Self::new(group, operation, CallKind::Message, entry, peer)
     }
 
     /// A call that does not involve other ranks.
     pub(crate) fn local(group: &Arc<Inner>, operation: String) -> Self {
-        Self::new(group, operation, Kind::Collective, None, None)
+        Self::new(group, operation, CallKind::Collective, None, None)
     }
 
-    fn new(group: &Arc<Inner>, operation: String, kind: Kind, entry: Option<Entry>, peer: Option<Rank>) -> Self {
+    fn new(group: &Arc<Inner>, operation: String, kind: CallKind, entry: Option<Entry>, peer: Option<Rank>) -> Self {
         let (group, backend) = (Arc::clone(group), group.backends().default_backend());
         Call { group, backend, operation, peer, begun: Instant::now(), entry, kind }
     }
@@ -123,15 +122,15 @@ pub(crate) struct Pending {
 /// An operation and the memory that it uses exclusively.
 #[derive(Debug)]
 struct Running {
-    handle: Option<Handle>,
+    handle: Option<OwnedWork>,
     memory: Option<InUse>,
-    kind: Kind,
+    kind: CallKind,
     group: Lifetime,
     backend: Backend,
 }
 
 impl Running {
-    fn take(&mut self) -> Option<(Handle, InUse)> {
+    fn take(&mut self) -> Option<(OwnedWork, InUse)> {
         self.handle.take().zip(self.memory.take())
     }
 }
@@ -140,7 +139,7 @@ impl Drop for Running {
     /// Dropped without a wait: a collective continues; a message ends with its handle.
     fn drop(&mut self) {
         if let Some((handle, memory)) = self.take()
-            && self.kind == Kind::Collective
+            && self.kind == CallKind::Collective
         {
             memory.until_over(Abandoned::new(handle, self.group.clone(), self.backend));
         }
@@ -164,7 +163,7 @@ impl Pending {
     pub(crate) fn started(call: Call, memory: InUse, handle: Result<NonNull<WorkHandle>, Exception>) -> Result<Self> {
         match handle {
             Ok(handle) => {
-                let (handle, memory) = (Some(Handle(handle)), Some(memory));
+                let (handle, memory) = (Some(OwnedWork(handle)), Some(memory));
                 let (kind, group, backend) = (call.kind, call.group.lifetime().clone(), call.backend);
                 Ok(Pending { running: Running { handle, memory, kind, group, backend }, call, limit: None })
             }
@@ -190,7 +189,7 @@ impl Pending {
     }
 
     /// The memory of a failed operation is never freed: Gloo's thread may still use it.
-    fn wait_and<T>(self, wait: impl FnOnce(&Handle) -> Result<T, Exception>) -> Result<T> {
+    fn wait_and<T>(self, wait: impl FnOnce(&OwnedWork) -> Result<T, Exception>) -> Result<T> {
         let Pending { mut running, call, .. } = self;
         let Some((handle, memory)) = running.take() else {
             return call.end(Err(Exception { kind: ffi::Kind::Other, message: "it was waited for before".into() }));
@@ -199,12 +198,12 @@ impl Pending {
             call.group.wait(entry);
         }
         let result = {
-            let _waiting = pace::waiting();
+            let _waiting = stragglers::waiting();
             wait(&handle)
         };
         match result.is_err() {
             // The wait expired before the operation ended, so the operation continues.
-            true if running.kind == Kind::Collective && !handle.is_completed() => {
+            true if running.kind == CallKind::Collective && !handle.is_completed() => {
                 memory.until_over(Abandoned::new(handle, running.group.clone(), running.backend))
             }
             true => std::mem::forget(handle),
@@ -214,7 +213,7 @@ impl Pending {
     }
 
     fn is_completed(&self) -> bool {
-        self.running.handle.as_ref().is_some_and(Handle::is_completed)
+        self.running.handle.as_ref().is_some_and(OwnedWork::is_completed)
     }
 }
 

@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// How the grader has one process, which has loaded libtorch, copied for each rank.
 const FORKING: Forking =
-    Forking { fork: c10d::fork::fork, set_variables: c10d::fork::set_variables, exit: c10d::fork::exit };
+    Forking { fork: c10d::process::fork, set_variables: c10d::process::set_variables, exit: c10d::process::exit };
 
 /// Runs the task that the grader requests.
 pub fn main(tasks: impl IntoIterator<Item = Task>) -> ExitCode {

@@ -75,7 +75,7 @@ fn agent(name: &str) -> ExitCode {
 
 /// The template and its copies.
 fn program() -> ExitCode {
-    let forking = Forking { fork: c10d::fork::fork, set_variables: c10d::fork::set_variables, exit: c10d::fork::exit };
+    let forking = Forking { fork: c10d::process::fork, set_variables: c10d::process::set_variables, exit: c10d::process::exit };
     if !lockstep_process::serve(&forking).unwrap() {
         return ExitCode::SUCCESS;
     }

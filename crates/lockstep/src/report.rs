@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use c10d::pace::Finding;
+use c10d::stragglers::Finding;
 use lockstep_contract::fault::{Armed, FaultError, Point};
 use tch::Device;
 
@@ -80,7 +80,7 @@ impl Reporter {
     /// From now on reports the ranks for which the others wait.
     fn listen_for_late_ranks(&self) {
         let shared = Arc::downgrade(&self.shared);
-        c10d::pace::listen(move |line, finding| match shared.upgrade() {
+        c10d::stragglers::listen(move |line, finding| match shared.upgrade() {
             Some(shared) => Reporter { shared }.late(line, finding),
             None => progress::warn(line),
         });

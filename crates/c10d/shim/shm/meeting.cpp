@@ -125,8 +125,8 @@ void send_greeting(int socket, int position, const std::string& name, int file) 
   if (::sendmsg(socket, &parcel.message, MSG_NOSIGNAL) != kGreetingBytes) refuse("passing a memory file");
 }
 
-// Calls `look` whenever nothing has come for a while.
-void wait_readable(int socket, const Deadline& deadline, const std::function<void()>& look = [] {}) {
+// Calls `check` whenever nothing has come for a while.
+void wait_readable(int socket, const Deadline& deadline, const std::function<void()>& check = [] {}) {
   pollfd one{socket, POLLIN, 0};
   for (;;) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline.at - Clock::now());
@@ -134,7 +134,7 @@ void wait_readable(int socket, const Deadline& deadline, const std::function<voi
     const int ready = ::poll(&one, 1, static_cast<int>(std::min(left, kSlice).count()));
     if (ready > 0) return;
     if (ready < 0 && errno != EINTR) refuse("poll");
-    look();
+    check();
   }
 }
 
@@ -315,11 +315,11 @@ Met no(std::string reason) {
 
 } // namespace
 
-Met shm::meet(Keys& keys, int rank, int size, const Wish& wish, Milliseconds timeout, const std::function<bool(int)>& foreign) {
+Met shm::meet(Keys& keys, int rank, int size, const Request& request, Milliseconds timeout, const std::function<bool(int)>& foreign) {
   const auto deadline = Deadline::in(timeout);
   Meeting meeting{keys, rank, size, {}, {}, {}, {}, {}, {}, {}};
   try {
-    meeting.prepare(wish.host);
+    meeting.prepare(request.host);
   } catch (const std::runtime_error& failure) {
     keys.set(place_key(rank), failure.what());
   }
@@ -327,11 +327,11 @@ Met shm::meet(Keys& keys, int rank, int size, const Wish& wish, Milliseconds tim
   if (other >= 0) return no("rank " + std::to_string(other) + " is another program, which talks through Gloo only");
   meeting.read_places();
   auto hosts = meeting.hosts();
-  auto reason = meeting.why_not(hosts, wish.reach);
+  auto reason = meeting.why_not(hosts, request.reach);
   if (!reason.empty()) return no(std::move(reason));
   try {
     meeting.connect(hosts, deadline);
-    keys.set(answer_key(rank), wish.compares ? kYesAndCompares : kYes);
+    keys.set(answer_key(rank), request.compares ? kYesAndCompares : kYes);
   } catch (const std::runtime_error& failure) {
     meeting.hang_up();
     keys.set(answer_key(rank), failure.what());

@@ -22,7 +22,7 @@ enum class Reach : uint8_t {
   Any = 2,
 };
 
-struct Wish {
+struct Request {
   Reach reach = Reach::OneHost;
   bool compares = false;
   std::string host; // for tests: distinguishes hosts that are the same
@@ -38,6 +38,6 @@ struct Met {
 
 // All ranks of the group get members, or all get the same kind of answer without. `foreign` returns true if a rank that has not
 // come is here in another program, which does not know this protocol; null if that cannot be.
-Met meet(Keys& keys, int rank, int size, const Wish& wish, Milliseconds timeout, const std::function<bool(int)>& foreign);
+Met meet(Keys& keys, int rank, int size, const Request& request, Milliseconds timeout, const std::function<bool(int)>& foreign);
 
 } // namespace shm

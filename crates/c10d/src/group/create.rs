@@ -1,19 +1,19 @@
 //! Joining a group: its backends are connected once all ranks have come; if some never do, the error names them.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tch::Device;
 
-use super::handle::Handle;
-use super::{Inner, Job, ProcessGroup};
-use crate::backend::{Connected, MemberConfig};
+use crate::connect::{Connected, MemberConfig};
 use crate::error::{Error, ErrorKind, Result};
+use crate::group::{Inner, JobState, ProcessGroup};
+use crate::lifetime::OwnedGroup;
 use crate::options::{DebugLevel, GroupOptions};
-use crate::pace::Arrivals;
 use crate::reporter::Reporter;
+use crate::stragglers::Arrivals;
 use crate::{Backend, BackendConfig, Rank, Store, WorldSize};
 
 impl ProcessGroup {
@@ -72,7 +72,7 @@ impl ProcessGroup {
         let store = store.prefix("default_pg")?.prefix("0/")?;
         let own = own_keys(&store, backends)?;
         let reporter = options.desync_report.then(|| Reporter::start(&own, rank, size)).transpose()?;
-        let job = Arc::new(Job { store, rank, size, groups_made: AtomicU64::new(1), reporter });
+        let job = Arc::new(JobState { store, rank, size, groups_made: AtomicU64::new(1), reporter });
         Self::make(backends, "0".into(), size.ranks().collect(), rank, job, options)
     }
 
@@ -81,7 +81,7 @@ impl ProcessGroup {
         name: String,
         members: Vec<Rank>,
         rank: Rank,
-        job: Arc<Job>,
+        job: Arc<JobState>,
         options: &GroupOptions,
     ) -> Result<ProcessGroup> {
         let size = WorldSize::new(members.len()).unwrap_or(WorldSize::ONE);
@@ -107,7 +107,7 @@ impl ProcessGroup {
         };
         let connected = connected.map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
         let Connected { group, backends, why } = connected;
-        let handle = Handle::new(group);
+        let handle = OwnedGroup::new(group);
         // SAFETY: the group is alive.
         let arrivals = unsafe { Arrivals::of(handle.group.as_ptr(), size) };
         if let Some((reporter, arrivals)) = job.reporter.as_ref().zip(arrivals).filter(|_| name == "0") {
@@ -178,12 +178,83 @@ pub(super) fn list(ranks: &[Rank]) -> String {
     format!("{word} {}", numbers.join(", "))
 }
 
+// Groups of some of the job's ranks.
+
+impl ProcessGroup {
+    /// Creates a group of some of the job's ranks on this group's backend. The ranks are sorted first, as in Python's
+    /// `new_group`. **Every** rank of the job must call it, in the same order; ranks outside the new group get `None`.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::gloo`]; `BadArgument` for a rank outside the job, or one that is named twice.
+    pub fn new_group(&self, ranks: &[Rank], options: &GroupOptions) -> Result<Option<ProcessGroup>> {
+        self.new_group_on(self.inner.asked, ranks, options)
+    }
+
+    /// As [`new_group`](Self::new_group), on a backend of its own, or two.
+    ///
+    /// # Errors
+    /// As [`new_group`](Self::new_group).
+    pub fn new_group_on(
+        &self,
+        backends: impl Into<BackendConfig>,
+        ranks: &[Rank],
+        options: &GroupOptions,
+    ) -> Result<Option<ProcessGroup>> {
+        let job = Arc::clone(&self.inner.job);
+        let mut members = ranks.to_vec();
+        members.sort_unstable();
+        members.dedup();
+        let bad = |detail: String| Err(Error::bad_argument("new_group", detail).at_rank(job.rank));
+        if members.is_empty() {
+            return bad("a group needs at least one rank".into());
+        }
+        if members.len() != ranks.len() {
+            return bad(format!("a rank occurs twice in {}", list(ranks)));
+        }
+        if let Some(&outsider) = members.iter().find(|&&rank| !job.size.contains(rank)) {
+            return bad(format!("rank {outsider} is outside a world of {}", job.size));
+        }
+        // The default group is number 0. Every rank counts every group, so that all agree on names.
+        let name = job.groups_made.fetch_add(1, Ordering::Relaxed).to_string();
+        let Some(position) = members.iter().position(|&rank| rank == job.rank) else { return Ok(None) };
+        let parent = &self.inner.options;
+        let options = GroupOptions {
+            debug: options.debug.or(Some(self.inner.debug)),
+            compare_calls: options.compare_calls.or(parent.compare_calls),
+            simulated_host: options.simulated_host.clone().or_else(|| parent.simulated_host.clone()),
+            ..options.clone()
+        };
+        let backends = backends.into();
+        backends.prepare().map_err(|error| error.at_rank(job.rank))?;
+        Self::make(backends, name, members, Rank::new(position), job, &options).map(Some)
+    }
+
+    /// Divides the group's ranks among new groups, and returns this rank's; PyTorch's `split_group`. `parts` has each group's ranks of
+    /// the job, none in two of them. **Every** rank of the job must call it with the same parts; one in none of them gets `None`.
+    ///
+    /// # Errors
+    /// As [`new_group`](Self::new_group); `BadArgument` for a rank in two parts.
+    pub fn split_group(&self, parts: &[Vec<Rank>], options: &GroupOptions) -> Result<Option<ProcessGroup>> {
+        let mut all = parts.concat();
+        all.sort_unstable();
+        if let Some(twice) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+            let detail = format!("rank {} occurs twice in the parts", twice[0]);
+            return Err(Error::bad_argument("split_group", detail).at_rank(self.rank()));
+        }
+        let mut own = None;
+        for part in parts {
+            own = self.new_group(part, options)?.or(own);
+        }
+        Ok(own)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::reporter::Kind;
+    use crate::desync_report::CallKind;
 
     #[test]
     fn ranks_that_never_arrive_in_the_store_are_named() {
@@ -211,7 +282,7 @@ mod tests {
         let (gloo, nccl) = (reporter(Backend::Gloo, 1), Backend::Nccl { device: 0 });
         gloo.leave_group("0");
         let [ours, _theirs] = [reporter(nccl, 0), reporter(nccl, 1)];
-        let entry = ours.enter("0", &[], "all_reduce", Kind::Collective, None);
+        let entry = ours.enter("0", &[], "all_reduce", CallKind::Collective, None);
         let text = ours.report(entry, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
         assert!(text.contains("rank 1 was outside any collective, after 0 finished calls"), "{text}");
     }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize, pace};
+use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize, stragglers};
 use tch::Device;
 
 /// Longer than any test takes on a busy machine; a hang ends here.
@@ -24,11 +24,11 @@ pub fn listening() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What this process says on the pace of its ranks from now on: the line, and the finding if it is one. Call it while you are
+/// What this process reports about late ranks from now on: the line, and the finding if it is one. Call it while you are
 /// [`listening`].
-pub fn findings() -> Receiver<(String, Option<pace::Finding>)> {
+pub fn findings() -> Receiver<(String, Option<stragglers::Finding>)> {
     let (sender, heard) = channel();
-    pace::listen(move |line, finding| {
+    stragglers::listen(move |line, finding| {
         // The receiver is gone when the test has heard enough.
         let _ = sender.send((line.to_owned(), finding.cloned()));
     });
@@ -38,6 +38,11 @@ pub fn findings() -> Receiver<(String, Option<pace::Finding>)> {
 /// Runs `body` once per rank, on the test's [`backend`], and returns the results in rank order.
 pub fn ranks<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
     ranks_with(n, &options(), body)
+}
+
+/// As `ranks`, in shared memory alone.
+pub fn ranks_in_memory<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
+    ranks_on(Backend::SharedMemory, n, &options(), body)
 }
 
 pub fn ranks_with<T: Send>(n: usize, options: &GroupOptions, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {

@@ -1,14 +1,16 @@
 //! What a rank reports when another one dies, does not arrive, or calls something else.
 
-use std::sync::Arc;
+use std::env::current_exe;
+use std::process::{Command, Output};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::rank;
-use crate::common::{backend, join_on, on_each_backend, ranks_with};
 use c10d::{Backend, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, RankState, ReduceOp, Store, WorldSize};
 use lockstep_process::watchdog::scaled;
 use tch::{Kind, Tensor};
+
+use crate::common::{DEADLINE, backend, join_on, on_each_backend, options, rank, ranks_on, ranks_with};
 
 /// The timeout of calls that cannot end. The group's own is longer than joining takes.
 fn short() -> Duration {
@@ -282,4 +284,80 @@ fn messages_do_not_count_as_calls_that_all_ranks_must_make() {
             assert!(text.contains("rank 1 has left the group") && text.contains("call 1, all_reduce"), "{text}");
         }
     });
+}
+
+// A rank that waits for a lost rank holds up others. They name the lost rank, not the one that waits for it. Over shared memory only:
+// Gloo knows no more than its own connections.
+
+#[test]
+fn a_rank_that_waits_for_a_late_message_is_not_named() {
+    let store = Store::hash().unwrap();
+    let ((done, until_done), (waits, until_waits)) = (channel::<()>(), channel());
+    let connect =
+        &|me: usize| join_on(Backend::SharedMemory, &store, rank(me), WorldSize::new(3).unwrap(), &options()).unwrap();
+    std::thread::scope(|scope| {
+        // Rank 2 sends nothing until rank 0 has its error.
+        scope.spawn(move || {
+            let _group = connect(2);
+            until_done.recv_timeout(DEADLINE).unwrap_err();
+        });
+        scope.spawn(move || {
+            let group = connect(1);
+            waits.send(()).unwrap();
+            group.recv(&mut zeros(2), rank(2), 0).unwrap_err();
+        });
+        let group = connect(0);
+        until_waits.recv_timeout(DEADLINE).unwrap();
+        let short = scaled(Duration::from_secs(1));
+        let error = group.with_timeout(short, |group| group.all_reduce(&mut zeros(2), ReduceOp::Sum)).unwrap_err();
+        assert!(error.detail().ends_with("ms for rank 2"), "{error}");
+        drop(done);
+    });
+}
+
+#[test]
+fn a_rank_whose_message_cannot_be_sent_says_because_of_whom() {
+    let (gave_up, wait) = channel();
+    let wait = Mutex::new(wait);
+    ranks_on(Backend::SharedMemory, 3, &options(), |group| match group.rank().get() {
+        0 => {
+            wait.lock().unwrap().recv_timeout(DEADLINE).unwrap();
+            let error = group.recv(&mut zeros(2), rank(2), 0).unwrap_err();
+            assert!(error.detail().contains("rank 2 gave up because of rank 1"), "{error}");
+        }
+        // Leaves.
+        1 => {}
+        _ => {
+            // Until its leave is noticed, a message for it is kept.
+            let error = (0..).find_map(|_| group.isend(zeros(2), rank(1), 0).err()).unwrap();
+            assert!(error.detail().contains("rank 1 has left the group"), "{error}");
+            drop(group);
+            gave_up.send(()).unwrap();
+        }
+    });
+}
+
+// How a process ends that is linked to libtorch.
+
+/// Runs this executable, while the dynamic linker tells on stderr which constructors and destructors it calls.
+fn traced(argument: &str) -> Output {
+    Command::new(current_exe().unwrap())
+        .arg(argument)
+        .env("LD_DEBUG", "files")
+        .env_remove("LD_PRELOAD")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_process_ends_with_its_output_and_code_and_without_libtorchs_destructors() {
+    for (argument, code, printed) in [("--list", 0, "failures::a_process_ends_"), ("--no-such-option", 101, "")] {
+        let output = traced(argument);
+        let (stdout, calls) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{argument}");
+        assert!(stdout.contains(printed), "{stdout}");
+        let of_libtorch =
+            |call: &str| calls.lines().any(|line| line.contains(call) && line.contains("libtorch_cpu.so"));
+        assert!(of_libtorch("calling init: ") && !of_libtorch("calling fini: "), "{argument}");
+    }
 }

@@ -229,7 +229,7 @@ impl Iterator for Epoch {
     type Item = anyhow::Result<Batch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let _loading = c10d::pace::loading();
+        let _loading = c10d::stragglers::loading();
         let item = match self.fault.take() {
             Some(fault) => Err(fault),
             None => {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use c10d::ReduceOp;
-use c10d::pace::{self, Cause, Finding};
+use c10d::stragglers::{self, Cause, Finding};
 use lockstep::data::{Batch, Dataset};
 use lockstep::loader::DataLoader;
 use lockstep::sampler::SequentialSampler;
@@ -38,8 +38,8 @@ fn found_with(of_rank: impl Fn(usize) -> Duration + Send + Sync) -> Finding {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
     let (found, first) = (Arc::clone(&stop), Arc::clone(&heard));
-    pace::publish_every(PERIOD);
-    pace::listen(move |_, finding| {
+    stragglers::publish_every(PERIOD);
+    stragglers::listen(move |_, finding| {
         let mut first = first.lock().unwrap();
         *first = first.take().or(finding.cloned());
         found.store(true, Ordering::Relaxed);

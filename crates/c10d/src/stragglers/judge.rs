@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::arrivals::Waits;
-use super::clock::Sums;
+use super::clock::{Sums, Waits};
 
 /// A late rank waits for less than this part of what the median rank waits for.
 const LITTLE: f64 = 1.0 / 3.0;
@@ -16,7 +15,7 @@ const CROWDED: f64 = 0.05;
 
 /// One rank's sums over an interval, and its host.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Span {
+pub(super) struct RankSums {
     pub(super) host: String,
     pub(super) sums: Sums,
     pub(super) waits: Waits,
@@ -140,7 +139,7 @@ impl Finding {
 
 /// Ranks for which the others waited, or starving loaders. `None` where all are equally fast, or too few processors for the
 /// ranks explain the difference.
-pub(super) fn judge(ranks: &[Span]) -> Option<Finding> {
+pub(super) fn judge(ranks: &[RankSums]) -> Option<Finding> {
     let shares: Vec<Shares> = ranks.iter().map(|rank| Shares::of(&rank.sums)).collect();
     let typical = median(shares.iter().map(|share| share.waited));
     let (late, others): (Vec<usize>, Vec<usize>) =
@@ -172,14 +171,14 @@ pub(super) fn judge(ranks: &[Span]) -> Option<Finding> {
 }
 
 /// How many seconds each rank waited for these; empty if a rank does not know it.
-fn waited_for(ranks: &[Span], these: &[usize]) -> Vec<f64> {
-    let of = |rank: &Span| these.iter().map(|&other| *rank.waits.seconds.get(other)?).sum::<Option<f64>>();
+fn waited_for(ranks: &[RankSums], these: &[usize]) -> Vec<f64> {
+    let of = |rank: &RankSums| these.iter().map(|&other| *rank.waits.seconds.get(other)?).sum::<Option<f64>>();
     ranks.iter().map(of).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// How many seconds all ranks waited for these, as far as they know.
-fn known_waits(ranks: &[Span], these: &[usize]) -> f64 {
-    let of = |rank: &Span| these.iter().filter_map(|&other| *rank.waits.seconds.get(other)?).sum::<f64>();
+fn known_waits(ranks: &[RankSums], these: &[usize]) -> f64 {
+    let of = |rank: &RankSums| these.iter().filter_map(|&other| *rank.waits.seconds.get(other)?).sum::<f64>();
     ranks.iter().map(of).sum()
 }
 
@@ -239,13 +238,13 @@ pub(super) mod tests {
     use super::*;
 
     /// A rank's 10 s: seconds of waiting, loading, running on a processor and waiting for one.
-    pub(in crate::pace) fn span([waited, loading, running, queued]: [f64; 4]) -> Span {
+    pub(crate) fn span([waited, loading, running, queued]: [f64; 4]) -> RankSums {
         let sums = Sums { wall: 10.0, waited, waits: 100, loading, running, queued };
-        Span { host: "node1".into(), sums, waits: Waits::default() }
+        RankSums { host: "node1".into(), sums, waits: Waits::default() }
     }
 
     fn judged(ranks: &[[f64; 4]]) -> Option<(Vec<usize>, Cause)> {
-        let ranks: Vec<Span> = ranks.iter().map(|numbers| span(*numbers)).collect();
+        let ranks: Vec<RankSums> = ranks.iter().map(|numbers| span(*numbers)).collect();
         judge(&ranks).map(|finding| (finding.ranks, finding.cause))
     }
 

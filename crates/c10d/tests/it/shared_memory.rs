@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use super::ranks;
-use crate::common::{self, is_shared, rank};
-use c10d::{Backend, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize};
+use c10d::{Backend, ErrorKind, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize};
 use tch::{Device, Kind, Tensor};
+
+use crate::common::{self, is_shared, options, rank, ranks_in_memory};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -25,7 +25,7 @@ fn bytes(tensor: &Tensor) -> Vec<u8> {
 #[test]
 fn buckets_are_in_shared_memory_and_stay_readable_after_the_group() {
     for world in [1, 2, 3] {
-        ranks(world, |group| {
+        ranks_in_memory(world, |group| {
             let scale = (group.rank().get() + 1) as f64;
             let mut weight = Tensor::ones([60_000], FLOAT).set_requires_grad(true);
             let params = [("weight".to_owned(), weight.shallow_clone())];
@@ -51,7 +51,7 @@ fn buckets_are_in_shared_memory_and_stay_readable_after_the_group() {
 fn all_ranks_get_the_same_bits() {
     for world in [3, 5] {
         for n in [7, 20_000, 300_000] {
-            let sums = ranks(world, |group| {
+            let sums = ranks_in_memory(world, |group| {
                 let mut t = numbers(n, group.rank().get(), Kind::Float);
                 group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
                 bytes(&t)
@@ -84,7 +84,7 @@ fn two_ranks_get_the_bits_that_gloo_gives() {
         }
         all
     };
-    let here = ranks(2, run);
+    let here = ranks_in_memory(2, run);
     let gloo = common::ranks_on(Backend::Gloo, 2, &common::options(), run);
     for (here, gloo) in here[0].iter().zip(&gloo[0]) {
         assert!(here == gloo, "{:?} of {} {:?}", here.1, here.2, here.0);
@@ -93,7 +93,7 @@ fn two_ranks_get_the_bits_that_gloo_gives() {
 
 #[test]
 fn more_ranks_than_cores_take_turns() {
-    let sums = ranks(8, |group| {
+    let sums = ranks_in_memory(8, |group| {
         let mut t = Tensor::ones([30_000], FLOAT);
         for _ in 0..5 {
             group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
@@ -128,7 +128,7 @@ fn ranks_that_may_choose_share_memory_unless_one_talks_through_gloo_only() {
 #[test]
 fn a_rank_that_gives_up_is_named_and_later_calls_fail_at_once() {
     let short = lockstep_process::watchdog::scaled(std::time::Duration::from_millis(100));
-    ranks(2, |group| {
+    ranks_in_memory(2, |group| {
         let late = group.rank().is_zero().then(|| group.with_timeout(short, ProcessGroup::barrier).unwrap_err());
         if let Some(error) = late {
             assert!(error.detail().contains("rank 1"), "{error}");
@@ -166,5 +166,104 @@ fn a_rank_that_waits_for_one_that_cannot_connect_uses_gloo_as_it_does() {
         keys.get("lockstep/mapped/1").unwrap();
         join(0);
         other.join().unwrap();
+    });
+}
+
+// Systems that refuse the memory that ranks share: no file, no room for it, no room for more of it. A filter of system calls refuses it to
+// one thread, which is one rank.
+
+/// From now on this system call of this thread fails with this error. Returns false where the kernel has no such filters.
+fn refuse(call: i64, error: i32) -> bool {
+    let code = |code: u32| code as u16;
+    // SAFETY: these only compute instructions.
+    let program = unsafe {
+        [
+            libc::BPF_STMT(code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), 0), // the call's number
+            libc::BPF_JUMP(code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K), call as u32, 0, 1),
+            libc::BPF_STMT(code(libc::BPF_RET | libc::BPF_K), libc::SECCOMP_RET_ERRNO | error as u32),
+            libc::BPF_STMT(code(libc::BPF_RET | libc::BPF_K), libc::SECCOMP_RET_ALLOW),
+        ]
+    };
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies the filter before the call returns; it applies to this thread, which gets no new privileges.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_u64, 0_u64, 0_u64, 0_u64) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0
+    }
+}
+
+/// Two ranks join on `backend`; to rank 1 the call is refused.
+fn join_refused<T: Send>(
+    backend: Backend,
+    (call, error): (i64, i32),
+    body: impl Fn(c10d::Result<ProcessGroup>) -> T + Send + Sync,
+) -> Vec<T> {
+    let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+    std::thread::scope(|scope| {
+        let started = [0, 1].map(|me| {
+            let (store, body) = (&store, &body);
+            scope.spawn(move || {
+                assert!(me == 0 || refuse(call, error), "no filter of system calls");
+                body(ProcessGroup::new(backend, store, rank(me), world, &options()))
+            })
+        });
+        started.map(|rank| rank.join().expect("a rank panicked")).into()
+    })
+}
+
+/// What the system refuses, and the words of the reason.
+const REFUSALS: [(i64, i32, &str); 3] = [
+    (libc::SYS_memfd_create, libc::EPERM, "rank 1: memfd_create: Operation not permitted"),
+    (libc::SYS_memfd_create, libc::ENOSYS, "rank 1: memfd_create: Function not implemented"),
+    (libc::SYS_fallocate, libc::ENOSPC, "rank 1: reserving shared memory: No space left on device"),
+];
+
+#[test]
+fn ranks_that_are_refused_a_memory_file_or_its_room_use_gloo_and_say_why() {
+    for (call, error, why) in REFUSALS {
+        let reasons = join_refused(Backend::Auto, (call, error), |group| {
+            let group = group.unwrap();
+            assert_eq!(group.backend(), Backend::Gloo);
+            let mut sum = Tensor::ones([3], FLOAT);
+            group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(sum, Tensor::full([3], 2, FLOAT));
+            group.why_backend().unwrap().to_owned()
+        });
+        assert_eq!(reasons, [why, why]);
+    }
+}
+
+#[test]
+fn ranks_that_insist_on_memory_get_an_error_that_says_who_is_refused_what() {
+    for (call, error, why) in REFUSALS {
+        for error in join_refused(Backend::SharedMemory, (call, error), |group| group.map(drop).unwrap_err()) {
+            assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
+            assert!(error.to_string().contains(&format!("the ranks cannot share memory: {why}: use Gloo")), "{error}");
+        }
+    }
+}
+
+/// Full memory, from some time on: buckets are made elsewhere, a message that needs room is an error, and nothing else changes.
+#[test]
+fn a_rank_without_room_for_more_goes_on_with_what_it_has() {
+    crate::common::ranks_on(Backend::SharedMemory, 2, &options(), |group| {
+        let full = group.rank().get() == 1;
+        assert!(!full || refuse(libc::SYS_fallocate, libc::ENOSPC), "no filter of system calls");
+        let group = Rc::new(group);
+        let weight = Tensor::ones([60_000], FLOAT).set_requires_grad(true);
+        let params = [("weight".to_owned(), weight.shallow_clone())];
+        let with_views = ReducerOptions { gradient_as_bucket_view: true, ..ReducerOptions::default() };
+        let reducer = Reducer::new(Rc::clone(&group), &params, &with_views).unwrap();
+        reducer.prepare_for_forward().unwrap();
+        let loss = (&weight * (group.rank().get() + 1) as f64).sum(Kind::Float);
+        reducer.prepare_for_backward(std::slice::from_ref(&loss)).unwrap();
+        reducer.backward(&loss).unwrap();
+        assert_eq!(is_shared(&weight.grad()), !full);
+        assert_eq!(weight.grad(), Tensor::full([60_000], 1.5, FLOAT));
+        if full {
+            let error = group.send(&Tensor::ones([5000], FLOAT), rank(0), 0).unwrap_err();
+            assert!(error.detail().contains("no shared memory is left for a message of 20000 bytes"), "{error}");
+        }
+        group.barrier().unwrap();
     });
 }

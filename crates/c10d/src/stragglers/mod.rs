@@ -1,20 +1,38 @@
-//! Where the sums of all ranks meet: in the job's store, once a second, on the thread that also answers desync reports.
+//! Where a rank's time goes: waiting for other ranks, waiting for batches, or its own work. And who is late because of it.
+//!
+//! All ranks of a step take the same time, since those that are fast wait in their collectives for those that are slow.
+//! So the rank that all others wait for is the one that waits least itself. Every rank adds up its waits (`Clock`),
+//! its reporter's thread publishes the sums once a second (`Publisher`), and that of rank 0 compares them (`judge.rs`)
+//! and reports what holds for several intervals (`watch.rs`). No step has a collective or a store operation for it.
+//!
+//! Ranks that share memory also know who arrives last in each collective (`Arrivals`); over several hosts, those of each host know it
+//! of each other, and of the rest only that they wait for another host. So a rank for which all others wait is reported while they do
+//! (`Stalls`), and a rank for which nobody waits is never reported as late.
+//!
+//! Only the thread that joined the default group is measured. Waits on NCCL are on the GPU, so nothing is seen of them
+//! there, and nothing is reported.
+
+mod clock;
+mod judge;
+mod watch;
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::arrivals::Waits;
-use super::clock::{Clock, Sums};
-use super::judge::Span;
-use super::listener::say;
-use super::stall::Stalls;
-use super::watch::{Reading, Watch};
 use crate::error::Result;
 use crate::{Rank, Store, WorldSize};
+use clock::{Sums, Waits};
+use judge::RankSums;
+use watch::{Reading, Stalls, Watch};
+
+pub use clock::{Timed, loading};
+pub use judge::{Cause, Finding};
+
+pub(crate) use clock::{Arrivals, Clock, count_wait, waiting};
 
 /// How often a rank publishes its sums, in milliseconds.
 static PERIOD: AtomicU64 = AtomicU64::new(1000);
@@ -33,9 +51,10 @@ struct Published {
     waits: Waits,
 }
 
-/// A rank's part of the exchange.
+/// Publishes a rank's sums in the job's store, and on rank 0 compares those of all ranks. It runs on the thread that answers desync
+/// reports.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct Publisher {
     clock: Arc<Clock>,
     host: String,
     period: Duration,
@@ -53,7 +72,7 @@ struct Collects {
     stalls: Stalls,
 }
 
-impl Exchange {
+impl Publisher {
     /// Of the rank whose training thread `clock` measures. Nothing is sent before a period has passed.
     pub(crate) fn new(clock: Arc<Clock>, rank: Rank, world: WorldSize) -> Self {
         let period = Duration::from_millis(PERIOD.load(Ordering::Relaxed));
@@ -62,7 +81,7 @@ impl Exchange {
             watch: Watch::new(period),
             stalls: Stalls::default(),
         };
-        Exchange {
+        Publisher {
             clock,
             host: String::new(),
             period,
@@ -107,24 +126,41 @@ impl Collects {
             return Ok(());
         }
         let values = store.multi_get(&self.keys)?;
-        let spans: Option<Reading> = values.iter().map(|value| span(value)).collect();
-        if let Some(spans) = spans {
-            let findings = self.stalls.take(&spans).into_iter().chain(self.watch.take(spans));
+        let reading: Option<Reading> = values.iter().map(|value| rank_sums(value)).collect();
+        if let Some(reading) = reading {
+            let findings = self.stalls.take(&reading).into_iter().chain(self.watch.take(reading));
             findings.for_each(|finding| say(&finding.to_string(), Some(&finding)));
         }
         Ok(())
     }
 }
 
-fn span(value: &[u8]) -> Option<Span> {
+fn rank_sums(value: &[u8]) -> Option<RankSums> {
     let Published { host, sums, waits } = serde_json::from_slice(value).ok()?;
-    Some(Span { host, sums, waits })
+    Some(RankSums { host, sums, waits })
 }
 
 fn key(rank: Rank) -> String {
-    format!("lockstep/pace/{rank}")
+    format!("lockstep/stragglers/{rank}")
 }
 
 fn hostname() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "localhost".into(), |name| name.trim().to_owned())
+}
+
+type Listener = Box<dyn Fn(&str, Option<&Finding>) + Send>;
+
+static LISTENER: Mutex<Option<Listener>> = Mutex::new(None);
+
+/// From now on passes what rank 0 finds to `listener`, as one line without a line break, in place of printing it to stderr. The line
+/// at the end of a job, which sums up, comes without a finding.
+pub fn listen(listener: impl Fn(&str, Option<&Finding>) + Send + 'static) {
+    *LISTENER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(listener));
+}
+
+fn say(line: &str, finding: Option<&Finding>) {
+    match &*LISTENER.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(listener) => listener(line, finding),
+        None => eprintln!("warning: {line}"),
+    }
 }
