@@ -19,7 +19,6 @@ mod pictures;
 mod resnet;
 mod snapshots;
 mod steps;
-mod trace;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -87,7 +86,7 @@ fn work(env: &LaunchEnv, args: &Args) -> Result<()> {
             Order::Pictures(order) => serde_json::to_string(&loaders.run(&order)?)?,
             Order::Snapshot(order) => serde_json::to_string(&snapshots::run(&mut saver, env, &group, &order)?)?,
             Order::Step(order) => serde_json::to_string(&trainers.run(&group, &order)?)?,
-            Order::Trace(order) => serde_json::to_string(&trace::run(&group, &order)?)?,
+            Order::Trace(order) => serde_json::to_string(&steps::trace(&group, &order)?)?,
         };
         if env.rank.is_zero() {
             bench.answer(&answer)?;

@@ -4,10 +4,10 @@
 //! input, and leaves the results for the grader. A panic, a `todo!()` and an error are outcomes, too. This crate does not know
 //! which results are right.
 
+#![allow(missing_docs)] // no crate outside the workspace imports it
+
 mod rank;
 mod sleep;
-mod task;
 
-pub use rank::main;
+pub use rank::{Task, main, numbers, tensor};
 pub use sleep::mark_sleep;
-pub use task::{Task, numbers, tensor};

@@ -1,5 +1,5 @@
-//! Shows other ranks that this one's answer sleeps. A guess how long the others need must not pass because it was long enough: who is
-//! waited for takes longer then.
+//! Shows other ranks that this one's answer sleeps. An answer must not pass because it guessed how long the others need: while it sleeps,
+//! those for which it waits take longer.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,32 +11,32 @@ use lockstep_contract::background::SLEEP_WATCH;
 use lockstep_process::proc::{Schedule, is_in_sleep};
 use rustix::thread::gettid;
 
-/// The time between two looks.
-const LOOK: Duration = Duration::from_millis(50);
-/// Who is in the same sleep at so many looks does not poll.
-const LOOKS: usize = 4;
+/// How often the watch reads the state of the answer's thread.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// An answer that is in the same sleep this many times in a row does not poll.
+const LONG_SLEEP: usize = 4;
 
 /// Calls an answer. Meanwhile there is a file at `mark` while the answer is in one long sleep.
 pub fn mark_sleep<T>(mark: &Path, answer: impl FnOnce() -> T) -> T {
     let thread = gettid().as_raw_nonzero().get();
     let (answering, over) = channel::<()>();
     let watch = move || {
-        let (mut turns, mut looks) = (None, 0);
-        while over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        let (mut turns, mut asleep) = (None, 0);
+        while over.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let now = Schedule::of_thread(thread).turns;
             let sleeps_on = turns.replace(now) == Some(now) && is_in_sleep(thread);
-            if !sleeps_on && looks >= LOOKS {
+            if !sleeps_on && asleep >= LONG_SLEEP {
                 drop(fs::remove_file(mark));
             }
-            looks = if sleeps_on { looks + 1 } else { 0 };
-            if looks == LOOKS {
+            asleep = if sleeps_on { asleep + 1 } else { 0 };
+            if asleep == LONG_SLEEP {
                 drop(File::create(mark));
             }
         }
         drop(fs::remove_file(mark));
     };
     thread::scope(|scope| {
-        // Without a thread nobody looks, and the others go on after their own time.
+        // Without the watch there is no mark, and the others go on after their own time.
         drop(thread::Builder::new().name(SLEEP_WATCH.into()).spawn_scoped(scope, watch));
         let answered = answer();
         drop(answering);
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs an answer, which is told when its mark was seen. Returns whether it ever was there, and whether it is still.
+    /// Runs an answer, which can see whether its mark was there. Returns whether it ever was, and whether it still is.
     fn marked(answer: impl FnOnce(&AtomicBool)) -> (bool, bool) {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("sleeps");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_somebody_is_no_sleep() {
+    fn a_wait_for_somebody_is_not_marked() {
         let waits = |_: &AtomicBool| {
             let (_alive, never) = channel::<()>();
             let _ = never.recv_timeout(Duration::from_secs(1));

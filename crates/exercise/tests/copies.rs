@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const PROGRAM: &str = "program";
 const AGENT: &str = "agent";
 /// What a copy is to do.
-const WISH: &str = "COPIES_WISH";
+const TASK: &str = "COPIES_TASK";
 
 type Scenario = (&'static str, fn(&mut Agent));
 
@@ -75,11 +75,12 @@ fn agent(name: &str) -> ExitCode {
 
 /// The template and its copies.
 fn program() -> ExitCode {
-    let forking = Forking { fork: c10d::process::fork, set_variables: c10d::process::set_variables, exit: c10d::process::exit };
+    let forking =
+        Forking { fork: c10d::process::fork, set_variables: c10d::process::set_variables, exit: c10d::process::exit };
     if !lockstep_process::serve(&forking).unwrap() {
         return ExitCode::SUCCESS;
     }
-    match std::env::var(WISH).unwrap_or_default().as_str() {
+    match std::env::var(TASK).unwrap_or_default().as_str() {
         "tell" => {
             // A tensor: libtorch works in a copy.
             let two = tch::Tensor::ones([2], tch::kind::FLOAT_CPU).sum(tch::Kind::Float).double_value(&[]);
@@ -108,13 +109,13 @@ impl Agent {
         Agent { template, workers: Workers::new().unwrap(), folder: tempfile::tempdir().unwrap() }
     }
 
-    fn copy(&mut self, index: usize, wish: &str, folder: &Path) -> std::io::Result<u32> {
+    fn copy(&mut self, index: usize, task: &str, folder: &Path) -> std::io::Result<u32> {
         let variable = |name: &str, value: Option<&str>| (OsString::from(name), value.map(OsString::from));
         let file = |name: &str| Sink::Fd(File::create(self.folder.path().join(name)).unwrap().into());
         let spec = Spec {
             program: "".into(),
             args: vec![],
-            env: vec![variable(WISH, Some(wish)), variable("PATH", None)],
+            env: vec![variable(TASK, Some(task)), variable("PATH", None)],
             folder: Some(folder.into()),
             stdin: Stdin::Null,
             stdout: file("out"),
@@ -161,11 +162,11 @@ fn is_a_worker(agent: &mut Agent) {
 }
 
 fn ends_are_reported(agent: &mut Agent) {
-    for (wish, exit) in
+    for (task, exit) in
         [("0", Exit::Code(0)), ("7", Exit::Code(7)), ("abort", Exit::Signal(6)), ("127", Exit::Code(127))]
     {
-        agent.copy(1, wish, Path::new("/")).unwrap();
-        assert_eq!(agent.end(), (1, exit), "{wish}");
+        agent.copy(1, task, Path::new("/")).unwrap();
+        assert_eq!(agent.end(), (1, exit), "{task}");
     }
 }
 
