@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lockstep::exit;
-use lockstep_vision::Storm;
-use lockstep_vision::storm::CLASSES;
+use lockstep_vision::DrawnHouses;
+use lockstep_vision::houses::CLASSES;
 
 /// The sizes of the drawings: a folder of real photographs has several, too.
 const SIZES: [(u32, u32); 3] = [(320, 240), (240, 320), (256, 192)];
@@ -32,6 +32,6 @@ fn main() -> ExitCode {
     exit::main(|| {
         let Args { folder, samples, seed } = Args::parse();
         let samples = samples as usize;
-        Storm::write(&folder, seed, (samples, samples.div_ceil(4).max(EACH_CLASS)), &SIZES)
+        DrawnHouses::write(&folder, seed, (samples, samples.div_ceil(4).max(EACH_CLASS)), &SIZES)
     })
 }

@@ -3,8 +3,8 @@
 
 use image::RgbImage;
 
-use super::op::Op;
 use super::transform::Transform;
+use crate::op::Op;
 use lockstep::data::rng::KeyedRng;
 
 /// The number of strength levels of an operation.
@@ -61,7 +61,6 @@ impl AutoAugment {
         AutoAugment { policy: &SVHN }
     }
 
-    /// Its pairs of operations.
     pub fn policy(&self) -> &'static [SubPolicy] {
         self.policy
     }
@@ -91,7 +90,6 @@ impl SubPolicy {
 }
 
 impl OpKind {
-    /// All of them.
     pub const ALL: [OpKind; 14] = [
         ShearX,
         ShearY,

@@ -1,6 +1,6 @@
 //! Pictures: labelled sets of them, and the transforms before a network sees them.
 //!
-//! - [`cifar`], [`folder`] and [`storm`] are sets, read from files or drawn; [`cifar_or_drawn`] and [`houses_or_drawn`] choose.
+//! - [`cifar`], [`folder`] and [`houses`] are sets, read from files or drawn; [`cifar_or_drawn`] and [`houses_or_drawn`] choose.
 //! - [`Pictures`] is a labelled set of pictures; [`Transformed`] turns it into the [`Dataset`](lockstep::data::Dataset) that a loader
 //!   takes.
 //! - [`Transform`]s change a picture: [`Pipeline`] applies several, [`AutoAugment`] a randomly drawn pair of a learned policy.
@@ -10,24 +10,23 @@
 //! one grey level. Random choices come from a [`KeyedRng`](lockstep::data::rng::KeyedRng) of (seed, epoch, index): the stream differs
 //! from Python's, and a resumed run draws the same values.
 
+#![allow(missing_docs)] // no crate outside the workspace imports it
+
 mod auto_augment;
 pub mod cifar;
 pub mod folder;
+pub mod houses;
 mod op;
 mod pictures;
-mod pixels;
 mod source;
-pub mod storm;
 mod transform;
-mod window;
 
 pub use auto_augment::{AutoAugment, OpKind, SubPolicy};
 pub use cifar::{Cifar10, Objects};
 pub use folder::{DecodedCache, ImageFolder};
+pub use houses::DrawnHouses;
 pub use image::RgbImage;
 pub use op::Op;
 pub use pictures::{OnBroken, Pictures, Transformed};
-pub use pixels::Normalize;
 pub use source::{HouseSplits, cifar_or_drawn, houses_or_drawn};
-pub use storm::Storm;
-pub use transform::{CenterCrop, Pipeline, RandomCrop, RandomHorizontalFlip, Resize, Transform};
+pub use transform::{CenterCrop, Normalize, Pipeline, RandomCrop, RandomHorizontalFlip, Resize, Transform};

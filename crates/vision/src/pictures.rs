@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use image::RgbImage;
 use tch::Tensor;
 
-use super::pixels::Normalize;
 use super::transform::{Pipeline, Transform};
+use crate::transform::Normalize;
 use lockstep::data::rng::KeyedRng;
 use lockstep::data::{Batch, Dataset, Floats, check_indices};
 
@@ -18,7 +18,6 @@ const AUGMENT: u64 = u64::from_be_bytes(*b"augments");
 
 /// A labelled set of pictures with random access, at any time and from any thread.
 pub trait Pictures: Send + Sync {
-    /// The number of pictures.
     fn len(&self) -> usize;
 
     /// Returns true if there are no pictures.
@@ -119,7 +118,6 @@ impl<P: Pictures> Transformed<P> {
         self
     }
 
-    /// The underlying set.
     pub fn pictures(&self) -> &P {
         &self.pictures
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lockstep::data::Split;
 
 use crate::folder::Splits;
-use crate::{Cifar10, DecodedCache, Objects, Pictures, Storm};
+use crate::{Cifar10, DecodedCache, DrawnHouses, Objects, Pictures};
 
 /// Width and height of drawn photographs.
 const PHOTOGRAPH: (u32, u32) = (96, 72);
@@ -49,7 +49,7 @@ pub fn houses_or_drawn(
 ) -> anyhow::Result<HouseSplits> {
     let Some(dir) = dir else {
         let (width, height) = PHOTOGRAPH;
-        let drawn = |split, count| Box::new(Storm::new(seed, split).first(count, width, height));
+        let drawn = |split, count| Box::new(DrawnHouses::new(seed, split).first(count, width, height));
         let (train, validation) = (drawn(Split::Train, train), drawn(Split::Test, validation));
         return Ok(HouseSplits { train, validation, test: None, notes: Vec::new() });
     };

@@ -7,14 +7,11 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use image::RgbImage;
-
-use super::window::window;
 use lockstep::data::rng::KeyedRng;
 
 /// Changes a picture. All its random choices come from `rng`. Its `Debug` text must show its settings, because
 /// [`Transformed`](super::Transformed) includes that text in its fingerprint.
 pub trait Transform: Debug + Send + Sync {
-    /// Applies the transform.
     fn apply(&self, picture: RgbImage, rng: &mut KeyedRng) -> RgbImage;
 }
 
@@ -33,7 +30,6 @@ impl Pipeline {
         Self::default()
     }
 
-    /// Appends a transform.
     #[must_use]
     pub fn then(mut self, transform: impl Transform + 'static) -> Self {
         self.0.push(Box::new(transform));
@@ -164,6 +160,78 @@ impl Transform for Resize {
     }
 }
 
+// Turns pixels into the numbers that a network takes.
+
+/// `ToTensor`, then `Normalize`: each channel of 0 to 255 becomes (v / 255 - mean) / std, in single precision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Normalize {
+    /// For red, green and blue, in units of 0 to 1.
+    pub mean: [f32; 3],
+    /// The same; never 0.
+    pub std: [f32; 3],
+}
+
+impl Normalize {
+    /// `ToTensor` alone: numbers from 0 to 1.
+    pub const NONE: Self = Normalize { mean: [0.0; 3], std: [1.0; 3] };
+    /// The tutorials' values for CIFAR-10.
+    pub const CIFAR10: Self = Normalize { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010] };
+    /// ImageNet's values, with which torchvision's pretrained networks were trained.
+    pub const IMAGENET: Self = Normalize { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] };
+
+    /// Writes the picture as planes of red, green and blue, row by row: shape `[3, height, width]`.
+    ///
+    /// # Panics
+    /// Panics when `planes` does not have three numbers for each pixel.
+    pub fn write(&self, picture: &RgbImage, planes: &mut [f32]) {
+        let pixels = picture.as_raw().as_chunks::<3>().0;
+        assert_eq!(planes.len(), pixels.len() * 3, "three planes of {} pixels", pixels.len());
+        let (red, rest) = planes.split_at_mut(pixels.len());
+        let (green, blue) = rest.split_at_mut(pixels.len());
+        // Divides once for each possible value, not for each pixel.
+        let [reds, greens, blues] = std::array::from_fn(|channel| self.table(channel));
+        for (((pixel, red), green), blue) in pixels.iter().zip(red).zip(green).zip(blue) {
+            let [r, g, b] = pixel.map(usize::from);
+            (*red, *green, *blue) = (reds[r], greens[g], blues[b]);
+        }
+    }
+
+    /// The number for each value of a channel.
+    fn table(&self, channel: usize) -> [f32; 256] {
+        let (mean, std) = (self.mean[channel], self.std[channel]);
+        std::array::from_fn(|value| (value as f32 / 255.0 - mean) / std)
+    }
+}
+
+// A window on a picture, for cropping, moving and padding.
+
+/// The part of a picture of this width and height whose upper left corner is at (`left`, `top`); black outside the picture.
+pub(super) fn window(picture: &RgbImage, left: i64, top: i64, width: u32, height: u32) -> RgbImage {
+    let mut result = RgbImage::new(width, height);
+    let (wide, high) = (i64::from(picture.width()), i64::from(picture.height()));
+    // The overlap, in the result's columns and rows.
+    let columns = inside(left, wide, width);
+    let rows = inside(top, high, height);
+    if columns.is_empty() {
+        return result;
+    }
+    let bytes = columns.len() * 3;
+    for row in rows {
+        let from = ((top + row as i64) * wide + left + columns.start as i64) as usize * 3;
+        let to = (row * width as usize + columns.start) * 3;
+        result.as_mut()[to..to + bytes].copy_from_slice(&picture.as_raw()[from..from + bytes]);
+    }
+    result
+}
+
+/// The range of `size` positions from `start` that lies in `0..limit`, relative to `start`.
+fn inside(start: i64, limit: i64, size: u32) -> std::ops::Range<usize> {
+    let size = i64::from(size);
+    let first = start.saturating_neg().clamp(0, size);
+    let end = limit.saturating_sub(start).clamp(first, size);
+    first as usize..end as usize
+}
+
 #[cfg(test)]
 mod tests {
     use image::Rgb;
@@ -215,5 +283,15 @@ mod tests {
         let pipeline = Pipeline::new().then(Resize { width: 4, height: 2 }).then(RandomCrop { size: 2, padding: 0 });
         let picture = pipeline.apply(numbered(9, 9), &mut KeyedRng::new(&[1]));
         assert_eq!(picture.dimensions(), (2, 2));
+    }
+
+    #[test]
+    fn writes_planes_of_normalised_numbers() {
+        let picture = RgbImage::from_raw(2, 1, vec![0, 51, 255, 255, 0, 102]).unwrap();
+        let mut planes = [0.0; 6];
+        Normalize::NONE.write(&picture, &mut planes);
+        assert_eq!(planes, [0.0, 1.0, 0.2, 0.0, 1.0, 0.4]);
+        Normalize { mean: [0.5; 3], std: [0.5, 0.25, 1.0] }.write(&picture, &mut planes);
+        assert_eq!(planes[..3], [-1.0, 1.0, (0.2 - 0.5) / 0.25]);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lockstep::data::Dataset;
 use lockstep::loader::DataLoader;
 use lockstep::sampler::RandomSampler;
-use lockstep_vision::{AutoAugment, DecodedCache, ImageFolder, Normalize, Pipeline, Resize, Storm, Transformed};
+use lockstep_vision::{AutoAugment, DecodedCache, DrawnHouses, ImageFolder, Normalize, Pipeline, Resize, Transformed};
 
 /// Width and height of a photograph.
 pub const SIZE: (u32, u32) = (640, 480);
@@ -23,7 +23,7 @@ const CACHE: u64 = 1 << 32;
 
 /// Draws `count` photographs of houses as JPEG files of quality 90 into a folder per class, and returns their parent folder.
 pub fn draw(folder: &Path, count: usize) -> anyhow::Result<std::path::PathBuf> {
-    Storm::write(folder, 1, (count, 3), &[SIZE])?;
+    DrawnHouses::write(folder, 1, (count, 3), &[SIZE])?;
     Ok(folder.join("Train"))
 }
 

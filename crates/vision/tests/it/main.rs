@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
+mod decode;
 mod folder;
-mod folder_broken;
-mod folder_golden;
-mod storm;
-mod transforms_golden;
-mod transforms_properties;
+mod houses;
+mod transforms;

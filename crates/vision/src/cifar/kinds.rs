@@ -1,45 +1,41 @@
-//! The shapes of the ten kinds of things: ovals and polygons in a box, later parts over earlier ones, a few views of each kind.
+//! The shapes of the ten kinds of objects: ovals and polygons in a box, later parts over earlier ones, a few views of each kind.
 //!
-//! Coordinates are hundredths of the box: x to the right, y downwards. Things face left; half of them are mirrored when drawn.
+//! Coordinates are hundredths of the box: x to the right, y downwards. Objects face left; half of them are mirrored when drawn.
 
+use Outline::{Area, Oval};
 use Paint::{Body, Dark, Glass, Light, Trim};
-
-use super::scene::{Colour, Theme};
+use lockstep::data::rng::KeyedRng;
 
 /// The colour of a part.
 #[derive(Clone, Copy)]
-pub(super) enum Paint {
-    /// The thing's own colour.
+pub(crate) enum Paint {
+    /// The object's own colour.
     Body,
-    /// The thing's second colour.
+    /// The object's second colour.
     Trim,
     /// Nearly black: tyres, eyes, manes.
     Dark,
     /// Nearly white.
     Light,
-    /// A window.
     Glass,
 }
 
 /// The outline of a part.
-pub(super) enum Outline {
+pub(crate) enum Outline {
     /// Centre and radii.
     Oval(i8, i8, i8, i8),
     /// Corners.
     Area(&'static [(i8, i8)]),
 }
-use Outline::{Area, Oval};
 
-pub(super) type Part = (Paint, Outline);
-pub(super) type View = &'static [Part];
+pub(crate) type Part = (Paint, Outline);
+pub(crate) type View = &'static [Part];
 
-/// A kind of things.
-pub(super) struct Thing {
-    pub(super) views: &'static [View],
-    /// Usual colours of the body.
-    pub(super) colours: &'static [Colour],
-    /// Usual surroundings.
-    pub(super) themes: &'static [Theme],
+/// A kind of objects.
+pub(crate) struct ObjectKind {
+    pub(crate) views: &'static [View],
+    pub(crate) colours: &'static [Colour],
+    pub(crate) themes: &'static [Theme],
 }
 
 const FURS: &[Colour] =
@@ -49,33 +45,33 @@ const PAINTS: &[Colour] =
 const METALS: &[Colour] = &[[225, 228, 232], [170, 178, 188], [120, 130, 145], [70, 80, 100]];
 
 /// The kinds, by label.
-pub(super) static THINGS: [Thing; 10] = [
-    Thing { views: AIRPLANE, colours: METALS, themes: &[Theme::Sky, Theme::Sky, Theme::Sky, Theme::Road] },
-    Thing { views: AUTOMOBILE, colours: PAINTS, themes: &[Theme::Road, Theme::Road, Theme::Meadow, Theme::Room] },
-    Thing {
+pub(crate) static KINDS: [ObjectKind; 10] = [
+    ObjectKind { views: AIRPLANE, colours: METALS, themes: &[Theme::Sky, Theme::Sky, Theme::Sky, Theme::Road] },
+    ObjectKind { views: AUTOMOBILE, colours: PAINTS, themes: &[Theme::Road, Theme::Road, Theme::Meadow, Theme::Room] },
+    ObjectKind {
         views: BIRD,
         colours: &[[150, 110, 70], [60, 70, 80], [190, 60, 50], [90, 130, 170], [220, 215, 200], [205, 165, 60]],
         themes: &[Theme::Sky, Theme::Meadow, Theme::Wood, Theme::Sea],
     },
-    Thing { views: CAT, colours: FURS, themes: &[Theme::Room, Theme::Room, Theme::Meadow] },
-    Thing {
+    ObjectKind { views: CAT, colours: FURS, themes: &[Theme::Room, Theme::Room, Theme::Meadow] },
+    ObjectKind {
         views: DEER,
         colours: &[[150, 100, 60], [175, 130, 85], [115, 85, 60]],
         themes: &[Theme::Wood, Theme::Wood, Theme::Meadow],
     },
-    Thing { views: DOG, colours: FURS, themes: &[Theme::Meadow, Theme::Room, Theme::Road] },
-    Thing {
+    ObjectKind { views: DOG, colours: FURS, themes: &[Theme::Meadow, Theme::Room, Theme::Road] },
+    ObjectKind {
         views: FROG,
         colours: &[[80, 130, 50], [120, 140, 60], [130, 110, 70], [60, 90, 60]],
         themes: &[Theme::Wood, Theme::Meadow, Theme::Sea],
     },
-    Thing {
+    ObjectKind {
         views: HORSE,
         colours: &[[130, 75, 40], [90, 55, 35], [60, 55, 55], [215, 205, 195]],
         themes: &[Theme::Meadow, Theme::Meadow, Theme::Wood, Theme::Road],
     },
-    Thing { views: SHIP, colours: PAINTS, themes: &[Theme::Sea, Theme::Sea, Theme::Sea, Theme::Sky] },
-    Thing { views: TRUCK, colours: PAINTS, themes: &[Theme::Road, Theme::Road, Theme::Meadow] },
+    ObjectKind { views: SHIP, colours: PAINTS, themes: &[Theme::Sea, Theme::Sea, Theme::Sea, Theme::Sky] },
+    ObjectKind { views: TRUCK, colours: PAINTS, themes: &[Theme::Road, Theme::Road, Theme::Meadow] },
 ];
 
 const AIRPLANE: &[View] = &[
@@ -367,3 +363,104 @@ const TRUCK: &[View] = &[
         (Dark, Area(&[(32, 66), (68, 66), (68, 82), (32, 82)])),
     ],
 ];
+
+// The surroundings of an object: two surfaces that meet at a horizon, blotches, and the light.
+
+/// Red, green and blue, 0 to 255.
+pub(crate) type Colour = [u8; 3];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Theme {
+    Sky,
+    Sea,
+    Meadow,
+    Wood,
+    Road,
+    Room,
+}
+
+impl Theme {
+    const ALL: [Self; 6] = [Self::Sky, Self::Sea, Self::Meadow, Self::Wood, Self::Road, Self::Room];
+
+    /// One of the usual surroundings, or any with a probability of one third.
+    pub(crate) fn pick(usual: &[Self], rng: &mut KeyedRng) -> Self {
+        let from = if rng.below(3) == 0 { &Self::ALL } else { usual };
+        from[rng.below(from.len())]
+    }
+
+    /// The colours above and below the horizon.
+    fn colours(self) -> [Colour; 2] {
+        match self {
+            Self::Sky => [[110, 160, 215], [185, 205, 225]],
+            Self::Sea => [[170, 195, 215], [45, 95, 130]],
+            Self::Meadow => [[165, 190, 200], [95, 140, 60]],
+            Self::Wood => [[50, 75, 40], [105, 95, 60]],
+            Self::Road => [[160, 165, 160], [110, 108, 105]],
+            Self::Room => [[195, 180, 160], [130, 95, 70]],
+        }
+    }
+}
+
+/// The surroundings of one picture.
+pub(crate) struct Scene {
+    above: [f32; 3],
+    below: [f32; 3],
+    /// The row of the horizon at the left edge, and its slope per column.
+    horizon: (f32, f32),
+    blotches: Vec<Blotch>,
+}
+
+/// Something out of focus: a cloud, a bush, a stone.
+struct Blotch {
+    middle: (f32, f32),
+    radii: (f32, f32),
+    colour: [f32; 3],
+}
+
+impl Scene {
+    pub(crate) fn draw(theme: Theme, rng: &mut KeyedRng) -> Self {
+        let [above, below] = theme.colours();
+        let count = rng.below(4);
+        Self {
+            above: varied(above, 38.0, rng),
+            below: varied(below, 38.0, rng),
+            horizon: (rng.between(8.0, 27.0), rng.between(-0.12, 0.12)),
+            blotches: (0..count).map(|_| Blotch::draw([above, below], rng)).collect(),
+        }
+    }
+
+    /// The colour at a point of the picture, in pixels.
+    pub(crate) fn at(&self, x: f32, y: f32) -> [f32; 3] {
+        let deep = (y - self.horizon.0 - self.horizon.1 * x + 0.5).clamp(0.0, 1.0);
+        let base = blend(self.above, self.below, deep);
+        self.blotches.iter().fold(base, |colour, blotch| blotch.over(colour, x, y))
+    }
+}
+
+impl Blotch {
+    fn draw(colours: [Colour; 2], rng: &mut KeyedRng) -> Self {
+        let colour = colours[rng.below(2)];
+        Self {
+            middle: (rng.between(0.0, 32.0), rng.between(0.0, 32.0)),
+            radii: (rng.between(2.0, 9.0), rng.between(2.0, 6.0)),
+            colour: varied(colour, 90.0, rng),
+        }
+    }
+
+    /// Blends the blotch over the colour behind it; it fades out towards its edge.
+    fn over(&self, behind: [f32; 3], x: f32, y: f32) -> [f32; 3] {
+        let (dx, dy) = ((x - self.middle.0) / self.radii.0, (y - self.middle.1) / self.radii.1);
+        blend(behind, self.colour, (1.6 * (1.0 - dx * dx - dy * dy)).clamp(0.0, 0.85))
+    }
+}
+
+/// A random mix of `a` and `b`.
+pub(crate) fn blend(a: [f32; 3], b: [f32; 3], part: f32) -> [f32; 3] {
+    [0, 1, 2].map(|i| a[i] + (b[i] - a[i]) * part)
+}
+
+/// A similar colour: lighter or darker, and slightly different in hue.
+pub(crate) fn varied(colour: Colour, by: f32, rng: &mut KeyedRng) -> [f32; 3] {
+    let light = rng.between(-by, by);
+    colour.map(|part| (f32::from(part) + light + rng.between(-by, by) * 0.35).clamp(0.0, 255.0))
+}

@@ -1,21 +1,76 @@
-//! Renders a thing to pixels: its position, rotation and bend, the light, and noise.
+//! Objects drawn on the spot in the style of CIFAR-10, so that its lab runs without a download.
 //!
-//! Uses only additions, multiplications, divisions and comparisons, which IEEE 754 rounds the same everywhere. So the pictures
-//! of a seed are the same bytes on every machine.
+//! They replace the photographs in shape, classes, file format and difficulty: colour and surroundings carry some information,
+//! outlines the rest, and four of the animals look much alike. Accuracies are not comparable with those on the real files.
+//! `kinds` describes the objects and their surroundings; this file renders them.
 
-use super::scene::{Scene, Theme, blend, varied};
-use super::things::{Outline, Paint, THINGS, Thing, View};
+use lockstep::data::Split;
 use lockstep::data::rng::KeyedRng;
 use lockstep_datafiles::cifar::{PIXELS, RECORD, SIDE};
+
+use super::Cifar10;
+use super::kinds::{KINDS, ObjectKind, Outline, Paint, Scene, Theme, View, blend, varied};
+
+/// Keep the random streams of labels and pictures apart.
+const LABELS: u64 = u64::from_be_bytes(*b"oblabels");
+const PICTURES: u64 = u64::from_be_bytes(*b"obpixels");
+
+/// The objects of one seed and split: an endless sequence, each a function of (seed, split, index) alone.
+///
+/// ```
+/// use lockstep::data::Split;
+/// use lockstep_vision::Objects;
+/// let objects = Objects::new(42, Split::Train);
+/// assert_eq!(objects.first(100).kind(99), objects.kind(99));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Objects {
+    seed: u64,
+    split: u64,
+}
+
+impl Objects {
+    /// The objects of this seed; the two splits share none.
+    pub fn new(seed: u64, split: Split) -> Self {
+        Self { seed, split: split as u64 }
+    }
+
+    /// The first `count` of these objects, as a data set.
+    ///
+    /// # Panics
+    /// Panics when `count` is 0.
+    pub fn first(self, count: usize) -> Cifar10 {
+        let records = (0..count).flat_map(|index| self.record(index)).collect();
+        Cifar10::new(records).expect("one whole record or more was drawn, with labels below 10")
+    }
+
+    /// The class of object `index`. Every ten in a row (0 to 9, 10 to 19, …) contain each class once, in random order.
+    pub fn kind(self, index: usize) -> u8 {
+        let mut rng = KeyedRng::new(&[self.seed, LABELS, self.split, (index / 10) as u64]);
+        rng.shuffled::<10>()[index % 10]
+    }
+
+    /// Object `index` as a record of the file.
+    fn record(self, index: usize) -> [u8; RECORD] {
+        let kind = self.kind(index);
+        let mut rng = KeyedRng::new(&[self.seed, PICTURES, self.split, index as u64]);
+        record(kind, &mut rng)
+    }
+}
+
+// Renders an object to pixels: its position, rotation and bend, the light, and noise.
+//
+// Uses only additions, multiplications, divisions and comparisons, which IEEE 754 rounds the same everywhere. So the pictures
+// of a seed are the same bytes on every machine.
 
 /// Samples per pixel along each side, for soft edges.
 const FINE: usize = 2;
 
-/// The record of a thing of this kind: its label, then the planes.
-pub(super) fn record(kind: u8, rng: &mut KeyedRng) -> [u8; RECORD] {
-    let thing = &THINGS[usize::from(kind)];
-    let scene = Scene::draw(Theme::pick(thing.themes, rng), rng);
-    let figure = Figure::draw(thing, rng);
+/// The record of an object of this kind: its label, then the planes.
+fn record(kind: u8, rng: &mut KeyedRng) -> [u8; RECORD] {
+    let object = &KINDS[usize::from(kind)];
+    let scene = Scene::draw(Theme::pick(object.themes, rng), rng);
+    let figure = Figure::draw(object, rng);
     let light = Light::draw(rng);
     let mut record = [kind; RECORD];
     for pixel in 0..PIXELS {
@@ -39,7 +94,7 @@ fn average(scene: &Scene, figure: &Figure, column: usize, row: usize) -> [f32; 3
     sum.map(|sum| sum / (FINE * FINE) as f32)
 }
 
-/// A thing as it appears in one picture.
+/// A object as it appears in one picture.
 struct Figure {
     /// The matrix, row by row, from pixels (relative to the centre) to hundredths of the box (relative to its centre).
     matrix: [f32; 4],
@@ -63,10 +118,10 @@ enum Edge {
 }
 
 impl Figure {
-    fn draw(thing: &Thing, rng: &mut KeyedRng) -> Self {
-        let view = thing.views[rng.below(thing.views.len())];
-        let palette = Palette::draw(thing, rng);
-        // Pixels per hundredth: CIFAR's things nearly fill their pictures.
+    fn draw(object: &ObjectKind, rng: &mut KeyedRng) -> Self {
+        let view = object.views[rng.below(object.views.len())];
+        let palette = Palette::draw(object, rng);
+        // Pixels per hundredth: CIFAR's objects nearly fill their pictures.
         let (width, height) = (rng.between(0.2, 0.33), rng.between(0.2, 0.33));
         let mirror = if rng.below(2) == 0 { -1.0 } else { 1.0 };
         // The tangent of half the angle gives sine and cosine without calling either; the angle is at most 17 degrees.
@@ -83,7 +138,7 @@ impl Figure {
         }
     }
 
-    /// The colour of the thing at a point of the picture, or `None` where the thing does not cover it.
+    /// The colour of the object at a point of the picture, or `None` where the object does not cover it.
     fn at(&self, x: f32, y: f32) -> Option<[f32; 3]> {
         let (u, v) = self.place(x - self.middle.0, y - self.middle.1);
         let part = self.parts.iter().rev().find(|part| part.outline.contains(u, v))?;
@@ -100,7 +155,7 @@ impl Figure {
     }
 }
 
-/// The colours of one thing.
+/// The colours of one object.
 struct Palette {
     body: [f32; 3],
     trim: [f32; 3],
@@ -110,8 +165,8 @@ struct Palette {
 }
 
 impl Palette {
-    fn draw(thing: &Thing, rng: &mut KeyedRng) -> Self {
-        let usual = thing.colours[rng.below(thing.colours.len())];
+    fn draw(object: &ObjectKind, rng: &mut KeyedRng) -> Self {
+        let usual = object.colours[rng.below(object.colours.len())];
         let body = if rng.below(5) == 0 { varied([128; 3], 110.0, rng) } else { varied(usual, 28.0, rng) };
         let other = varied([150; 3], 90.0, rng);
         Self {

@@ -4,9 +4,9 @@ use std::fs;
 
 use lockstep::data::{Dataset, Split};
 use lockstep_testkit::margin;
-use lockstep_vision::Storm;
+use lockstep_vision::DrawnHouses;
 use lockstep_vision::folder::Splits;
-use lockstep_vision::storm::CLASSES;
+use lockstep_vision::houses::CLASSES;
 use lockstep_vision::{Normalize, Pictures, Transformed};
 use tch::nn::{self, ModuleT, OptimizerConfig};
 use tch::{Device, Kind, Tensor, no_grad};
@@ -16,7 +16,7 @@ fn checksum(split: Split) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     for index in 0..6 {
         for (width, height) in [(64, 48), (50, 75)] {
-            hasher.update(Storm::new(42, split).picture(index, width, height).as_raw());
+            hasher.update(DrawnHouses::new(42, split).picture(index, width, height).as_raw());
         }
     }
     hasher.finalize()
@@ -25,18 +25,18 @@ fn checksum(split: Split) -> u32 {
 #[test]
 fn keeps_the_bytes_of_a_seed_forever() {
     assert_eq!([checksum(Split::Train), checksum(Split::Test)], [0x2363_04b1, 0xdc68_3b11]);
-    let labels: Vec<i64> = (0..12).map(|index| Storm::new(42, Split::Train).label(index)).collect();
+    let labels: Vec<i64> = (0..12).map(|index| DrawnHouses::new(42, Split::Train).label(index)).collect();
     assert_eq!(labels, [1, 2, 0, 0, 1, 2, 2, 1, 0, 0, 2, 1]);
 }
 
 #[test]
 fn draws_each_house_from_its_seed_split_and_index_alone() {
-    let train = Storm::new(7, Split::Train);
+    let train = DrawnHouses::new(7, Split::Train);
     assert_eq!(train.picture(5, 40, 30), train.picture(5, 40, 30));
     let others = [
         train.picture(8, 40, 30),
-        Storm::new(7, Split::Test).picture(5, 40, 30),
-        Storm::new(8, Split::Train).picture(5, 40, 30),
+        DrawnHouses::new(7, Split::Test).picture(5, 40, 30),
+        DrawnHouses::new(8, Split::Train).picture(5, 40, 30),
     ];
     assert!(others.iter().all(|other| *other != train.picture(5, 40, 30)));
 }
@@ -44,16 +44,16 @@ fn draws_each_house_from_its_seed_split_and_index_alone() {
 #[test]
 fn draws_in_any_size() {
     for (width, height) in [(1, 1), (1, 300), (300, 1), (3, 2), (200, 50), (50, 200)] {
-        assert_eq!(Storm::new(1, Split::Train).picture(2, width, height).dimensions(), (width, height));
+        assert_eq!(DrawnHouses::new(1, Split::Train).picture(2, width, height).dimensions(), (width, height));
     }
 }
 
 #[test]
 fn has_each_grade_once_in_every_three() {
-    let storm = Storm::new(9, Split::Test);
+    let houses = DrawnHouses::new(9, Split::Test);
     let mut orders = std::collections::BTreeSet::new();
     for three in 0..50 {
-        let order: Vec<i64> = (0..3).map(|i| storm.label(3 * three + i)).collect();
+        let order: Vec<i64> = (0..3).map(|i| houses.label(3 * three + i)).collect();
         let mut sorted = order.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, [0, 1, 2]);
@@ -64,11 +64,11 @@ fn has_each_grade_once_in_every_three() {
 
 #[test]
 fn is_a_set_of_pictures_without_files() -> anyhow::Result<()> {
-    let set = Storm::new(3, Split::Train).first(9, 32, 24);
+    let set = DrawnHouses::new(3, Split::Train).first(9, 32, 24);
     assert_eq!((set.len(), set.classes()), (9, &CLASSES.map(String::from)[..]));
-    assert_eq!(set.picture(4)?, Storm::new(3, Split::Train).picture(4, 32, 24));
+    assert_eq!(set.picture(4)?, DrawnHouses::new(3, Split::Train).picture(4, 32, 24));
     let prints = [(3, 9, 32), (4, 9, 32), (3, 10, 32), (3, 9, 33)].map(|(seed, count, width)| {
-        Storm::new(seed, Split::Train).first(count, width, 24).fingerprint().expect("is drawn")
+        DrawnHouses::new(seed, Split::Train).first(count, width, 24).fingerprint().expect("is drawn")
     });
     assert_eq!(prints[0], set.fingerprint()?);
     assert!(prints[1..].iter().all(|print| *print != prints[0]), "{prints:?}");
@@ -79,7 +79,7 @@ fn is_a_set_of_pictures_without_files() -> anyhow::Result<()> {
 fn writes_folders_that_can_be_read_back() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let sizes = [(64, 48), (48, 64), (80, 60)];
-    Storm::write(folder.path(), 5, (12, 6), &sizes)?;
+    DrawnHouses::write(folder.path(), 5, (12, 6), &sizes)?;
     let Splits { train, validation, test } = Splits::open(folder.path())?;
     assert!(test.is_none());
     assert_eq!((train.counts(), validation.counts()), (vec![4; 3], vec![2; 3]));
@@ -91,10 +91,10 @@ fn writes_folders_that_can_be_read_back() -> anyhow::Result<()> {
         seen.insert(picture.dimensions());
         let name = train.path(index).file_stem().and_then(|name| name.to_str()).unwrap_or_default();
         let house: usize = name.trim_start_matches("house-").parse()?;
-        let drawn = Storm::new(5, Split::Train).picture(house, picture.width(), picture.height());
+        let drawn = DrawnHouses::new(5, Split::Train).picture(house, picture.width(), picture.height());
         let apart = picture.as_raw().iter().zip(drawn.as_raw()).map(|(a, b)| f64::from(a.abs_diff(*b))).sum::<f64>();
         assert!(apart / (drawn.as_raw().len() as f64) < 8.0, "{name} is another house");
-        assert_eq!(train.label(index), Storm::new(5, Split::Train).label(house));
+        assert_eq!(train.label(index), DrawnHouses::new(5, Split::Train).label(house));
     }
     assert!(seen.len() > 1 && seen.iter().all(|size| sizes.contains(size)), "{seen:?}");
     Ok(())
@@ -103,12 +103,12 @@ fn writes_folders_that_can_be_read_back() -> anyhow::Result<()> {
 #[test]
 fn refuses_a_folder_with_other_photographs_and_writes_over_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let write = |seed, counts| Storm::write(folder.path(), seed, counts, &[(16, 16)]);
+    let write = |seed, counts| DrawnHouses::write(folder.path(), seed, counts, &[(16, 16)]);
     write(5, (12, 3)).unwrap();
     write(5, (12, 3)).unwrap();
     for (seed, counts) in [(5, (9, 3)), (6, (12, 3))] {
         let error = write(seed, counts).unwrap_err().to_string();
-        assert!(error.contains("is there already") && error.contains("draw into another folder"), "{error}");
+        assert!(error.contains("is already there") && error.contains("draw into another folder"), "{error}");
     }
     write(5, (15, 6)).unwrap();
     let Splits { train, validation, .. } = Splits::open(folder.path()).unwrap();
@@ -119,13 +119,13 @@ fn refuses_a_folder_with_other_photographs_and_writes_over_the_same() {
 fn refuses_photographs_without_pixels_and_folders_that_cannot_be_made() {
     let folder = tempfile::tempdir().unwrap();
     for sizes in [&[][..], &[(0, 4)], &[(4, 4), (4, 0)]] {
-        let error = Storm::write(folder.path(), 1, (3, 3), sizes).unwrap_err().to_string();
+        let error = DrawnHouses::write(folder.path(), 1, (3, 3), sizes).unwrap_err().to_string();
         assert!(error.contains("give at least one, of 1 x 1 or more"), "{error}");
     }
-    let error = Storm::write(folder.path(), 1, (12, 2), &[(4, 4)]).unwrap_err().to_string();
+    let error = DrawnHouses::write(folder.path(), 1, (12, 2), &[(4, 4)]).unwrap_err().to_string();
     assert!(error.contains("12 and 2 photographs: each split needs one of each of the 3 classes"), "{error}");
     fs::write(folder.path().join("Train"), "in the way").unwrap();
-    let error = Storm::write(folder.path(), 1, (3, 3), &[(4, 4)]).unwrap_err().to_string();
+    let error = DrawnHouses::write(folder.path(), 1, (3, 3), &[(4, 4)]).unwrap_err().to_string();
     assert!(error.contains("Train/C0"), "{error}");
 }
 
@@ -138,7 +138,7 @@ fn a_convolutional_net_learns_the_grades_and_a_linear_model_falls_short() -> any
     let seed = margin::seed(1);
     tch::manual_seed(seed as i64);
     let tensors = |split, count| {
-        let set = Transformed::new(Storm::new(seed, split).first(count, SIDE, SIDE), Normalize::IMAGENET);
+        let set = Transformed::new(DrawnHouses::new(seed, split).first(count, SIDE, SIDE), Normalize::IMAGENET);
         set.batch(0, &(0..count).collect::<Vec<_>>())
     };
     let (train, test) = (tensors(Split::Train, 900)?, tensors(Split::Test, 300)?);

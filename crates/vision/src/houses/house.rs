@@ -48,7 +48,6 @@ pub(super) enum Cladding {
 #[derive(Debug, Clone)]
 pub(super) struct House {
     pub(super) storeys: usize,
-    /// Height of the walls.
     pub(super) walls: f32,
     /// Height of the roof above them.
     pub(super) rise: f32,

@@ -10,9 +10,7 @@ const WOOD: [Colour; 3] = [[0.72, 0.57, 0.38], [0.58, 0.45, 0.31], [0.82, 0.70, 
 /// Plasterboard, insulation, sheet metal.
 const RUBBLE: [Colour; 4] = [[0.86, 0.85, 0.81], [0.90, 0.70, 0.68], [0.60, 0.62, 0.65], [0.40, 0.36, 0.32]];
 
-/// The damage to a house.
 pub(super) enum Damage {
-    /// No damage.
     None,
     /// The house stands, with these marks.
     Some(Marks),
@@ -37,7 +35,6 @@ pub(super) enum Ruin {
     Collapsed,
     /// Some walls and posts without a roof.
     Frame,
-    /// A heap.
     Heap,
 }
 
