@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use image::{Rgb, RgbImage};
-use lockstep_datafiles::folder::{Skipped, SplitFolders, walk};
-use lockstep_datafiles::idx::{Idx, Kind as IdxKind};
-use lockstep_datafiles::{DataError, Split, cifar, mnist};
+use lockstep_datasets::folder::{Skipped, SplitFolders, walk};
+use lockstep_datasets::idx::{Idx, IdxKind};
+use lockstep_datasets::{DataError, Split, cifar, mnist};
 
 /// The layout of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -197,7 +197,7 @@ impl Part {
                 let at = |pixel: usize| [0, 1, 2].map(|plane| planes[plane * cifar::PIXELS + pixel]);
                 from_fn(cifar::SIDE, cifar::SIDE, &at)
             }
-            Pictures::Files(files) => lockstep_decode::read(&files[index])?,
+            Pictures::Files(files) => lockstep_datasets::decode::read(&files[index])?,
         })
     }
 }

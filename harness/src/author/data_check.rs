@@ -12,8 +12,8 @@ use clap::Args;
 use image::imageops::thumbnail;
 use image::{ImageFormat, RgbImage};
 use lockstep_contract::foreign;
-use lockstep_datafiles::idx::{Idx, Kind};
-use lockstep_datafiles::{DataError, cifar};
+use lockstep_datasets::idx::{Idx, IdxKind};
+use lockstep_datasets::{DataError, cifar};
 use maud::{Markup, PreEscaped, html};
 
 use crate::author::data::{Layout, Part, Set};
@@ -97,13 +97,13 @@ fn check_file(path: &Path) -> anyhow::Result<CheckedData> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
     let read = match () {
-        () if ends(&[".jpg", ".jpeg", ".png"]) => lockstep_decode::read(path)
+        () if ends(&[".jpg", ".jpeg", ".png"]) => lockstep_datasets::decode::read(path)
             .map(|picture| format!("a picture of {} x {} pixels", picture.width(), picture.height())),
         () if ends(&[".bin"]) => {
             cifar::read(path).map(|records| format!("{} records of CIFAR-10", records.len() / cifar::RECORD))
         }
         () if name.contains("idx") || ends(&["ubyte", "ubyte.gz"]) => {
-            Idx::read(path, Kind::Any).map(|idx| format!("an IDX file of bytes {:?}", idx.dims()))
+            Idx::read(path, IdxKind::Any).map(|idx| format!("an IDX file of bytes {:?}", idx.dims()))
         }
         () => {
             return Err(Refused(format!(

@@ -224,25 +224,25 @@ mod tests {
     }
 
     const CHAINED: &str = r#"epoch 3
-    Traceback (most recent call last):
-      File "/home/ada/data.py", line 7, in open_shard
+Traceback (most recent call last):
+  File "/home/ada/data.py", line 7, in open_shard
     return open(path)
            ^^^^^^^^^^
-      File "/usr/lib/python3.11/pathlib.py", line 1044, in open
+  File "/usr/lib/python3.11/pathlib.py", line 1044, in open
     return io.open(self)
-    FileNotFoundError: [Errno 2] No such file or directory: '/data/7.tar'
+FileNotFoundError: [Errno 2] No such file or directory: '/data/7.tar'
 
-    The above exception was the direct cause of the following exception:
+The above exception was the direct cause of the following exception:
 
-    Traceback (most recent call last):
-      File "/home/ada/train.py", line 30, in <module>
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 30, in <module>
     main()
-      File "/opt/env/lib/python3.11/site-packages/torch/utils.py", line 5, in call
+  File "/opt/env/lib/python3.11/site-packages/torch/utils.py", line 5, in call
     f()
-    RuntimeError: cannot load
-    the shard
-    [W1122 10:00:00 socket.cpp:1] closing
-    "#;
+RuntimeError: cannot load
+the shard
+[W1122 10:00:00 socket.cpp:1] closing
+"#;
 
     #[test]
     fn reads_a_chain_from_its_cause_to_its_end() {

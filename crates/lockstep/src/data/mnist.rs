@@ -4,12 +4,12 @@
 
 use std::path::Path;
 
-use lockstep_datafiles::mnist::{check, find};
+use lockstep_datasets::mnist::{check, find};
 use tch::Tensor;
 
-pub use lockstep_datafiles::Split;
+pub use lockstep_datasets::Split;
 
-use super::idx::{Idx, Kind};
+use super::idx::{Idx, IdxKind};
 use super::{Batch, DataError, Dataset, check_indices};
 
 /// The mean of MNIST's training pixels, as fractions of white. PyTorch's examples and the tutorials use this value.
@@ -45,8 +45,8 @@ impl Mnist {
     /// # Errors
     /// Fails when a file is missing or not a valid IDX file, or when the two do not match.
     pub fn from_dir(dir: &Path, split: Split) -> Result<Self, DataError> {
-        let images = Idx::read(&find(dir, split, "images", 3)?, Kind::Images)?;
-        let labels = Idx::read(&find(dir, split, "labels", 1)?, Kind::Labels)?;
+        let images = Idx::read(&find(dir, split, "images", 3)?, IdxKind::Images)?;
+        let labels = Idx::read(&find(dir, split, "labels", 1)?, IdxKind::Labels)?;
         let (dims, images) = images.into_parts();
         let (_, labels) = labels.into_parts();
         Self::new(images, labels, dims[1], dims[2])

@@ -20,6 +20,6 @@ pub use crate::rng;
 pub use c10d::Floats;
 pub use dataset::{Batch, Dataset, IndexOutOfRange, Subset, SubsetError, check_indices};
 pub use digits::{Digits, mnist_or_drawn, real_data_dir};
-pub use lockstep_datafiles::{DataError, idx, kind_of, whole};
+pub use lockstep_datasets::{DataError, idx, kind_of, write_atomically};
 pub use mnist::{Mnist, Split};
 pub use synthetic::{LinearRegression, Toy};

@@ -10,11 +10,11 @@ use std::path::Path;
 
 use image::RgbImage;
 use lockstep::data::{DataError, Split};
-use lockstep_datafiles::cifar::{self, PIXELS};
+use lockstep_datasets::cifar::{self, PIXELS};
 
 use crate::Pictures;
 
-pub use lockstep_datafiles::cifar::{CLASSES, RECORD, SIDE};
+pub use lockstep_datasets::cifar::{CLASSES, RECORD, SIDE};
 pub use objects::Objects;
 
 /// Colour pictures of 32 × 32 pixels with their labels, in memory, in the layout of the files.

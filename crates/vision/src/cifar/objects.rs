@@ -6,7 +6,7 @@
 
 use lockstep::data::Split;
 use lockstep::data::rng::KeyedRng;
-use lockstep_datafiles::cifar::{PIXELS, RECORD, SIDE};
+use lockstep_datasets::cifar::{PIXELS, RECORD, SIDE};
 
 use super::Cifar10;
 use super::kinds::{KINDS, ObjectKind, Outline, Paint, Scene, Theme, View, blend, varied};

@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lockstep::data::DataError;
-use lockstep_datafiles::folder::{Found, Sample, SplitFolders, walk};
+use lockstep_datasets::folder::{ImageFiles, Sample, SplitFolders, walk};
 
 use crate::{Pictures, RgbImage};
 
 pub use cache::DecodedCache;
-pub use lockstep_decode::{MAX_BYTES, MAX_PIXELS, decode};
-pub use lockstep_datafiles::folder::{Skipped, Why};
+pub use lockstep_datasets::decode::{MAX_BYTES, MAX_PIXELS, decode};
+pub use lockstep_datasets::folder::{Skipped, Why};
 
 /// Labelled pictures in files: one folder per class.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ impl ImageFolder {
     /// Fails when there is no class folder, a class has no pictures, something cannot be read, symbolic links form a loop, or
     /// the folder holds `Train` and `Validation` instead of classes (use [`Splits::open`](super::Splits::open) for those).
     pub fn open(dir: &Path) -> Result<Self, DataError> {
-        let Found { classes, samples, skipped } = walk(dir)?;
+        let ImageFiles { classes, samples, skipped } = walk(dir)?;
         Ok(Self { root: dir.into(), classes, samples, skipped, cache: None })
     }
 
@@ -108,7 +108,7 @@ impl Pictures for ImageFolder {
     /// Reads and decodes the file: see [`decode`](decode). The error is a [`DataError`].
     fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
         let path = &self.samples[index].path;
-        Ok(self.cache.as_ref().map_or_else(|| lockstep_decode::read(path), |cache| cache.picture(path))?)
+        Ok(self.cache.as_ref().map_or_else(|| lockstep_datasets::decode::read(path), |cache| cache.picture(path))?)
     }
 
     /// Covers the classes' names and each file's relative path, class and length. The pictures are not read, so that even a

@@ -21,7 +21,7 @@ use anyhow::{Context, bail, ensure};
 use image::RgbImage;
 use image::codecs::jpeg::JpegEncoder;
 use lockstep::data::rng::KeyedRng;
-use lockstep::data::{Split, whole};
+use lockstep::data::{Split, write_atomically};
 
 use crate::Pictures;
 use damage::Damage;
@@ -144,7 +144,7 @@ fn write_jpeg(folder: &Path, name: &str, picture: &RgbImage) -> anyhow::Result<(
     let write = || -> anyhow::Result<()> {
         let mut bytes = Vec::new();
         JpegEncoder::new_with_quality(&mut bytes, QUALITY).encode_image(picture)?;
-        Ok(whole::write(&folder.join(name), |out| out.write_all(&bytes))?)
+        Ok(write_atomically(&folder.join(name), |out| out.write_all(&bytes))?)
     };
     write().with_context(|| format!("write the photograph {}", folder.join(name).display()))
 }

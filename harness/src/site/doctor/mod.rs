@@ -30,7 +30,7 @@ use lockstep_contract::foreign::escaped;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Interrupted};
-use crate::report::{TextStyle, Screen, whole_words};
+use crate::report::{Screen, TextStyle, whole_words};
 use crate::site::rules::{Column, Reported, has_error, listed, summary, table};
 use exchange::DoctorSettings;
 use facts::{JobFacts, Node};

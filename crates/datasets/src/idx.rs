@@ -1,4 +1,4 @@
-//! Reads an IDX file, plain or gzipped, and writes one.
+//! The IDX format, in which MNIST and its relatives are published: reads a file, plain or gzipped, and writes one.
 //!
 //! Layout (Yann LeCun's MNIST page): two zero bytes, one byte for the element type, one for the number of dimensions, then each
 //! dimension as a big-endian `u32`, then the elements, the last dimension fastest. Only unsigned bytes are read; errors name
@@ -6,6 +6,9 @@
 //!
 //! Files are untrusted. Memory grows with the bytes that arrive, never with a header's claim; a claim beyond [`MAX_BYTES`], or
 //! beyond what a file of that length can hold, is an error before any data is read. `mnist` interprets the images.
+
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,8 +18,7 @@ use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
-use super::guess::guess;
-use crate::{DataError, kind_of, whole};
+use crate::{DataError, kind_of, write_atomically};
 
 /// Maximum number of data bytes to read or write: 1 GiB. MNIST's training images have 47 MB, EMNIST's largest set has 547 MB.
 pub const MAX_BYTES: u64 = 1 << 30;
@@ -31,7 +33,7 @@ const PEEK: usize = 64;
 
 /// The expected contents of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum IdxKind {
     /// Bytes `[n, rows, columns]`.
     Images,
     /// Bytes `[n]`.
@@ -72,7 +74,7 @@ impl Idx {
     ///
     /// # Errors
     /// A [`DataError`] for an invalid file; the whole file is checked, up to its last byte and gzip's checksum.
-    pub fn read(path: &Path, kind: Kind) -> Result<Self, DataError> {
+    pub fn read(path: &Path, kind: IdxKind) -> Result<Self, DataError> {
         let mut source = Source::open(path)?;
         let header = source.header(kind)?;
         let data = source.data(&header)?;
@@ -93,19 +95,17 @@ impl Idx {
         &self.dims
     }
 
-    /// The bytes.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// Dimensions and bytes.
     pub fn into_parts(self) -> (Vec<usize>, Vec<u8>) {
         (self.dims, self.data)
     }
 
     fn try_write(&self, path: &Path) -> io::Result<()> {
         let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
-        whole::write(path, |out| {
+        write_atomically(path, |out| {
             if !packed {
                 return self.encode(out);
             }
@@ -184,7 +184,7 @@ impl<'a> Source<'a> {
         Ok(Self { path, reader, gzip, most })
     }
 
-    fn header(&mut self, kind: Kind) -> Result<Header, DataError> {
+    fn header(&mut self, kind: IdxKind) -> Result<Header, DataError> {
         let magic = self.take(4, 0)?;
         let &[0, 0, code, rank @ 1..=255] = &magic[..] else { return Err(self.not_idx(magic)) };
         let Some(element) = ElementType::from_code(code) else { return Err(self.not_idx(magic)) };
@@ -204,7 +204,7 @@ impl<'a> Source<'a> {
     /// Rejects dimensions that no file, or not this one, can hold.
     fn check_claim(&self, dims: Vec<usize>, header: u64) -> Result<Header, DataError> {
         let Some(bytes) = product(&dims).filter(|&bytes| bytes <= MAX_BYTES) else {
-            let hint = "the header is damaged, or the file is no data set, get it again";
+            let hint = "the header is damaged, or the file is not a data set, get it again";
             return Err(self.refuse(format!("at most {MAX_BYTES} bytes"), format!("{dims:?} in the header"), hint));
         };
         let most = self.most.saturating_sub(header);
@@ -281,7 +281,7 @@ fn failed_disk(path: &Path, done: u64, source: io::Error) -> DataError {
 }
 
 /// The product of the dimensions, or `None` if it overflows `u64`. One dimension of 0 makes it 0 whatever the others are.
-pub(super) fn product(dims: &[usize]) -> Option<u64> {
+fn product(dims: &[usize]) -> Option<u64> {
     if dims.contains(&0) {
         return Some(0);
     }
@@ -289,10 +289,10 @@ pub(super) fn product(dims: &[usize]) -> Option<u64> {
 }
 
 /// Checks the number of dimensions against the expected kind.
-fn check_kind(path: &Path, kind: Kind, rank: u8) -> Result<(), DataError> {
+fn check_kind(path: &Path, kind: IdxKind, rank: u8) -> Result<(), DataError> {
     let expected = match kind {
-        Kind::Images if rank != 3 => "an image file (3 dimensions, magic 0x00000803)",
-        Kind::Labels if rank != 1 => "a label file (1 dimension, magic 0x00000801)",
+        IdxKind::Images if rank != 3 => "an image file (3 dimensions, magic 0x00000803)",
+        IdxKind::Labels if rank != 1 => "a label file (1 dimension, magic 0x00000801)",
         _ => return Ok(()),
     };
     let (what, hint) = match rank {
@@ -305,4 +305,52 @@ fn check_kind(path: &Path, kind: Kind, rank: u8) -> Result<(), DataError> {
     };
     let found = format!("{what} ({rank} dimension{}, magic 0x000008{rank:02x})", if rank == 1 { "" } else { "s" });
     Err(DataError::new("read").at(path).expected(expected).found(found).hint(hint))
+}
+
+// Guesses from its first bytes what a file that is not IDX is.
+
+/// Files that are often found in place of an IDX file: their first bytes, what they are, and what to do.
+const IMPOSTORS: &[(&[u8], &str, &str)] = &[
+    (b"\x1f\x8b", "a gzip file inside the gzip file", "unpack it once with gunzip"),
+    (b"version https://git-lfs", "a Git LFS pointer, not the file that it points to", "run git lfs pull"),
+    (b"PK\x03\x04", "a zip archive", "unpack it and give the files in it"),
+    (b"\x89PNG", "a PNG picture", "give the folder of the IDX files"),
+    (b"\xff\xd8\xff", "a JPEG picture", "give the folder of the IDX files"),
+    (b"\xfd7zXZ", "an xz file", "unpack it with unxz"),
+    (b"\x28\xb5\x2f\xfd", "a zstd file", "unpack it with unzstd"),
+    (b"BZh", "a bzip2 file", "unpack it with bunzip2"),
+    (b"PAR1", "a Parquet file", "get the data set in its IDX form"),
+    (b"\x80\x02", "a Python pickle", "get the data set in its IDX form"),
+    (b"\x93NUMPY", "a NumPy array", "get the data set in its IDX form"),
+    (b"{", "JSON text, perhaps a server's error message", "download the file again and look at the address"),
+];
+
+/// Describes what `start`, the first bytes of a file that is not IDX, looks like, and what to do about it.
+fn guess(start: &[u8]) -> (String, &'static str) {
+    const AGAIN: &str = "get the file again";
+    if start.is_empty() {
+        return ("an empty file".into(), "a download failed, get the file again");
+    }
+    let trimmed = start.trim_ascii_start().to_ascii_lowercase();
+    if [b"<!doctype".as_slice(), b"<html", b"<?xml", b"<head"].iter().any(|tag| trimmed.starts_with(tag)) {
+        return ("a HTML or XML page, perhaps a server's error message".into(), "download the file again");
+    }
+    if let Some((_, what, hint)) = IMPOSTORS.iter().find(|(magic, ..)| start.starts_with(magic)) {
+        return ((*what).into(), hint);
+    }
+    if matches!(start, [1..=4, 8, 0, 0, ..]) {
+        return (
+            format!("{}, an IDX header with its bytes reversed", hex(start)),
+            "write it again in big-endian order",
+        );
+    }
+    if start.len() >= 8 && start.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) {
+        let text = String::from_utf8_lossy(&start[..start.len().min(16)]);
+        return (format!("text that begins {:?}", text), "give the path of the IDX file, or get it again");
+    }
+    (format!("bytes {}", hex(start)), AGAIN)
+}
+
+fn hex(start: &[u8]) -> String {
+    start.iter().take(4).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }

@@ -1,8 +1,10 @@
-//! Finds the samples of each class in a folder: torchvision's `find_classes` and `make_dataset`, with checks.
+//! Folders of pictures, one for each class, as torchvision's `ImageFolder` takes them: finds the samples of each class
+//! (`find_classes` and `make_dataset` in torchvision), with checks, and the folders of splits.
 //!
-//! Does not read the pictures; `decode` does.
+//! Does not read the pictures; [`decode`](crate::decode) does.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -11,9 +13,134 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use super::splits::are_splits;
-use super::{Sample, Skipped, Why};
 use crate::{DataError, kind_of};
+
+#[derive(Debug, Clone)]
+pub struct Sample {
+    pub path: PathBuf,
+    pub class: usize,
+    /// The file's length when the folder was opened.
+    pub bytes: u64,
+}
+
+/// A file or folder that was skipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    pub path: PathBuf,
+    pub why: Why,
+}
+
+/// Why a file or folder is not a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Why {
+    /// Its name begins with a dot.
+    Hidden,
+    /// A file next to the class folders.
+    OutsideOfClasses,
+    /// Its name has the extension of a picture format that torchvision reads but this crate does not.
+    OtherFormat,
+    /// Its name does not have a picture's extension.
+    NotAPicture,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Hidden => "with a hidden name",
+            Why::OutsideOfClasses => "next to the class folders",
+            Why::OtherFormat => "of a format that is not read here",
+            Why::NotAPicture => "without a picture's name",
+        })
+    }
+}
+
+/// The accepted names of each split's folder, in lower case; matching ignores case.
+const TRAIN: [&str; 2] = ["train", "training"];
+const VALIDATION: [&str; 3] = ["validation", "val", "valid"];
+const TEST: [&str; 2] = ["test", "testing"];
+
+/// The folder of each split.
+#[derive(Debug, Clone)]
+pub struct SplitFolders {
+    /// `Train` or `training`.
+    pub train: PathBuf,
+    /// `Validation`, `val` or `valid`.
+    pub validation: PathBuf,
+    /// `Test` or `testing`, if there is one.
+    pub test: Option<PathBuf>,
+}
+
+impl SplitFolders {
+    /// Finds them in `dir`, ignoring case.
+    ///
+    /// # Errors
+    /// Training or validation is missing (the message lists what is there), or two folders match one split.
+    pub fn find(dir: &Path) -> Result<Self, DataError> {
+        let folders = folders(dir)?;
+        Ok(SplitFolders {
+            train: need(dir, &folders, "training", &TRAIN)?,
+            validation: need(dir, &folders, "validation", &VALIDATION)?,
+            test: find(dir, &folders, "test", &TEST)?,
+        })
+    }
+
+    /// Returns true if `dir` has a folder for training and only folders of splits.
+    pub fn are_in(dir: &Path) -> bool {
+        folders(dir).is_ok_and(|folders| are_splits(&folders))
+    }
+}
+
+/// Returns true if all of these folders' names are names of splits, so that they cannot be classes.
+fn are_splits(names: &[String]) -> bool {
+    let is_train = |name: &String| is_one_of(name, &TRAIN);
+    let is_split = |name: &String| is_train(name) || is_one_of(name, &VALIDATION) || is_one_of(name, &TEST);
+    names.iter().any(is_train) && names.iter().all(is_split)
+}
+
+fn is_one_of(name: &str, names: &[&str]) -> bool {
+    names.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+fn need(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> Result<PathBuf, DataError> {
+    let found = || if folders.is_empty() { "no folder".into() } else { format!("the folders {}", folders.join(", ")) };
+    find(dir, folders, split, names)?.ok_or_else(|| {
+        let error = DataError::new(format!("find the {split} pictures in")).at(dir).found(found());
+        let error = error.expected(format!("a folder called {} (in any case)", names.join(" or ")));
+        error.hint("add it, or rename the folder that is meant")
+    })
+}
+
+fn find(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> Result<Option<PathBuf>, DataError> {
+    let mut fitting = folders.iter().filter(|folder| is_one_of(folder, names));
+    let Some(first) = fitting.next() else { return Ok(None) };
+    let others: Vec<&str> = fitting.map(String::as_str).collect();
+    if others.is_empty() {
+        return Ok(Some(dir.join(first)));
+    }
+    let hint = format!("{first}, {} could all be meant; keep one", others.join(", "));
+    Err(DataError::new(format!("find the {split} pictures in")).at(dir).hint(hint))
+}
+
+/// The names of the folders in `dir`, sorted, without names that are not UTF-8. A broken link with the name of a split is an
+/// error: otherwise the split would seem to be missing.
+fn folders(dir: &Path) -> Result<Vec<String>, DataError> {
+    let unreadable = |source| DataError::unreadable(dir, source);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        match fs::metadata(entry.path()) {
+            Ok(meta) if meta.is_dir() => names.push(name),
+            Err(source) if [&TRAIN[..], &VALIDATION, &TEST].iter().any(|names| is_one_of(&name, names)) => {
+                return Err(DataError::unreadable(&entry.path(), source));
+            }
+            _ => {}
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
 
 /// The extensions of pictures, ignoring case.
 const PICTURES: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -24,12 +151,12 @@ const LISTED: usize = 6;
 
 /// The contents of a folder of pictures.
 #[derive(Debug)]
-pub struct Found {
+pub struct ImageFiles {
     /// The names of the classes, sorted.
     pub classes: Vec<String>,
     /// The pictures, class by class.
     pub samples: Vec<Sample>,
-    /// What is no sample.
+    /// What was skipped.
     pub skipped: Vec<Skipped>,
 }
 
@@ -37,14 +164,14 @@ pub struct Found {
 ///
 /// # Errors
 /// There is no class folder, a class has no pictures, something cannot be read, or links form a loop.
-pub fn walk(root: &Path) -> Result<Found, DataError> {
+pub fn walk(root: &Path) -> Result<ImageFiles, DataError> {
     let mut skipped = Vec::new();
     let classes = classes(root, &mut skipped)?;
     let mut samples = Vec::new();
     for (class, name) in classes.iter().enumerate() {
         samples.extend(of_class(root, name, class, &mut skipped)?);
     }
-    Ok(Found { classes, samples, skipped })
+    Ok(ImageFiles { classes, samples, skipped })
 }
 
 fn classes(root: &Path, skipped: &mut Vec<Skipped>) -> Result<Vec<String>, DataError> {
@@ -151,7 +278,6 @@ fn stat(path: &Path) -> Result<Metadata, DataError> {
     fs::metadata(path).map_err(|source| DataError::unreadable(path, source))
 }
 
-/// The names in a folder, sorted.
 fn entries(dir: &Path) -> Result<Vec<OsString>, DataError> {
     let names: io::Result<Vec<OsString>> =
         fs::read_dir(dir).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());

@@ -1,11 +1,25 @@
-//! The error for data on disk that cannot be used, with a hint what to do.
+//! The files of data sets: where they are, whether they are right, and the fault and the fix where they are not; and the pixels of
+//! pictures.
+//!
+//! Does not link libtorch, so that the command can check files, too. `lockstep` and `lockstep-vision` make data sets of them.
+
+#![allow(missing_docs)] // no crate outside the workspace imports it
+
+pub mod cifar;
+pub mod decode;
+pub mod folder;
+pub mod idx;
+pub mod mnist;
 
 use std::fmt;
-use std::fs::Metadata;
-use std::io;
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use lockstep_contract::foreign;
+
+pub use mnist::Split;
 
 /// A file or folder that is not as expected. Its message reads after "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +71,6 @@ impl DataError {
         Self::new("write").at(path).hint(hint).because(source)
     }
 
-    /// Names the file or folder.
     pub fn at(mut self, path: &Path) -> Self {
         self.path = Some(path.into());
         self
@@ -91,6 +104,23 @@ impl DataError {
 /// Describes something that is not a regular file.
 pub fn kind_of(about: &Metadata) -> &'static str {
     if about.is_dir() { "a folder" } else { "a pipe, socket or device" }
+}
+
+/// Writes the output of `fill` to `path`: first to a temporary file in the same folder, which is then synced and renamed.
+///
+/// # Errors
+/// The errors of the disk and of `fill`. The temporary file is then removed, and an existing file stays unchanged.
+pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let readable = Permissions::from_mode(0o666); // less the umask, as for any new file
+    let file = tempfile::Builder::new().prefix(".data-").permissions(readable).tempfile_in(folder)?;
+    let mut out = BufWriter::new(file.as_file());
+    fill(&mut out)?;
+    out.flush()?;
+    drop(out);
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
 
 #[cfg(test)]

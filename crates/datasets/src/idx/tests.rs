@@ -7,12 +7,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
-use super::file::product;
-use super::*;
 use crate::DataError;
+use crate::idx::*;
 
 /// Writes `bytes` as a file and reads it as `kind`.
-fn read_bytes(bytes: &[u8], kind: Kind) -> Result<Idx, DataError> {
+fn read_bytes(bytes: &[u8], kind: IdxKind) -> Result<Idx, DataError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     std::fs::write(&path, bytes).unwrap();
@@ -36,30 +35,30 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     gz.finish().unwrap()
 }
 
-fn message(bytes: &[u8], kind: Kind) -> String {
+fn message(bytes: &[u8], kind: IdxKind) -> String {
     read_bytes(bytes, kind).unwrap_err().to_string()
 }
 
 #[test]
 fn reads_the_published_layout() {
-    let idx = read_bytes(&images(), Kind::Images).unwrap();
+    let idx = read_bytes(&images(), IdxKind::Images).unwrap();
     assert_eq!((idx.dims(), idx.data()), (&[2, 3, 2][..], &(1..=12).collect::<Vec<u8>>()[..]));
 }
 
 #[test]
 fn recognizes_gzip_by_content_not_by_name() {
-    assert_eq!(read_bytes(&gzip(&images()), Kind::Images).unwrap(), read_bytes(&images(), Kind::Images).unwrap());
+    assert_eq!(read_bytes(&gzip(&images()), IdxKind::Images).unwrap(), read_bytes(&images(), IdxKind::Images).unwrap());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plain.gz");
     std::fs::write(&path, images()).unwrap();
-    assert_eq!(Idx::read(&path, Kind::Any).unwrap().dims(), [2, 3, 2]);
+    assert_eq!(Idx::read(&path, IdxKind::Any).unwrap().dims(), [2, 3, 2]);
 }
 
 #[test]
 fn reads_gzip_members_one_after_another() {
     let whole = images();
     let parts = [gzip(&whole[..9]), gzip(&whole[9..])].concat();
-    assert_eq!(read_bytes(&parts, Kind::Images).unwrap().data().len(), 12);
+    assert_eq!(read_bytes(&parts, IdxKind::Images).unwrap().data().len(), 12);
 }
 
 #[test]
@@ -95,7 +94,7 @@ fn leaves_nothing_when_it_cannot_write() {
 fn rejects_a_plain_file_cut_at_every_byte() {
     let whole = images();
     for end in 0..whole.len() {
-        let text = message(&whole[..end], Kind::Images);
+        let text = message(&whole[..end], IdxKind::Images);
         let due = match end {
             0 => "found an empty file; a download failed".to_owned(),
             1..4 => format!("expected a header of 4 bytes, found the end of the file after {end};"),
@@ -110,7 +109,7 @@ fn rejects_a_plain_file_cut_at_every_byte() {
 fn rejects_a_gzip_file_cut_at_every_byte() {
     let whole = gzip(&images());
     for end in 2..whole.len() {
-        let text = message(&whole[..end], Kind::Images);
+        let text = message(&whole[..end], IdxKind::Images);
         assert!(text.contains("found a gzip stream that is cut off after "), "cut at {end}: {text}");
     }
 }
@@ -121,7 +120,7 @@ fn rejects_a_gzip_file_with_any_byte_of_its_data_changed() {
     for at in 10..whole.len() {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x55;
-        assert!(read_bytes(&damaged, Kind::Images).is_err(), "byte {at} was changed unnoticed");
+        assert!(read_bytes(&damaged, IdxKind::Images).is_err(), "byte {at} was changed unnoticed");
     }
 }
 
@@ -130,12 +129,12 @@ fn rejects_bytes_after_the_data() {
     for tail in [&b"\0"[..], &images()] {
         let joined = [&images()[..], tail].concat();
         for bytes in [gzip(&joined), joined] {
-            let text = message(&bytes, Kind::Images);
+            let text = message(&bytes, IdxKind::Images);
             assert!(text.contains("expected 12 bytes,") && text.contains("found more after them"), "{text}");
         }
     }
     let after_gzip = [gzip(&images()), b"more".to_vec()].concat();
-    let text = message(&after_gzip, Kind::Images);
+    let text = message(&after_gzip, IdxKind::Images);
     assert!(text.contains("found a gzip stream that is "), "{text}");
 }
 
@@ -143,7 +142,7 @@ fn rejects_bytes_after_the_data() {
 fn rejects_dimensions_whose_product_is_absurd() {
     for dims in [&[u32::MAX; 3][..], &[u32::MAX; 255], &[1 << 31, 28, 28], &[(1 << 30) + 1]] {
         for bytes in [header(dims), gzip(&header(dims))] {
-            let text = message(&bytes, Kind::Any);
+            let text = message(&bytes, IdxKind::Any);
             assert!(text.contains(&format!("expected at most {MAX_BYTES} bytes, found [")), "{text}");
         }
     }
@@ -151,10 +150,10 @@ fn rejects_dimensions_whose_product_is_absurd() {
 
 #[test]
 fn rejects_a_claim_that_the_file_is_too_small_for_before_reading_it() {
-    let text = message(&[header(&[60_000, 28, 28]), vec![0; 784]].concat(), Kind::Images);
+    let text = message(&[header(&[60_000, 28, 28]), vec![0; 784]].concat(), IdxKind::Images);
     assert!(text.contains("expected 47040000 bytes, as the header claims ([60000, 28, 28]), found 784;"), "{text}");
     let packed = gzip(&header(&[1 << 20, 28, 28]));
-    let text = message(&packed, Kind::Images);
+    let text = message(&packed, IdxKind::Images);
     let most = packed.len() * 1032 - 16;
     assert!(text.contains(&format!("found a gzip file that unpacks to {most} at most;")), "{text}");
 }
@@ -163,26 +162,26 @@ fn rejects_a_claim_that_the_file_is_too_small_for_before_reading_it() {
 fn stops_at_the_claim_when_a_small_gzip_file_unpacks_to_much_more() {
     let bomb = gzip(&[header(&[10]), vec![0; 64 << 20]].concat());
     assert!(bomb.len() < 100_000);
-    let text = message(&bomb, Kind::Labels);
+    let text = message(&bomb, IdxKind::Labels);
     assert!(text.contains("expected 10 bytes,") && text.contains("found more after them"), "{text}");
 }
 
 #[test]
 fn accepts_an_empty_dimension() {
     for dims in [&[0, 28, 28][..], &[u32::MAX, u32::MAX, u32::MAX, 0]] {
-        assert_eq!(read_bytes(&header(dims), Kind::Any).unwrap().data(), b"");
+        assert_eq!(read_bytes(&header(dims), IdxKind::Any).unwrap().data(), b"");
     }
 }
 
 #[test]
 fn says_that_images_and_labels_are_swapped() {
     let labels = [header(&[2]), vec![7, 8]].concat();
-    let text = message(&labels, Kind::Images);
+    let text = message(&labels, IdxKind::Images);
     assert!(text.contains("expected an image file (3 dimensions, magic 0x00000803), found a label file"), "{text}");
     assert!(text.contains("probably swapped"), "{text}");
-    let text = message(&images(), Kind::Labels);
+    let text = message(&images(), IdxKind::Labels);
     assert!(text.contains("expected a label file (1 dimension, magic 0x00000801), found an image file"), "{text}");
-    let text = message(&[header(&[1, 1]), vec![0]].concat(), Kind::Images);
+    let text = message(&[header(&[1, 1]), vec![0]].concat(), IdxKind::Images);
     assert!(text.contains("neither images nor labels (2 dimensions, magic 0x00000802)"), "{text}");
 }
 
@@ -202,11 +201,11 @@ fn names_what_a_file_is_when_it_is_not_idx() {
         (b"\0\0\x08\0\0\0", "bytes 00 00 08 00"),
     ];
     for (bytes, want) in cases {
-        for text in [message(bytes, Kind::Images), message(&gzip(bytes), Kind::Images)] {
+        for text in [message(bytes, IdxKind::Images), message(&gzip(bytes), IdxKind::Images)] {
             assert!(text.contains("expected an IDX file") && text.contains(want), "{text}");
         }
     }
-    let text = message(&gzip(&gzip(&images())), Kind::Images);
+    let text = message(&gzip(&gzip(&images())), IdxKind::Images);
     assert!(text.contains("a gzip file inside the gzip file"), "{text}");
 }
 
@@ -217,7 +216,7 @@ fn names_the_element_types_that_it_does_not_read() {
     {
         let mut bytes = images();
         bytes[2] = code;
-        let text = message(&bytes, Kind::Images);
+        let text = message(&bytes, IdxKind::Images);
         assert!(text.contains(name) && text.contains(&format!("0x{code:02x}")), "{text}");
     }
 }
@@ -225,9 +224,9 @@ fn names_the_element_types_that_it_does_not_read() {
 #[test]
 fn names_the_path_of_what_cannot_be_opened() {
     let folder = tempfile::tempdir().unwrap();
-    let error = Idx::read(&folder.path().join("absent"), Kind::Any).unwrap_err();
+    let error = Idx::read(&folder.path().join("absent"), IdxKind::Any).unwrap_err();
     assert!(error.source.is_some() && error.to_string().contains("absent: check the path"), "{error}");
-    let error = Idx::read(folder.path(), Kind::Any).unwrap_err();
+    let error = Idx::read(folder.path(), IdxKind::Any).unwrap_err();
     assert!(error.to_string().contains("found a folder"), "{error}");
 }
 
@@ -255,7 +254,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(if packed { "file.gz" } else { "file" });
         idx.write(&path).unwrap();
-        prop_assert_eq!(Idx::read(&path, Kind::Any).unwrap(), idx);
+        prop_assert_eq!(Idx::read(&path, IdxKind::Any).unwrap(), idx);
     }
 
     #[test]
@@ -263,7 +262,7 @@ proptest! {
         let starts: [&[u8]; 5] =
             [b"", b"\0\0\x08", b"\0\0\x08\x01\0\0\0", b"\x1f\x8b", b"\x1f\x8b\x08\0\0\0\0\0\0\x03"];
         let bytes = [starts[start], &bytes].concat();
-        if let Ok(idx) = read_bytes(&bytes, Kind::Any) {
+        if let Ok(idx) = read_bytes(&bytes, IdxKind::Any) {
             prop_assert_eq!(product(idx.dims()), Some(idx.data().len() as u64));
         }
     }

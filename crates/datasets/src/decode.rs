@@ -21,8 +21,8 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
+use crate::DataError;
 use lockstep_contract::error_file::panic_text;
-use lockstep_datafiles::DataError;
 
 /// Maximum size of a file: 256 MiB. Photographs have a few megabytes.
 pub const MAX_BYTES: u64 = 256 << 20;
