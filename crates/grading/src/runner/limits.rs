@@ -1,0 +1,186 @@
+//! What the ranks of a call may use and where they may write. The runner adds up their memory, threads and files; the kernel limits
+//! each process (setrlimit(2)) and confines writing (landlock(7)).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    path_beneath_rules,
+};
+use lockstep_process::proc::{self, Status};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::{Finding, Verdict};
+
+/// Limits for all ranks of one call together.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Bytes in all files of the private folder, including what the ranks print.
+    pub disk: u64,
+    /// Processes and threads, including libtorch's.
+    pub threads: u64,
+    /// Bytes of memory.
+    pub memory: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Bounds { disk: 256 << 20, threads: 400, memory: 8 << 30 }
+    }
+}
+
+/// What a process uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Taken {
+    threads: u64,
+    memory: u64,
+}
+
+impl Bounds {
+    /// Returns a finding if the descendants of this process or the files in the folder exceed a limit.
+    pub(super) fn broken(&self, folder: &Path) -> Option<Finding> {
+        self.broken_by(&descendants(std::process::id() as i32), folder)
+    }
+
+    fn broken_by(&self, taken: &[Taken], folder: &Path) -> Option<Finding> {
+        let (threads, memory) =
+            taken.iter().fold((0, 0), |(threads, memory), of| (threads + of.threads, memory + of.memory));
+        let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
+        let disk = size(folder);
+        let diagnosis = if threads > self.threads {
+            format!("the ranks run {threads} threads and processes; {} are allowed", self.threads)
+        } else if memory > self.memory {
+            format!("the ranks use {} of memory; {} are allowed", mebibytes(memory), mebibytes(self.memory))
+        } else if disk > self.disk {
+            format!("the ranks have printed and written {}; {} are allowed", mebibytes(disk), mebibytes(self.disk))
+        } else {
+            return None;
+        };
+        Some(Finding::new(Verdict::OutOfBounds, diagnosis))
+    }
+}
+
+/// What each descendant of this process uses.
+fn descendants(this: i32) -> Vec<Taken> {
+    let all: BTreeMap<i32, (i32, Taken)> = proc::pids().filter_map(|pid| Some((pid, read(pid)?))).collect();
+    let below = proc::descendants(this, &all.iter().map(|(pid, (parent, _))| (*pid, *parent)).collect());
+    all.iter().filter(|(pid, _)| below.contains(pid)).map(|(_, (_, taken))| *taken).collect()
+}
+
+/// The parent of a process and what it uses.
+fn read(pid: i32) -> Option<(i32, Taken)> {
+    let status = Status::of(pid)?;
+    let number = |field| status.number(field).unwrap_or(0);
+    let taken = Taken { threads: number("Threads"), memory: number("VmRSS") << 10 };
+    Some((i32::try_from(status.number("PPid")?).ok()?, taken))
+}
+
+/// Bytes of all files below a folder. Does not follow links.
+fn size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(data) if data.is_dir() => size(&entry.path()),
+        Ok(data) => data.len(),
+        Err(_) => 0,
+    };
+    entries.map(of).sum()
+}
+
+/// The hidden subcommand that executes a program which can write only to its own folders, under resource limits.
+///
+/// Landlock (landlock(7), Linux 5.13) confines writing. [`writes_are_confined`] returns false where the kernel lacks it. The
+/// limits are those of setrlimit(2). Its limit on processes does not bind root, so the runner counts processes as well.
+pub const CONFINED: &str = "confined-exec";
+
+/// The rules of Linux 5.19, which all newer kernels support.
+const RULES: ABI = ABI::V2;
+/// Devices that any program may write to.
+const DEVICES: [&str; 2] = ["/dev/null", "/dev/zero"];
+/// The limits, in bytes (`Fsize`, `Core`), seconds (`Cpu`) or as a count.
+const LIMITS: [(Resource, u64); 5] = [
+    (Resource::Fsize, 256 << 20),
+    (Resource::Cpu, 120),
+    (Resource::Core, 0),
+    (Resource::Nproc, 4096),
+    (Resource::Nofile, 1024),
+];
+
+/// The arguments that precede the program.
+pub(super) fn words(folders: [&Path; 2]) -> [OsString; 3] {
+    let [one, other] = folders;
+    [CONFINED.into(), one.into(), other.into()]
+}
+
+/// Executes the program, confined to two folders. Returns only on failure.
+///
+/// # Errors
+/// When the confinement or the start fails.
+pub(crate) fn exec(args: &[OsString]) -> anyhow::Result<()> {
+    let [one, other, program, args @ ..] = args else {
+        bail!("{CONFINED} is an internal command: use `lockstep grade`")
+    };
+    for (resource, most) in LIMITS {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        // This fails only where a lower limit is already in place.
+        let _ = setrlimit(resource, limit);
+    }
+    confine([one, other]).context("cannot confine the program")?;
+    Err(Command::new(program).args(args).exec())
+        .with_context(|| format!("cannot start {}", Path::new(program).display()))
+}
+
+/// Returns true if this kernel can confine where programs write.
+pub fn writes_are_confined() -> bool {
+    // Creates a ruleset without applying it.
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_write(ABI::V1))
+        .and_then(Ruleset::create)
+        .is_ok()
+}
+
+fn confine(folders: [&OsString; 2]) -> anyhow::Result<RulesetStatus> {
+    let reading = path_beneath_rules(["/"], AccessFs::from_read(RULES));
+    let writing = path_beneath_rules(folders, AccessFs::from_all(RULES));
+    let devices = path_beneath_rules(DEVICES, AccessFs::from_file(RULES));
+    let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?.create()?;
+    let rules = rules.add_rules(reading)?.add_rules(writing)?.add_rules(devices)?;
+    Ok(rules.restrict_self()?.ruleset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_a_process_uses() {
+        let (parent, taken) = read(std::process::id() as i32).unwrap();
+        assert_eq!(parent, std::os::unix::process::parent_id() as i32);
+        assert!(taken.threads >= 1 && taken.memory >= 1 << 20, "{taken:?}");
+        assert_eq!(read(i32::MAX), None);
+    }
+
+    #[test]
+    fn names_the_exceeded_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("in")).unwrap();
+        fs::write(folder.path().join("in/file"), [0; 1000]).unwrap();
+        let taken = [Taken { threads: 3, memory: 5 << 20 }; 2];
+        let diagnosis = |bounds: Bounds| bounds.broken_by(&taken, folder.path()).map(|finding| finding.diagnosis);
+        let bounds = Bounds { disk: 1000, threads: 6, memory: 10 << 20 };
+        assert_eq!(diagnosis(bounds), None);
+        for (bounds, named) in [
+            (Bounds { disk: 999, ..bounds }, "written"),
+            (Bounds { threads: 5, ..bounds }, "6 threads and processes; 5 are allowed"),
+            (Bounds { memory: 9 << 20, ..bounds }, "10 MiB of memory; 9 MiB are allowed"),
+        ] {
+            assert!(diagnosis(bounds).unwrap().contains(named), "{named}");
+        }
+    }
+}
