@@ -285,7 +285,7 @@ fn a_silent_agent_is_lost_after_its_lease_and_comes_back_when_it_continues() {
     // Ended by a signal, since either may be lost again where its heartbeats come late.
     first.signal(Signal::TERM);
     first.ended().code(1).says(&["no heartbeat for"]);
-    second.ended().code(1).says(&["the others gave up on this node"]);
+    second.ended().code(1).says(&["the others removed this node"]);
     site.assert_no_process();
 }
 
