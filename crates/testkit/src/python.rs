@@ -211,10 +211,10 @@ mod tests {
     }
 
     const SCRIPT: &str = r#"
-    import os, signal, sys, time
-    how, rank = sys.argv[1], os.environ["RANK"]
-    print(how, rank, "GLOO_SOCKET_IFNAME" in os.environ, repr(sys.stdin.read()), flush=True)
-    match how, rank:
+import os, signal, sys, time
+how, rank = sys.argv[1], os.environ["RANK"]
+print(how, rank, "GLOO_SOCKET_IFNAME" in os.environ, repr(sys.stdin.read()), flush=True)
+match how, rank:
     case "fails", "1":
         raise ValueError("not a number")
     case "exits", _:
@@ -224,7 +224,7 @@ mod tests {
     case "is killed" | "sleeps", _:
         open(how, "w").close()
         time.sleep(3600)
-    "#;
+"#;
 
     /// One test, because to start Python takes seconds.
     #[test]
