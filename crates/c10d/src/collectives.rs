@@ -1,4 +1,4 @@
-//! Collectives. Not here: those of several tensors (`coalesced.rs`) and of sparse ones (`sparse.rs`).
+//! Collectives. Not here: those of several tensors and of sparse ones (`coalesced.rs`).
 
 use std::time::Duration;
 

@@ -123,7 +123,7 @@ pub mod exit {
 ///
 /// SIGTERM is ambiguous: a scheduler sends it at the time limit, to all processes of a job, and a launcher ends the survivors of a
 /// failure with it. The sender distinguishes the two: a launcher names the signals that ask for a snapshot in
-/// [`SNAPSHOT_ON`](snapshot_request::SNAPSHOT_ON) and itself in [`LAUNCHER`](snapshot_request::LAUNCHER). Such a signal from the
+/// [`SNAPSHOT_ON`] and itself in [`LAUNCHER`]. Such a signal from the
 /// launcher orders the end; from anyone else it asks for a snapshot and the end.
 pub mod snapshot_request {
     use std::time::Duration;

@@ -114,7 +114,7 @@ impl Sampler for SequentialSampler {
 /// All samples, in a different order each epoch: [`randperm`] seeded with `seed + epoch`.
 ///
 /// This equals PyTorch's `RandomSampler` with a generator seeded for each epoch, and
-/// [`DistributedSampler`](DistributedSampler) in a world of one. It is *not* the order of `DataLoader(shuffle=True,
+/// [`DistributedSampler`] in a world of one. It is *not* the order of `DataLoader(shuffle=True,
 /// generator=g)`: there one generator continues from epoch to epoch and also serves other draws, so an order depends on
 /// everything before it, and a resumed run cannot repeat it.
 #[derive(Clone, Debug)]
@@ -158,7 +158,7 @@ impl Sampler for RandomSampler {
 /// indices again. In the world that the epoch began with, this is the rest of each shard; in another one, each sample still
 /// occurs once in the epoch, and the padding is fewer samples than the *last* world has ranks.
 ///
-/// Padding counts some samples twice: for evaluation use [`EvalSampler`](EvalSampler).
+/// Padding counts some samples twice: for evaluation use [`EvalSampler`].
 ///
 /// ```no_run
 /// use lockstep::sampler::{DistributedSampler, Sampler};
@@ -259,7 +259,7 @@ fn check_member(rank: Rank, world: WorldSize) -> Result<(), RankOutsideWorld> {
 
 /// A rank's shard of an evaluation set: every sample is on exactly one rank, in the same position each epoch.
 ///
-/// [`DistributedSampler`](DistributedSampler) makes its shards equally long by repeating samples, and an accuracy over
+/// [`DistributedSampler`] makes its shards equally long by repeating samples, and an accuracy over
 /// them counts the repeated ones twice: with 5 samples on 4 ranks, 3 of the 8 answers are duplicates. Here rank `r` gets only
 /// `r`, `r + world`, `r + 2 · world`, …
 ///

@@ -5,7 +5,7 @@
 //! [`Question`] is a command that says when the job ends, for those who run it.
 //!
 //! The variables are those of Slurm (man srun, "OUTPUT ENVIRONMENT VARIABLES"; tested with Slurm 22.05), PBS Pro and OpenPBS
-//! (man qsub, "PBS_NODEFILE"; man pbsdsh), and of MPI's launchers ([`mpi`]; tested with Open MPI 4.1 and MPICH 5.0).
+//! (man qsub, "PBS_NODEFILE"; man pbsdsh), and of MPI's launchers (`mpi`; tested with Open MPI 4.1 and MPICH 5.0).
 
 mod find;
 mod hosts;

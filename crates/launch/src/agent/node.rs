@@ -54,7 +54,7 @@ impl Ended {
 }
 
 /// Runs the job that `config` describes to its end on this node. Call it on the process's main thread, after
-/// [`lockstep_process::helper`].
+/// [`lockstep_process::internal_main`].
 ///
 /// # Errors
 /// When the job could not start here: the program, the log folder or the rendezvous is not available. The verdict on it has been

@@ -2,7 +2,7 @@
 //!
 //! The agent reports each [`Death`] in the kernel's order; [`Failure::of`] adds the contents of the worker's error
 //! file, and [`Report::new`] finds the root cause and separates workers that failed on their own from those that the
-//! agent stopped. The report's first line is the [`Verdict`](crate::verdict::Verdict); then its `Display` has the format that
+//! agent stopped. The report's first line is the [`Verdict`]; then its `Display` has the format that
 //! torchrun's users and their scripts expect. [`propagate_error`] passes the root cause to the process that started the agent. This
 //! module does not decide about restarts.
 

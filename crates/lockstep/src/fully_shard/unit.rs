@@ -383,7 +383,7 @@ impl Flat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FullyShardOptions {
     /// Frees a unit's parameters between its forward and its backward pass. If off, they stay: more memory for one all-gather
-    /// less, which is ZeRO's stage 2. The backward pass frees them, or [`FullyShard::reshard`](FullyShard::reshard).
+    /// less, which is ZeRO's stage 2. The backward pass frees them, or [`FullyShard::reshard`].
     pub reshard_after_forward: bool,
     /// Starts the all-gather of the next unit while one computes: in the forward pass by the order of the pass before, in the
     /// backward pass by that of the forward pass.

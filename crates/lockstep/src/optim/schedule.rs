@@ -350,7 +350,7 @@ impl Warmup {
     }
 
     /// Returns true if the rate is constant from this step on. Then something else may set it, such as
-    /// [`ReduceLrOnPlateau`](ReduceLrOnPlateau).
+    /// [`ReduceLrOnPlateau`].
     pub fn is_over(&self, step: u64) -> bool {
         step >= self.steps
     }

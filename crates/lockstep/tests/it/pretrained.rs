@@ -1,6 +1,6 @@
 //! Loads weights from files written by PyTorch into a model.
 //!
-//! `pretrained_hostile.rs` tests malicious and damaged files.
+//! `tests/procs/hostile.rs` tests malicious and damaged files.
 //!
 //! The files are in `golden/pretrained`, made by `scripts/golden/pretrained.py`, which documents them.
 

@@ -122,7 +122,7 @@ impl Client {
     /// Returns the value of a key; waits for the key if it is missing.
     ///
     /// # Errors
-    /// [`Kind::Missing`](Kind::Missing) after `timeout`, and as for [`Self::set`].
+    /// [`Kind::Missing`] after `timeout`, and as for [`Self::set`].
     pub async fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, Error> {
         let keys = [key];
         let call = Call::new("get", &keys);
@@ -198,7 +198,7 @@ impl Client {
     /// Waits until all these keys exist. A wait that expires is cancelled, and the client stays usable.
     ///
     /// # Errors
-    /// [`Kind::Missing`](Kind::Missing) after `timeout` (at most 2 s later, if the server does not answer), and as for [`Self::set`].
+    /// [`Kind::Missing`] after `timeout` (at most 2 s later, if the server does not answer), and as for [`Self::set`].
     pub async fn wait(&self, keys: &[&str], timeout: Duration) -> Result<(), Error> {
         let call = Call::new("wait for", keys);
         let waited = self.wait_for(&call.wire_keys(), call.started + timeout).await;

@@ -94,7 +94,7 @@ fn average(scene: &Scene, figure: &Figure, column: usize, row: usize) -> [f32; 3
     sum.map(|sum| sum / (FINE * FINE) as f32)
 }
 
-/// A object as it appears in one picture.
+/// An object as it appears in one picture.
 struct Figure {
     /// The matrix, row by row, from pixels (relative to the centre) to hundredths of the box (relative to its centre).
     matrix: [f32; 4],

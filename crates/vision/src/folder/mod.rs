@@ -105,7 +105,7 @@ impl Pictures for ImageFolder {
         self.samples[index].class as i64
     }
 
-    /// Reads and decodes the file: see [`decode`](decode). The error is a [`DataError`].
+    /// Reads and decodes the file: see [`decode`]. The error is a [`DataError`].
     fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
         let path = &self.samples[index].path;
         Ok(self.cache.as_ref().map_or_else(|| lockstep_datasets::decode::read(path), |cache| cache.picture(path))?)
