@@ -1,4 +1,4 @@
-//! A data set in files: its parts, with pictures and labels, and the faults that were found. Without libtorch, by `lockstep-datafiles`.
+//! A data set in files: its parts, with pictures and labels, and the faults that were found. Without libtorch, by `lockstep-datasets`.
 
 use std::path::{Path, PathBuf};
 

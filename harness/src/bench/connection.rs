@@ -20,7 +20,7 @@ use tcpstore::Client;
 
 use crate::exit::Code;
 
-/// The most bytes of a first line: those of a foreign are not kept.
+/// The most bytes of a first line: those of a stranger are not kept.
 const FIRST_LINE: usize = 256;
 
 /// A moment of a job: see [`crate::bench::job::Job::mark`].
