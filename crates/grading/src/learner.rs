@@ -12,7 +12,7 @@ use crate::exercise::{Lab, Task, Tasks};
 use crate::grade::{Submission, failed, grade, passed};
 use crate::progress::Progress;
 use crate::runner::{self, CONFINED};
-use crate::{GradeResult, Options, Runner};
+use crate::{GradeResult, Options, Runner, seat};
 
 /// Grade the exercise: its tasks in order, up to the first one that fails
 #[derive(Parser)]
@@ -82,12 +82,17 @@ pub fn run(
         let graded = graded.with_context(|| format!("cannot grade {}", task.name))?;
         let seconds = graded.took.as_secs_f64();
         let text = rendered(lab, &tasks, task, &graded.found, options.seed);
-        if graded.found.is_err() {
+        let right = graded.found.is_ok();
+        if right {
+            writeln!(out, "{text} ({seconds:.1} s)")?;
+            record(&submission.folder, lab, &task.name, options.seed);
+        } else {
             writeln!(out, "{text}")?;
+        }
+        seat::tell(&submission.folder, lab.number(), &task.name, &graded.found);
+        if !right {
             return Ok(false);
         }
-        writeln!(out, "{text} ({seconds:.1} s)")?;
-        record(&submission.folder, lab, &task.name, options.seed);
     }
     let next = if names.is_empty() { "all tasks of this lab are done" } else { "done" };
     writeln!(out, "\n{next}\n")?;

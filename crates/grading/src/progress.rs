@@ -6,11 +6,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use chrono::Local;
+use chrono::{Local, NaiveDateTime};
 use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "progress.toml";
+const TIME: &str = "%Y-%m-%d %H:%M:%S";
 const HEAD: &str = "# Passed tasks, by lab. The grader writes this file; `lockstep progress` shows it.\n\n";
 
 /// The passed tasks: by the lab's number, then by the task's name.
@@ -48,12 +49,23 @@ impl Progress {
         self.0.get(lab)?.get(task)
     }
 
+    /// The lab's number, the name and the time, in seconds since 1970, of each task that has passed.
+    pub fn passed(&self) -> impl Iterator<Item = (&str, &str, u64)> {
+        let seconds = |at: &str| {
+            let time = NaiveDateTime::parse_from_str(at, TIME).ok()?.and_local_timezone(Local).earliest()?;
+            u64::try_from(time.timestamp()).ok()
+        };
+        self.0.iter().flat_map(move |(lab, tasks)| {
+            tasks.iter().map(move |(task, passed)| (&**lab, &**task, seconds(&passed.at).unwrap_or_default()))
+        })
+    }
+
     /// Records in the checkout that contains `folder` that a task was passed.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read), and when the file cannot be written.
     pub fn record(folder: &Path, lab: &str, task: &str, seed: u64) -> anyhow::Result<()> {
-        let at = Local::now().format("%Y-%m-%d %H:%M:%S").to_string();
+        let at = Local::now().format(TIME).to_string();
         let mut progress = Self::read(folder)?;
         progress.0.entry(lab.into()).or_default().insert(task.into(), Passed { at, seed });
         progress.write(&file(folder))

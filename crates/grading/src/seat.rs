@@ -1,0 +1,263 @@
+//! What a seat tells its class: which tasks were tried and passed, in one small file of a folder that all seats of the class share.
+//!
+//! `LOCKSTEP_CLASS` names the folder, and each grading adds to the seat's own file there. Nothing else of the folder is touched. A file is
+//! replaced as a whole, so who reads it sees the old one or the new one. If it cannot be written, grading goes on after one note.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::mpsc::channel;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use lockstep_contract::foreign;
+use serde::{Deserialize, Serialize};
+
+use crate::progress::Progress;
+use crate::{Finding, GradeResult, Verdict};
+
+/// The variable that names the class's folder.
+pub const CLASS: &str = "LOCKSTEP_CLASS";
+/// The variable that names the seat; otherwise it is the user on the host.
+pub const SEAT: &str = "LOCKSTEP_SEAT";
+/// How long a seat's file can be, in bytes. That of a seat that has done everything is a tenth of it.
+pub const LONGEST_FILE: u64 = 256 << 10;
+/// How long a seat's name can be, in characters.
+pub const LONGEST_NAME: usize = 60;
+/// How long a diagnosis can be, in characters; the rest is left out.
+const LONGEST_DIAGNOSIS: usize = 300;
+/// How long grading waits for the shared folder.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// What a seat's file holds. Times are seconds since 1970, by the seat's clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seat {
+    pub name: String,
+    /// When the file was first written.
+    pub since: u64,
+    /// By the lab's number, then by the task's name.
+    pub tasks: BTreeMap<String, BTreeMap<String, Attempts>>,
+}
+
+/// The gradings of a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Attempts {
+    pub first: u64,
+    pub last: u64,
+    /// None for a task that had passed before the seat joined the class.
+    pub count: u32,
+    /// When it passed for the first time.
+    pub passed: Option<u64>,
+    /// The finding of the last grading; none if it passed.
+    pub finding: Option<SeatFinding>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeatFinding {
+    pub verdict: Verdict,
+    pub diagnosis: String,
+}
+
+impl Seat {
+    /// The seat in this file.
+    ///
+    /// # Errors
+    /// Why the file is not one that a seat has written, in a few words. Links and devices are not followed.
+    pub fn read(file: &Path) -> anyhow::Result<Self> {
+        let data = fs::symlink_metadata(file)?;
+        if !data.is_file() {
+            bail!("not a regular file");
+        }
+        if data.len() > LONGEST_FILE {
+            bail!("{} bytes, of {LONGEST_FILE} that a seat may write", data.len());
+        }
+        let seat: Seat = serde_json::from_slice(&fs::read(file)?).context("torn or not a seat's")?;
+        if seat.name.chars().count() > LONGEST_NAME {
+            bail!("its name is longer than {LONGEST_NAME} characters");
+        }
+        Ok(seat)
+    }
+
+    fn record(&mut self, lab: &str, task: &str, finding: Option<SeatFinding>, now: u64) {
+        let attempts = self.tasks.entry(lab.into()).or_default().entry(task.into()).or_default();
+        if attempts.count == 0 && attempts.passed.is_none() {
+            attempts.first = now;
+        }
+        attempts.last = now;
+        attempts.count += 1;
+        if finding.is_none() {
+            attempts.passed.get_or_insert(now);
+        }
+        attempts.finding = finding;
+    }
+
+    /// Adds what had passed before the class began.
+    fn add(&mut self, progress: &Progress) {
+        for (lab, task, at) in progress.passed() {
+            let attempts = self.tasks.entry(lab.into()).or_default().entry(task.into()).or_default();
+            if attempts.passed.is_none() {
+                attempts.passed = Some(at);
+                attempts.last = attempts.last.max(at);
+                if attempts.count == 0 {
+                    attempts.first = at;
+                }
+            }
+        }
+    }
+
+    /// Replaces the file.
+    fn write(&self, file: &Path) -> anyhow::Result<()> {
+        let folder = file.parent().unwrap_or(Path::new("."));
+        // The instructor's account reads it.
+        let mode = fs::Permissions::from_mode(0o644);
+        let mut unfinished = tempfile::Builder::new().prefix(".seat-").permissions(mode).tempfile_in(folder)?;
+        unfinished.write_all(&serde_json::to_vec(self)?)?;
+        unfinished.persist(file)?;
+        Ok(())
+    }
+}
+
+/// Tells the class how the grading of a task ended, if the environment names a class. `folder` is in the learner's checkout.
+pub fn tell(folder: &Path, lab: &str, task: &str, found: &GradeResult) {
+    let Some(class) = std::env::var_os(CLASS).filter(|class| !class.is_empty()) else { return };
+    let class = PathBuf::from(class);
+    let (folder, lab, task) = (folder.to_owned(), lab.to_owned(), task.to_owned());
+    let finding = found.as_ref().err().map(|finding| seat_finding(finding));
+    let file = class.clone();
+    let (done, ended) = channel();
+    // A thread, since a network file system can hang.
+    let write = move || drop(done.send(record(&file, &folder, &lab, &task, finding)));
+    let why = match std::thread::Builder::new().spawn(write) {
+        Err(error) => format!("cannot start a thread: {error}"),
+        Ok(_) => match ended.recv_timeout(DEADLINE) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => foreign::one_line(&format!("{error:#}")),
+            Err(_) => format!("it has not answered for {} s", DEADLINE.as_secs()),
+        },
+    };
+    static NOTE: Once = Once::new();
+    NOTE.call_once(|| {
+        eprintln!(
+            "note: the class in {} ({CLASS}) does not hear of this: {why}; grading goes on",
+            foreign::path(&class)
+        );
+    });
+}
+
+fn seat_finding(finding: &Finding) -> SeatFinding {
+    let diagnosis = finding.diagnosis.chars().take(LONGEST_DIAGNOSIS).collect();
+    SeatFinding { verdict: finding.verdict, diagnosis }
+}
+
+fn record(class: &Path, folder: &Path, lab: &str, task: &str, finding: Option<SeatFinding>) -> anyhow::Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let name = name();
+    let file = class.join(format!("{}.json", file_stem(&name)));
+    // A damaged file of this seat's is not kept: what had passed is in the checkout's progress.
+    let mut seat = Seat::read(&file).unwrap_or_default();
+    if seat.since == 0 {
+        seat.since = now;
+    }
+    seat.name = name;
+    seat.record(lab, task, finding, now);
+    // The grading has told of a damaged progress already.
+    seat.add(&Progress::read(folder).unwrap_or_default());
+    seat.write(&file)
+}
+
+/// The seat's name: what the environment says, or the user on the host.
+fn name() -> String {
+    let chosen = std::env::var(SEAT).ok().filter(|name| !name.trim().is_empty());
+    let name = chosen.unwrap_or_else(|| {
+        let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
+        let user = user.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()));
+        format!("{user}@{}", rustix::system::uname().nodename().to_string_lossy())
+    });
+    name.chars().take(LONGEST_NAME).collect()
+}
+
+/// A seat's name as that of a file: two names that differ only in other characters than these share a file.
+fn file_stem(name: &str) -> String {
+    let plain = |c: char| if c.is_alphanumeric() || "@._-".contains(c) { c } else { '_' };
+    let stem: String = name.chars().map(plain).collect();
+    // Hidden files are not those of seats.
+    if stem.starts_with('.') { format!("_{stem}") } else { stem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(diagnosis: &str) -> Option<SeatFinding> {
+        Some(SeatFinding { verdict: Verdict::WrongValue, diagnosis: diagnosis.into() })
+    }
+
+    #[test]
+    fn a_seat_counts_its_gradings_and_keeps_when_it_first_passed() {
+        let mut seat = Seat::default();
+        seat.record("02", "shard", wrong("off by one"), 10);
+        seat.record("02", "shard", None, 20);
+        seat.record("02", "shard", None, 30);
+        seat.record("02", "average", wrong("a sum"), 40);
+        let shard = Attempts { first: 10, last: 30, count: 3, passed: Some(20), finding: None };
+        assert_eq!(seat.tasks["02"]["shard"], shard);
+        let average = Attempts { first: 40, last: 40, count: 1, passed: None, finding: wrong("a sum") };
+        assert_eq!(seat.tasks["02"]["average"], average);
+    }
+
+    #[test]
+    fn a_seat_brings_what_had_passed_before_the_class() {
+        let root = tempfile::tempdir().unwrap();
+        Progress::record(root.path(), "01", "learns", 7).unwrap();
+        let mut seat = Seat::default();
+        seat.record("01", "batches", None, 50);
+        seat.add(&Progress::read(root.path()).unwrap());
+        let learns = &seat.tasks["01"]["learns"];
+        assert!(learns.count == 0 && learns.passed.is_some_and(|at| at > 1_700_000_000), "{learns:?}");
+        assert_eq!(seat.tasks["01"]["batches"].passed, Some(50));
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_replaced_as_a_whole() {
+        let class = tempfile::tempdir().unwrap();
+        record(class.path(), class.path(), "02", "shard", wrong("off by one")).unwrap();
+        record(class.path(), class.path(), "02", "shard", None).unwrap();
+        let files: Vec<_> = fs::read_dir(class.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        let seat = Seat::read(&files[0]).unwrap();
+        assert!(seat.name == name() && seat.since > 0 && seat.tasks["02"]["shard"].count == 2, "{seat:?}");
+        assert_eq!(fs::metadata(&files[0]).unwrap().permissions().mode() & 0o777, 0o644);
+        // Its own file, if damaged, begins anew.
+        fs::write(&files[0], "{\"name\":").unwrap();
+        record(class.path(), class.path(), "02", "shard", None).unwrap();
+        assert_eq!(Seat::read(&files[0]).unwrap().tasks["02"]["shard"].count, 1);
+    }
+
+    #[test]
+    fn refuses_what_no_seat_has_written() {
+        let class = tempfile::tempdir().unwrap();
+        let file = class.path().join("seat.json");
+        let long = format!("{{\"name\":\"{}\",\"since\":1,\"tasks\":{{}}}}", "x".repeat(LONGEST_NAME + 1));
+        let big = " ".repeat(LONGEST_FILE as usize + 1);
+        for (text, why) in [("{\"na", "torn"), (&*long, "longer than"), (&*big, "that a seat may write")] {
+            fs::write(&file, text).unwrap();
+            let error = format!("{:#}", Seat::read(&file).unwrap_err());
+            assert!(error.contains(why), "{error}");
+        }
+        let link = class.path().join("link.json");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        assert_eq!(Seat::read(&link).unwrap_err().to_string(), "not a regular file");
+    }
+
+    #[test]
+    fn a_name_never_leads_out_of_the_folder() {
+        for (name, stem) in
+            [("ann@login", "ann@login"), ("../x", "_.._x"), ("a/b c", "a_b_c"), (".x", "_.x"), ("Zoë", "Zoë")]
+        {
+            assert_eq!(file_stem(name), stem);
+        }
+    }
+}
