@@ -42,6 +42,7 @@ enum Command {
     Doctor(doctor::DoctorOptions),
     Bench(bench::BenchOptions),
     Grade(learn::Grade),
+    Class(learn::ClassOptions),
     Hint(learn::Hint),
     Progress(learn::ShowProgress),
     Reset(learn::Reset),
@@ -62,7 +63,7 @@ enum Command {
 
 /// The subcommands as the page of help lists them, by what one wants to do.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Learning", &["tour", "grade", "hint", "watch", "progress", "reset", "solution"]),
+    ("Learning", &["tour", "grade", "hint", "watch", "progress", "reset", "solution", "class"]),
     ("Running", &["run", "stacks", "new", "data"]),
     ("Proving", &["verify", "inject"]),
     ("Measuring", &["bench"]),
@@ -113,6 +114,7 @@ impl Cli {
             Command::BenchRank(rank) => rank.exec(),
             Command::BenchStore(serve) => serve.exec(),
             Command::Grade(options) => options.exec(),
+            Command::Class(options) => options.exec(),
             Command::Hint(options) => options.exec(),
             Command::Progress(options) => options.exec(),
             Command::Reset(options) => options.exec(),

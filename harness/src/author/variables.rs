@@ -169,6 +169,12 @@ pub(crate) const VARIABLES: &[Variables] = &[
         meaning: "a file with faults that ranks inject into themselves, as `lockstep inject` writes it; each happens once per job",
     },
     Variables {
+        names: &["LOCKSTEP_CLASS"],
+        by: "`lockstep grade`, `lockstep watch`, `cargo test` of an exercise",
+        meaning: "a folder that all seats of a class share; each grading adds to the seat's own file there, which `lockstep class` shows",
+    },
+    Variables { names: &["LOCKSTEP_SEAT"], by: "the same", meaning: "the seat's name; if unset, the user on the host" },
+    Variables {
         names: &["LOCKSTEP_DATA"],
         by: "tests",
         meaning: "a folder with real data sets (`mnist/`), otherwise `shared/data` next to the checkout; tests print \"not verified here\" without either",

@@ -1,8 +1,9 @@
-//! The learner's commands: `grade`, `hint`, `progress`, `reset`, `solution`, `watch`; and a class's: `grade --class`.
+//! The learner's commands: `grade`, `hint`, `progress`, `reset`, `solution`, `watch`; and for a class: `grade --class` and `class`.
 //!
 //! [`lockstep_grading`] decides what is right and how findings read; this module builds answers, and finds the course's files.
 
 mod class;
+mod classroom;
 mod help;
 mod practice;
 mod route;
@@ -11,6 +12,7 @@ use lockstep_grading::exercise::{Task, Tasks};
 
 use crate::exit::Refused;
 
+pub(crate) use classroom::ClassOptions;
 pub(crate) use help::{Hint, Reset, ShowProgress, Solution};
 pub(crate) use practice::{Grade, Watch};
 

@@ -46,6 +46,14 @@ struct Step {
     tasks: Vec<String>,
 }
 
+/// A task of the route, and the minutes that the route plans for it and for what is read before.
+#[derive(Clone)]
+pub(super) struct Planned {
+    pub(super) lab: Lab,
+    pub(super) task: Task,
+    pub(super) minutes: u32,
+}
+
 enum Stop {
     Page(Step),
     Task(Lab, Task),
@@ -61,6 +69,26 @@ impl Route {
         let names = routes.iter().map(|route| &*route.name).collect::<Vec<_>>().join(", ");
         let found = routes.into_iter().find(|route| route.name == name);
         found.ok_or_else(|| Refused(format!("there is no route {name:?}: there are {names}")).into())
+    }
+
+    /// The names of all routes.
+    pub(super) fn names() -> anyhow::Result<Vec<String>> {
+        Ok(toml::from_str::<Routes>(ROUTES)?.route.into_iter().map(|route| route.name).collect())
+    }
+
+    /// The tasks of the route, each with the minutes for it and for the pages before it.
+    pub(super) fn plan(&self) -> anyhow::Result<Vec<Planned>> {
+        let (mut plan, mut read) = (Vec::new(), 0);
+        for stop in self.stops()? {
+            match stop {
+                Stop::Page(step) => read += step.minutes,
+                Stop::Task(lab, task) => {
+                    let minutes = std::mem::take(&mut read) + task.minutes;
+                    plan.push(Planned { lab, task, minutes });
+                }
+            }
+        }
+        Ok(plan)
     }
 
     /// Prints all stops of the route, and which come next.

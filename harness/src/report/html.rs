@@ -30,6 +30,11 @@ pub(crate) fn render(report: &Report) -> String {
 
 /// A page with this title, in the style of all pages.
 pub(crate) fn page(title: &str, body: Markup) -> String {
+    page_with(title, &html! {}, body)
+}
+
+/// The same, with what the page's head has besides.
+pub(crate) fn page_with(title: &str, head: &Markup, body: Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -39,6 +44,7 @@ pub(crate) fn page(title: &str, body: Markup) -> String {
                 meta name="color-scheme" content="light dark";
                 title { (title) }
                 style { (PreEscaped(STYLE)) }
+                (head)
             }
             body { (body) }
         }

@@ -28,4 +28,4 @@ pub(crate) use model::{Finding, HostInfo, Report, ReportCase, Table, Unproven, V
 pub(crate) use screen::{Screen, TextStyle, counts};
 pub(crate) use table::{draw as picture, findings as findings_table};
 pub(crate) use timeline::Timeline;
-pub(crate) use write::{Format, Target, save};
+pub(crate) use write::{Form, Format, Target, save};

@@ -109,7 +109,11 @@ impl Report {
         table::brief(self, style)
     }
 
-    fn render(&self, form: Form) -> anyhow::Result<String> {
+    /// The report in this format.
+    ///
+    /// # Errors
+    /// A format's library fails.
+    pub(crate) fn render(&self, form: Form) -> anyhow::Result<String> {
         Ok(match form {
             Form::Csv => formats::csv(self)?,
             Form::Html => html::render(self),

@@ -1,0 +1,229 @@
+//! `lockstep class`: how far the seats of a class are, from the files that they write into a shared folder: at the terminal, as a report,
+//! or on a page that follows them.
+
+mod page;
+mod server;
+mod view;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::Args;
+use lockstep_contract::foreign;
+use lockstep_grading::seat::{Attempts, Seat};
+
+use crate::exit::{Code, Refused};
+use crate::learn::route::{Planned, Route};
+use crate::prove::suite::report;
+use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, whole_words};
+
+use view::View;
+
+/// More seats than this are not a class.
+const MOST_SEATS: usize = 1_000;
+
+/// Show how far the seats of a class are: those that grade with LOCKSTEP_CLASS=DIR
+#[derive(Args)]
+pub(crate) struct ClassOptions {
+    /// The folder that all seats share
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Show a page that follows the seats, until Ctrl-C; only this machine reaches it unless an address says otherwise
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = server::ADDRESS, value_parser = server::address)]
+    serve: Option<String>,
+    /// The route whose tasks are shown, with its minutes: morning, day or whole
+    #[arg(long, default_value = "whole")]
+    route: String,
+    /// Call the seats by numbers, not by their names
+    #[arg(long)]
+    hide_names: bool,
+    /// Where a report on all seats goes, with --serve at the end: a .csv, .json, .xml (JUnit), .html or .txt file; may be repeated
+    #[arg(long = "report", value_name = "FILE")]
+    reports: Vec<Target>,
+}
+
+impl ClassOptions {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let route = Route::find(&self.route)?;
+        let class = ClassFolder(self.folder);
+        let read = class
+            .read()
+            .map_err(|why| Refused(format!("cannot read the class in {}: {why}", foreign::path(&class.0))))?;
+        let screen = Screen::new(self.reports.iter().any(Target::is_stdout));
+        let started = SystemTime::now();
+        let read = match self.serve {
+            None => {
+                show(&read, &View::new(route.plan()?, read.seats.clone(), now()), self.hide_names, &screen);
+                read
+            }
+            Some(address) => {
+                server::serve(&address, &class, self.route, self.hide_names, &screen)?;
+                // What the seats have written since; if the folder has gone, what it held at the start.
+                class.read().unwrap_or(read)
+            }
+        };
+        let report = class_report(&read.seats, &route.plan()?, self.hide_names, started);
+        self.reports.iter().try_for_each(|target| report.write(target))?;
+        Ok(Code::Success)
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The folder with a file for each seat.
+#[derive(Clone)]
+struct ClassFolder(PathBuf);
+
+/// What the folder holds.
+#[derive(Clone, Default)]
+struct ReadClass {
+    seats: Vec<Seat>,
+    /// Files that are not a seat's, and why.
+    broken: Vec<(String, String)>,
+}
+
+impl ClassFolder {
+    /// Reads all seats.
+    ///
+    /// # Errors
+    /// Why the folder cannot be read. A file that cannot is part of the result.
+    fn read(&self) -> Result<ReadClass, String> {
+        let mut files: Vec<PathBuf> = Vec::new();
+        for entry in fs::read_dir(&self.0).map_err(|error| error.to_string())? {
+            let path = entry.map_err(|error| error.to_string())?.path();
+            if is_a_seats(&path) {
+                files.push(path);
+            }
+        }
+        files.sort();
+        let mut read = ReadClass::default();
+        for file in files.iter().take(MOST_SEATS) {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            match Seat::read(file) {
+                Ok(seat) => read.seats.push(seat),
+                Err(error) => read.broken.push((name, format!("{error:#}"))),
+            }
+        }
+        if files.len() > MOST_SEATS {
+            read.broken.push((
+                format!("{} more files", files.len() - MOST_SEATS),
+                format!("a class has at most {MOST_SEATS} seats"),
+            ));
+        }
+        Ok(read)
+    }
+}
+
+/// Returns true for `NAME.json`. A hidden file is one that is being written.
+fn is_a_seats(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".json") && !name.starts_with('.')
+}
+
+fn seat_name(seat: &str, index: usize, hidden: bool) -> String {
+    if hidden { format!("seat {}", index + 1) } else { foreign::one_line(seat) }
+}
+
+/// A table for the terminal.
+fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
+    let style = screen.style();
+    let mut table = style.table(&["seat", "done", "at", "for", "graded", "last finding"]);
+    for (index, row) in view.rows.iter().enumerate() {
+        let done = format!("{} of {}", row.done(), view.plan.len());
+        let at = row
+            .at
+            .map_or("finished".into(), |at| format!("{} {}", view.plan[at].lab.number(), view.plan[at].task.name));
+        let found = row.finding.as_ref().map(page::finding).unwrap_or_default();
+        let (since, tries) = match row.at {
+            Some(_) => (page::span(row.since), row.tries.to_string()),
+            None => Default::default(),
+        };
+        table.add_row([seat_name(&row.name, index, hidden), done, at, since, tries, foreign::one_line(&found)]);
+    }
+    if view.rows.is_empty() {
+        screen.line("no seat has reported yet");
+    } else {
+        screen.line(whole_words(table, style));
+    }
+    for (file, why) in &read.broken {
+        screen.line(format!("not a seat's file: {}: {why}", foreign::one_line(file)));
+    }
+}
+
+/// A case for each lab that a seat has graded.
+fn class_report(seats: &[Seat], plan: &[Planned], hidden: bool, started: SystemTime) -> Report {
+    let mut seats: Vec<&Seat> = seats.iter().collect();
+    seats.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut cases = Vec::new();
+    for (index, seat) in seats.iter().enumerate() {
+        let mut labs: BTreeMap<&str, Vec<Finding>> = BTreeMap::new();
+        for planned in plan {
+            let tasks = seat.tasks.get(planned.lab.number());
+            if let Some(attempts) = tasks.and_then(|tasks| tasks.get(&planned.task.name)) {
+                labs.entry(planned.lab.number()).or_default().push(finding(planned, attempts));
+            }
+        }
+        for (lab, findings) in labs {
+            let done = findings.iter().filter(|finding| finding.verdict == Verdict::Passed).count();
+            let of = plan.iter().filter(|planned| planned.lab.number() == lab).count();
+            cases.push(ReportCase {
+                name: format!("{}/{lab}", seat_name(&seat.name, index, hidden)),
+                shows: format!("{done} of {of} tasks of lab {lab} are done"),
+                findings,
+                ..ReportCase::default()
+            });
+        }
+    }
+    let took = started.elapsed().unwrap_or_default();
+    report(&format!("Lockstep class: {} seats", seats.len()), started, took, cases)
+}
+
+fn finding(planned: &Planned, attempts: &Attempts) -> Finding {
+    let graded = if attempts.count == 1 { "once".into() } else { format!("{} times", attempts.count) };
+    let (verdict, evidence) = match (&attempts.passed, &attempts.finding) {
+        (Some(_), _) if attempts.count == 0 => (Verdict::Passed, "before the class".into()),
+        (Some(_), _) => (Verdict::Passed, format!("graded {graded}")),
+        (None, Some(found)) => {
+            (Verdict::Failed, format!("graded {graded}; {}: {}", found.verdict.words(), found.diagnosis))
+        }
+        (None, None) => (Verdict::Failed, format!("graded {graded}")),
+    };
+    Finding { claim: format!("{}: {}", planned.task.name, planned.task.title), verdict, evidence }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::view::tests::{plan, seat};
+    use super::*;
+
+    #[test]
+    fn reads_seats_and_names_what_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("ann.json", &serde_json::to_string(&seat("ann", &[])).unwrap());
+        write("torn.json", "{\"name\":\"bo");
+        write(".seat-x.json", "being written");
+        write("notes.txt", "not a seat's");
+        let read = ClassFolder(folder.path().into()).read().unwrap();
+        assert_eq!(read.seats.len(), 1);
+        assert_eq!(read.broken.len(), 1);
+        assert!(read.broken[0].0 == "torn.json" && read.broken[0].1.starts_with("torn"), "{:?}", read.broken);
+        assert!(ClassFolder(folder.path().join("gone")).read().is_err());
+    }
+
+    #[test]
+    fn the_report_has_a_case_for_each_lab_that_a_seat_has_graded() {
+        let seats = [seat("bob", &[(1_600, Ok(1_600)), (1_900, Err("a sum"))]), seat("ann", &[])];
+        let report = class_report(&seats, &plan(), false, SystemTime::now());
+        let [case] = &report.cases[..] else { panic!("{:?}", report.cases) };
+        assert_eq!((&*case.name, case.verdict()), ("bob/02", Verdict::Failed));
+        assert_eq!(case.shows, format!("1 of {} tasks of lab 02 are done", plan().len()));
+        assert!(case.findings[1].evidence.contains("graded 2 times; wrong value: a sum"));
+        assert_eq!(class_report(&seats, &plan(), true, SystemTime::now()).cases[0].name, "seat 2/02");
+    }
+}

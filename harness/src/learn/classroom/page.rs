@@ -1,0 +1,365 @@
+//! The instructor's page: HTML that reads without a script, and a script that asks for it again every two seconds.
+
+use std::time::Duration;
+
+use lockstep_grading::Verdict;
+use maud::{Markup, html};
+
+use crate::report::formatting::plain;
+use crate::report::html::page_with;
+
+use super::view::{BARS, Mark, Met, Row, TaskTimes, View};
+
+/// The script, a file of its own, so that a browser runs no other.
+pub(super) const SCRIPT: &str = include_str!("follow.js");
+const STYLE: &str = include_str!("classroom.css");
+/// Lists of the stuck and of diagnoses end after this many.
+const MOST: usize = 8;
+
+/// What the page shows besides the view.
+pub(super) struct Frame<'a> {
+    /// The folder, as the command names it.
+    pub(super) folder: &'a str,
+    pub(super) route: &'a str,
+    pub(super) routes: &'a [String],
+    pub(super) names: Names,
+    /// Files that are not a seat's, and why.
+    pub(super) broken: &'a [(String, String)],
+    /// What keeps the folder from being read, and for how long.
+    pub(super) trouble: Option<(String, Duration)>,
+}
+
+/// How seats are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    Shown,
+    /// By this page's address.
+    Hidden,
+    /// By the command, for every page.
+    AlwaysHidden,
+}
+
+pub(super) fn render(frame: &Frame<'_>, view: &View) -> String {
+    let head = html! {
+        noscript { meta http-equiv="refresh" content="5"; }
+        script src="follow.js" defer {}
+        style { (maud::PreEscaped(STYLE)) }
+    };
+    let body = html! {
+        main {
+            (header(frame, view))
+            @if let Some((why, age)) = &frame.trouble {
+                section.notice { h2 { "The folder cannot be read" } p { (plain(why)) ". What is below was read " (span(age.as_secs())) " ago." } }
+            }
+            @if view.rows.is_empty() { (nobody(frame)) } @else {
+                div.pair { (met(frame, view)) (stuck(frame, view)) }
+                div.beside { (where_all_are(frame, view)) (times(view)) }
+            }
+            @if !frame.broken.is_empty() { (broken(frame.broken)) }
+        }
+        footer { "Times are the seats' own clocks'. A seat works on a task from when it passed the one before." }
+    };
+    page_with("Lockstep class", &head, body)
+}
+
+fn header(frame: &Frame<'_>, view: &View) -> Markup {
+    let tasks = view.plan.len();
+    let mut done: Vec<usize> = view.rows.iter().map(Row::done).collect();
+    done.sort_unstable();
+    let median = done.get(done.len() / 2).copied().unwrap_or_default();
+    let hidden = frame.names != Names::Shown;
+    html! {
+        header {
+            h1 { "Class in " span.name { (plain(frame.folder)) } }
+            p.verdict {
+                strong { (view.rows.len()) } (if view.rows.len() == 1 { " seat" } else { " seats" }) ", half of them with "
+                strong { (median) " of " (tasks) } " tasks done or more"
+            }
+            nav {
+                "Route: "
+                @for route in frame.routes {
+                    @if route == frame.route { strong { (route) } } @else { a href=(address(route, hidden)) { (route) } }
+                    " "
+                }
+                @match frame.names {
+                    Names::Shown => { "· " a href=(address(frame.route, true)) { "hide names" } }
+                    Names::Hidden => { "· " a href=(address(frame.route, false)) { "show names" } }
+                    Names::AlwaysHidden => {}
+                }
+                " · report: "
+                @for ending in ["html", "csv", "json", "xml"] { a href={ "report." (ending) "?route=" (frame.route) } { (ending) } " " }
+            }
+        }
+    }
+}
+
+fn address(route: &str, hidden: bool) -> String {
+    format!("?route={route}{}", if hidden { "&names=hidden" } else { "" })
+}
+
+fn nobody(frame: &Frame<'_>) -> Markup {
+    html! {
+        section {
+            h2 { "No seat has reported yet" }
+            p { "Each participant puts this into the shell, and grades as always:" }
+            (crate::report::html::command(&format!("export LOCKSTEP_CLASS={}", lockstep_launch::command::quoted(frame.folder))))
+        }
+    }
+}
+
+fn task(view: &View, at: usize) -> String {
+    let planned = &view.plan[at];
+    format!("{} {}", planned.lab.number(), planned.task.name)
+}
+
+fn name(frame: &Frame<'_>, index: usize, row: &Row) -> String {
+    if frame.names == Names::Shown { plain(&row.name) } else { format!("seat {}", index + 1) }
+}
+
+fn met(frame: &Frame<'_>, view: &View) -> Markup {
+    let most: Vec<&Met> = view.met.iter().take(MOST).collect();
+    let _ = frame;
+    html! {
+        section {
+            h2 { "What most have just met" }
+            @if most.is_empty() { p.small { "No diagnosis is open." } }
+            ol.list {
+                @for met in most {
+                    li {
+                        span.count { (met.seats) }
+                        div { p { strong { (task(view, met.at)) } " · " (met.verdict.words()) } p.evidence { (plain(&met.diagnosis)) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn stuck(frame: &Frame<'_>, view: &View) -> Markup {
+    let stuck = view.stuck();
+    html! {
+        section {
+            h2 { "At their task for longer than planned" }
+            @if stuck.is_empty() { p.small { "Nobody." } }
+            ol.list {
+                @for (index, row) in stuck.iter().take(MOST) {
+                    @let at = row.at.unwrap_or_default();
+                    li {
+                        span.count { (span(row.since)) }
+                        div {
+                            p { strong { (name(frame, *index, row)) } " · " (task(view, at)) " · planned " (view.plan[at].minutes) " min · graded " (times_word(row.tries)) }
+                            @if let Some((_, diagnosis)) = &row.finding { p.evidence { (plain(diagnosis)) } }
+                        }
+                    }
+                }
+            }
+            @if stuck.len() > MOST { p.small { "and " (stuck.len() - MOST) " more" } }
+        }
+    }
+}
+
+fn times_word(count: u32) -> String {
+    if count == 1 { "once".into() } else { format!("{count} times") }
+}
+
+/// A row for each seat, a sign for each task: 200 seats and 60 tasks are a page of a hundred kilobytes.
+fn where_all_are(frame: &Frame<'_>, view: &View) -> Markup {
+    html! {
+        section {
+            h2 { "Where everybody is" }
+            p.small.legend-line {
+                span.m-passed { "✓" } " passed  " span.m-tried { "✗" } " graded, not right  " span.m-open { "·" } " not graded  "
+                span.here { "·" } " works on it. Columns are the route's tasks, by lab."
+            }
+            div.scroll tabindex="0" role="region" aria-label="Where everybody is" {
+                table.seats {
+                    thead { tr { th { "Seat" } th.marks { (labs(view)) } th.number { "Done" } th { "At" } th.number { "For" } th.number { "Graded" } } }
+                    tbody {
+                        @for (index, row) in view.rows.iter().enumerate() {
+                            tr.silent[row.heard >= super::view::SILENT] {
+                                td.seat { (name(frame, index, row)) }
+                                td.marks { (marks(view, row)) }
+                                td.number { (row.done()) }
+                                @match row.at {
+                                    None => { td { "finished" } td {} td {} }
+                                    Some(at) => {
+                                        td { (task(view, at)) }
+                                        td.number { (span(row.since)) }
+                                        td.number { (row.tries) }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            @if view.rows.iter().any(|row| row.heard >= super::view::SILENT) {
+                p.small { "Pale seats were silent for " (super::view::SILENT / 60) " minutes or more." }
+            }
+        }
+    }
+}
+
+/// The places of the route's tasks, in groups by lab.
+fn groups(view: &View) -> Vec<(&'static str, std::ops::Range<usize>)> {
+    let mut groups: Vec<(&'static str, std::ops::Range<usize>)> = Vec::new();
+    for (index, planned) in view.plan.iter().enumerate() {
+        match groups.last_mut() {
+            Some((lab, range)) if *lab == planned.lab.number() => range.end = index + 1,
+            _ => groups.push((planned.lab.number(), index..index + 1)),
+        }
+    }
+    groups
+}
+
+/// The labs' numbers, each as wide as its tasks' signs.
+fn labs(view: &View) -> String {
+    let column = |(lab, range): (&str, std::ops::Range<usize>)| format!("{lab:width$}", width = range.len().max(2));
+    groups(view).into_iter().map(column).collect::<Vec<_>>().join(" ")
+}
+
+fn marks(view: &View, row: &Row) -> Markup {
+    let sign = |index: usize| match row.marks[index] {
+        Mark::Passed => ("m-passed", '✓'),
+        Mark::Tried => ("m-tried", '✗'),
+        Mark::Open => ("m-open", '·'),
+    };
+    html! {
+        @for (number, (_, range)) in groups(view).into_iter().enumerate() {
+            @if number > 0 { " " }
+            @for run in runs(range.clone(), |index| (sign(index), row.at == Some(index))) {
+                @let ((class, sign), here) = run.0;
+                span.(class).here[here] { (sign.to_string().repeat(run.1)) }
+            }
+            @if range.len() < 2 { " " }
+        }
+    }
+}
+
+/// Neighbours that are equal, and how many.
+fn runs<T: PartialEq>(range: std::ops::Range<usize>, of: impl Fn(usize) -> T) -> Vec<(T, usize)> {
+    let mut runs: Vec<(T, usize)> = Vec::new();
+    for index in range {
+        let next = of(index);
+        match runs.last_mut() {
+            Some((last, count)) if *last == next => *count += 1,
+            _ => runs.push((next, 1)),
+        }
+    }
+    runs
+}
+
+fn times(view: &View) -> Markup {
+    html! {
+        section {
+            h2 { "Minutes against the plan" }
+            p.small { "Bars: seats that took at most half of the plan's minutes, at most these, one and a half, twice as many, and longer. The plan counts reading." }
+            div.scroll tabindex="0" role="region" aria-label="Minutes against the plan" {
+                table.times {
+                    thead { tr { th { "Task" } th.number { "Passed" } th.number { "Now" } th.number { "Plan" } th.number { "Median" } th { "Seats" } } }
+                    tbody {
+                        @for (planned, times) in view.plan.iter().zip(&view.times) {
+                            tr {
+                                td { (planned.lab.number()) " " (planned.task.name) }
+                                td.number { (times.passed) }
+                                td.number { @if times.working > 0 { (times.working) } }
+                                td.number { (planned.minutes) }
+                                td.number { @if let Some(minutes) = times.minutes.get(times.minutes.len() / 2) { (format!("{minutes:.0}")) } }
+                                td { @if !times.minutes.is_empty() { (bars(times)) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn bars(times: &TaskTimes) -> Markup {
+    const HEIGHT: usize = 22;
+    let most = times.bars.iter().copied().max().unwrap_or_default().max(1);
+    let words: Vec<String> = times.bars.iter().map(usize::to_string).collect();
+    html! {
+        svg.bars width="110" height=(HEIGHT + 2) role="img" aria-label={ "seats by share of the plan: " (words.join(", ")) } {
+            @for (index, count) in times.bars.iter().enumerate() {
+                @let height = (count * HEIGHT).div_ceil(most).max(1);
+                rect.late[index >= 2].very-late[index == BARS.len()] x=(index * 22) y=(HEIGHT + 1 - height) width="19" height=(height) {
+                    title { (count) " seats" }
+                }
+                @if *count > 0 && height > 13 { text x=(index * 22 + 9) y=(HEIGHT - 1) { (count) } }
+            }
+        }
+    }
+}
+
+fn broken(files: &[(String, String)]) -> Markup {
+    html! {
+        section.notice {
+            h2 { "Files that are not a seat's" }
+            ul { @for (file, why) in files { li { code { (plain(file)) } ": " (plain(why)) } } }
+        }
+    }
+}
+
+/// `40 s`, `12 min`, `3 h 05`.
+pub(super) fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..6_000 => format!("{} min", seconds / 60),
+        _ => format!("{} h {:02}", seconds / 3_600, seconds / 60 % 60),
+    }
+}
+
+/// Words of a verdict, for a terminal.
+pub(super) fn finding(found: &(Verdict, String)) -> String {
+    format!("{}: {}", found.0.words(), found.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::view::tests::{plan, seat};
+    use super::*;
+
+    fn shown(names: Names, seats: Vec<lockstep_grading::seat::Seat>) -> String {
+        let routes = ["morning".to_owned(), "day".to_owned()];
+        let frame = Frame {
+            folder: "/srv/class",
+            route: "day",
+            routes: &routes,
+            names,
+            broken: &[("torn.json".into(), "torn <b>".into())],
+            trouble: None,
+        };
+        render(&frame, &View::new(plan(), seats, 2_000))
+    }
+
+    #[test]
+    fn shows_signs_by_lab_and_escapes_what_seats_write() {
+        let seats = vec![seat("<script>", &[(1_600, Ok(1_600)), (1_900, Err("a <b>sum</b>"))])];
+        let page = shown(Names::Shown, seats);
+        assert!(page.contains("<span class=\"m-passed\">✓</span><span class=\"m-tried here\">✗</span>"), "{page}");
+        assert!(page.contains("&lt;script&gt;") && page.contains("a &lt;b&gt;sum") && page.contains("torn &lt;b&gt;"));
+        assert!(!page.contains("<b>") && !page.contains("<script>"), "{page}");
+    }
+
+    #[test]
+    fn hidden_names_are_not_on_the_page() {
+        let seats = || vec![seat("xenia", &[(1_600, Err("a sum"))]), seat("yusuf", &[])];
+        assert!(shown(Names::Shown, seats()).contains("xenia"));
+        for names in [Names::Hidden, Names::AlwaysHidden] {
+            let page = shown(names, seats());
+            assert!(page.contains("seat 1") && !page.contains("xenia") && !page.contains("yusuf"), "{page}");
+            assert_eq!(page.contains("show names"), names == Names::Hidden);
+        }
+    }
+
+    #[test]
+    fn an_empty_class_says_what_a_seat_does() {
+        assert!(shown(Names::Shown, vec![]).contains("export LOCKSTEP_CLASS=/srv/class"));
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!([59, 60, 5_999, 7_500].map(span), ["59 s", "1 min", "99 min", "2 h 05"]);
+    }
+}
