@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, packages, the book.
+# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, packages, the book and the page of a class in a browser.
 # With ARGS, only the tests: ARGS go to cargo-nextest where it is installed, else to `cargo test` (scripts/test.sh -p c10d).
 set -euo pipefail
 
@@ -67,6 +67,7 @@ read_book() {
     rc=0
     python3 scripts/record.py --check || rc=1
     python3 scripts/check_book.py || rc=1
+    python3 scripts/check_class.py || rc=1
     exit "$rc"
   } | tee "$TARGET/book.txt"
 }

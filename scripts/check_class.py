@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Checks `lockstep class --serve` in a browser: the page follows seats that write while it is open, shows a torn file and a folder that
+vanishes, says when the command has ended, and fits a phone with 200 seats.
+
+    scripts/check_class.py                  all of it
+    scripts/check_class.py --pictures DIR   also write pictures with 5, 50 and 200 seats: on a phone and wide, light and dark
+
+The seats are made up. Without a browser (scripts/setup.sh --book-tools) this is "not verified here". Needs no package.
+"""
+
+import contextlib
+import json
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+from lib import browser  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PHONE, WIDE = 360, 1400
+SECONDS = 60  # for the page to show what has changed: it asks every two
+TASKS = [("01", "batches"), ("01", "mean_loss"), ("02", "shard"), ("02", "average"), ("02", "line"), ("03", "environment")]
+DIAGNOSES = ["a rank has the whole batch: divide it", "a sum of 3 ranks that was not divided", "both ranks send first and wait"]
+
+
+def seat(name, done, diagnosis=None, minutes=60):
+    """A seat that has passed the first tasks, and whose next one was graded if it has a diagnosis."""
+    now = int(time.time())
+    begun, tasks = now - 60 * minutes, {}
+    for index, (lab, task) in enumerate(TASKS[: done + bool(diagnosis)]):
+        at = begun + (index + 1) * 60 * minutes // (len(TASKS) + 1)
+        passed = index < done
+        found = None if passed else {"verdict": "wrong-value", "diagnosis": diagnosis}
+        tasks.setdefault(lab, {})[task] = {"first": at, "last": at, "count": 2, "passed": at if passed else None, "finding": found}
+    return {"name": name, "since": begun, "tasks": tasks}
+
+
+def write(folder, name, content):
+    """As a seat does it: the file is replaced as a whole."""
+    unfinished = folder / f".{name}"
+    unfinished.write_text(content if isinstance(content, str) else json.dumps(content))
+    unfinished.rename(folder / f"{name}.json")
+
+
+def fill(folder, seats):
+    draw = random.Random(seats)
+    for number in range(seats):
+        stuck = draw.choice([None, *DIAGNOSES])
+        write(folder, f"seat{number}", seat(f"learner{number:03}@node{number % 12:02}", draw.randint(0, 5), stuck, draw.randint(20, 90)))
+
+
+@contextlib.contextmanager
+def serving(folder):
+    """The running command and the page's address."""
+    command = [ROOT / "target/debug/lockstep", "class", folder, "--serve", "127.0.0.1:0", "--route", "day"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        address = re.search(r"http://\S+/", line)
+        if not address:
+            raise RuntimeError(f"it printed no address: {line!r}")
+        yield process, address[0]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def shows(tab, text, where="main"):
+    """Waits until the page shows the text without being loaded again."""
+    ends = time.monotonic() + SECONDS
+    while text not in tab.ask(f"document.querySelector({json.dumps(where)}).innerText"):
+        if time.monotonic() > ends:
+            raise RuntimeError(f"the page does not show {text!r}")
+        time.sleep(0.2)
+
+
+def follows(tab, folder):
+    with serving(folder) as (process, address):
+        tab.visit(address, WIDE)
+        tab.ask("window.same = true")
+        shows(tab, "No seat has reported yet")
+        write(folder, "ann", seat("ann <b>@node", 2, DIAGNOSES[0]))
+        shows(tab, "ann <b>@node")
+        shows(tab, DIAGNOSES[0])
+        write(folder, "bob", '{"name": "bo')
+        shows(tab, "bob.json: torn")
+        write(folder, "bob", seat("bob", 1))
+        shows(tab, "2 seats")
+        gone = folder.with_name("gone")
+        folder.rename(gone)
+        shows(tab, "The folder cannot be read")
+        shows(tab, "ann <b>@node")
+        gone.rename(folder)
+        ends = time.monotonic() + SECONDS
+        while "cannot be read" in tab.ask("document.querySelector('main').innerText"):
+            if time.monotonic() > ends:
+                raise RuntimeError("the page still says that the folder cannot be read")
+            time.sleep(0.2)
+        if not tab.ask("window.same") or tab.complaints:
+            raise RuntimeError(f"the page was loaded again, or complained: {tab.complaints}")
+        process.send_signal(signal.SIGINT)
+        if process.wait(SECONDS) != 0:
+            raise RuntimeError(f"it ended with {process.returncode} on Ctrl-C")
+        ends = time.monotonic() + SECONDS
+        while not tab.ask("document.body.classList.contains('lost')"):
+            if time.monotonic() > ends:
+                raise RuntimeError("the page does not say that the command has ended")
+            time.sleep(0.2)
+
+
+def fits(tab, folder, seats, pictures):
+    fill(folder, seats)
+    with serving(folder) as (_, address):
+        for width in (PHONE, WIDE):
+            for scheme in ("light", "dark"):
+                tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+                tab.visit(f"{address}?route=whole", width, 1200)
+                over = tab.ask("document.documentElement.scrollWidth - innerWidth")
+                if over > 0:
+                    raise RuntimeError(f"with {seats} seats the page is {over} px wider than {width}")
+                if pictures:
+                    tab.picture(pictures / f"class-{seats}-{'phone' if width == PHONE else 'wide'}-{scheme}.png")
+
+
+def main():
+    pictures = None
+    if sys.argv[1:2] == ["--pictures"] and len(sys.argv) == 3:
+        pictures = pathlib.Path(sys.argv[2])
+        pictures.mkdir(parents=True, exist_ok=True)
+    elif sys.argv[1:]:
+        print(__doc__)
+        return 2
+    program = browser.find()
+    if not program or not (ROOT / "target/debug/lockstep").is_file():
+        missing = "`lockstep` is not built" if program else f"none of {', '.join(browser.NAMES)} is on PATH"
+        print(f"not verified here: how the page of a class looks in a browser: {missing}")
+        return 0
+    with tempfile.TemporaryDirectory() as parent, browser.opened(program) as tab:
+        try:
+            for name in ("live", "5", "50", "200"):
+                folder = pathlib.Path(parent) / name
+                folder.mkdir()
+                if name == "live":
+                    follows(tab, folder)
+                else:
+                    fits(tab, folder, int(name), pictures)
+        except (OSError, RuntimeError) as error:
+            print(f"class: FAILED: {error}")
+            return 1
+    print("class: the page follows seats, and fits a phone and a wide screen with 5, 50 and 200")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
