@@ -90,14 +90,34 @@ pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, finding: &Finding, s
     let rank = finding.rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
     let symbol = if finding.verdict == Verdict::NotStarted { '·' } else { '✗' };
     let verdict = finding.verdict.words();
-    let mut text = format!("{symbol} {}: {}: {verdict}{rank}\n\n", place(tasks, task), task.title);
-    let (number, name, package) = (lab.number(), &task.name, lab.package());
+    let text = format!("{symbol} {}: {}: {verdict}{rank}\n\n", place(tasks, task), task.title);
+    let [file, read, hint] = places(lab, tasks, task);
+    let (name, package) = (&task.name, lab.package());
     let mut lines = finding.lines();
-    lines.push(("file", format!("labs/{}/exercise/{}", lab.name, task.file().display())));
+    lines.push(file);
     lines.push(("seed", seed.to_string()));
     lines.push(("replay", format!("cargo test -p {package} -- {name} --seed {seed}")));
-    lines.push(("read", format!("book/src/{}, \"{}\"", tasks.chapter, task.section)));
-    lines.push(("hint", format!("lockstep hint {number} {name}")));
+    lines.extend([read, hint]);
+    table(text, lines)
+}
+
+/// A task to begin with: its title, and where it is done.
+pub fn next(lab: &Lab, tasks: &Tasks, task: &Task) -> String {
+    let title = format!("next, lab {}, {}: {}\n\n", lab.number(), place(tasks, task), task.title);
+    table(title, places(lab, tasks, task).to_vec())
+}
+
+/// Where a task is done, read about, and helped with.
+fn places(lab: &Lab, tasks: &Tasks, task: &Task) -> [(&'static str, String); 3] {
+    [
+        ("file", format!("labs/{}/exercise/{}", lab.name, task.file().display())),
+        ("read", format!("book/src/{}, \"{}\"", tasks.chapter, task.section)),
+        ("hint", format!("lockstep hint {} {}", lab.number(), task.name)),
+    ]
+}
+
+/// Adds lines of fields and their texts.
+fn table(mut text: String, lines: Vec<(&'static str, String)>) -> String {
     let (mut last, width) = ("", width());
     for (field, words) in lines {
         let field = if field == last { "" } else { field };

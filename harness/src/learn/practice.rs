@@ -1,16 +1,18 @@
 //! `lockstep grade` builds and grades the answers of this checkout, lab by lab, up to the first finding. `lockstep watch` does so after
-//! every change of a file.
+//! every change of a file, or follows the learner from task to task.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use lockstep_contract::foreign;
-use lockstep_grading::grade::Submission;
-use lockstep_grading::{Lab, Options as Grading, learner};
+use lockstep_grading::grade::{Submission, next};
+use lockstep_grading::labs::LABS;
+use lockstep_grading::progress::Progress;
+use lockstep_grading::{Lab, Options as Grading, checksums, learner};
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
 use crate::cargo::{Built, build};
@@ -102,39 +104,88 @@ pub(crate) fn grade(
 /// An editor's save is several events: it is over when no event has come for this long.
 const QUIET: Duration = Duration::from_millis(150);
 
-/// Grade a lab's exercise whenever one of its files is saved, until Ctrl-C
+/// Grade an exercise whenever one of its files is saved, until Ctrl-C. Without a lab, follow you: grade the task whose file you save, and
+/// name the next one when it passes
 #[derive(Args)]
 pub(crate) struct Watch {
-    /// The lab, by number or name
-    lab: String,
+    /// Only this lab, by number or name: all its tasks, up to the first that is not right
+    lab: Option<String>,
+    /// Only this task of the lab
+    #[arg(requires = "lab")]
+    task: Option<String>,
     /// Look for changes at this interval in seconds, for network file systems without change events
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     poll: Option<u64>,
 }
 
+/// What is graded: a lab, and tasks of it, none for all.
+struct Watched {
+    lab: Lab,
+    tasks: Vec<String>,
+}
+
 impl Watch {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (root, lab) = (checkout()?, find(&self.lab)?);
-        let sources = lab.exercise(&root).join("src");
-        let (_watcher, changes) = self.watch(&sources)?;
-        loop {
-            if let Err(error) = grade(&root, &lab, &[], &Grading::seeded(None), &mut std::io::stdout()) {
-                eprintln!("error: {error:#}");
+        let root = checkout()?;
+        match &self.lab {
+            Some(name) => {
+                let lab = find(name)?;
+                if let Some(task) = &self.task {
+                    self::task(&lab.tasks()?, task)?;
+                }
+                self.keep_to(&root, &Watched { lab, tasks: self.task.clone().into_iter().collect() })
             }
-            println!("watching labs/{}/exercise/src; Ctrl-C ends", lab.name);
-            changes.recv().context("the watcher for changes has ended")?;
-            while changes.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout) {}
+            None => self.follow(&root),
         }
     }
 
-    /// Reports changes in a folder for as long as the watcher lives.
-    fn watch(&self, folder: &Path) -> anyhow::Result<(Box<dyn Watcher>, Receiver<()>)> {
+    /// Grades this after each change of the lab's files.
+    fn keep_to(&self, root: &Path, watched: &Watched) -> anyhow::Result<Code> {
+        let (_watcher, changes) = self.watch(&[watched.lab.exercise(root).join("src")])?;
+        loop {
+            watched.grade(root);
+            println!("watching labs/{}/exercise/src; Ctrl-C ends", watched.lab.name);
+            changed(&changes)?;
+        }
+    }
+
+    /// Grades the task whose file was saved, and names the next one when it passes.
+    fn follow(&self, root: &Path) -> anyhow::Result<Code> {
+        let (_watcher, changes) =
+            self.watch(&there(root).map(|lab| lab.exercise(root).join("src")).collect::<Vec<_>>())?;
+        let mut last = Watched::next(root, None)?;
+        loop {
+            match &last {
+                Some(watched) => println!("{}", watched.described()?),
+                None => println!("all tasks of the course are done"),
+            }
+            println!("watching all exercises; Ctrl-C ends");
+            // One that is begun is graded at once; then, as long as it is not right, whatever is saved.
+            let mut saved: Option<Watched> = last.filter(|watched| watched.is_begun(root));
+            last = loop {
+                if let Some(watched) = &saved
+                    && watched.grade(root)
+                {
+                    break Watched::next(root, Some(watched))?;
+                }
+                saved = loop {
+                    let files = changed(&changes)?;
+                    // Editors keep files of their own beside it.
+                    if let Some(found) = files.iter().find_map(|file| Watched::of(root, file)) {
+                        break Some(found);
+                    }
+                };
+            };
+        }
+    }
+
+    /// Reports the files that change in these folders, for as long as the watcher lives.
+    fn watch(&self, folders: &[PathBuf]) -> anyhow::Result<(Box<dyn Watcher>, Receiver<PathBuf>)> {
         let (sender, changes) = channel();
         let tell = move |event: notify::Result<notify::Event>| {
-            let changed = event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_)));
-            if changed {
+            if let Ok(event) = event.map(|event| (!matches!(event.kind, EventKind::Access(_))).then_some(event.paths)) {
                 // At the end the receiver is gone.
-                let _ = sender.send(());
+                event.into_iter().flatten().for_each(|path| drop(sender.send(path)));
             }
         };
         let mut watcher: Box<dyn Watcher> = match self.poll {
@@ -146,9 +197,78 @@ impl Watch {
             }
             None => Box::new(RecommendedWatcher::new(tell, Config::default())?),
         };
-        watcher.watch(folder, RecursiveMode::NonRecursive).with_context(|| {
-            format!("cannot watch {} (on a network file system, try --poll 2)", foreign::path(folder))
-        })?;
+        for folder in folders {
+            watcher.watch(folder, RecursiveMode::NonRecursive).with_context(|| {
+                format!("cannot watch {} (on a network file system, try --poll 2)", foreign::path(folder))
+            })?;
+        }
         Ok((watcher, changes))
+    }
+}
+
+/// The labs whose exercises are here.
+fn there(root: &Path) -> impl Iterator<Item = Lab> {
+    LABS.iter().copied().filter(|lab| lab.exercise(root).join("src").is_dir())
+}
+
+/// Waits for a save to be over; returns the files of its events, the last one first.
+fn changed(changes: &Receiver<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = vec![changes.recv().context("the watcher for changes has ended")?];
+    loop {
+        match changes.recv_timeout(QUIET) {
+            Ok(file) => files.push(file),
+            Err(RecvTimeoutError::Timeout) => break,
+            Err(RecvTimeoutError::Disconnected) => bail!("the watcher for changes has ended"),
+        }
+    }
+    files.reverse();
+    Ok(files)
+}
+
+impl Watched {
+    /// The task that is done in this file.
+    fn of(root: &Path, file: &Path) -> Option<Self> {
+        let lab = *LABS.iter().find(|lab| file.parent() == Some(&*lab.exercise(root).join("src")))?;
+        let name = file.file_stem()?.to_str()?;
+        let tasks = lab.tasks().ok()?;
+        (file.extension()? == "rs" && tasks.find(name).is_ok()).then(|| Watched { lab, tasks: vec![name.into()] })
+    }
+
+    /// The first task that has not passed: after this one, else of the whole course.
+    fn next(root: &Path, after: Option<&Watched>) -> anyhow::Result<Option<Self>> {
+        let progress = Progress::read(root)?;
+        let mut all = Vec::new();
+        for lab in there(root) {
+            all.extend(lab.tasks()?.tasks.into_iter().map(|task| (lab, task.name)));
+        }
+        let here = after.and_then(|after| {
+            all.iter().position(|(lab, task)| lab.number() == after.lab.number() && after.tasks.first() == Some(task))
+        });
+        all.rotate_left(here.map_or(0, |here| here + 1));
+        let open = all.into_iter().find(|(lab, task)| progress.of(lab.number(), task).is_none());
+        Ok(open.map(|(lab, task)| Watched { lab, tasks: vec![task] }))
+    }
+
+    /// Where the task is done.
+    fn described(&self) -> anyhow::Result<String> {
+        let tasks = self.lab.tasks()?;
+        let all = self.tasks.iter().map(|name| Ok(next(&self.lab, &tasks, tasks.find(name)?)));
+        all.collect()
+    }
+
+    fn is_begun(&self, root: &Path) -> bool {
+        let Ok(tasks) = self.lab.tasks() else { return false };
+        self.tasks
+            .iter()
+            .filter_map(|name| tasks.find(name).ok())
+            .any(|task| !checksums::untouched(&self.lab.exercise(root), &task.file()))
+    }
+
+    /// Builds and grades; returns true if everything is right.
+    fn grade(&self, root: &Path) -> bool {
+        grade(root, &self.lab, &self.tasks, &Grading::seeded(None), &mut std::io::stdout()).unwrap_or_else(|error| {
+            eprintln!("error: {error:#}");
+            false
+        })
     }
 }

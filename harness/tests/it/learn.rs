@@ -298,6 +298,32 @@ fn watch_grades_again_when_a_file_is_saved() {
     }
 }
 
+#[test]
+fn watch_follows_the_learner_from_task_to_task() {
+    let checkout = Checkout::new();
+    let Some(program) = answers() else { return };
+    checkout.cargo(Ok(&program));
+    let mut command = Command::new(cargo_bin("lockstep"));
+    command.arg("watch").current_dir(checkout.0.path()).env("CARGO", checkout.path("cargo"));
+    let running = Running::start(command);
+    running.await_out("next, lab 02, task 1 of 6, shard", 1);
+    running.await_out("watching all exercises", 1);
+    // What an editor keeps beside it is not graded.
+    fs::write(checkout.shard().with_extension("rs~"), "mine").unwrap();
+    fs::write(checkout.shard(), "mine").unwrap();
+    running.await_out("✓ task 1 of 6, shard", 1);
+    running.await_out("next, lab 02, task 2 of 6, average", 1);
+    // A later task, out of order; then the first open one is next.
+    checkout.cargo(Err("error: the first"));
+    running.await_out("watching all exercises", 2);
+    fs::write(checkout.path("labs/02-spawn-ddp/exercise/src/line.rs"), "mine").unwrap();
+    running.await_out("error: the first", 1);
+    checkout.cargo(Ok(&program));
+    fs::write(checkout.path("labs/02-spawn-ddp/exercise/src/line.rs"), "yours").unwrap();
+    running.await_out("line: ", 1);
+    running.await_out("next, lab 02, ", 3);
+}
+
 /// A checkout in which `shard` was passed and `average` was begun.
 fn begun() -> Checkout {
     let checkout = Checkout::new();
