@@ -18,6 +18,7 @@ use chrono::{DateTime, Local};
 use lockstep_contract::{error_file, foreign};
 use serde_json::{Value, json};
 
+use crate::config::signal_name;
 use crate::verdict::Verdict;
 use failure::indented;
 
@@ -85,8 +86,9 @@ impl Report {
 fn block(at: usize, failure: &Failure) -> String {
     let death = &failure.death;
     let error_file = failure.error_file().map_or_else(|| "<N/A>".to_owned(), foreign::path);
+    let signal = signal_name(death.exitcode.saturating_neg()).map_or_else(String::new, |name| format!(" ({name})"));
     format!(
-        "[{at}]:\n  time      : {}\n  host      : {}\n  rank      : {} (local_rank: {})\n  exitcode  : {} (pid: {})\n  \
+        "[{at}]:\n  time      : {}\n  host      : {}\n  rank      : {} (local_rank: {})\n  exitcode  : {} (pid: {}){signal}\n  \
          error_file: {error_file}\n  traceback : {}",
         stamp(failure.time()),
         foreign::one_line(&failure.host),
@@ -211,7 +213,7 @@ Failures:
   time      : T+4000
   host      : node0
   rank      : 0 (local_rank: 0)
-  exitcode  : -6 (pid: 100)
+  exitcode  : -6 (pid: 100) (SIGABRT)
   error_file: <N/A>
   traceback : Signal 6 (SIGABRT) received by PID 100
 ------------------------------------------------------------
@@ -259,7 +261,7 @@ Root Cause (first observed failure):
   time      : T+3000
   host      : node0
   rank      : 1 (local_rank: 1)
-  exitcode  : -9 (pid: 101)
+  exitcode  : -9 (pid: 101) (SIGKILL)
   error_file: <N/A>
   traceback : Signal 9 (SIGKILL) received by PID 101
 ----------------------------------------------------

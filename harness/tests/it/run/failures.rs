@@ -133,7 +133,7 @@ fn a_worker_that_another_process_killed_was_not_stopped_by_the_agent() {
       time      : [time]
       host      : [host]
       rank      : 1 (local_rank: 1)
-      exitcode  : -6 (pid: [pid])
+      exitcode  : -6 (pid: [pid]) (SIGABRT)
       error_file: <N/A>
       traceback : Signal 6 (SIGABRT) received by PID [pid]
     ------------------------------------------------------------
