@@ -7,15 +7,13 @@ use std::num::NonZero;
 use super::flags::{ConfigError, Given};
 use super::program::Env;
 
-/// Linux's list of the processors that are online, as ranges (`0-3,5`).
-const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Has one folder per GPU that NVIDIA's driver manages.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
 
 /// The facts about this host.
 #[derive(Clone, Copy)]
 pub struct HostInfo<'a> {
-    /// The number of processors that are online, as in Python's `os.cpu_count()`.
+    /// The number of processors that this process may use.
     pub cpus: usize,
     /// The GPUs that workers will see.
     pub gpus: Gpus,
@@ -83,19 +81,9 @@ fn present() -> usize {
     if files > 0 { files } else { entries(DRIVER).count() }
 }
 
+/// Those that this process may use: its affinity counts, and the quota of its control groups, in whole processors.
 fn cpus() -> usize {
-    let online = fs::read_to_string(ONLINE).ok().and_then(|text| online(&text));
-    online.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get))
-}
-
-fn online(text: &str) -> Option<usize> {
-    let size = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
-        last.checked_sub(first)?.checked_add(1)
-    };
-    let count: usize = text.trim().split(',').map(size).sum::<Option<usize>>()?;
-    (count > 0).then_some(count)
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Uses two hashers that std seeds from the operating system's entropy.
@@ -160,17 +148,20 @@ const MOST_WORKERS: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
     use super::*;
     use crate::config::flags::Source;
 
     #[test]
-    fn counts_online_processors_from_ranges() {
-        assert_eq!(online("0-1\n"), Some(2));
-        assert_eq!(online("0-3,5,8-9"), Some(7));
-        for broken in ["", "x", "3-1", "0-"] {
-            assert_eq!(online(broken), None, "{broken}");
-        }
-        assert!(cpus() >= 1);
+    fn counts_only_processors_that_this_thread_may_use() {
+        let all = sched_getaffinity(None).unwrap();
+        let mut one = CpuSet::new();
+        one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
+        sched_setaffinity(None, &one).unwrap();
+        assert_eq!(cpus(), 1);
+        sched_setaffinity(None, &all).unwrap();
+        assert!((1..=all.count() as usize).contains(&cpus()));
     }
 
     #[test]
