@@ -65,7 +65,7 @@ impl RendezvousOptions {
     /// # Errors
     /// [`OptionsError`] names the key and the value.
     pub fn from_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
-        RendezvousOptions::default().with_conf(conf, "c10d", ["timeout", "rank"])
+        RendezvousOptions::default().with_conf(conf, "c10d", &["timeout", "rank"])
     }
 
     /// As [`RendezvousOptions::from_conf`], with the defaults of a static rendezvous: `timeout` (or 900 s) to join, and no last
@@ -75,7 +75,7 @@ impl RendezvousOptions {
     /// [`OptionsError`] names the key and the value.
     pub fn from_static_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
         let options = RendezvousOptions { join_timeout: Duration::from_secs(900), ..RendezvousOptions::default() };
-        options.with_conf(conf, "static", ["last_call_timeout", "is_host"])
+        options.with_conf(conf, "static", &["last_call_timeout", "is_host", CAS_BACKOFF])
     }
 
     /// Keys that this backend does not read may have any value: torchrun does not check them either.
@@ -83,12 +83,17 @@ impl RendezvousOptions {
         mut self,
         conf: &[(String, String)],
         backend: &str,
-        unread: [&str; 2],
+        unread: &[&str],
     ) -> Result<(Self, Vec<String>), OptionsError> {
         let mut warnings = Vec::new();
         for (key, value) in conf {
             if unread.contains(&key.as_str()) {
                 warnings.push(format!("--rdzv-conf: a {backend} rendezvous does not read the key `{key}`"));
+            } else if key == CAS_BACKOFF {
+                delay(key, value)?;
+                warnings.push(format!(
+                    "--rdzv-conf: `{key}` has no effect here: one agent keeps the state, so no write has to be repeated"
+                ));
             } else if !self.set(key, value)? {
                 warnings.push(unknown(key));
             }
@@ -136,8 +141,11 @@ impl RendezvousOptions {
     }
 }
 
+/// torch's longest delay after a state write that another node's write has made invalid.
+const CAS_BACKOFF: &str = "cas_backoff_max_seconds";
+
 const KEYS: &str = "join_timeout, last_call_timeout, close_timeout, heartbeat_timeout, keep_alive_interval, \
-                    keep_alive_max_attempt, read_timeout, timeout, is_host, store_type";
+                    keep_alive_max_attempt, read_timeout, timeout, is_host, store_type, cas_backoff_max_seconds";
 
 fn unknown(key: &str) -> String {
     format!("--rdzv-conf: unknown key `{key}`; the known keys are {KEYS}")
@@ -152,6 +160,12 @@ fn seconds(key: &str, value: &str) -> Result<Duration, OptionsError> {
     let parsed = value.trim().parse::<f64>().ok().filter(|s| (0.001..=315_360_000.0).contains(s));
     let expected = "a number of seconds from 0.001 to 315360000, like 30 or 0.5";
     parsed.map(Duration::from_secs_f64).ok_or_else(|| bad(key, value, expected))
+}
+
+/// torch's bounds of [`CAS_BACKOFF`].
+fn delay(key: &str, value: &str) -> Result<f64, OptionsError> {
+    let parsed = value.trim().parse::<f64>().ok().filter(|s| s.is_finite() && *s >= 0.0);
+    parsed.ok_or_else(|| bad(key, value, "a finite number of seconds that is not negative, like 0 or 0.5"))
 }
 
 fn attempts(key: &str, value: &str) -> Result<u32, OptionsError> {
@@ -209,6 +223,31 @@ mod tests {
             RendezvousOptions::from_static_conf(&conf(&[("last_call_timeout", "soon"), ("timeout", "5")])).unwrap();
         assert_eq!(warnings, ["--rdzv-conf: a static rendezvous does not read the key `last_call_timeout`"]);
         assert!(RendezvousOptions::from_static_conf(&conf(&[("timeout", "5'")])).is_err(), "it is read");
+    }
+
+    #[test]
+    fn accepts_torchs_backoff_of_state_writes_and_says_that_it_has_no_effect() {
+        for value in ["0", "0.5", "1e9"] {
+            let (options, warnings) = RendezvousOptions::from_conf(&conf(&[(CAS_BACKOFF, value)])).unwrap();
+            assert_eq!((options, warnings.len()), (RendezvousOptions::default(), 1), "{value}");
+            assert!(
+                warnings[0].starts_with("--rdzv-conf: `cas_backoff_max_seconds` has no effect here"),
+                "{warnings:?}"
+            );
+        }
+        for value in ["-1", "inf", "nan", "", "soon"] {
+            let text = RendezvousOptions::from_conf(&conf(&[(CAS_BACKOFF, value)])).unwrap_err().to_string();
+            assert!(
+                text.ends_with(&format!(
+                    "is `{value}`, but must be a finite number of seconds that is not negative, like 0 or 0.5"
+                )),
+                "{text}"
+            );
+            assert!(
+                RendezvousOptions::from_static_conf(&conf(&[(CAS_BACKOFF, value)])).is_ok(),
+                "static does not read it"
+            );
+        }
     }
 
     #[test]
