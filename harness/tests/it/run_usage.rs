@@ -145,7 +145,10 @@ fn variables_stand_in_for_flags_and_the_command_line_wins() {
     assert_eq!(with(&[("PET_NPROC_PER_NODE", "3")], &["true"]).len(), 3);
     assert_eq!(with(&[("PET_NPROC_PER_NODE", "3")], &["--nproc-per-node=2", "true"]).len(), 2);
     assert_eq!(with(&[("PET_NO_PYTHON", "1")], &["true"]), ["true"]);
-    let standalone = |value: &str| ended(lockstep_run(&["--dry-run", "true"]).env("PET_STANDALONE", value)).out;
+    let standalone = |value: &str| {
+        let flags = ["--dry-run", "--master-port=29500", "true"];
+        ended(lockstep_run(&flags).env("PET_STANDALONE", value)).out
+    };
     assert!(standalone("1").contains("c10d at localhost:0"));
     assert!(standalone("0").contains("static at 127.0.0.1:29500"));
 }

@@ -230,15 +230,17 @@ mod tests {
     fn without_flags_has_torchruns_defaults() {
         let config = config(&[]);
         assert_eq!((config.nodes, config.local_world_size), (Nodes { min: 1, max: 1 }, 1));
-        assert_eq!(config.rendezvous.backend, Backend::Static { node_rank: 0 });
-        assert_eq!(config.rendezvous.endpoint.to_string(), "127.0.0.1:29500");
-        assert_eq!((config.rendezvous.run_id.as_str(), config.role.as_str()), ("none", "default"));
+        assert_eq!((config.rendezvous.backend, config.role.as_str()), (Backend::C10d, "default"));
+        assert_eq!(config.rendezvous.endpoint.to_string(), "localhost:0");
         assert_eq!((config.max_restarts, config.monitor_interval), (0, Duration::from_millis(100)));
         assert_eq!((config.stop_timeout.as_secs(), config.exit_barrier_timeout.as_secs()), (30, 300));
         assert!(config.stop_timeout_is_default && (config.time_limit, config.save_before_limit) == (None, None));
         assert_eq!(config.signals.numbers, [15, 2, 1, 3]);
         assert_eq!((config.logs.base.clone(), config.rendezvous.local_addr.clone()), (LogBase::Temporary, None));
-        assert!(!config.virtual_local_rank && !config.rendezvous.standalone);
+        assert!(!config.virtual_local_rank && config.rendezvous.standalone);
+        let two = super::super::testing::config(&["--nnodes=2"]).rendezvous;
+        assert_eq!((two.backend, two.run_id.as_str()), (Backend::Static { node_rank: 0 }, "none"));
+        assert_eq!(two.endpoint.to_string(), "127.0.0.1:29500");
     }
 
     #[test]

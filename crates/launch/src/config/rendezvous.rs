@@ -19,7 +19,7 @@ pub struct Rendezvous {
     pub conf: Vec<(String, String)>,
     /// The address at which other nodes reach this agent; `None` to detect it.
     pub local_addr: Option<String>,
-    /// One agent on one host: the store is not reachable from others.
+    /// One agent on one host, with a free port: the store is not reachable from others.
     pub standalone: bool,
 }
 
@@ -46,8 +46,14 @@ impl Rendezvous {
         let (node_rank, port) = (whole(&flags.node_rank)?, whole(&flags.master_port)?);
         let conf = pairs(&flags.rdzv_conf)?;
         let mut notices = Vec::new();
+        let alone = is_alone(flags, nodes);
         let (backend, endpoint) = match flags.rdzv_backend.text.as_str() {
             _ if flags.standalone => (Backend::C10d, standalone(nodes)?),
+            "static" if alone => {
+                static_rank(&flags.node_rank, node_rank, nodes)?;
+                Endpoint::fixed(&flags.rdzv_endpoint, &flags.master_addr, 0)?;
+                (Backend::C10d, standalone(nodes)?)
+            }
             "static" => {
                 let port = u16::try_from(port);
                 let port = port
@@ -61,9 +67,16 @@ impl Rendezvous {
             }
             other => return Err(unknown_backend(&flags.rdzv_backend, other)),
         };
-        let run_id = run_id(flags, host);
+        if node_rank != 0 && backend == Backend::C10d {
+            notices
+                .push(format!("{}: only a static rendezvous uses it; c10d numbers the nodes itself", flags.node_rank));
+        }
+        let random_id =
+            flags.standalone || flags.rdzv_id.text.is_empty() || alone && flags.rdzv_id.source == Source::Default;
+        let run_id = if random_id { uuid(host.random) } else { flags.rdzv_id.text.clone() };
         let local_addr = Some(flags.local_addr.text.clone()).filter(|addr| !addr.is_empty());
-        Ok((Rendezvous { backend, endpoint, run_id, conf, local_addr, standalone: flags.standalone }, notices))
+        let standalone = flags.standalone || alone;
+        Ok((Rendezvous { backend, endpoint, run_id, conf, local_addr, standalone }, notices))
     }
 }
 
@@ -75,6 +88,15 @@ impl Backend {
             Backend::C10d => "c10d",
         }
     }
+}
+
+/// Returns true for a static rendezvous of one node without a port: it gets a free one, as in torchrun since 2.15, so that two jobs on
+/// one machine do not collide.
+fn is_alone(flags: &Flags, nodes: Nodes) -> bool {
+    flags.rdzv_backend.text == "static"
+        && flags.rdzv_endpoint.text.trim().is_empty()
+        && flags.master_port.source == Source::Default
+        && nodes.max == 1
 }
 
 /// As in torch, explicit rendezvous values are ignored.
@@ -109,13 +131,9 @@ fn unused_master(flags: &Flags) -> Option<String> {
     empty.then(|| format!("{master}: only a static rendezvous uses it; c10d goes to localhost:{} unless --rdzv-endpoint says otherwise", DEFAULT_PORT))
 }
 
-/// A random id for `--standalone`, or if the id is empty.
-fn run_id(flags: &Flags, host: &HostInfo<'_>) -> String {
-    if !flags.standalone && !flags.rdzv_id.text.is_empty() {
-        return flags.rdzv_id.text.clone();
-    }
-    // A version 4 UUID (RFC 9562, section 5.4), as in torchrun.
-    let bits = host.random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+/// A version 4 UUID (RFC 9562, section 5.4), as torchrun's random ids are.
+fn uuid(random: u128) -> String {
+    let bits = random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
     let hex = format!("{bits:032x}");
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
@@ -263,7 +281,37 @@ mod tests {
             refused(&["--nnodes=2", "--node-rank=2"]).to_string().ends_with("with --nnodes=2 it must be from 0 to 1")
         );
         assert!(!refused(&["--node-rank=-1"]).is_usage());
-        assert!(try_config(&["--rdzv-backend=c10d", "--node-rank=9"]).is_ok(), "c10d assigns the ranks");
+        assert!(
+            refused(&["--node-rank=1"]).to_string().ends_with("with --nnodes=1 it must be from 0 to 0"),
+            "alone, --nnodes was forgotten"
+        );
+    }
+
+    #[test]
+    fn says_that_c10d_does_not_use_a_nodes_rank() {
+        for backend in ["--rdzv-backend=c10d", "--standalone"] {
+            let (_, notices) = try_config(&[backend, "--node-rank=9"]).unwrap();
+            assert_eq!(notices, ["--node-rank=9: only a static rendezvous uses it; c10d numbers the nodes itself"]);
+            assert_eq!(try_config(&[backend, "--node-rank=0"]).unwrap().1, [""; 0]);
+        }
+        assert_eq!(try_config(&["--nnodes=2", "--node-rank=1"]).unwrap().1, [""; 0]);
+    }
+
+    #[test]
+    fn one_static_node_without_a_port_gets_a_free_one() {
+        let place = |flags: &[&str]| config(flags).rendezvous;
+        for flags in [&[][..], &["--master-addr=10.0.0.1"], &["--nnodes=1:1", "--rdzv-backend=static"]] {
+            let alone = place(flags);
+            assert_eq!((alone.backend, alone.endpoint.to_string()), (Backend::C10d, "localhost:0".into()), "{flags:?}");
+            assert!(alone.standalone && alone.run_id.len() == 36, "{alone:?}");
+        }
+        let kept = place(&["--rdzv-id=mine"]);
+        assert_eq!((kept.run_id.as_str(), kept.endpoint.port), ("mine", 0), "a given id is kept");
+        for flags in [&["--master-port=29500"][..], &["--rdzv-endpoint=localhost:7"], &["--nnodes=2"]] {
+            let fixed = place(flags);
+            assert_eq!((fixed.backend, fixed.standalone), (Backend::Static { node_rank: 0 }, false), "{flags:?}");
+        }
+        assert!(refused(&["--master-addr=a b"]).to_string().starts_with("--master-addr=a b: the host must be"));
     }
 
     fn given(flag: &'static str, text: &str) -> Given {
