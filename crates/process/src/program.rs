@@ -153,7 +153,17 @@ pub(super) fn files(program: &OsStr, path: Option<&OsStr>) -> Vec<PathBuf> {
 
 /// Why executing `path` failed with `source`: the cause if a check finds it, otherwise the system's error.
 pub(super) fn explain(path: &Path, source: io::Error) -> ProgramError {
-    check(path).err().unwrap_or(ProgramError::Other { path: path.to_owned(), source })
+    let path = path.to_owned();
+    match check(&path) {
+        Err(why) => why,
+        // The check leaves a file of no kind that it knows to the kernel, if the kernel knows other kinds.
+        Ok(()) if source.raw_os_error() == Some(libc::ENOEXEC) => match head(&path).ok().and_then(|head| advice(&head))
+        {
+            Some(advice) => ProgramError::NotAProgram { path, advice },
+            None => ProgramError::Other { path, source },
+        },
+        Ok(()) => ProgramError::Other { path, source },
+    }
 }
 
 fn in_folder(folder: &[u8], program: &OsStr) -> PathBuf {
@@ -206,27 +216,36 @@ fn denied(path: &Path, source: io::Error) -> ProgramError {
 
 /// Checks the first bytes. A program that may be executed but not read is left to the kernel.
 fn check_kind(path: &Path) -> Result<(), ProgramError> {
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(FIRST_LINE).read_to_end(&mut head));
-    if read.is_err() {
-        return Ok(());
-    }
+    let Ok(head) = head(path) else { return Ok(()) };
     if let Some(line) = head.strip_prefix(b"#!") {
         return interpreter_exists(path, line);
     }
-    if is_binary_for_this_machine(&head) || kernel_knows_other_kinds() {
-        return Ok(());
+    match advice(&head) {
+        Some(advice) if !kernel_knows_other_kinds() => Err(ProgramError::NotAProgram { path: path.to_owned(), advice }),
+        _ => Ok(()),
     }
-    let advice = if head.starts_with(ELF) {
-        let kind = processor(&head).map(|name| format!(" ({name}; this machine is {})", std::env::consts::ARCH));
+}
+
+fn head(path: &Path) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(FIRST_LINE).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// What to do about a file that begins with these bytes, if the kernel executes only scripts and binaries of this machine; `None` for those.
+fn advice(head: &[u8]) -> Option<String> {
+    if head.starts_with(b"#!") || is_binary_for_this_machine(head) {
+        return None;
+    }
+    Some(if head.starts_with(ELF) {
+        let kind = processor(head).map(|name| format!(" ({name}; this machine is {})", std::env::consts::ARCH));
         let kind = kind.unwrap_or_default();
         format!("it is a binary for another processor{kind}; build it here, or use the one for this machine")
     } else {
         "it has no first line such as `#!/bin/sh`; add one, or give the interpreter as the program and this file as its \
          first argument"
             .to_owned()
-    };
-    Err(ProgramError::NotAProgram { path: path.to_owned(), advice })
+    })
 }
 
 const ELF: &[u8] = b"\x7fELF";
@@ -338,6 +357,8 @@ mod tests {
         let windows = file(folder, "windows", b"#!/bin/sh\r\necho\r\n", 0o755);
         assert!(refusal(&windows).ends_with("the line ends as on Windows, run `sed -i 's/\\r$//' THIS`"));
         let empty = file(folder, "empty", b"", 0o755);
+        let refused = |errno| explain(&empty, io::Error::from_raw_os_error(errno)).to_string();
+        assert!(refused(libc::ENOEXEC).contains("it has no first line such as `#!/bin/sh`"));
         if !kernel_knows_other_kinds() {
             assert!(refusal(&empty).contains("it has no first line such as `#!/bin/sh`"));
             let mut foreign = fs::read("/proc/self/exe").unwrap()[..64].to_vec();

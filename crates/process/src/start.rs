@@ -396,6 +396,7 @@ fn try_become(args: &[OsString]) -> anyhow::Result<std::convert::Infallible> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -434,6 +435,12 @@ mod tests {
         assert!(missing.unwrap().starts_with("cannot find the program no-such-program in the folders of PATH"));
         let (_, folder) = end(spec(&["/tmp"]), getpid());
         assert_eq!(folder.unwrap(), "/tmp is a folder, not a program: give the path of a file in it");
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script");
+        std::fs::write(&script, "echo\n").unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (_, no_kind) = end(spec(&[script.to_str().unwrap()]), getpid());
+        assert!(no_kind.unwrap().contains("it has no first line such as `#!/bin/sh`; add one"));
     }
 
     #[test]
