@@ -43,6 +43,13 @@ pub struct Rule<S: Subject> {
     pub find: fn(&S::Facts<'_>) -> S::Found,
 }
 
+impl<S: Subject> Rule<S> {
+    /// What to do about this finding of the rule.
+    pub fn fix_of<'a>(&'a self, finding: &'a Finding<S::Place>) -> &'a str {
+        if finding.fix.is_empty() { self.fix } else { &finding.fix }
+    }
+}
+
 /// A rule's finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding<P> {
@@ -157,6 +164,14 @@ mod tests {
             |rule: &'static Rule<Numbers>, number: &i32| (rule.find)(number).map(|_| rule.name).into_iter().collect();
         let proved = std::panic::catch_unwind(|| prove([rule].into_iter(), found));
         proved.err().and_then(|panic| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_findings_own_advice_comes_before_that_of_its_rule() {
+        let rule = Rule::<Numbers> { fix: "add to it", ..NEGATIVE };
+        let finding = (rule.find)(&-3).unwrap();
+        assert_eq!(rule.fix_of(&finding), "add to it");
+        assert_eq!(rule.fix_of(&Finding { fix: "add 3".into(), ..finding }), "add 3");
     }
 
     #[test]

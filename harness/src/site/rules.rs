@@ -25,8 +25,8 @@ pub(super) struct Reported<P> {
 impl<P> Reported<P> {
     /// What a rule has found, at this place.
     pub(super) fn new<S: Subject<Level = Level>>(rule: &'static Rule<S>, finding: Finding<S::Place>, place: P) -> Self {
-        let Finding { what, evidence, fix, .. } = finding;
-        let fix = if fix.is_empty() { rule.fix.to_owned() } else { fix };
+        let fix = rule.fix_of(&finding).to_owned();
+        let Finding { what, evidence, .. } = finding;
         Reported { place, level: rule.level, rule: rule.name, what, why: rule.why, evidence, fix }
     }
 }

@@ -138,7 +138,7 @@ impl Explained<'_> {
             host,
             cause: found.what.clone(),
             how_known,
-            advice: rule.fix.to_owned(),
+            advice: rule.fix_of(found).to_owned(),
             rule: rule.name,
             class: if named.is_some() { Class::Cause } else { rule.level },
             own: named.is_none(),
