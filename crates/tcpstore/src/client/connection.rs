@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::{Client, Error, Kind};
+use super::error::{Error, Kind};
 use crate::wire::{
     Expect, Frame, Key, Limits, MAGIC, Reader, Reply, Request, SWITCH, Scan, Value, WireError, user_key, wire_key,
 };
@@ -36,7 +36,7 @@ pub(super) struct Target {
 
 /// A connection after its handshake.
 #[derive(Debug)]
-pub(super) struct Connection {
+struct Connection {
     stream: TcpStream,
     input: Vec<u8>,
     limits: Limits,
@@ -45,7 +45,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects, and retries until `deadline` while the port refuses connections. A server that is not a TCPStore is
     /// reported immediately.
-    pub(super) async fn open(target: &Target, deadline: Instant) -> Result<Self, Kind> {
+    async fn open(target: &Target, deadline: Instant) -> Result<Self, Kind> {
         let mut pause = PAUSE.0;
         let mut hung_up_since = None;
         let mut refused = false;
@@ -140,18 +140,18 @@ impl Connection {
     }
 
     /// Sends all bytes.
-    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), Kind> {
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), Kind> {
         Ok(self.stream.write_all(bytes).await?)
     }
 
     /// The socket. Every reply has been received.
-    pub(super) fn into_stream(self) -> TcpStream {
+    fn into_stream(self) -> TcpStream {
         self.stream
     }
 
     /// Receives the expected reply. If the future is dropped, the bytes that have arrived are kept; a reply is removed
     /// from the buffer only when it is complete.
-    pub(super) async fn receive(&mut self, expect: Expect) -> Result<Reply, Kind> {
+    async fn receive(&mut self, expect: Expect) -> Result<Reply, Kind> {
         let (mut scan, mut needs) = (Scan::default(), 0);
         loop {
             if self.input.len() >= needs {
@@ -198,10 +198,18 @@ const IDLE: usize = 4;
 /// When a wait for more keys than this expires, the client does not ask which of them are missing.
 const MOST_ASKED: usize = 1024;
 
+/// The requests of a client and of its clones.
+#[derive(Clone, Debug)]
+pub(super) struct Requests {
+    connections: Arc<Connections>,
+    /// Time limit of requests that the server answers immediately.
+    pub(super) operation_timeout: Duration,
+}
+
 #[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) target: Target,
-    pub(super) peer: String,
+struct Connections {
+    target: Target,
+    peer: String,
     /// `None` while an operation uses it, or after an operation was dropped before its reply arrived.
     main: Mutex<Option<Connection>>,
     idle: StdMutex<Vec<Connection>>,
@@ -215,7 +223,38 @@ pub(super) struct Call<'a> {
     pub(super) started: Instant,
 }
 
-impl Client {
+impl Requests {
+    /// Connects, as [`Connection::open`] does.
+    pub(super) async fn open(
+        target: Target,
+        peer: String,
+        deadline: Instant,
+        operation_timeout: Duration,
+    ) -> Result<Self, Kind> {
+        let main = Connection::open(&target, deadline).await?;
+        let connections = Connections {
+            target,
+            peer,
+            main: Mutex::new(Some(main)),
+            idle: StdMutex::new(Vec::new()),
+            lost: AtomicBool::new(false),
+        };
+        Ok(Self { connections: Arc::new(connections), operation_timeout })
+    }
+
+    pub(super) fn with_operation_timeout(&self, operation_timeout: Duration) -> Self {
+        Self { operation_timeout, ..self.clone() }
+    }
+
+    pub(super) fn peer(&self) -> &str {
+        &self.connections.peer
+    }
+
+    /// Takes the main connection out of the protocol.
+    pub(super) async fn switch(&self, deadline: Instant) -> Result<TcpStream, Kind> {
+        self.connections.switch(deadline).await
+    }
+
     /// Runs an operation with one reply.
     pub(super) async fn quick<'a>(
         &self,
@@ -287,12 +326,12 @@ impl Client {
 
     /// Sends requests on the main connection and receives their replies, if they have any.
     async fn exchange(&self, requests: &[Request], deadline: Instant) -> Result<Vec<Reply>, Kind> {
-        let bytes = encode(requests, &self.inner.target.limits)?;
+        let bytes = encode(requests, &self.connections.target.limits)?;
         let exchange = async {
-            let mut slot = self.inner.main.lock().await;
+            let mut slot = self.connections.main.lock().await;
             let mut connection = match slot.take() {
                 Some(connection) => connection,
-                None => self.inner.open(deadline).await?,
+                None => self.connections.open(deadline).await?,
             };
             let mut replies = Vec::new();
             connection.send(&bytes).await?;
@@ -302,17 +341,17 @@ impl Client {
             *slot = Some(connection);
             Ok(replies)
         };
-        self.inner.check_lost()?;
+        self.connections.check_lost()?;
         let outcome = timeout_at(deadline, exchange).await.unwrap_or(Err(Kind::TimedOut));
-        self.inner.note_loss(outcome)
+        self.connections.note_loss(outcome)
     }
 
     /// Waits on a separate connection.
     async fn wait_on_own_connection(&self, keys: &[Key], deadline: Instant) -> Result<(), Kind> {
-        self.inner.check_lost()?;
-        let bytes = encode(&[Request::Wait { keys: keys.to_vec() }], &self.inner.target.limits)?;
+        self.connections.check_lost()?;
+        let bytes = encode(&[Request::Wait { keys: keys.to_vec() }], &self.connections.target.limits)?;
         let outcome = async {
-            let mut connection = self.inner.borrow(deadline).await?;
+            let mut connection = self.connections.borrow(deadline).await?;
             connection.send(&bytes).await?;
             let waited = match timeout_at(deadline, connection.receive(Expect::Wait)).await {
                 Ok(reply) => over(reply?),
@@ -320,26 +359,15 @@ impl Client {
                     .await
                     .unwrap_or(Err(Kind::TimedOut))?,
             };
-            self.inner.give_back(connection);
+            self.connections.give_back(connection);
             waited
         };
-        self.inner.note_loss(outcome.await)
+        self.connections.note_loss(outcome.await)
     }
 }
 
-impl Inner {
-    pub(super) fn new(target: Target, peer: String, main: Connection) -> Self {
-        Self {
-            target,
-            peer,
-            main: Mutex::new(Some(main)),
-            idle: StdMutex::new(Vec::new()),
-            lost: AtomicBool::new(false),
-        }
-    }
-
-    /// Takes the main connection out of the protocol.
-    pub(super) async fn switch(&self, deadline: Instant) -> Result<TcpStream, Kind> {
+impl Connections {
+    async fn switch(&self, deadline: Instant) -> Result<TcpStream, Kind> {
         self.check_lost()?;
         let switch = async {
             let mut connection = match self.main.lock().await.take() {
