@@ -66,7 +66,6 @@ pub(crate) fn messages(stdout: &[u8]) -> Vec<Message> {
 
 /// The result of a build.
 pub(crate) enum Built {
-    /// The program.
     Program(PathBuf),
     /// It does not compile.
     Broken(Vec<CompileError>),

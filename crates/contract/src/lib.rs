@@ -19,8 +19,6 @@
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
 //! else.
 
-#![allow(missing_docs)] // a comment says what a name does not
-
 pub mod bench;
 pub mod desync_report;
 pub mod error_file;

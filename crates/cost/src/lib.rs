@@ -8,8 +8,6 @@
 //! - [`ClusterFile`]: a cluster and a transformer, read from a file.
 //! - [`Prediction`]: what a training step takes on a cluster, and what bounds it.
 
-#![allow(missing_docs)] // no crate outside the workspace imports it
-
 mod alpha_beta;
 mod layout;
 mod schedule;

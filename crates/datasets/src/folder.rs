@@ -156,7 +156,6 @@ pub struct ImageFiles {
     pub classes: Vec<String>,
     /// The pictures, class by class.
     pub samples: Vec<Sample>,
-    /// What was skipped.
     pub skipped: Vec<Skipped>,
 }
 

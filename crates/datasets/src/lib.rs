@@ -3,8 +3,6 @@
 //!
 //! Does not link libtorch, so that the command can check files, too. `lockstep` and `lockstep-vision` make data sets of them.
 
-#![allow(missing_docs)] // no crate outside the workspace imports it
-
 pub mod cifar;
 pub mod decode;
 pub mod folder;

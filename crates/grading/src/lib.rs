@@ -7,8 +7,6 @@
 //!   have changed.
 //! - [`labs`]: the course's labs, with the functions that grade their tasks, which stand in `labs/NN-name/tasks/TASK/grade.rs`.
 
-#![allow(missing_docs)] // a comment says what a name does not
-
 // The graders of the labs, which are compiled here, name this crate.
 extern crate self as lockstep_grading;
 

@@ -15,6 +15,7 @@
 //! - [`scheduler`]: what Slurm, PBS, MPI's launcher or a host file says of the job.
 //! - [`status`]: the state of the running job, in one line.
 
+#![warn(missing_docs)] // people read its documentation without the source
 #![allow(rustdoc::private_intra_doc_links)] // the modules' documentation is also for those who change them
 
 pub mod agent;

@@ -2,6 +2,8 @@
 //!
 //! Each module covers one part of a training job; `labs/` combines them.
 
+#![warn(missing_docs)] // people read its documentation without the source
+
 pub mod amp;
 pub mod best;
 pub mod checkpoint;

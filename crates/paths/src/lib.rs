@@ -6,6 +6,8 @@
 //! sees links that lead nowhere, files where folders are meant, folders where files are meant, and what permissions or a read-only file
 //! system forbid. What only a write shows, such as a full disk, it leaves to the write.
 
+#![warn(missing_docs)] // people read its documentation without the source
+
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::{fs, io};

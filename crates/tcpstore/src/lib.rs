@@ -12,6 +12,8 @@
 //! Not here: rendezvous, leases and everything else that is built on a store, and PyTorch's `PrefixStore` (a client
 //! gets the same effect with keys `prefix/key`).
 
+#![warn(missing_docs)] // people read its documentation without the source
+
 pub mod client;
 pub mod server;
 pub mod wire;

@@ -3,7 +3,7 @@
 //!
 //! System errors are panics, as usual in tests. Not here: launchers, and what each lab promises.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::missing_panics_doc)] // only for tests
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // only for tests
 
 mod job;
 pub mod margin;

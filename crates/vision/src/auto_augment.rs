@@ -13,7 +13,6 @@ const LEVELS: usize = 10;
 const LARGEST_MOVE: f64 = 150.0 / 331.0;
 
 /// An operation of a policy, without its strength: see [`Op`].
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
     ShearX,

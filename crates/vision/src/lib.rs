@@ -10,8 +10,6 @@
 //! one grey level. Random choices come from a [`KeyedRng`](lockstep::data::rng::KeyedRng) of (seed, epoch, index): the stream differs
 //! from Python's, and a resumed run draws the same values.
 
-#![allow(missing_docs)] // no crate outside the workspace imports it
-
 mod auto_augment;
 pub mod cifar;
 pub mod folder;

@@ -219,7 +219,6 @@ fn wrong(root: &Path, lab: &Lab, tasks: &Tasks) -> anyhow::Result<Vec<String>> {
     Ok(all)
 }
 
-/// The task of this answer.
 fn task_of<'a>(root: &Path, lab: &Lab, tasks: &'a Tasks, answer: &str) -> anyhow::Result<&'a Task> {
     let (name, other) = answer.split_once('/').map_or((answer, None), |(name, other)| (name, Some(other)));
     let task = tasks.find(name).map_err(|error| Refused(error.to_string()))?;

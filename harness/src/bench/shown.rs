@@ -25,7 +25,6 @@ pub(crate) fn doubts(results: &Results) -> Vec<String> {
     results.before.labels(results.machine.cores)
 }
 
-/// What is compared with what.
 pub(crate) fn compared(results: &Results) -> String {
     let mut names: Vec<&str> = Vec::new();
     for side in results.measures.iter().flat_map(|measure| &measure.sides) {

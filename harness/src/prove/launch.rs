@@ -156,7 +156,6 @@ fn this(prefix: &Prefix) -> OsString {
     if prefix.is_empty() { link } else { std::env::current_exe().map_or(link, OsString::from) }
 }
 
-/// The folder of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunFolder(PathBuf);
 
@@ -223,7 +222,6 @@ impl RunFolder {
         self.0.join("faults.json")
     }
 
-    /// The output of a node.
     pub(crate) fn output(&self, node: usize) -> PathBuf {
         self.0.join(format!("node-{node}.txt"))
     }

@@ -224,7 +224,6 @@ impl<'a> Nodes<'a> {
         live.flat_map(|agent| Listener::of(agent.process.child.id())).collect()
     }
 
-    /// Injects a fault.
     pub(crate) fn inject(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
         match (action, who) {
             (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.cut(node),
@@ -238,7 +237,6 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Reverts a fault.
     pub(crate) fn revert(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
         match (action, who) {
             (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.restore(node),

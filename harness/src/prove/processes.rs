@@ -13,7 +13,6 @@ use rustix::process::{Pid, getpid, kill_process};
 pub(crate) const MARK: &str = "LOCKSTEP_INJECT_MARK";
 /// How long processes may take to end after a SIGKILL.
 const GONE: Duration = Duration::from_secs(2);
-/// Interval of the checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A process in the listing.

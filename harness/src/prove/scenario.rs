@@ -16,7 +16,6 @@ pub(crate) struct Scenario {
     pub(crate) name: String,
     /// A short description.
     pub(crate) title: String,
-    /// What it shows.
     pub(crate) shows: String,
     #[serde(default)]
     pub(crate) run: RunSpec,
@@ -26,7 +25,6 @@ pub(crate) struct Scenario {
     pub(crate) faults: Vec<Fault>,
 }
 
-/// What to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct RunSpec {

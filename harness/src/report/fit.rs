@@ -14,7 +14,6 @@ use crate::report::screen::TextStyle;
 const PADDING: usize = 2;
 const BETWEEN: usize = 1;
 
-/// The table as text.
 pub(crate) fn numbers(table: &Table, style: TextStyle) -> String {
     let table = cleaned(table);
     let (short, common) = without_common(&table);

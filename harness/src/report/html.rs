@@ -52,7 +52,6 @@ pub(crate) fn page_with(title: &str, head: &Markup, body: Markup) -> String {
     page.into_string()
 }
 
-/// A command line.
 pub(crate) fn command(line: &str) -> Markup {
     html! { pre.command { code { (plain(line)) } } }
 }

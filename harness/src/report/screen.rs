@@ -68,7 +68,6 @@ impl Screen {
 }
 
 impl TextStyle {
-    /// The style of a text file.
     pub(crate) const FILE: TextStyle = TextStyle { width: WIDTH.2, coloured: false, unicode: true };
 
     /// The style of tables.

@@ -7,9 +7,7 @@ use assert_cmd::assert::OutputAssertExt;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Lab 02.
 pub(crate) const SPAWN: &str = "lab-02-spawn-ddp";
-/// Lab 06.
 pub(crate) const RESUME: &str = "lab-06-snapshot-resume";
 
 pub(crate) struct Site {

@@ -19,7 +19,6 @@ use super::{EventsError, read_lines};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
-#[allow(missing_docs)] // the names of the fields explain them
 pub enum AgentEvent {
     /// The scheduler has started this job before, `count` times; the last time ended for `reason`.
     Requeued { count: u32, reason: String },

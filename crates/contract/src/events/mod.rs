@@ -38,7 +38,6 @@ pub const FOLDER: &str = "LOCKSTEP_EVENTS";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
-#[allow(missing_docs)] // the names of the fields explain them; for units see above
 pub enum Event {
     /// The process has joined its group. `device` has PyTorch's form: `cpu`, `cuda:0`.
     Start { world_size: usize, device: String, pid: u32 },

@@ -31,7 +31,6 @@ pub(crate) enum Outline {
 pub(crate) type Part = (Paint, Outline);
 pub(crate) type View = &'static [Part];
 
-/// A kind of objects.
 pub(crate) struct ObjectKind {
     pub(crate) views: &'static [View],
     pub(crate) colours: &'static [Colour],

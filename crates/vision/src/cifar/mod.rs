@@ -168,7 +168,6 @@ mod tests {
         Cifar10::new(records(count)).unwrap()
     }
 
-    /// A folder with these files.
     fn folder(files: &[(&str, &[u8])]) -> (TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in files {

@@ -196,7 +196,6 @@ pub(super) struct Adapter {
     pub(super) ports: Vec<AdapterPort>,
 }
 
-/// A port of an adapter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AdapterPort {
     pub(super) number: u32,

@@ -297,7 +297,6 @@ pub(super) fn asked(variable: &str) -> Vec<&str> {
     variable.trim_start_matches('=').split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
 }
 
-/// The interface of this name.
 pub(super) fn find<'a>(node: &'a Node, name: &str) -> Option<&'a Interface> {
     node.interfaces.iter().find(|interface| interface.name == name)
 }

@@ -345,7 +345,6 @@ impl<'a> Net<'a> {
         format!("10.77.0.{}", node + 1)
     }
 
-    /// An agent on this node.
     fn agent(&self, node: u8, words: &[&str]) -> Running {
         let mut command =
             self.inside(usize::from(node) + 1, assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap());

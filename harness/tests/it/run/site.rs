@@ -76,7 +76,6 @@ impl Site {
         Ipv4Addr::new(127, process + 1, self.net, n + 1).to_string()
     }
 
-    /// A free port on the address.
     pub(crate) fn free_port(&self, address: &str) -> u16 {
         let address: IpAddr = address.parse().unwrap();
         TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port()
@@ -105,7 +104,6 @@ impl Site {
         command.current_dir(self.folder.path()).stdin(Stdio::null());
     }
 
-    /// Runs to the end.
     pub(crate) fn run(&self, words: &[&str]) -> Ended {
         self.start(words).ended()
     }
