@@ -36,7 +36,7 @@ pub use files::{Listener, TooFewFiles, end_of_file, open_sockets, raise_open_fil
 pub use group::{Group, Outcome};
 pub use orphans::{AGENT, Orphan, Swept};
 pub use proc::ControlGroup;
-pub use process::{Deaths, KillOnDrop, Process, kill_until_gone, reap_orphans};
+pub use process::{Deaths, KILL_LIMIT, KillOnDrop, Process, kill_until_gone, reap_orphans};
 pub use program::{ProgramError, Sink, Spec, Stdin, find_program};
 pub use reaper::internal_main;
 pub use receivers::Left;

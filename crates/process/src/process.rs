@@ -24,6 +24,10 @@ use super::{Exit, proc};
 /// Read from a child's start until its descriptor is open, written to reap: an agent reaps every child of its process that has ended.
 static STARTING: RwLock<()> = RwLock::new(());
 
+/// How long a process may exist after SIGKILL. One that sleeps in the kernel (a dead network file system, a GPU driver) handles no
+/// signal at all, perhaps for ever; then it is abandoned.
+pub const KILL_LIMIT: Duration = Duration::from_secs(10);
+
 /// A child of this process. Dropping it neither ends nor reaps it.
 #[derive(Debug)]
 pub struct Process {

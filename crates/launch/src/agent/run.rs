@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use lockstep_contract::events::AgentEvent;
-use lockstep_process::{Died, Signal, Workers};
+use lockstep_process::{Died, KILL_LIMIT, Signal, Workers};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
@@ -56,9 +56,6 @@ impl Agent<'_> {
         self.context.say(line);
     }
 }
-
-/// How long SIGKILL may take. A worker that is alive after that waits in the kernel, perhaps for ever.
-const DEATH: Duration = Duration::from_secs(10);
 
 /// How long the rendezvous may wait for the same thing before the agent prints it.
 const QUIET: Duration = Duration::from_secs(3);
@@ -155,7 +152,7 @@ impl Agent<'_> {
             Action::AskToSave(signal) => self.ask_to_save(signal),
             Action::AwaitEnd => self.limit_grace(),
             Action::Kill => {
-                self.current.kill_at = Some(Instant::now() + DEATH);
+                self.current.kill_at = Some(Instant::now() + KILL_LIMIT);
                 self.current.ask_grace_at = None;
                 self.current.look_again();
                 self.current.sent.push(Signal::KILL.as_raw());

@@ -6,15 +6,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use lockstep_process::{Exit, Signal};
+use lockstep_process::{Exit, KILL_LIMIT, Signal};
 
 use super::error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
 use crate::error_file::{Kind, Recorded};
 use crate::{Rank, WorldSize};
-
-/// How long a process may exist after SIGKILL. One that sleeps in the kernel (a dead network file system, a GPU driver)
-/// handles no signals at all.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// An input of the state machine.
 #[derive(Debug)]
