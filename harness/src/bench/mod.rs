@@ -1,8 +1,10 @@
 //! `lockstep bench` measures training, next to a peer, and compares results. `lockstep measure` measures Lockstep itself, for maintainers.
 //!
-//! - [`rounds`] runs a bench: the machine first, rounds in turns, files after each round, tables last ([`shown`], [`page`]).
+//! - [`rounds`] runs a bench: the machine first, rounds in turns, files after each round ([`results`]), tables last ([`shown`], and [`page`]
+//!   with pictures).
 //! - [`statistics`] decides what a difference shows; [`machine`] what makes it doubtful. Both are pure.
 //! - [`collectives`] measures collectives, [`ddp`] training steps, [`parallel`] those of divided models, all in [`ranks`] that link libtorch.
+//!   A [`connection`] leads to each rank.
 //! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and [`speed_up`] fits what scales.
 //! - [`trace`] shows when each part of a step happened. [`predict`] measures nothing: it computes a step on a cluster.
 //! - [`compare`] reads two files of results.

@@ -1,5 +1,6 @@
 //! The agent of one node: finds the other agents, starts its workers, watches and restarts them, and reports.
 //!
+//! - [`node`]: the agent's life on its node, from the rendezvous to the report.
 //! - [`state_machine`]: which actions follow which events; pure.
 //! - [`run`]: what the loop works on, and the loop, which waits for all events and executes the actions of the state machine.
 //! - [`clearing`]: the end of what workers left behind.

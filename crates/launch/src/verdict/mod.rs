@@ -3,7 +3,7 @@
 //! - [`gather`](mod@gather): collects the [`Evidence`] where it exists, after a failure only; [`flight_recorder`] reads PyTorch's recordings
 //!   of the ranks' calls.
 //! - [`judge`](mod@judge): a pure function from the workers' ends and the evidence to a [`Verdict`].
-//! - [`rules`]: the known causes, in a file for each subject. [`worker_end`] is one worker's end as the rules see it, with the error
+//! - [`rules`]: the known causes, in a file for each subject: [`communication`], [`gpu`], [`machine`], [`pickle`], [`signals`] and [`start`]. [`worker_end`] is one worker's end as the rules see it, with the error
 //!   that [`output`] finds in what it printed.
 //! - [`launcher`]: failures of the launcher itself, before a worker was started or between two attempts.
 //!

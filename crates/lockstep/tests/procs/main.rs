@@ -1,6 +1,7 @@
 //! Tests that start themselves as a program, in one program: `main` runs the case that a variable names, or otherwise the tests.
 //! [`failures`] has ranks of a real job that die, [`spawn`] the guarantees of spawn, [`events`] the files of events, and
-//! [`hostile`] files of weights whose reading must not take much memory.
+//! [`hostile`] files of weights whose reading must not take much memory. What ranks do is in [`killed`], [`soak`] and
+//! [`spawn_cases`].
 
 #![allow(clippy::unwrap_used)] // a test may
 

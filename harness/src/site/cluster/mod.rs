@@ -1,7 +1,7 @@
 //! `lockstep cluster`: a cluster on this machine. Each node is a set of Linux namespaces: it has its own address, host name, process ids,
-//! `/dev/shm` and `/tmp`, and a port on a bridge that nobody outside can reach. Where Slurm is installed, its daemons run.
+//! `/dev/shm` and `/tmp`, and a port on a bridge that nobody outside can reach. Where Slurm is installed, its daemons run ([`slurm`]).
 //!
-//! - [`lifecycle`] makes and ends a cluster, [`running`] runs commands on a node and shows the status, [`fault`] breaks it.
+//! - [`lifecycle`] makes and ends a cluster, [`running`] runs commands on a node and shows the status, [`fault`] breaks it, the [`network`] too.
 //! - One process holds it all: the first process of the head node ([`machine`]). When it ends, the kernel ends everything else.
 //! - Nothing runs in between. What a command needs to know is in the cluster's folder ([`folder`]) or asked of the kernel.
 

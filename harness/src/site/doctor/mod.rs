@@ -2,7 +2,9 @@
 //!
 //! - [`facts`]: what is known of a node, as data; [`gather`] and [`gather_hardware`] collect it.
 //! - [`meeting`]: how the nodes of a job find each other; [`exchange`]: how they exchange facts and try to reach each other ([`probe`]).
-//! - [`rules`]: the faults, each a pure function of the facts, in a file for each subject.
+//! - [`rules`]: the faults, each a pure function of the facts, in a file for each subject: [`devices`] (GPUs), [`fabric`] (RDMA), [`names`] (hosts and
+//!   addresses), [`network`] (interfaces), [`nodes`] (the job as a whole) and [`resources`] (folders, memory, limits). [`examples`] has a
+//!   healthy job.
 //! - Below: the command's options, and its report.
 
 mod devices;

@@ -4,7 +4,8 @@
 //! - [`schedulers`]: the scripts, for each way to get nodes. [`agent`] is what those share that do not use srun: a second script that
 //!   runs on each node.
 //! - [`check`]: the mistakes of scripts that others wrote. [`evaluate`] makes a [`script`] of a text, by bash's grammar and what is
-//!   known of its [`words`] before it runs; the rules are in a file for each subject.
+//!   known of its [`words`] before it runs; the rules are in a file for each subject: [`directives`], [`environment`], [`launchers`], [`meeting`] of
+//!   nodes, and the [`shell`].
 
 mod agent;
 mod check;
