@@ -124,7 +124,7 @@ impl Cli {
             Command::Data(options) => options.exec(),
             Command::Cluster(options) => options.exec(),
             Command::ClusterInit(init) => init.exec(),
-            Command::Course(options) => options.exec(),
+            Command::Course(options) => options.exec(Cli::command()),
             Command::Measure(options) => options.exec(),
         }
     }
@@ -149,6 +149,15 @@ mod tests {
             });
             assert_eq!(whole, alone);
         }
+    }
+
+    #[test]
+    fn the_reference_describes_every_public_command_and_no_hidden_one() {
+        let text = author::reference::commands(Cli::command());
+        let is_described = |name: &&str| text.contains(&format!("\n## lockstep {name}\n"));
+        assert!(["run", "grade", "watch", "course check"].iter().all(is_described));
+        let hidden = [bench::RANK, bench::STORE, cluster::INIT, "dies-with-parent", "confined-exec"];
+        assert!(!hidden.iter().any(|name| text.contains(name)), "{text}");
     }
 
     #[test]

@@ -55,7 +55,8 @@ enum What {
 }
 
 impl CourseOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    /// `whole` is the command line of the whole program, which has a page of the book.
+    pub(crate) fn exec(self, whole: clap::Command) -> anyhow::Result<Code> {
         let root = checkout()?;
         match self.what {
             What::New { name } => {
@@ -73,17 +74,17 @@ impl CourseOptions {
                 course_check::try_out(&root, &find(&lab)?, &answers, &lockstep_grading::Options::seeded(seed))
             }
             What::Reference => {
-                reference::write(&root)?;
+                reference::write(&root, whole)?;
                 Ok(Code::Success)
             }
-            What::Check { labs, build } => check(&root, &in_checkout(&root, &labs)?, build),
+            What::Check { labs, build } => check(&root, &in_checkout(&root, &labs)?, build, whole),
         }
     }
 }
 
-fn check(root: &Path, labs: &[Lab], build: bool) -> anyhow::Result<Code> {
+fn check(root: &Path, labs: &[Lab], build: bool, whole: clap::Command) -> anyhow::Result<Code> {
     let mut faults: Vec<String> = labs.iter().flat_map(|lab| course_check::lacks(root, lab)).collect();
-    faults.extend(reference::stale(root));
+    faults.extend(reference::stale(root, whole));
     if build {
         let found = course_check::beginning(root, labs)?;
         faults.extend(found.faults);

@@ -8,7 +8,7 @@ mod data_check;
 mod data_make;
 pub(crate) mod new;
 mod new_lab;
-mod reference;
+pub(crate) mod reference;
 mod variables;
 
 use clap::{Args, Subcommand};
