@@ -61,7 +61,7 @@ fn compare(before: &Results, after: &Results) -> Result<(Table, Vec<String>), Re
     }
     let headings = ["case", "what", "A", "B", "B / A", "B is"].map(str::to_owned).into();
     let rows = pairs.iter().map(|(before, after)| row(before, after)).collect();
-    Ok((Table { title: format!("bench {}", before.bench), headings, rows }, notes(before, after, pairs.len())))
+    Ok((Table { title: before.typed().to_owned(), headings, rows }, notes(before, after, pairs.len())))
 }
 
 fn notes(before: &Results, after: &Results, common: usize) -> Vec<String> {

@@ -16,12 +16,12 @@ use crate::report::picture::round_up;
 
 /// The page.
 pub(crate) fn render(results: &Results) -> String {
-    let title = format!("Lockstep bench: {}", results.bench);
+    let title = results.typed();
     page(
-        &title,
+        title,
         html! {
             main {
-                (head(&title, results))
+                (head(title, results))
                 @for table in shown::tables(results) { section { (numbers(&table)) } }
                 @if let Some(table) = shown::alpha_beta_table(results) { section { (numbers(&table)) } }
                 @for table in speed_up::tables(results) { section { (numbers(&table)) } }
@@ -85,8 +85,8 @@ pub(crate) fn draw(results: &Results) -> Markup {
     let height = below + drawing::CHART_HEIGHT * charts.len() as f64;
     let tops = stacked(MARGIN, panels.iter().map(|panel| (panel.height(), panel)));
     let label = format!(
-        "Every round of bench {}, as dots on a line for each side; the tables have the same numbers",
-        results.bench
+        "Every round of `{}`, as dots on a line for each side; the tables have the same numbers",
+        results.typed()
     );
     let content = html! {
         @for (top, panel) in tops { (panel.draw(top)) }

@@ -119,6 +119,14 @@ impl Results {
         Ok(results)
     }
 
+    /// The command that was typed, without its options: `lockstep measure launch`.
+    pub(super) fn typed(&self) -> &str {
+        let bench = format!(" {}", self.bench);
+        let is_word = |at: &usize| !self.command[at + bench.len()..].starts_with(|next: char| next != ' ');
+        let end = self.command.match_indices(&bench).map(|(at, _)| at).find(is_word);
+        end.map_or(&self.bench, |at| &self.command[..at + bench.len()])
+    }
+
     /// As JSON, with a newline at the end.
     pub(super) fn json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self).context("cannot write the results as JSON")? + "\n")
@@ -274,6 +282,15 @@ pub(super) mod testing {
 mod tests {
     use super::*;
     use crate::bench::results::testing::sample;
+
+    #[test]
+    fn knows_the_command_that_was_typed() {
+        let typed = |command: &str| Results { command: command.into(), ..sample() }.typed().to_owned();
+        assert_eq!(typed("lockstep measure launch --report launch.json"), "lockstep measure launch");
+        assert_eq!(typed("lockstep-1.2 measure launch"), "lockstep-1.2 measure launch");
+        assert_eq!(typed("'my launcher' measure launch"), "'my launcher' measure launch");
+        assert_eq!(typed("something else"), "launch");
+    }
 
     #[test]
     fn writes_three_digits_in_the_unit_that_fits() {

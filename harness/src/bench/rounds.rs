@@ -363,7 +363,7 @@ mod tests {
             ("b.JSON", "{\n"),
             ("c.csv", "bench,case,quantity"),
             ("new/d.svg", "<svg "),
-            ("e.txt", "bench launch: lockstep compared with torchrun\n2 cores"),
+            ("e.txt", "lockstep measure launch: lockstep compared with torchrun\n2 cores"),
         ] {
             let path = dir.path().join(name);
             let target: Target<Form> = path.to_str().unwrap().parse().unwrap();

@@ -32,14 +32,14 @@ pub(crate) fn compared(results: &Results) -> String {
             names.push(&side.name);
         }
     }
-    let bench = &results.bench;
+    let typed = results.typed();
     match names[..] {
-        [] => format!("bench {bench}"),
+        [] => typed.to_owned(),
         [subject] if results.not_measured.is_empty() => {
-            format!("bench {bench}: {subject} alone, compared with nothing; --against python adds a peer")
+            format!("{typed}: {subject} alone, compared with nothing; --against python adds a peer")
         }
-        [subject] => format!("bench {bench}: {subject} alone, compared with nothing"),
-        [subject, ref peers @ ..] => format!("bench {bench}: {subject} compared with {}", peers.join(", ")),
+        [subject] => format!("{typed}: {subject} alone, compared with nothing"),
+        [subject, ref peers @ ..] => format!("{typed}: {subject} compared with {}", peers.join(", ")),
     }
 }
 
