@@ -17,7 +17,6 @@ mod collectives;
 mod compare;
 mod connection;
 mod ddp;
-mod drawing;
 mod job;
 mod launch;
 mod launcher;

@@ -4,15 +4,15 @@
 
 use maud::{Markup, html};
 
-use crate::bench::drawing::{
-    self, Axis, COLOURS, MARGIN, MARKS, WIDTH, below, column, dot, extent, path, row, stacked, svg_image, title,
-};
 use crate::bench::results::{Measure, Results, Side, Unit};
 use crate::bench::statistics::Spread;
 use crate::bench::{shown, speed_up};
 use crate::report::formatting::plain;
 use crate::report::html::{command, fact, machine, numbers, page};
-use crate::report::picture::round_up;
+use crate::report::plot::{
+    Axis, CHART_HEIGHT, COLOURS, Chart, MARGIN, Series, Vertical, WIDTH, column, dot, extent, round_up, stacked,
+    svg_image, title,
+};
 
 /// The page.
 pub(crate) fn render(results: &Results) -> String {
@@ -78,11 +78,9 @@ pub(crate) fn file(results: &Results) -> String {
 /// The picture, for a page.
 pub(crate) fn draw(results: &Results) -> Markup {
     let panels = panels(&results.measures);
-    let curves: Vec<&[Measure]> = curves(&results.measures).collect();
-    let charts = speed_up::charts(results);
+    let charts: Vec<Chart> = curves(&results.measures).filter_map(curve).chain(speed_up::charts(results)).collect();
     let strips = MARGIN + panels.iter().map(Panel::height).sum::<f64>();
-    let below = strips + CURVE_HEIGHT * curves.len() as f64;
-    let height = below + drawing::CHART_HEIGHT * charts.len() as f64;
+    let height = strips + CHART_HEIGHT * charts.len() as f64;
     let tops = stacked(MARGIN, panels.iter().map(|panel| (panel.height(), panel)));
     let label = format!(
         "Every round of `{}`, as dots on a line for each side; the tables have the same numbers",
@@ -90,8 +88,7 @@ pub(crate) fn draw(results: &Results) -> Markup {
     );
     let content = html! {
         @for (top, panel) in tops { (panel.draw(top)) }
-        @for (place, measures) in curves.iter().enumerate() { (draw_curve(measures, strips + CURVE_HEIGHT * place as f64)) }
-        @for (place, chart) in charts.iter().enumerate() { (chart.draw(below + drawing::CHART_HEIGHT * place as f64)) }
+        @for (place, chart) in charts.iter().enumerate() { (chart.draw(strips + CHART_HEIGHT * place as f64)) }
     };
     svg_image(&label, height, &content)
 }
@@ -147,7 +144,6 @@ fn line(name: &str, side: usize, samples: &[f64], scale: &Axis, y: f64) -> Marku
     }
 }
 
-/// An axis for these values.
 fn scale(values: impl Iterator<Item = f64>) -> Axis {
     let (least, most) = extent(values.filter(|value| value.is_finite()));
     // What is lost or hidden may be negative.
@@ -172,65 +168,35 @@ fn ticks(axis: &Axis, unit: Unit) -> Vec<f64> {
     axis.multiples(size * round_up(axis.most / size / 5.0)).collect()
 }
 
-/// In pixels: of the whole, and of the words at the left, above and below.
-pub(crate) const CURVE_HEIGHT: f64 = 300.0;
-const CURVE_LEFT: f64 = 80.0;
-const CURVE_ABOVE: f64 = 44.0;
-const CURVE_BELOW: f64 = 34.0;
-/// Segments of the model's line, which is a curve on logarithmic axes.
-const SEGMENTS: i32 = 40;
-
-/// Powers of ten, or their halves and doubles where there are few.
-fn curve_ticks(axis: &Axis) -> Vec<f64> {
-    let powers = axis.least.log10().floor() as i32..=axis.most.log10().ceil() as i32;
-    let all: Vec<f64> = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * 10_f64.powi(power))).collect();
-    let inside: Vec<f64> = all.into_iter().filter(|tick| (axis.least..=axis.most).contains(tick)).collect();
-    if inside.len() > 6 {
-        inside.into_iter().filter(|tick| tick.log10().fract().abs() < 1e-6).collect()
-    } else {
-        inside
-    }
-}
-
-/// The picture of one case's measures, at this height in the whole; empty without samples.
-pub(crate) fn draw_curve(measures: &[Measure], top: f64) -> Markup {
-    let bytes = || measures.iter().filter_map(|measure| Some(measure.moved?.0 as f64));
-    let times = measures.iter().flat_map(|measure| &measure.sides).flat_map(|side| side.samples.iter().copied());
-    let times: Vec<f64> = times.filter(|time| time.is_finite() && *time > 0.0).collect();
-    if times.is_empty() {
-        return html! {};
-    }
-    let (left, right, upper, lower) =
-        (CURVE_LEFT, WIDTH - 2.0 * MARGIN, top + CURVE_ABOVE, top + CURVE_HEIGHT - CURVE_BELOW);
-    let (x, y) = (Axis::logarithmic(bytes(), (left, right)), Axis::logarithmic(times.into_iter(), (lower, upper)));
+/// Times by size, with the α–β model, of a case that has sizes; `None` without samples.
+fn curve(measures: &[Measure]) -> Option<Chart> {
+    let series = |(place, side): (usize, &Side)| {
+        let points = measures.iter().filter_map(|measure| Some((measure.moved?.0 as f64, measure.sides.get(place)?)));
+        let points: Vec<(f64, &Side)> = points.collect();
+        let is_drawn = |time: &f64| time.is_finite() && *time > 0.0;
+        let dots = |(size, side): &(f64, &Side)| {
+            let size = *size;
+            side.samples.iter().copied().filter(is_drawn).map(move |time| (size, time)).collect::<Vec<_>>()
+        };
+        let median = |(size, side): &(f64, &Side)| Some((*size, Spread::of(&side.samples)?.median));
+        Series {
+            name: side.name.clone(),
+            dots: points.iter().flat_map(dots).collect(),
+            line: points.iter().filter_map(median).filter(|(_, time)| is_drawn(time)).collect(),
+            model: shown::alpha_beta(measures, place)
+                .map(|line| Box::new(move |size: f64| 1e-6 * line.time(size)) as Box<dyn Fn(f64) -> f64>),
+        }
+    };
     let sides = measures.first().map_or(&[][..], |measure| &measure.sides);
-    html! {
-        (title(top + 18.0, &measures[0].case))
-        @for tick in curve_ticks(&y) { (row(y.at(tick), (left, right), &Unit::Seconds.show(tick))) }
-        @for size in bytes() { (below(x.at(size), lower + 16.0, &Unit::Bytes.show(size))) }
-        @for (place, side) in sides.iter().enumerate() {
-            text x=(left + 150.0 * place as f64) y=(top + 36.0) fill=(COLOURS[place % COLOURS.len()]) { (MARKS[place.min(1)]) " " (plain(&side.name)) }
-            (curve_line(measures, place, &x, &y))
-        }
-    }
-}
-
-fn curve_line(measures: &[Measure], side: usize, x: &Axis, y: &Axis) -> Markup {
-    let colour = COLOURS[side % COLOURS.len()];
-    let points = measures.iter().filter_map(|measure| Some((measure.moved?.0 as f64, measure.sides.get(side)?)));
-    let points: Vec<(f64, &Side)> = points.collect();
-    let medians = points.iter().filter_map(|(bytes, side)| Some((*bytes, Spread::of(&side.samples)?.median)));
-    let model = shown::alpha_beta(measures, side).map(|line| {
-        let sizes = (0..=SEGMENTS).map(|step| x.least * (x.most / x.least).powf(f64::from(step) / f64::from(SEGMENTS)));
-        sizes.map(|bytes| (bytes, 1e-6 * line.time(bytes))).collect::<Vec<_>>()
-    });
-    html! {
-        @for (bytes, found) in &points { @for time in &found.samples { (dot(side, x.at(*bytes), y.at(*time), colour)) } }
-        polyline points=(path(medians, x, y)) fill="none" stroke=(colour) stroke-width="2" {}
-        @if let Some(model) = model {
-            polyline points=(path(model, x, y)) fill="none" stroke=(colour) stroke-dasharray="5 4" {}
-        }
-    }
+    let series: Vec<Series> = sides.iter().enumerate().map(series).collect();
+    let chart = |first: &Measure| Chart {
+        title: first.case.clone(),
+        below: "size",
+        size: |bytes| Unit::Bytes.show(bytes),
+        vertical: Vertical::Logarithmic(|time| Unit::Seconds.show(time)),
+        series,
+    };
+    measures.first().map(chart).filter(|chart| chart.series.iter().any(|series| !series.dots.is_empty()))
 }
 
 #[cfg(test)]
@@ -283,17 +249,5 @@ mod tests {
                 assert!((WORDS..=WIDTH).contains(&scale.at(value)), "{value}");
             }
         }
-    }
-
-    #[test]
-    fn has_few_ticks_of_round_values_and_draws_nothing_outside() {
-        let axis = Axis::logarithmic([1e-4, 2e-4].into_iter(), (0.0, 100.0));
-        assert_eq!(
-            curve_ticks(&axis).into_iter().map(|tick| Unit::Seconds.show(tick)).collect::<Vec<_>>(),
-            ["100 µs", "200 µs"]
-        );
-        let wide = Axis::logarithmic([1e-5, 2e-1].into_iter(), (0.0, 100.0));
-        assert_eq!(curve_ticks(&wide).len(), 5);
-        assert!([0.0, 1e-9, 1.0, 1e9].into_iter().all(|value| (0.0..=100.0).contains(&wide.at(value))));
     }
 }

@@ -11,9 +11,9 @@ use lockstep_contract::foreign;
 use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Layout, Link, Prediction, Sizes};
 use serde::Deserialize;
 
-use crate::bench::drawing::Chart;
 use crate::bench::results::{Unit, digits};
 use crate::exit::{Code, Refused};
+use crate::report::plot::Chart;
 use crate::report::{Screen, Table, count, numbers_table, save, wrapped};
 
 /// A file to begin with.
@@ -235,7 +235,7 @@ impl Cluster {
             };
             (name, nodes.iter().map(point).collect())
         });
-        Chart { title: "predicted efficiency".to_owned(), series: series.collect() }
+        Chart::efficiency("predicted efficiency".to_owned(), series)
     }
 
     /// The number of ranks, and the step.
@@ -318,6 +318,7 @@ fn table(file: &ClusterFile, nodes: usize) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::plot::Series;
 
     fn example(from: &str, to: &str) -> Result<Cluster, String> {
         assert!(EXAMPLE.contains(from), "{from}");
@@ -345,9 +346,9 @@ mod tests {
         let cluster = example("ranks = 8", "ranks = 8").unwrap();
         let (chart, tables) = (cluster.chart(&[1, 4]), cluster.tables(&[1, 4]));
         assert_eq!(chart.series.len(), tables.len());
-        for ((name, points), table) in chart.series.iter().zip(&tables) {
+        for (Series { name, line, .. }, table) in chart.series.iter().zip(&tables) {
             let parts: Vec<_> =
-                points.iter().map(|(ranks, part)| (ranks.to_string(), format!("{:.0} %", 100.0 * part))).collect();
+                line.iter().map(|(ranks, part)| (ranks.to_string(), format!("{:.0} %", 100.0 * part))).collect();
             let rows: Vec<_> = table.rows.iter().map(|row| (row[1].clone(), row[5].clone())).collect();
             assert_eq!((name, parts), (&table.title, rows));
         }

@@ -2,10 +2,10 @@
 
 use lockstep_cost::{AllReduce, Amdahl, Gustafson, Link};
 
-use crate::bench::drawing::Chart;
 use crate::bench::nodes::{BUCKET, EXPOSED, Mode, NodeSpan, ONE, STEP};
 use crate::bench::results::{Measure, Results, Unit, digits, ratio};
 use crate::bench::statistics::{Ratio, Spread};
+use crate::report::plot::Chart;
 use crate::report::{Table, count};
 
 /// A side of a mode and a model, with its times by number of ranks.
@@ -251,7 +251,7 @@ pub(crate) fn charts(results: &Results) -> Vec<Chart> {
                 |point: &Point<'_>| Some((point.ranks as f64, curve.speed_up(point)?.median / point.ranks as f64));
             (curve.side.to_owned(), curve.points.iter().filter_map(place).collect())
         });
-        Chart { series: series.collect(), title: format!("{name}: efficiency") }
+        Chart::efficiency(format!("{name}: efficiency"), series)
     };
     names(&curves).into_iter().map(chart).collect()
 }
@@ -263,6 +263,7 @@ mod tests {
     use crate::bench::results::Side;
     use crate::bench::results::Unit::Seconds;
     use crate::bench::results::testing::sample;
+    use crate::report::plot::Series;
 
     /// Times of 1, 2 and 4 ranks on 2 cores, with a serial part of a tenth.
     fn results() -> Results {
@@ -349,8 +350,8 @@ mod tests {
     fn draws_a_line_for_each_side() {
         let charts = charts(&results());
         assert_eq!(charts.len(), 2);
-        let (name, points) = &charts[0].series[0];
-        assert_eq!((name.as_str(), points.len(), points[0]), ("lockstep", 3, (1.0, 1.0)));
-        assert!((points[2].1 - 0.25 / 0.325).abs() < 1e-9);
+        let Series { name, line, .. } = &charts[0].series[0];
+        assert_eq!((name.as_str(), line.len(), line[0]), ("lockstep", 3, (1.0, 1.0)));
+        assert!((line[2].1 - 0.25 / 0.325).abs() < 1e-9);
     }
 }

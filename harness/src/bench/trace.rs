@@ -21,13 +21,12 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use crate::bench::ddp::model;
-use crate::bench::drawing::{COLOURS, MARGIN, WIDTH, column, stacked, svg_image, title};
 use crate::bench::machine::{MachineState, rank_labels};
 use crate::bench::ranks::{Program, Ranks};
 use crate::bench::results::Unit;
 use crate::bench::statistics::Spread;
 use crate::exit::Code;
-use crate::report::picture::round_up;
+use crate::report::plot::{Axis, COLOURS, MARGIN, WIDTH, column, round_up, stacked, svg_image, title};
 use crate::report::{HostInfo, Screen, Table, count, numbers_table, save, wrapped};
 
 /// Show a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
@@ -279,51 +278,32 @@ pub(crate) fn picture(timeline: &TraceAnswer, of: &str) -> String {
     let steps: Vec<&TracedStep> = timeline.ranks.iter().filter_map(|steps| steps.last()).collect();
     let begun = steps.iter().map(|step| step.begun).fold(f64::INFINITY, f64::min);
     let ended = steps.iter().map(|step| step.ended).fold(0.0, f64::max);
-    let scale = Scale { begun, width: (ended - begun).max(1.0) };
+    // Microseconds.
+    let axis = Axis::linear((ended - begun).max(1.0), (MARGIN + WORDS, WIDTH - 2.0 * MARGIN));
+    let at = |time: f64| axis.at(time - begun);
     let lanes_of = |step: &TracedStep| LANE * (1.0 + step.buckets.len() as f64) + ROOM;
     let height = TITLE + steps.iter().map(|step| lanes_of(step)).sum::<f64>() + AXIS;
     let tops = stacked(TITLE, steps.iter().map(|step| (lanes_of(step), step)));
     let content = html! {
         (title(24.0, &format!("The last step: {of}")))
-        (scale.axis(height - AXIS))
-        @for (rank, (top, step)) in tops.enumerate() { (lanes(rank, step, top, &scale)) }
+        @for tick in axis.multiples(round_up(axis.most / TICKS)) {
+            (column(axis.at(tick), (TITLE - 6.0, height - AXIS), 16.0, &Unit::Seconds.show(1e-6 * tick)))
+        }
+        @for (rank, (top, step)) in tops.enumerate() { (lanes(rank, step, top, &at)) }
     };
     let label = "The last step of every rank as a timeline; the table has the times";
     svg_image(label, height, &content).into_string() + "\n"
 }
 
-/// From microseconds to pixels.
-struct Scale {
-    begun: f64,
-    width: f64,
-}
-
-impl Scale {
-    fn at(&self, time: f64) -> f64 {
-        let part = ((time - self.begun) / self.width).clamp(0.0, 1.0);
-        (10.0 * (MARGIN + WORDS + part * (WIDTH - WORDS - 3.0 * MARGIN))).round() / 10.0
-    }
-
-    fn axis(&self, bottom: f64) -> Markup {
-        let step = round_up(self.width / TICKS);
-        let ticks = (0..).map(|count| f64::from(count) * step).take_while(|tick| *tick <= self.width);
-        html! {
-            @for tick in ticks {
-                (column(self.at(self.begun + tick), (TITLE - 6.0, bottom), 16.0, &Unit::Seconds.show(1e-6 * tick)))
-            }
-        }
-    }
-}
-
-/// The lanes of one rank.
-fn lanes(rank: usize, step: &TracedStep, top: f64, scale: &Scale) -> Markup {
+/// The lanes of one rank; `at` is the place of a time.
+fn lanes(rank: usize, step: &TracedStep, top: f64, at: &dyn Fn(f64) -> f64) -> Markup {
     html! {
         text x=(MARGIN) y=(top + 16.0) font-weight="bold" { (format!("rank {rank}")) }
-        @for (name, from, to) in parts(step) { (block(name, (from, to), top, colour(name), scale)) }
+        @for (name, from, to) in parts(step) { (block(name, (from, to), top, colour(name), at)) }
         @for (bucket, line) in step.buckets.iter().zip(1_u32..) {
             @let y = top + LANE * f64::from(line);
             text x=(MARGIN + 12.0) y=(y + 16.0) font-size="11" { (format!("bucket {}", bucket.bucket)) }
-            (block(&Unit::Bytes.show(bucket.bytes as f64), (bucket.started, bucket.ended), y, "#cc79a7", scale))
+            (block(&Unit::Bytes.show(bucket.bytes as f64), (bucket.started, bucket.ended), y, "#cc79a7", at))
         }
     }
 }
@@ -338,8 +318,8 @@ fn colour(part: &str) -> &'static str {
     }
 }
 
-fn block(name: &str, (from, to): (f64, f64), y: f64, colour: &str, scale: &Scale) -> Markup {
-    let (left, right) = (scale.at(from), scale.at(to));
+fn block(name: &str, (from, to): (f64, f64), y: f64, colour: &str, at: &dyn Fn(f64) -> f64) -> Markup {
+    let (left, right) = (at(from), at(to));
     let width = (10.0 * (right - left)).round() / 10.0;
     let dark = colour == GREY || colour == "#cc79a7";
     html! {

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use crate::report::formatting::{plain, seconds};
+use crate::report::plot::round_up;
 use crate::report::timeline::{Mark, MarkKind, Node, Redone, Row, Span, State, Timeline};
 
 /// Heights in pixels: of the time axis, of a node's line, of a rank's line, and of the bar in it.
@@ -172,12 +173,6 @@ fn axis(length: f64, height: usize) -> Markup {
             text.time x=(x) y=(AXIS - 11) text-anchor=(anchor) { @if tick == 0.0 { "0" } @else { (seconds(tick)) } }
         }
     }
-}
-
-/// The least of 1, 2 and 5 times a power of ten that is not below `rough`: the step of an axis.
-pub(crate) fn round_up(rough: f64) -> f64 {
-    let power = 10_f64.powf(rough.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= rough).unwrap_or(rough)
 }
 
 /// At most eight round times, starting with 0.

@@ -1,5 +1,5 @@
-//! What the pictures of benches share: the outline of a file, colours, axes with ticks, dots and lines; and [`Chart`], efficiency by the number
-//! of ranks. Shapes differ between sides, so colour is never the only distinction.
+//! What all pictures share: the outline of a file, colours, axes with round ticks, dots and lines; and [`Chart`], lines by a size on a
+//! logarithmic axis. Shapes differ between sides, so colour is never the only distinction.
 
 use maud::{Markup, html};
 
@@ -114,6 +114,24 @@ impl Axis {
         let most = self.most;
         (0..).map(move |count| f64::from(count) * step).take_while(move |tick| *tick <= most)
     }
+
+    /// Powers of ten on a logarithmic axis, with their halves and doubles where there are few.
+    fn powers(&self) -> Vec<f64> {
+        let powers = self.least.log10().floor() as i32..=self.most.log10().ceil() as i32;
+        let all = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * 10_f64.powi(power)));
+        let inside: Vec<f64> = all.filter(|tick| (self.least..=self.most).contains(tick)).collect();
+        if inside.len() > 6 {
+            inside.into_iter().filter(|tick| tick.log10().fract().abs() < 1e-6).collect()
+        } else {
+            inside
+        }
+    }
+}
+
+/// The least of 1, 2 and 5 times a power of ten that is not below `rough`: the step of an axis.
+pub(crate) fn round_up(rough: f64) -> f64 {
+    let power = 10_f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= rough).unwrap_or(rough)
 }
 
 /// In pixels: of the whole, and of what is around the lines.
@@ -123,43 +141,78 @@ const ABOVE: f64 = 66.0;
 const BELOW: f64 = 46.0;
 /// Names of series in a line of the legend.
 const IN_LINE: usize = 5;
+/// Segments of a model's line, which is a curve on logarithmic axes.
+const SEGMENTS: i32 = 40;
 
-#[derive(Clone, Debug, PartialEq)]
+/// Lines by a size, which is on a logarithmic axis at the bottom.
 pub(crate) struct Chart {
     pub(crate) title: String,
-    /// Each has a name, and points: ranks, and the efficiency on them, 1 if n ranks do n times the work of one.
-    pub(crate) series: Vec<(String, Vec<(f64, f64)>)>,
+    /// What the axis at the bottom shows.
+    pub(crate) below: &'static str,
+    /// A size in words.
+    pub(crate) size: fn(f64) -> String,
+    pub(crate) vertical: Vertical,
+    pub(crate) series: Vec<Series>,
+}
+
+/// The axis at the left.
+#[derive(Clone, Copy)]
+pub(crate) enum Vertical {
+    /// In percent, from 0 to 100 at least.
+    Percent,
+    /// Logarithmic, with a value in words.
+    Logarithmic(fn(f64) -> String),
+}
+
+/// A line of a chart with its dots.
+#[derive(Default)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    /// Sizes and values; there may be several of a size.
+    pub(crate) dots: Vec<(f64, f64)>,
+    pub(crate) line: Vec<(f64, f64)>,
+    /// What a model expects of a size, as a dashed line.
+    pub(crate) model: Option<Box<dyn Fn(f64) -> f64>>,
 }
 
 impl Chart {
+    /// Efficiency by the number of ranks: 1 if n ranks do n times the work of one. Each line has a name.
+    pub(crate) fn efficiency(title: String, lines: impl Iterator<Item = (String, Vec<(f64, f64)>)>) -> Self {
+        let series = |(name, line): (String, Vec<(f64, f64)>)| Series { name, dots: line.clone(), line, model: None };
+        let (below, size) = ("ranks", (|ranks| ranks.to_string()) as fn(f64) -> String);
+        Chart { title, below, size, vertical: Vertical::Percent, series: lines.map(series).collect() }
+    }
+
     /// At this height of a picture.
     pub(crate) fn draw(&self, top: f64) -> Markup {
         let (left, right) = (MARGIN + LEFT, WIDTH - 2.0 * MARGIN);
         let (upper, lower) = (top + ABOVE, top + CHART_HEIGHT - BELOW);
-        let points = || self.series.iter().flat_map(|(_, points)| points.iter().copied());
-        let x = Axis::logarithmic(points().map(|(x, _)| x).chain([1.0]), (left, right));
-        let most = 1.05 * points().map(|(_, y)| y).fold(1.0, f64::max);
-        // Efficiency, up to a little more than the most.
-        let y = Axis::linear(most, (lower, upper));
-        let mut counts: Vec<f64> = points().map(|(x, _)| x).collect();
-        counts.sort_by(f64::total_cmp);
-        counts.dedup();
+        let dots = || self.series.iter().flat_map(|series| series.dots.iter().copied());
+        let mut sizes: Vec<f64> = dots().map(|(size, _)| size).collect();
+        sizes.sort_by(f64::total_cmp);
+        sizes.dedup();
+        let values = dots().map(|(_, value)| value);
+        let (y, ticks) = match self.vertical {
+            Vertical::Percent => {
+                let y = Axis::linear(1.05 * values.fold(1.0, f64::max), (lower, upper));
+                let ticks = y.multiples(0.2).map(|tick| (tick, format!("{:.0} %", 100.0 * tick))).collect();
+                (y, ticks)
+            }
+            Vertical::Logarithmic(words) => {
+                let y = Axis::logarithmic(values, (lower, upper));
+                let ticks: Vec<(f64, String)> = y.powers().into_iter().map(|tick| (tick, words(tick))).collect();
+                (y, ticks)
+            }
+        };
+        // Efficiency is that of one rank, which may not have been measured.
+        let least = matches!(self.vertical, Vertical::Percent).then_some(1.0);
+        let x = Axis::logarithmic(sizes.iter().copied().chain(least), (left, right));
         html! {
             (title(top + 18.0, &self.title))
-            @for tick in y.multiples(0.2) { (row(y.at(tick), (left, right), &format!("{:.0} %", 100.0 * tick))) }
-            @for count in counts { (below(x.at(count), lower + 16.0, &count.to_string())) }
-            (below((left + right) / 2.0, lower + 34.0, "ranks"))
-            @for (place, (name, points)) in self.series.iter().enumerate() { (self.line(place, name, points, (&x, &y), top)) }
-        }
-    }
-
-    fn line(&self, place: usize, name: &str, points: &[(f64, f64)], (x, y): (&Axis, &Axis), top: f64) -> Markup {
-        let colour = COLOURS[place % COLOURS.len()];
-        let (column, line) = ((place % IN_LINE) as f64, (place / IN_LINE) as f64);
-        html! {
-            text x=(MARGIN + LEFT + 150.0 * column) y=(top + 36.0 + 16.0 * line) fill=(colour) { (MARKS[place % MARKS.len()]) " " (plain(name)) }
-            polyline points=(path(points.iter().copied(), x, y)) fill="none" stroke=(colour) stroke-width="2" stroke-dasharray=(DASHES[place % DASHES.len()]) {}
-            @for point in points { (dot(place % MARKS.len(), x.at(point.0), y.at(point.1), colour)) }
+            @for (tick, words) in ticks { (row(y.at(tick), (left, right), &words)) }
+            @for size in sizes { (below(x.at(size), lower + 16.0, &(self.size)(size))) }
+            (below((left + right) / 2.0, lower + 34.0, self.below))
+            @for (place, series) in self.series.iter().enumerate() { (series.draw(place, (&x, &y), top)) }
         }
     }
 
@@ -170,6 +223,25 @@ impl Chart {
             html! { @for (place, chart) in charts.iter().enumerate() { (chart.draw(CHART_HEIGHT * place as f64)) } };
         let label = "Efficiency by the number of ranks; the tables have the same numbers";
         svg_image(label, height, &all).into_string() + "\n"
+    }
+}
+
+impl Series {
+    fn draw(&self, place: usize, (x, y): (&Axis, &Axis), top: f64) -> Markup {
+        let colour = COLOURS[place % COLOURS.len()];
+        let (column, line) = ((place % IN_LINE) as f64, (place / IN_LINE) as f64);
+        let model = self.model.as_ref().map(|model| {
+            let part = |step: i32| x.least * (x.most / x.least).powf(f64::from(step) / f64::from(SEGMENTS));
+            (0..=SEGMENTS).map(part).map(|size| (size, model(size))).collect::<Vec<_>>()
+        });
+        html! {
+            text x=(MARGIN + LEFT + 150.0 * column) y=(top + 36.0 + 16.0 * line) fill=(colour) { (MARKS[place % MARKS.len()]) " " (plain(&self.name)) }
+            @for dot_at in &self.dots { (dot(place % MARKS.len(), x.at(dot_at.0), y.at(dot_at.1), colour)) }
+            polyline points=(path(self.line.iter().copied(), x, y)) fill="none" stroke=(colour) stroke-width="2" stroke-dasharray=(DASHES[place % DASHES.len()]) {}
+            @if let Some(model) = model {
+                polyline points=(path(model, x, y)) fill="none" stroke=(colour) stroke-dasharray="5 4" {}
+            }
+        }
     }
 }
 
@@ -184,16 +256,29 @@ mod tests {
 
     #[test]
     fn is_well_formed_and_has_a_line_and_its_dots_for_each_series() {
-        let series = |name: &str, times: f64| (name.to_owned(), [1.0, 2.0, 4.0].map(|x| (x, times)).into());
-        let all =
-            ["DDP", "</text>", "c", "d", "e", "f"].iter().zip(1..).map(|(name, n)| series(name, 1.0 / f64::from(n)));
-        let chart = Chart { title: "efficiency".into(), series: all.collect() };
-        let text = Chart::file(&[chart.clone(), Chart { series: vec![], ..chart }]);
+        let line = |name: &str, times: f64| (name.to_owned(), [1.0, 2.0, 4.0].map(|x| (x, times)).into());
+        let lines = ["DDP", "</text>", "c", "d", "e", "f"].iter().zip(1..);
+        let lines = lines.map(|(name, n)| line(name, 1.0 / f64::from(n)));
+        let of = |title: &str| title.to_owned();
+        let text = Chart::file(&[
+            Chart::efficiency(of("efficiency"), lines),
+            Chart::efficiency(of("nothing"), std::iter::empty()),
+        ]);
         let document = Document::parse(&text).unwrap();
         let count = |tag| document.descendants().filter(|node| node.tag_name().name() == tag).count();
         assert_eq!((count("polyline"), count("circle"), count("rect")), (6, 3 * 3, 3 * 3 + 1));
         let place =
             |words: &str| document.descendants().filter_map(|node| node.attribute(words)).any(|x| x.contains("NaN"));
         assert!(!["points", "x", "y", "cx", "cy"].into_iter().any(place), "{text}");
+    }
+
+    #[test]
+    fn has_few_ticks_of_round_values_and_draws_nothing_outside() {
+        let axis = Axis::logarithmic([1e-4, 2e-4].into_iter(), (0.0, 100.0));
+        let close = |(one, other): (&f64, f64)| (one / other - 1.0).abs() < 1e-9;
+        assert!(axis.powers().len() == 2 && axis.powers().iter().zip([1e-4, 2e-4]).all(close));
+        let wide = Axis::logarithmic([1e-5, 2e-1].into_iter(), (0.0, 100.0));
+        assert_eq!(wide.powers().len(), 5);
+        assert!([0.0, 1e-9, 1.0, 1e9].into_iter().all(|value| (0.0..=100.0).contains(&wide.at(value))));
     }
 }
