@@ -162,9 +162,19 @@ wants_headers() {
 # One set-up at a time in a checkout. The children inherit the lock, so the children of a killed run end first.
 take_lock() {
   mkdir -p "$HOME_DIR" 2>/dev/null || die "cannot write to $ROOT" "clone the project into a folder that you own"
-  exec 9>"$HOME_DIR/.lock" || die "cannot write to $HOME_DIR" "ls -ld $HOME_DIR"
+  { : >>"$HOME_DIR/.lock"; } 2>/dev/null || die "cannot write to $HOME_DIR" "clone the project into a folder that you own (ls -ld $HOME_DIR)"
+  exec 9>>"$HOME_DIR/.lock"
   command -v flock >/dev/null || die "'flock' is not on PATH" "$(packages util-linux util-linux)"
-  flock -n 9 && return
+  local rc=0
+  flock -n 9 2>/dev/null || rc=$?
+  case $rc in
+  0) return ;;
+  1) ;;
+  *) # flock(1) ends with 1 for a lock that another holds
+    warn "the file system of $HOME_DIR has no locks (flock ended with $rc): do not start a second set-up of this checkout meanwhile"
+    return
+    ;;
+  esac
   say "another set-up of this checkout is at work; waiting for it, at most $((LOCK_SECONDS / 60)) minutes"
   flock -w "$LOCK_SECONDS" 9 ||
     die "another set-up held $HOME_DIR/.lock for $((LOCK_SECONDS / 60)) minutes" "see what it does: ps -ef | grep setup.sh"

@@ -136,6 +136,7 @@ cd "$ROOT"
 # Tests wait for half of their time: for messages, for processes, for what must not come.
 export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((2 * $(nproc)))}
 prepare_cargo
+check_temporary
 scripts/setup.sh
 find_peer
 [ $# -gt 0 ] || check_space

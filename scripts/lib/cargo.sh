@@ -3,12 +3,16 @@
 
 # The Python for comparisons, if set-up installed one: see peer.sh.
 find_peer() {
+  # It would be searched before the Python's own packages.
+  [ -z "${PYTHONPATH:-}${PYTHONHOME:-}" ] || say "leaving PYTHONPATH and PYTHONHOME out: they may lead to another PyTorch"
+  unset PYTHONPATH PYTHONHOME
   if [ -z "${LOCKSTEP_PYTHON:-}" ] && [ -f "$ROOT/.libtorch/python/installed" ]; then
     export LOCKSTEP_PYTHON=$ROOT/.libtorch/python/bin/python
   fi
 }
 
-# Sets TARGET, cargo's output folder. Binaries look for libtorch relative to $ROOT/target; elsewhere they need a hint.
+# Sets TARGET, cargo's output folder, which must be writable. Binaries look for libtorch relative to $ROOT/target, but in the folders of
+# LD_LIBRARY_PATH first, where a module may have put another PyTorch: ours goes before it, and serves a TARGET elsewhere, too.
 prepare_cargo() {
   local name
   for name in RUSTFLAGS CARGO_ENCODED_RUSTFLAGS RUSTDOCFLAGS CARGO_ENCODED_RUSTDOCFLAGS CARGO_BUILD_TARGET; do
@@ -18,5 +22,23 @@ prepare_cargo() {
   unset LIBTORCH_USE_PYTORCH LIBTORCH_INCLUDE LIBTORCH_LIB LIBTORCH_STATIC LIBTORCH_CXX11_ABI
   TARGET=$(realpath -m "${CARGO_TARGET_DIR:-$ROOT/target}")
   export CARGO_TARGET_DIR=$TARGET
-  [ "$TARGET" = "$ROOT/target" ] || export LD_LIBRARY_PATH=$ROOT/.libtorch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  if [ "$TARGET" != "$ROOT/target" ] || [ -n "${LD_LIBRARY_PATH:-}" ]; then
+    export LD_LIBRARY_PATH=$ROOT/.libtorch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  fi
+  { mkdir -p "$TARGET" && [ -w "$TARGET" ]; } 2>/dev/null ||
+    die "cannot write to $TARGET, where cargo puts what it builds" \
+      "clone the project into a folder of your own, or export CARGO_TARGET_DIR=DIR, a folder in which you may write"
+}
+
+# Tests make programs among the temporary files and run them, and rustdoc does so with documentation tests.
+check_temporary() {
+  local probe ran
+  probe=$(mktemp 2>&1) || die "no temporary files can be made ($probe)" "export TMPDIR=DIR, a folder in which you may write"
+  { printf '#!/bin/sh\n' >"$probe"; } 2>/dev/null || die "nothing can be written to ${TMPDIR:-/tmp}: it is full" "export TMPDIR=DIR, a folder on another file system"
+  chmod +x "$probe"
+  ran=$("$probe" 2>&1) || ran=${ran:-failed}
+  rm -f "$probe"
+  [ -z "$ran" ] ||
+    die "programs in ${TMPDIR:-/tmp} cannot be run (${ran##*: }): it is probably mounted noexec" \
+      "export TMPDIR=DIR, a folder on another file system"
 }

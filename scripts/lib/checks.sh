@@ -58,7 +58,7 @@ check_compiler() {
 
 compile_probe() {
   local dir rc=0
-  dir=$(mktemp -d)
+  dir=$(mktemp -d) || return 1
   # $1 may carry flags.
   # shellcheck disable=SC2086
   echo '#include <optional>
