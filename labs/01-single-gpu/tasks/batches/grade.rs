@@ -24,8 +24,8 @@ fn check(samples: usize, size: usize, observed: &Batches) -> anyhow::Result<()> 
         .given(format!("{samples} samples, batch size {size}"))
         .diagnose_if(
             observed == full,
-            "the samples that do not fill a batch are dropped, and without shuffling always the same ones: the last batch may \
-             be smaller",
+            "the samples that do not fill a batch are dropped, and without shuffling they are always the same ones: the last batch may be \
+             smaller",
         )
         .diagnose_if(
             covered.iter().any(|place| *place >= samples),

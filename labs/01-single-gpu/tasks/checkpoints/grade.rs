@@ -41,10 +41,11 @@ fn check(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
             "an epoch is saved twice: here the last epoch also completes an interval",
         )
         .diagnose_if(*observed == from_one, "these are counts of finished epochs; the epochs themselves are numbered from 0")
-        .diagnose_if(total == 0, "a run without an epoch has nothing to save: it has no last epoch, not epoch 0")
+        .diagnose_if(total == 0, "a run of 0 epochs has nothing to save: it has no last epoch")
         .diagnose_if(
             observed.len() > 1 && observed.windows(2).all(|pair| pair[1] == pair[0] + every) && observed.last() == right.last(),
-            "the intervals are counted back from the last epoch: then the epochs that are saved depend on the length of the run. Count them from the beginning, and save the last one, too",
+            "the intervals are counted back from the last epoch: then the epochs that are saved depend on the length of the run. Count \
+             them from the beginning, and save the last one, too",
         )
         .or_fail("save a checkpoint after every interval and after the last epoch")
 }

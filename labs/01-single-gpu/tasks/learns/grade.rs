@@ -45,8 +45,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Claim::that(part.is_none(), format!("the loss of all {SAMPLES} samples"), format!("{:.4}", losses[0]))
         .given(&given)
         .or_fail(format!(
-            "the layer learns, but the first loss is that of {} samples only: each step uses all samples in one batch, and takes one step \
-             of the optimizer",
+            "the layer learns, but the first loss is that of {} samples only: use all samples in one batch, and step the optimizer once \
+             for it",
             part.unwrap_or_default()
         ))
 }
@@ -64,12 +64,13 @@ fn before_the_step(samples: &[Sample], (before, after, _, losses): &Trained) -> 
     let near = |weights: &[f64]| {
         usual_losses(samples, weights).into_iter().any(|usual| (losses[0] - usual).abs() <= 1e-4 * usual)
     };
-    let expected = format!("a loss of the weights before the step, such as {:.4}", usual_losses(samples, before)[0]);
+    let expected =
+        format!("the loss with the weights before the step, such as {:.4}", usual_losses(samples, before)[0]);
     Claim::that(near(before) || !near(after), expected, format!("{:.4}", losses[0]))
         .given(format!("{SAMPLES} samples, 1 step"))
         .or_fail(
             "the layer learns, but these are the losses after each step, which take a second forward pass: return the loss of the step's \
-             own forward pass, which was there before the step",
+             own forward pass, which comes before the step",
         )
 }
 
@@ -109,7 +110,8 @@ fn moves(given: &str, before: &[f64], after: &[f64], gradients: &[f64], losses: 
         .diagnose_if(steepest > MOVED, "there are gradients, but the weights do not move: no step is taken")
         .diagnose_if(
             losses[0].abs() > 1e-3,
-            "the loss is there, and the gradients are 0 when the step is taken: were they set to zero between the backward pass and the step? Do that before the backward pass",
+            "the gradients are 0 when the step is taken: were they set to zero between the backward pass and the step? Do that before the \
+             backward pass",
         )
         .or_fail("no gradient reaches the weights")
 }
@@ -151,8 +153,8 @@ fn finds(
         .diagnose_if(
             part.is_some(),
             format!(
-                "the first loss is that of {} of {SAMPLES} samples: each step uses all samples in one batch, and a step on few of them \
-                 goes somewhere else than the rule",
+                "the first loss is that of {} of {SAMPLES} samples: use all samples in one batch, since a step on a few of them leads \
+                 away from the rule",
                 part.unwrap_or_default()
             ),
         )
@@ -162,7 +164,8 @@ fn finds(
         )
         .diagnose_if(
             losses[STEPS - 1].is_finite() && losses[STEPS - 1] < losses[0] && losses[STEPS - 1] > losses[0] / 2.0,
-            "the loss hardly falls, although the layer can produce all targets: the loss compares them not with the layer's output, but with something that cannot reach them, such as its sigmoid",
+            "the loss hardly falls, although the layer can produce all targets: the loss compares them not with the layer's output, but \
+             with something that cannot reach them, such as its sigmoid",
         )
         .or_fail("the weights move, but not towards the rule: does the loss measure how far the outputs are from the targets?")
 }
@@ -194,7 +197,8 @@ fn why(finding: &Finding) -> Option<String> {
     let cut = finding.verdict == Verdict::Crash && finding.diagnosis.contains("does not require grad");
     cut.then(|| {
         format!(
-            "the loss no longer depends on the weights, so the backward pass has no graph: something between the layer and the loss cuts it, such as no_grad, detach, or a tensor made of plain numbers ({})",
+            "the loss no longer depends on the weights, so the backward pass has no graph: something between the layer and the loss cuts \
+             it, such as no_grad, detach, or a tensor made of plain numbers ({})",
             finding.diagnosis
         )
     })
