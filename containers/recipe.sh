@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# containers/recipe.sh STEP: what an image of the course consists of. lockstep.def and Containerfile call it and say nothing of their own.
+# containers/recipe.sh STEP: what an image of the course consists of. lockstep.def and Containerfile only call it.
 #
 #   build    first stage, as root: compiles the workspace, and puts what the image keeps into /built
 #   install  second stage, as root: makes the programs of /opt/lockstep commands of the image
@@ -80,7 +80,7 @@ keep() {
   # The simulated device of lab 10.
   strip --strip-unneeded -o "$2/$PROGRAMS/libsimgpu.so" "$1/deps/libsimgpu.so"
   keep_libtorch "$HOME_IN_IMAGE/.libtorch" "$2/.libtorch"
-  # Many users read the image; nobody else than root writes to it.
+  # Many users read the image; only root writes to it.
   chmod -R u=rwX,go=rX "$2"
 }
 

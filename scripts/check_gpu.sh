@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that only a machine with a GPU can show, in one go and under ten minutes. scripts/check_gpu.sh --help says how.
+# Checks everything that only a machine with a GPU can show, in under ten minutes: see scripts/check_gpu.sh --help.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -29,7 +29,7 @@ usage: scripts/check_gpu.sh --pack FILE.tar.xz
 It needs a checkout after `scripts/setup.sh --nccl` (or --cuda), and no GPU.
 
 The second form checks a machine with an NVIDIA GPU, in the unpacked folder or in a checkout. It needs a Python with PyTorch 2.11 for CUDA,
-whose libtorch the programs use, and no Rust and no compiler. Each step has a deadline and a verdict. Where there is no GPU, a step runs
+whose libtorch the programs use, but no Rust and no compiler. Each step has a deadline and a verdict. Where there is no GPU, a step runs
 as far as it can and says so. The report is gpu-report.md; the exit code is 0 if no step failed.
 
   --python PYTHON   with PyTorch 2.11 (default: python3)
@@ -63,7 +63,8 @@ main() {
 
 pack_programs() {
   local file test size
-  [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || die "this checkout has no headers of NCCL, so its programs would be built without it" "scripts/setup.sh --nccl"
+  [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] ||
+    die "this checkout has no headers of NCCL, so its programs would be built without it" "scripts/setup.sh --nccl"
   TREE=$(mktemp -d)
   trap 'rm -rf "$TREE"' EXIT
   mkdir -p "$TREE/scripts/lib" "$TREE/target/debug/deps"
@@ -111,7 +112,7 @@ check() {
   step 60 "lab 01 trains, and has Python's losses" lab_01
   step 60 "lab 02 on as many ranks as there are GPUs" "$BIN/lab-02-toy-model" --device cuda --nprocs "$(ranks)"
   step 90 "lab 06 resumes to the same bits, with deterministic kernels" lab_06
-  step 60 "a snapshot from the CPU goes on on the GPU, and back" across_devices
+  step 60 "a snapshot moves from the CPU to the GPU and back" across_devices
   step 90 "lab 07 trains, with SyncBatchNorm" lab_07 --sync-batch-norm
   step 60 "SyncBatchNorm on two GPUs trains as on one" sync_batch_norm
   step 90 "lab 07 in bfloat16, with channels last" lab_07 --precision bfloat16 --channels-last
@@ -165,7 +166,7 @@ verdict() {
       echo "passed${note:+: $note}"
     fi
   elif [ "$1" = 124 ] || [ "$1" = 137 ]; then
-    echo "FAILED: no end after $2 s"
+    echo "FAILED: still running after $2 s"
   elif [ "$GPUS" = 0 ] && grep -qiE "$NO_GPU" "$3"; then
     echo "needs a GPU: $(grep -iE "$NO_GPU" "$3" | tail -n 1 | cut -c 1-160 | sed 's/^ *//')"
   else

@@ -3,10 +3,10 @@
 
     scripts/edit_to_verdict.py [--rounds N] [--limit SECONDS] [LAB...]
 
-Puts the course's answers into the exercises of these labs (by number; all without one). Then, N times for each task (3): adds a line at
+Puts the course's answers into the exercises of these labs (by number; default: all). Then, N times for each task (3): adds a line at
 the top of the answer, which makes the compiler look at all of it again, and times `lockstep grade LAB --task TASK`. One more time it
 times the build alone. Prints a table of medians in seconds, and the tasks above the limit (5); then the exit code is 1. The exercises
-and the learner's progress are put back at the end, also after an interruption. Wants a quiet machine: the first line says what it was.
+and the learner's progress are put back at the end, also after an interruption. Run it on a quiet machine: the first line has the load.
 Needs a finished set-up, and no package.
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/image.sh [apptainer|oci] [OPTIONS]: builds a container image of the course and trains two ranks in it.
-# What is in the image, containers/recipe.sh says; this script gathers what the build needs, so that the build itself is offline.
+# containers/recipe.sh says what is in the image; this script gathers what the build needs, so that the build itself is offline.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -15,8 +15,8 @@ usage() {
   cat <<'END'
 usage: scripts/image.sh [apptainer|oci] [OPTIONS] [-- OPTIONS of apptainer, podman or buildah]
 
-Builds an image with the labs, their launcher and libtorch, then trains two ranks in it. Without a word it takes what is installed:
-apptainer, which writes a .sif file, or else podman, buildah or docker, which write an archive in OCI's format.
+Builds an image with the labs, their launcher and libtorch, then trains two ranks in it. Without one of the two words it takes what
+is installed: apptainer, which writes a .sif file, or else podman, buildah or docker, which write an archive in OCI's format.
 
   --cuda        for NVIDIA GPUs, with NCCL; the checkout needs scripts/setup.sh --cuda
   --base BASE   the system in the image: a name for a registry, or a folder or image file that is here, for which no network is needed
@@ -28,8 +28,8 @@ apptainer, which writes a .sif file, or else podman, buildah or docker, which wr
 From the network: the base image, unless --base names one that is here; g++ and what it needs, unless the base has it. All else
 comes from this checkout. The image is for this machine's architecture.
 
-What follows -- is for building and for trying. Root without all rights, as in a container, needs `-- --fakeroot` with apptainer, and
-`-- --isolation=chroot` with buildah.
+What follows -- is for building and for trying. Root with limited rights, as in a container, needs `-- --fakeroot` with apptainer,
+and `-- --isolation=chroot` with buildah.
 END
 }
 
@@ -65,7 +65,7 @@ first_of() {
   return 1
 }
 
-# Docker's command is often there without its daemon, or without BuildKit, which mounts the context.
+# Docker's command is often installed without its daemon, or without BuildKit, which mounts the context.
 can_build() {
   command -v "$1" >/dev/null || return 1
   [ "$1" != docker ] || { docker info && docker buildx version; } >/dev/null 2>&1

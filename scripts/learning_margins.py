@@ -7,9 +7,9 @@ Runs the tests of nextest's profile `learning` (.config/nextest.toml) with the p
 (scripts/with_instructions.sh), each with the seeds (LOCKSTEP_TEST_SEED) 0, 1 and 2, and prints a table: what each test compares with
 a limit, the limit, and the least and greatest result for each set. A result close to its limit means that the test will fail on
 another machine: change what the test trains, not its limit. ARGS go to `cargo nextest run` (`-- -p lab-07-cifar-resnet`).
-Each run is kept in target/learning-margins.json at once; --more adds to what is there, so that a survey can be made in pieces.
+Each run is kept in target/learning-margins.json at once; --more adds to what is there, so that you can measure in pieces.
 --write puts the table into scripts/learning_margins.md, and keeps the sections under headings there.
-Leaves out the reasons for the limits: the tests give them. Needs no package.
+The tests give the reasons for the limits. Needs no package.
 """
 
 import argparse

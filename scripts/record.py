@@ -9,7 +9,7 @@ the first 12 hex digits of the source's SHA-256. A program that does not end wit
 except for those that show a failure) is not recorded. Needs a finished set-up, and no package. CARGO names another cargo,
 LOCKSTEP_DATA the folder with the real digits; without it their recording stays as it is.
 
-Output is recorded unchanged, except for what differs on each machine and has no meaning: the folders of the checkout
+Output is recorded unchanged, except for what differs on each machine: the folders of the checkout
 and of temporary files, and the host's name where the launcher reports it (`places`). Ids and process numbers stay.
 """
 

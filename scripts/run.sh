@@ -26,7 +26,8 @@ build() {
   local what=$1
   shift
   [ -f "$TARGET/debug/lockstep" ] || say "compiling $what: the first time takes minutes, the next one seconds"
-  (cd "$ROOT" && cargo build "$@" >&2) || die "the build failed (see cargo's message above)" "scripts/setup.sh --force, if libtorch is missing"
+  (cd "$ROOT" && cargo build "$@" >&2) ||
+    die "the build failed (see cargo's message above)" "scripts/setup.sh --force, if libtorch is missing"
 }
 
 [ $# -gt 0 ] || set -- tour

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-# Everything that seats share, but libtorch and cargo's output.
+# Everything that seats share, except libtorch and cargo's output.
 SHARED=$ROOT/.seats
 SEAT=$SHARED/seat.tar
 # cargo compares times of change to the nanosecond, which tar's usual format cuts off.
@@ -21,7 +21,7 @@ usage: scripts/seats.sh prepare    the instructor, once, in a checkout that all 
 
 prepare    installs libtorch if it is missing, compiles everything, and packs what a seat begins with. Fetches the crates' sources
            into .seats, so what was compiled from elsewhere is compiled again. Run it again after each change of the checkout.
-new        unpacks a seat, and prints what to put into the shell. Needs no network, no compiler run, and no Rust of one's own.
+new        unpacks a seat, and prints what to put into the shell. Needs no network, no compiler, and no Rust of its own.
 END
 }
 
@@ -82,7 +82,7 @@ share_crates() {
     cp "$ROOT/Cargo.lock" "$SHARED/crates.lock"
   fi
   cmp -s "$shared" "$config" || cp "$shared" "$config"
-  # A difference from the repository that no participant made, and that none needs to see.
+  # git status should not show participants a change that they did not make.
   git -C "$ROOT" update-index --skip-worktree .cargo/config.toml
 }
 

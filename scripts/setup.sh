@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts libtorch 2.11 where this checkout's cargo configuration looks for it: .libtorch, a folder that git ignores. It changes
-# nothing outside the checkout, except rustup's toolchain and what --book-tools and --cluster-tools install. You can run it again at any time: it continues after an interruption
-# and ends at once if there is nothing to do. It does not build anything.
+# nothing outside the checkout, except rustup's toolchain and what --book-tools and --cluster-tools install. You can run it again at any
+# time: it continues after an interruption and ends at once if there is nothing to do. It does not build anything.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -43,7 +43,7 @@ what to install
   --cuda               for NVIDIA GPUs, with NCCL: 2.9 GB to fetch
   --slim               only what a CPU run loads: 545 MB to fetch, 1.2 GB on disk (the default for --cpu)
   --full               PyTorch with all its packages: 2.7 GB to fetch, 4.5 GB on disk (always so for --cuda)
-  --nccl               also the headers that NCCL's part is compiled with, as --cuda: 202 MB to fetch
+  --nccl               also the headers that NCCL's part is compiled with, as --cuda does: 202 MB to fetch
   --python-peer        also a Python with PyTorch and torchvision, with which tests compare: 40 MB to fetch, 0.4 GB on disk
   --book-tools         also what checks the built book: mdBook, compiled into .tools, and Chromium, where root can install it
   --cluster-tools      also what tests of clusters run on, such as Slurm and Open MPI, where root can install them
@@ -58,7 +58,7 @@ an existing libtorch 2.11 instead
   --help               this text
 
 variables
-  LIBTORCH                        as --use-libtorch; --auto, --cpu, --cuda, --slim and --full win over it
+  LIBTORCH                        as --use-libtorch; --auto, --cpu, --cuda, --slim and --full take precedence
   LIBTORCH_BYPASS_VERSION_CHECK   accept an existing libtorch whose version is not 2.11
   LOCKSTEP_FETCH=pip              let pip fetch the files by itself (for an index that asks for a login)
 END
@@ -116,7 +116,8 @@ python_torch() {
   "$python" -c 'import importlib.util, os, sys
 spec = importlib.util.find_spec("torch")
 sys.exit(1) if spec is None or not spec.origin else print(os.path.dirname(spec.origin))' 2>/dev/null ||
-    die "$python has no PyTorch" "activate the environment that has it, name it with --python, or run scripts/setup.sh without --use-python-torch"
+    die "$python has no PyTorch" \
+      "activate the environment that has it, name it with --python, or run scripts/setup.sh without --use-python-torch"
 }
 
 choose_backend() {
@@ -175,7 +176,7 @@ take_lock() {
     return
     ;;
   esac
-  say "another set-up of this checkout is at work; waiting for it, at most $((LOCK_SECONDS / 60)) minutes"
+  say "another set-up of this checkout is running; waiting for it, at most $((LOCK_SECONDS / 60)) minutes"
   flock -w "$LOCK_SECONDS" 9 ||
     die "another set-up held $HOME_DIR/.lock for $((LOCK_SECONDS / 60)) minutes" "see what it does: ps -ef | grep setup.sh"
 }

@@ -4,8 +4,8 @@
     scripts/soak_tests.py [--runs N] [--load] [-- ARGS...]
 
 N runs (default 3) of the tests as scripts/test.sh runs them, with ARGS for `cargo nextest run`, such as `-p c10d` or a test's name. With
---load, two loops that use a core each and a writer on the disk of `target` run beside them, which is what a busy machine looks like to
-a test. Each run's report is kept in target/soak, a failed test's output in target/soak/RUN/TEST.txt. Ends with 1 if any test failed.
+--load, two loops that use a core each and a process that writes to the disk of `target` run next to them, as on a busy machine. Each
+run's report is kept in target/soak, a failed test's output in target/soak/RUN/TEST.txt. Ends with 1 if any test failed.
 Build first (cargo test --no-run), or the first run includes it. Needs cargo-nextest.
 """
 
@@ -35,7 +35,7 @@ WRITER = 'while :; do dd if=/dev/zero of="$0" bs=1M count=64 conv=fsync 2>/dev/n
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3, help="how often (default 3)")
-    parser.add_argument("--load", action="store_true", help="beside two busy loops and a writer on disk")
+    parser.add_argument("--load", action="store_true", help="next to two busy loops and a process that writes to disk")
     parser.add_argument("args", nargs="*", help="for cargo nextest run")
     chosen = parser.parse_args()
     if chosen.runs < 1:

@@ -33,7 +33,7 @@ leave_out() {
   SUMMARY+=("$(printf '%-14s %-14s   %s' "$1" 'not verified' "$2")")
 }
 
-# Before anything is compiled: a disk that fills up in the middle fails every step after it. What is there already counts.
+# Before anything is compiled: a disk that fills up in the middle fails every step after it. What is already compiled counts.
 check_space() {
   local needed=$BUILT_MB
   [ "${CARGO_INCREMENTAL:-1}" = 0 ] || needed=$((needed + INCREMENTAL_MB))
@@ -72,7 +72,7 @@ read_book() {
   } | tee "$TARGET/book.txt"
 }
 
-# What others take from here: documentation, packages and their examples. After the tests, because it reuses their build.
+# What others use: documentation, packages and their examples. After the tests, because it reuses their build.
 check_packages() {
   if command -v python3 >/dev/null; then
     step packages scripts/check_packages.py
@@ -104,7 +104,7 @@ check_learning() {
   elif "${older[@]}" true 2>/dev/null; then
     step learning "${older[@]}" cargo nextest run --profile learning --no-fail-fast
   else
-    leave_out learning "this processor has neither AVX-512 nor AVX2, so that there are no older instructions to run with"
+    leave_out learning "this processor has neither AVX-512 nor AVX2, so there are no older instructions to run with"
   fi
 }
 
@@ -133,7 +133,7 @@ summarize() {
 }
 
 cd "$ROOT"
-# Tests wait for half of their time: for messages, for processes, for what must not come.
+# Tests spend half of their time waiting: for messages, for processes, for what must not come.
 export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((2 * $(nproc)))}
 prepare_cargo
 check_temporary

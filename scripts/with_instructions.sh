@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/with_instructions.sh own|avx2|sse4|older COMMAND...: runs COMMAND with libtorch's CPU libraries limited to a set of instructions,
 # as if on an older processor: `own` leaves them alone, `older` is the newest set below this processor's own. Floats are then summed
-# in another order. Where the processor lacks the set, says so and exits with 3.
+# in another order. If the processor lacks the set, prints that and exits with 3.
 set -euo pipefail
 
 # has FLAG: true if the processor's flags name it.

@@ -3,8 +3,8 @@
 
 # check_book.py reads it here.
 MDBOOK_VERSION=0.5.4
-# What compiles it in the least time. Only the search is needed of its features: its server and what that needs are a third of all crates,
-# and serve_book.py takes their place. It builds the book in two seconds without optimization.
+# What compiles it in the least time. Of its features only the search is needed: its server and what that needs are a
+# third of all crates, and serve_book.py takes their place. It builds the book in two seconds without optimization.
 MDBOOK_FEATURES=search
 MDBOOK_CRATES=123
 MDBOOK_PROFILE=(CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_PANIC=abort)
@@ -26,11 +26,13 @@ find_mdbook() {
 
 install_mdbook() {
   local rc=0 free
-  command -v cargo >/dev/null || die "no Rust: 'cargo' is not on PATH, and mdbook $MDBOOK_VERSION is not installed" "install rustup as rust-lang.org/tools/install shows"
+  command -v cargo >/dev/null ||
+    die "no Rust: 'cargo' is not on PATH, and mdbook $MDBOOK_VERSION is not installed" "install rustup as rust-lang.org/tools/install shows"
   mkdir -p "$ROOT/.tools"
   free=$(df -Pm -- "$ROOT/.tools" | awk 'NR == 2 { print $4 }')
-  [ "$free" -ge "$INSTALL_MB" ] || die "mdbook needs $INSTALL_MB MB of disk while it is compiled, $free MB are free in $ROOT" "make room there (df -h '$ROOT')"
-  say "compiling mdbook $MDBOOK_VERSION into .tools, once: less than a minute on two cores, 20 MB on disk afterwards; the pages in book/src can be read as they are meanwhile"
+  [ "$free" -ge "$INSTALL_MB" ] ||
+    die "mdbook needs $INSTALL_MB MB of disk while it is compiled, $free MB are free in $ROOT" "make room there (df -h '$ROOT')"
+  say "compiling mdbook $MDBOOK_VERSION into .tools, once: less than a minute on two cores, 20 MB on disk afterwards; meanwhile the pages in book/src can be read as they are"
   # Uses a separate build folder, which is removed afterwards; the caller's RUSTFLAGS are not meant for it.
   env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET CARGO_TARGET_DIR="$ROOT/.tools/build" CARGO_TERM_COLOR=never \
     "${MDBOOK_PROFILE[@]}" \
@@ -42,7 +44,9 @@ install_mdbook() {
   130 | 143) exit "$rc" ;;
   *) die "cargo could not install mdbook $MDBOOK_VERSION (see its message above)" "check the network and the disk, then run the same command again" ;;
   esac
-  find_mdbook || die "mdbook was installed, but '$ROOT/.tools/bin/mdbook --version' does not say $MDBOOK_VERSION" "rm -r '$ROOT/.tools', then run the same command again"
+  find_mdbook ||
+    die "mdbook was installed, but '$ROOT/.tools/bin/mdbook --version' does not say $MDBOOK_VERSION" \
+      "rm -r '$ROOT/.tools', then run the same command again"
 }
 
 # how_far: cargo's output with a count of crates in place of their names: on a terminal in one line, otherwise a line for every tenth.

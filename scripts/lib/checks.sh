@@ -26,7 +26,7 @@ check_system() {
   [ "$(uname -s)" = Linux ] || problem "Lockstep runs on Linux, this is $(uname -s)" "use a Linux machine, container or WSL 2"
   case $(uname -m) in
   x86_64) ;;
-  aarch64 | arm64) warn "the processor is $(uname -m): wheels exist, but nobody has verified Lockstep here" ;;
+  aarch64 | arm64) warn "the processor is $(uname -m): wheels exist, but Lockstep was never verified on it" ;;
   *) problem "no libtorch exists for the processor $(uname -m)" "use an x86_64 machine" ;;
   esac
   glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | awk '{ print $2 }')
@@ -72,11 +72,13 @@ check_rust() {
   local pinned
   pinned=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' "$1")
   if ! command -v cargo >/dev/null; then
-    problem "no Rust: 'cargo' is not on PATH" "install rustup as rust-lang.org/tools/install shows (it fetches Rust $pinned by itself), then open a new shell"
+    problem "no Rust: 'cargo' is not on PATH" \
+      "install rustup as rust-lang.org/tools/install shows (it fetches Rust $pinned by itself), then open a new shell"
   elif command -v rustup >/dev/null; then
     ensure_toolchain "$pinned"
   elif ! version_at_least "$(rustc --version | awk '{ print $2 }')" "$pinned"; then
-    problem "Rust $pinned or newer is needed, $(rustc --version) is here" "install rustup as rust-lang.org/tools/install shows, which keeps both"
+    problem "Rust $pinned or newer is needed, found $(rustc --version)" \
+      "install rustup as rust-lang.org/tools/install shows, which keeps both"
   fi
 }
 

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What the tests of clusters and batch scripts run on: Slurm, Open MPI, a firewall for faults, and shellcheck. Needs say.sh, and book.sh for APT_SECONDS.
+# What the tests of clusters and batch scripts run on: Slurm, Open MPI, a firewall for faults, and shellcheck. Needs say.sh,
+# and book.sh for APT_SECONDS.
 
 # As Debian and Ubuntu call them, and the programs for which they are needed.
 CLUSTER_PACKAGES=(iproute2 nftables slurm-wlm munge openmpi-bin shellcheck)

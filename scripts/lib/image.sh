@@ -39,7 +39,8 @@ gather_rust() {
   local sysroot registry=${CARGO_HOME:-${HOME:-~}/.cargo}/registry
   sysroot=$(cd "$ROOT" && rustc --print sysroot)
   (cd "$ROOT" && cargo fetch --locked --quiet --target "$(rustc -vV | sed -n 's/^host: //p')") ||
-    die "cargo has not all crates of Cargo.lock, and could not fetch them (see its message above)" "check the network, then run the same command again"
+    die "cargo lacks crates of Cargo.lock, and could not fetch them (see its message above)" \
+      "check the network, then run the same command again"
   link_into "$1/rust" "$sysroot"/{bin,lib}
   link_into "$1/crates" "$registry"/{index,cache}
 }
@@ -49,7 +50,8 @@ build_apptainer() {
   if [ -e "$BASE" ]; then from=(--build-arg bootstrap=localimage --build-arg "base=$(realpath "$BASE")"); fi
   apptainer build --force --notest --bind "$WORK/context:/mnt:ro,$WORK/cache:/srv" "${from[@]}" "${OPTIONS[@]}" \
     "$IMAGE" "$ROOT/containers/lockstep.def" >&2 ||
-    die "apptainer could not build the image (see its message above)" "where root has not all rights: the same command with -- --fakeroot"
+    die "apptainer could not build the image (see its message above)" \
+      "if root has limited rights here, as in a container: the same command with -- --fakeroot"
 }
 
 try_apptainer() {
@@ -63,7 +65,8 @@ build_oci() {
   if [ -d "$BASE" ]; then base=$(import_base); fi
   mapfile -t labels < <(CONTEXT=$WORK/context bash "$ROOT/containers/recipe.sh" labels | sed 's/^/--label=/')
   "$ENGINE" build --file "$ROOT/containers/Containerfile" --build-arg "base=$base" --tag "$(oci_name)" "${labels[@]}" "${cache[@]}" "${OPTIONS[@]}" "$WORK/context" >&2 ||
-    die "$ENGINE could not build the image (see its message above)" "with buildah, where root has not all rights: the same command with -- --isolation=chroot"
+    die "$ENGINE could not build the image (see its message above)" \
+      "with buildah, if root has limited rights here: the same command with -- --isolation=chroot"
   rm -f "$IMAGE"
   case $ENGINE in
   buildah) buildah push --quiet "$(oci_name)" "oci-archive:$IMAGE:$(oci_name)" >&2 ;;

@@ -14,7 +14,7 @@
     return [`scrolls sideways: ${wide.scrollWidth} px in a <${wide.localName}> of ${wide.clientWidth}${names.length ? ", for one " + names.join(", ") : ""}`];
   },
 
-  // Words of a drawing must not lie on each other, nor stick out of it, nor be too small to read; and nobody should have to scroll it.
+  // Words of a drawing must not overlap, stick out of it, or be too small to read; and the drawing must not scroll.
   words() {
     const faults = [];
     for (const drawing of document.querySelectorAll("main svg.drawing")) {
@@ -28,7 +28,7 @@
       if (drawing.parentElement.scrollWidth > drawing.parentElement.clientWidth) faults.push(`has the drawing "${name}", which must be scrolled`);
       const texts = [...drawing.querySelectorAll("text")].map((e) => ({ words: e.textContent, box: e.getBBox() }));
       for (const { words, box } of texts)
-        if (box.x < 0 || box.y < 0 || box.x + box.width > room.width || box.y + box.height > room.height) faults.push(`has a drawing that "${words}" sticks out of`);
+        if (box.x < 0 || box.y < 0 || box.x + box.width > room.width || box.y + box.height > room.height) faults.push(`has a drawing in which "${words}" sticks out`);
       texts.forEach((a, i) =>
         texts.slice(i + 1).forEach((b) => {
           const across = Math.min(a.box.x + a.box.width, b.box.x + b.box.width) - Math.max(a.box.x, b.box.x);

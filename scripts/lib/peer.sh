@@ -73,7 +73,8 @@ stand_in_for_cuda() {
   local name lib=$1/torch/lib empty=1
   for name in $(needed_by "$lib"/*.so); do
     if [ -e "$lib/$name" ] || compgen -G "$1/nvidia/*/lib/$name" >/dev/null; then continue; fi
-    cc -shared -x c /dev/null -o "$lib/$name" "-Wl,-soname,$name" || die "'cc' cannot make the library $name" "$(packages "gcc libc6-dev" "gcc glibc-devel")"
+    cc -shared -x c /dev/null -o "$lib/$name" "-Wl,-soname,$name" ||
+      die "'cc' cannot make the library $name" "$(packages "gcc libc6-dev" "gcc glibc-devel")"
     empty=0
   done
   [ "$empty" = 1 ] || echo 'import os, sys; sys.setdlopenflags(os.RTLD_LAZY); os.environ["CUDA_VISIBLE_DEVICES"] = ""' >"$1/lockstep.pth"

@@ -7,7 +7,7 @@ PROBLEMS=0
 # say TEXT: progress, silent with --quiet.
 say() { [ "$QUIET" = 1 ] || printf 'set-up: %s\n' "$*" >&2; }
 
-# warn TEXT: worth knowing, never silent.
+# warn TEXT: printed even with --quiet.
 warn() { printf 'set-up: warning: %s\n' "$*" >&2; }
 
 # die TEXT [HINT]: ends the script.
