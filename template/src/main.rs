@@ -1,4 +1,4 @@
-//! Trains a classifier alone, or on the ranks that a launcher starts; killed and started again, it continues where it was.
+//! Trains a classifier alone, or on the ranks that a launcher starts; killed and started again, it continues from its newest snapshot.
 //!
 //! What is yours: the data (`points.rs`), the network (`network`), the loss in `train`. The rest is the same in every training
 //! with DistributedDataParallel.
@@ -79,7 +79,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let batch_size = args.batch_size.get();
     let run = Run { seed: args.seed, samples: train_set.len(), data: train_set.fingerprint()?, batch_size };
     // ANCHOR: share
-    // Each rank reads its own share of the samples, in an order that is new in each epoch.
+    // Each rank reads its own share of the samples, in a new order in each epoch.
     let sampler = DistributedSampler::new(train_set.len(), env.rank, env.world_size)?.seed(args.seed);
     let sampler = Arc::new(sampler);
     let loader = DataLoader::new(train_set, Arc::clone(&sampler), batch_size)?.workers(1);
