@@ -57,14 +57,13 @@ fn check(
             )
             .diagnose_if(
                 near(&own_share),
-                "this is the rank's own gradient, divided by the number of ranks: the gradients of the others were never added, or were added into a copy. \
-                 `all_reduce` leaves the sum in the tensor that it is given",
+                "this is the rank's own gradient, divided by the number of ranks: the gradients of the others were never added, or were \
+                 added into a copy. `all_reduce` leaves the sum in the tensor that it is given",
             )
             .diagnose_if(near(&twice), "divided by the number of ranks twice")
             .diagnose_if(
                 factor.is_some_and(|by| by.round() == sums.len() as f64 && by != ranks),
-                format!("the sum was divided by {}, the number of gradients: \
-                         the mean is over the ranks, of which there are {ranks}", sums.len()),
+                format!("the sum was divided by {}, the number of gradients: divide by the number of ranks, {ranks}", sums.len()),
             )
             .diagnose_if(
                 factor.is_some(),

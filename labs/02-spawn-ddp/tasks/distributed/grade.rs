@@ -77,8 +77,7 @@ fn other_seed(runner: &mut Runner, run: &Run<'_>) -> Result<()> {
     Claim::that(one != another, "another order with another seed", format!("rank 0 begins with {begins:?} both times"))
         .given(format!("seeds {} and {seed}", run.job.seed))
         .or_fail(
-            "the order is the same with another seed: the sampler has its own seed, which is 0 if it is not set. `settings.seed` is \
-             the seed of the order, too",
+            "the order is the same with another seed: the sampler has its own seed, which is 0 if it is not set. Set it to `settings.seed`",
         )
 }
 
@@ -168,7 +167,8 @@ impl Run<'_> {
         )
         .diagnose_if(
             right_length,
-            "some samples are visited by several ranks and others by none: all ranks must shuffle in the same way, with the same seed, before each takes its part",
+            "some samples are visited by several ranks and others by none: all ranks must shuffle in the same way, with the same seed, \
+             before each takes its part",
         )
         .or_fail("the ranks do not visit each sample once an epoch")?;
         self.check_orders(&visited, share)?;
@@ -181,8 +181,8 @@ impl Run<'_> {
         Claim::that(differ, "another order in each epoch", format!("rank 0 in two epochs: {:?}", &epochs[0][..share.min(6)]))
             .given(self.given())
             .or_fail(
-                "each epoch has the same order: the sampler is never told the epoch. In Python sampler.set_epoch(epoch) does it; here it \
-                 is the argument of loader.epoch(epoch)",
+                "each epoch has the same order: the sampler does not know the epoch. In Python, sampler.set_epoch(epoch) sets it; here, \
+                 loader.epoch(epoch) does",
             )
     }
 
@@ -274,7 +274,7 @@ impl Run<'_> {
                 )
                 .diagnose_if(
                     all_follow(1.0 / ranks),
-                    "each step is too short by the number of ranks: something is divided by it once more. DDP has already averaged",
+                    "each step is too short by the number of ranks: something is divided by it again, although DDP has already averaged",
                 )
                 .or_fail("the weights are not those of one process that takes the same samples in each step")?;
         }
@@ -308,7 +308,7 @@ impl Run<'_> {
                 "this is the loss of one rank's samples, reported as that of all: add up the sums and the counts of all ranks, then divide",
             )
             .diagnose_if(is(&times(ranks)), "the losses of all ranks are added up and not divided by their number")
-            .diagnose_if(is(&times(1.0 / ranks)), "the loss is divided by the number of ranks once too often")
+            .diagnose_if(is(&times(1.0 / ranks)), "the loss is divided by the number of ranks twice")
             .diagnose_if(
                 is(&plain),
                 "each step counts the same, and the last one of an epoch has fewer samples: weigh a batch's mean by its number of samples",
@@ -333,7 +333,7 @@ impl Run<'_> {
             .given(self.given())
             .diagnose_if(
                 saving == self.ranks(),
-                "every rank saves, and all write to the same file at the same time: their weights are equal, so that one rank is enough",
+                "every rank saves, and all write to the same file at the same time: their weights are equal, so one rank is enough",
             )
             .diagnose_if(saving == 0, "no rank saves: use `job.save`")
             .or_fail("several ranks save, and all write to the same file at the same time")?;
@@ -365,8 +365,8 @@ fn heads(visited: &[Vec<usize>]) -> Vec<&[usize]> {
     visited.iter().map(|visited| &visited[..visited.len().min(4)]).collect()
 }
 
-const NOT_ALL: &str = "not all ranks make the same calls: a collective is called by some ranks only, or at another moment. Is one inside \
-     `if env.rank.is_zero()`?";
+const NOT_ALL: &str = "not all ranks make the same calls: some ranks skip a collective, or call it at another point. Is one inside `if \
+     env.rank.is_zero()`?";
 
 fn why(finding: &Finding) -> Option<String> {
     let rank = finding.rank.unwrap_or(0);

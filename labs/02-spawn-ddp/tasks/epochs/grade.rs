@@ -57,14 +57,14 @@ fn rest(samples: usize, shares: &[&[usize]]) -> anyhow::Result<()> {
         "every sample once, over all ranks",
         format!("{missing} samples never, {} visits in all", visited.len()),
     )
-    .given(format!("{samples} samples, {RANKS} ranks, which do not divide them evenly"))
+    .given(format!("{samples} samples, which {RANKS} ranks cannot share equally"))
     .verdict(Verdict::RanksDisagree)
     .diagnose_if(
         missing > 0,
-        "the shares have equal lengths, and the samples that remain are never visited in this epoch: a share takes every sample of the \
-         order whose place is the rank plus a multiple of the world size, to the order's end",
+        "the shares have equal lengths, and the remaining samples are not visited in this epoch: a rank takes the positions rank, rank + \
+         world size, and so on, to the end of the order",
     )
-    .or_fail("without padding no sample is visited twice: some ranks have a sample more than others")
+    .or_fail("without padding no sample is visited twice: some ranks have one sample more than others")
 }
 
 fn complete(rank: usize, given: &str, epochs: usize, each: usize, visited: &Visited) -> anyhow::Result<()> {
@@ -109,7 +109,7 @@ fn other_shares(given: &str, visited: Vec<&[Vec<usize>]>) -> anyhow::Result<()> 
         .on_rank(0)
         .given(given)
         .or_fail(
-            "each rank visits the same samples in all epochs, in another order: it takes its share first and shuffles that. All ranks \
+            "each rank visits the same samples in all epochs, in a different order: it takes its share first and shuffles that. All ranks \
              shuffle the numbers of all samples, and then take their shares, so that a rank sees different samples in the next epoch",
         )
 }

@@ -117,7 +117,8 @@ fn check(given: &str, points: &Points, shares: &[Points], batch_size: usize, lin
         )
         .diagnose_if(
             close(&by_batch_size(points, batch_size), line, TOLERANCE),
-            "the last batch has fewer points than `batch_size`, but its sum was still divided by `batch_size`: divide by the number of points in the batch, on all ranks",
+            "the last batch has fewer points than `batch_size`, but its sum was still divided by `batch_size`: divide by the number of \
+             points in the batch, on all ranks",
         )
         .or_fail("all ranks have the same line, but one process with all points finds another one")
 }
@@ -129,6 +130,7 @@ fn check_bytes(given: &str, rank: usize, steps: usize, bytes: usize) -> anyhow::
         .on_rank(rank)
         .given(given)
         .or_fail(
-            "the line is right, but the points themselves are sent: if each rank gets all of them, every rank does the work of one process. Compute on the rank's own share, and exchange the gradients",
+            "the line is right, but the points themselves are sent: if each rank gets all of them, every rank does the work of one \
+             process. Compute on the rank's own share, and exchange the gradients",
         )
 }

@@ -35,11 +35,13 @@ fn check(case: usize, text: &str, prepared: &[&Prepared]) -> anyhow::Result<()> 
         .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
         .diagnose_if(
             LAST[case].0 == "at_end", // and the ranks that came together have downloaded it once
-            "a rank that came later downloaded the file again: a rank that sees no download in progress believes that it is the first. Which rank downloads must not depend on which comes first: choose one by its number",
+            "a rank that came later downloaded the file again: a rank that sees no download in progress believes that it is the first. \
+             Choose the rank by its number, not by which comes first",
         )
         .diagnose_if(
             counts.iter().all(|count| *count > 0),
-            "every rank downloads the file: either to the same path, where another rank may be writing or reading, or one after the other or to different paths, which is still a download for each rank. One download is enough: let one rank prepare the data while the others wait",
+            "every rank downloads the file. To the same path, it disturbs ranks that write or read there; in turn, or to different paths, \
+             it is still one download for each rank. One is enough: let one rank prepare the data while the others wait",
         )
         .or_fail("the file is downloaded more than once")?;
     for (rank, (_, read)) in prepared.iter().enumerate() {

@@ -120,7 +120,7 @@ pub fn reads_early(group: &ProcessGroup, folder: &Path, download: &Download) -> 
     if text.is_empty() { Ok(fs::read_to_string(file)?) } else { Ok(text) }
 }
 
-/// Sleeps for longer than the download takes, as a rule.
+/// Sleeps, usually for longer than the download takes.
 pub fn sleeps(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
     let file = folder.join("digits");
     if group.rank().is_zero() {

@@ -29,22 +29,22 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 *observed == without_padding,
-                "the remaining samples give some ranks one sample more than others, so these will wait for them forever in a \
-                 collective: fill the shorter shares with samples from the beginning",
+                "some ranks have one sample more than others, and would wait for the others forever in a collective: fill the shorter \
+                 shares with samples from the beginning",
             )
             .diagnose_if(*observed == dropped, "the remaining samples are dropped, so they are never visited")
             .diagnose_if(
                 samples < ranks && observed.iter().any(|number| *number >= samples),
                 format!(
-                    "there is no sample {}: with fewer samples than ranks the padding begins at sample 0 again and again",
+                    "there is no sample {}: with fewer samples than ranks, the padding repeats the samples from 0 on",
                     observed.iter().max().unwrap_or(&0)
                 ),
             )
             .diagnose_if(
                 observed.first() != Some(&(rank % samples)) && rank >= samples,
                 format!(
-                    "there are fewer samples than ranks, so rank {rank} has padding only, and the padding begins at sample 0 again and \
-                     again: its first sample is {}",
+                    "there are fewer samples than ranks, so rank {rank} has padding only, and the padding repeats the samples from 0 on: \
+                     its first sample is {}",
                     rank % samples
                 ),
             )
@@ -55,7 +55,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .diagnose_if(
                 observed.len() > right.len(),
                 format!(
-                    "{} samples, where {} are enough for equal shares: a share is samples / ranks, rounded up; if the samples divide evenly, nothing is added",
+                    "{} samples, where {} are enough for equal shares: a share is samples / ranks, rounded up; if the samples divide \
+                     evenly, nothing is added",
                     observed.len(),
                     right.len()
                 ),
@@ -63,8 +64,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .diagnose_if(
                 own.len() < right.len() && observed.len() == right.len() && observed.starts_with(&own),
                 format!(
-                    "the share is filled with {:?} instead of {:?}: the samples begin again after the last, and go around the ranks as \
-                     before, so that each rank that is short gets another one",
+                    "the share is filled with {:?} instead of {:?}: the order continues with its beginning, one sample for each rank as \
+                     before, so each rank that is short gets a different one",
                     &observed[own.len().min(observed.len())..],
                     &right[own.len()..]
                 ),

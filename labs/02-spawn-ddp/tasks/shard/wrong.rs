@@ -6,7 +6,7 @@ pub fn blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     (rank * each..(rank + 1) * each).map(|place| place % samples).collect()
 }
 
-/// Gives some ranks one sample less than others.
+/// Gives some ranks one sample fewer than others.
 pub fn short(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     (rank..samples).step_by(world_size).collect()
 }
