@@ -113,7 +113,7 @@ fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> an
     Claim::that(names_it && !names_all, expected, format!("the error \"{text}\""))
         .given(given)
         .diagnose_if(names_all, format!("{what}, and the error names all variables: which one is it?"))
-        .or_fail(format!("{what}, and the error does not say so: its reader must search for the variable"))
+        .or_fail(format!("{what}, and the error does not name the variable: its reader must search for it"))
 }
 
 fn listed(variables: &Variables) -> String {

@@ -77,7 +77,7 @@ pub fn all_at_once(variables: &Variables) -> anyhow::Result<Worker> {
 
 const NAMES: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
 
-/// Takes itself for the only process if neither rank nor world size is set.
+/// Believes that it is the only process if neither rank nor world size is set.
 pub fn alone(variables: &Variables) -> anyhow::Result<Worker> {
     let get = |name: &'static str| variables.get(name).with_context(|| format!("{name} is not set"));
     let number =
@@ -105,7 +105,7 @@ pub fn alone(variables: &Variables) -> anyhow::Result<Worker> {
     })
 }
 
-/// Takes a missing world size for 1, which the rank is not below, mostly.
+/// Treats a missing world size as 1, although the rank is usually not below that.
 pub fn size_1(variables: &Variables) -> anyhow::Result<Worker> {
     fn number<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(text: &str, name: &str) -> anyhow::Result<T> {
         text.parse().with_context(|| format!("{name} is {text:?}, not a number"))

@@ -36,11 +36,13 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
             .given(format!("nprocs {nprocs}, started by its user, {with}"))
             .diagnose_if(
                 refuses && case == 0,
-                "the program refuses, although `variables` is empty: it reads something else, perhaps the environment of this process, which another kind of launcher has started. `variables` has all that the program may know about its launcher",
+                "the program refuses, although `variables` is empty: it reads something else, perhaps the environment of this process, \
+                 which another kind of launcher has started. `variables` has all that the program may know about its launcher",
             )
             .diagnose_if(
                 refuses,
-                "the program refuses, although no launcher has started it: an address alone may come from the user. Only the variables of ranks show that a launcher started it",
+                "the program refuses, although no launcher has started it: an address alone may come from the user. Only the variables of \
+                 ranks show that a launcher started it",
             )
             .or_fail("a program that its user has started must start its workers, each with its rank, and wait for them")?;
     }
@@ -116,7 +118,8 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
         .on_rank(rank)
         .given(format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher that sets the six variables and no other"))
         .or_fail(
-            "the program recognizes only torchrun, by a variable that only torchrun sets: other launchers, such as mpirun with a wrapper, set the ranks but not that variable. All of them set RANK and WORLD_SIZE",
+            "the program recognizes only torchrun, by a variable that only torchrun sets: other launchers, such as mpirun with a wrapper, \
+             set the ranks but not that variable. All of them set RANK and WORLD_SIZE",
         )?;
     }
     Ok(())

@@ -85,12 +85,14 @@ impl VisibleCase {
                 .diagnose_if(
                     gpu == local_rank && self.list.is_some(),
                     format!(
-                        "the batch system has given the job the GPUs in {VISIBLE}, but this process has opened a GPU of another job: the local rank is a position in that list"
+                        "the batch system has given the job the GPUs in {VISIBLE}, but this process has opened a GPU of another job: the \
+                         local rank is a position in that list"
                     ),
                 )
                 .diagnose_if(
                     self.list.is_some() && self.gpus > 9,
-                    "a GPU's number may have two digits, so a position in the list is not a position in its text: split the list at its commas",
+                    "a GPU's number may have two digits, so a position in the list is not a position in its text: split the list at its \
+                     commas",
                 )
                 .or_fail("this is not the GPU of this local rank"),
             Err(error) => claim
