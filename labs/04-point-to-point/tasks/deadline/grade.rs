@@ -67,7 +67,8 @@ impl DeadlineCase {
             .given(self.given.clone())
             .diagnose_if(
                 *observed == Outcome::Gone,
-                "a rank cannot receive from itself, and the error says so: an error that is not a timeout does not always mean that the peer is gone. `Gone` is for `ErrorKind::PeerGone`; return all others as errors",
+                "a rank cannot receive from itself, and the error says so: an error that is not a timeout does not always mean that the \
+                 peer is gone. `Gone` is for `ErrorKind::PeerGone`; return all others as errors",
             )
             .diagnose_if(
                 *observed == Outcome::Late,
@@ -105,7 +106,8 @@ impl DeadlineCase {
     /// Who tries again waits longer than `patience`.
     fn check_tries(&self, started: usize) -> anyhow::Result<()> {
         Claim::that(started <= 1, "one receive", format!("{started} receives")).on_rank(0).given(self.given.clone()).or_fail(
-            "a second try waits as long again, but the deadline is for the whole call: the caller decides whether to try again, and with Gloo a group in which a deadline has passed is closed",
+            "a second try waits as long again, but the deadline is for the whole call: the caller decides whether to try again, and with \
+             Gloo a group in which a deadline has passed is closed",
         )
     }
 
@@ -117,7 +119,7 @@ impl DeadlineCase {
             .on_rank(0)
             .given(self.given.clone())
             .or_fail(
-                "gives up before the deadline: wait for all of `patience`, whose part of a second is lost in `as_secs()`",
+                "gives up before the deadline: wait for all of `patience`; `as_secs()` drops its fraction of a second",
             )
     }
 
@@ -134,8 +136,8 @@ impl DeadlineCase {
             .given(self.given.clone())
             .diagnose_if(
                 self.does == "sends" && *observed == Outcome::Late,
-                "the message was there but was never received: with Gloo, a receive completes in `wait`, so `is_completed` is \
-                 never true before",
+                "the message was there but was never received: with Gloo, a receive completes in `wait`, so `is_completed` is never true \
+                 before that",
             )
             .diagnose_if(
                 self.does == "leaves" && *observed == Outcome::Late,

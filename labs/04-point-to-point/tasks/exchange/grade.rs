@@ -46,8 +46,8 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
         .diagnose_if(observed.len() != own.len() + 2, "the result must be the rank's piece with one number before it and one after it")
         .diagnose_if(
             ranks == 2 && near(&around(first(next), last(previous))),
-            "the two messages from the other rank are swapped. It is both neighbours at once, so both messages come from \
-             the same rank. If they also have the same tag, they match in the order in which they were started",
+            "the two messages from the other rank are swapped. With two ranks, both neighbours are the same rank. Two of its messages \
+             with the same tag match in the order in which they were started",
         )
         .diagnose_if(
             near(&around(first(next), last(previous))),
@@ -77,7 +77,7 @@ fn check_waits(rank: usize, calls: &[Called]) -> anyhow::Result<()> {
         .given(format!("the calls: {}", calls.iter().map(|(call, _)| &**call).collect::<Vec<_>>().join(", ")))
         .or_fail(
             "the numbers are right, but a message that was started is dropped without `wait`: only `wait` shows that it has left, and one \
-             that is dropped before may be abandoned, so that its receiver waits forever",
+             that is dropped earlier may never leave, so that its receiver waits forever",
         )
 }
 
@@ -98,7 +98,8 @@ fn check_messages(rank: usize, calls: &[Called], waited_before: &[usize]) -> any
         .given("the calls")
         .diagnose_if(
             collective,
-            "the numbers are right, but a collective brings the borders of all ranks to all: with many ranks, a rank needs almost nothing of what it gets, and it waits for ranks that are not its neighbours. Send two messages and receive two",
+            "the numbers are right, but a collective brings the borders of all ranks to all: with many ranks, a rank needs almost nothing \
+             of what it gets, and it waits for ranks that are not its neighbours. Send two messages and receive two",
         )
         .diagnose_if(
             blocks,

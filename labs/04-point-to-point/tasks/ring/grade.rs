@@ -107,7 +107,8 @@ fn check_calls(rank: usize, ranks: usize, calls: &[Called]) -> anyhow::Result<()
     .given(format!("the calls with {ranks} ranks"))
     .diagnose_if(
         !blocking,
-        "the tensors are right, but not by `send` and `recv` alone: this task is about blocking messages, and the order in which they pass around a ring without a cycle of waiting ranks",
+        "the tensors are right, but not by `send` and `recv` alone: this task is about blocking messages, and the order in which they \
+         pass around a ring without a cycle of waiting ranks",
     )
     .diagnose_if(
         elsewhere.is_some(),
