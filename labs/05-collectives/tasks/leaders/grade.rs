@@ -79,8 +79,8 @@ fn check_calls(rank: usize, nodes: &[usize], calls: &[Call]) -> anyhow::Result<(
     .given(format!("nodes of {nodes:?} ranks; the operations of this rank"))
     .diagnose_if(
         wrong.is_some_and(|call| involved(rank, call).len() == RANKS),
-        "the sum is right, but an operation has all ranks in it, so it sends between nodes from ranks that are not leaders. Only the \
-         second step sends between nodes, and only leaders take part in it",
+        "the sum is right, but all ranks take part in one operation, so ranks that are not leaders send between nodes. Only the second \
+         step sends between nodes, and only leaders take part in it",
     )
     .or_fail(
         "the sum is right, but an operation sends between nodes from a rank that is not a leader: the groups are not the nodes. Node n has \
@@ -92,8 +92,8 @@ fn why(finding: &Finding) -> Option<String> {
     let outside = finding.diagnosis.contains("is outside a group of");
     if finding.verdict == Verdict::Crash && outside {
         return Some(format!(
-            "a group numbers its members from 0, so a rank of the job may not exist there: a node's leader is Rank::ZERO of \
-             its node's group. {}",
+            "a group numbers its members from 0, so a rank of the job may not exist there: a node's leader is Rank::ZERO of its node's \
+             group ({})",
             finding.diagnosis
         ));
     }
@@ -106,7 +106,8 @@ fn why(finding: &Finding) -> Option<String> {
          made different calls wait for each other under different names, or meet the members of another group. Every rank must \
          call it for every group, in the same order, even for groups that it is not in"
     } else if some_rank("is in no call") {
-        "a rank waits, but not in an operation of a group, so the others cannot wake it. The ranks of a node must wait for their leader in the operation that passes the result on"
+        "a rank waits, but not in an operation of a group, so the others cannot wake it. The ranks of a node must wait for their leader \
+         in the operation that passes the result on"
     } else {
         return None;
     };
@@ -146,7 +147,8 @@ fn check(
         .diagnose_if(
             leader > 0 && !leads && observed[0] == &expected[..],
             format!(
-                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, does not: all leaders need it, so they add up with all_reduce, or rank 0 broadcasts to them what `reduce` has left only there"
+                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, does not: all leaders need it, so they \
+                 add up with all_reduce, or rank 0 broadcasts to them what `reduce` has left only there"
             ),
         )
         .diagnose_if(
@@ -155,8 +157,8 @@ fn check(
         )
         .diagnose_if(
             adds_again,
-            "the last step adds up within the node again, where the other ranks still hold what they had: the leader has the result, so \
-             broadcast it, which replaces theirs",
+            "the last step adds up within the node again, together with what the other ranks still hold: the leader has the result, so \
+             broadcast it",
         )
         .diagnose_if(observed[rank] == &given[rank][..], "this is the rank's own tensor: nothing was reduced")
         .diagnose_if(

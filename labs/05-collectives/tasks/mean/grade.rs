@@ -79,7 +79,8 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
         .diagnose_if(
             near(sum / (longest * shards.len()) as f64),
             format!(
-                "the sum was divided as if each rank had {longest} samples, as many as the longest shard: a padded position is not a sample. Add up the counts"
+                "the sum was divided as if each rank had {longest} samples, as many as the longest shard: a padded position is not a \
+                 sample. Add up the counts"
             ),
         )
         .diagnose_if(

@@ -50,8 +50,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-const UNCHANGED: &str = "most of the tensor has not changed: nothing was added, or the sums are in other tensors. `chunks[c] = …` puts another \
-                         tensor into the list, in place of the view: `g_add_` and `copy_` write into the view";
+const UNCHANGED: &str = "most of the tensor has not changed: nothing was added, or the sums are in other tensors. `chunks[c] = …` puts \
+                         another tensor into the list, in place of the view: `g_add_` and `copy_` write into the view";
 
 fn why(finding: &Finding, length: usize, ranks: usize) -> Option<String> {
     let sizes = ["must match the size", "match the broadcast shape", "size of tensor"];
@@ -59,7 +59,7 @@ fn why(finding: &Finding, length: usize, ranks: usize) -> Option<String> {
     if differ {
         return Some(format!(
             "the chunk that arrived is not as long as the one it was added or copied to: chunks have unequal lengths, so in each step \
-             expect the chunk number that the previous rank sends. {}",
+             expect the chunk number that the previous rank sends ({})",
             finding.diagnosis
         ));
     }
@@ -87,7 +87,8 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
         .diagnose_if(
             even == 0 && length > 1 && right > 0,
             format!(
-                "there are fewer elements than ranks, {length} for {ranks}: there must still be a chunk for each rank, and the last ones are empty. `tensor_split` makes as many chunks as it is asked for, `chunk` and `split` may make fewer"
+                "there are fewer elements than ranks, {length} for {ranks}: there must still be a chunk for each rank, and the last ones \
+                 are empty. `tensor_split` makes as many chunks as it is asked for, `chunk` and `split` may make fewer"
             ),
         )
         .diagnose_if(

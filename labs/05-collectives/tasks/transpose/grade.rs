@@ -49,8 +49,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                 let strided = finding.verdict == Verdict::Crash && finding.diagnosis.contains("contiguous");
                 strided.then(|| {
                     format!(
-                        "`tr` only changes the strides, so the rows of its result are not contiguous: call `contiguous` before you \
-                         send them. {}",
+                        "`tr` only changes the strides, so the rows of its result are not contiguous: call `contiguous` before you send \
+                         them ({})",
                         finding.diagnosis
                     )
                 })
@@ -132,7 +132,8 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     .on_rank(rank)
     .given(format!("{ranks} ranks"))
     .or_fail(
-        "the result is right, but it takes a call for each row of the block or for each column, and each call takes time, however little it sends: put everything for a rank into one tensor, and exchange all with one call",
+        "the result is right, but it takes a call for each row of the block or for each column, and each call takes time, however little \
+         it sends: put everything for a rank into one tensor, and exchange all with one call",
     )?;
     Claim::that(
         numbers <= most,
@@ -162,7 +163,8 @@ fn check_sent(rank: usize, ranks: usize, observed: &Matrix, bytes: u64) -> anyho
             "the result is right, but more is sent than a block: do not send what every rank knows, such as the sizes",
         )
         .or_fail(
-            "the result is right, but whole blocks are sent: the rank sends more than its block, and every rank keeps only a part of what it gets. Send every rank its own part only",
+            "the result is right, but whole blocks are sent: the rank sends more than its block, and every rank keeps only a part of what \
+             it gets. Send every rank its own part only",
         )
 }
 
