@@ -110,8 +110,8 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
         )
         .diagnose_if(
             step_first,
-            "the greater step was chosen, in an earlier epoch: a later epoch comes after an earlier one, whatever the steps are. Compare the pair, as \
-             `position` returns it: the epoch first",
+            "the greater step was chosen, in an earlier epoch: a later epoch comes after an earlier one, whatever the steps are. Compare \
+             the pair, as `position` returns it: the epoch first",
         )
         .or_fail("choose the good snapshot with the furthest position")
 }
@@ -130,7 +130,7 @@ fn why(finding: &Finding) -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("{what}. {text}"))
+    Some(format!("{what} ({text})"))
 }
 
 fn name(one: &(u64, u64, State)) -> String {

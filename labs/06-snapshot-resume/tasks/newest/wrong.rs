@@ -69,7 +69,7 @@ pub fn first_start(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(good.max_by_key(|path| position(path)))
 }
 
-/// Takes every error of `read_dir` for the first start.
+/// Treats every error of `read_dir` as the first start.
 pub fn any_error(folder: &Path) -> Result<Option<PathBuf>> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -93,7 +93,7 @@ pub fn reads_all(folder: &Path) -> std::io::Result<Option<PathBuf>> {
     Ok(best.map(|(_, path)| path))
 }
 
-/// Takes each file that reads well for a snapshot.
+/// Treats every readable file as a snapshot.
 pub fn by_content(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

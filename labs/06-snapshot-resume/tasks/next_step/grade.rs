@@ -36,7 +36,8 @@ fn check_saves(case: &Case, (model, repeated, saves): &(Vec<Position>, Vec<u64>,
     Claim::that(*saves <= most, format!("at most {most} snapshots"), format!("{saves} snapshots in {trained} steps"))
         .given(given(case))
         .or_fail(format!(
-            "the model is right, and snapshots are saved more often than after every {save_every} steps: training waits for each. Do not save after each step, or also at the end of each epoch"
+            "the model is right, but snapshots are saved more often than after every {save_every} steps: training waits for each. Save \
+             neither after each step nor, in addition, at the end of each epoch"
         ))
 }
 
@@ -53,7 +54,8 @@ fn check_repeated(case: &Case, repeated: &[u64]) -> anyhow::Result<()> {
     )
     .given(given(case))
     .or_fail(format!(
-        "the model is right, and {found} steps were computed for nothing: a snapshot is due after every {save_every}, in the middle of an epoch, too, and a new process continues from it"
+        "the model is right, but {found} steps were trained again after a kill: save a snapshot after every {save_every} steps, in the \
+         middle of an epoch, too, and continue from it"
     ))
 }
 
@@ -91,7 +93,8 @@ fn check(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
         (None, None, Some((epoch, 0))) if observed.len() + 1 == expected.len() => claim.diagnose_if(
             true,
             format!(
-                "only step 0 of epoch {epoch} was skipped: the saved position means the step that is done in one case, and the next step in another, such as the end of an epoch. Let it always mean the next step"
+                "only step 0 of epoch {epoch} was skipped: the saved position means the step that is done in one case, and the next step \
+                 in another, such as the end of an epoch. Let it always mean the next step"
             ),
         ),
         (None, None, Some((epoch, 0))) => claim.diagnose_if(

@@ -160,7 +160,8 @@ impl ReshardJob<'_> {
                     format!("a rank's batch has more than `batch_size` samples, {batch}: divide the step among the ranks"),
                 )
                 .or_fail(format!(
-                    "each sample is visited once, but in steps of another size: `batch_size` counts the samples of one rank, so a step of {ranks} ranks has {} as long as so many are left",
+                    "each sample is visited once, but in steps of another size: `batch_size` counts the samples of one rank, so a step of \
+                     {ranks} ranks has {} as long as so many are left",
                     batch * ranks
                 ))?;
                 left -= sum;
@@ -228,7 +229,8 @@ impl ReshardJob<'_> {
                     }
                     Some(begin) => {
                         return Some(format!(
-                            "epoch {epoch} continues with sample {begin} of its order, and {before} were trained before ({saved}). It may have been stopped more than once, each time on a different number of ranks"
+                            "epoch {epoch} continues with sample {begin} of its order, and {before} were trained before ({saved}). It may \
+                             have been stopped more than once, each time on a different number of ranks"
                         ));
                     }
                 }
@@ -242,7 +244,8 @@ impl ReshardJob<'_> {
             if !places.is_empty() && !places.iter().copied().eq(before..before + places.len()) {
                 return Some(if places.last().is_some_and(|last| last - before >= places.len()) {
                     format!(
-                        "what {ranks} ranks have taken of epoch {epoch} is not the next part of its order, so one number cannot say what is left: in each step the ranks must take consecutive samples of the order, one each"
+                        "what {ranks} ranks have taken of epoch {epoch} is not the next part of its order, so one number cannot say what \
+                         is left: in each step the ranks must take consecutive samples of the order, one each"
                     )
                 } else {
                     format!("{ranks} ranks visit some samples of epoch {epoch} twice")
@@ -255,7 +258,7 @@ impl ReshardJob<'_> {
         let left = order.len().saturating_sub(before);
         if before == 0 {
             return Some(format!(
-                "no sample of epoch {epoch} was taken: the number of those that are taken is 0 again when an epoch begins"
+                "no sample of epoch {epoch} was taken: set the number of samples taken back to 0 when an epoch begins"
             ));
         }
         (left > 0).then(|| {

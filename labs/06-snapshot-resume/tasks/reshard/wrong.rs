@@ -65,7 +65,7 @@ pub fn next_epoch(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Saves steps and the number of ranks, and counts on with steps of another size after the first resume.
+/// Saves steps and the number of ranks, but after the first resume it adds steps of another size.
 pub fn steps_and_ranks(run: &mut Run) -> Result<()> {
     let numbers = run.snapshot().unwrap_or(vec![0, 0, 1]);
     let (first, done, before) = (numbers[0], numbers[1] as usize, numbers[2] as usize);
@@ -155,7 +155,7 @@ pub fn own_batches(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Goes on counting where the epoch before has ended.
+/// Continues counting where the previous epoch ended.
 pub fn not_reset(run: &mut Run) -> Result<()> {
     let (first, mut taken) = saved(run);
     for epoch in first..run.settings.epochs {
@@ -170,7 +170,7 @@ pub fn not_reset(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Right: takes neighbours, and saves before each step what is taken before it, so that a step that was not saved is repeated.
+/// Right: takes consecutive samples, and saves the position before each step, so that an interrupted step is repeated.
 pub fn before_each_step(run: &mut Run) -> Result<()> {
     let (first, done) = saved(run);
     for epoch in first..run.settings.epochs {

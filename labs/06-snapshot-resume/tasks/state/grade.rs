@@ -34,7 +34,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let reference = reference(&cases[0], Loses::Nothing);
     Claim::close(&reference, undisturbed, 1e-9)
         .given(given(&cases[0]))
-        .or_fail("a run without a stop ends with other weights than before: change only what is saved and loaded")?;
+        .or_fail("a run without a stop ends with different weights: change only what is saved and loaded")?;
     for (number, case) in cases.iter().enumerate() {
         let (weights, computed) = outputs.of(0, number);
         check(case, end, undisturbed, weights, *computed)?;
@@ -74,7 +74,7 @@ fn check(case: &Case, end: u64, undisturbed: &[f64], observed: &[f64], computed:
         .diagnose_if(
             as_if(Loses::Nothing),
             "the weights are nearly the same, but not to the last bit: a number is rounded in the snapshot, or computed in another way \
-             than step by step, as a power is",
+             than step by step, such as by a power",
         )
         .diagnose_if(
             far(observed) < 1e-6,

@@ -90,7 +90,8 @@ fn again(runner: &mut Runner, path: &Path, new: usize, given: &str) -> anyhow::R
         lockstep_grading::given(
             explain(error, |finding| {
                 Some(format!(
-                    "the save after a killed one fails, and so will all later ones: the file that the killed one has left already exists. Empty a temporary file of the same name, and write it again ({})",
+                    "the save after a killed one fails, and so will all later ones: the file that the killed one has left already exists. \
+                     Empty a temporary file of the same name, and write it again ({})",
                     finding.diagnosis
                 ))
             }),
