@@ -91,7 +91,7 @@ pub fn half_precision(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> any
     Ok(all.double_value(&[0]) / all.double_value(&[1]))
 }
 
-/// Takes all batches for as long as the first.
+/// Counts each batch with the length of the first.
 pub fn by_first_batch(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
     let pictures = batches.first().map_or(0, |batch| batch.1.size()[0] * batches.len() as i64);
     let mut all = Tensor::from_slice(&[sums(batches).0, pictures as f64]);

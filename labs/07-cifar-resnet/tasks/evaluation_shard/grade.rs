@@ -51,7 +51,8 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
         .diagnose_if(
             total == samples.div_ceil(ranks) * ranks,
             format!(
-                "padded: the shares have the same length because pictures {twice:?} count twice. Padding is for training, where all ranks must take the same number of steps; an evaluation does not need it"
+                "padded: the shares have the same length because pictures {twice:?} count twice. Padding is for training, where all ranks \
+                 must take the same number of steps; an evaluation does not need it"
             ),
         )
         .diagnose_if(
@@ -74,7 +75,7 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
     let others = &lengths[1..];
     let long = samples.div_ceil(ranks);
     let left = |rank: usize| samples.saturating_sub(rank * long).min(long);
-    Claim::that(longest - shortest <= 1, "lengths that differ by one at most", format!("lengths {lengths:?}"))
+    Claim::that(longest - shortest <= 1, "lengths that differ by at most one", format!("lengths {lengths:?}"))
         .given(&given)
         .diagnose_if(
             longest == samples,
