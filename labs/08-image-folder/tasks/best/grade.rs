@@ -79,7 +79,7 @@ fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result
             )
             .diagnose_if(
                 is(ratio(ranks[rank])),
-                "`accuracy` holds this rank's own, so the next epoch is compared with another number on each rank",
+                "`accuracy` holds this rank's own, so each rank compares the next epoch with a different number",
             )
             .diagnose_if(
                 is(right as f64 / of as f64 * 100.0),
@@ -112,7 +112,8 @@ fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 differ && seen.iter().all(Option::is_none),
-                "this rank never updates `best`: all ranks hold the same model and make the same decision, including those that do not write the file",
+                "this rank never updates `best`: all ranks hold the same model and make the same decision, including those that do not \
+                 write the file",
             )
             .diagnose_if(
                 differ && rank > 0 && observed[0] == right && !seen.iter().all(Option::is_none),

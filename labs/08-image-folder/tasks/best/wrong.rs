@@ -135,7 +135,7 @@ pub fn reduces(
     Ok(())
 }
 
-/// Takes all shares for as long as its own.
+/// Counts each share with the length of its own.
 pub fn equal_shares(
     group: &ProcessGroup,
     best: &mut Option<Best>,

@@ -39,7 +39,7 @@ pub fn any_part() {}
 #[edit(if !inside(&name) => if !inside(&name) && name.ends_with(".weight"))]
 pub fn weights_only() {}
 
-/// Takes `head.weight` and `head.bias` for all of the head.
+/// Believes that `head.weight` and `head.bias` are all of the head.
 #[edit(rest.starts_with('.') => [".weight", ".bias"].contains(&rest))]
 pub fn own_tensors() {}
 

@@ -68,7 +68,7 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         .given(format!("rate {rate}, factor {factor}, patience {patience}, losses {}", listed.join(" ")))
         .diagnose_if(
             is(Flaw::SkipsNan) && !is(Flaw::NotANumber),
-            "an epoch with a loss of NaN is not counted: it is never better, so it is one more of those in a row",
+            "an epoch with a loss of NaN is not counted: NaN is never better, so the epoch counts as a bad one",
         )
         .diagnose_if(
             is(Flaw::Impatient),
@@ -90,7 +90,8 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(Flaw::AgainstTheLast),
-            "compared with the previous epoch: compare with the best loss so far: a loss can be lower than the previous one and still not be an improvement",
+            "compared with the previous epoch: compare with the best loss so far. A loss can be lower than the previous one and still not \
+             be an improvement",
         )
         .diagnose_if(
             is(Flaw::AnyBetter),
@@ -112,8 +113,8 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(Flaw::NewBest),
-            "the best loss is forgotten with a reduction: then a later loss counts as better, although it is worse than the best. Only \
-             the count starts again",
+            "the best loss is forgotten at a reduction: then a later loss counts as better, although it is worse than the best. Only the \
+             count starts again",
         )
         .diagnose_if(
             observed.iter().any(|now| now > rate),

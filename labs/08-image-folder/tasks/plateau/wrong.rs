@@ -54,7 +54,7 @@ pub fn not_a_number(schedule: &mut Plateau, loss: f64) {
 #[edit(schedule.best * (1.0 - THRESHOLD) => schedule.best - THRESHOLD)]
 pub fn absolute() {}
 
-/// Takes every lower loss as the best one, even if it counts as no better.
+/// Takes every lower loss as the best one, even one that does not count as better.
 pub fn creeping(schedule: &mut Plateau, loss: f64) {
     if loss < schedule.best * (1.0 - THRESHOLD) {
         schedule.bad = 0;
