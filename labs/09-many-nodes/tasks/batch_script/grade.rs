@@ -60,7 +60,8 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
          script wait for them",
     )?;
     claim(ended.met, "launchers on all nodes at the same time").or_fail(
-        "the launchers were started one after the other: the first waits for those of the other nodes and does not end, so the script never reaches the next. Start each in the background, with &, and wait for all of them",
+        "the launchers were started one after the other: the first waits for those of the other nodes and does not end, so the script \
+         never reaches the next. Start each in the background, with &, and wait for all of them",
     )?;
     let flags: Vec<BTreeMap<String, String>> = ended.launchers.iter().map(|one| flags(&one.words)).collect();
     let of = |names: &[&str]| -> BTreeSet<Option<&String>> {
@@ -76,7 +77,8 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
     claim(host_file || place == Some(&*hosts[0]), &format!("all launchers meet at {}", hosts[0]))
         .diagnose_if(
             places.iter().all(|place| place.is_none_or(|text| text.is_empty() || text.starts_with(':'))),
-            "the launchers have no address at which to meet: variables that the script exports are not set on other nodes, so the shell there expands them to nothing. Pass its value as an argument",
+            "the launchers have no address at which to meet: variables that the script exports are not set on other nodes, so the shell \
+             there expands them to nothing. Pass its value as an argument",
         )
         .diagnose_if(
             places.len() == hosts.len(),
@@ -98,7 +100,7 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
     )?;
     let by_address = of(&["master-addr"]).iter().any(Option::is_some);
     claim(!by_address || of(&["node-rank"]).len() == hosts.len(), "a --node-rank for each node")
-        .or_fail("with --master-addr each launcher has a number of its own, --node-rank from 0")?;
+        .or_fail("with --master-addr each launcher needs its own --node-rank, from 0 on")?;
     claim(one(&["nproc-per-node"]) == Some("2"), "--nproc-per-node=2 everywhere")
         .or_fail("each node has two workers")?;
     let trains = ended.launchers.iter().all(|one| one.words.iter().any(|word| word == "train"));

@@ -2,27 +2,27 @@
 
 use crate::recordings::{Cause, RECORDINGS};
 
-/// Takes different ids for a missing launcher.
+/// Mistakes different ids for a missing launcher.
 pub fn ids_missed(recording: &str) -> Cause {
     if recording == "b" { Cause::NoLauncher } else { reads(recording) }
 }
 
-/// Takes a refusal for a firewall.
+/// Mistakes a refusal for a firewall.
 pub fn refused_is_blocked(recording: &str) -> Cause {
     if recording == "e" { Cause::PortBlocked } else { reads(recording) }
 }
 
-/// Takes a firewall for a port without a listener.
+/// Mistakes a firewall for a port without a listener.
 pub fn blocked_is_refused(recording: &str) -> Cause {
     if recording == "c" { Cause::NobodyListens } else { reads(recording) }
 }
 
-/// Takes an unknown name for a firewall.
+/// Mistakes an unknown name for a firewall.
 pub fn name_is_blocked(recording: &str) -> Cause {
     if recording == "d" { Cause::PortBlocked } else { reads(recording) }
 }
 
-/// Takes the loopback for a firewall.
+/// Mistakes the loopback for a firewall.
 pub fn loopback_is_blocked(recording: &str) -> Cause {
     if recording == "g" { Cause::PortBlocked } else { reads(recording) }
 }

@@ -148,7 +148,8 @@ fn check(case: &HeadNodeCase, found: &Found) -> anyhow::Result<()> {
         )
         .diagnose_if(
             head != right && list.is_some_and(|list| is_cut(&list)),
-            "the name ends at its hyphen: a hyphen separates the first number from the last only within brackets, elsewhere it belongs to the name",
+            "the name ends at its hyphen: a hyphen separates the first number from the last only within brackets, elsewhere it belongs to \
+             the name",
         )
         .diagnose_if(
             head.contains(',') && !head.contains(['[', ']']),

@@ -107,14 +107,14 @@ pub fn one_bracket(job: &SchedulerJob) -> Result<(String, u16)> {
     Ok((bracket.map_or(head, name), port))
 }
 
-/// Splits at the first comma, and closes the bracket that this has opened.
+/// Splits at the first comma, and closes the bracket that this leaves open.
 pub fn comma_in_bracket(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, port) = scans(job)?;
     let first = job.get("SLURM_JOB_NODELIST").and_then(|list| list.split(',').next());
     Ok((first.map_or(head, scanned), port))
 }
 
-/// Has no room for a number beyond 65535.
+/// Cannot hold a number beyond 65535.
 pub fn sixteen_bits(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, _) = scans(job)?;
     let id = job.get("SLURM_JOB_ID").or(job.get("PBS_JOBID")).context("no scheduler")?;
@@ -122,7 +122,7 @@ pub fn sixteen_bits(job: &SchedulerJob) -> Result<(String, u16)> {
     Ok((head, 20_000 + digits.parse::<u16>()? % 10_000))
 }
 
-/// Takes the digits of an array's index for a part of the job's number.
+/// Reads the digits of an array's index as a part of the job's number.
 pub fn all_digits(job: &SchedulerJob) -> Result<(String, u16)> {
     let (head, _) = scans(job)?;
     let id = job.get("SLURM_JOB_ID").or(job.get("PBS_JOBID")).context("no scheduler")?;

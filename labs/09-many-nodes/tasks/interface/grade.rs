@@ -126,11 +126,13 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
         )
         .diagnose_if(
             same && addresses.iter().all(|one| *one == addresses[0]),
-            "the same address on all nodes: the bridge of a container runtime or of virtual machines, whatever its name, exists on each node. A rank that connects to it reaches its own node",
+            "the same address on all nodes: the bridge of a container runtime or of virtual machines, whatever its name, exists on each \
+             node. A rank that connects to it reaches its own node",
         )
         .diagnose_if(
             same,
-            "the same address on two nodes, and others on the rest: each address must differ from every other, or a rank that connects to one of the two reaches the other, or itself",
+            "the same address on two nodes, and others on the rest: each address must differ from every other, or a rank that connects to \
+             one of the two reaches the other, or itself",
         )
         .diagnose_if(
             chosen.iter().flatten().any(|one| one.network() != chosen[0].and_then(Interface::network)),
@@ -141,7 +143,8 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
             "a network is as fast as its slowest interface: every step waits for the slowest node, however fast the others are",
         )
         .or_fail(
-            "these connect the nodes, but a faster network does, too: `network()` says which interfaces are in the same network, whatever their names",
+            "these connect the nodes, but a faster network does, too: `network()` says which interfaces are in the same network, whatever \
+             their names",
         )
 }
 

@@ -44,7 +44,7 @@ pub fn first_up(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     first(nodes, |one| one.up)
 }
 
-/// Believes an interface that is switched on, and has no carrier.
+/// Trusts an interface that is switched on but has no carrier.
 pub fn no_carrier(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     let on = |one: &Interface| one.up && !one.loopback && one.address.is_some();
     fastest(networks(nodes, on).into_iter().filter(|chosen| differ(chosen)).collect()).map(|chosen| names(&chosen))
@@ -74,7 +74,7 @@ pub fn sum_of_speeds(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     all.max_by_key(speed).map(|chosen| names(&chosen)).context("no network")
 }
 
-/// Takes the first three numbers of an address for its network.
+/// Reads the first three numbers of an address as its network.
 pub fn three_numbers(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     let mut of_24_bits = nodes.to_vec();
     of_24_bits.iter_mut().flatten().for_each(|one| one.prefix = 24);

@@ -142,11 +142,12 @@ fn check(RequeueCase { disks, right, what, why }: &RequeueCase, observed: &Decis
         )
         .diagnose_if(
             observed.is_err() && right.is_some(),
-            "the newest snapshot is not complete, but an earlier one is: resume from that, it was kept for this case",
+            "the newest snapshot is not complete, but an earlier one is: resume from that one, which was kept for this case",
         )
         .diagnose_if(
             matches!((observed, right), (Ok(Some(taken)), Some(Some(right))) if taken.0 < right.0 && taken.1 > right.1),
-            "a snapshot of an earlier epoch was chosen because of its larger step: steps start again in each epoch, so compare the epoch first",
+            "a snapshot of an earlier epoch was chosen because of its larger step: steps start again in each epoch, so compare the epoch \
+             first",
         )
         .or_fail("not the newest complete snapshot")
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::requeue::Part;
 
-/// The positions of the snapshots of which these parts are all, newest last.
+/// The positions of the snapshots that are complete in these parts, newest last.
 fn complete<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<(u64, u64)> {
     let mut found: BTreeMap<(u64, u64), (usize, BTreeSet<usize>)> = BTreeMap::new();
     for one in parts {
@@ -29,7 +29,7 @@ pub fn newest(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     Ok(disks.iter().flatten().map(|one| (one.epoch, one.step)).max())
 }
 
-/// Does not look whether the parts are whole.
+/// Does not check whether the parts are whole.
 pub fn torn(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     or_refuse(complete(disks.iter().flatten()).pop(), disks)
 }
@@ -44,7 +44,7 @@ pub fn first_node(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     or_refuse(complete(disks[0].iter().filter(|one| one.whole)).pop(), disks)
 }
 
-/// Counts the parts that all nodes see, also if several see the same one.
+/// Counts the parts that all nodes see, even if several see the same one.
 pub fn counts(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     let all: Vec<&Part> = disks.iter().flatten().filter(|one| one.whole).collect();
     let count = |at: (u64, u64)| all.iter().filter(|one| (one.epoch, one.step) == at).count();
@@ -62,26 +62,26 @@ pub fn refuses(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     Ok(whole)
 }
 
-/// Takes no snapshot of which any copy of a part is torn.
+/// Rejects a snapshot if any copy of a part is torn.
 pub fn any_torn(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     let all = || disks.iter().flatten();
     let torn = |one: &&Part| all().any(|other| !other.whole && (other.epoch, other.step) == (one.epoch, one.step));
     or_refuse(complete(all().filter(|one| !torn(one))).pop(), disks)
 }
 
-/// Takes a disk with torn parts only for an empty one.
+/// Treats disks that have only torn parts as empty.
 pub fn torn_is_nothing(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     let whole: Vec<Vec<Part>> =
         disks.iter().map(|disk| disk.iter().filter(|one| one.whole).cloned().collect()).collect();
     from_the_newest(&whole)
 }
 
-/// Puts parts of one position together, of whatever snapshot they are.
+/// Combines parts of one position even if they belong to different snapshots.
 pub fn mixed(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     or_refuse(complete(disks.iter().flatten().filter(|one| one.whole)).pop(), disks)
 }
 
-/// Takes a snapshot for complete if the first part and the last are there.
+/// Treats a snapshot as complete if the first part and the last are there.
 pub fn last_part(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     let all: Vec<&Part> = disks.iter().flatten().filter(|one| one.whole).collect();
     let has = |of: &Part, part| {
@@ -98,7 +98,7 @@ pub fn steps_first(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     Ok(from_the_newest(&turned)?.map(|(step, epoch)| (epoch, step)))
 }
 
-/// Right: removes what is not complete, from the newest back.
+/// Right: removes incomplete snapshots, from the newest back.
 pub fn from_the_newest(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     let mut there = BTreeMap::new();
     for one in disks.iter().flatten() {

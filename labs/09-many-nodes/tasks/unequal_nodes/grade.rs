@@ -92,19 +92,20 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
             )
             .diagnose_if(
                 place.0 != rank,
-                "the ranks of a node do not follow each other, but all launchers number them that way: the other nodes' launchers would disagree",
+                "the ranks of a node are not consecutive: launchers number them consecutively, so the other nodes' launchers would disagree",
             )
             .diagnose_if(
                 unequal && place.2.iter().enumerate().all(|(step, at)| *at == rank + step * world),
-                "the ranks have different numbers of samples: one has one more step than the others, and waits for them in it forever",
+                "the ranks have different numbers of samples: one has a step more than the others, and would wait for them forever in it",
             )
             .diagnose_if(
                 place.2.len() < right.2.len() && right.2.starts_with(&place.2),
-                "the last samples, too few for all ranks, are dropped: fill up with the first ones, so that each sample is used in each epoch",
+                "the last samples, too few for all ranks, are dropped: fill up with the first ones, so that each sample is used in each \
+                 epoch",
             )
             .diagnose_if(
                 neighbours(place) && place.2[0] == rank * place.2.len() % samples,
-                "each rank has a block of samples that follow each other: a rank's positions are a world size apart",
+                "each rank has a block of consecutive samples: a rank's positions are a world size apart",
             )
             .diagnose_if(
                 place.2.iter().any(|at| *at >= samples),
@@ -118,7 +119,8 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
             )
             .diagnose_if(
                 place.0 == rank,
-                "the samples were shared by node: a node with fewer workers gives each of them more. The share depends on the rank, not on the node",
+                "the samples were shared by node: a node with fewer workers gives each of them more. The share depends on the rank, not \
+                 on the node",
             )
             .or_fail("not the place of this process")?;
     }
