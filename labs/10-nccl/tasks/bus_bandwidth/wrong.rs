@@ -19,7 +19,7 @@ fn factor(measured: &Measured) -> f64 {
     }
 }
 
-/// Takes both for the same.
+/// Returns the same number twice.
 pub fn no_factor(measured: &Measured) -> Bandwidth {
     let algorithm = size(measured) / measured.seconds / 1e9;
     Bandwidth { algorithm, bus: algorithm }

@@ -58,14 +58,16 @@ fn explained(error: anyhow::Error, does: &str, given: &str) -> anyhow::Error {
     let error = explain(error, |finding| {
         let why = match (finding.verdict, does) {
             (Verdict::Hang, "same" | "late") => {
-                "the operation was done long ago, and the answer still waits: if you sleep for the whole of `patience`, every operation takes that long. Query the event again and again, with a short sleep, and return as soon as it is reached"
+                "the operation was done long ago, and the answer still waits: if you sleep for the whole of `patience`, every operation \
+                 takes that long. Query the event again and again, with a short sleep, and return as soon as it is reached"
             }
             (Verdict::Hang, "another") => {
-                "the operation waits for one that never comes, and nothing ends it: NCCL reports no error, a wait has no time limit, and the operation goes on if you stop waiting. After `patience`, call `abort`, which removes it from the stream"
+                "the operation waits for another rank's, which never comes, and nothing ends it: NCCL reports no error, a wait has no \
+                 time limit, and the operation goes on if you stop waiting. After `patience`, call `abort`, which removes it from the stream"
             }
             (Verdict::Hang, _) => {
-                "the operation never ends, since a rank has ended: `check` reports that as an error of the communicator, long before `patience` \
-                 has passed. Call it in each iteration, and `abort` after an error, too"
+                "the operation never ends, since a rank has ended: `check` reports that as an error of the communicator, long before \
+                 `patience` has passed. Call it in each iteration, and `abort` after an error, too"
             }
             (Verdict::Crash, "lost") if finding.diagnosis.contains("the answer returned an error") => {
                 "the answer returned the error of the communicator, and the operation is still in the stream: after an error, `abort` \

@@ -27,7 +27,7 @@ pub fn gives_up(_: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
     Ok(Ended::Done)
 }
 
-/// Aborts what is not done at the first look.
+/// Aborts an operation that is not done at the first check.
 pub fn at_once(comm: &Comm, done: &Event, _: Duration) -> Result<Ended> {
     if done.is_done()? {
         return Ok(Ended::Done);
@@ -36,7 +36,7 @@ pub fn at_once(comm: &Comm, done: &Event, _: Duration) -> Result<Ended> {
     Ok(Ended::Aborted)
 }
 
-/// Takes the end of an aborted operation for its success.
+/// Mistakes the end of an aborted operation for success.
 #[edit(comm.check().is_err() || => )]
 #[edit(; return Ok(Ended::Aborted) => )]
 pub fn aborted_is_done() {}
@@ -64,7 +64,7 @@ pub fn always_aborts(comm: &Comm, done: &Event, patience: Duration) -> Result<En
     Ok(ended)
 }
 
-/// Sleeps for the whole of the patience, and then looks.
+/// Sleeps for the whole of the patience before it checks.
 pub fn sleeps(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
     std::thread::sleep(patience);
     at_once(comm, done, patience)

@@ -52,16 +52,19 @@ fn check(rank: usize, layers: &[Vec<Layer>], seen: &Seen) -> anyhow::Result<()> 
         .given(format!("gradients of {LAYERS} layers on {RANKS} ranks, before the backward pass and what it adds: {layers:?}"))
         .diagnose_if(
             seen.weights == own,
-            "these are the rank's own gradients: the optimizer's step came before the all-reduce. The compute stream has to wait for an event in the communication stream",
+            "these are the rank's own gradients: the optimizer's step came before the all-reduce. The compute stream has to wait for an \
+             event in the communication stream",
         )
         .diagnose_if(
             (0..LAYERS).any(|layer| seen.weights[layer] == own[layer])
                 && (0..LAYERS).all(|layer| [own[layer], expected[layer]].contains(&seen.weights[layer])),
-            "some layers have the rank's own gradient: their all-reduce comes after the event that the compute stream waits for. An event comes after the work that was in the stream when it was recorded, so record it after the last all-reduce, or one for each layer",
+            "some layers have the rank's own gradient: their all-reduce comes after the event that the compute stream waits for. An event \
+             comes after the work that was in the stream when it was recorded, so record it after the last all-reduce, or one for each layer",
         )
         .diagnose_if(
             (0..LAYERS).any(|layer| seen.weights[layer] == overtaken(layer)),
-            "the all-reduce averaged what was in the buffer before the backward pass added to it: the communication stream has to wait for an event that was recorded after that kernel",
+            "the all-reduce averaged what was in the buffer before the backward pass added to it: the communication stream has to wait \
+             for an event that was recorded after that kernel",
         )
         .or_fail("these are not the averaged gradients")
 }
@@ -70,7 +73,8 @@ fn check_overlap(rank: usize, seen: &Seen) -> anyhow::Result<()> {
     Claim::that(seen.waits == 0, "the host never waits", format!("it waited {} times", seen.waits))
         .on_rank(rank)
         .or_fail(
-            "the weights are right, but the host waited for the device: it could not give the device more work meanwhile. An event makes one stream wait for the other, and the host continues",
+            "the weights are right, but the host waited for the device: it could not give the device more work meanwhile. An event makes \
+             one stream wait for the other, and the host continues",
         )?;
     Claim::that(!seen.exposed, "no backward pass waits for an all-reduce", "one does").on_rank(rank).or_fail(
         "the weights are right, but a layer's backward pass waits for an all-reduce of the layer before: nothing overlaps. Only the \
@@ -80,6 +84,7 @@ fn check_overlap(rank: usize, seen: &Seen) -> anyhow::Result<()> {
     Claim::that(seen.late.is_empty(), "only the last layer's all-reduce waits for the last backward pass", late())
         .on_rank(rank)
         .or_fail(
-            "the weights are right, but gradients that were ready before wait for the last backward pass: nothing can overlap with the all-reduces. An all-reduce should wait for an event after the backward pass of its own layer",
+            "the weights are right, but gradients that were ready before wait for the last backward pass: nothing can overlap with the \
+             all-reduces. An all-reduce should wait for an event after the backward pass of its own layer",
         )
 }

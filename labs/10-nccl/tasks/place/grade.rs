@@ -168,7 +168,8 @@ fn check(machine: &Machine, found: &[usize]) -> anyhow::Result<()> {
         .diagnose_if(
             (hops[0], hops.iter().filter(|hop| **hop == hops[0]).count())
                 == (best[0], best.iter().filter(|hop| **hop == best[0]).count()),
-            "the number of the slowest hops is the least possible, but that of the next kind is not: if the slowest are equal, compare the next",
+            "no order has fewer of the slowest hops, but another has fewer of the next slowest: where two have equally many of the \
+             slowest, compare the next",
         )
         .diagnose_if(
             Some(machine.sum(found)) == machine.all().map(|order| machine.sum(&order)).min(),

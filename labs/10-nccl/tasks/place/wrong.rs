@@ -58,7 +58,7 @@ pub fn slowest(machine: &Machine) -> Vec<usize> {
     best(machine, &mut vec![0], &hops).1
 }
 
-/// Leaves a GPU out and gives another to two ranks.
+/// Leaves out a GPU and gives another to two ranks.
 pub fn twice(machine: &Machine) -> Vec<usize> {
     let mut order = nearest(machine);
     order[1] = order[0];

@@ -34,7 +34,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 fn explained(error: anyhow::Error) -> anyhow::Error {
     explain(error, |finding| {
         (finding.verdict == Verdict::Hang).then(|| {
-            "every rank's send waits for a receive, and that receive comes after the next rank's own send: a cycle. A communicator runs its calls in order, even on different streams. Calls between the begin and the end of one group are one operation, in \
+            "every rank's send waits for a receive, and that receive comes after the next rank's own send: a cycle. A communicator runs \
+             its calls in order, even on different streams. Calls between the begin and the end of one group are one operation, in \
              which no call waits for another"
                 .into()
         })

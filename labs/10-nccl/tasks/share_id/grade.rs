@@ -46,11 +46,13 @@ fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined]) -> anyhow:
         .verdict(Verdict::RanksDisagree)
         .diagnose_if(
             (0..RANKS).any(of_another),
-            "a rank has the id of another communicator: both ids had the same key, so a rank that reads late finds the newer one, or a rank that reads early the older one. Each communicator needs its own key in the store",
+            "a rank has the id of another communicator: both ids had the same key, so a rank that reads late finds the newer one, or a \
+             rank that reads early the older one. Each communicator needs its own key in the store",
         )
         .diagnose_if(differ(&|one, other| one != other && one == cut(other)), AS_TEXT)
         .or_fail(
-            "the ranks have different ids, and each would wait in ncclCommInitRank for others that never come. One rank makes the id, and every rank, including this one, joins with the id in the store",
+            "the ranks have different ids, and each would wait in ncclCommInitRank for others that never come. One rank makes the id, and \
+             every rank, including this one, joins with the id in the store",
         )?;
     let expected: Vec<f32> = comms.iter().map(|(_, of_ranks)| of_ranks.iter().sum()).collect();
     for (rank, (_, sums)) in found.iter().enumerate() {
@@ -62,7 +64,8 @@ fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined]) -> anyhow:
     Ok(())
 }
 
-const AS_TEXT: &str = "the id did not arrive as it was sent: it is 128 bytes of any value, including zeros and bytes that are not valid text, so it cannot be sent as text";
+const AS_TEXT: &str = "the id did not arrive as it was sent: it is 128 bytes of any value, including zeros and bytes that are not valid \
+    text, so it cannot be sent as text";
 
 /// The bytes up to the first zero, and then zeros.
 fn cut(id: &[u8]) -> Vec<u8> {
@@ -99,12 +102,13 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
         let says = |words: &str| finding.diagnosis.contains(words);
         match finding.verdict {
             Verdict::Hang => Some(
-                "a rank waits in the store for a key that is never set, or that was deleted before all ranks had read it. The rank that makes \
-                 the id sets it, and all others get it, under the same key"
+                "a rank waits in the store for a key that is never set, or that was deleted before all ranks had read it. The rank that \
+                 makes the id sets it, and all others get it, under the same key"
                     .into(),
             ),
             Verdict::Crash if says("has been used") => Some(
-                "the second communicator was joined with the id of the first: an id is valid for one communicator, so each needs its own key in the store"
+                "the second communicator was joined with the id of the first: an id is valid for one communicator, so each needs its own \
+                 key in the store"
                     .into(),
             ),
             // The course's answer and the simulated device say it in these words.

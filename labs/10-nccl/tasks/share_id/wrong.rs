@@ -40,7 +40,7 @@ pub fn own_key(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     parsed(&store.get(&key)?)
 }
 
-/// Sends the bytes up to the first zero, as if they were a string of C's.
+/// Sends the bytes up to the first zero, as if they were a C string.
 pub fn as_text(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     let key = format!("id {number}");
     if rank == 0 {
