@@ -1,7 +1,7 @@
 //! Task 8: Amdahl and Gustafson.
 //!
-//! The time of a run on n ranks is about A + B/n: A is the time that more ranks do not shorten, B the work that they share. Fit A and B, and both laws
-//! follow. The model may not fit on one rank, so the smallest measured number need not be 1.
+//! The time of a run on n ranks is about A + B/n: A is the time that more ranks do not shorten, B the work that they share. Fit A and B,
+//! and both laws follow. The model may not fit on one rank, so the smallest measured number need not be 1.
 
 use anyhow::Result;
 use serde::Serialize;

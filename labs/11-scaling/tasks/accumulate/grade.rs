@@ -84,7 +84,8 @@ fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, found: &Counte
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0))),
-            "the means of all micro-batches are added up, so the step is too large by their number: weight each micro-batch by its share of the samples",
+            "the means of all micro-batches are added up, so the step is too large by their number: weight each micro-batch by its share \
+             of the samples",
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0 / passes as f64))),
@@ -93,8 +94,8 @@ fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, found: &Counte
         .diagnose_if(is(&mean(&|micro| whole(&micro[..passes - 1]))), "the last micro-batch is left out")
         .diagnose_if(
             is(&mean(&whole).iter().map(|number| number / RANKS as f64).collect::<Vec<_>>()),
-            "this is divided by the number of ranks once more: DDP's exchange is a mean over the ranks, so the samples that count are the \
-             rank's own",
+            "this is divided by the number of ranks twice: DDP's exchange is a mean over the ranks already, so divide only by the rank's \
+             own samples",
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |(_, targets)| targets.len() as f64 / (micro[0].1.len() * passes) as f64))),

@@ -87,7 +87,7 @@ pub fn divides_by_ranks(model: &Model, micro: &Micro) -> Result<()> {
     in_turn(model, micro, |targets| targets.size()[0] as f64 / samples)
 }
 
-/// Takes all micro-batches for as long as the first.
+/// Counts each micro-batch with the length of the first.
 pub fn length_of_first(model: &Model, micro: &Micro) -> Result<()> {
     let samples = (micro[0].1.size()[0] * micro.len() as i64) as f64;
     in_turn(model, micro, |targets| targets.size()[0] as f64 / samples)

@@ -84,7 +84,8 @@ fn check(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
     .given(listed(case))
     .diagnose_if(
         is(absolute, 1e-6),
-        "the squares of absolute errors depend only on the longest messages: these take a thousand times as long, and their noise is as much larger. Divide each error by its time",
+        "the squares of absolute errors depend only on the longest messages: these take a thousand times as long, and their noise grows \
+         with them. Divide each error by its time",
     )
     .diagnose_if(
         is(all, 1e-6),
@@ -117,7 +118,8 @@ fn check_bucket(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
         .given(listed(case))
         .diagnose_if(
             is(alpha / beta),
-            "that is n½, at which a message's bytes take as long as its latency: it does not depend on the backward pass, which has to take as long as the message",
+            "that is n½, at which a message's bytes take as long as its latency: it does not depend on the backward pass, which has to \
+             take as long as the message",
         )
         .diagnose_if(
             is(alpha * measured.gradients / measured.backward),
@@ -131,10 +133,11 @@ fn check_bucket(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
         )
         .diagnose_if(
             bucket.is_none(),
-            "no bucket hides it: the network takes longer for a byte than the backward pass needs to compute one, so larger buckets fall \
+            "no bucket is hidden: the network takes longer for a byte than the backward pass needs to compute one, so larger buckets fall \
              back further",
         )
-        .diagnose_if(found.bucket.is_none(), "a bucket of this size is filled no faster than it is sent, so there is one that is hidden")
+        .diagnose_if(found.bucket.is_none(), "a bucket of this size takes at least as long to fill as to send, so there is one that is \
+            hidden")
         .or_fail("a bucket of b bytes is hidden if α + β·b is at most the time in which the backward pass computes b bytes")
 }
 

@@ -73,8 +73,8 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
     )
     .diagnose_if(
         largest < SMALL,
-        "half precision has 11 bits down to 6e-5, and fewer below: these numbers were brought there. A fixed scale that keeps large \
-         numbers from overflow costs small ones their bits; a division by the number of ranks is enough",
+        "half precision has 11 bits down to 6e-5, and fewer below: the scale has moved these numbers below. A fixed scale that keeps \
+         large numbers from overflow costs small ones their bits; a division by the number of ranks is enough",
     )
     .diagnose_if(
         is(&means, coarse),

@@ -105,7 +105,7 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(&rising(0.0, lr * times)),
-            "the warm-up begins with a rate of 0, so the first step does nothing: the recipe's rate is known to work, begin with it",
+            "the warm-up begins with a rate of 0, so the first step does nothing: begin with the recipe's rate, which is known to work",
         )
         .diagnose_if(
             is(&along(&|step, steps| (times.powf(step / steps) - 1.0) / (times - 1.0))),
@@ -124,8 +124,7 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
             [0.0, 1.0].iter().any(|more| {
                 is(&(0..rates.len()).map(|at| lr * times * ((at as f64 + 1.0) / (warm_up as f64 + more)).min(1.0)).collect::<Vec<_>>())
             }),
-            "the warm-up begins with a part of the scaled rate that says nothing of the recipe: its own rate is known to work, begin \
-             with it",
+            "the warm-up begins with a part of the scaled rate: begin with the recipe's own rate, which is known to work",
         )
         .diagnose_if(
             with_warm_up && rates.last() > right.last(),

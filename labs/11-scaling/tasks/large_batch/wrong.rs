@@ -35,7 +35,7 @@ pub fn from_zero(recipe: &Recipe, step: u64) -> f64 {
     rising(recipe, step, 0.0, recipe.lr * times(recipe))
 }
 
-/// Rises without an end.
+/// Keeps rising after the warm-up.
 pub fn endless(recipe: &Recipe, step: u64) -> f64 {
     recipe.lr * (1.0 + (times(recipe) - 1.0) * step as f64 / recipe.warm_up as f64)
 }

@@ -31,22 +31,23 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         Claim::that(
             (1..=lines).contains(&calls) && others == 0,
             format!("1 to {lines} operations"),
-            format!("{calls} operations, and {others} groups more"),
+            format!("{calls} operations, and {others} further groups"),
         )
             .on_rank(rank)
             .given(&given)
             .diagnose_if(
                 others > 0,
-                "the log is right, but it was exchanged in another group than the given one: ranks wait just as long for another group",
+                "the log is right, but it was exchanged in another group than the given one: ranks wait just as long in that",
             )
             .diagnose_if(
                 calls >= 2 * steps as u64,
-                "the log is right, but all ranks stop for it twice in each step: add up the losses on each rank, and exchange once for a line. A barrier after an all-reduce has no effect",
+                "the log is right, but all ranks stop for it twice in each step: add up the losses on each rank, and exchange once for a \
+                 line. A barrier after an all-reduce has no effect",
             )
             .diagnose_if(
                 calls >= steps as u64,
-                "the log is right, but has an operation for each step, which costs the same whether you wait for it at once or later: \
-                 add up the losses on each rank, and exchange once for a line",
+                "the log is right, but it takes an operation for each step, which costs the same whether you wait for it at once or \
+                 later: add up the losses on each rank, and exchange once for a line",
             )
             .diagnose_if(calls == 0, "the log is right, but nothing was exchanged in the group")
             .or_fail("the log is right, but it takes more operations than it has lines")?;

@@ -48,7 +48,8 @@ const WAYS: [(Way, &str); 8] = [
     ),
     (
         Way::LastLoss,
-        "the memory holds the difference between this step's gradient and the result: subtract the result from all that was due, or what earlier steps left out is lost",
+        "the memory holds the difference between this step's gradient and the result: subtract the result from all that was due, or what \
+         earlier steps left out is lost",
     ),
     (Way::NotOrthonormal, "the columns of left are not orthonormal, so left · rightᵀ has the wrong scale"),
     (

@@ -179,9 +179,9 @@ fn check(case: &ReadTraceCase, found: &Reading) -> anyhow::Result<()> {
         )
         .diagnose_if(
             found.exposed.len() == exposed.len() && found.exposed.iter().zip(&exposed).all(|(found, right)| found >= right),
-            "two buckets may be under way at the same time, and such a moment counts once",
+            "two buckets may be in progress at the same time: count such a moment once",
         )
-        .or_fail("exposed is the time in which a rank communicates and does not compute")?;
+        .or_fail("the exposed time is that in which a rank communicates and does not compute")?;
     check_rest(case, &given, &exposed, found)
 }
 
@@ -208,12 +208,13 @@ fn check_rest(case: &ReadTraceCase, given: &str, exposed: &[f64], found: &Readin
         )
         .diagnose_if(
             case.calls_first_last() == Some(found.straggler),
-            "this rank calls its first all-reduce last, and is early for those after it: the others wait for another one, by far longer. \
-             Take all buckets together",
+            "this rank calls its first all-reduce last, and is early for those after it: the others wait far longer for another one. Take \
+             all buckets together",
         )
         .diagnose_if(
             Some(found.straggler) == most_compute,
-            "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The others wait for the rank that calls its all-reduces last, whatever the reason",
+            "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The \
+             others wait for the rank that calls its all-reduces last, whatever the reason",
         )
         .diagnose_if(
             longest.contains(&Some(found.straggler)),

@@ -37,7 +37,7 @@ fn computes(kind: Kind) -> bool {
     kind == Kind::Compute
 }
 
-/// Takes all communication for exposed.
+/// Treats all communication as exposed.
 pub fn all_of_it(json: &str) -> Result<Reading> {
     let spans = spans(json)?;
     let right = reading(&spans, computes);
@@ -45,7 +45,7 @@ pub fn all_of_it(json: &str) -> Result<Reading> {
     Ok(Reading { exposed: (0..right.exposed.len()).map(all).collect(), ..right })
 }
 
-/// Counts a moment in which two buckets are under way twice.
+/// Counts a moment twice in which two buckets are in progress.
 pub fn each_bucket(json: &str) -> Result<Reading> {
     let spans = spans(json)?;
     let right = reading(&spans, computes);
@@ -106,7 +106,7 @@ pub fn part_of_one(json: &str) -> Result<Reading> {
     Ok(Reading { overlap: right.overlap / 100.0, ..right })
 }
 
-/// Blames the rank of whose communication the least is exposed.
+/// Blames the rank with the least exposed communication.
 pub fn least_exposed(json: &str) -> Result<Reading> {
     let right = reading(&spans(json)?, computes);
     let straggler = (0..right.exposed.len()).min_by(|a, b| right.exposed[*a].total_cmp(&right.exposed[*b]));

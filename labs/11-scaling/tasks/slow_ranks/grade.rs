@@ -143,7 +143,7 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
         .given(counters.iter().enumerate().map(listed).collect::<Vec<_>>().join("; "))
         .diagnose_if(
             right.0 == Cause::Logging && found.0 != Cause::Logging,
-            "each step has more calls than buckets, on every rank: something else than gradients is exchanged, and all ranks stop for it",
+            "each step has more calls than buckets, on every rank: more than gradients is exchanged, and all ranks stop for it",
         )
         .diagnose_if(
             right.0 == Cause::Logging,
@@ -161,7 +161,7 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
         )
         .diagnose_if(
             found.1 == longest,
-            "this rank waits for longest in the exchange, because it finishes first: the rank for which all wait hardly waits itself",
+            "this rank waits for longest in the exchange, because it finishes first: the rank that all wait for hardly waits itself",
         )
         .diagnose_if(
             found.1 == right.1 && right.0 == Cause::Loader,

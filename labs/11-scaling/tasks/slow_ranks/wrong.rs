@@ -30,7 +30,7 @@ fn own_time(ranks: &[Counters]) -> (Cause, Option<usize>) {
     (cause, Some(rank))
 }
 
-/// Takes an exchange that is long on every rank for many exchanges.
+/// Mistakes an exchange that is long on every rank for many exchanges.
 pub fn long_exchange(ranks: &[Counters]) -> (Cause, Option<usize>) {
     let least = ranks.iter().map(|rank| rank.exchange_ms / rank.compute_ms).fold(f64::INFINITY, f64::min);
     if least > 1.0 { (Cause::Logging, None) } else { waits_shortest(ranks) }
@@ -41,7 +41,7 @@ pub fn more_data(ranks: &[Counters]) -> (Cause, Option<usize>) {
     if logs(ranks) { (Cause::Logging, None) } else { own_time(ranks) }
 }
 
-/// Takes a loader that starves for a slow processor.
+/// Mistakes a slow loader for a slow processor.
 pub fn no_loader(ranks: &[Counters]) -> (Cause, Option<usize>) {
     if logs(ranks) {
         (Cause::Logging, None)

@@ -63,7 +63,8 @@ fn check(case: &SpeedUpCase, found: &SpeedUp) -> anyhow::Result<()> {
     .given(&given)
     .diagnose_if(
         is(serial, 1.0 - efficiency),
-        "that is the difference between the efficiency and 1, which grows with the number of ranks: the serial share is a property of the work alone",
+        "that is the difference between the efficiency and 1, which grows with the number of ranks: the serial share is a property of the \
+         work alone",
     )
     .diagnose_if(
         is(serial, case.serial * case.one),

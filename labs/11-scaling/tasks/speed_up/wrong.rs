@@ -30,13 +30,13 @@ fn with(serial: f64, efficiency: f64, ranks: usize) -> SpeedUp {
     }
 }
 
-/// Takes what efficiency lacks for the serial share.
+/// Returns 1 minus the efficiency as the serial share.
 pub fn lost_efficiency(times: &Times, ranks: usize) -> Result<SpeedUp> {
     let right = of(times, ranks, fit(times));
     Ok(with(1.0 - right.efficiency, right.efficiency, ranks))
 }
 
-/// Takes the first time for that of one rank.
+/// Treats the first time as that of one rank.
 pub fn first_is_one(times: &Times, ranks: usize) -> Result<SpeedUp> {
     let (first, (most, time)) = (times[0].1, times[times.len() - 1]);
     let speed = first / time;
@@ -44,7 +44,7 @@ pub fn first_is_one(times: &Times, ranks: usize) -> Result<SpeedUp> {
     Ok(with(serial, speed / most as f64, ranks))
 }
 
-/// Takes A for the share.
+/// Returns A as the share.
 pub fn seconds(times: &Times, ranks: usize) -> Result<SpeedUp> {
     let (stays, shared) = fit(times);
     Ok(with(stays, of(times, ranks, (stays, shared)).efficiency, ranks))
