@@ -73,7 +73,7 @@ fn check(job: &TransformerStep, cluster: &Cluster, found: Option<Layout>) -> any
             found.is_some() && best.is_none(),
             "no layout fits into this memory: the answer is None, and the cluster needs more ranks",
         )
-        .diagnose_if(is(&|layout| !fits(layout)), "a step would be short, but a rank has less memory than it would hold")
+        .diagnose_if(is(&|layout| !fits(layout)), "a step would be short, but a rank would have to hold more than its memory")
         .diagnose_if(
             is(&|layout| layout.data == ranks),
             "copies fit, but all their gradients cross the network in each step: stages send activations only, and parts of a layer stay \
@@ -81,7 +81,7 @@ fn check(job: &TransformerStep, cluster: &Cluster, found: Option<Layout>) -> any
         )
         .diagnose_if(
             is(&|layout| best.is_some_and(|best| layout.memory(job) < best.memory(job))),
-            "it holds less than it may, and takes longer: a layout that fits need not use less memory",
+            "it needs less memory, and takes longer: a layout that fits need not use less",
         )
         .diagnose_if(
             is(&|layout| layout.tensor <= cluster.per_node) && best.is_some_and(|best| best.tensor > cluster.per_node),

@@ -60,7 +60,7 @@ pub fn forgets_heads(file: &Path) -> Choice {
     })
 }
 
-/// Takes what nearly fits where nothing does.
+/// Where nothing fits, takes a layout that nearly does.
 pub fn never_none(file: &Path) -> Choice {
     of_file(file, |job, cluster| {
         let divide = || all(cluster).filter(|layout| layout.divides(job));

@@ -124,7 +124,8 @@ impl ColumnRowCase {
             )
             .diagnose_if(
                 is(&mean),
-                "this is the mean of the ranks' partial sums: gradients of parts of a batch are averaged, but partial sums of an output are added",
+                "this is the mean of the ranks' partial sums: gradients of parts of a batch are averaged, but partial sums of an output \
+                 are added",
             )
             .diagnose_if(
                 is(&linear) || is(&relu_at_the_end) || is(&relu_of_summands),
@@ -160,11 +161,13 @@ impl ColumnRowCase {
         )
         .diagnose_if(
             found.bytes == (self.n * (self.h + self.f) * 8) as u64,
-            "the outputs are right, but the outputs of the first layer were summed over the ranks: divided by outputs, it gives whole sums, and a rank's part of the second layer needs only its own",
+            "the outputs are right, but the outputs of the first layer were summed over the ranks: divided by outputs, it gives whole \
+             sums, and a rank's part of the second layer needs only its own",
         )
         .diagnose_if(
             found.calls == 2,
-            "the outputs are right, but with two exchanges: divided by inputs, the first layer gives partial sums, which must be added before the ReLU. Divide it by outputs",
+            "the outputs are right, but with two exchanges: divided by inputs, the first layer gives partial sums, which must be added \
+             before the ReLU. Divide it by outputs",
         )
         .or_fail("the outputs are right, but a single all-reduce of n·f numbers is enough")
     }

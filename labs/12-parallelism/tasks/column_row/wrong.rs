@@ -46,7 +46,7 @@ pub fn no_sum(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight)
     Ok(hidden.matmul(&second.columns(rank * part, part).tr()))
 }
 
-/// Gathers what the first layer gives, for a second layer that is divided by rows.
+/// Gathers the outputs of the first layer, for a second layer that is divided by rows.
 pub fn gathers_between(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
     let (_, rank, rows, part) = parts(group, x, first);
     let hidden = gathered(group, &x.matmul(&first.rows(rank * part, part).tr()).relu())?;
@@ -80,7 +80,7 @@ pub fn relu_at_the_end(group: &ProcessGroup, x: &Tensor, first: &Weight, second:
     Ok(summed(group, hidden.matmul(&second.columns(rank * part, part).tr()))?.relu())
 }
 
-/// Sums what the first layer gives, although no rank needs another's part.
+/// Sums the outputs of the first layer, although no rank needs another's part.
 pub fn sums_between(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
     let (_, rank, _, part) = parts(group, x, first);
     let hidden = Tensor::zeros([x.size()[0], first.size()[0]], (x.kind(), x.device()));

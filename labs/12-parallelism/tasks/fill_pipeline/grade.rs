@@ -46,7 +46,8 @@ fn check((stages, micro_batches): (usize, usize), table: &[Vec<String>], bubble:
             }
             ScheduleError::Missing { action: Action::Forward(number) | Action::Backward(number), .. } if number >= micro_batches => {
                 format!(
-                    "a stage has micro-batch {number}, and the last one is {}: with fewer micro-batches than stages, the first stages begin with all of them",
+                    "a stage has micro-batch {number}, and the last one is {}: with fewer micro-batches than stages, the first stages \
+                     begin with all of them",
                     micro_batches - 1
                 )
             }
@@ -84,8 +85,8 @@ fn check_waits(given: &str, schedule: &Schedule) -> anyhow::Result<()> {
         )
         .diagnose_if(
             (0..stages - 1).any(|stage| schedule.peak(stage) < (stages - stage).min(micro_batches)),
-            "a stage holds fewer micro-batches than it may, and so it waits: it comes back to the first one when that has been through all \
-             stages after it, and by then needs one forward pass for each of them and one of its own",
+            "a stage holds fewer micro-batches than it may, and so it waits: its first one comes back after it has been through all later \
+             stages, and until then the stage needs one forward pass for each of them and one of its own",
         )
         .or_fail("the stages wait longer than they must")
 }
@@ -103,8 +104,8 @@ fn check_peaks(given: &str, schedule: &Schedule) -> anyhow::Result<()> {
     .given(given)
     .diagnose_if(
         all_are(micro_batches) && micro_batches > stages,
-        "it is as fast as possible, but each stage holds the activations of all micro-batches at once: the first backward pass of a \
-         stage comes when the last stage has had its own",
+        "it is as fast as possible, but each stage holds the activations of all micro-batches at once: begin the backward passes as soon \
+         as the last stage has a first micro-batch",
     )
     .diagnose_if(
         all_are(stages.min(micro_batches)),

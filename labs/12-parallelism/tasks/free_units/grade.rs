@@ -111,7 +111,8 @@ impl FreeUnitsCase {
             .given(&given)
             .diagnose_if(
                 nan.iter().all(|nan| *nan),
-                "all gradients are NaN, even that of the last unit, which is computed first: the outputs are already NaN, so a weight was freed before the forward pass used it",
+                "all gradients are NaN, even that of the last unit, which is computed first: the outputs are already NaN, so a weight was \
+                 freed before the forward pass used it",
             )
             .diagnose_if(
                 is_read_freed && twice,
@@ -177,13 +178,15 @@ impl FreeUnitsCase {
                  after both of its gradients",
             )
             .or_fail(
-                "the gradients are right, but several weights were gathered long before they are needed, or freed long after: gather a unit when it is needed, or one unit ahead, and free it when both of its gradients are ready",
+                "the gradients are right, but several weights were gathered long before they are needed, or freed long after: gather a \
+                 unit when it is needed, or one unit ahead, and free it when both of its gradients are ready",
             )?;
         Claim::that(gradients <= 2, "at most two whole gradients at once", format!("{gradients} whole gradients at once"))
             .on_rank(rank)
             .given(given)
             .or_fail(
-                "the gradients are right, but those of whole weights are kept until the end: reduce each as soon as it is ready, and keep only the rank's rows",
+                "the gradients are right, but those of whole weights are kept until the end: reduce each as soon as it is ready, and keep \
+                 only the rank's rows",
             )?;
         let units = UNITS as u64;
         // A rank passes its part to a gather, and the whole gradient to a reduce-scatter.

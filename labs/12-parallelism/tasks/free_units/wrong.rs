@@ -95,7 +95,7 @@ pub fn never_again(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<V
     })
 }
 
-/// Computes the gradient of the weight from that of the inputs, which has taken the place of that of the outputs.
+/// Replaces the gradient of the outputs by that of the inputs before it computes the weight's.
 pub fn inputs_first(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
     let (inputs, of_outputs) = forward(units, x, targets)?;
     backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
@@ -158,7 +158,7 @@ pub fn same_gradient(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result
     })
 }
 
-/// Takes a unit's outputs for its inputs.
+/// Uses a unit's outputs in place of its inputs.
 pub fn of_outputs(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
     let (mut inputs, of_outputs) = forward(units, x, targets)?;
     inputs.push(&of_outputs + targets);
@@ -182,8 +182,7 @@ pub fn freed_at_the_end(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Res
     gradients
 }
 
-/// Right: keeps the last unit between the passes, which need it one after the other, and does not gather the first again, whose inputs
-/// need no gradient.
+/// Right: keeps the last unit between the passes, and does not gather the first again, since its inputs need no gradient.
 pub fn gathers_less(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
     let (mut inputs, mut x) = (Vec::new(), x.shallow_clone());
     for (number, unit) in units.iter().enumerate() {

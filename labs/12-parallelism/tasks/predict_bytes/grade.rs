@@ -86,7 +86,8 @@ fn check(
         .diagnose_if(
             scheme == Scheme::Sharded
                 && (predicted.parameters > counted.parameters || predicted.gradients > counted.gradients),
-            "a rank holds only its part of the gradients, as of parameters and states: a block is whole while it is computed, not after a step",
+            "a rank holds only its part of the gradients, as of parameters and states: a block is whole while it is computed, not after a \
+             step",
         )
         .diagnose_if(
             is(Scheme::Sharded, Bytes { sent: all / ranks + all, ..counted }),
@@ -120,8 +121,8 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: 4 * counted.sent, ..counted }),
-            "a block's outputs are exchanged, which have as many features as its inputs, and not what lies between its two layers, which \
-             has four times as many: of that, a rank needs only its own part",
+            "a block exchanges its outputs, which have as many features as its inputs. What lies between its two layers has four times as \
+             many, and a rank needs only its own part of that",
         )
         .diagnose_if(
             is(Scheme::Pipeline, Bytes { sent: rows * features * 4, ..counted }),
@@ -134,7 +135,7 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: counted.sent - rows * features * 4, ..counted }),
-            "the first block's inputs are those of an embedding, which needs their gradient: that block's backward pass ends with an \
+            "the first block's inputs come from an embedding, which needs their gradient: that block's backward pass ends with an \
              all-reduce, too",
         )
         .diagnose_if(
