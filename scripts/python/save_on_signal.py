@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 class SaveOnSignal:
     def __init__(self, path):
-        self.path, self.wishes, self.first = path, [], None
+        self.path, self.requests, self.first = path, [], None
         for name in {"SIGUSR1", "SIGUSR2", *os.environ.get("LOCKSTEP_SNAPSHOT_ON", "").split(",")} - {""}:
             signal.signal(signal.Signals[name], self.note)
 
@@ -19,7 +19,7 @@ class SaveOnSignal:
             if time.monotonic() > self.first + 2:  # a second one ends at once
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
-        self.wishes.append(1 if number == signal.SIGUSR1 else 2)
+        self.requests.append(1 if number == signal.SIGUSR1 else 2)
 
     def load(self):
         """What was saved last; None at the first start."""
@@ -27,14 +27,14 @@ class SaveOnSignal:
 
     def after_step(self, state):
         """All ranks call this after each step; `state` is a function that returns what to save."""
-        seen = len(self.wishes)
-        wish = torch.tensor(max(self.wishes[:seen], default=0), device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        del self.wishes[:seen]  # not one that has arrived meanwhile
-        dist.all_reduce(wish, op=dist.ReduceOp.MAX)
-        if wish > 0 and dist.get_rank() == 0:
+        seen = len(self.requests)
+        request = torch.tensor(max(self.requests[:seen], default=0), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        del self.requests[:seen]  # not one that has arrived meanwhile
+        dist.all_reduce(request, op=dist.ReduceOp.MAX)
+        if request > 0 and dist.get_rank() == 0:
             torch.save(state(), self.path + ".partial")
             os.replace(self.path + ".partial", self.path)  # never half a checkpoint
-        if wish > 1:
+        if request > 1:
             dist.barrier()  # no rank ends before the checkpoint is on disk
             sys.stdout.flush()
             os._exit(75)  # without the interpreter's finalization, in which threads of PyTorch may abort

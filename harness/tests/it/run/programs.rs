@@ -297,7 +297,7 @@ fn a_program_under_a_shell_or_timeout_gets_the_end_signal_once_and_time_to_save(
 }
 
 #[test]
-fn wishes_reach_the_program_under_a_shell_or_timeout_once() {
+fn requests_reach_the_program_under_a_shell_or_timeout_once() {
     for form in FORMS {
         let site = Site::new();
         site.file(SCRIPT, SAVES);

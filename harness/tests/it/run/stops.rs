@@ -44,7 +44,7 @@ for step, batch in enumerate(loader, first):
     if rank == 0 and os.path.exists(hold):
         os.remove(hold)
         print("holds at", step, flush=True)
-        while not saver.wishes: time.sleep(0.01)
+        while not saver.requests: time.sleep(0.01)
     saver.after_step(lambda: {"step": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
     if paced and rank == 0: print(f"step {step}.", flush=True)
     if paced: time.sleep(0.01)
@@ -136,7 +136,7 @@ impl Stopped<'_> {
         self.dice.next_u64() % end
     }
 
-    /// Starts the job and sends it up to five signals; returns how it ended. Once it trains, a wish is fulfilled.
+    /// Starts the job and sends it up to five signals; returns how it ended. Once it trains, a request is fulfilled.
     fn start(&mut self, calm: bool) -> Ended {
         let mut command = self.training.command(&["--snapshot-on=SIGTERM"], &self.checkpoint);
         command.env("STEPS", STEPS.to_string()).env("OMP_NUM_THREADS", "1");
@@ -151,8 +151,8 @@ impl Stopped<'_> {
                 let seen = running.prints(|out| step(out).is_some_and(|at| at >= begin(out).unwrap_or(0) + ahead));
                 trains |= seen && ends.is_empty();
             }
-            let wishes = [Signal::USR1, Signal::USR1, Signal::USR1, Signal::USR2, Signal::TERM, Signal::INT];
-            let signal = wishes[self.below(6) as usize];
+            let requests = [Signal::USR1, Signal::USR1, Signal::USR1, Signal::USR2, Signal::TERM, Signal::INT];
+            let signal = requests[self.below(6) as usize];
             if signal != Signal::USR1 {
                 ends.push(signal);
             }
@@ -161,8 +161,8 @@ impl Stopped<'_> {
         }
         let ended = running.ended();
         // A second signal that ends the job need not wait for a snapshot.
-        let wished = trains && matches!(ends[..], [Signal::USR2 | Signal::TERM]);
-        self.judge(&ended, wished);
+        let requested = trains && matches!(ends[..], [Signal::USR2 | Signal::TERM]);
+        self.judge(&ended, requested);
         ended
     }
 
@@ -176,11 +176,11 @@ impl Stopped<'_> {
         }
     }
 
-    fn judge(&mut self, ended: &Ended, wished: bool) {
+    fn judge(&mut self, ended: &Ended, requested: bool) {
         self.training.site.assert_no_process();
         let code = ended.status.code();
         assert!([Some(0), Some(1), Some(75)].contains(&code), "{ended}");
-        assert!(!wished || code != Some(1), "a wish while it trained was not fulfilled: {ended}");
+        assert!(!requested || code != Some(1), "a request while it trained was not fulfilled: {ended}");
         self.saved += usize::from(code == Some(75));
         if let Some(begun) = begin(&ended.out) {
             assert!(begun >= self.begun, "a snapshot is lost: it had begun at {} before\n{ended}", self.begun);
@@ -241,7 +241,7 @@ fn python_jobs_that_get_500_signals_at_random_moments_end_with_the_same_bits() {
     stop_python(number("STOP_SEED", 2), number("STOP_SIGNALS", 500) as usize);
 }
 
-/// An emergency checkpoint that needs more batches, by a program that knows nothing of wishes. It ends on SIGTERM and SIGINT.
+/// An emergency checkpoint that needs more batches, by a program that does not handle requests. It ends on SIGTERM and SIGINT.
 const EMERGENCY: &str = r#"
 import os, signal, time, torch
 from torch.utils.data import DataLoader, Dataset
