@@ -92,11 +92,10 @@ pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, finding: &Finding, s
     let verdict = finding.verdict.words();
     let text = format!("{symbol} {}: {}: {verdict}{rank}\n\n", place(tasks, task), task.title);
     let [file, read, hint] = places(lab, tasks, task);
-    let (name, package) = (&task.name, lab.package());
     let mut lines = finding.lines();
     lines.push(file);
     lines.push(("seed", seed.to_string()));
-    lines.push(("replay", format!("cargo test -p {package} -- {name} --seed {seed}")));
+    lines.push(("replay", format!("lockstep grade {} {} --seed {seed}", lab.number(), task.name)));
     lines.extend([read, hint]);
     table(text, lines)
 }

@@ -1,4 +1,4 @@
-//! Runs `cargo test -p ex-NN` for the learner.
+//! Grades an exercise for the learner: `lockstep grade NN`, or `cargo test -p ex-NN`.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -125,12 +125,12 @@ impl ShowProgress {
                     table.add_row([lab.number(), &task.name, &task.title, &minutes, &far]);
                 }
             }
-            next = next.or_else(|| Some((lab.package(), first?)));
+            next = next.or_else(|| Some((lab.number(), first?)));
         }
         screen.line(whole_words(table, style));
         screen.line(format!("{done} of {all} tasks are done"));
-        if let Some((package, (task, minutes))) = next {
-            screen.line(format!("next: cargo test -p {package} -- {task} (about {minutes} minutes)"));
+        if let Some((number, (task, minutes))) = next {
+            screen.line(format!("next: lockstep grade {number} {task} (about {minutes} minutes)"));
         }
         Ok(Code::Success)
     }

@@ -136,7 +136,7 @@ fn reset_keeps_a_copy_of_the_previous_files() {
     assert_eq!(fs::read_to_string(Path::new(kept).join("src/shard.rs")).unwrap(), "mine");
     assert!(output.contains("no longer recorded as done: shard"), "{output}");
     let progress = checkout.run(&["progress"]).code(0).out;
-    assert!(progress.contains("0 of ") && progress.contains("next: cargo test -p ex-01 -- "), "{progress}");
+    assert!(progress.contains("0 of ") && progress.contains("next: lockstep grade 01 "), "{progress}");
     // Twice within a second: neither copy is lost.
     checkout.run(&["reset", "02"]).code(0);
     assert_eq!(fs::read_dir(checkout.path("backups")).unwrap().count(), 2);
@@ -155,7 +155,7 @@ fn reset_restores_one_task_alone() {
     assert!(fs::read_to_string(&average).unwrap().contains("todo!"));
     assert_eq!(fs::read_to_string(checkout.shard()).unwrap(), "mine");
     let progress = checkout.run(&["progress", "02"]).code(0).out;
-    assert!(progress.contains("1 of ") && progress.contains("next: cargo test -p ex-02 -- average"), "{progress}");
+    assert!(progress.contains("1 of ") && progress.contains("next: lockstep grade 02 average"), "{progress}");
     assert!(checkout.run(&["reset", "02", "nothing"]).code(2).err.contains("no task nothing"));
 }
 
