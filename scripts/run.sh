@@ -8,12 +8,14 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 # shellcheck source=scripts/lib/say.sh
 . "$ROOT/scripts/lib/say.sh"
+# shellcheck source=scripts/lib/arch.sh
+. "$ROOT/scripts/lib/arch.sh"
 # shellcheck source=scripts/lib/cargo.sh
 . "$ROOT/scripts/lib/cargo.sh"
 
 # --quiet keeps a finished set-up silent; the first one prints its progress.
 set_up() {
-  if [ -f "$ROOT/.libtorch/installed" ]; then
+  if [ -f "$(libtorch_of "$MACHINE")/installed" ]; then
     "$ROOT/scripts/setup.sh" --quiet
   else
     "$ROOT/scripts/setup.sh"

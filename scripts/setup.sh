@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
 # Puts libtorch 2.11 where this checkout's cargo configuration looks for it: .libtorch, a folder that git ignores. It changes
-# nothing outside the checkout, except rustup's toolchain and what --book-tools and --cluster-tools install. You can run it again at any
-# time: it continues after an interruption and ends at once if there is nothing to do. It does not build anything.
+# nothing outside the checkout, except rustup's toolchain and what --book-tools, --cluster-tools and --arm-tools install. You can run it
+# again at any time: it continues after an interruption and ends at once if there is nothing to do. It does not build anything.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 LIB=$ROOT/scripts/lib
-HOME_DIR=$ROOT/.libtorch
-RECORD=$HOME_DIR/installed
 # shellcheck source=scripts/lib/say.sh
 . "$LIB/say.sh"
+# shellcheck source=scripts/lib/arch.sh
+. "$LIB/arch.sh"
+
+# for_machine MACHINE: all that follows is for this architecture.
+for_machine() {
+  MACHINE=$1
+  HOME_DIR=$(libtorch_of "$1")
+  RECORD=$HOME_DIR/installed
+  PEER=$HOME_DIR/python
+}
+for_machine "$MACHINE"
+
 # shellcheck source=scripts/lib/checks.sh
 . "$LIB/checks.sh"
 # shellcheck source=scripts/lib/view.sh
@@ -22,6 +32,8 @@ RECORD=$HOME_DIR/installed
 . "$LIB/book.sh"
 # shellcheck source=scripts/lib/cluster.sh
 . "$LIB/cluster.sh"
+# shellcheck source=scripts/lib/arm.sh
+. "$LIB/arm.sh"
 
 # Disk in MB while the wheels are unpacked, and with cargo's output in target/ for the tour and the labs; all tests take 6,000
 # MB there.
@@ -47,6 +59,7 @@ what to install
   --python-peer        also a Python with PyTorch and torchvision, with which tests compare: 40 MB to fetch, 0.4 GB on disk
   --book-tools         also what checks the built book: mdBook, compiled into .tools, and Chromium, where root can install it
   --cluster-tools      also what tests of clusters run on, such as Slurm and Open MPI, where root can install them
+  --arm-tools          also what builds for aarch64 on x86_64 and emulates it, and libtorch for it: 550 MB to fetch
   --force              install again, whatever is there
 
 an existing libtorch 2.11 instead
@@ -65,7 +78,7 @@ END
 }
 
 parse_arguments() {
-  BACKEND='' SIZE='' FOREIGN='' PYTHON_TORCH=0 WANT_PYTHON='' WANT_NCCL=0 WANT_PEER=0 WANT_BOOK=0 WANT_CLUSTER=0 FORCE=0
+  BACKEND='' SIZE='' FOREIGN='' PYTHON_TORCH=0 WANT_PYTHON='' WANT_NCCL=0 WANT_PEER=0 WANT_BOOK=0 WANT_CLUSTER=0 WANT_ARM=0 FORCE=0
   while [ $# -gt 0 ]; do
     case $1 in
     --auto | --cpu | --cuda) BACKEND=${1#--} ;;
@@ -74,6 +87,7 @@ parse_arguments() {
     --python-peer) WANT_PEER=1 ;;
     --book-tools) WANT_BOOK=1 ;;
     --cluster-tools) WANT_CLUSTER=1 ;;
+    --arm-tools) WANT_ARM=1 ;;
     --force) FORCE=1 ;;
     --quiet) QUIET=1 ;;
     --use-python-torch) PYTHON_TORCH=1 ;;
@@ -195,7 +209,7 @@ check_machine() {
 # An existing build needs no additional space.
 disk_needed() {
   local kind=$SIZE
-  [ -d "$ROOT/target/debug" ] || kind+=-built
+  [ -d "$(target_of "$MACHINE")/debug" ] || kind+=-built
   local headers=0
   if [ "$WANT_NCCL" = 1 ] || [ "$BACKEND" = cuda ]; then headers=500; fi
   echo $((DISK[$kind] + headers))
@@ -250,6 +264,12 @@ say_what_is_built() {
   [ "$(cat "$HOME_DIR/backend" 2>/dev/null)" = "$built" ] || echo "$built" >"$HOME_DIR/backend"
 }
 
+# tch's binding is compiled with the headers in .libtorch, whatever the architecture: those that it includes are the same for both. (Others
+# differ, such as sleef.h and the macros of ATen/Config.h.) Where x86_64 has none yet, they are this architecture's.
+share_headers() {
+  [ "$HOME_DIR" = "$ROOT/.libtorch" ] || [ -e "$ROOT/.libtorch/include" ] || ln -sfn "$MACHINE/include" "$ROOT/.libtorch/include"
+}
+
 # write_record SOURCE: last of all, in one step.
 write_record() {
   local torch=$1
@@ -283,6 +303,7 @@ main() {
   set_up_libtorch
   [ "$WANT_BOOK" = 0 ] || install_book_tools
   [ "$WANT_CLUSTER" = 0 ] || install_cluster_tools
+  [ "$WANT_ARM" = 0 ] || install_arm_tools
 }
 
 set_up_libtorch() {
@@ -315,6 +336,7 @@ install_wanted() {
     install_nccl_headers
   fi
   say_what_is_built
+  share_headers
   [ "$WANT_PEER" = 0 ] || install_peer
   remove_leftovers
   write_record "$source"

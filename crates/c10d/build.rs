@@ -50,7 +50,14 @@ fn main() {
 fn libtorch_dir() -> PathBuf {
     println!("cargo:rerun-if-env-changed=DEP_TCH_LIBTORCH_LIB");
     let lib = std::env::var_os("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names its library folder");
-    Path::new(&lib).parent().expect("the library folder has a parent").to_path_buf()
+    let libtorch = Path::new(&lib).parent().expect("the library folder has a parent");
+    // A checkout of Lockstep has one for each architecture; the linker passes over the libraries of another that torch-sys names.
+    let own = libtorch.join(std::env::var_os("CARGO_CFG_TARGET_ARCH").expect("cargo names it"));
+    if !own.join("lib/libtorch_cpu.so").exists() {
+        return libtorch.to_path_buf();
+    }
+    println!("cargo:rustc-link-search=native={}", own.join("lib").display());
+    own
 }
 
 /// libtorch's headers are system headers here, which silences their warnings; `shim/gloo` replaces Gloo's headers.

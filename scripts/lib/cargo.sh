@@ -1,18 +1,22 @@
 # shellcheck shell=bash
-# The surroundings in which run.sh and test.sh call cargo: those of .cargo/config.toml, whatever the caller's shell exports.
+# The surroundings in which run.sh and test.sh call cargo: those of .cargo/config.toml, whatever the caller's shell exports. Needs say.sh,
+# arch.sh and ROOT.
 
 # The Python for comparisons, if set-up installed one: see peer.sh.
 find_peer() {
   # It would be searched before the Python's own packages.
   [ -z "${PYTHONPATH:-}${PYTHONHOME:-}" ] || say "leaving PYTHONPATH and PYTHONHOME out: they may lead to another PyTorch"
   unset PYTHONPATH PYTHONHOME
-  if [ -z "${LOCKSTEP_PYTHON:-}" ] && [ -f "$ROOT/.libtorch/python/installed" ]; then
-    export LOCKSTEP_PYTHON=$ROOT/.libtorch/python/bin/python
+  local python
+  python=$(libtorch_of "$MACHINE")/python
+  if [ -z "${LOCKSTEP_PYTHON:-}" ] && [ -f "$python/installed" ]; then
+    export LOCKSTEP_PYTHON=$python/bin/python
   fi
 }
 
-# Sets TARGET, cargo's output folder, which must be writable. Binaries look for libtorch relative to $ROOT/target, but in the folders of
-# LD_LIBRARY_PATH first, where a module may have put another PyTorch: ours goes before it, and serves a TARGET elsewhere, too.
+# Sets TARGET, cargo's output folder, which is this architecture's and must be writable. Programs look for libtorch by a path relative to
+# that folder, but in the folders of LD_LIBRARY_PATH first, where a module may have put another PyTorch: ours goes before it, and serves a
+# TARGET elsewhere, too.
 prepare_cargo() {
   local name
   for name in RUSTFLAGS CARGO_ENCODED_RUSTFLAGS RUSTDOCFLAGS CARGO_ENCODED_RUSTDOCFLAGS CARGO_BUILD_TARGET; do
@@ -20,10 +24,11 @@ prepare_cargo() {
   done
   unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS RUSTDOCFLAGS CARGO_ENCODED_RUSTDOCFLAGS CARGO_BUILD_TARGET
   unset LIBTORCH_USE_PYTORCH LIBTORCH_INCLUDE LIBTORCH_LIB LIBTORCH_STATIC LIBTORCH_CXX11_ABI
-  TARGET=$(realpath -m "${CARGO_TARGET_DIR:-$ROOT/target}")
+  TARGET=$(realpath -m "${CARGO_TARGET_DIR:-$(target_of "$MACHINE")}")
   export CARGO_TARGET_DIR=$TARGET
-  if [ "$TARGET" != "$ROOT/target" ] || [ -n "${LD_LIBRARY_PATH:-}" ]; then
-    export LD_LIBRARY_PATH=$ROOT/.libtorch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  if [ "$TARGET" != "$(target_of "$MACHINE")" ] || [ -n "${LD_LIBRARY_PATH:-}" ]; then
+    LD_LIBRARY_PATH=$(libtorch_of "$MACHINE")/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
   fi
   { mkdir -p "$TARGET" && [ -w "$TARGET" ]; } 2>/dev/null ||
     die "cannot write to $TARGET, where cargo puts what it builds" \

@@ -26,8 +26,8 @@ check_system() {
   [ "$(uname -s)" = Linux ] || problem "Lockstep runs on Linux, this is $(uname -s)" "use a Linux machine, container or WSL 2"
   case $(uname -m) in
   x86_64) ;;
-  aarch64 | arm64) warn "the processor is $(uname -m): wheels exist, but Lockstep was never verified on it" ;;
-  *) problem "no libtorch exists for the processor $(uname -m)" "use an x86_64 machine" ;;
+  aarch64 | arm64) say "the processor is $(uname -m): so far, Lockstep was seen there under emulation only" ;;
+  *) problem "no libtorch exists for the processor $(uname -m)" "use an x86_64 or aarch64 machine" ;;
   esac
   glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | awk '{ print $2 }')
   if [ -z "$glibc" ]; then

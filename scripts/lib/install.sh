@@ -10,6 +10,15 @@ SLIM=("${TORCH[@]}" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 # Headers of CUDA and NCCL.
 NCCL=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-nccl-cu13==2.28.9)
 
+# Sets FOREIGN_WHEELS, pip's options for wheels of another architecture than this machine's. The packages name different C libraries, and
+# pip takes a list as it is: torch 2.28, cuda-runtime 2014 (that is 2.17), cupti 2.25.
+choose_wheels() {
+  local libc
+  FOREIGN_WHEELS=()
+  [ "$MACHINE" != "$(uname -m)" ] || return 0
+  for libc in _2_28 _2_25 2014; do FOREIGN_WHEELS+=(--platform "manylinux${libc}_$MACHINE"); done
+}
+
 # install_site BACKEND SIZE: $HOME_DIR/site with the wheel of BACKEND (cpu, cuda) and SIZE (slim, full).
 install_site() {
   local partial=$HOME_DIR/site.partial source=pip
@@ -68,7 +77,7 @@ remove_leftovers() {
 # uv knows PyTorch's index of CPU-only wheels. A dry run shows within seconds whether it can be reached from here.
 uv_has_cpu_wheel() {
   local answer
-  command -v uv >/dev/null || return 1
+  command -v uv >/dev/null && [ "$MACHINE" = "$(uname -m)" ] || return 1
   if answer=$(UV_HTTP_TIMEOUT=5 UV_HTTP_RETRIES=0 timeout 15 uv pip install --dry-run --no-deps --python "$PYTHON" \
     --torch-backend cpu --target "$HOME_DIR/tmp/dry" "${TORCH[@]}" 2>&1) && grep -q "torch==$TORCH_VERSION+cpu" <<<"$answer"; then
     return 0
@@ -91,6 +100,7 @@ pip_install() {
   local target=$1 rc=0
   shift
   prepare_pip
+  choose_wheels
   fetch_resuming "$@" || rc=$?
   case $rc in
   0) ;;
@@ -100,7 +110,7 @@ pip_install() {
   mapfile -t WHEELS <"$HOME_DIR/tmp/wheels.txt"
   say "unpacking"
   with_ticker "unpacked" "$HOME_DIR/tmp" \
-    "${PIP[@]}" install --quiet --no-index --no-deps --no-compile --target "$target" "${WHEELS[@]}" >&2 ||
+    "${PIP[@]}" install --quiet --no-index --no-deps --no-compile "${FOREIGN_WHEELS[@]}" --only-binary :all: --target "$target" "${WHEELS[@]}" >&2 ||
     die "pip could not install the wheels (see its message above)" "look at the disk (df -h '$HOME_DIR'), then run the same command again"
 }
 
@@ -125,7 +135,7 @@ fetch_resuming() {
   local report=$HOME_DIR/tmp/report.json quiet=()
   [ "${LOCKSTEP_FETCH:-}" != pip ] || return "$CANNOT"
   version_at_least "$("${PIP[@]}" --version | awk '{ print $2 }')" "$PIP_WITH_REPORT" || return "$CANNOT"
-  "${PIP[@]}" install --quiet --dry-run --ignore-installed --only-binary :all: --report "$report" "$@" >&2 ||
+  "${PIP[@]}" install --quiet --dry-run --ignore-installed --only-binary :all: "${FOREIGN_WHEELS[@]}" --report "$report" "$@" >&2 ||
     die "pip found no such packages (see its message above)" "check the network and the index: $PYTHON -m pip config list"
   if [ "${QUIET:-0}" = 1 ]; then quiet=(--quiet); fi
   "${PIP[0]}" "$LIB/fetch_wheels.py" "$report" "$HOME_DIR/wheels" "$HOME_DIR/tmp/wheels.txt" "${quiet[@]}"
@@ -137,7 +147,7 @@ fetch_with_pip() {
   folder=$HOME_DIR/wheels/pip-$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$(cksum <<<"$*" | cut -d ' ' -f 1)
   mkdir -p "$folder"
   say "pip fetches the files; an interrupted run continues with the file at which it stopped"
-  with_ticker "fetched or kept" "$HOME_DIR" "${PIP[@]}" download --only-binary :all: --no-cache-dir --dest "$folder" "$@" >&2 ||
+  with_ticker "fetched or kept" "$HOME_DIR" "${PIP[@]}" download --only-binary :all: "${FOREIGN_WHEELS[@]}" --no-cache-dir --dest "$folder" "$@" >&2 ||
     die "pip could not fetch the wheels (see its message above)" "check the network and the disk, then run the same command again"
   printf '%s\n' "$folder"/*.whl >"$HOME_DIR/tmp/wheels.txt"
 }

@@ -1,8 +1,7 @@
 # shellcheck shell=bash
-# Python's side of the comparisons: $HOME_DIR/python, a virtual environment with PyTorch, torchvision, numpy and safetensors, for the
+# Python's side of the comparisons: $PEER, a virtual environment with PyTorch, torchvision, numpy and safetensors, for the
 # CPU. Needs say.sh, checks.sh, install.sh and what check_python found.
 
-PEER=$HOME_DIR/python
 PEER_TORCHVISION=0.26.0
 # What the comparisons import, and the dependencies of that. Without --no-deps PyTorch would request 2 GB of CUDA's libraries.
 PEER_PACKAGES=("torchvision==$PEER_TORCHVISION" numpy pillow safetensors filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec)

@@ -3,7 +3,7 @@
 #
 # It holds links to the headers and to the libraries that a CPU run needs, and no libtorch_cuda.so: with that file next
 # to them, every program would load CUDA. torch-lib leads to the real folder, from which a CUDA run loads it on purpose.
-# Links into $HOME_DIR are relative, so that the checkout can be moved. Needs say.sh.
+# Links into $HOME_DIR are relative, so that the checkout can be moved. Needs say.sh, arch.sh and HOME_DIR.
 
 # libtorch_version DIR: 2.11.0, 2.11.0+cpu …, from whichever file of the installation contains it.
 libtorch_version() {
@@ -33,7 +33,10 @@ libtorch_dir() {
 
 # make_view TORCH_DIR: TORCH_DIR is relative to $HOME_DIR for the project's own, absolute for an existing one.
 make_view() {
-  local torch=$1 name
+  local torch=$1 name found
+  found=$(cd "$HOME_DIR" && machine_of "$torch/lib/libtorch_cpu.so")
+  [ "$found" = "$MACHINE" ] ||
+    die "libtorch_cpu.so in $torch/lib is for the architecture $found, and $MACHINE is needed" "scripts/setup.sh --cpu on a machine of that architecture, or name another libtorch"
   rm -rf "${HOME_DIR:?}"/{include,lib,torch-lib}
   mkdir "$HOME_DIR/lib"
   ln -s "$torch/include" "$HOME_DIR/include"
@@ -75,8 +78,32 @@ link_needed() {
     "scripts/setup.sh --cpu, which installs a complete one"
 }
 
+# needed_libraries: NAME => PATH, or NAME => not found. ldd starts this machine's loader, which reads no other architecture's files.
 needed_libraries() {
-  env -u LD_LIBRARY_PATH -u LD_PRELOAD ldd "$HOME_DIR/lib/libtorch_cpu.so" | awk '/=>/ { print }' | sort -u
+  local listed
+  if [ "$MACHINE" != "$(uname -m)" ]; then
+    needed_elsewhere
+    return
+  fi
+  listed=$(env -u LD_LIBRARY_PATH -u LD_PRELOAD ldd "$HOME_DIR/lib/libtorch_cpu.so" 2>&1) || true
+  case $listed in
+  *'=>'*) awk '/=>/ { print }' <<<"$listed" | sort -u ;;
+  *) echo "libtorch_cpu.so(${listed//[[:space:]]/_}) => not found" ;;
+  esac
+}
+
+# needed_elsewhere: the same for another architecture, from the files' own lists; its system's libraries are those of its cross compiler.
+needed_elsewhere() {
+  local name
+  for name in $(readelf -d "$HOME_DIR"/lib/*.so* 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u); do
+    if [ -e "$HOME_DIR/lib/$name" ]; then
+      echo "$name => $HOME_DIR/lib/$name"
+    elif [ "$("$MACHINE-linux-gnu-gcc" -print-file-name="$name")" != "$name" ]; then
+      echo "$name => the system's"
+    else
+      echo "$name => not found"
+    fi
+  done
 }
 
 # view_is_sound: every link of the view points to an existing file.
