@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, packages, the book and the page of a class in a browser.
+# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, the model checker, packages,
+# the book, and the page of a class in a browser.
 # With ARGS, only the tests: ARGS go to cargo-nextest where it is installed, else to `cargo test` (scripts/test.sh -p c10d).
 set -euo pipefail
 
@@ -110,6 +111,11 @@ check_learning() {
   fi
 }
 
+# The protocols of shared memory, in the model checker's orders. With other flags than the rest, so in a folder of its own.
+check_memory_model() {
+  step memory-model env RUSTFLAGS='--cfg loom' cargo test --package lockstep-memory-model --target-dir "$TARGET/loom"
+}
+
 # Where the time of the tests went.
 tell_times() {
   [ ! -f "$REPORT" ] || ! command -v python3 >/dev/null || python3 scripts/lib/times.py "$REPORT" | sed 's/^/test: /'
@@ -147,6 +153,7 @@ rm -f "$TARGET/book.txt" "$REPORT"
 [ $# -gt 0 ] || check_sources
 run_tests "$@"
 [ $# -gt 0 ] || check_learning
+[ $# -gt 0 ] || check_memory_model
 [ $# -gt 0 ] || check_course
 [ $# -gt 0 ] || check_packages
 [ $# -gt 0 ] || check_book

@@ -44,7 +44,8 @@ struct MemberConfig {
   std::vector<uint64_t> members() const { return {global_ranks, global_ranks + size}; }
 };
 
-// What a rank has passed to its group's operations, whoever called them: a reducer calls from autograd's threads.
+// What a rank has passed to its group's operations, whoever called them: a reducer calls from autograd's threads. All relaxed: these are
+// numbers for reports, with which nothing else is published.
 struct Traffic {
   std::atomic<uint64_t> calls{0};
   std::atomic<uint64_t> bytes{0};

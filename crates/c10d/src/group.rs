@@ -221,7 +221,8 @@ impl Inner {
         self.backends
     }
 
-    /// Returns true if this rank has aborted the group.
+    /// Returns true if this rank has aborted the group. Relaxed: who asks has had an operation fail, which the abort made fail after it set
+    /// this, through the lock or the connection on which that operation waited.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Relaxed)
     }

@@ -123,7 +123,8 @@ impl Lifetime {
         }
     }
 
-    /// Returns true if the group must not be freed, as far as its operations have ended.
+    /// Returns true if the group must not be freed, as far as its operations have ended. Relaxed: whoever frees the group is the last that
+    /// has it, and reference counts order what the others did before.
     pub(crate) fn is_endless(&self) -> bool {
         self.endless.load(Ordering::Relaxed)
     }

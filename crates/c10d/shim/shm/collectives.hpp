@@ -67,6 +67,7 @@ class Collective {
   uint64_t first_ = 0; // the first step's number
 
  private:
+  // Relaxed: only this rank writes it, and the executor's lock orders the threads that do so one after another.
   uint64_t next() const { return members_.own().posted.load(std::memory_order_relaxed); }
 
   const Deadline* deadline_ = nullptr;

@@ -176,6 +176,7 @@ Members::Waiting::Waiting(Members& members, int on) : members(members), on(on), 
 Members::Waiting::~Waiting() {
   members.waits_since_.store(0);
   if (on == members.rank_ || members.other_hosts_since_.load() != 0) return;
+  // Relaxed, as where it is read: a sum for reports, with which nothing else is published.
   members.waited_[on].fetch_add(nanoseconds(Clock::now() - begun), std::memory_order_relaxed);
 }
 

@@ -69,7 +69,7 @@ class Members {
   Control& own() const { return control(rank_); }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
-  // Tells the others on which core this rank is.
+  // Tells the others on which core this rank is. Relaxed: an old value costs them time only.
   void show_core() const { own().core.store(core(), std::memory_order_relaxed); }
   // Wakes the threads of other ranks that sleep until this rank writes something.
   void ring_steps() const;
@@ -164,7 +164,7 @@ class Members {
   bool spin(int on, Reached&& reached) const {
     const auto until = Clock::now() + kSpin;
     do {
-      // A rank on the same core cannot go on while this one spins.
+      // A rank on the same core cannot go on while this one spins. Relaxed: an old value costs a spin, or a sleep.
       if (on >= 0 && control(on).core.load(std::memory_order_relaxed) == core()) return false;
       for (int i = 0; i < 64; ++i) {
         if (reached()) return true;

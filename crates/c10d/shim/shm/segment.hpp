@@ -1,5 +1,37 @@
 // A rank's memory that its peers map, and its layout: control words, message queues, slots for chunks, and an arena for buckets
 // and messages.
+//
+// Who publishes what with which word. Stores and read-modify-writes are sequentially consistent, so at least release, and loads are at
+// least acquire, unless the last column says otherwise. crates/memory-model has a model of each protocol.
+//
+//   word              written by              what a reader may read once it sees the value                     needs
+//   Control
+//     posted          the rank                its slot, its entry in `calls`, and its tensor in the arena       release
+//                                             if `place` says so: up to this step
+//     reduced         the rank                its part of the sum in its slot                                   release
+//     done            the rank                nothing: its own reads are over, so the peers may write to        release
+//                                             their slots and tensors again
+//     claimed         who takes a tile        nothing: only one rank gets each tile                             atomicity
+//     finished        who has summed a tile   that tile in all tensors; later additions continue the release    release
+//     failed          the rank                all that it posted and sent before                                release
+//     left            the rank                the same; the kernel closes the connection after it, and the      release
+//                                             peer that sees it closed has the word
+//     combining       the rank                nothing: the text of a timeout names the rank                     -
+//     awaits          the rank                nothing: the same                                                 -
+//     elsewhere       the rank                nothing: the same                                                 -
+//     core            the rank                nothing: a waiter that reads an old core spins 50 us or sleeps    relaxed
+//   Bell
+//     rings           who wakes               nothing: the sleeper looks again at what it waits for. The        atomicity
+//                                             kernel compares the word under the lock that FUTEX_WAKE takes
+//     sleeper         the rank                nothing: whether to ring. Who writes what a sleeper waits for     sequential
+//                                             writes first and loads `sleeper` second; the sleeper stores it    consistency
+//                                             first and looks second. One of the two sees the other only in
+//                                             a total order of all four accesses
+//   Queue
+//     sent            the sender              `waits` = 1 of all earlier messages, so that none is passed over  release
+//     waits = 1       the sender              the message's other fields, and its bytes in the arena            release
+//     waits = 0       the receiver            nothing: its reads are over, so the entry and the bytes may be    release
+//                                             written again
 #pragma once
 
 #include <atomic>
@@ -64,6 +96,10 @@ struct Queue {
   alignas(kLine) std::atomic<uint64_t> sent; // messages so far
   Message messages[kQueue];
 };
+
+// Words that processes share must need no lock, which each would have for itself.
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free &&
+              std::atomic<int32_t>::is_always_lock_free);
 
 // The word on which the threads of a rank sleep. Whoever writes what a sleeper waits for increments it.
 struct Bell {
