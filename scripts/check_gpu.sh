@@ -4,12 +4,15 @@ set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 LIB=$ROOT/scripts/lib
-HOME_DIR=$ROOT/.libtorch
-BIN=$ROOT/target/debug
 # shellcheck source=scripts/lib/say.sh
 . "$LIB/say.sh"
+# shellcheck source=scripts/lib/arch.sh
+. "$LIB/arch.sh"
 # shellcheck source=scripts/lib/view.sh
 . "$LIB/view.sh"
+
+HOME_DIR=$(libtorch_of "$MACHINE")
+BIN=$(target_of "$MACHINE")/debug
 
 # What is packed: programs, and programs of tests by package and name.
 PROGRAMS=(lockstep lockstep-bench-ranks lab-01-single-gpu lab-02-toy-model lab-05-collectives lab-06-snapshot-resume
@@ -25,7 +28,8 @@ usage() {
 usage: scripts/check_gpu.sh --pack FILE.tar.xz
        scripts/check_gpu.sh [--python PYTHON] [--report FILE.md]
 
---pack builds the programs for NCCL and packs them with this script and the labs' Python scripts: at most 64 MiB, for Linux on x86-64.
+--pack builds the programs for NCCL and packs them with this script and the labs' Python scripts: at most 64 MiB, for Linux on this
+machine's architecture.
 It needs a checkout after `scripts/setup.sh --nccl` (or --cuda), and no GPU.
 
 The second form checks a machine with an NVIDIA GPU, in the unpacked folder or in a checkout. It needs a Python with PyTorch 2.11 for CUDA,
@@ -62,21 +66,23 @@ main() {
 # ---- packing
 
 pack_programs() {
-  local file test size
+  local file test size packed
   [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] ||
     die "this checkout has no headers of NCCL, so its programs would be built without it" "scripts/setup.sh --nccl"
   TREE=$(mktemp -d)
   trap 'rm -rf "$TREE"' EXIT
-  mkdir -p "$TREE/scripts/lib" "$TREE/target/debug/deps"
+  packed=$TREE/${BIN#"$ROOT"/}
+  mkdir -p "$TREE/scripts/lib" "$packed/deps"
+  export CARGO_TARGET_DIR=${BIN%/debug}
   (cd "$ROOT" && cargo build "${PROGRAMS[@]/#/--bin=}") >&2
-  for file in "${PROGRAMS[@]}"; do strip -o "$TREE/target/debug/$file" "$BIN/$file"; done
+  for file in "${PROGRAMS[@]}"; do strip -o "$packed/$file" "$BIN/$file"; done
   for test in "${TESTS[@]}"; do
     file=$(built_test "${test%:*}" "${test#*:}")
-    strip -o "$TREE/target/debug/${test/:/-}" "$file"
+    strip -o "$packed/${test/:/-}" "$file"
   done
-  strip --strip-unneeded -o "$TREE/target/debug/deps/libsimgpu.so" "$BIN/deps/libsimgpu.so"
+  strip --strip-unneeded -o "$packed/deps/libsimgpu.so" "$BIN/deps/libsimgpu.so"
   cp "${BASH_SOURCE[0]}" "$TREE/scripts"
-  cp "$LIB"/{say,view}.sh "$TREE/scripts/lib"
+  cp "$LIB"/{say,arch,view}.sh "$TREE/scripts/lib"
   (cd "$ROOT" && cp --parents labs/*/*.py "$TREE")
   tar -C "$TREE" -cJf "$1" .
   size=$(($(stat -c %s "$1") / 1048576 + 1))
@@ -97,6 +103,7 @@ built_test() {
 
 check() {
   local report=$1
+  [ -x "$BIN/lockstep" ] || die "no program $BIN/lockstep: this folder has none for $MACHINE" "unpack a pack that was made on a machine of this architecture, or build here"
   REPORT=$(realpath -m "$report")
   # Steps run in folders of their own.
   case $PYTHON in */*) PYTHON=$(cd "$(dirname "$PYTHON")" && pwd)/${PYTHON##*/} ;; esac
@@ -141,7 +148,7 @@ step() {
     # shellcheck disable=SC2163 # the function that it names
     export -f "$1" ranks tests trained in_work launch with_nccl needs_two
     # shellcheck disable=SC2016 # the other shell expands it
-    (export PYTHON BIN WORK ROOT GPUS HOME_DIR LIB && timeout -k 5 "$limit" bash -euo pipefail -c '. "$LIB/say.sh"; . "$LIB/view.sh"; "$@"' _ "$@") >"$log" 2>&1 || rc=$?
+    (export PYTHON BIN WORK ROOT GPUS HOME_DIR LIB && timeout -k 5 "$limit" bash -euo pipefail -c '. "$LIB/say.sh"; . "$LIB/arch.sh"; . "$LIB/view.sh"; "$@"' _ "$@") >"$log" 2>&1 || rc=$?
   else
     timeout -k 5 "$limit" "$@" >"$log" 2>&1 || rc=$?
   fi

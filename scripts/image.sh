@@ -6,6 +6,8 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 # shellcheck source=scripts/lib/say.sh
 . "$ROOT/scripts/lib/say.sh"
+# shellcheck source=scripts/lib/arch.sh
+. "$ROOT/scripts/lib/arch.sh"
 # shellcheck source=scripts/lib/checks.sh
 . "$ROOT/scripts/lib/checks.sh"
 # shellcheck source=scripts/lib/image.sh

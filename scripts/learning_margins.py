@@ -4,7 +4,7 @@
     scripts/learning_margins.py [--seeds SEED,...] [--sets SET,...] [--more] [--write] [-- ARGS...]
 
 Runs the tests of nextest's profile `learning` (.config/nextest.toml) with the processor's own instructions, with AVX2 and with SSE4
-(scripts/with_instructions.sh), each with the seeds (LOCKSTEP_TEST_SEED) 0, 1 and 2, and prints a table: what each test compares with
+(scripts/with_instructions.sh; on AArch64 with its own and with NEON), each with the seeds (LOCKSTEP_TEST_SEED) 0, 1 and 2, and prints a table: what each test compares with
 a limit, the limit, and the least and greatest result for each set. A result close to its limit means that the test will fail on
 another machine: change what the test trains, not its limit. ARGS go to `cargo nextest run` (`-- -p lab-07-cifar-resnet`).
 Each run is kept in target/learning-margins.json at once; --more adds to what is there, so that you can measure in pieces.
@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "scripts" / "learning_margins.md"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 JUNIT, KEPT = TARGET / "nextest" / "learning" / "junit.xml", TARGET / "learning-margins.json"
-SETS = ["own", "avx2", "sse4"]
+SETS = ["own", "neon"] if platform.machine() == "aarch64" else ["own", "avx2", "sse4"]
 WITH = str(ROOT / "scripts" / "with_instructions.sh")
 MARGIN = re.compile(r"^margin: (.*): (\S+) ([<>]) (\S+)$", re.MULTILINE)
 
@@ -37,7 +37,7 @@ MARGIN = re.compile(r"^margin: (.*): (\S+) ([<>]) (\S+)$", re.MULTILINE)
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0,1,2", help="seeds (default 0,1,2)")
-    parser.add_argument("--sets", default=",".join(SETS), help="instruction sets (default own,avx2,sse4)")
+    parser.add_argument("--sets", default=",".join(SETS), help=f"instruction sets (default {','.join(SETS)})")
     parser.add_argument("--more", action="store_true", help="add to the results of earlier runs")
     parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.relative_to(ROOT)}")
     parser.add_argument("args", nargs="*", help="for cargo nextest run")
@@ -109,8 +109,8 @@ def table(results, sets):
 
 def processor():
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    widest = next((flag for flag in ("avx512f", "avx2", "sse4_2") if any(flag in line.split() for line in lines)), "none of ours")
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "CPU part"))]
+    widest = next((flag for flag in ("avx512f", "avx2", "sse4_2", "sve", "asimd") if any(flag in line.split() for line in lines)), "none of ours")
     return f"{names[0] if names else platform.machine()}, widest instructions {widest}"
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, the model checker, packages,
-# the book, and the page of a class in a browser.
+# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, the model checker, emulated
+# aarch64, packages, the book, and the page of a class in a browser.
 # With ARGS, only the tests: ARGS go to cargo-nextest where it is installed, else to `cargo test` (scripts/test.sh -p c10d).
 set -euo pipefail
 
@@ -13,6 +13,10 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 . "$ROOT/scripts/lib/cargo.sh"
 # shellcheck source=scripts/lib/checks.sh
 . "$ROOT/scripts/lib/checks.sh"
+# shellcheck source=scripts/lib/book.sh
+. "$ROOT/scripts/lib/book.sh"
+# shellcheck source=scripts/lib/arm.sh
+. "$ROOT/scripts/lib/arm.sh"
 
 # What a whole run leaves in cargo's output folder, and what its incremental files add there.
 BUILT_MB=4500
@@ -107,13 +111,22 @@ check_learning() {
   elif "${older[@]}" true 2>/dev/null; then
     step learning "${older[@]}" cargo nextest run --profile learning --no-fail-fast
   else
-    leave_out learning "this processor has neither AVX-512 nor AVX2, so there are no older instructions to run with"
+    leave_out learning "this processor has neither AVX-512 nor AVX2 nor SVE, so there are no older instructions to run with"
   fi
 }
 
 # The protocols of shared memory, in the model checker's orders. With other flags than the rest, so in a folder of its own.
 check_memory_model() {
   step memory-model env RUSTFLAGS='--cfg loom' cargo test --package lockstep-memory-model --target-dir "$TARGET/loom"
+}
+
+# Emulated aarch64, where its tools are: scripts/setup.sh --arm-tools.
+check_arm() {
+  if [ -z "$(missing_arm_tools)" ]; then
+    step aarch64 scripts/test_arm.sh
+  else
+    leave_out aarch64 "scripts/setup.sh --arm-tools installs what emulates it: $(missing_arm_tools | paste -sd ';' | sed 's/;/; /g')"
+  fi
 }
 
 # Where the time of the tests went.
@@ -154,6 +167,7 @@ rm -f "$TARGET/book.txt" "$REPORT"
 run_tests "$@"
 [ $# -gt 0 ] || check_learning
 [ $# -gt 0 ] || check_memory_model
+[ $# -gt 0 ] || check_arm
 [ $# -gt 0 ] || check_course
 [ $# -gt 0 ] || check_packages
 [ $# -gt 0 ] || check_book

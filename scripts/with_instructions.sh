@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# scripts/with_instructions.sh own|avx2|sse4|older COMMAND...: runs COMMAND with libtorch's CPU libraries limited to a set of instructions,
+# scripts/with_instructions.sh own|avx2|sse4|neon|older COMMAND...: runs COMMAND with libtorch's CPU libraries limited to a set of instructions,
 # as if on an older processor: `own` leaves them alone, `older` is the newest set below this processor's own. Floats are then summed
 # in another order. If the processor lacks the set, prints that and exits with 3.
 set -euo pipefail
 
 # has FLAG: true if the processor's flags name it.
-has() { grep -qw "$1" /proc/cpuinfo; }
+has() { grep -qw "$1" /proc/cpuinfo; } # x86-64: flags; AArch64: Features
 
 # what_is_older: the newest set below the processor's own, empty if there is none.
 what_is_older() {
-  if has avx512f; then echo avx2; elif has avx2; then echo sse4; fi
+  if has avx512f; then echo avx2; elif has avx2; then echo sse4; elif has sve; then echo neon; fi
 }
 
 # hold_to SET: the variables of ATen, oneDNN and MKL.
@@ -18,7 +18,8 @@ hold_to() {
     own) ;;
     avx2) export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ;;
     sse4) export ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 ;;
-    *) echo "with_instructions.sh: expected own, avx2, sse4 or older, found '$1'" >&2 && exit 2 ;;
+    neon) export ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=ADVSIMD ;;
+    *) echo "with_instructions.sh: expected own, avx2, sse4, neon or older, found '$1'" >&2 && exit 2 ;;
   esac
 }
 
@@ -27,6 +28,7 @@ is_there() {
   case $1 in
     avx2) has avx2 ;;
     sse4) has sse4_2 ;;
+    neon) has asimd ;;
     *) [ -n "$1" ] ;;
   esac
 }

@@ -1,10 +1,12 @@
 # shellcheck shell=bash
-# The parts of image.sh: the context that containers/recipe.sh reads, and the builders. Needs say.sh, checks.sh, ROOT, and what image.sh
+# The parts of image.sh: the context that containers/recipe.sh reads, and the builders. Needs say.sh, arch.sh, checks.sh, ROOT, and what image.sh
 # has chosen: BACKEND, BASE, WORK, ENGINE, OPTIONS, IMAGE.
 
 # make_context DIR: hard links where the disk allows them, so that it takes no space.
 make_context() {
-  local libtorch=$ROOT/.libtorch
+  # In the image it is .libtorch: that has one architecture.
+  local libtorch
+  libtorch=$(libtorch_of "$MACHINE")
   "$ROOT/scripts/setup.sh" --quiet
   check_libtorch "$libtorch"
   say "gathering what the build needs in $1"
