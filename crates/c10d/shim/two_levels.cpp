@@ -419,6 +419,7 @@ struct MemoryRequest {
   bool or_gloo;  // ranks of other programs may join, which are known by Gloo's keys
   bool compares;
   Bytes host;    // for tests: distinguishes hosts that are the same
+  size_t page;   // for tests: the size of a page; 0 for the system's
 };
 
 } // namespace
@@ -435,7 +436,7 @@ Status lc_backend_memory(const MemberConfig* config, const MemoryRequest* reques
     std::function<bool(int)> foreign;
     if (request->or_gloo) foreign = [&](int rank) { return keys.store->check({"0/" + std::to_string(rank)}); };
     const auto reach = static_cast<shm::Reach>(request->reach);
-    auto met = shm::meet(keys, config->rank, config->size, {reach, request->compares, to_string(request->host)}, timeout, foreign);
+    auto met = shm::meet(keys, config->rank, config->size, {reach, request->compares, to_string(request->host), request->page}, timeout, foreign);
     *why = new Blobs{{std::vector<uint8_t>(met.reason.begin(), met.reason.end())}};
     if (!met.members) return;
     install_bucket_allocator();

@@ -112,8 +112,13 @@ impl Backend {
             let (mut out, mut is_two_levels, mut guard_compares) = (ptr::null_mut(), false, false);
             let (interface, host) = member.options.endpoint.bytes();
             let simulated = member.options.simulated_host.as_deref().unwrap_or_default();
-            let request =
-                ffi::MemoryRequest { reach: self.reach(), or_gloo, compares, host: Bytes::new(simulated.as_bytes()) };
+            let request = ffi::MemoryRequest {
+                reach: self.reach(),
+                or_gloo,
+                compares,
+                host: Bytes::new(simulated.as_bytes()),
+                page: member.options.simulated_page,
+            };
             // SAFETY: the member's configuration, the request and everything they point to outlive the call; the shim copies what it keeps,
             // and writes the results before it returns.
             let made = |why: *mut _| unsafe {

@@ -109,6 +109,7 @@ pub(crate) struct MemoryRequest {
     pub(crate) or_gloo: bool,
     pub(crate) compares: bool,
     pub(crate) host: Bytes,
+    pub(crate) page: usize,
 }
 
 /// `Options` of `shim/reducer.cpp`.

@@ -87,6 +87,10 @@ pub struct GroupOptions {
     /// subgroup inherits its parent's.
     #[doc(hidden)]
     pub simulated_host: Option<String>,
+    /// For tests: the size in bytes of the pages for which shared memory is laid out, a multiple of this system's, the same on all ranks; 0
+    /// for this system's.
+    #[doc(hidden)]
+    pub simulated_page: usize,
 }
 
 impl Default for GroupOptions {
@@ -98,6 +102,7 @@ impl Default for GroupOptions {
             compare_calls: None,
             desync_report: true,
             simulated_host: None,
+            simulated_page: 0,
         }
     }
 }

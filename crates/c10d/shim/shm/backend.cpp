@@ -438,7 +438,7 @@ struct BucketAllocator : c10::Allocator {
   c10::Allocator* const usual = c10::GetCPUAllocator();
 
   at::DataPtr allocate(size_t bytes) override {
-    if (bucket_arena == nullptr || bytes < shm::kPage) return usual->allocate(bytes);
+    if (bucket_arena == nullptr || bytes < shm::kBlock) return usual->allocate(bytes);
     const auto arena = *bucket_arena;
     const uint64_t place = arena->take(bytes);
     if (place == shm::kNowhere) return usual->allocate(bytes);

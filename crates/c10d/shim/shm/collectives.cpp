@@ -224,7 +224,7 @@ void LargeAllReduce::in_place() {
   done(first_);
 }
 
-size_t LargeAllReduce::tile_bytes() const { return std::max<size_t>(kPage, 128 * 1024 / static_cast<size_t>(size())) / kPage * kPage; }
+size_t LargeAllReduce::tile_bytes() const { return std::max<size_t>(kBlock, 128 * 1024 / static_cast<size_t>(size())) / kBlock * kBlock; }
 
 void LargeAllReduce::combine_tiles(uint64_t base, size_t tiles, const std::vector<char*>& tensors) {
   auto& shared = members_.control(0);

@@ -181,8 +181,8 @@ struct Meeting {
   int position = 0; // this rank's
 
   // Everything that may fail on this rank alone. The file has room for all ranks of the group, wherever they are.
-  void prepare(const std::string& claim) {
-    arena = std::make_shared<Arena>(Segment::make(static_cast<size_t>(size)));
+  void prepare(const std::string& claim, size_t page) {
+    arena = std::make_shared<Arena>(Segment::make(static_cast<size_t>(size), page > 0 ? page : page_size()));
     listener = new_socket();
     name = random_name();
     sockaddr_un address;
@@ -276,7 +276,7 @@ struct Meeting {
   }
 
   void map(int peer, Socket file) {
-    segments[peer] = std::make_unique<Segment>(file.fd, static_cast<size_t>(size), false);
+    segments[peer] = std::make_unique<Segment>(file.fd, static_cast<size_t>(size), arena->segment().page(), false);
     file.fd = -1;
     if (segments[peer]->end() != arena->segment().end()) throw Failure("the ranks' memory files differ in size");
   }
@@ -319,7 +319,7 @@ Met shm::meet(Keys& keys, int rank, int size, const Request& request, Millisecon
   const auto deadline = Deadline::in(timeout);
   Meeting meeting{keys, rank, size, {}, {}, {}, {}, {}, {}, {}};
   try {
-    meeting.prepare(request.host);
+    meeting.prepare(request.host, request.page);
   } catch (const std::runtime_error& failure) {
     keys.set(place_key(rank), failure.what());
   }

@@ -26,6 +26,7 @@ struct Request {
   Reach reach = Reach::OneHost;
   bool compares = false;
   std::string host; // for tests: distinguishes hosts that are the same
+  size_t page = 0;  // for tests: the size of a page; 0 for the system's
 };
 
 struct Met {

@@ -1,5 +1,5 @@
-// Reductions in cache-sized tiles. The build compiles this file with full optimization, once for each vector unit of x86-64; the
-// loader takes the best. Not here: which rank combines what (collectives.cpp).
+// Reductions in cache-sized tiles. The build compiles this file with full optimization, once for each vector unit of x86-64, of which the
+// loader takes the best; on AArch64 once, for NEON, which all of its processors have. Not here: which rank combines what (collectives.cpp).
 
 #include "reduce.hpp"
 

@@ -25,20 +25,26 @@ size_t range(size_t size) {
 }
 
 // A file that is larger than the limit ends the process with SIGXFSZ.
-size_t limited(size_t bytes) {
+size_t limited(size_t bytes, size_t page) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return bytes;
-  return std::min<size_t>(bytes, limit.rlim_cur / kPage * kPage);
+  return std::min<size_t>(bytes, limit.rlim_cur / page * page);
 }
 
 } // namespace
 
+size_t shm::page_size() {
+  const long bytes = ::sysconf(_SC_PAGESIZE);
+  if (bytes <= 0) refuse("the size of a page");
+  return static_cast<size_t>(bytes);
+}
+
 // The seal keeps every mapping readable for good: a file that cannot shrink has no address that ends a reader with SIGBUS.
-Segment Segment::make(size_t size) {
+Segment Segment::make(size_t size, size_t page) {
   const int file = ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) refuse("memfd_create");
-  const size_t fixed = queues_at() + round_up(size * sizeof(Queue), kPage) + kSlots * kSlotBytes;
-  const size_t bytes = limited(fixed + range(size));
+  const size_t fixed = Segment(size, page).arena_at();
+  const size_t bytes = limited(fixed + range(size), page);
   const auto refuse_file = [&](const char* what) {
     const int error = errno;
     ::close(file);
@@ -50,7 +56,7 @@ Segment Segment::make(size_t size) {
   if (::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) != 0) refuse_file("seals of a memory file");
   if (::fallocate(file, 0, 0, static_cast<off_t>(fixed)) != 0) refuse_file("reserving shared memory");
   try {
-    return Segment(file, size, true);
+    return Segment(file, size, page, true);
   } catch (...) {
     ::close(file);
     throw;
@@ -58,7 +64,7 @@ Segment Segment::make(size_t size) {
 }
 
 // A child process without its own program must not hold a group's memory.
-Segment::Segment(int file, size_t size, bool own) : file_(file), size_(size), mapped_(0), base_(nullptr) {
+Segment::Segment(int file, size_t size, size_t page, bool own) : Segment(size, page) {
   struct stat info {};
   if (::fstat(file, &info) != 0) refuse("fstat of a memory file");
   mapped_ = static_cast<size_t>(info.st_size);
@@ -67,14 +73,14 @@ Segment::Segment(int file, size_t size, bool own) : file_(file), size_(size), ma
   base_ = static_cast<char*>(memory);
   (void)::madvise(memory, mapped_, MADV_DONTDUMP);
   (void)::madvise(memory, mapped_, MADV_DONTFORK);
-  if (own) return;
-  ::close(file);
-  file_ = -1;
+  if (own) file_ = file;
+  else ::close(file);
 }
 
 Segment::Segment(Segment&& other) noexcept
     : file_(std::exchange(other.file_, -1)),
       size_(other.size_),
+      page_(other.page_),
       mapped_(other.mapped_),
       base_(std::exchange(other.base_, nullptr)) {}
 
@@ -90,7 +96,7 @@ uint64_t Segment::place_of(const void* memory, size_t bytes) const {
 }
 
 uint64_t Arena::take(size_t bytes) {
-  bytes = round_up(std::max<size_t>(bytes, 1), kPage);
+  bytes = round_up(std::max<size_t>(bytes, 1), kBlock);
   std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t found = take_free(bytes);
   if (found != kNowhere) return found;

@@ -49,13 +49,16 @@
 namespace shm {
 
 constexpr size_t kLine = 64; // bytes of a cache line
-constexpr size_t kPage = 4096;
+constexpr size_t kBlock = 4096;            // places in the arena, and tiles of sums, are multiples of it, whatever the size of a page
 constexpr size_t kSlots = 4;               // chunks that a rank may be ahead of the slowest reader
 constexpr size_t kSlotBytes = 256 * 1024;  // a chunk; all slots fit in the second-level cache of one core
 constexpr size_t kQueue = 32;              // messages of one rank for another that have not been received
 constexpr uint64_t kNowhere = ~uint64_t{0};
 
 constexpr size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// The system's: 4 KiB on x86-64; 4, 16 or 64 KiB on AArch64, as its kernel was built. Ranks that share memory have one kernel.
+size_t page_size();
 
 // A rank's description of its call, which the peers compare with their own.
 struct Call {
@@ -127,10 +130,11 @@ struct Control {
 // One rank's memory, as this process sees it.
 class Segment {
  public:
-  // Makes this rank's own, for a group of `size`, and reserves all but the arena. Throws where the system refuses.
-  static Segment make(size_t size);
-  // Maps a peer's. Takes the file.
-  Segment(int file, size_t size, bool own);
+  // Makes this rank's own, for a group of `size`, and reserves all but the arena. Each part begins on a page of `page` bytes. Throws
+  // where the system refuses.
+  static Segment make(size_t size, size_t page);
+  // Maps a peer's, which was laid out for the same pages. Takes the file.
+  Segment(int file, size_t size, size_t page, bool own);
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&&) = delete;
   ~Segment();
@@ -143,15 +147,20 @@ class Segment {
   uint64_t place_of(const void* memory, size_t bytes) const;
 
   int file() const { return file_; }
-  size_t arena_at() const { return slots_at() + kSlots * kSlotBytes; }
+  size_t page() const { return page_; }
+  size_t arena_at() const { return slots_at() + round_up(kSlots * kSlotBytes, page_); }
   size_t end() const { return mapped_; }
 
  private:
-  static size_t queues_at() { return round_up(sizeof(Control), kPage); }
-  size_t slots_at() const { return queues_at() + round_up(size_ * sizeof(Queue), kPage); }
+  // The layout, without memory.
+  Segment(size_t size, size_t page) : file_(-1), size_(size), page_(page), mapped_(0), base_(nullptr) {}
+
+  size_t queues_at() const { return round_up(sizeof(Control), page_); }
+  size_t slots_at() const { return queues_at() + round_up(size_ * sizeof(Queue), page_); }
 
   int file_;
   size_t size_;
+  size_t page_;
   size_t mapped_;
   char* base_;
 };

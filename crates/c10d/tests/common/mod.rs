@@ -127,13 +127,19 @@ pub fn join_on(
 
 /// Returns true if the tensor's memory is in a file that peers map.
 pub fn is_shared(tensor: &tch::Tensor) -> bool {
+    place_in_file(tensor).is_some()
+}
+
+/// Where in such a file it is, in bytes.
+pub fn place_in_file(tensor: &tch::Tensor) -> Option<usize> {
     let address = tensor.data_ptr() as usize;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().filter(|line| line.contains("memfd:lockstep")).any(|line| {
-        let (range, _) = line.split_once(' ').unwrap();
-        let (begin, end) = range.split_once('-').unwrap();
+    maps.lines().filter(|line| line.contains("memfd:lockstep")).find_map(|line| {
         let number = |digits| usize::from_str_radix(digits, 16).unwrap();
-        (number(begin)..number(end)).contains(&address)
+        let mut fields = line.split(' ');
+        let (begin, end) = fields.next().unwrap().split_once('-').unwrap();
+        let offset = number(fields.nth(1).unwrap());
+        (number(begin)..number(end)).contains(&address).then(|| address - number(begin) + offset)
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use c10d::{Backend, ErrorKind, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize};
+use c10d::{Backend, ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize};
 use tch::{Device, Kind, Tensor};
 
 use crate::common::{self, is_shared, options, rank, ranks_in_memory};
@@ -59,6 +59,60 @@ fn all_ranks_get_the_same_bits() {
             assert!(sums.iter().all(|sum| *sum == sums[0]), "{n} elements on {world} ranks");
         }
     }
+}
+
+/// Kernels for AArch64 have pages of 4, 16 or 64 KiB. A layout for larger pages than this system's works here as well.
+#[test]
+fn a_layout_for_larger_pages_gives_the_same_bits() {
+    let run = |page: usize| {
+        let options = GroupOptions { simulated_page: page, ..options() };
+        common::ranks_on(Backend::SharedMemory, 3, &options, |group| {
+            let me = group.rank().get();
+            let sums = [7, 20_000, 300_000].map(|n| {
+                let mut t = numbers(n, me, Kind::Float);
+                group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
+                bytes(&t)
+            });
+            let (group, place) = place_of_a_bucket(group);
+            let (next, last) = (rank((me + 1) % 3), rank((me + 2) % 3));
+            for n in [1, 70_000] {
+                group.send(&numbers(n, me, Kind::Double), next, 0).unwrap();
+                let mut t = Tensor::zeros([n], (Kind::Double, Device::Cpu));
+                group.recv(&mut t, last, 0).unwrap();
+                assert_eq!(bytes(&t), bytes(&numbers(n, last.get(), Kind::Double)));
+            }
+            group.barrier().unwrap();
+            (sums, place)
+        })
+    };
+    let usual = run(4096);
+    for page in [16 << 10, 64 << 10] {
+        for (rank, ((sums, place), (theirs, _))) in run(page).iter().zip(&usual).enumerate() {
+            assert!(sums == theirs, "rank {rank} with pages of {page} bytes");
+            assert_eq!(place % page, 0, "rank {rank}: the arena begins at {place}");
+        }
+    }
+    assert!(
+        usual.iter().all(|(_, place)| place % (64 << 10) != 0),
+        "the usual layout fits all pages, so this test shows nothing"
+    );
+}
+
+/// The place of the first bucket in this rank's memory file, which is the first of the arena.
+fn place_of_a_bucket(group: ProcessGroup) -> (Rc<ProcessGroup>, usize) {
+    let group = Rc::new(group);
+    let mut weight = Tensor::ones([60_000], FLOAT).set_requires_grad(true);
+    let options = ReducerOptions { gradient_as_bucket_view: true, ..ReducerOptions::default() };
+    let params = [("weight".to_owned(), weight.shallow_clone())];
+    let reducer = Reducer::new(Rc::clone(&group), &params, &options).unwrap();
+    c10d::clear_grad(&mut weight).unwrap();
+    reducer.prepare_for_forward().unwrap();
+    let loss = weight.sum(Kind::Float);
+    reducer.prepare_for_backward(std::slice::from_ref(&loss)).unwrap();
+    reducer.backward(&loss).unwrap();
+    assert_eq!(weight.grad(), Tensor::ones([60_000], FLOAT));
+    let place = common::place_in_file(&weight.grad()).expect("buckets are in shared memory");
+    (group, place)
 }
 
 #[test]
