@@ -56,10 +56,11 @@ resumes() {
   LOCKSTEP_KILLED=$1/killed "$BIN/lockstep" run --standalone --nproc-per-node=2 --max-restarts=1 \
     bash -c 'set -e
       if [ "$RANK" = 1 ] && [ ! -e "$LOCKSTEP_KILLED" ]; then
+        rank=$BASHPID
         (
           until [ -n "$(find "$1" -name "*.safetensors" -print -quit 2>/dev/null)" ]; do sleep 0.2; done
           touch "$LOCKSTEP_KILLED"
-          kill -9 "$$"
+          kill -9 "$rank" || rm "$LOCKSTEP_KILLED"
         ) &
       fi
       folder=$1
