@@ -55,7 +55,7 @@ type TooLate = fn(Duration) -> Ending;
 
 /// Serves a connection until it ends, and records the reason if the peer is to blame.
 pub(super) async fn serve(
-    stream: TcpStream,
+    stream: std::net::TcpStream,
     address: SocketAddr,
     id: ConnectionId,
     wake: Arc<Notify>,
@@ -63,6 +63,8 @@ pub(super) async fn serve(
 ) {
     let _leave = Leave { id, all: Arc::clone(&all) };
     let accepted = Instant::now();
+    // Only a system without memory or descriptors refuses to watch it.
+    let Ok(stream) = TcpStream::from_std(stream) else { return };
     let mut connection = Connection {
         stream,
         wake,

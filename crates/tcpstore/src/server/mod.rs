@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -170,21 +171,14 @@ fn run(
     stopped: oneshot::Receiver<()>,
     started: &mpsc::Sender<io::Result<()>>,
 ) {
-    /// Limit for the worker threads to drop their tasks, which never block.
-    const END: Duration = Duration::from_secs(5);
-    let threads = shared.options.worker_threads.max(1);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .thread_name("tcpstore-worker")
-        .enable_all()
-        .build();
-    let runtime = match runtime {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => return drop(started.send(Err(error))),
     };
+    let workers = Workers::start(shared.options.worker_threads, runtime.handle());
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener);
-        let outcome = listener.map(|listener| accept(listener, shared));
+        let outcome = listener.map(|listener| accept(listener, shared, &workers.runtimes));
         match outcome {
             Ok(serving) => {
                 let _ = started.send(Ok(()));
@@ -196,23 +190,79 @@ fn run(
             Err(error) => drop(started.send(Err(error))),
         }
     });
+    drop(workers);
     runtime.shutdown_timeout(END);
+}
+
+/// Limit for the threads to drop their tasks, which never block.
+const END: Duration = Duration::from_secs(5);
+
+/// A runtime of one thread. With several, tokio panics if the system has no room for a thread.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    // tokio opens such a pair with its first runtime, and panics if the process may open no more files.
+    drop(std::os::unix::net::UnixStream::pair()?);
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// The threads that serve connections; dropping it ends them.
+struct Workers {
+    /// Where connections are served: those of the threads.
+    runtimes: Vec<Handle>,
+    /// Each thread serves until its sender is dropped.
+    threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Workers {
+    /// Starts `count` threads. Where the system has no room for all, fewer serve, and without any the `own` runtime does: a store that is
+    /// slower under load is better than none.
+    fn start(count: usize, own: &Handle) -> Self {
+        let threads: Vec<_> = (0..count).map_while(|_| start_worker().ok()).collect();
+        let runtimes: Vec<_> = threads.iter().map(|(runtime, ..)| runtime.clone()).collect();
+        let runtimes = if runtimes.is_empty() { vec![own.clone()] } else { runtimes };
+        Workers { runtimes, threads: threads.into_iter().map(|(_, stop, thread)| (stop, thread)).collect() }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let (stops, threads): (Vec<_>, Vec<_>) = self.threads.drain(..).unzip();
+        drop(stops);
+        for thread in threads {
+            let _ = thread.join(); // a panic ended it, too
+        }
+    }
+}
+
+fn start_worker() -> io::Result<(Handle, oneshot::Sender<()>, JoinHandle<()>)> {
+    let runtime = runtime()?;
+    let handle = runtime.handle().clone();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serve = move || {
+        let _ = runtime.block_on(stopped); // the sender is dropped at the end
+        runtime.shutdown_timeout(END);
+    };
+    let thread = std::thread::Builder::new().name("tcpstore-worker".to_owned()).spawn(serve)?;
+    Ok((handle, stop, thread))
 }
 
 /// Pause after a failed accept, for example when the limit of open files is reached.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections forever.
-async fn accept(listener: TcpListener, all: Arc<Shared>) {
-    loop {
-        let Ok((stream, address)) = listener.accept().await else {
-            sleep(PAUSE).await;
-            continue;
+/// Accepts connections forever; the runtimes take turns to serve them.
+async fn accept(listener: TcpListener, all: Arc<Shared>, runtimes: &[Handle]) {
+    for runtime in runtimes.iter().cycle() {
+        let (stream, address) = loop {
+            match listener.accept().await {
+                Ok(accepted) => break accepted,
+                Err(_) => sleep(PAUSE).await,
+            }
         };
+        prepare(&stream, all.options.keepalive);
+        // Another runtime will watch the socket.
+        let Ok(stream) = stream.into_std() else { continue };
         let admitted = all.lock().admit(address, Instant::now(), all.options.max_connections);
         if let Some((id, wake)) = admitted {
-            prepare(&stream, all.options.keepalive);
-            let task = tokio::spawn(serve(stream, address, id, wake, Arc::clone(&all)));
+            let task = runtime.spawn(serve(stream, address, id, wake, Arc::clone(&all)));
             all.lock().attach(id, task.abort_handle());
         }
     }

@@ -18,7 +18,8 @@ use crate::wire::{Key, Limits, Operation, user_key};
 /// Options of a server. The defaults suit a job of thousands of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// Threads that serve connections, in addition to the one that accepts them. 2.
+    /// Threads that serve connections, in addition to the one that accepts them. 2. Without any, and where the system has no room for a
+    /// thread, the one that accepts serves, too.
     pub worker_threads: usize,
     /// Limits of a single message.
     pub limits: Limits,

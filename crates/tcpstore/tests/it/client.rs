@@ -22,6 +22,16 @@ fn missing(error: Error) -> Vec<String> {
     }
 }
 
+/// As where the system has no room for another thread.
+#[tokio::test]
+async fn a_server_without_threads_for_connections_serves_on_the_one_that_accepts() {
+    let server = server(ServerOptions { worker_threads: 0, ..ServerOptions::default() });
+    let (waits, sets) = (client(&server).await, client(&server).await);
+    let (got, set) = tokio::join!(waits.get("key", LONG), sets.set("key", b"value"));
+    set.unwrap();
+    assert_eq!(got.unwrap(), b"value");
+}
+
 #[tokio::test]
 async fn does_every_operation() {
     let server = server(ServerOptions::default());
