@@ -14,6 +14,7 @@
 //! - [`watchdog`]: deadlines that do not depend on the machine's speed or load.
 //! - [`find_program`]: explains why a program cannot be run.
 //! - [`Listener`], [`end_of_file`], [`raise_open_files`]: sockets and files.
+//! - [`check_room`]: whether the system has room for more processes and threads.
 //! - [`Exit`], [`signal_name`], [`Signals`]: how a process ended, as text, and the signals that ask this process itself to end.
 
 mod files;
@@ -25,6 +26,7 @@ mod process;
 mod program;
 mod reaper;
 mod receivers;
+mod room;
 mod signals;
 mod stacks;
 mod start;
@@ -40,6 +42,7 @@ pub use process::{Deaths, KILL_LIMIT, KillOnDrop, Process, kill_until_gone, reap
 pub use program::{ProgramError, Sink, Spec, Stdin, find_program};
 pub use reaper::internal_main;
 pub use receivers::Left;
+pub use room::{NoRoom, check_room, pids_limit};
 pub use rustix::process::Signal;
 pub use signals::{Exit, Signals, known_signal_name, not_ignored, signal_name, signal_number};
 pub use stacks::{NoProgress, Stacks, StacksError};

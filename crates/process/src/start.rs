@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
@@ -141,7 +141,9 @@ impl Start {
                 // SAFETY: this is the child of a fork, and the agent's signals are blocked.
                 unsafe { self.become_worker(parent, theirs.as_raw_fd(), &mask) }
             }
-            let forked = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error);
+            // `from_raw` panics on the -1 of a fork that failed.
+            let forked = if pid > 0 { Pid::from_raw(pid) } else { None };
+            let forked = forked.ok_or_else(io::Error::last_os_error);
             set_mask(&mask);
             forked
         })?;
@@ -380,7 +382,7 @@ pub fn words_dying_with_parent(program: &OsStr) -> [OsString; 3] {
 /// The subcommand of [`words_dying_with_parent`]; returns only if the program cannot be started.
 pub(super) fn become_program(args: &[OsString]) -> ExitCode {
     let Err(error) = try_become(args);
-    eprintln!("error: {error:#}");
+    let _ = writeln!(io::stderr(), "error: {error:#}");
     ExitCode::from(NOT_STARTED)
 }
 
