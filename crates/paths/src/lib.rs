@@ -8,9 +8,10 @@
 
 #![warn(missing_docs)] // people read its documentation without the source
 
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::{fs, io};
 
 use lockstep_contract::foreign;
 use rustix::fs::{Access, access};
@@ -139,7 +140,10 @@ pub fn temporary_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let (folder, note) = choose(&std::env::temp_dir(), |folder| tempfile::tempfile_in(folder).map(drop));
-        note.into_iter().for_each(|note| eprintln!("{note}"));
+        if let Some(note) = note {
+            // The reader may be gone.
+            let _ = writeln!(io::stderr(), "{note}");
+        }
         folder
     })
 }

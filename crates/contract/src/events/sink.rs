@@ -50,7 +50,7 @@ impl EventSink {
         let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return Self::off() };
         Self::open(Path::new(&folder), rank, restart).unwrap_or_else(|error| {
             let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-            eprintln!("warning: {error}{cause}; rank {rank} trains without an event file");
+            let _ = writeln!(io::stderr(), "warning: {error}{cause}; rank {rank} trains without an event file");
             Self::off()
         })
     }
@@ -101,7 +101,8 @@ impl Appender {
         if let Err(error) = state.write(line) {
             state.lost += 1;
             if state.lost == 1 {
-                eprintln!(
+                let _ = writeln!(
+                    io::stderr(),
                     "warning: cannot write events to {}: {error}; training continues without them",
                     self.path.display()
                 );
