@@ -1,7 +1,8 @@
 //! The store of a round's workers: its address, and hosting it on group rank 0.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -42,8 +43,9 @@ impl StoreHosting {
         match self {
             StoreHosting::Own { host, interface, server } => {
                 *server = None;
-                let opened = host_on(SocketAddr::new(*interface, 0), false).map_err(|error| {
-                    format!("cannot open the workers' store on {interface}: {error}; name this node's address by --local-addr")
+                let opened = check_loopback(*interface).and_then(|()| host_on(SocketAddr::new(*interface, 0), false));
+                let opened = opened.map_err(|error| {
+                    format!("cannot open the workers' store on {interface}: {error}; {}", advice(&error, *interface))
                 })?;
                 let master = Master { host: host.clone(), port: opened.local_addr().port() };
                 *server = Some(opened);
@@ -57,6 +59,28 @@ impl StoreHosting {
                 Ok(master.clone())
             }
         }
+    }
+}
+
+/// Checks that this machine reaches a loopback address. A listener opens on one even where the interface is down, and no worker would reach
+/// it.
+fn check_loopback(interface: IpAddr) -> io::Result<()> {
+    if !interface.is_loopback() {
+        return Ok(());
+    }
+    // Connecting a UDP socket asks for the route and sends nothing.
+    UdpSocket::bind(SocketAddr::new(interface, 0))?.connect(SocketAddr::new(interface, 9))
+}
+
+/// What to do where a store cannot be opened on this interface.
+fn advice(error: &io::Error, interface: IpAddr) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrNotAvailable | ErrorKind::NetworkUnreachable if interface.is_loopback() => {
+            "this machine's loopback interface is down or has no such address: `ip addr show lo`, and as root \
+             `ip link set lo up && ip addr add 127.0.0.1/8 dev lo`"
+        }
+        ErrorKind::AddrNotAvailable | ErrorKind::NetworkUnreachable => "name this node's address by --local-addr",
+        _ => "`lockstep doctor` shows this machine's limits",
     }
 }
 
@@ -118,6 +142,17 @@ mod tests {
         assert_eq!(server.get("k"), None);
         drop(hosting);
         assert!(TcpListener::bind(SocketAddr::new(loopback, first.port)).is_ok(), "the port is free again");
+    }
+
+    #[test]
+    fn what_to_do_depends_on_the_error_and_on_the_interface() {
+        let (loopback, other) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
+        let down = io::Error::from(ErrorKind::NetworkUnreachable);
+        assert!(advice(&down, loopback).contains("ip link set lo up"));
+        assert!(advice(&io::Error::from(ErrorKind::AddrNotAvailable), other).contains("--local-addr"));
+        assert!(advice(&io::Error::from(ErrorKind::WouldBlock), loopback).contains("lockstep doctor"));
+        check_loopback(loopback).unwrap();
+        check_loopback(other).unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use lockstep_contract::events::{AgentEvent, AgentSink, VerdictRecord};
 use lockstep_contract::foreign;
 use lockstep_contract::snapshot_request::SAVED;
-use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
+use lockstep_process::{Workers, check_room, find_program, raise_open_files, signal_name};
 
 use super::batch_job::BatchJob;
 use super::display::{self, LiveStatus};
@@ -29,6 +29,10 @@ use crate::verdict::{LaunchFailure, why_launcher_failed};
 
 /// How long the last lines may take on a console that does not accept them.
 const LAST_LINES: Duration = Duration::from_secs(5);
+
+/// The agent's own processes and threads: the reaper; one that reads the workers' output, one that writes it, two of stores, one that
+/// resolves names.
+const OWN_TASKS: usize = 6;
 
 /// How a job ended on this node. All messages have been printed to stderr by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +74,7 @@ pub fn run(config: &Config) -> anyhow::Result<Ended> {
 fn start(config: &Config) -> anyhow::Result<Ended> {
     find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
     let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
+    check_room(OWN_TASKS + config.local_world_size)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the agent's runtime")?;
     let ended = runtime.block_on(on_this_node(config, before));

@@ -155,6 +155,10 @@ mod tests {
             ("No space left on device (os error 28)", "disk-full"),
             ("Read-only file system (os error 30)", "disk-read-only"),
             ("Too many open files (os error 24)", "too-many-open-files"),
+            (
+                "this needs 8 more processes and threads, and the system has room for 3 (Resource temporarily unavailable (os error 11))",
+                "too-many-processes",
+            ),
         ] {
             let error = Err::<(), _>(anyhow!(text)).context("cannot make the folder for logs /x").unwrap_err();
             let verdict = why_launcher_failed(&error, "n1");

@@ -266,8 +266,14 @@ pub(super) const LIMITS: &[Rule<Causes>] = &[
                 "failed to spawn thread",
                 "blockingioerror: [errno 11] resource temporarily unavailable",
                 "libgomp: thread creation failed",
+                "more processes and threads, and the system has room for",
             ];
-            worker.words(&marks, "the limit of processes and threads is reached")
+            let what = "the limit of processes and threads is reached";
+            // C++ has no other words for it. With a number it is Rust's, and may be a socket's.
+            let starts = || worker.line(&["failed to start", "cannot start", "spawn"]).is_some();
+            let line = worker.line(&["resource temporarily unavailable"]);
+            let plain = || line.filter(|line| !line.contains("os error") || starts());
+            worker.words(&marks, what).or_else(|| Some(worker.found(what, plain()?)))
         },
         ..RULE
     },

@@ -63,9 +63,27 @@ pub(super) const START: &[Rule<Causes>] = &[
         ..RULE
     },
     Rule {
+        name: "library-not-loaded",
+        source: "the dynamic loader's message",
+        fix: "`ulimit -v` must be unlimited; `ldd PROGRAM` shows whether LD_LIBRARY_PATH, of a module for example, leads to another file: unset it",
+        wrong: ended(
+            127,
+            "./lab: error while loading shared libraries: libtorch_cpu.so: failed to map segment from shared object",
+        ),
+        right: ended(127, "./lab: libtorch.so was loaded"),
+        find: |worker| {
+            let line = worker.line(&["error while loading shared libraries:"])?;
+            let after = line.split("error while loading shared libraries: ").nth(1).unwrap_or_default();
+            let library = after.split(':').next().unwrap_or_default();
+            Some(worker.found(format!("the shared library {library} cannot be loaded"), line))
+        },
+        ..RULE
+    },
+    Rule {
         name: "library-mismatch",
         source: "the dynamic loader's message",
-        fix: "rebuild the extension against the installed version (for PyTorch extensions: the same torch)",
+        fix: "`ldd PROGRAM` shows whether LD_LIBRARY_PATH, of a module for example, leads to another version: unset it; or rebuild the extension \
+              against the installed version (for PyTorch extensions: the same torch)",
         wrong: ended(127, "./lab: symbol lookup error: ./lab: undefined symbol: _ZN3c104cuda9SetDeviceEi"),
         right: ended(
             127,
