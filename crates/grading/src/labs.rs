@@ -3,6 +3,7 @@
 //! The list is that of the folders: `build.rs` takes each folder of `labs` that contains a `lab.toml`. It compiles in the text of
 //! `lab.toml` and the functions in `tasks/TASK/grade.rs`, so the command needs no checkout to know them.
 
+use std::io::Write;
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -49,7 +50,7 @@ fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {
     match find(package) {
         Ok(lab) => main(&lab),
         Err(error) => {
-            eprintln!("error: {error}");
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -77,7 +78,7 @@ fn try_all(lab: &Lab, root: &Path, program: &str, compare: Compare) -> ExitCode 
     match trials(lab, root, compare) {
         Ok(trials) => libtest_mimic::run(&Arguments::from_args(), trials).exit_code(),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -154,12 +155,17 @@ fn grade_answers(lab: &Lab, program: &str, answers: &[String]) -> ExitCode {
         let task = answer.split('/').next().unwrap_or(answer);
         match crate::grade::find(lab, task, answer, &Options::seeded(seed.parse().ok()), &mut runner) {
             Ok(_) if !runner.made_copies() => {
-                eprintln!("{program} makes no copies of itself, so that each rank loads libtorch again");
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "{program} makes no copies of itself, so that each rank loads libtorch again"
+                );
                 return ExitCode::FAILURE;
             }
-            Ok(found) => println!("{}", serde_json::json!(found)),
+            Ok(found) => {
+                let _ = writeln!(std::io::stdout(), "{}", serde_json::json!(found));
+            }
             Err(error) => {
-                eprintln!("{error:#}");
+                let _ = writeln!(std::io::stderr(), "{error:#}");
                 return ExitCode::FAILURE;
             }
         }

@@ -41,7 +41,7 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -54,7 +54,9 @@ pub fn helper() -> Option<ExitCode> {
     match name.to_str()? {
         CONFINED => {
             // It returns only on failure: the code is a shell's for a program that could not be started.
-            runner::confined(args).unwrap_or_else(|error| eprintln!("error: {error:#}"));
+            if let Err(error) = runner::confined(args) {
+                let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            }
             Some(ExitCode::from(127))
         }
         _ => lockstep_process::internal_main(),
@@ -110,6 +112,6 @@ pub fn rendered(lab: &Lab, tasks: &Tasks, task: &Task, found: &GradeResult, seed
 /// A failure to record is only a warning: the verdict matters more.
 fn record(folder: &Path, lab: &Lab, task: &str, seed: u64) {
     if let Err(error) = Progress::record(folder, lab.number(), task, seed) {
-        eprintln!("warning: cannot record the progress: {error:#}");
+        let _ = writeln!(std::io::stderr(), "warning: cannot record the progress: {error:#}");
     }
 }

@@ -7,6 +7,8 @@
 //!   have changed.
 //! - [`labs`]: the course's labs, with the functions that grade their tasks, which stand in `labs/NN-name/tasks/TASK/grade.rs`.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone
+
 // The graders of the labs, which are compiled here, name this crate.
 extern crate self as lockstep_grading;
 

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
-use lockstep_contract::foreign::quotation;
+use lockstep_contract::foreign::{self, quotation};
 use lockstep_contract::{BACKEND, CLEARED_VARIABLES};
 use lockstep_process::{Orphan, Sink, Spec, Stdin, Template, end_of_file};
 use tempfile::TempDir;
@@ -48,6 +49,16 @@ pub(super) fn template(program: &Path) -> Option<Template> {
     Template::start(program.as_os_str(), &[], &env).ok()
 }
 
+/// The store in which the ranks meet.
+fn store() -> anyhow::Result<tcpstore::Server> {
+    let own = TcpListener::bind("127.0.0.1:0")?;
+    // Connecting a UDP socket asks for the route and sends nothing: where the interface is down, a listener opens all the same.
+    UdpSocket::bind("127.0.0.1:0")?
+        .connect(own.local_addr()?)
+        .context("the loopback interface is down: as root `ip link set lo up`")?;
+    Ok(tcpstore::Server::start(own, tcpstore::ServerOptions::default())?)
+}
+
 pub(super) struct CallResult {
     pub(super) outcomes: Vec<RankOutcome>,
     /// A finding about all ranks: a hang or an exceeded limit.
@@ -82,13 +93,13 @@ impl<'a> RunningCall<'a> {
         folder: &'a TempDir,
         options: &'a CallOptions,
         request: &Call,
-    ) -> io::Result<Self> {
+    ) -> anyhow::Result<Self> {
         let folder = folder.path();
         let answers = Answers(folder.join("answers"));
-        std::fs::create_dir(&answers.0)?;
-        std::fs::create_dir(folder.join("work"))?;
-        request.write(&folder.join("call"))?;
-        let store = tcpstore::Server::start(TcpListener::bind("127.0.0.1:0")?, tcpstore::ServerOptions::default())?;
+        let made = std::fs::create_dir(&answers.0).and_then(|()| std::fs::create_dir(folder.join("work")));
+        let made = made.and_then(|()| request.write(&folder.join("call")));
+        made.with_context(|| format!("cannot write to {} (TMPDIR names another folder)", foreign::path(folder)))?;
+        let store = store().context("cannot open a store for the ranks on 127.0.0.1")?;
         Ok(RunningCall { program, folder, options, confined, ranks: options.ranks.max(1), answers, store })
     }
 

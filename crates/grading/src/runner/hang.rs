@@ -2,7 +2,7 @@
 //! ranks are asked where they are; they answer through the store ([`lockstep_contract::desync_report`]), which this process hosts.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -53,7 +53,12 @@ impl RunningCall<'_> {
             }
             if silent && now - begin >= SILENT {
                 silent = false;
-                eprintln!("waiting for ranks: {} of {} have not finished", busy.len(), self.ranks);
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "waiting for ranks: {} of {} have not finished",
+                    busy.len(),
+                    self.ranks
+                );
             }
             if now - measured >= MEASURE {
                 (measured, finding) = (now, limits.bounds.broken(self.folder));

@@ -15,14 +15,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use lockstep_contract::exercise::{Answer, Call};
 use lockstep_contract::foreign;
-use lockstep_process::{Template, Workers};
+use lockstep_process::{Template, Workers, check_room};
 use rand_mt::Mt64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Finding;
 use call::{CallResult, RunningCall};
-use outcome::{first_death, first_finding, leak, misunderstood};
+use outcome::{first_death, first_finding, leak, misunderstood, of_machine};
 
 pub use call::CallOptions;
 pub use hang::{BESIDE, COMPUTES, JOINS, SEPARATOR};
@@ -32,6 +32,11 @@ pub use outcome::RankOutcome;
 
 /// Longer inputs are not shown, in bytes.
 const SHOWN: usize = 200;
+
+/// The grader's own processes and threads: a reaper, a program to copy, the store.
+const OWN_TASKS: usize = 4;
+/// A rank's: its main thread, Gloo's loop, and the thread that answers desync reports.
+const RANK_TASKS: usize = 4;
 
 /// Runs a learner's answer to one task.
 pub struct Runner {
@@ -119,6 +124,9 @@ impl Runner {
         let inputs = inputs.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
         let request = Call { task: self.task.clone(), inputs };
         let result = self.run(options, &request)?;
+        if let Some(why) = of_machine(&result.outcomes, &result.printed) {
+            bail!("the ranks could not run on this machine: {why}");
+        }
         if let Some(why) = result.outcomes.iter().find_map(misunderstood) {
             bail!("the task {} does not fit its grading: {why}", self.task);
         }
@@ -132,6 +140,7 @@ impl Runner {
         let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir_in(lockstep_paths::temporary_folder());
         let folder = folder.context("cannot make a folder")?;
         let ranks = options.ranks.max(1);
+        check_room(OWN_TASKS + RANK_TASKS * ranks)?;
         let started = match &mut self.started {
             Some(started) => started,
             none => none.insert(Started::new(&self.program, self.options.confined).context("cannot start processes")?),

@@ -1,6 +1,7 @@
 //! The outcome of each rank in a call, and the findings that follow from the outcomes alone.
 
 use lockstep_contract::exercise::Answer;
+use lockstep_contract::foreign;
 use lockstep_process::{Exit, Orphan};
 
 use crate::{Finding, Verdict};
@@ -27,6 +28,43 @@ pub(super) fn misunderstood(outcome: &RankOutcome) -> Option<String> {
         RankOutcome::Answered(Answer::Misunderstood { why }) => Some(why.clone()),
         _ => None,
     }
+}
+
+/// What programs print that the machine lets down before, or while, an answer runs: a mark, and what is wrong.
+const MACHINE: [(&str, &str); 3] = [
+    (
+        "error while loading shared libraries:",
+        "the program cannot load its libraries; `ulimit -v` must be unlimited, and LD_LIBRARY_PATH, of a module for example, must not lead to \
+         another libtorch: unset it",
+    ),
+    (
+        "symbol lookup error:",
+        "the program has loaded another version of a library; LD_LIBRARY_PATH, of a module for example, must not lead to another libtorch: \
+         unset it",
+    ),
+    (
+        "Resource temporarily unavailable",
+        "the limit of processes and threads is reached; raise it (`ulimit -u`, pids.max of the control group: TasksMax= of a systemd unit, \
+         --pids-limit of a container)",
+    ),
+];
+
+/// What is wrong with the machine, if a rank's error or what the ranks printed says so: the cause, and the line.
+pub(super) fn of_machine(outcomes: &[RankOutcome], printed: &[String]) -> Option<String> {
+    let said = outcomes.iter().filter_map(|outcome| match outcome {
+        RankOutcome::Answered(Answer::Failed { error: text } | Answer::Misunderstood { why: text }) => {
+            Some(text.as_str())
+        }
+        _ => None,
+    });
+    // What ranks print counts only where it is the last that they did.
+    let died = outcomes.iter().any(|outcome| matches!(outcome, RankOutcome::Died(_)));
+    let printed = printed.iter().map(String::as_str).filter(|_| died);
+    let mut lines = said.chain(printed).flat_map(str::lines);
+    lines.find_map(|line| {
+        let (_, what) = MACHINE.iter().find(|(mark, _)| line.contains(mark))?;
+        Some(format!("{what} ({})", foreign::escaped(line.trim())))
+    })
 }
 
 /// Part of c10d's error on a rank that lost a peer. The cause is on the peer.
@@ -104,6 +142,19 @@ mod tests {
 
     fn failed(error: &str) -> RankOutcome {
         RankOutcome::Answered(Answer::Failed { error: error.into() })
+    }
+
+    #[test]
+    fn a_machine_that_lets_an_answer_down_is_no_finding() {
+        let printed =
+            ["[rank 0] /x/ex-02: error while loading shared libraries: libtorch_cpu.so: file too short".to_owned()];
+        let died = [RankOutcome::Died(Exit::Code(127))];
+        let why = of_machine(&died, &printed).unwrap();
+        assert!(why.contains("LD_LIBRARY_PATH") && why.ends_with("libtorch_cpu.so: file too short)"), "{why}");
+        assert_eq!(of_machine(&[failed("odd")], &printed), None, "only the last words of a rank that died count");
+        let why = of_machine(&[failed("connect process group 0: Resource temporarily unavailable")], &[]).unwrap();
+        assert!(why.starts_with("the limit of processes and threads is reached"), "{why}");
+        assert_eq!(of_machine(&died, &["[rank 0] bye".to_owned()]), None);
     }
 
     #[test]
