@@ -1,5 +1,7 @@
 //! The `lockstep` command. It does not link libtorch: it starts the labs as programs and reads the files that they write.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone: `report::Screen` prints
+
 mod author;
 mod bench;
 mod cargo;

@@ -140,9 +140,10 @@ pub fn tell(folder: &Path, lab: &str, task: &str, found: &GradeResult) {
     };
     static NOTE: Once = Once::new();
     NOTE.call_once(|| {
-        eprintln!(
-            "note: the class in {} ({CLASS}) does not hear of this: {why}; grading goes on",
-            foreign::path(&class)
+        let class = foreign::path(&class);
+        let _ = writeln!(
+            std::io::stderr(),
+            "note: the class in {class} ({CLASS}) does not hear of this: {why}; grading goes on"
         );
     });
 }

@@ -8,6 +8,7 @@ use lockstep_grading::{Lab, package};
 use crate::author::{course_check, new_lab, reference};
 use crate::exit::Code;
 use crate::labs::{checkout, find, in_checkout};
+use crate::report::Screen;
 
 /// Keep exercises in step with their solutions, and make labs
 #[derive(Args)]
@@ -64,9 +65,10 @@ impl CourseOptions {
                 Ok(Code::Success)
             }
             What::Skeleton { labs } => {
+                let screen = Screen::new(false);
                 for lab in in_checkout(&root, &labs)? {
                     package::write_all(&root, &lab)?;
-                    println!("wrote labs/{}/exercise from its solution", lab.name);
+                    screen.line(format_args!("wrote labs/{}/exercise from its solution", lab.name));
                 }
                 Ok(Code::Success)
             }
@@ -83,14 +85,15 @@ impl CourseOptions {
 }
 
 fn check(root: &Path, labs: &[Lab], build: bool, whole: clap::Command) -> anyhow::Result<Code> {
+    let screen = Screen::new(false);
     let mut faults: Vec<String> = labs.iter().flat_map(|lab| course_check::lacks(root, lab)).collect();
     faults.extend(reference::stale(root, whole));
     if build {
         let found = course_check::beginning(root, labs)?;
         faults.extend(found.faults);
-        found.not_verified.iter().for_each(|what| println!("not verified here: {what}"));
+        found.not_verified.iter().for_each(|what| screen.line(format_args!("not verified here: {what}")));
     }
-    faults.iter().for_each(|fault| println!("{fault}"));
-    println!("{} labs: {} faults", labs.len(), faults.len());
+    faults.iter().for_each(|fault| screen.line(fault));
+    screen.line(format_args!("{} labs: {} faults", labs.len(), faults.len()));
     Ok(if faults.is_empty() { Code::Success } else { Code::Failure })
 }

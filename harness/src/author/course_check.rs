@@ -195,7 +195,7 @@ pub(crate) fn try_out(root: &Path, lab: &Lab, answers: &[String], options: &Opti
     };
     if let [answer] = answers {
         let (task, found) = grade(answer)?;
-        println!("{}", learner::rendered(lab, &tasks, &task, &found, options.seed));
+        Screen::new(false).line(learner::rendered(lab, &tasks, &task, &found, options.seed));
         return Ok(Code::Success);
     }
     let screen = Screen::new(false);

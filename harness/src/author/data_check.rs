@@ -18,6 +18,7 @@ use maud::{Markup, PreEscaped, html};
 
 use crate::author::data::{Layout, Part, Set};
 use crate::exit::{Code, Refused};
+use crate::report::Screen;
 use crate::report::html::page;
 
 /// How many faults are printed before there is only a count.
@@ -86,7 +87,7 @@ fn undecodable(part: &Part) -> Vec<DataError> {
     let (all, progress) = (part.labels.len(), std::io::stderr().is_terminal());
     let decode = |index: usize| {
         if progress && index.is_multiple_of(PROGRESS_EVERY) && index > 0 {
-            eprintln!("{}: {index} of {all} pictures decoded", part.name);
+            Screen::new(true).line(format_args!("{}: {index} of {all} pictures decoded", part.name));
         }
         part.picture(index).err()
     };

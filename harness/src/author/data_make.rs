@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::author::data_check;
 use crate::exit::{Code, Refused};
 use crate::labs::program_beside;
+use crate::report::Screen;
 
 /// A data set that the labs draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -145,7 +146,7 @@ impl PrepareData {
         if to.exists() {
             return Ok(());
         }
-        eprintln!("drawing {}", to.display());
+        Screen::new(true).line(format_args!("drawing {}", to.display()));
         let unfinished = tempfile::Builder::new().prefix(".drawing-").tempdir_in(&self.folder)?;
         set.draw(unfinished.path(), self.samples, self.seed)?;
         let made = unfinished.keep();
@@ -272,7 +273,9 @@ impl FetchData {
     fn download(&self, part: &Path) -> anyhow::Result<()> {
         let mut end = self.curl(part, true)?;
         if has_no_part(end) && part.exists() {
-            eprintln!("the server does not continue {}: it is fetched from its beginning", part.display());
+            let again =
+                format_args!("the server does not continue {}: it is fetched from its beginning", part.display());
+            Screen::new(true).line(again);
             fs::remove_file(part).with_context(|| format!("cannot remove {}", foreign::path(part)))?;
             end = self.curl(part, false)?;
         }

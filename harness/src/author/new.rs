@@ -17,6 +17,7 @@ use toml::{Table, Value};
 
 use crate::exit::{Code, Refused};
 use crate::labs;
+use crate::report::Screen;
 
 /// Files of the new package, and their texts. `{{name}}`, `{{program}}` and `{{checkout}}` are replaced.
 const FILES: [(&str, &str); 7] = [
@@ -80,8 +81,9 @@ impl NewOptions {
         for (path, text) in FILES {
             write_file(&self.folder.join(path), &fill(text))?;
         }
-        println!("made {}: its README says how to run it", self.folder.display());
-        println!("next: cd {} && cargo run", quoted(&self.folder.display().to_string()));
+        let screen = Screen::new(false);
+        screen.line(format_args!("made {}: its README says how to run it", self.folder.display()));
+        screen.line(format_args!("next: cd {} && cargo run", quoted(&self.folder.display().to_string())));
         Ok(Code::Success)
     }
 }

@@ -12,6 +12,7 @@ use lockstep_grading::{Lab, package};
 
 use crate::exit::Refused;
 use crate::labs::in_checkout;
+use crate::report::Screen;
 
 /// The files, each preceded by a line with its path. `{{lab}}`, `{{number}}` and `{{title}}` are replaced by the lab's own.
 const TEMPLATE: &str = include_str!("new_lab.txt");
@@ -45,10 +46,11 @@ pub(crate) fn make(root: &Path, lab: &str) -> anyhow::Result<()> {
     let made = Lab::read(&root.join("labs").join(lab))?;
     package::write_all(root, &made)?;
     let Names { number, .. } = names;
-    println!("made labs/{lab} and book/src/{lab}.md; book/src/SUMMARY.md lists the chapter");
-    println!(
+    let screen = Screen::new(false);
+    screen.line(format_args!("made labs/{lab} and book/src/{lab}.md; book/src/SUMMARY.md lists the chapter"));
+    screen.line(format_args!(
         "next: cargo build, then cargo test -p sol-{number} tries all answers, cargo test -p ex-{number} grades the exercise"
-    );
+    ));
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //! are done; `reset` restores an exercise, and keeps the previous files in the checkout's `backups`.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -36,14 +37,16 @@ impl Hint {
         let lab = find(&self.lab)?;
         let tasks = lab.tasks()?;
         let task = task(&tasks, &self.task)?;
-        println!("{}: {}", task.name, task.title);
+        let screen = Screen::new(false);
+        screen.line(format_args!("{}: {}", task.name, task.title));
         for (level, hint) in (1..=self.level).zip(&task.hints) {
-            println!("\n{level}. {hint}");
+            screen.line(format_args!("\n{level}. {hint}"));
         }
         if self.level < 3 {
-            println!("\nmore: lockstep hint {} {} --level {}", lab.number(), task.name, self.level + 1);
+            let level = self.level + 1;
+            screen.line(format_args!("\nmore: lockstep hint {} {} --level {level}", lab.number(), task.name));
         }
-        println!("read: book/src/{}, \"{}\"", tasks.chapter, task.section);
+        screen.line(format_args!("read: book/src/{}, \"{}\"", tasks.chapter, task.section));
         Ok(Code::Success)
     }
 }
@@ -74,7 +77,7 @@ impl Solution {
         }
         let file = lab.own_answer(&root, &task.name);
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", foreign::path(&file)))?;
-        print!("{}", package::answer(&text));
+        io::stdout().write_all(package::answer(&text).as_bytes()).context("cannot write to stdout")?;
         Ok(Code::Success)
     }
 }
@@ -167,12 +170,13 @@ impl Reset {
             }
         };
         let gone = Progress::forget(&root, lab.number(), self.task.as_deref())?;
-        println!("restored labs/{}/{what}", lab.name);
+        let screen = Screen::new(false);
+        screen.line(format_args!("restored labs/{}/{what}", lab.name));
         if !gone.is_empty() {
-            println!("no longer recorded as done: {}", gone.join(", "));
+            screen.line(format_args!("no longer recorded as done: {}", gone.join(", ")));
         }
         if let Some(kept) = kept {
-            println!("your previous files are in {}", kept.display());
+            screen.line(format_args!("your previous files are in {}", kept.display()));
         }
         Ok(Code::Success)
     }

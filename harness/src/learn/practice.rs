@@ -20,7 +20,7 @@ use crate::exit::{Code, Refused};
 use crate::labs::{checkout, find, find_all};
 use crate::learn::class::Class;
 use crate::learn::task;
-use crate::report::Target;
+use crate::report::{Screen, Target};
 
 /// Grade the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
@@ -144,7 +144,7 @@ impl Watch {
         let (_watcher, changes) = self.watch(&[watched.lab.exercise(root).join("src")])?;
         loop {
             watched.grade(root);
-            println!("watching labs/{}/exercise/src; Ctrl-C ends", watched.lab.name);
+            Screen::new(false).line(format_args!("watching labs/{}/exercise/src; Ctrl-C ends", watched.lab.name));
             changed(&changes)?;
         }
     }
@@ -153,13 +153,13 @@ impl Watch {
     fn follow(&self, root: &Path) -> anyhow::Result<Code> {
         let (_watcher, changes) =
             self.watch(&there(root).map(|lab| lab.exercise(root).join("src")).collect::<Vec<_>>())?;
-        let mut last = Watched::next(root, None)?;
+        let (screen, mut last) = (Screen::new(false), Watched::next(root, None)?);
         loop {
             match &last {
-                Some(watched) => println!("{}", watched.described()?),
-                None => println!("all tasks of the course are done"),
+                Some(watched) => screen.line(watched.described()?),
+                None => screen.line("all tasks of the course are done"),
             }
-            println!("watching all exercises; Ctrl-C ends");
+            screen.line("watching all exercises; Ctrl-C ends");
             // One that is begun is graded at once; then, as long as it is not right, whatever is saved.
             let mut saved: Option<Watched> = last.filter(|watched| watched.is_begun(root));
             last = loop {
@@ -267,7 +267,7 @@ impl Watched {
     /// Builds and grades; returns true if everything is right.
     fn grade(&self, root: &Path) -> bool {
         grade(root, &self.lab, &self.tasks, &Grading::seeded(None), &mut std::io::stdout()).unwrap_or_else(|error| {
-            eprintln!("error: {error:#}");
+            Screen::new(true).line(format_args!("error: {error:#}"));
             false
         })
     }
