@@ -50,10 +50,24 @@ impl Message {
     }
 }
 
+/// Variables of the caller's shell that would replace what `.cargo/config.toml` says, by which programs find libtorch. The scripts leave
+/// them out, too (`scripts/lib/cargo.sh`).
+const REPLACING: [&str; 8] = [
+    "RUSTFLAGS",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_BUILD_TARGET",
+    "LIBTORCH_USE_PYTORCH",
+    "LIBTORCH_INCLUDE",
+    "LIBTORCH_LIB",
+    "LIBTORCH_STATIC",
+    "LIBTORCH_CXX11_ABI",
+];
+
 /// Cargo (or the program in `CARGO`) in `folder`, with messages for programs on stdout.
 pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    REPLACING.iter().for_each(|name| _ = command.env_remove(name));
     command.current_dir(folder).args(words).args(["--quiet", "--message-format", "json"]).stdin(Stdio::null());
     command
 }
@@ -127,6 +141,13 @@ mod tests {
         let Ok(Built::Program(path)) = built(messages.as_bytes(), "ex-02", true) else { panic!("no program") };
         assert_eq!(path, Path::new("/t/ex-02"));
         assert!(built(b"", "ex-02", true).is_err());
+    }
+
+    #[test]
+    fn leaves_out_variables_that_would_replace_the_checkouts_configuration() {
+        let command = build_command(Path::new("/checkout"), "ex-02");
+        let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        assert!(removed.iter().any(|name| *name == "RUSTFLAGS") && removed.len() == REPLACING.len(), "{removed:?}");
     }
 
     #[test]
