@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign;
-use lockstep_process::Signals;
+use lockstep_process::{Signals, check_room};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::folder::{Folder, tail};
@@ -20,6 +20,9 @@ use super::{ClusterName, ClusterSpec, Machine, NAMESPACES, Node, USER_NAMESPACE,
 use crate::exit::{Code, Refused};
 use crate::labs::checkout_around;
 use crate::report::Screen;
+
+/// Processes and threads of the head node, with the programs that set the machines up. A node has two, without Slurm and the user's.
+const HEAD_TASKS: usize = 6;
 
 /// Start a cluster
 #[derive(Args)]
@@ -54,6 +57,7 @@ impl Up {
         if slurm {
             slurm::can_name(&folder)?;
         }
+        check_room(HEAD_TASKS + 2 * usize::from(self.nodes))?;
         let spec = ClusterSpec { nodes: self.nodes, gpus: self.gpus, cpus: self.cpus, slurm, user_namespace, shared };
         let signals = Signals::listen().context("cannot listen to signals")?;
         if folder.exists() {

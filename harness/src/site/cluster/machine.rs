@@ -59,7 +59,8 @@ impl Init {
         let children = UnixStream::pair().and_then(|(read, write)| pipe::register(SIGCHLD, write).map(|_| read));
         let children = children.context("cannot listen to SIGCHLD")?;
         if self.machine == Machine::Head {
-            thread::spawn(end_unless_complete);
+            let watch = thread::Builder::new().spawn(end_unless_complete);
+            watch.context("cannot start a thread")?;
         }
         writeln!(io::stdout(), "{READY}{}", pid.display()).context("no process waits for this machine")?;
         release_output()?;
@@ -71,7 +72,7 @@ impl Init {
         attach("proc", "/proc", "")?;
         if let Err(error) = attach("sysfs", "/sys", "") {
             // A container may forbid it; then programs see its interfaces in /sys, and the right ones everywhere else.
-            eprintln!("{error:#}");
+            let _ = writeln!(io::stderr(), "{error:#}");
         }
         let Machine::Node(node) = self.machine else {
             let hosts = folder.file("hosts");

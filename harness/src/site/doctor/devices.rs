@@ -320,6 +320,25 @@ pub(super) const SOFTWARE: &[Rule<Nodes>] = &[
         ..RULE
     },
     Rule {
+        name: "libtorch-shadowed",
+        level: Error,
+        why: "programs of the course load the libtorch of LD_LIBRARY_PATH instead of their own: they end at once, or with wrong symbols",
+        source: "the first libtorch_cpu.so of LD_LIBRARY_PATH, as a module sets it for its own PyTorch",
+        wrong: |job| job.nodes[1].libtorch.iter_mut().for_each(|found| found.other = Some("/opt/torch/lib".into())),
+        find: |job| {
+            each(job, |node| {
+                let found = node.libtorch.as_ref()?;
+                let other = found.other.as_ref()?.display();
+                Some([
+                    format!("LD_LIBRARY_PATH leads to another libtorch, in {other}"),
+                    format!("that of the course is in {}", found.folder.display()),
+                    "`module unload` what sets it, or unset LD_LIBRARY_PATH".to_owned(),
+                ])
+            })
+        },
+        ..RULE
+    },
+    Rule {
         name: "libtorch-unsuitable",
         level: Warning,
         why: "the labs are built for libtorch 2.11, and do not start with another",

@@ -56,6 +56,7 @@ pub(super) fn node(name: &str, number: u8) -> Node {
             folder: "/shared/.libtorch".into(),
             version: Some("2.11.0+cu130".into()),
             found: "scripts/setup.sh".into(),
+            other: None,
         }),
         ports: Ports { free: 40_000, known: vec![29_400, 29_500], taken: vec![] },
         ..Node::default()

@@ -76,6 +76,9 @@ pub(super) struct Limits {
     /// The hard limit: programs raise the soft one.
     pub(super) open_files: Option<u64>,
     pub(super) processes: Option<u64>,
+    /// The lowest `pids.max` of this process's control groups.
+    #[serde(default)]
+    pub(super) group_processes: Option<u64>,
     /// In bytes.
     pub(super) locked_memory: Option<u64>,
     /// In bytes.
@@ -214,6 +217,9 @@ pub(super) struct Libtorch {
     pub(super) version: Option<String>,
     /// How it was found.
     pub(super) found: String,
+    /// A folder of `LD_LIBRARY_PATH` with another libtorch.
+    #[serde(default)]
+    pub(super) other: Option<PathBuf>,
 }
 
 /// TCP ports that doctor listens on.

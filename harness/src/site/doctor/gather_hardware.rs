@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_launch::config::HostInfo;
-use lockstep_process::{ControlGroup, find_program};
+use lockstep_process::{ControlGroup, find_program, pids_limit};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
@@ -50,6 +50,7 @@ pub(super) fn limits() -> Limits {
     Limits {
         open_files: getrlimit(Resource::Nofile).maximum,
         processes: getrlimit(Resource::Nproc).current,
+        group_processes: pids_limit(Path::new("/")).map(|(_, limit)| limit),
         locked_memory: getrlimit(Resource::Memlock).current,
         address_space: getrlimit(Resource::As).current,
         core: getrlimit(Resource::Core).current,
@@ -257,14 +258,21 @@ pub(super) fn libtorch(variables: &BTreeMap<String, String>) -> Option<Libtorch>
     let libraries = variables.get("LD_LIBRARY_PATH").map(String::as_str).unwrap_or_default();
     let loaded = libraries.split(':').filter(|folder| !folder.is_empty()).map(Path::new);
     let loaded = loaded.filter_map(Path::parent).map(|folder| (folder.to_owned(), "LD_LIBRARY_PATH"));
-    named.into_iter().chain(installed).chain(loaded).find_map(|(folder, found)| at(&folder, found))
+    let found = named.into_iter().chain(installed).chain(loaded).find_map(|(folder, found)| at(&folder, found))?;
+    let same = |one: &Path, other: &Path| one.canonicalize().ok() == other.canonicalize().ok();
+    let mut first = libraries.split(':').map(|folder| Path::new(folder).join(TORCH)).filter(|file| file.is_file());
+    let other = first.next().filter(|file| !same(file, &found.folder.join("lib").join(TORCH)));
+    Some(Libtorch { other: other.and_then(|file| Some(file.parent()?.to_owned())), ..found })
 }
+
+/// The library that every program of the course loads.
+const TORCH: &str = "libtorch_cpu.so";
 
 /// As set-up looks for it: the folder itself, or one in it.
 fn at(folder: &Path, found: &str) -> Option<Libtorch> {
     let folders = [folder.to_owned(), folder.join("torch"), folder.join("libtorch")];
-    let folder = folders.into_iter().find(|folder| folder.join("lib/libtorch_cpu.so").is_file())?;
-    Some(Libtorch { version: version(&folder), folder, found: found.to_owned() })
+    let folder = folders.into_iter().find(|folder| folder.join("lib").join(TORCH).is_file())?;
+    Some(Libtorch { version: version(&folder), folder, found: found.to_owned(), other: None })
 }
 
 /// The version, from whichever file of the installation contains it.

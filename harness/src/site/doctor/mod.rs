@@ -29,6 +29,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use lockstep_contract::foreign::escaped;
+use lockstep_process::check_room;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Interrupted};
@@ -85,6 +86,9 @@ enum Format {
     Json,
 }
 
+/// Doctor's own threads, and a program that it asks.
+const TASKS: usize = 6;
+
 impl DoctorOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let settings = self.settings()?;
@@ -93,6 +97,7 @@ impl DoctorOptions {
         } else {
             Participation::Alone
         };
+        check_room(TASKS)?; // without room for a thread, tokio panics
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.context("cannot start the runtime")?;
         let job = runtime.block_on(async {

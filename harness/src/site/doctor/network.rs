@@ -109,6 +109,28 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
         ..RULE
     },
     Rule {
+        name: "loopback-down",
+        level: Error,
+        why: "ranks of one node meet at 127.0.0.1, and so do tests, the exercises and `--standalone`: they wait until a timeout",
+        source: "getifaddrs(3): no interface that is up has the address 127.0.0.1",
+        wrong: |job| job.nodes[1].interfaces.iter_mut().filter(|one| one.loopback).for_each(|one| one.up = false),
+        find: |job| {
+            each(job, |node| {
+                let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
+                let is_up = node.interfaces.iter().any(|one| one.up && one.addresses.contains(&loopback));
+                let are_known = !node.unseen.iter().any(|gap| gap.starts_with("network interfaces"));
+                (!is_up && are_known).then(|| {
+                    [
+                        "there is no loopback interface with the address 127.0.0.1".to_owned(),
+                        "getifaddrs(3)".to_owned(),
+                        "as root: ip link set lo up, ip addr add 127.0.0.1/8 dev lo".to_owned(),
+                    ]
+                })
+            })
+        },
+        ..RULE
+    },
+    Rule {
         name: "interface-missing",
         level: Error,
         why: "Gloo and NCCL refuse to start when a variable names an interface that does not exist",

@@ -163,13 +163,14 @@ impl Host {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, place) = (Arc::clone(&stop), folder.clone());
-        let replacer = thread::spawn(move || {
+        let replacer = thread::Builder::new().spawn(move || {
             let mut round: u8 = 1;
             while !stopped.load(Ordering::Relaxed) && replace(&place, round).is_ok() {
                 round = round.wrapping_add(1);
                 thread::park_timeout(REST);
             }
         });
+        let replacer = replacer.inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
         Ok(Host { folder, _lock: lock, stop, replacer: Some(replacer) })
     }
 

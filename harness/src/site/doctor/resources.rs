@@ -313,6 +313,24 @@ pub(super) const LIMITS: &[Rule<Nodes>] = &[
         ..RULE
     },
     Rule {
+        name: "group-processes-low",
+        level: Error,
+        why: "threads count as processes: libtorch ends with `Resource temporarily unavailable`, and libraries wait for threads for ever",
+        source: "pids.max of this process's control groups, which is below 1024",
+        wrong: |job| job.nodes[1].limits.group_processes = Some(12),
+        find: |job| {
+            each(job, |node| {
+                let limit = node.limits.group_processes.filter(|limit| *limit < PROCESSES)?;
+                Some([
+                    format!("all programs of the control group may have only {limit} processes and threads"),
+                    format!("its pids.max is {limit}"),
+                    "TasksMax= of the systemd unit, --pids-limit of the container, or ask the administrator".to_owned(),
+                ])
+            })
+        },
+        ..RULE
+    },
+    Rule {
         name: "address-space-limited",
         level: Warning,
         why: "CUDA reserves far more addresses than memory, and fails under this limit",
