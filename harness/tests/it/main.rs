@@ -17,4 +17,5 @@ mod run_usage;
 mod running;
 mod scripts;
 mod shown;
+mod sites;
 mod verdict;

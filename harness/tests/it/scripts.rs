@@ -112,6 +112,45 @@ fn run(folder: &Path, line: &str) -> Ended {
     ended(&mut command)
 }
 
+/// A line of shell with the scripts' functions, in an empty folder that stands for the checkout.
+fn with_functions(line: &str) -> Ended {
+    let folder = tempfile::tempdir().unwrap();
+    let lib = Path::new(ROOT).join("scripts/lib");
+    let load =
+        format!("set -euo pipefail; ROOT=$PWD LIB='{}'; . \"$LIB/say.sh\"; . \"$LIB/cargo.sh\"; ", lib.display());
+    run(folder.path(), &(load + line))
+}
+
+#[test]
+fn the_scripts_name_what_a_site_forbids_before_anything_is_built() {
+    for (line, says) in [
+        (
+            "export CARGO_TARGET_DIR=/dev/null/target; prepare_cargo",
+            "cannot write to /dev/null/target, where cargo puts what it builds",
+        ),
+        ("export TMPDIR=/no/such/folder; check_temporary", "no temporary files can be made (mktemp: "),
+    ] {
+        with_functions(line).code(1).says(&[says, "to fix it: "]);
+    }
+    let paths = "export LD_LIBRARY_PATH=/opt/torch PYTHONPATH=/opt/python; prepare_cargo; find_peer; check_temporary; ";
+    let shown =
+        with_functions(&(paths.to_owned() + "echo \"${LD_LIBRARY_PATH#\"$PWD/\"} ${PYTHONPATH:-none}\"")).code(0);
+    assert_eq!(shown.out, ".libtorch/lib:/opt/torch none\n", "ours is found first");
+}
+
+#[test]
+fn set_up_goes_on_where_the_file_system_has_no_locks() {
+    // flock(1) ends with 71 there, and with 1 where another set-up has the lock.
+    let take = |code: u8| {
+        let take_lock =
+            "eval \"$(sed -n '/^take_lock()/,/^}/p' \"$LIB/../setup.sh\")\"; HOME_DIR=$PWD/.libtorch LOCK_SECONDS=0; ";
+        with_functions(&format!("flock() {{ return {code}; }}; {take_lock} take_lock; echo taken"))
+    };
+    assert_eq!(take(0).code(0).out, "taken\n");
+    assert_eq!(take(71).says(&["has no locks (flock ended with 71)"]).code(0).out, "taken\n");
+    take(1).code(1).says(&["another set-up held"]);
+}
+
 /// When each file below was last changed.
 fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
     let mut found = BTreeMap::new();
