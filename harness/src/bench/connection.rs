@@ -1,6 +1,6 @@
 //! A socket between the bench and each rank. The bench's end: a Unix socket for ranks of this machine, TCP for those of other nodes. The
-//! rank's end: the hidden subcommand that benches of the launcher start as ranks. It connects to its job's store, as each rank of a training
-//! job does, reports itself to the bench, and ends when the bench says so or has ended.
+//! rank's end: the hidden subcommand that benches of the launcher start as ranks. It connects to its job's store, as
+//! each rank of a training job does, reports to the bench, and ends when the bench says so or has ended.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use tcpstore::Client;
 
 use crate::exit::Code;
 
-/// The most bytes of a first line: those of a stranger are not kept.
+/// The most bytes of a first line, in case another program connects.
 const FIRST_LINE: usize = 256;
 
 /// A moment of a job: see [`crate::bench::job::Job::mark`].
@@ -133,7 +133,7 @@ impl Connection {
         self.place >= mark.0
     }
 
-    /// Reads what the rank sends. False when it has ended, or is none of ours.
+    /// Reads what the rank sends. False when it has ended, or is not one of our ranks.
     pub(crate) fn is_open(&mut self) -> bool {
         let mut bytes = [0; 256];
         loop {
@@ -185,7 +185,7 @@ impl Rank {
         let mut bench = UnixStream::connect(socket)
             .with_context(|| format!("cannot connect to the bench at {}", foreign::path(socket)))?;
         writeln!(bench, "{hello}")?;
-        // The bench sends a byte, or is gone; either is the end.
+        // A byte from the bench, or its end, ends this rank.
         let _ = bench.read(&mut [0]);
         Ok(Code::Success)
     }

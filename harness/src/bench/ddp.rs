@@ -2,7 +2,7 @@
 //!
 //! Each turn alternates steps with and without communication (`no_sync`) of the same model. The backward pass with it minus the one
 //! without is the communication that is exposed: a rank waits for it, or loses the time to the threads that send. The same buckets are
-//! also reduced alone. The overlap is the part of that time which the step does not pay.
+//! also reduced alone. The overlap is the part of that time that the step does not wait for.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -102,13 +102,13 @@ pub(super) fn case(model: Model, ranks: usize, batch: u32) -> String {
     format!("{}, {}, {} each", model.name(), count(ranks, "rank"), count(batch as usize, "sample"))
 }
 
-/// Seconds of communication that the backward pass does not hide. None, if noise makes the pass without it the longer one.
+/// Seconds of communication that the backward pass does not hide: 0 if noise makes the pass without it the longer one.
 pub(super) fn exposed(step: &StepAnswer) -> f64 {
     (step.backward - step.backward_alone).max(0.0)
 }
 
-/// The part of the communication that costs the step nothing. None of it, if the step loses more time than the all-reduces alone take,
-/// for example to threads that send.
+/// The part of the communication that does not lengthen the step: 0 if the step loses more time than the all-reduces
+/// alone take, for example to threads that send.
 fn overlap(step: &StepAnswer) -> f64 {
     (1.0 - exposed(step) / step.all_reduces).max(0.0)
 }
@@ -138,7 +138,7 @@ impl SameWork {
     }
 }
 
-/// A side for each job, all of which do the same work; `values` makes them of a step and of a turn's processor time.
+/// A side for each job, all with the same work; `values` computes their values from a step and a turn's processor time.
 pub(super) fn sides_of<'a>(
     jobs: &[Rc<Ranks<'a>>],
     order: StepOrder,
@@ -151,7 +151,7 @@ pub(super) fn sides_of<'a>(
         let mut ready = false;
         let turn = move || {
             if !std::mem::replace(&mut ready, true) {
-                // The ranks make the model, which is no part of any step.
+                // The ranks make the model, which does not count as a step.
                 job.ask::<StepAnswer>(&Order::Step(StepOrder { steps: 1, ..order }))?;
             }
             let before = job.processor_time();
@@ -189,7 +189,7 @@ mod tests {
     fn overlap_is_what_the_backward_pass_hides() {
         let all = |backward| overlap(&step(backward, 1.0));
         assert!((all(0.05) - 1.0).abs() < 1e-12 && all(0.07).abs() < 1e-12 && (all(0.06) - 0.5).abs() < 1e-12);
-        // More than all is lost, or less than nothing: neither is a part of the all-reduces.
+        // More than all of it, or less than nothing, cannot be a part of the all-reduces.
         assert!(all(0.09).abs() < 1e-12 && (all(0.04) - 1.0).abs() < 1e-12);
         for (ranks, on_gpus) in [(1, false), (2, false), (1, true), (2, true)] {
             assert_eq!(values(&step(0.06, 1.0), ranks, on_gpus, 1.0).len(), quantities(ranks, on_gpus).len());

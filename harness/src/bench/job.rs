@@ -1,5 +1,5 @@
-//! A job under our launcher, or another with torchrun's flags, from its start until all ranks are there, and to its end. Its ranks do nothing,
-//! or what the bench orders. A bench can take a rank or a node away, and let a node join.
+//! A job under our launcher, or another with torchrun's flags, from its start until all ranks are there, and to its
+//! end. Its ranks do nothing, or what the bench orders. A bench can kill a rank or a node, and let a node join.
 //!
 //! Each rank holds a connection to the bench. So the bench sees when a rank is there and when it has died, without polling. Agents and ranks
 //! end with the bench, however it ends.
@@ -58,7 +58,7 @@ pub(crate) struct BenchJob<'a> {
 struct Agent {
     number: usize,
     process: Process,
-    /// Its end was seen: only then is it no longer waited for.
+    /// True once the agent was seen to have ended; until then the job waits for it.
     ended: bool,
 }
 
@@ -307,7 +307,7 @@ impl<'a> BenchJob<'a> {
         self.folder.path().join(format!("agent-{agent}.txt"))
     }
 
-    /// The end of what the first agent with any output printed, as the end of an error.
+    /// The last lines of the first agent that has printed anything, to end an error with.
     fn last_lines(&self) -> String {
         let read = |agent| end_of_file(&self.output(agent), TAIL).unwrap_or_default();
         let mut texts = (0..self.started).map(read).filter(|text| !text.is_empty());
@@ -334,7 +334,7 @@ impl Drop for BenchJob<'_> {
         let until = Instant::now() + GRACE;
         for agent in &mut self.agents {
             agent.process.wait_until(until);
-            // It is not reaped, so its id is still its own.
+            // It is not reaped yet, so no other process has its id.
             let _ = kill_process_group(agent.process.pid(), Signal::KILL);
             let _ = agent.process.child.wait();
         }
@@ -355,8 +355,8 @@ fn free_port() -> io::Result<u16> {
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl BenchJob<'_> {
-    /// As [`Self::started`], but the first agent hosts the rendezvous, because the others start when it listens. So any other can be
-    /// lost. Waits until all ranks are there.
+    /// As [`Self::started`], but the others start only when the first agent listens. So it hosts the rendezvous, and
+    /// any other can be lost. Waits until all ranks are there.
     ///
     /// # Errors
     /// As [`Self::until_up`].
@@ -373,7 +373,7 @@ impl BenchJob<'_> {
         Ok(self)
     }
 
-    /// Kills a rank as the kernel's out-of-memory killer would, and returns when that was.
+    /// Kills a rank as the kernel's OOM killer would, and returns the time.
     ///
     /// # Errors
     /// It is not there.
@@ -387,7 +387,7 @@ impl BenchJob<'_> {
         Ok(now)
     }
 
-    /// Kills the last agent and all that it started, and returns when that was.
+    /// Kills the last agent and all that it started, and returns the time.
     ///
     /// # Errors
     /// There is no other agent than the first.
@@ -405,7 +405,7 @@ impl BenchJob<'_> {
         Ok(now)
     }
 
-    /// Starts another agent, and returns when that was.
+    /// Starts another agent, and returns the time.
     ///
     /// # Errors
     /// The system's error.

@@ -20,8 +20,8 @@ use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::{Code, Refused};
 use crate::report::HostInfo;
 
-/// A turn starts a job and ends it when all ranks are there. So `no-op job` is the time in which a launcher starts and ends a job
-/// whose ranks have nothing to do, without that of reading the agents' memory.
+/// A turn starts a job and ends it when all ranks are there. So `no-op job` is the time in which a launcher starts
+/// and ends a job whose ranks do nothing, without the time for reading the agents' memory.
 fn launch_quantities() -> Vec<Quantity> {
     vec![
         Quantity::new("no-op job", Unit::Seconds),
@@ -89,14 +89,14 @@ fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, sig
 
 /// A job of these loses nodes at once; a machine without power closes no connection.
 const CLOSED: &str =
-    "the kernel closes a killed node's connections; one without power is found out by its missing heartbeats";
+    "the kernel closes a killed node's connections; one without power is noticed by its missing heartbeats";
 /// In a round, each agent restarts its workers once when a node is lost, and perhaps once more when another joins.
 const RESTARTS: usize = 4;
 
 /// What a job loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Loss {
-    /// A rank, as by the kernel's out-of-memory killer
+    /// A rank, as by the kernel's OOM killer
     Worker,
     /// An agent with all its ranks; then another joins. Needs ranks that train
     Node,
@@ -127,7 +127,7 @@ pub(crate) struct RecoveryOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=256))]
     nodes: u16,
     /// Timeouts of a rendezvous of several nodes, for every launcher. Each has its own by default: torchrun waits
-    /// last_call_timeout=30 in vain for a lost node
+    /// last_call_timeout=30 for a lost node
     #[arg(long, value_name = "KEY=VALUE,…")]
     rdzv_conf: Option<String>,
     #[command(flatten)]
@@ -180,7 +180,7 @@ impl RecoveryOptions {
         })
     }
 
-    /// What is lost of which work by which shape, in the order of the cases.
+    /// What is lost, of which work, in a job of which shape; in the order of the cases.
     fn shapes(&self) -> Result<Vec<(Loss, Work, Shape)>, Refused> {
         let mut shapes = Vec::new();
         for loss in &self.lose {
@@ -269,7 +269,7 @@ impl<'a> LossCase<'a> {
         CaseSide { name, turn: Box::new(turn) }
     }
 
-    /// Seconds until the ranks train, until they are up, and until those of before have gone. Ranks that do nothing do not train.
+    /// Seconds until the ranks train, until they are up, and until the earlier ones have gone. Ranks that do nothing do not train.
     fn after(
         &self,
         job: &mut BenchJob<'a>,
@@ -288,7 +288,7 @@ impl<'a> LossCase<'a> {
         Ok(vec![begun.elapsed().as_secs_f64(), up, gone])
     }
 
-    /// Waits until all ranks are there. If they are to train, they then do until something happens to them.
+    /// Waits until all ranks are there. Ranks with orders to train then train until something happens to them.
     fn until_ready(&self, job: &mut BenchJob<'a>, mark: Mark) -> anyhow::Result<()> {
         job.until_up(mark)?;
         if self.work == Work::Train {
@@ -306,7 +306,7 @@ fn one_step(job: &mut BenchJob<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The order to take as many steps.
+/// The order to take this many steps.
 fn steps(steps: u32) -> serde_json::Result<String> {
     serde_json::to_string(&Order::Step(StepOrder { model: Model::Mlp, batch: 8, steps }))
 }

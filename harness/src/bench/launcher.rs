@@ -13,8 +13,9 @@ use crate::bench::connection::RANK;
 use crate::exit::Refused;
 use crate::report::count;
 
-/// Without it, torchrun of PyTorch 2.11 gives up when a node joins a running job: the agents of the job keep the address of the ranks'
-/// store from their first round (dynamic_rendezvous.py, `next_rendezvous`), and the new one waits a minute for it in the round's keys.
+/// Without it, torchrun of PyTorch 2.11 gives up when a node joins a running job: the job's agents keep the address
+/// of the ranks' store from their first round (dynamic_rendezvous.py, `next_rendezvous`), and the new agent waits a
+/// minute for it among the round's keys.
 pub(crate) const NOT_SHARED: &str = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
 
 /// A launcher with torchrun's flags.
@@ -208,12 +209,12 @@ impl Python {
     }
 }
 
-/// The peer lacks something. What it would do is not measured.
+/// The peer lacks something, and is not measured.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct PeerMissing(String);
 
-/// That of the checkout in which this program was built.
+/// The folder of the checkout in which this program was built.
 fn of_checkout() -> Option<PathBuf> {
     let this = std::env::current_exe().ok()?;
     this.ancestors().map(|folder| folder.join(IN_CHECKOUT)).find(|python| python.is_file())

@@ -35,7 +35,7 @@ struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct NodeSpan {
     pub(crate) nodes: usize,
-    /// Fewer if nodes are namespaces or containers of one.
+    /// Fewer than nodes if several are namespaces or containers of one machine.
     pub(crate) machines: usize,
     /// Of these machines.
     pub(crate) cores: usize,
@@ -77,13 +77,13 @@ impl Nodes {
         self.0.len()
     }
 
-    /// The first of them, as many as that.
+    /// The first `nodes` of them.
     pub(crate) fn span(&self, nodes: usize) -> NodeSpan {
         let machines: BTreeMap<&str, usize> = self.0[..nodes].iter().map(|node| (&*node.kernel, node.cores)).collect();
         NodeSpan { nodes, machines: machines.len(), cores: machines.values().sum() }
     }
 
-    /// Starts agents on the first of them, as many as that.
+    /// Starts agents on the first `nodes` of them.
     ///
     /// # Errors
     /// That of [`Launcher::by_srun`].
@@ -94,7 +94,7 @@ impl Nodes {
 }
 
 impl NodeSpan {
-    /// What makes a case with nodes that share a machine no scaling result.
+    /// Why a case with nodes that share a machine is not a scaling result.
     pub(crate) fn labels(&self) -> Vec<String> {
         let shared =
             format!("{} on {}: not a scaling result", count(self.nodes, "node"), count(self.machines, "machine"));

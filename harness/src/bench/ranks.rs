@@ -37,7 +37,7 @@ pub(super) struct Program {
     pub(super) words: Vec<OsString>,
 }
 
-/// What carries the collectives of our ranks.
+/// The backend of our ranks' collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Backend {
     /// What a training takes by default: shared memory if possible, otherwise Gloo
@@ -60,7 +60,7 @@ enum Device {
 /// The sides of a bench that are ours.
 #[derive(Debug, Args)]
 pub(super) struct Backends {
-    /// What carries our collectives of tensors in host memory: a list; each is a side of its own, the first is compared with the others
+    /// The backends of our collectives on tensors in host memory: a list; each is a side, and the first is compared with the others
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["auto", "gloo"])]
     backends: Vec<Backend>,
 }
@@ -114,7 +114,7 @@ impl DeviceAndBackends {
         if !self.on_gpus() {
             return self.backends.sides(common, peer, theirs);
         }
-        // NCCL carries everything, so that other backends would do the same again.
+        // NCCL carries everything, so other backends would only repeat it.
         let (mut programs, not_measured) = Backends::sides_of(&[Backend::Auto], common, peer, theirs)?;
         programs.iter_mut().for_each(|program| program.words.extend(["--device".into(), "cuda".into()]));
         Ok((programs, not_measured))
@@ -124,7 +124,7 @@ impl DeviceAndBackends {
         self.device == Device::Cuda
     }
 
-    /// What the name of a case says of it, so that only the same work is compared.
+    /// What a case's name says about the device, so that only the same work is compared.
     pub(super) fn suffix(&self) -> &'static str {
         if self.on_gpus() { ", on GPUs" } else { "" }
     }

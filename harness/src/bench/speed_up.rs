@@ -58,7 +58,7 @@ impl Point<'_> {
 }
 
 impl Curve<'_> {
-    /// How many times one rank's work is done in its time, of the rounds' own ratios.
+    /// How many times one rank's work is done in one rank's time, from the ratios of the rounds.
     fn speed_up(&self, point: &Point<'_>) -> Option<Ratio> {
         let alone = self.points.iter().find(|point| point.ranks == 1)?;
         let times = if self.mode == Mode::Weak { point.ranks as f64 } else { 1.0 };
@@ -203,8 +203,9 @@ fn laws(curves: &[Curve<'_>], cores: usize) -> Table {
     }
 }
 
-/// The ring's link of each side, through the all-reduces of all its models and numbers of ranks; that between nodes for itself. They
-/// waited for each other, because α is that of one: of those that start at once, a second hides in the first.
+/// Each side's link in a ring, fitted through the all-reduces of all its models and numbers of ranks; the link
+/// between nodes by itself. Only all-reduces that waited for each other count: of several that start at once, a
+/// second one's α hides in the first.
 fn links(curves: &[Curve<'_>], cores: usize) -> Table {
     let mut rings: Vec<(&str, bool)> = Vec::new();
     for curve in curves {

@@ -4,7 +4,7 @@
 //! from the order of the values alone, and contains the true median in at least 95 of 100 benches. It needs no random numbers, so
 //! the same samples always give the same verdict.
 
-/// The confidence that an interval must have before a verdict follows from it.
+/// The confidence that an interval needs for a verdict.
 pub(super) const CONFIDENCE: f64 = 0.95;
 /// With fewer pairs no interval of the sign test has it: `1 - 2 / 2^n`.
 pub(super) const LEAST_ROUNDS: usize = 6;

@@ -220,7 +220,7 @@ fn same_work(one: &PicturesAnswer, other: &PicturesAnswer) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Each side has a process of its own for each case, so that the workers of another case have no part in its processor time.
+/// Each side has its own process for each case, so that its processor time does not include another case's workers.
 fn loader_sides<'a>(
     programs: &[Program],
     folder: &Path,

@@ -269,7 +269,7 @@ impl Server {
         let (input, output) = (process.child.stdin.take(), process.child.stdout.take());
         let mut server = Server { name, port: 0, process, input };
         let mut line = String::new();
-        // It prints a line or ends; both end the wait.
+        // The wait ends when it prints a line or ends.
         BufReader::new(output.context("it has no output")?).read_line(&mut line)?;
         match line.trim().parse() {
             Ok(port) => server.port = port,
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(percentile_99(&mut []), 0.0);
     }
 
-    /// On a server in this process: each operation did what it says, as often as it should.
+    /// On a server in this process: each operation had its effect, as often as it should.
     #[test]
     fn clients_do_the_operations_that_are_counted() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -323,7 +323,8 @@ fn block(name: &str, (from, to): (f64, f64), y: f64, colour: &str, at: &dyn Fn(f
     let width = (10.0 * (right - left)).round() / 10.0;
     let dark = colour == GREY || colour == "#cc79a7";
     html! {
-        rect x=(left) y=(y) width=(width) height=(LANE - 4.0) fill=(colour) { title { (format!("{name}: {}", Unit::Seconds.show(1e-6 * (to - from)))) } }
+        rect x=(left) y=(y) width=(width) height=(LANE - 4.0) fill=(colour) { title { (format!("{name}: \
+            {}", Unit::Seconds.show(1e-6 * (to - from)))) } }
         @if width > LETTER * name.len() as f64 {
             text x=(left + 4.0) y=(y + 14.0) font-size="11" fill=(if dark { "#000000" } else { "#ffffff" }) { (name) }
         }

@@ -71,7 +71,7 @@ impl Solution {
         if !self.reveal && Progress::read(&root)?.of(lab.number(), &task.name).is_none() {
             let (number, name) = (lab.number(), &task.name);
             return Err(Refused(format!(
-                "{name} is not done yet: `lockstep hint {number} {name}` helps; --reveal shows the answer all the same"
+                "{name} is not done yet: `lockstep hint {number} {name}` helps; --reveal shows the answer anyway"
             ))
             .into());
         }

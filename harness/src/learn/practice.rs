@@ -67,8 +67,7 @@ impl Grade {
         Ok(Code::Success)
     }
 
-    /// Words after the first lab that are its tasks, or at least no labs, become tasks, as other commands have them: `lockstep grade 02
-    /// average`.
+    /// Words after the first lab that do not name labs become its tasks, as in other commands: `lockstep grade 02 average`.
     fn split_tasks(&mut self) {
         let [lab, others @ ..] = &self.labs[..] else { return };
         let Ok(tasks) = find(lab).and_then(|lab| lab.tasks()) else { return };

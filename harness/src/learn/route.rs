@@ -1,6 +1,6 @@
 //! The routes through the course (`labs/routes.toml`), and how far a learner is on one. The book's first page shows the same file.
 //!
-//! Nobody knows which pages were read: what counts is which tasks have passed.
+//! Which pages were read is unknown, so only the tasks that have passed count.
 
 use std::ops::Range;
 use std::path::Path;
@@ -154,7 +154,7 @@ impl Stop {
         }
     }
 
-    /// Whether it has passed, of a task.
+    /// For a task, whether it has passed.
     fn passed(&self, progress: &Progress) -> Option<bool> {
         match self {
             Stop::Page(_) => None,

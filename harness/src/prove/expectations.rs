@@ -59,7 +59,7 @@ fn faults_came(scenario: &Scenario, seen: &Observed) -> Finding {
     let came: Vec<_> = scenario.faults.iter().map(ToString::to_string).collect();
     if scenario.expect.faults_may_miss {
         let evidence = if flaws.is_empty() { came } else { flaws };
-        return finding("The faults came, or too late to matter", Ok(evidence.join("; ")));
+        return finding("The faults happened, or came too late to matter", Ok(evidence.join("; ")));
     }
     let claim = "The faults came";
     match (flaws.is_empty(), came.is_empty()) {

@@ -128,9 +128,9 @@ pub(crate) enum FaultAction {
     Stop,
     /// SIGINT: as Ctrl-C sends it.
     Interrupt,
-    /// SIGUSR1: a wish for a snapshot.
+    /// SIGUSR1: a request for a snapshot.
     AskToSave,
-    /// SIGUSR2: a wish for a snapshot and the end.
+    /// SIGUSR2: a request for a snapshot and the end.
     AskToSaveAndEnd,
     /// From now on it ignores SIGTERM, so that only SIGKILL ends it.
     IgnoreTerm,

@@ -154,7 +154,7 @@ impl<'a> Nodes<'a> {
     pub(crate) fn wait(&mut self, long: Duration) -> anyhow::Result<()> {
         for agent in self.deaths.wait(Some(Instant::now() + long))? {
             let agent = &mut self.agents[agent as usize];
-            agent.status = Some(agent.process.child.wait().context("cannot ask for an agent's end")?);
+            agent.status = Some(agent.process.child.wait().context("cannot check whether an agent has ended")?);
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ impl<'a> Nodes<'a> {
             killed.for_each(|agent| agent.killed = true);
         }
         if targets.is_empty() {
-            return Err(format!("{who} has no process any more"));
+            return Err(format!("{who} no longer has a process"));
         }
         targets.iter().for_each(|pid| processes::send(*pid, signal));
         Ok(())

@@ -63,7 +63,7 @@ pub(crate) struct RunSpec {
     /// The flag of `lockstep run`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) snapshot_on: Option<String>,
-    /// How many processes each rank has next to it that only wait, as those of data loaders.
+    /// How many idle processes each rank has, like those of data loaders.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) loader_processes: usize,
     /// The number of epochs.

@@ -174,7 +174,7 @@ fn fault(fault: &Fault, run: &RunSpec) -> Vec<String> {
     let mut flaws: Vec<_> = [who(fault.who, run), when(&fault.when, run)].into_iter().flatten().collect();
     if fault.when.save.is_some() && fault.who != Who::Rank(0) {
         let who = "who = { rank = 0 }";
-        flaws.push(format!("only rank 0 saves snapshots, so it alone can act in the midst of a save: {who}"));
+        flaws.push(format!("only rank 0 saves snapshots, so it alone can act during a save: {who}"));
     }
     if fault.what.0.is_empty() {
         flaws.push("what is an empty list: name an action such as \"kill\"".into());

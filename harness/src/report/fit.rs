@@ -10,7 +10,7 @@ use crate::report::formatting::{INDENT, LONGEST, length, plain, wrapped};
 use crate::report::model::Table;
 use crate::report::screen::TextStyle;
 
-/// What the style leaves empty around a cell, and between two columns.
+/// The empty columns around a cell, and between two cells.
 const PADDING: usize = 2;
 const BETWEEN: usize = 1;
 

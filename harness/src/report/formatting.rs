@@ -8,7 +8,7 @@ use lockstep_contract::foreign;
 use lockstep_launch::command::quoted;
 use quick_junit::XmlString;
 
-/// What is below a heading of its own is indented by this.
+/// Lines below a heading are indented by this.
 pub(crate) const INDENT: &str = "  ";
 /// A longer word may be broken.
 pub(crate) const LONGEST: usize = 24;
@@ -88,7 +88,7 @@ pub(crate) fn command_line() -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Names, each with what it is beside it, broken at spaces where a width is given; below it where too little room is left beside it.
+/// Names, each with its description next to it, or below it if there is too little room; broken at spaces where a width is given.
 pub(crate) fn listing(entries: &[(&str, &str)], width: Option<u16>) -> String {
     let names = entries.iter().map(|(name, _)| length(name)).max().unwrap_or(0);
     let width = width.map_or(usize::MAX, usize::from);

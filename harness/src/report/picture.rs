@@ -320,7 +320,8 @@ fn in_words(timeline: &Timeline) -> Markup {
                     tbody {
                         @for node in &timeline.nodes {
                             @if let Some(name) = &node.name {
-                                @for mark in node.marks.iter().take(MOST_OF_A_RANK) { (table_row(&format!("agent of {name}"), mark.at, None, mark_name(mark.kind), &mark.detail)) }
+                                @for mark in node.marks.iter().take(MOST_OF_A_RANK) { (table_row(&format!("agent of \
+                                    {name}"), mark.at, None, mark_name(mark.kind), &mark.detail)) }
                             }
                         }
                         @for (node, row) in timeline.rows().take(MOST_RANKS) { (row_in_words(node, row)) }

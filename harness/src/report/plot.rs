@@ -16,7 +16,8 @@ pub(crate) const MARKS: [&str; 2] = ["●", "■"];
 /// A picture of this height; `label` says what it shows to those who cannot see it.
 pub(crate) fn svg_image(label: &str, height: f64, content: &Markup) -> Markup {
     html! {
-        svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label=(label) viewBox=(format!("0 0 {WIDTH} {height}")) font-family="sans-serif" font-size="13" {
+        svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label=(label) viewBox=(format!("0 0 {WIDTH} \
+            {height}")) font-family="sans-serif" font-size="13" {
             rect width=(WIDTH) height=(height) fill="#ffffff" {}
             (content)
         }
@@ -80,7 +81,7 @@ pub(crate) fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
 pub(crate) struct Axis {
     pub(crate) least: f64,
     pub(crate) most: f64,
-    /// Where the least and the most are.
+    /// The positions of the least and the greatest value.
     pub(crate) pixels: (f64, f64),
     pub(crate) logarithmic: bool,
 }
@@ -134,7 +135,7 @@ pub(crate) fn round_up(rough: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= rough).unwrap_or(rough)
 }
 
-/// In pixels: of the whole, and of what is around the lines.
+/// In pixels: the whole picture, and the space around the lines.
 pub(crate) const CHART_HEIGHT: f64 = 330.0;
 const LEFT: f64 = 70.0;
 const ABOVE: f64 = 66.0;

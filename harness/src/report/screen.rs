@@ -43,7 +43,7 @@ impl Screen {
             table.use_stderr();
         }
         let style = TextStyle {
-            // A terminal that mpirun makes has no size.
+            // mpirun's terminals report no size.
             width: table.width().filter(|width| *width > 0).map_or(plain, |width| width.clamp(least, most)),
             coloured: terminal && !refuses_colour(std::env::var_os("NO_COLOR")),
             unicode: speaks_unicode(["LC_ALL", "LC_CTYPE", "LANG"].map(std::env::var_os)),
@@ -56,7 +56,7 @@ impl Screen {
         self.style
     }
 
-    /// Prints names, each with what it is. A program that reads them finds each on one line.
+    /// Prints names with their descriptions. For a program that reads them, each is on one line.
     pub(crate) fn listing(&self, entries: &[(&str, &str)]) {
         self.line(listing(entries, self.is_terminal.then_some(self.style.width)));
     }

@@ -80,7 +80,7 @@ fn missing(events: &RunEvents, history: &History<'_>) -> Vec<usize> {
 fn gaps(missing: &[usize], history: &History<'_>) -> Vec<String> {
     let (mut notes, attempts) = (vec![], &history.attempts);
     if history.agents.is_empty() && !attempts.is_empty() {
-        notes.push("no agent wrote events: how a rank ended is known by its own words only".into());
+        notes.push("no agent wrote events: only the ranks themselves say how they ended".into());
     }
     if !missing.is_empty() {
         notes.push(format!("never started: {}", list(missing.iter().copied().collect())));
@@ -240,7 +240,7 @@ mod tests {
         }
         let timeline = run.timeline();
         assert_drawable(&timeline);
-        assert_eq!(timeline.notes, ["no agent wrote events: how a rank ended is known by its own words only"]);
+        assert_eq!(timeline.notes, ["no agent wrote events: only the ranks themselves say how they ended"]);
         assert_eq!(timeline.nodes[0].name, None);
         use State::*;
         assert_eq!(spans(&timeline, 1), [(Running, 0, 110), (Dead, 110, 200), (Running, 200, 300)]);

@@ -54,7 +54,7 @@ impl Format for Form {
         ("txt", Form::Text),
     ];
     const UNKNOWN: &'static str =
-        "its ending does not say a form: .html (a page), .csv, .json, .xml (JUnit), .txt, or - for JSON on stdout";
+        "its extension names no format: .html (a page), .csv, .json, .xml (JUnit), .txt, or - for JSON on stdout";
 }
 
 impl<F: Format> FromStr for Target<F> {
@@ -99,7 +99,7 @@ impl Report {
     /// # Errors
     /// The error names the file and the system's reason.
     pub(crate) fn write(&self, target: &Target) -> anyhow::Result<()> {
-        let text = self.render(target.form).context("cannot put the report into its form")?;
+        let text = self.render(target.form).context("cannot format the report")?;
         target.save("the report", &text)
     }
 

@@ -145,5 +145,5 @@ fn keeps_files() {
 fn refuses_page() {
     let site = Site::new();
     let message = stderr(&site.run("", &small(&["--html", "page.pdf"])).code(2));
-    assert!(message.contains("cannot write the page to page.pdf: its ending does not say a form"), "{message}");
+    assert!(message.contains("cannot write the page to page.pdf: its extension names no format"), "{message}");
 }
