@@ -17,7 +17,8 @@ pub(crate) const CODES: [[&str; 4]; 6] = [
     ["2", "usage: bad arguments or input, nothing was started", "", ""],
     [
         "75",
-        "a signal, or the job's time limit, asked `lockstep run` or a lab for a snapshot and the end, and that is done: start it again to go on",
+        "`lockstep run` or a lab has saved a snapshot and ended, because a signal or the job's time limit asked for it: start it again to \
+         continue",
         "",
         "",
     ],

@@ -1,5 +1,6 @@
-//! Checks the course's exercises: whether they are complete, as far as their files show it; whether a learner begins with tasks that
-//! compile without a warning and are graded as not started (`--build`); and what the course's own answers are told (`lockstep course try`).
+//! Checks the course's exercises: whether their files are complete; whether the original tasks compile without a
+//! warning and are graded as not started (`--build`); and what the grader prints for the course's own answers
+//! (`lockstep course try`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,8 +39,9 @@ pub(crate) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
     faults.into_iter().map(with_lab).collect()
 }
 
-/// Compares the exercise with the one generated from the solution, and the solution's list of its modules with what is there. A learner's
-/// changes are not faults of the course: then the list of checksums is right, and the file differs from it.
+/// Compares the exercise with the one generated from the solution, and the solution's list of its modules with what
+/// is there. A learner's change is not a fault of the course: then the list of checksums is right, and only the file
+/// differs from it.
 fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
     let files = match package::files(root, lab) {
         Ok(files) => files,

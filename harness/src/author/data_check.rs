@@ -75,7 +75,7 @@ fn describe(part: &Part) -> String {
     format!("{} pictures{size}; {} classes of {each}", part.labels.len(), counts.len())
 }
 
-/// How many files are no samples, by reason, with the first of each.
+/// How many files are not samples, by reason, with the first of each.
 fn skipped(part: &Part) -> Vec<String> {
     let mut reasons: BTreeMap<_, Vec<&Path>> = BTreeMap::new();
     part.skipped.iter().for_each(|skipped| reasons.entry(skipped.why).or_default().push(&skipped.path));

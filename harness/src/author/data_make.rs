@@ -110,14 +110,14 @@ impl PrepareData {
         let lock = folder.join(".preparing");
         let lock = File::create(&lock).with_context(|| format!("cannot write to {}", foreign::path(folder)))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| Refused(format!("another `lockstep data prepare` is at work in {}", foreign::path(folder))))?;
+            .map_err(|_| Refused(format!("another `lockstep data prepare` is running in {}", foreign::path(folder))))?;
         for set in Drawn::value_variants() {
             self.draw(*set)?;
         }
         let (mut out, mut code) = (std::io::stdout().lock(), Code::Success);
         for set in folders_in(folder)? {
             let found = data_check::check_data(&set, None);
-            // What is no data set, and what a link leads to, may not be meant for everybody.
+            // Other folders, and the targets of links, may not be meant for everybody.
             if !found.faults.is_empty() {
                 code = Code::Failure;
             } else if !set.is_symlink() {
@@ -199,8 +199,8 @@ fn share_one(path: &Path) -> anyhow::Result<()> {
 /// How curl(1) ended: with this exit code, and with the server's last status, 0 if it has not answered.
 type End = (Option<i32>, u16);
 
-/// Whether the server cannot send a part of the file (curl's code 33), or has nothing after this part (HTTP's 416). Other statuses
-/// above 399, which curl's code 22 stands for too, say nothing of the part.
+/// Whether the server cannot send a part of the file (curl's code 33), or has nothing after this part (HTTP's 416).
+/// Other statuses above 399, which also give curl's code 22, do not mean that.
 fn has_no_part((code, status): End) -> bool {
     code == Some(33) || (code == Some(22) && status == 416)
 }
@@ -227,7 +227,7 @@ impl FetchData {
         }
         let part = PathBuf::from(format!("{}.part", file.display()));
         let from = PathBuf::from(format!("{}.part-from", file.display()));
-        // What came from another address is no part of this file.
+        // A part that came from another address does not belong to this file.
         if part.exists() && fs::read_to_string(&from).ok().as_deref() != Some(&*self.url) {
             fs::remove_file(&part).with_context(|| format!("cannot remove {}", foreign::path(&part)))?;
         }
@@ -241,8 +241,8 @@ impl FetchData {
         if let Some(expected) = self.sha256.filter(|expected| *expected != found) {
             [&part, &from].into_iter().try_for_each(fs::remove_file).context("cannot remove the part that arrived")?;
             bail!(
-                "{} has the SHA-256 {found}, not {expected}: it is another file, or it was damaged. It was removed; check the address, and fetch it \
-                 again",
+                "{} has the SHA-256 {found}, not {expected}: it is another file, or it was damaged. It was removed; check the address, and \
+                 fetch it again",
                 self.url
             );
         }

@@ -230,8 +230,10 @@ mod tests {
 
     #[test]
     fn takes_versions_and_the_profiles_of_the_crates_that_it_needs() {
-        let workspace = "[workspace.package]\nedition = \"2024\"\n[workspace.dependencies]\nanyhow = \"1\"\nclap = { version = \"4\", features = [\"derive\"] }\n\
-                         tch = \"0.24\"\nlockstep = { path = \"crates/lockstep\" }\nserde = \"1\"\n[profile.dev]\ndebug = \"line-tables-only\"\n[profile.dev.package.\"*\"]\nopt-level = 1\n\
+        let workspace = "[workspace.package]\nedition = \"2024\"\n[workspace.dependencies]\nanyhow = \"1\"\n\
+                         clap = { version = \"4\", features = [\"derive\"] }\n\
+                         tch = \"0.24\"\nlockstep = { path = \"crates/lockstep\" }\nserde = \"1\"\n\
+                         [profile.dev]\ndebug = \"line-tables-only\"\n[profile.dev.package.\"*\"]\nopt-level = 1\n\
                          [profile.dev.package.zip]\nopt-level = 3\n[profile.dev.package.other]\nopt-level = 2\n";
         let lock = "[[package]]\nname = \"lockstep\"\ndependencies = [\"tch\"]\n[[package]]\nname = \"tch\"\ndependencies = [\"zip 9.4.0\"]\n\
                     [[package]]\nname = \"zip\"\n[[package]]\nname = \"other\"\n";

@@ -61,7 +61,8 @@ pub(crate) fn stale(root: &Path, whole: clap::Command) -> Vec<String> {
 
 pub(crate) fn commands(whole: clap::Command) -> String {
     let mut text = format!(
-        "# Commands\n\n{MADE}\nWhat `lockstep COMMAND --help` says. [Exit codes](reference-exit-codes.md) and [environment variables](reference-variables.md) have pages of their own.\n"
+        "# Commands\n\n{MADE}\nWhat `lockstep COMMAND --help` says. [Exit codes](reference-exit-codes.md) and [environment \
+         variables](reference-variables.md) have pages of their own.\n"
     );
     let mut whole = whole.term_width(WIDTH);
     whole.build();
@@ -92,9 +93,9 @@ fn exit_codes() -> String {
         let _ = writeln!(text, "| {} |", row.join(" | "));
     }
     text.push_str(
-        "\n`lockstep run` has torchrun's codes: 0 when all workers have succeeded; 1 for every failure, be it of a worker, the \
-         rendezvous or the configuration, or a signal that was handled; 2 for a wrong command line. A worker's own code stands in \
-         its report. `scripts/run.sh` gives `lockstep`'s code, or 1 when set-up or build failed.\n",
+        "\n`lockstep run` has torchrun's codes: 0 when all workers have succeeded; 1 for every failure (a worker, the rendezvous, the \
+         configuration, a signal that was handled); 2 for a wrong command line. A worker's own code is in its report. `scripts/run.sh` \
+         gives `lockstep`'s code, or 1 when set-up or build failed.\n",
     );
     text
 }
@@ -103,10 +104,10 @@ fn exit_codes() -> String {
 fn failure_causes() -> String {
     let rules = || FAMILIES.iter().flat_map(|(_, rules)| rules.iter());
     let mut text = format!(
-        "# Causes of failures\n\n{MADE}\nWhen a job has failed, the first line of `lockstep run`'s report is the *verdict*: the rank, its host, the \
-         cause, the evidence, and what to do. It knows {} causes; [Fault tolerance and the launcher](fault-tolerance.md#the-report) explains \
-         the report. What is specific comes before what is general, and without evidence the verdict says \"unknown\". A *consequence* \
-         or a *wait* is not the cause: then the verdict looks for it in the other ranks.\n",
+        "# Causes of failures\n\n{MADE}\nWhen a job has failed, the first line of `lockstep run`'s report is the *verdict*: the rank, its \
+         host, the cause, the evidence, and what to do. It knows {} causes; [Fault tolerance and the \
+         launcher](fault-tolerance.md#the-report) explains the report. What is specific comes before what is general, and without evidence \
+         the verdict says \"unknown\". A *consequence* or a *wait* is not the cause: then the verdict looks for it in the other ranks.\n",
         rules().count()
     );
     let columns: [Column<Causes>; 3] = [
@@ -126,8 +127,8 @@ fn failure_causes() -> String {
 /// The exercises' tasks, with the sums of each lab.
 fn tasks() -> String {
     let mut text = format!(
-        "# Tasks\n\n{MADE}\nEvery task of the exercises, with the minutes that it takes, its section of the chapter included. The minutes are \
-         estimates for people who know PyTorch and read Rust without writing it daily; nobody has measured them in a class.\n\n\
+        "# Tasks\n\n{MADE}\nEvery task of the exercises, with the minutes that it takes, its section of the chapter included. The minutes \
+         are estimates for people who know PyTorch and read Rust without writing it daily; nobody has measured them in a class.\n\n\
          <div class=\"wide\">\n\n| lab | task | what | minutes |\n|---|---|---|---|\n"
     );
     for lab in lockstep_grading::labs::LABS {

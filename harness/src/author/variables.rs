@@ -14,7 +14,8 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"],
         by: "`LaunchEnv`",
-        meaning: "torchrun's variables, with torchrun's meaning; `lockstep run` and `spawn` set them for their workers, and `spawn` refuses to run where a launcher has set them",
+        meaning: "torchrun's variables, with torchrun's meaning; `lockstep run` and `spawn` set them for their workers, and `spawn` \
+            refuses to run where a launcher has set them",
     },
     Variables {
         names: &[
@@ -27,7 +28,8 @@ pub(crate) const VARIABLES: &[Variables] = &[
             "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         ],
         by: "programs that expect torchrun",
-        meaning: "set by the launcher as torchrun does: the number of nodes; the role with its rank and size; the allowed restarts; the signals that end the job; 1, unless the user chose a value",
+        meaning: "set by the launcher as torchrun does: the number of nodes; the role with its rank and size; the allowed restarts; the \
+            signals that end the job; 1, unless the user chose a value",
     },
     Variables {
         names: &["CUDA_VISIBLE_DEVICES"],
@@ -37,7 +39,8 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"],
         by: "`LaunchEnv`",
-        meaning: "set by the launcher: the node's number, which attempt this is, the job's id, and whether the store is the launcher's (`True`)",
+        meaning: "set by the launcher: the node's number, which attempt this is, the job's id, and whether the store is the launcher's \
+            (`True`)",
     },
     Variables {
         names: &[
@@ -48,7 +51,8 @@ pub(crate) const VARIABLES: &[Variables] = &[
             "PMIX_NAMESPACE",
         ],
         by: "`LaunchEnv`, `lockstep run`",
-        meaning: "Open MPI's: ranks of a program that mpirun starts without a launcher, nodes for a launcher that it starts on each; the namespace is the job's name, from which the ranks' port follows",
+        meaning: "Open MPI's: ranks of a program that mpirun starts without a launcher, nodes for a launcher that it starts on each; the \
+            namespace is the job's name, from which the ranks' port follows",
     },
     Variables {
         names: &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
@@ -58,7 +62,8 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
         by: "`LaunchEnv`, `lockstep run`",
-        meaning: "a process and the number of processes on its node, of Cray's PALS and of others that speak PMI, next to `PMI_RANK` and `PMI_SIZE`",
+        meaning: "a process and the number of processes on its node, of Cray's PALS and of others that speak PMI, next to `PMI_RANK` and \
+            `PMI_SIZE`",
     },
     Variables {
         names: &["MV2_COMM_WORLD_<NAME>", "JSM_NAMESPACE_<NAME>"],
@@ -106,22 +111,27 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["GLOO_SOCKET_IFNAME"],
         by: "labs, `lockstep run`",
-        meaning: "the network interface that Gloo uses; `lockstep run` on several nodes sets it for the workers if it is unset and the host name leads to loopback or nowhere",
+        meaning: "the network interface that Gloo uses; `lockstep run` on several nodes sets it for the workers if it is unset and the \
+            host name leads to loopback or nowhere",
     },
     Variables {
         names: &["LOCKSTEP_BACKEND"],
         by: "labs",
-        meaning: "what carries a group's CPU tensors, next to NCCL for those on a GPU: `shm`, memory that ranks on one host share; `gloo`, sockets; `auto` (if unset), memory within a host and Gloo between hosts, or Gloo alone where memory is not possible. `lockstep run --backend` sets it",
+        meaning: "what carries a group's CPU tensors, next to NCCL for those on a GPU: `shm`, memory that ranks on one host share; `gloo`, \
+            sockets; `auto` (if unset), memory within a host and Gloo between hosts, or Gloo alone where memory is not possible. `lockstep \
+            run --backend` sets it",
     },
     Variables {
         names: &["LOCKSTEP_DETERMINISTIC"],
         by: "labs",
-        meaning: "1: deterministic kernels only, so that runs on a GPU can be compared bit by bit; there `CUBLAS_WORKSPACE_CONFIG=:4096:8` is needed as well. `verify` and `inject` set both",
+        meaning: "1: deterministic kernels only, so that runs on a GPU can be compared bit by bit; there `CUBLAS_WORKSPACE_CONFIG=:4096:8` \
+            is needed as well. `verify` and `inject` set both",
     },
     Variables {
         names: &["LOCKSTEP_COMPARE_CALLS"],
         by: "labs",
-        meaning: "1: the ranks of a group over Gloo, or over several hosts, compare their calls, shapes and dtypes before numbers move; 0: they do not; if unset, they do in builds with debug assertions. Ranks on one host that share memory always compare",
+        meaning: "1: the ranks of a group over Gloo, or over several hosts, compare their calls, shapes and dtypes before numbers move; 0: \
+            they do not; if unset, they do in builds with debug assertions. Ranks on one host that share memory always compare",
     },
     Variables {
         names: &["TORCH_DISTRIBUTED_DEBUG"],
@@ -141,7 +151,7 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"],
         by: "PyTorch, launcher",
-        meaning: "where the flight recorder of each rank is written, without the rank at the end; read after a wait in vain",
+        meaning: "where the flight recorder of each rank is written, without the rank at the end; read after a collective has timed out",
     },
     Variables {
         names: &["OMP_NUM_THREADS"],
@@ -151,12 +161,14 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["SLURM_JOB_ID", "SLURM_RESTART_COUNT"],
         by: "labs, `lockstep run`",
-        meaning: "set by Slurm: which start of which job this is. A snapshot carries both, and a former start of the job saves nothing more once a later one has. The launcher reports why the job was started again",
+        meaning: "set by Slurm: which start of which job this is. A snapshot carries both, and a former start of the job saves nothing \
+            more once a later one has. The launcher reports why the job was started again",
     },
     Variables {
         names: &["SLURM_JOB_END_TIME", "PBS_QUEUE"],
         by: "`lockstep run`",
-        meaning: "set by Slurm: when the job ends, in seconds since 1970; set by PBS: the queue, whose `kill_delay` is how long workers may take to end",
+        meaning: "set by Slurm: when the job ends, in seconds since 1970; set by PBS: the queue, whose `kill_delay` is how long workers \
+            may take to end",
     },
     Variables {
         names: &["LOCKSTEP_EVENTS"],
@@ -182,7 +194,8 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_PYTHON"],
         by: "tests, `lockstep bench`",
-        meaning: "a Python with PyTorch 2.11, to meet Rust ranks or as a bench's peer; if unset, `scripts/test.sh` and `lockstep bench` take the one that `scripts/setup.sh --python-peer` makes; else `python3`",
+        meaning: "a Python with PyTorch 2.11, to meet Rust ranks or as a bench's peer; if unset, `scripts/test.sh` and `lockstep bench` \
+            take the one that `scripts/setup.sh --python-peer` makes; else `python3`",
     },
     Variables {
         names: &["TCPSTORE_FUZZ_SEED", "TCPSTORE_FUZZ_ITERATIONS"],
@@ -217,12 +230,14 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_AGENT"],
         by: "labs, `lockstep run`",
-        meaning: "set for workers: by it the launcher finds its own, and what they started, when it is gone, and a job without a run id its own snapshots",
+        meaning: "set for workers: identifies the launcher's workers and their children when it has ended, and the snapshots of a job \
+            without a run id",
     },
     Variables {
         names: &["LOCKSTEP_SNAPSHOT_ON", "LOCKSTEP_LAUNCHER"],
         by: "labs",
-        meaning: "set for workers: the signals of `--snapshot-on`, and the launcher's process id. Such a signal asks for a snapshot and the end, unless the launcher or a program between the two sends it",
+        meaning: "set for workers: the signals of `--snapshot-on`, and the launcher's process id. Such a signal asks for a snapshot and \
+            the end, unless the launcher or a program between the two sends it",
     },
     Variables {
         names: &["LOCKSTEP_CALL", "LOCKSTEP_ANSWERS"],
@@ -242,12 +257,14 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_GPU"],
         by: "lab 10",
-        meaning: "`simulated` takes the course's simulated device in place of GPUs and NVIDIA's libraries; `real`, the default, takes these",
+        meaning: "`simulated` takes the course's simulated device in place of GPUs and NVIDIA's libraries; `real`, the default, takes GPUs",
     },
     Variables {
         names: &["LOCKSTEP_GPU_COUNT", "LOCKSTEP_GPU_MEMORY", "LOCKSTEP_GPU_SEED", "LOCKSTEP_GPU_DEADLINE"],
         by: "the simulated device",
-        meaning: "the number of devices (4, or with `lab-10-nccl --simulated` one for each rank of the node if these are more); the memory of each in MiB (256); a number from which the delay of each operation is drawn, without which work starts when it is asked for; the seconds after which a wait gives up (300)",
+        meaning: "the number of devices (4, or with `lab-10-nccl --simulated` one for each rank of the node if these are more); the memory \
+            of each in MiB (256); a number from which the delay of each operation is drawn, without which work starts when it is asked \
+            for; the seconds after which a wait gives up (300)",
     },
     Variables {
         names: &["XDG_RUNTIME_DIR"],
@@ -264,7 +281,11 @@ pub(crate) const VARIABLES: &[Variables] = &[
         by: "`lockstep grade`, `watch`, `course`",
         meaning: "the cargo that builds exercises",
     },
-    Variables { names: &["LOCKSTEP_SPAWN"], by: "labs", meaning: "what `spawn` hands to the processes that it starts" },
+    Variables {
+        names: &["LOCKSTEP_SPAWN"],
+        by: "labs",
+        meaning: "what `spawn` passes to the processes that it starts",
+    },
     Variables {
         names: &["LOCKSTEP_INJECT_MARK"],
         by: "`lockstep inject`, `verify`, `tour`",
