@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::report::{TextStyle, count};
 
-/// A finding with what its rule says, as JSON has it. `P` is its place for readers.
+/// A finding with its rule's fields, as in the JSON output. `P` is its place for readers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Reported<P> {
     #[serde(flatten)]

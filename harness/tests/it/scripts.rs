@@ -249,7 +249,9 @@ fn the_image_that_was_built_here_trains_two_ranks() {
     }
     let ended = ended(Command::new("apptainer").arg("test").arg(image));
     if ended.err.contains("capability set") {
-        println!("not verified here: a container image, since root has not all rights (export APPTAINER_NO_PRIVS=1)");
+        println!(
+            "not verified here: a container image, since root has limited rights here (export APPTAINER_NO_PRIVS=1)"
+        );
         return;
     }
     let ended = ended.code(0);

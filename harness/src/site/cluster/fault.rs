@@ -91,7 +91,7 @@ impl Change {
                 if one == other {
                     return Err(Refused(format!("a cut needs two different machines, not {one} twice")).into());
                 }
-                // Both must be there before either is touched.
+                // Both must exist before either is changed.
                 [one, other].into_iter().try_for_each(|machine| cluster.root(*machine).map(|_| ()))?;
                 network::cut(cluster, [*one, *other])?;
                 Ok(format!("no packet passes between {one} and {other}"))
@@ -127,7 +127,7 @@ impl Change {
     }
 }
 
-/// Signals a node's first process from the head node: in the node itself it would be spared.
+/// Signals a node's first process from the head node: from within the node the signal would be ignored.
 fn signal_init(cluster: &Cluster, node: Node, signal: &str) -> anyhow::Result<()> {
     let init = cluster.init_of(node).with_context(|| format!("{node} is lost"))?;
     cluster.run(Machine::Head, &["sh", "-c", &format!("kill -s {signal} {}", init.pid)]).map(|_| ())
@@ -169,7 +169,7 @@ fn boot_again(cluster: &Cluster, node: Node) -> anyhow::Result<String> {
     }
     let signals = Signals::listen().context("cannot listen to signals")?;
     if let Err(error) = boot_and_wait(cluster, node, &signals) {
-        // A node is up or lost, never half there.
+        // A node is up or lost, with nothing in between.
         let error = error.context(format!("{node} did not boot"));
         if cluster.init_of(node).is_some() {
             lose(cluster, node).with_context(|| format!("after a boot that had failed ({error:#})"))?;

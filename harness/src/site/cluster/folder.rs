@@ -55,7 +55,7 @@ impl Folder {
         match DirBuilder::new().mode(PRIVATE).create(&self.0) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let message =
-                    format!("{} appeared meanwhile: another `lockstep cluster up` is under way", self.0.display());
+                    format!("{} appeared meanwhile: another `lockstep cluster up` is running", self.0.display());
                 return Err(Refused(message).into());
             }
             made => made.with_context(|| format!("cannot make the folder {}", foreign::path(&self.0)))?,

@@ -62,14 +62,14 @@ impl Up {
         let signals = Signals::listen().context("cannot listen to signals")?;
         if folder.exists() {
             let _lock = folder.lock()?;
-            take_down(&folder)?; // what a cluster has left whose holder was killed
+            take_down(&folder)?; // left by a cluster whose holder was killed
         }
         folder.make()?;
         let _lock = folder.lock()?;
         let cluster = match make(folder.clone(), spec, &signals) {
             Ok(cluster) => cluster,
             Err(error) => {
-                // A signal from the terminal also ends the programs that were at work.
+                // A signal from the terminal also ends the programs that were running.
                 let error = check(&signals).err().map_or(error, Into::into);
                 take_down(&folder).with_context(|| format!("after the cluster had failed to start ({error:#})"))?;
                 return Err(error.context(format!("the cluster `{name}` did not start; nothing is left of it")));
@@ -79,7 +79,7 @@ impl Up {
         Ok(Code::Success)
     }
 
-    /// The folders that what is each node's own would hide, and that all nodes need.
+    /// The folders that all nodes need, but that a node's own /tmp and /dev/shm would hide.
     fn shared(&self, folder: &Folder) -> anyhow::Result<Vec<PathBuf>> {
         let mut shared: Vec<PathBuf> = self.shared.iter().map(|path| named(path)).collect::<Result<_, _>>()?;
         let program = std::env::current_exe().context("cannot find the file of this program")?;
@@ -102,7 +102,7 @@ fn named(path: &Path) -> Result<PathBuf, Refused> {
     if is_local(&found) { Err(refused("it is each node's own: name a folder in it".into())) } else { Ok(found) }
 }
 
-/// The folder of this program, with those beside it, and its checkout, with the libtorch that its labs load.
+/// The folder of this program, and its checkout, with the libtorch that its labs load.
 fn of_program(file: &Path) -> Result<Vec<PathBuf>, Refused> {
     let folders: Vec<&Path> = file.parent().into_iter().chain(checkout_around(file)).collect();
     match folders.iter().find(|folder| is_local(folder)) {
@@ -115,7 +115,7 @@ fn of_program(file: &Path) -> Result<Vec<PathBuf>, Refused> {
     }
 }
 
-/// Each node has this folder for itself.
+/// Each node has its own folder of this name.
 fn is_local(path: &Path) -> bool {
     LOCAL.iter().any(|local| path == Path::new(local))
 }
@@ -142,7 +142,7 @@ fn refuse_second(name: &ClusterName, folder: &Folder) -> Result<(), Refused> {
     }
 }
 
-/// Makes the whole of it. Whatever it has started ends when the pipe to the head node is closed, so when this fails, too.
+/// Makes the whole cluster. Whatever it has started ends when the pipe to the head node is closed, also when this fails.
 fn make(folder: Folder, spec: ClusterSpec, signals: &Signals) -> anyhow::Result<Cluster> {
     folder.save(SPEC, &spec)?;
     folder.write("hosts", &hosts(&spec))?;
@@ -177,7 +177,7 @@ fn hosts(spec: &ClusterSpec) -> String {
     [(Ipv4Addr::LOCALHOST, "localhost".to_owned())].into_iter().chain(machines).map(line).collect()
 }
 
-/// What there is, what there is not, and what to do with it.
+/// What the cluster has, what it lacks, and the next commands.
 fn show(screen: &Screen, name: &ClusterName, spec: &ClusterSpec, without_slurm: Option<String>) {
     screen.line(running::title(name, spec));
     if let Some(why) = without_slurm {
@@ -247,7 +247,7 @@ fn wait_for_end(process: Option<ClusterProcess>, deadline: Instant) -> std::io::
 /// How long a machine's first process may take to be ready: it mounts a few file systems.
 const MACHINE_START: Duration = Duration::from_secs(60);
 
-/// Starts the head node. The pipe is its stdin: unless it is said to be complete there, it ends as soon as the pipe is closed.
+/// Starts the head node. The pipe is its stdin: until a line there says that the cluster is complete, closing the pipe ends it.
 ///
 /// # Errors
 /// When it does not start, with its last words.

@@ -1,4 +1,4 @@
-//! The first process of a machine, and processes that are known by more than their number.
+//! The first process of a machine, and processes identified by more than their number.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, Read, Write};
@@ -34,12 +34,12 @@ pub(crate) const INIT: &str = "cluster-init";
 pub(super) const READY: &str = "ready ";
 /// The line on the head node's stdin after which it no longer depends on who started it.
 pub(super) const COMPLETE: &str = "complete\n";
-/// The folders that each node has for itself: its disk, and its memory.
+/// The folders of which each node has its own: its disk, and its memory.
 pub(super) const LOCAL: [&str; 2] = [TMP, SHM];
 const TMP: &str = "/tmp";
 const SHM: &str = "/dev/shm";
 
-/// What the first process of a machine was called with
+/// The arguments of a machine's first process
 #[derive(Args)]
 pub(crate) struct Init {
     /// The cluster's.
@@ -116,7 +116,7 @@ fn put(own: &Path, local: &str, shared: &[PathBuf]) -> anyhow::Result<()> {
     mount_move(own, local).with_context(|| message(own))
 }
 
-/// A cluster is not left half made: unless it is said to be complete, it ends with the command that makes it.
+/// No half-made cluster is left: until it is complete, it ends with the command that makes it.
 fn end_unless_complete() {
     let mut line = String::new();
     let _ = io::stdin().lock().read_line(&mut line);
@@ -146,7 +146,7 @@ pub(super) const PROC: &str = "/proc";
 /// How often to look for signals while waiting for something else.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A process, as one particular `/proc` shows it.
+/// A process, as a given `/proc` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClusterProcess {
     pub(super) pid: i32,
@@ -186,7 +186,7 @@ impl ClusterProcess {
             Err(Errno::SRCH) => return Ok(true),
             opened => opened?,
         };
-        // From here on the descriptor is this process's, whatever becomes of its number.
+        // From here on the descriptor refers to this process, even if another one gets its number.
         if self.state(Path::new(PROC)).is_none() {
             return Ok(true);
         }

@@ -76,7 +76,7 @@ const HEAD: &str = "ctl";
 /// Letters in a cluster's name: a socket's path, at most 107 bytes (unix(7)), contains it.
 const LONGEST_NAME: usize = 24;
 
-/// What was asked for. Kept in the cluster's folder, since nodes that boot later need it.
+/// What the user asked for. Kept in the cluster's folder, since nodes that boot later need it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClusterSpec {
     /// How many nodes there are besides the head node.
@@ -215,7 +215,7 @@ const SLURM: [(&str, &str); 6] = [
     ("scontrol", "slurm-wlm"),
     ("munged", "munge"),
 ];
-/// Where daemons are, and a user's `PATH` may not lead.
+/// Folders of daemons, which a user's `PATH` may lack.
 const SBIN: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 /// The namespaces of a machine, as `unshare` has them. With the process that asked for them, all in them ends.

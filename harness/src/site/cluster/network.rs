@@ -1,8 +1,8 @@
 //! The cluster's network: a bridge on the head node with a port for each node, and what can go wrong with it.
 //!
 //! Packets are dropped by nftables where they arrive: dropped where they are sent, they would give the sender an error, as no broken
-//! cable does. Rates are limited by the kernel's token bucket filter at both ends of a node's link. All of it is in namespaces and goes
-//! with them.
+//! cable does. Rates are limited by the kernel's token bucket filter at both ends of a node's link. All of it is in
+//! namespaces, and ends with them.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -43,7 +43,7 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// Bytes that may pass at once: what comes in 10 ms, but some whole packets.
+    /// Bytes that may pass at once: those of 10 ms, but at least some whole packets.
     fn burst(&self) -> u64 {
         (self.bits / 8 / 100).max(16 << 10)
     }
@@ -72,7 +72,8 @@ pub(super) fn plug_in(cluster: &Cluster, node: Node, init: i32) -> anyhow::Resul
         cluster,
         Machine::Head,
         &format!(
-            "link add {port} type veth peer name {LINK} address {hardware} netns {init}\nlink set {port} master {BRIDGE}\nlink set {port} up\n"
+            "link add {port} type veth peer name {LINK} address {hardware} netns {init}\nlink set {port} master {BRIDGE}\nlink set {port} \
+             up\n"
         ),
     )?;
     ip(cluster, Machine::Node(node), &format!("link set lo up\naddr add {address}/24 dev {LINK}\nlink set {LINK} up\n"))
@@ -151,8 +152,9 @@ pub(super) fn faults(cluster: &Cluster, machine: Machine) -> anyhow::Result<Vec<
     Ok(faults)
 }
 
-/// A machine's hardware address, made from its address on the network. By chance, a node that boots would have another one, and so
-/// would the bridge, which takes that of a port; the others would send to the old one until they ask again.
+/// A machine's hardware address, made from its address on the network. With a random one, a node that boots would
+/// have a new address, and so would the bridge, which takes a port's; the others would send to the old one until they
+/// ask again.
 fn hardware(machine: Machine) -> String {
     let [a, b, c, d] = machine.address().octets();
     format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")

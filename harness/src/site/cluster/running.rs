@@ -164,7 +164,7 @@ impl Cluster {
     fn prepared(&self, entry: Vec<OsString>, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(&entry[0]);
         command.args(&entry[1..]).arg(program).env("PATH", super::search_path());
-        // A job of another Slurm that this command may be part of means nothing here.
+        // This command may run in a job of another Slurm, whose variables do not apply here.
         let of_slurm = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SLURM_"));
         of_slurm.for_each(|(name, _)| _ = command.env_remove(name));
         if self.spec.slurm {
@@ -342,7 +342,7 @@ fn rows(cluster: &Cluster) -> anyhow::Result<Vec<Row>> {
     cluster.spec.machines().map(row).collect()
 }
 
-/// A heading, and what stands below it.
+/// A heading, and the lines below it.
 type Column = (&'static str, fn(&Row) -> String);
 
 fn table(screen: &Screen, rows: &[Row]) -> String {

@@ -1,4 +1,4 @@
-//! Slurm on the cluster: its configuration, its daemons, and what it says of the nodes.
+//! Slurm on the cluster: its configuration, its daemons, and the nodes' states.
 //!
 //! Everything runs as root. Nothing is limited by cgroups: they belong to the machine. slurmd drops its groups, which a user namespace
 //! with a single user does not allow, so Slurm needs root.
@@ -110,7 +110,7 @@ fn slurm_conf(folder: &Path, spec: &ClusterSpec) -> String {
     text + "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 }
 
-/// Slurm gives a job the GPUs whose files are listed; a mere number of them makes it refuse the node.
+/// Slurm gives a job the GPUs whose files are listed; if only their number is given, it refuses the node.
 fn gres_conf(folder: &Path, spec: &ClusterSpec) -> String {
     let Some(last) = spec.gpus.checked_sub(1) else { return String::new() };
     let line = |node| format!("NodeName={node} Name=gpu File={}/dev/nvidia[0-{last}]\n", folder.display());
@@ -166,7 +166,7 @@ pub(super) fn start_controller(cluster: &Cluster, signals: &Signals) -> anyhow::
 /// When it does not start, with its last words.
 pub(super) fn start_node(cluster: &Cluster, node: Node, signals: &Signals) -> anyhow::Result<()> {
     let name = format!("slurmd.{node}");
-    // What an earlier life of the node has left.
+    // Left from before the node was lost.
     let _ = fs::remove_file(cluster.folder.file("slurm").join(format!("{name}.pid")));
     let options = ["-N".to_owned(), node.to_string()];
     start(cluster, Machine::Node(node), "slurmd", &options, &format!("{name}.log"), signals)
@@ -237,7 +237,7 @@ fn is_ready(states: &BTreeMap<String, String>, node: Node) -> bool {
     states.get(&node.to_string()).is_some_and(|state| READY.contains(&state.as_str()))
 }
 
-/// The controller may still believe in a slurmd that was lost a moment ago.
+/// The controller may not have noticed yet that a slurmd was lost.
 fn listens(cluster: &Cluster, node: Node) -> bool {
     let Some(init) = cluster.init_of(node) else { return false };
     Listener::seen_in(&cluster.proc().join(init.pid.to_string())).iter().any(|listener| listener.port == PORT)

@@ -98,11 +98,14 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
                 let (driver, version) = (node.gpus.driver.as_ref()?, node.libtorch.as_ref()?.version.as_ref()?);
                 let (_, least) = DRIVERS.iter().find(|(cuda, _)| version.contains(cuda))?;
                 let major = driver.split('.').next()?.parse::<u32>().ok()?;
-                (major < *least).then(|| [
+                (major < *least).then(|| {
+                    [
                 format!("the driver {driver} is too old for libtorch {version}"),
                 format!("it needs {least} or newer"),
-                "ask the administrator for a newer driver, or install a libtorch for an older CUDA (scripts/setup.sh --use-libtorch)".to_owned(),
-            ])
+                "ask the administrator for a newer driver, or install a libtorch for an older CUDA (scripts/setup.sh \
+                 --use-libtorch)".to_owned(),
+            ]
+                })
             })
         },
         ..RULE

@@ -100,7 +100,7 @@ pub(super) fn link(from: u8, to: u8, port: u16) -> Link {
     }
 }
 
-/// The links of n2 to n3 at a port, or at all.
+/// The links from n2 to n3, at one port or all.
 pub(super) fn links(job: &mut JobFacts, port: Option<u16>) -> impl Iterator<Item = &mut Link> {
     let is = move |link: &&mut Link| link.from == "n2" && link.to == "n3" && port.is_none_or(|port| link.port == port);
     job.links.iter_mut().filter(is)

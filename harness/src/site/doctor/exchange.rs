@@ -1,5 +1,6 @@
-//! What the nodes of a job do together, over a TCPStore: each puts its facts there; the first waits for all, and answers with a plan; each
-//! then tries to reach the others and looks at the shared folder, and puts down what it found. Every wait has a deadline.
+//! What the nodes of a job do together, over a TCPStore: each stores its facts there; the first waits for all, and
+//! answers with a plan; each then tries to reach the others, looks at the shared folder, and stores what it found.
+//! Every wait has a deadline.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -73,8 +74,8 @@ struct Results {
     view: Option<View>,
 }
 
-/// Examines a job from this node. Returns what the first node knows of all; on the others nothing, unless the first could not be
-/// reached.
+/// Examines a job from this node. Returns the facts of all nodes on the first node; on the others nothing, unless the
+/// first could not be reached.
 ///
 /// # Errors
 /// The system's, where this node cannot take part: no port is free, or the first node cannot open the meeting's.
@@ -181,7 +182,7 @@ impl Exam<'_> {
         found
     }
 
-    /// The first node's part: gives out the plan, and gathers what all have found.
+    /// The first node's part: sends the plan, and gathers what all have found.
     async fn lead(&self, mut job: JobFacts, own: Node) -> anyhow::Result<JobFacts> {
         let others: Vec<usize> = (1..self.meeting.size).collect();
         let come = self.collect::<Node>("facts", &others, self.settings.gathering()).await;
@@ -216,7 +217,7 @@ impl Exam<'_> {
         Ok(job)
     }
 
-    /// Another node's part. It stays until the first has heard of all, so that others reach its ports.
+    /// Another node's part. It stays until the first has heard from all, so that others reach its ports.
     async fn follow(&self, own: &Node) -> anyhow::Result<()> {
         let index = self.meeting.index;
         self.put(&format!("facts/{index}"), own).await?;
@@ -357,7 +358,7 @@ mod tests {
             prefix: "doctor/".into(),
         };
         server.set("doctor/facts/1", &serde_json::to_vec(&node("came", 2)).unwrap()).unwrap();
-        // Only what does not come has a short time: connecting and the store's answers have more.
+        // Only the wait for what does not come is short: connecting and the store's answers have more time.
         let settings = DoctorSettings { deadline: Duration::from_secs(1), folder: dir.path().into(), ports: vec![] };
         let client = Client::connect("127.0.0.1", meeting.port, PATIENCE).await.unwrap();
         let client = client.with_operation_timeout(PATIENCE);

@@ -73,7 +73,8 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                 Some([
                 format!("NCCL_IB_GID_INDEX={index}, but {} has no GID there", adapter.name),
                 format!("port {} has GIDs at {}", port.number, there.join(", ")),
-                "`show_gids` lists them; choose the one of RoCE v2 with the interface's IPv4 address, or unset the variable (NCCL 2.21 and newer choose)".to_owned(),
+                "`show_gids` lists them; choose the one of RoCE v2 with the interface's IPv4 address, or unset the variable (NCCL 2.21 and \
+                 newer choose)".to_owned(),
             ])
             })
         },
@@ -95,7 +96,8 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                     [
                         "NCCL_IB_GID_INDEX is not set, but there is RoCE".to_owned(),
                         format!("port {} of {} has {} GIDs", port.number, adapter.name, port.gids.len()),
-                        "nothing, from NCCL 2.21 on; before, `show_gids`, then export NCCL_IB_GID_INDEX=3 or what it shows for RoCE v2".to_owned(),
+                        "nothing, from NCCL 2.21 on; before, `show_gids`, then export NCCL_IB_GID_INDEX=3 or what it shows for RoCE \
+                         v2".to_owned(),
                     ]
                 })
             })
@@ -290,7 +292,7 @@ fn has_rdma(node: &Node) -> bool {
     !node.fabric.adapters.is_empty() || node.fabric.cxi
 }
 
-/// NCCL takes beginnings of names, unless `=` is in front of the list.
+/// NCCL compares beginnings of names, unless `=` is in front of the list.
 fn has(node: &Node, name: &str, whole: bool) -> bool {
     node.fabric.adapters.iter().any(|adapter| if whole { adapter.name == name } else { adapter.name.starts_with(name) })
 }

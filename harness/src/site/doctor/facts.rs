@@ -57,7 +57,7 @@ pub(super) struct Cpu {
     pub(super) online: usize,
     /// Those that this process may run on.
     pub(super) allowed: usize,
-    /// How many the control group pays for.
+    /// The CPU quota of the control group, in processors.
     pub(super) quota: Option<f64>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Interface {
     /// It has a carrier: a cable is plugged in.
     pub(super) running: bool,
     pub(super) loopback: bool,
-    /// Without those of IPv6 that hold on the link only.
+    /// Without link-local ones of IPv6.
     pub(super) addresses: Vec<IpAddr>,
 }
 
@@ -292,7 +292,7 @@ pub(super) struct Silent {
 pub(super) enum Missing {
     /// It never came.
     Facts,
-    /// It came, but did not say what it can reach.
+    /// It joined, but did not report what it can reach.
     Results,
     /// It is the node where all meet, and this node cannot reach it.
     Head,
@@ -377,7 +377,7 @@ pub(super) struct View {
     pub(super) torn: Option<String>,
 }
 
-/// What came of an attempt to take the head node's lock.
+/// The result of an attempt to take the head node's lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Lock {

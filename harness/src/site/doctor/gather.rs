@@ -141,7 +141,7 @@ pub(super) fn interfaces() -> std::io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// Addresses of IPv6 that hold only on the link are of no use to a job.
+/// A job cannot use link-local addresses of IPv6.
 fn is_of_use(address: &IpAddr) -> bool {
     !matches!(address, IpAddr::V6(six) if six.is_unicast_link_local())
 }
@@ -179,7 +179,7 @@ pub(super) async fn reverse(interfaces: &[Interface], patience: Duration) -> Res
     Ok(names)
 }
 
-// ---- programs and files, without waiting for ever
+// ---- programs and files, with a limit on every wait
 
 /// What a function returns; nothing, if it takes too long.
 pub(crate) async fn in_time<T: Send + 'static>(
@@ -232,7 +232,7 @@ pub(super) fn name_of(path: &Path) -> String {
 
 // ---- space in file systems
 
-/// The room where this path is; `None` if it does not exist.
+/// The free space where this path is; `None` if it does not exist.
 pub(super) fn space(path: &Path) -> Option<Space> {
     let found = statvfs(path).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -255,7 +255,7 @@ pub(super) fn snapshot_folder(path: PathBuf) -> Folder {
 
 fn write_in(folder: &Path) -> std::io::Result<()> {
     let mut file = tempfile::Builder::new().prefix(".lockstep-doctor-").tempfile_in(folder)?;
-    // More than a file system keeps next to the file's name.
+    // More bytes than a file system stores within the inode.
     file.write_all(&[0; 1 << 16])?;
     file.as_file().sync_all()
 }
@@ -267,7 +267,7 @@ fn kind(mounts: &str, path: &Path) -> Option<String> {
         let place = PathBuf::from(mount.split(' ').nth(4)?.replace("\\040", " "));
         path.starts_with(&place).then_some((place.components().count(), system.split(' ').next()?.to_owned()))
     };
-    // Of mounts on the same place, the last one shows.
+    // Of several mounts on one place, the last one is visible.
     mounts.lines().filter_map(of_line).max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind)
 }
 

@@ -58,7 +58,7 @@ pub(super) fn limits() -> Limits {
     }
 }
 
-/// The number of processors that the control groups pay for.
+/// The CPU quota of the control groups, in processors.
 fn quota(root: &Path) -> Option<f64> {
     let paid = groups(root, "cpu").into_iter().filter_map(|group| {
         let number = |text: Option<String>| text?.parse::<f64>().ok();

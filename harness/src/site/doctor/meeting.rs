@@ -10,7 +10,7 @@ use crate::exit::Refused;
 
 /// The port of `--endpoint` without a port.
 const PORT: u16 = 29_399;
-/// The command that stands for the agent's in the hints of the scheduler.
+/// The command that replaces the agent's in the scheduler's hints.
 const AGENT: &str = "lockstep run ...";
 const DOCTOR: &str = "lockstep doctor --job";
 
@@ -24,7 +24,7 @@ pub(super) struct Meeting {
     /// A launcher hosts the store; otherwise the first node does.
     pub(super) launched: bool,
     pub(super) size: usize,
-    /// Which of them this one is, from 0.
+    /// The index of this node among them, from 0.
     pub(super) index: usize,
     /// Their names in order; empty, if they are not known.
     pub(super) names: Vec<String>,

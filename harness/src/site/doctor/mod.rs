@@ -106,7 +106,7 @@ impl DoctorOptions {
                 signal = asked_to_end() => Err(signal?.into()),
             }
         });
-        // A name server or a file server that does not answer must not hold the report.
+        // A name server or a file server that does not answer must not delay the report.
         runtime.shutdown_background();
         job?.map_or(Ok(Code::Success), |job| self.report(&job))
     }
@@ -154,8 +154,8 @@ fn master_port() -> Option<u16> {
 pub(crate) fn page() -> String {
     let intro = format!(
         "`lockstep doctor` knows {} faults; [When nodes do not find each other](when-nodes-do-not-meet.md) explains the command and the \
-         most frequent of them. An *error* keeps training from starting, makes it hang or lose data, and the exit code is 1. With a \
-         *warning* it works, until it does not, or it is slow. A *note* is good to know.\n",
+         most frequent of them. An *error* keeps training from starting, makes it hang or lose data, and the exit code is 1. A *warning* \
+         makes training slow, or fail in some cases. A *note* is good to know.\n",
         all().count()
     );
     let columns: [Column<Nodes>; 4] = [

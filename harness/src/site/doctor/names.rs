@@ -155,7 +155,7 @@ pub(super) const NAMES: &[Rule<Nodes>] = &[
     Rule {
         name: "address-has-other-name",
         level: Warning,
-        why: "programs that look up the name of a peer, such as ssh and MPI, take the node for another",
+        why: "programs that look up the name of a peer, such as ssh and MPI, mistake the node for another",
         source: "`getent hosts ADDRESS`, from an address to a name",
         wrong: |job| {
             job.nodes[1].names.reverse = [(IpAddr::from([10, 88, 0, 2]), "n3".to_owned())].into();
@@ -202,7 +202,7 @@ pub(super) const NAMES: &[Rule<Nodes>] = &[
     },
 ];
 
-/// What is wrong with what a node resolves of another.
+/// What is wrong with a node's resolution of another's name.
 fn peers(job: &JobFacts, wrong: impl Fn(&Node, &Node, &Resolved) -> Option<[String; 3]>) -> Vec<NodeFinding> {
     let mut all = Vec::new();
     for node in &job.nodes {

@@ -28,7 +28,8 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
                     false => format!("{from} cannot reach {to}, at any port"),
                 };
                 let fix = format!(
-                    "`ip route get ADDRESS` on both, firewalls on the way (`nft list ruleset`, `iptables -S`): tell the administrator about {from} and {to}"
+                    "`ip route get ADDRESS` on both, firewalls on the way (`nft list ruleset`, `iptables -S`): tell the administrator \
+                     about {from} and {to}"
                 );
                 Finding { place: vec![(*from).to_owned(), (*to).to_owned()], what, evidence: evidence(link), fix }
             });
@@ -60,13 +61,13 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
         name: "wrong-node-answers",
         level: Error,
         why: "two machines have the same address, or a proxy answers: connections reach the wrong node",
-        source: "the name that a TCP probe is answered with",
+        source: "the name in the answer to a TCP probe",
         wrong: |job| {
             examples::links(job, None)
                 .for_each(|link| link.outcome = Outcome::Answered { by: "x".into(), ahead: 0, uncertain: 1 });
         },
         find: |job| {
-            // A name that leads to another node has a check of its own.
+            // Another check finds a name that leads to another node.
             let right = |link: &&Link| job.owner(link.address).is_none_or(|node| node.name == link.to);
             let wrong = job.links.iter().filter(right).filter_map(|link| match &link.outcome {
                 Outcome::Answered { by, .. } if *by != link.to => Some((link, by.clone())),
@@ -152,7 +153,7 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
     Rule {
         name: "interface-down",
         level: Error,
-        why: "the interface that a variable names is switched off, so nothing is sent by it",
+        why: "the interface that a variable names is switched off, so nothing is sent over it",
         source: "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, and getifaddrs(3)",
         wrong: |job| {
             job.nodes[1].interfaces.push(Interface { up: false, ..examples::interface("eth1", [10, 99, 0, 2]) });
@@ -296,7 +297,7 @@ fn answers(link: &Link) -> bool {
     matches!(link.outcome, Outcome::Answered { .. } | Outcome::OtherProgram)
 }
 
-/// Pairs in one direction, each with its first connection, of whose connections none was answered, nor refused by a kernel.
+/// Pairs in one direction whose connections were neither answered nor refused by a kernel, each with its first connection.
 fn cut(job: &JobFacts) -> BTreeMap<(&str, &str), &Link> {
     let mut pairs: BTreeMap<(&str, &str), (&Link, bool)> = BTreeMap::new();
     for link in &job.links {
@@ -313,7 +314,7 @@ fn evidence(link: &Link) -> String {
 /// Ports at the address of a node's name that fail while the node can be reached.
 fn ports(job: &JobFacts, fails: impl Fn(&Outcome) -> bool, how: &str) -> Vec<NodeFinding> {
     let by_name = job.links.iter().filter(|link| link.users.contains(&User::Name) && fails(&link.outcome));
-    // A name that leads to another node has a check of its own.
+    // Another check finds a name that leads to another node.
     let right = by_name.filter(|link| job.owner(link.address).is_some_and(|node| node.name == link.to));
     let cut = cut(job);
     let blocked = right.filter(|link| !cut.contains_key(&(&*link.from, &*link.to)));
@@ -322,9 +323,11 @@ fn ports(job: &JobFacts, fails: impl Fn(&Outcome) -> bool, how: &str) -> Vec<Nod
         let fix = if link.known {
             format!("on {}: `nft list ruleset` or `iptables -S` shows the rule; allow the port for the cluster's network, or choose another", link.to)
         } else {
-            format!("on {}: allow all TCP ports between nodes, since Gloo and NCCL listen on free ones (`sysctl net.ipv4.ip_local_port_range`)", link.to)
+            format!("on {}: allow all TCP ports between nodes, since Gloo and NCCL listen on free ones (`sysctl \
+                net.ipv4.ip_local_port_range`)", link.to)
         };
-        Finding { place: vec![link.from.clone(), link.to.clone()], what: format!("{} {how} {port} of {}", link.from, link.to), evidence: evidence(link), fix }
+        Finding { place: vec![link.from.clone(), link.to.clone()], what: format!("{} {how} {port} of \
+            {}", link.from, link.to), evidence: evidence(link), fix }
     });
     blocked.collect()
 }
@@ -380,7 +383,7 @@ fn named(job: &JobFacts, wrong: impl Fn(&Node, &str, &[&Interface]) -> Option<(S
     all
 }
 
-/// All of the interfaces, and there are some, are like this.
+/// Returns true if there are interfaces and all are like this.
 fn all(interfaces: &[&Interface], is: impl Fn(&Interface) -> bool, what: &str) -> Option<(String, String)> {
     let bad = !interfaces.is_empty() && interfaces.iter().all(|interface| is(interface));
     let names = || interfaces.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>().join(", ");

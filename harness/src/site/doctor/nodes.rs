@@ -32,7 +32,7 @@ pub(super) const NODES: &[Rule<Nodes>] = &[
     Rule {
         name: "head-unreachable",
         level: Error,
-        why: "this node cannot reach the first one, where all meet, so a job would lack it",
+        why: "this node cannot reach the first one, where all meet, so it cannot take part in a job",
         source: "a connection to the first node",
         wrong: |job| examples::silent(job, Missing::Head, Outcome::Failed("no route to host".into())),
         find: |job| missing(job, Missing::Head),
@@ -304,7 +304,7 @@ pub(super) const VARIABLES: &[Rule<Nodes>] = &[
     Rule {
         name: "variables-differ",
         level: Warning,
-        why: "a variable that only some nodes have did not travel: mpirun needs -x, ssh and pbsdsh pass none on",
+        why: "a variable that only some nodes have was not passed on: mpirun needs -x, ssh and pbsdsh pass on none",
         source: "NCCL_*, GLOO_*, FI_*, TORCH_*, OMP_NUM_THREADS and proxies on each node",
         wrong: |job| examples::set(job, "NCCL_DEBUG", "INFO"),
         find: |job| {
@@ -381,7 +381,7 @@ pub(super) const VARIABLES: &[Rule<Nodes>] = &[
     Rule {
         name: "nccl-hangs-unnoticed",
         level: Warning,
-        why: "a collective that hangs, hangs forever: PyTorch's watchdog does not end the process",
+        why: "a collective that hangs does so forever: PyTorch's watchdog does not end the process",
         source: "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         wrong: |job| examples::set(job, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"),
         find: |job| {

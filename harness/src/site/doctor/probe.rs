@@ -130,7 +130,7 @@ const CURRENT: &str = "current";
 const NEXT: &str = "next";
 /// How often the others read the file.
 const READS: usize = 200;
-/// The head node rests between two replacements: a file server has other clients.
+/// The head node pauses between two replacements: a file server has other clients.
 const REST: Duration = Duration::from_millis(1);
 /// A whole file has this many equal bytes.
 const SIZE: usize = 4096;
@@ -227,7 +227,7 @@ fn try_lock(path: &Path) -> Lock {
 /// What was wrong with the file at this moment.
 fn read(path: &Path) -> Option<String> {
     match fs::read(path) {
-        // NFS says so of a file that was replaced while it was open; the next attempt finds the new one.
+        // NFS gives this error for a file that was replaced while it was open; the next attempt finds the new one.
         Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => None,
         Err(error) => Some(error.to_string()),
         Ok(bytes) if bytes.len() == SIZE && bytes.iter().all(|byte| *byte == bytes[0]) => None,
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(ask(local(port), PATIENCE).await, Outcome::OtherProgram);
         stranger.join().unwrap();
         drop(open);
-        // The tasks end when the runtime comes to them.
+        // The tasks end when the runtime next runs them.
         while ask(local(free), PATIENCE).await != Outcome::Refused {
             tokio::task::yield_now().await;
         }

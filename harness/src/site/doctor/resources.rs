@@ -6,11 +6,11 @@ use lockstep_contract::rules::Rule;
 use super::facts::{JobFacts, Lock, Space, View};
 use super::rules::{GIB, MIB, NodeFinding, Nodes, RULE, bytes, each, found};
 
-/// Less than this is as good as full.
+/// Less free space than this counts as full.
 const FULL: u64 = 256 * MIB;
 /// Docker's default is 64 MiB; NCCL takes some MiB for each pair of GPUs, and data loaders take more.
 const SMALL_SHM: u64 = 128 * MIB;
-/// Less than this is as good as full, of `/dev/shm`.
+/// Less free space in `/dev/shm` than this counts as full.
 const FULL_SHM: u64 = 32 * MIB;
 
 pub(super) const FILES: &[Rule<Nodes>] = &[
@@ -78,7 +78,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
         find: |job| {
             each(job, |node| {
                 let why = node.folder.unwritable.as_ref()?;
-                // A full one has a check of its own.
+                // Another check finds a full one.
                 let space = node.folder.space.as_ref().filter(|space| space.free >= FULL && space.inodes != Some(0))?;
                 Some([
                     format!("nothing can be written in {}", node.folder.path.display()),
@@ -372,7 +372,7 @@ pub(super) const LIMITS: &[Rule<Nodes>] = &[
     Rule {
         name: "memory-short",
         level: Error,
-        why: "a rank needs some hundred MiB before there is a model: the kernel kills it",
+        why: "a rank needs several hundred MiB before it has a model: the kernel kills it",
         source: "MemAvailable of /proc/meminfo is below 512 MiB, or the control group's limit is",
         wrong: |job| job.nodes[1].memory.available = Some(100 * MIB),
         find: |job| {

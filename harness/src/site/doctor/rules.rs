@@ -18,13 +18,13 @@ impl Subject for Nodes {
     /// The names of nodes.
     type Place = Vec<String>;
     type Found = Vec<NodeFinding>;
-    /// What makes the fault in a healthy job of three nodes.
+    /// Makes the fault in a healthy job of three nodes.
     type Example = fn(&mut JobFacts);
 }
 
 pub(super) type NodeFinding = Finding<Vec<String>>;
 
-/// What rules have in common: the right example is the healthy job, and what to do depends on the finding.
+/// The common fields of a rule: the right example is the healthy job, and the fix depends on the finding.
 pub(super) const RULE: Rule<Nodes> = Rule {
     name: "",
     level: Level::Error,

@@ -1,8 +1,8 @@
-//! Scripts for sites where no srun starts the launchers: the batch script writes a second script into the shared folder, and has it
-//! started on each node.
+//! Scripts for sites where no srun starts the launchers: the batch script writes a second script into the shared
+//! folder, and has it started on each node.
 //!
-//! Variables that the batch script exports do not travel through pbsdsh or ssh, and hardly through mpirun. So the second script makes
-//! its environment itself and gets everything else as arguments.
+//! pbsdsh and ssh do not pass on the variables that the batch script exports, and mpirun passes on few. So the second
+//! script sets its environment itself and gets everything else as arguments.
 
 use lockstep_launch::command::quoted;
 
@@ -37,7 +37,7 @@ pub(super) fn body(profile: &Profile, job: &BatchJob, place: &SchedulerParts) ->
     text.push_str(&files(profile, job, place));
     text.push_str(&values(profile, job, place));
     text.push_str(
-        "# What runs on each node. It gets everything as arguments: variables of this script do not travel there.\n",
+        "# What runs on each node. It gets everything as arguments: variables of this script are not passed on there.\n",
     );
     text.push_str(&format!("cat >\"$run/agent.sh\" <<'AGENT'\n{}AGENT\n", agent(profile, job)));
     let arguments: Vec<String> = arguments(profile, job).iter().map(|(_, value)| format!("\"{value}\"")).collect();
@@ -81,7 +81,7 @@ fn arguments(profile: &Profile, job: &BatchJob) -> Vec<(&'static str, &'static s
     all
 }
 
-/// The script hands the launcher where nodes meet.
+/// The script tells the launcher where nodes meet.
 fn needs_flags(profile: &Profile, job: &BatchJob) -> bool {
     profile.rendezvous() == Rendezvous::Flags && !job.build
 }
@@ -169,9 +169,9 @@ fn command(profile: &Profile, job: &BatchJob) -> Option<String> {
     }
 }
 
-/// How each node's part ended is not pbsdsh's to say.
+/// pbsdsh does not report how each node's part ended.
 const PBSDSH: &str = "\
-# pbsdsh does not hand on how its programs ended, so each leaves its exit code. Other nodes' files may take a while to be seen.
+# pbsdsh does not report how its programs ended, so each leaves its exit code. Other nodes' files may take a while to be seen.
 for _ in $(seq 60); do
   if [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
   sleep 1
@@ -230,7 +230,7 @@ fn end(job: &BatchJob, place: &SchedulerParts) -> String {
 
 // ---- what all scripts have in common
 
-/// What the last line of a piece goes on with, in scripts that break a long command.
+/// What continues a line, in scripts that break a long command.
 pub(super) const BREAK: &str = " \\\n  ";
 
 /// A comment on where the script comes from.
@@ -269,7 +269,7 @@ pub(super) fn modules(profile: &Profile) -> String {
     load.into_iter().chain(setup).collect()
 }
 
-/// The variables of all processes of the job; the site's own come last and win.
+/// The variables of all processes of the job; the site's own come last and take precedence.
 fn variables(profile: &Profile, job: &BatchJob) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     let mut set = |name: &str, value: String| all.push((name.into(), value));
@@ -402,7 +402,8 @@ mod tests {
     fn shows_the_container_the_folder_of_the_host_file_once() {
         let binds_of = |scheduler: &str, given: &str| {
             let text = format!(
-                "scheduler = \"{scheduler}\"\nshared = \"/s/job\"\n[container]\nruntime = \"apptainer\"\nimage = \"i.sif\"\nbinds = [{given}]\n"
+                "scheduler = \"{scheduler}\"\nshared = \"/s/job\"\n[container]\nruntime = \"apptainer\"\nimage = \"i.sif\"\nbinds = \
+                 [{given}]\n"
             );
             let profile = super::super::profile::parse("site.toml", &text).unwrap();
             let hosts = (scheduler == "pbs").then_some("\"$run/hosts\"");

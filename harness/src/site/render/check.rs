@@ -31,7 +31,7 @@ impl Subject for Scripts {
 
 pub(super) type ScriptFinding = Finding<usize>;
 
-/// What rules have in common: how a mistake is known and what to do depends on the finding.
+/// The common fields of a rule: the evidence and the fix depend on the finding.
 pub(super) const RULE: Rule<Scripts> =
     Rule { name: "", level: Level::Error, why: "", source: "", fix: "", wrong: "", right: "", find: |_| Vec::new() };
 
@@ -86,7 +86,7 @@ fn examine(file: &Path, text: &str) -> Vec<Reported<AtLine>> {
     findings
 }
 
-/// What is wrong with a line, in the script's own words, and the line that fixes it.
+/// What is wrong with a line, with the script's names, and the line that fixes it.
 pub(super) fn finding(line: usize, what: impl Into<String>, fix: impl Into<String>) -> ScriptFinding {
     Finding { place: line, what: shown(&what.into()), evidence: String::new(), fix: shown(&fix.into()) }
 }

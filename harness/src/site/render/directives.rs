@@ -188,7 +188,7 @@ fn misspelt(script: &Script) -> Vec<ScriptFinding> {
     for (index, line) in script.lines.iter().enumerate().filter(|(index, _)| !script.is_document(index + 1)) {
         let Some(rest) = line.trim_start().strip_prefix('#') else { continue };
         let word: String = rest.trim_start().chars().take_while(|c| c.is_ascii_alphabetic()).collect();
-        // `# sbatch --account=x job.sh` speaks of the command.
+        // `# sbatch --account=x job.sh` is a comment about the command.
         if word == "sbatch" && rest.starts_with(' ') {
             continue;
         }
@@ -249,7 +249,8 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
         level: Error,
         why: "bash ends at a signal that it has no trap for, and the job with it, before the time limit and without a snapshot",
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\nsrun ./train --resume\n",
-        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\ntrap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\n\
+            trap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
         find: |script| {
             let signal = signal(script).filter(|(_, value)| value.contains("B:"));
             let missing = signal.filter(|(_, value)| !has_trap(script, value));
@@ -270,8 +271,10 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
         name: "signal-does-not-reach-the-trap",
         level: Error,
         why: "without B: Slurm sends the signal to the steps, not to the batch script, where the trap is",
-        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
-        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\n\
+            srun ./train --resume &\nwait\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\n\
+            trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
         find: |script| {
             let signal = signal(script)
                 .filter(|(_, value)| !value.contains("B:") && !value.contains("B,") && has_trap(script, value));
@@ -292,8 +295,10 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
         name: "trap-waits-for-the-step",
         level: Error,
         why: "bash runs a trap only when the program in the foreground has ended: here, when the time is up",
-        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume\n",
-        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\n\
+            trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\n\
+            trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
         find: |script| {
             let Some((_, value)) = signal(script).filter(|(_, value)| value.contains("B:") && has_trap(script, value))
             else {
@@ -336,7 +341,8 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
         level: Warning,
         why: "the job is queued again after a failure, and then begins from nothing",
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun lockstep run --nproc-per-node=1 train --epochs 90\n",
-        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\nsrun lockstep run --nproc-per-node=1 train --epochs 90 --snapshots /scratch/run\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00 --requeue\nset -e\n\
+            srun lockstep run --nproc-per-node=1 train --epochs 90 --snapshots /scratch/run\n",
         find: |script| {
             // PBS asks it of an array.
             let says = |text: &str| script.live(Scheduler::Pbs).any(|directive| directive.text.starts_with(text));

@@ -39,8 +39,10 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
         name: "rank-of-the-batch-script",
         level: Error,
         why: "the batch script's shell evaluates it, once and on the first node, so all tasks get the same number, 0 or none",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\nexport RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID\nsrun python train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\nsrun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec python train.py'\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\n\
+            export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID\nsrun python train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\n\
+            srun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec python train.py'\n",
         find: rank_of_the_batch_script,
         ..RULE
     },
@@ -114,7 +116,8 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
         level: Warning,
         why: "launchers then set OMP_NUM_THREADS=1, and most of the node's CPUs stay idle",
         wrong: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00 --exclusive\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00 --exclusive\nset -e\nexport OMP_NUM_THREADS=8\nsrun lockstep run --nproc-per-node=4 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00 --exclusive\nset -e\nexport OMP_NUM_THREADS=8\n\
+            srun lockstep run --nproc-per-node=4 train\n",
         find: |script| {
             let set = script.variable("OMP_NUM_THREADS").is_some();
             let launches = script.launches();
@@ -136,16 +139,18 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
     Rule {
         name: "exports-do-not-travel",
         level: Error,
-        why: "what pbsdsh, ssh and pdsh start has an environment of its own: the variables that this script exported are not in it",
-        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nexport MASTER_ADDR=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /project/train.sh\n",
-        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nhead=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /project/train.sh \"$head\"\n",
+        why: "a program that pbsdsh, ssh or pdsh starts does not get the variables that this script exported",
+        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\n\
+            export MASTER_ADDR=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /project/train.sh\n",
+        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nhead=$(head -n 1 \"$PBS_NODEFILE\")\n\
+            pbsdsh -- /project/train.sh \"$head\"\n",
         find: exports_do_not_travel,
         ..RULE
     },
     Rule {
         name: "mpirun-takes-no-exports",
         level: Warning,
-        why: "Open MPI's mpirun hands on what begins with OMPI_ and what -x names; whether the rest arrives depends on the site",
+        why: "Open MPI's mpirun passes on variables that begin with OMPI_ and those that -x names; whether others arrive depends on the site",
         wrong: "#!/bin/bash\nset -e\nexport NCCL_IB_GID_INDEX=3\nmpirun -np 2 ./train\n",
         right: "#!/bin/bash\nset -e\nexport NCCL_IB_GID_INDEX=3\nmpirun -np 2 -x NCCL_IB_GID_INDEX ./train\n",
         find: |script| {
@@ -161,7 +166,7 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
                 .iter()
                 .filter(|set| set.line < run.line && !set.is_far && read(&set.name) && !handed(&set.name));
             lost.map(|Exported { name, .. }| {
-                finding(run.line, format!("mpirun is not asked to hand on {name}"), format!("mpirun -x {name} …"))
+                finding(run.line, format!("mpirun is not asked to pass on {name}"), format!("mpirun -x {name} …"))
             })
             .collect()
         },
@@ -170,7 +175,7 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
     Rule {
         name: "devices-fixed",
         level: Warning,
-        why: "the scheduler sets it to the GPUs that the job has got; others belong to other jobs",
+        why: "the scheduler sets it to the job's GPUs; others belong to other jobs",
         wrong: "#!/bin/bash\n#SBATCH --gres=gpu:2 --time=1:00:00\nset -e\nCUDA_VISIBLE_DEVICES=2,3 srun ./train\n",
         right: "#!/bin/bash\n#SBATCH --gres=gpu:2 --time=1:00:00\nset -e\nsrun ./train\n",
         find: |script| {
@@ -216,7 +221,7 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
     },
 ];
 
-/// A finding for each variable of which this holds.
+/// A finding for each variable for which this holds.
 fn set_to(script: &Script, holds: impl Fn(&str, &str) -> bool, fix: &str) -> Vec<ScriptFinding> {
     let found = script.assigned.iter().filter(|set| holds(&set.name, &set.value.text));
     found.map(|set| finding(set.line, format!("{}={}", set.name, set.value.text), fix)).collect()
@@ -226,7 +231,7 @@ fn not_exported(script: &Script) -> Vec<ScriptFinding> {
     let read = |name: &str| name.starts_with("NCCL_") || READ_BY_PROGRAMS.contains(&name);
     let mut findings = Vec::new();
     for set in script.assigned.iter().filter(|set| !set.elsewhere && !script.exports(&set.name)) {
-        // One that has a value already is exported with the new one, too.
+        // A variable that was exported before is exported with its new value, too.
         let inherited = mentions(&set.value.raw, &set.name);
         if read(&set.name) && !inherited && !is_used(script, &set.name) {
             let what = format!("{} is set, but not exported", set.name);
@@ -274,7 +279,7 @@ fn exports_do_not_travel(script: &Script) -> Vec<ScriptFinding> {
         if !lost.is_empty() {
             findings.push(finding(
                 command.line,
-                format!("{} does not hand on {}", command.program(), lost.join(", ")),
+                format!("{} does not pass on {}", command.program(), lost.join(", ")),
                 "give them as arguments, or set them in a script in a shared folder",
             ));
         }
@@ -304,7 +309,7 @@ const PER_TASK: [&str; 16] = [
     "PBS_NODENUM",
 ];
 
-/// In the words of what srun and its like start, or in a variable that these inherit.
+/// In the words of a command that srun and the like start, or in a variable that it inherits.
 fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
     let per_task = |made: &str| {
         PER_TASK.iter().copied().find(|name| mentions(made, name) || made.trim_matches(['{', '}']) == *name)
@@ -318,7 +323,7 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
     };
     let starters = |program: &str| STARTERS.contains(&program) && program != "ssh";
     let launches = script.launches();
-    // With c10d nobody reads a node's rank.
+    // With c10d a node's rank is not read.
     let ignored = |command: &Command, index: usize| {
         let elastic = launches.iter().any(|launch| {
             launch.command.line == command.line && launch.flag("rdzv-backend").is_some_and(|name| name == "c10d")

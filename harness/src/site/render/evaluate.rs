@@ -1,5 +1,5 @@
-//! What a script does before anything runs: its commands in order, with variables, arrays, arguments and functions replaced where the
-//! script itself says what they are, and with the process in which the rest is made.
+//! What a script does, found without running it: its commands in order, with variables, arrays, arguments and
+//! functions replaced where the script determines them, and otherwise with the process that will determine them.
 //!
 //! Both branches of a condition are taken, and a loop's body once. What a branch assigns is not known afterwards.
 
@@ -35,7 +35,7 @@ enum Value {
 struct Shell {
     variables: BTreeMap<String, Value>,
     functions: BTreeMap<String, Source>,
-    /// Files that the script writes as here-documents: what stands in them, for the shell that reads them.
+    /// Files that the script writes as here-documents: their text, for the shell that reads them.
     files: BTreeMap<String, Source>,
     /// `$0`, `$1` and so on, if they are known.
     arguments: Option<Vec<Vec<Piece>>>,
@@ -49,18 +49,18 @@ struct Shell {
     background: bool,
 }
 
-/// What stands in the redirections of a command.
+/// The contents of a command's redirections.
 #[derive(Default)]
 struct Redirects<'t> {
     target: Option<String>,
     document: Option<Source>,
-    /// Words of the command that stand behind a redirection.
+    /// Words of the command behind a redirection.
     words: Vec<Node<'t>>,
 }
 
 struct Evaluation<'a> {
     script: &'a mut Script,
-    /// What shells further out have put into the text that is read now.
+    /// What outer shells have put into the text that is read now.
     hidden: Vec<String>,
     depth: usize,
 }
@@ -184,7 +184,7 @@ impl Evaluation<'_> {
         further.into_iter().for_each(|rest| self.walk(source, rest, shell));
     }
 
-    /// A redirection to or from a file, behind which the grammar has the rest of the words.
+    /// A redirection to or from a file; the grammar puts the command's remaining words behind it.
     fn redirect<'t>(&mut self, source: &Source, node: Node<'t>, shell: &mut Shell, redirects: &mut Redirects<'t>) {
         self.within(source, node, shell);
         let mut words = node.children_by_field_name("destination", &mut node.walk()).collect::<Vec<_>>().into_iter();
@@ -218,7 +218,7 @@ impl Evaluation<'_> {
 
     fn command<'t>(&mut self, source: &Source, node: Node<'t>, shell: &mut Shell, mut redirects: Redirects<'t>) {
         let parts = named(node);
-        // The grammar takes lines of several assignments each for the begin of the command after them.
+        // The grammar reads a line of several assignments as the beginning of the next command.
         let ends_line = |pair: &[Node<'_>]| {
             let between = &source.text[pair[0].end_byte()..pair[1].start_byte()];
             pair[0].kind() == "variable_assignment" && between.replace("\\\n", "").contains('\n')
@@ -275,7 +275,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Takes a command in, and what it starts within this script.
+    /// Adds a command, and what it starts within this script.
     fn finish(&mut self, command: Command, shell: &mut Shell, redirects: Redirects<'_>) {
         if let (Some(file), Some(document)) = (&redirects.target, &redirects.document) {
             shell.files.insert(file.clone(), document.clone());
@@ -448,7 +448,7 @@ impl Evaluation<'_> {
         vec![self.quoted(source, node, shell)]
     }
 
-    /// What stands in double quotes, or in a here-document: expansions, and the text between them.
+    /// The contents of double quotes or of a here-document: expansions, and the text between them.
     fn quoted(&mut self, source: &Source, node: Node<'_>, shell: &Shell) -> Vec<Piece> {
         let (mut pieces, mut at) = (vec![], node.start_byte());
         let text = |from: usize, to: usize, hidden: &[String]| {
@@ -563,7 +563,7 @@ fn word_of(source: &Source, node: Node<'_>, pieces: Vec<Piece>) -> Word {
     Word::new(source.line_of(node), source.of(value), is_bare(value), pieces)
 }
 
-/// The grammar takes `--option=$x` at the begin of a command for an assignment, too.
+/// The grammar also reads `--option=$x` at the beginning of a command as an assignment.
 fn is_assignment(source: &Source, node: Node<'_>) -> bool {
     let name = source.of(node).split(['=', '[', '+']).next().unwrap_or_default();
     !name.is_empty()
@@ -622,7 +622,8 @@ mod tests {
 
     #[test]
     fn replaces_what_the_script_itself_says() {
-        let text = "a=1 b='2 3'\nc=$a$b d=\"$b\"\nA=(x \"$b\" $b)\nA+=(y)\nf() { g \"$2\" \"$@\"; }\nh $a$c ${A[@]} \"${A[1]}\" ${u:-5}\nf 1 2\n";
+        let text = "a=1 b='2 3'\nc=$a$b d=\"$b\"\nA=(x \"$b\" $b)\nA+=(y)\nf() { g \"$2\" \"$@\"; }\nh $a$c ${A[@]} \"${A[1]}\" ${u:-5}\nf \
+            1 2\n";
         assert_eq!(words(text), ["h|112|3|x|2 3|2|3|y|2 3|${u:-5}", "f|1|2", "g|2|1|2"]);
     }
 

@@ -11,8 +11,10 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         name: "launcher-on-the-head-node-only",
         level: Error,
         why: "a batch script runs on the first node alone; its launcher waits for others that nobody starts, until RendezvousTimeoutError",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nlockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            lockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun lockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
         find: |script| {
             let starter = match script.scheduler() {
                 Some(Scheduler::Slurm) => "srun --ntasks-per-node=1",
@@ -35,9 +37,12 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
     Rule {
         name: "several-launchers-on-a-node",
         level: Error,
-        why: "the launcher starts the workers by itself; with one launcher for each GPU there are GPUs × GPUs workers, and the launchers wait for too few nodes",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gres=gpu:4 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:4 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
+        why: "the launcher starts the workers by itself; with one launcher for each GPU there are GPUs × GPUs workers, and the launchers \
+            wait for too few nodes",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gres=gpu:4 --time=1:00:00\nset -e\n\
+            srun lockstep run --nproc-per-node=4 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:4 --time=1:00:00\nset -e\n\
+            srun lockstep run --nproc-per-node=4 train\n",
         find: |script| {
             let Some((line, tasks)) = script.tasks_per_node().filter(|(_, tasks)| *tasks > 1) else { return vec![] };
             let alone = |launch: &Launch<'_>| {
@@ -60,8 +65,10 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         name: "nnodes-differ",
         level: Error,
         why: "the launchers wait for another number of nodes than the job has",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=\"$SLURM_NNODES\" --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00\nset -e\n\
+            srun lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00\nset -e\n\
+            srun lockstep run --nnodes=\"$SLURM_NNODES\" --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
         find: |script| {
             let Some((_, nodes)) = script.nodes() else { return vec![] };
             let is_range = |launch: &Launch<'_>| launch.flag("nnodes").is_some_and(|text| text.contains(':'));
@@ -123,8 +130,12 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         name: "launchers-share-a-node",
         level: Error,
         why: "mpirun fills the slots of the first node before it goes to the next, so two launchers fight for its GPUs",
-        wrong: "#!/bin/bash\nset -e\nmpirun -np 2 --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
-        right: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        wrong: "#!/bin/bash\nset -e\n\
+            mpirun -np 2 --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" \
+            train.py\n",
+        right: "#!/bin/bash\nset -e\n\
+            mpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d \
+            --rdzv_endpoint=\"$head:29400\" train.py\n",
         find: |script| {
             // A chunk of PBS has one process if it does not say how many.
             let one_task = script.tasks_per_node().map_or(script.select().is_some(), |(_, tasks)| tasks == 1);
@@ -152,8 +163,12 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         name: "bound-to-one-core",
         level: Warning,
         why: "Open MPI binds what it starts to one core, or to one socket if there are more than two; all workers of the node then share it",
-        wrong: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
-        right: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        wrong: "#!/bin/bash\nset -e\n\
+            mpirun -np 2 --map-by ppr:1:node torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" \
+            train.py\n",
+        right: "#!/bin/bash\nset -e\n\
+            mpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d \
+            --rdzv_endpoint=\"$head:29400\" train.py\n",
         find: |script| {
             each(
                 script,
@@ -171,7 +186,8 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
     Rule {
         name: "deepspeed-in-starter",
         level: Error,
-        why: "deepspeed starts its launchers on the nodes by itself, over ssh: started on each node, it starts as many jobs, or each node trains alone",
+        why: "deepspeed starts its launchers on the nodes by itself, over ssh: started on each node, it starts as many jobs, or each node \
+            trains alone",
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=1:00:00\nset -e\nsrun deepspeed --hostfile hosts train.py\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=1:00:00\nset -e\ndeepspeed --hostfile hosts train.py\n",
         find: |script| {
@@ -253,7 +269,8 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         level: Warning,
         why: "since Slurm 22.05 srun does not take --cpus-per-task from sbatch, so each task gets one CPU for all its workers",
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\nexport SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\nsrun lockstep run --nproc-per-node=4 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\n\
+            export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\nsrun lockstep run --nproc-per-node=4 train\n",
         find: |script| {
             let asked = script.slurm("cpus-per-task", 'c').is_some() && script.variable("SRUN_CPUS_PER_TASK").is_none();
             let own = |launch: &Launch<'_>| {
@@ -277,8 +294,10 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         name: "sleep-decides-the-order",
         level: Warning,
         why: "launchers wait for each other anyway, and on a busy machine the pause is too short",
-        wrong: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\nsleep 10\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
-        right: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
+        wrong: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\n\
+            sleep 10\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
+        right: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\n\
+            lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
         find: |script| {
             let last = script.launches().iter().map(Launch::line).max().unwrap_or(0);
             let waits = script.commands.iter().filter(|command| command.program() == "sleep" && command.line < last);
@@ -324,8 +343,10 @@ pub(super) const CONTAINERS: &[Rule<Scripts>] = &[
         name: "container-without-gpus",
         level: Error,
         why: "without --nv neither the GPUs nor their driver are in the container, and CUDA finds no device",
-        wrong: "#!/bin/bash\n#SBATCH --gres=gpu:4 --time=1:00:00\nset -e\nsrun apptainer exec train.sif lockstep run --nproc-per-node=gpu train\n",
-        right: "#!/bin/bash\n#SBATCH --gres=gpu:4 --time=1:00:00\nset -e\nsrun apptainer exec --nv train.sif lockstep run --nproc-per-node=gpu train\n",
+        wrong: "#!/bin/bash\n#SBATCH --gres=gpu:4 --time=1:00:00\nset -e\n\
+            srun apptainer exec train.sif lockstep run --nproc-per-node=gpu train\n",
+        right: "#!/bin/bash\n#SBATCH --gres=gpu:4 --time=1:00:00\nset -e\n\
+            srun apptainer exec --nv train.sif lockstep run --nproc-per-node=gpu train\n",
         find: |script| {
             let has = |command: &Command| {
                 command

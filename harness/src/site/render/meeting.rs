@@ -15,7 +15,8 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         level: Error,
         why: "it is evaluated on each node, so each node takes itself for the head node and waits there alone",
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'export MASTER_ADDR=$(hostname); exec ./train'\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nMASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nexport MASTER_ADDR\nsrun ./train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nexport MASTER_ADDR\nsrun ./train\n",
         find: |script| {
             let far = script.commands.iter().filter(|command| {
                 command.far.is_some() && command.far.as_deref() != Some("ssh") && script.has_several_nodes()
@@ -39,8 +40,10 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         name: "unexpanded-nodelist",
         level: Error,
         why: "the list has Slurm's short form, such as n[01-04]: its first line is the whole list, and its first comma stands in a bracket",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(echo \"$SLURM_JOB_NODELIST\" | head -1)\nsrun ./train \"$head\"\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nsrun ./train \"$head\"\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(echo \"$SLURM_JOB_NODELIST\" | head -1)\n\
+            srun ./train \"$head\"\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nsrun ./train \"$head\"\n",
         find: |script| {
             let cut = |line: &str| {
                 (line.contains("| head") || line.contains("| cut") || line.contains("| awk") || line.contains("| tr"))
@@ -65,9 +68,10 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         level: Error,
         why: "without an endpoint each node looks for the others on itself (127.0.0.1)",
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
         find: |script| {
-            // With c10d, torchrun takes no notice of --master-addr.
+            // With c10d, torchrun ignores --master-addr.
             let named = |launch: &Launch<'_>| {
                 let elastic = launch.flag("rdzv-backend").is_some_and(|backend| backend != "static");
                 let names: &[&str] = match launch.name {
@@ -107,14 +111,17 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         name: "endpoint-without-port",
         level: Error,
         why: "the static rendezvous has no default port for an endpoint; c10d takes 29400, where another job may be",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nsrun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head\" train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head:$port\" train.py\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n\
+            srun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head:$port\" train.py\n",
         find: |script| {
             each(
                 script,
                 |launch| {
                     launch.flag("rdzv-endpoint").is_some_and(|endpoint| {
-                        // What comes from elsewhere may have its port.
+                        // An endpoint from elsewhere may already have its port.
                         let known = || origin(script, endpoint).is_some_and(|origin| !origin.contains(':'));
                         !endpoint.contains(':') && !endpoint.is_empty() && (is_plain(endpoint) || known())
                     }) && launch.flag("rdzv-backend") != Some("c10d")
@@ -131,8 +138,11 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         name: "same-node-rank",
         level: Error,
         why: "all nodes claim the same number, and the others never appear",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --node_rank=0 --master_addr=\"$head\" --master_port=\"$port\" train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'torchrun --nnodes=2 --node_rank=\"$SLURM_NODEID\" --master_addr=\"$0\" --master_port=\"$1\" train.py' \"$head\" \"$port\"\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun torchrun --nnodes=2 --node_rank=0 --master_addr=\"$head\" --master_port=\"$port\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun bash -c 'torchrun --nnodes=2 --node_rank=\"$SLURM_NODEID\" --master_addr=\"$0\" --master_port=\"$1\" train.py' \"$head\" \
+            \"$port\"\n",
         find: |script| {
             each(
                 script,
@@ -153,9 +163,11 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
     Rule {
         name: "id-differs-between-nodes",
         level: Error,
-        why: "each node draws a number of its own and waits for others with the same id",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'torchrun --nnodes=2 --rdzv_id=$RANDOM --rdzv_backend=c10d --rdzv_endpoint=\"$0:29400\" train.py' \"$head\"\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun bash -c 'torchrun --nnodes=2 --rdzv_id=$SLURM_JOB_ID --rdzv_backend=c10d --rdzv_endpoint=\"$0:29400\" train.py' \"$head\"\n",
+        why: "each node draws its own number and waits for others with the same id",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun bash -c 'torchrun --nnodes=2 --rdzv_id=$RANDOM --rdzv_backend=c10d --rdzv_endpoint=\"$0:29400\" train.py' \"$head\"\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun bash -c 'torchrun --nnodes=2 --rdzv_id=$SLURM_JOB_ID --rdzv_backend=c10d --rdzv_endpoint=\"$0:29400\" train.py' \"$head\"\n",
         find: |script| {
             let on_each = |launch: &Launch<'_>| launch.command.far.is_some() || launch.starter().is_none();
             each(
@@ -181,8 +193,10 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         name: "fixed-port",
         level: Warning,
         why: "two jobs that share a node meet at the same port, and one of them fails or joins the other",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29500\" train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29500\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nport=$((20000 + SLURM_JOB_ID % 10000))\n\
+            srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
         find: |script| {
             let alone = script.slurm("exclusive", '\0').is_some()
                 || script.directives.iter().any(|directive| directive.text.contains("excl"));
@@ -213,7 +227,8 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
     Rule {
         name: "port-out-of-range",
         level: Error,
-        why: "ports go from 1024 to 65535, and bash takes a number that begins with 0 for an octal one: the job fails for some job ids and runs for others",
+        why: "ports go from 1024 to 65535, and bash reads a number that begins with 0 as octal: the job fails for some job ids and runs \
+            for others",
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_PORT=$((10000 + SLURM_JOB_ID % 60000))\nsrun ./train\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\nsrun ./train\n",
         find: port_out_of_range,
@@ -223,17 +238,22 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         name: "several-addresses",
         level: Warning,
         why: "the command prints all addresses of the host, or the one that its name resolves to, which can be a loopback address",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname -I)\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname)\nport=$((20000 + SLURM_JOB_ID % 10000))\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname -I)\nport=$((20000 + SLURM_JOB_ID % 10000))\n\
+            srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nhead=$(hostname)\nport=$((20000 + SLURM_JOB_ID % 10000))\n\
+            srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
         find: several_addresses,
         ..RULE
     },
     Rule {
         name: "flag-without-effect",
         level: Warning,
-        why: "torchrun reads --master-addr, --master-port and --node-rank with the static rendezvous alone, and --standalone replaces the endpoint",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" --master_addr=\"$head\" train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        why: "torchrun reads --master-addr, --master-port and --node-rank with the static rendezvous alone, and --standalone replaces the \
+            endpoint",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" --master_addr=\"$head\" train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
         find: |script| {
             let inert = |launch: &Launch<'_>| {
                 let elastic = launch.flag("rdzv-backend").is_some_and(|backend| backend == "c10d");
@@ -256,8 +276,10 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         name: "fixed-head-node",
         level: Warning,
         why: "the next job gets other nodes",
-        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=172.16.0.9:29500 train.py\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=172.16.0.9:29500 train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=\"$head:$port\" train.py\n",
         find: |script| {
             let address = |launch: &Launch<'_>| {
                 let all = ["rdzv-endpoint", "master-addr"].into_iter().filter_map(|name| launch.flag(name));
@@ -314,7 +336,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.starts_with("127.")
 }
 
-/// What the script says of a text that is one variable: what it assigns to it, and so on.
+/// For a text that is one variable: what the script assigns to it, and so on.
 fn origin(script: &Script, text: &str) -> Option<String> {
     let name = text.strip_prefix('$')?.trim_matches(['{', '}']);
     script.variable(name).map(|set| set.value.raw.clone())

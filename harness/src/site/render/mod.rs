@@ -116,7 +116,8 @@ fn script(name: &str, profile: &Profile, job: &BatchJob) -> String {
 pub(crate) fn profile_page() -> String {
     let mut page = String::from(
         "A site profile is a TOML file. It tells `lockstep render` what a cluster is like; [Batch scripts](batch-scripts.md) explains \
-         the command. An unknown field is refused, with the nearest name.\n\n<div class=\"wide\">\n\n| field | such as | meaning |\n|---|---|---|\n",
+         the command. An unknown field is refused, with the nearest name.\n\n<div class=\"wide\">\n\n| field | such as | meaning \
+         |\n|---|---|---|\n",
     );
     for Field { name, example, meaning } in FIELDS {
         page.push_str(&format!("| `{name}` | `{example}` | {meaning} |\n"));
@@ -128,7 +129,7 @@ pub(crate) fn profile_page() -> String {
 pub(crate) fn mistakes_page() -> String {
     let intro = format!(
         "`lockstep render --check FILE` knows {} kinds of mistake; [Batch scripts](batch-scripts.md#check-a-script) explains the command. An \
-         *error* makes a job fail, hang or do something else than the script says. A *warning* works, until it does not, or is slow.\n",
+         *error* makes a job fail, hang or do something else than the script says. A *warning* makes it slow, or fail in some cases.\n",
         check::all().count()
     );
     intro + &sections(check::all(), |text| text.trim_end().replace('\r', "^M"))

@@ -28,7 +28,7 @@ const fn field(name: &'static str, example: &'static str, meaning: &'static str)
 pub(crate) const FIELDS: &[Field] = &[
     field("scheduler", "\"slurm\"", "how a job gets its nodes: `slurm`, `pbs` (PBS Pro, OpenPBS), `ssh` or `mpirun`"),
     field("queue", "\"gpu\"", "the partition (Slurm) or queue (PBS); the site's default if absent"),
-    field("account", "\"proj01\"", "the account or project that pays"),
+    field("account", "\"proj01\"", "the account or project to charge"),
     field("constraint", "\"a100\"", "Slurm: a feature that all nodes must have"),
     field("directives", "[\"--qos=high\"]", "further directives, each as it stands after `#SBATCH` or `#PBS`"),
     field("gpus-per-node", "4", "GPUs of a node; the default of `--gpus-per-node`. 0, the default: training on CPUs"),
@@ -65,19 +65,22 @@ pub(crate) const FIELDS: &[Field] = &[
     field(
         "rendezvous",
         "\"flags\"",
-        "who finds out how the nodes meet. `launcher`: `lockstep run` asks the scheduler, or reads a host file; its default. `flags`: the script, which hands it to the launcher as flags; the default of other launchers",
+        "who finds out where the nodes meet. `launcher`: `lockstep run` asks the scheduler, or reads a host file; its default. `flags`: \
+         the script, which passes it to the launcher as flags; the default of other launchers",
     ),
     field(
         "start",
         "\"mpiexec -n {nodes} --ppn 1\"",
-        "a command that starts a program once on each node, in place of srun or pbsdsh; `{nodes}` is their number, `{hosts}` a file with a host on each line",
+        "a command that starts a program once on each node, in place of srun or pbsdsh; `{nodes}` is their number, `{hosts}` a file with a \
+         host on each line",
     ),
     field("container.runtime", "\"apptainer\"", "`apptainer` or `singularity`"),
     field("container.image", "\"/scratch/proj01/lockstep.sif\"", "the image: a file that all nodes see"),
     field(
         "container.binds",
         "[\"/scratch/proj01\"]",
-        "folders of the node to show in the container: `HOST` or `HOST:CONTAINER[:ro]`; `shared` as well, where launchers read a host file there",
+        "folders of the node to show in the container: `HOST` or `HOST:CONTAINER[:ro]`; `shared` as well, where launchers read a host file \
+         there",
     ),
     field(
         "container.cache",
@@ -96,11 +99,11 @@ pub(crate) enum Scheduler {
     Mpirun,
 }
 
-/// Who finds out how the nodes meet.
+/// Who finds out where the nodes meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Rendezvous {
-    /// The script, which hands it to the launcher as flags.
+    /// The script, which passes it to the launcher as flags.
     Flags,
     Launcher,
 }
@@ -248,7 +251,7 @@ impl Profile {
         if self.is_lockstep_run() { "USR2" } else { "TERM" }
     }
 
-    /// Who finds out how the nodes meet.
+    /// Who finds out where the nodes meet.
     pub(crate) fn rendezvous(&self) -> Rendezvous {
         let own = if self.is_lockstep_run() { Rendezvous::Launcher } else { Rendezvous::Flags };
         self.rendezvous.unwrap_or(own)

@@ -104,7 +104,7 @@ const MEETING: RendezvousWords<'_> =
 /// The step that runs the launchers: one command for each group of nodes.
 fn steps(profile: &Profile, job: &BatchJob) -> String {
     let meeting = RendezvousWords { nodes: job.nodes(), ..MEETING };
-    // When the time is up one node ends before others have written their part of the snapshot.
+    // At the time limit one node ends before others have written their part of the snapshot.
     let on_bad_exit = if job.margin.is_some() { 0 } else { 1 };
     let part = |(index, group): (usize, &Group)| {
         let het = if job.groups.len() > 1 { format!("--het-group={index} ") } else { String::new() };

@@ -26,9 +26,9 @@ pub(super) const STARTERS: [&str; 16] = [
     "prterun",
     "prun",
 ];
-/// Programs that hand a word to a shell.
+/// Programs that pass a word to a shell.
 const SHELLS: [&str; 4] = ["bash", "sh", "/bin/bash", "/bin/sh"];
-/// With which files of some editors begin.
+/// The bytes with which some editors begin files.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Whose directives they are.
@@ -47,7 +47,7 @@ pub(super) struct Directive {
     pub(super) scheduler: Scheduler,
     /// What follows `#SBATCH` or `#PBS`.
     pub(super) text: String,
-    /// It stands after the first command, where no scheduler looks.
+    /// It is after the first command, where no scheduler looks.
     pub(super) is_late: bool,
 }
 
@@ -62,13 +62,13 @@ pub(super) struct Command {
     pub(super) words: Vec<Word>,
     /// It ends with `&`.
     pub(super) background: bool,
-    /// Evaluated on the job's nodes: it stands in a word for a shell that this program starts there.
+    /// Evaluated on the job's nodes: it is in a word for a shell that this program starts there.
     pub(super) far: Option<String>,
-    /// The command that starts this shell: its own words, up to the text that it hands over.
+    /// The command that starts this shell: its own words, up to the text that it passes.
     pub(super) starter: Vec<Word>,
     /// It stands between `$(` and `)`.
     pub(super) substituted: bool,
-    /// It runs under a condition that only the run shows.
+    /// It depends on a condition that is only known at run time.
     pub(super) conditional: bool,
 }
 
@@ -77,13 +77,13 @@ pub(super) struct Command {
 pub(super) struct Assigned {
     pub(super) line: usize,
     pub(super) name: String,
-    /// Of an array, only what stands there.
+    /// For an array, only the elements given here.
     pub(super) value: Word,
     /// The program that starts the shell in which it happens, if that is another one.
     pub(super) far: Option<String>,
-    /// It stands between `$(` and `)`, or is for one command alone.
+    /// It is between `$(` and `)`, or is for one command alone.
     pub(super) elsewhere: bool,
-    /// It happens under a condition that only the run shows.
+    /// It depends on a condition that is only known at run time.
     pub(super) conditional: bool,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Exported {
 /// A script, read.
 #[derive(Debug, Default)]
 pub(super) struct Script {
-    /// As it is, line ends of Windows included.
+    /// Unchanged, including Windows line ends.
     pub(super) lines: Vec<String>,
     /// It begins with a byte order mark, which is not in `lines`.
     pub(super) marked: bool,
@@ -205,7 +205,7 @@ impl Script {
         self.directives.iter().filter(move |directive| directive.scheduler == scheduler && !directive.is_late)
     }
 
-    /// Who is to read it, as its directives say.
+    /// The scheduler that its directives are for.
     pub(super) fn scheduler(&self) -> Option<Scheduler> {
         self.directives.first().map(|directive| directive.scheduler)
     }
@@ -222,7 +222,7 @@ impl Script {
     }
 }
 
-/// What a command hands to a shell: the program that starts this shell on the nodes, if one does, the text, and the shell's arguments.
+/// What a command passes to a shell: the program that starts this shell on the nodes, if one does, the text, and the shell's arguments.
 /// `document` is the command's here-document, and `files` are those that the script has written before.
 pub(super) fn handed_to_a_shell(
     command: &Command,
@@ -285,7 +285,7 @@ impl Launch<'_> {
         flag(self.words, own)
     }
 
-    /// Some of its flags, or what starts it, come from a variable of which the script does not say what it is.
+    /// Some of its flags, or what starts it, come from a variable whose value the script does not determine.
     pub(super) fn is_open(&self) -> bool {
         let end = self.words.iter().position(|word| word.text.ends_with(".py")).unwrap_or(self.words.len());
         let is_value =
@@ -388,7 +388,7 @@ impl Script {
         self.nodes().map_or_else(launched, |(_, nodes)| nodes > 1)
     }
 
-    /// The most that one of PBS's chunks asks for of a resource.
+    /// The largest amount of a resource that one of PBS's chunks asks for.
     pub(super) fn chunk(&self, name: &str) -> Option<u32> {
         let (_, chunks) = self.select()?;
         let resource = |part: &str| part.strip_prefix(name)?.strip_prefix('=')?.parse().ok();

@@ -51,7 +51,7 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {
         name: "not-read",
         level: Warning,
-        why: "the grammar of bash that this command has does not fit: mistakes in this part are not found",
+        why: "this command cannot parse this part of the script, so it finds no mistakes in it",
         wrong: "#!/bin/bash\nset -e\nif true; then\n  srun ./train\n",
         right: "#!/bin/bash\nset -e\nif true; then\n  srun ./train\nfi\n",
         find: |script| {
@@ -137,7 +137,7 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {
         name: "goes-on-after-errors",
         level: Warning,
-        why: "after a module, a folder or a copy that failed the script goes on, and the job fails later and elsewhere",
+        why: "after a module, a folder or a copy that failed, the script goes on, and the job fails later and elsewhere",
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00\nmodule load cuda\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -euo pipefail\nmodule load cuda\nsrun hostname\n",
         find: |script| {
@@ -264,8 +264,10 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
         name: "modules-without-a-login-shell",
         level: Error,
         why: "`module` is a function of login shells; the shells that ssh and pbsdsh start do not have it",
-        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -c 'module load cuda && /project/train'\n",
-        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -lc 'module load cuda && /project/train'\n",
+        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\n\
+            pbsdsh -- bash -c 'module load cuda && /project/train'\n",
+        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\n\
+            pbsdsh -- bash -lc 'module load cuda && /project/train'\n",
         find: modules_far,
         ..RULE
     },
@@ -303,7 +305,7 @@ fn modules_far(script: &Script) -> Vec<ScriptFinding> {
         .collect()
 }
 
-/// Commands that begin with an option, or after a comment between lines that a backslash joins.
+/// Commands that begin with an option, or that follow a comment between lines joined by a backslash.
 fn rest_lost(script: &Script) -> Vec<ScriptFinding> {
     let mut findings: Vec<ScriptFinding> = Vec::new();
     for command in script.commands.iter().filter(|command| command.line > 1) {

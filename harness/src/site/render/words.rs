@@ -1,20 +1,20 @@
 //! Words of a shell script and what is known of them before anything runs; bash's grammar; and the numbers that a calculation can
-//! give: a port that is made of the job's id has to be valid for every id.
+//! give: a port that is computed from the job's id has to be valid for every id.
 
 use tree_sitter::{Node, Parser, Tree};
 
 use super::script::Script;
 
-/// Around what a shell further out puts in before this shell reads it: characters that Unicode leaves to private use.
+/// Marks around text that an outer shell inserts before this shell reads it: characters for private use in Unicode.
 const MADE: char = '\u{e000}';
 const END: char = '\u{e001}';
 
 /// A part of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// What stands there, without its quotes. What shells further out have made is marked in it.
+    /// The text without its quotes. Text that outer shells have inserted is marked in it.
     Text(String),
-    /// What this shell makes, as it is written: `$head`, `$(hostname)`.
+    /// An expansion of this shell, as it is written: `$head`, `$(hostname)`.
     Made(String),
 }
 
@@ -27,9 +27,9 @@ pub(super) struct Word {
     pub(super) raw: String,
     /// It has an expansion outside quotes.
     pub(super) bare: bool,
-    /// It is all that one expansion makes, which may be several words.
+    /// The word is one whole expansion, which may become several words.
     pub(super) open: bool,
-    /// Without its quotes. What its shell makes stands in it as it is written; what shells further out have made, between marks.
+    /// Without its quotes. Expansions of its shell are in it as they are written; text that outer shells have inserted, between marks.
     pub(super) text: String,
     pieces: Vec<Piece>,
 }
@@ -45,7 +45,7 @@ impl Word {
         &self.pieces
     }
 
-    /// What its own shell makes of it.
+    /// What its own shell expands in it.
     pub(super) fn made(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Made(made) => Some(made.as_str()),
@@ -53,7 +53,7 @@ impl Word {
         })
     }
 
-    /// The text as another shell gets it: what this one makes is marked.
+    /// The text as another shell gets it: what this shell expands is marked.
     pub(super) fn handed(&self) -> String {
         handed(&self.pieces)
     }
@@ -71,12 +71,12 @@ pub(super) fn handed(pieces: &[Piece]) -> String {
     text
 }
 
-/// What shells further out have made within a text.
+/// The parts of a text that outer shells have inserted.
 pub(super) fn made_outside(text: &str) -> impl Iterator<Item = &str> {
     text.split(MADE).skip(1).map(|rest| rest.split(END).next().unwrap_or_default())
 }
 
-/// Puts numbers in the place of what was made outside, whose characters are nothing to this shell, and keeps them in a list.
+/// Replaces inserted parts by numbers, since their characters have no meaning to this shell, and keeps the parts in a list.
 pub(super) fn hide(text: &str, hidden: &mut Vec<String>) -> String {
     let mut parts = text.split(MADE);
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -105,14 +105,14 @@ pub(super) fn shown(text: &str) -> String {
     text.replace(MADE, "$").replace(END, "")
 }
 
-/// Returns true if nothing in it has to be made by any shell.
+/// Returns true if no shell expands anything in it.
 pub(super) fn is_plain(text: &str) -> bool {
     !text.contains(['$', '`', MADE])
 }
 
 // ---- bash's grammar, from tree-sitter
 
-/// A text of shell and where it stands.
+/// A text of shell and its place.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) text: String,
@@ -121,7 +121,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Reads it. Where the grammar does not fit, the tree has nodes that are errors. Nothing that is nested deeper than people write.
+    /// Parses it. Where the grammar does not fit, the tree has error nodes. Rejects text that is nested deeper than people write.
     pub(super) fn parse(&self) -> Option<Tree> {
         let mut parser = Parser::new();
         parser.set_language(&tree_sitter_bash::LANGUAGE.into()).expect("the grammar is of the library's version");
@@ -145,7 +145,7 @@ impl Source {
     }
 }
 
-/// No node is below more than this many others: what reads the tree calls itself for each.
+/// The greatest depth of a tree: reading it takes a recursive call for each level.
 const DEEPEST: u32 = 250;
 
 fn is_flat(tree: &Tree) -> bool {
@@ -195,7 +195,7 @@ pub(super) fn child<'a>(node: Node<'a>, kind: &str) -> Option<Node<'a>> {
 
 // ---- numbers
 
-/// The ids of a job: Slurm's go on to this one (MaxJobId), and then begin again.
+/// The largest id of a job: Slurm's go up to this one (MaxJobId), and then start over.
 const JOB_IDS: Range = Range { least: 1, most: 67_043_328, zeros: false };
 const RANDOM: Range = Range { least: 0, most: 32_767, zeros: false };
 
@@ -208,7 +208,7 @@ pub(super) struct Range {
     pub(super) zeros: bool,
 }
 
-/// The numbers that a text of shell can give, if it is a number and that can be told.
+/// The numbers to which a text of shell can expand, if it is known to be a number.
 pub(super) fn range(text: &str, script: &Script) -> Option<Range> {
     Reader { script, source: Source { text: format!("x={text}"), line: 1 }, depth: 0 }.all()
 }
