@@ -88,9 +88,7 @@ fn check(epoch: &[Vec<Sample>], observed: &Numbers) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 seen(sum(&|of| mean(of) * of.length) / (count * batches[0].length)),
-                format!(
-                    "the sum was divided as if each batch were as long as the first: the last one is shorter. Add up the lengths, too"
-                ),
+                "the sum was divided as if each batch were as long as the first: the last one is shorter. Add up the lengths, too",
             )
             .diagnose_if(seen(sum(&|of| mean(of) * of.length)), "summed over all samples, but never divided by their number")
             .or_fail(format!("the result is not the mean {name} of the samples"))?;
