@@ -4,11 +4,11 @@
 //! `torch/distributed/elastic/multiprocessing/errors/error_handler.py`:
 //! `{"message": {"message": "Type: text", "extraInfo": {"py_callstack": …, "timestamp": "<seconds>"}}}`, or the short
 //! `{"message": "text", "timestamp": <seconds>}`. We add `extraInfo.lockstep` with facts that torch's format has no
-//! field for: whether it was a panic, where it happened, and the time in nanoseconds. This module does not decide what
+//! field for: whether it was a panic, where it happened, with the line of the source, and the time in nanoseconds. This module does not decide what
 //! a failure means for a job.
 
 use std::any::Any;
-use std::backtrace::BacktraceStatus;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs;
 use std::io::{self, Read};
 use std::panic::PanicHookInfo;
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::foreign;
+use crate::panic_place::{self, PanicPlace};
 
 /// Texts are truncated to this many bytes, so that no error can fill a disk.
 const LONGEST_TEXT: usize = 64 * 1024;
@@ -69,6 +70,8 @@ struct Extra {
     panic: bool,
     text: String,
     location: Option<String>,
+    #[serde(default)]
+    source_line: Option<String>,
     trace: Option<String>,
     unix_nanos: u64,
 }
@@ -81,7 +84,10 @@ pub fn record(path: &Path, error: &anyhow::Error) -> io::Result<()> {
     let unix_nanos = unix_nanos(); // before the backtrace: resolving its symbols takes long
     let backtrace = error.backtrace();
     let trace = (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string()));
-    write(path, Extra { panic: false, text: clip(format!("{error:#}")), location: None, trace, unix_nanos })
+    write(
+        path,
+        Extra { panic: false, text: clip(format!("{error:#}")), location: None, source_line: None, trace, unix_nanos },
+    )
 }
 
 /// The error and its causes, each on a line, as programs print it to stderr: the launcher reads it there if no file was written.
@@ -96,20 +102,34 @@ pub fn printed(error: &anyhow::Error) -> String {
 /// When the file cannot be written.
 pub fn record_text(path: &Path, text: &str) -> io::Result<()> {
     let text = clip(text.to_owned());
-    write(path, Extra { panic: false, text, location: None, trace: None, unix_nanos: unix_nanos() })
+    write(path, Extra { panic: false, text, location: None, source_line: None, trace: None, unix_nanos: unix_nanos() })
 }
 
-/// Installs a hook that records a panic of the *calling thread* at `path` before the stack unwinds.
+/// Installs a hook for panics of the *calling thread*: it records them at `path`, if there is one, before the stack unwinds, and prints
+/// one of libtorch's or the runtime's at the [line of the user](panic_place) that called them.
 ///
 /// With `quiet`, a recorded panic is not printed too, because the launcher prints it. Panics of other threads go to the
 /// previous hook.
-pub fn record_panics(path: PathBuf, quiet: bool) {
+pub fn report_panics(path: Option<PathBuf>, quiet: bool) {
     let thread = thread::current().id();
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        let recorded = thread::current().id() == thread && record_panic(&path, info).is_ok();
-        if !(recorded && quiet) {
-            previous(info);
+        if thread::current().id() != thread {
+            return previous(info);
+        }
+        let unix_nanos = unix_nanos(); // before the backtrace
+        let place = panic_place::of(info);
+        let recorded = path.as_ref().is_some_and(|path| record_panic(path, info, place.as_ref(), unix_nanos).is_ok());
+        if recorded && quiet {
+            return;
+        }
+        match place.filter(|place| place.within.is_some()) {
+            Some(place) => {
+                let trace = Backtrace::capture();
+                let trace = if trace.status() == BacktraceStatus::Captured { trace.to_string() } else { String::new() };
+                eprintln!("{}{trace}", place.text(info));
+            }
+            None => previous(info),
         }
     }));
 }
@@ -185,14 +205,14 @@ pub fn without_frames(text: &str) -> &str {
     &text[..end]
 }
 
-fn record_panic(path: &Path, info: &PanicHookInfo<'_>) -> io::Result<()> {
-    let unix_nanos = unix_nanos();
+fn record_panic(path: &Path, info: &PanicHookInfo<'_>, place: Option<&PanicPlace>, unix_nanos: u64) -> io::Result<()> {
     let text = panic_text(info.payload()).unwrap_or("a panic whose payload is not a string");
-    let backtrace = std::backtrace::Backtrace::capture();
+    let backtrace = Backtrace::capture();
     let extra = Extra {
         panic: true,
-        text: clip(text.to_owned()),
-        location: info.location().map(ToString::to_string),
+        text: clip(panic_place::message(text)),
+        location: place.map(|place| place.place.clone()),
+        source_line: place.and_then(|place| place.source_line.clone()).map(clip),
         trace: (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string())),
         unix_nanos,
     };

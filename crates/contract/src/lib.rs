@@ -26,6 +26,7 @@ pub mod events;
 pub mod exercise;
 pub mod fault;
 pub mod foreign;
+pub mod panic_place;
 pub mod rules;
 pub mod scheduler;
 

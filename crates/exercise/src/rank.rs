@@ -3,15 +3,16 @@
 use std::backtrace::Backtrace;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
 use c10d::ProcessGroup;
 use lockstep::{LaunchEnv, init_process_group};
-use lockstep_contract::error_file::{panic_text, without_frames};
+use lockstep_contract::error_file::panic_text;
 use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
+use lockstep_contract::panic_place;
 use lockstep_process::Forking;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -83,7 +84,7 @@ fn answer(tasks: impl IntoIterator<Item = Task>, call: Call, begin: Begin<'_>) -
     record_panics();
     match catch_unwind(AssertUnwindSafe(|| (task.run)(call.inputs, begin))) {
         Ok(Ok(outputs)) => Answer::Done { outputs },
-        Ok(Err(Failure::Answer(error))) => Answer::Failed { error: of_libtorch(&text(&error)) },
+        Ok(Err(Failure::Answer(error))) => Answer::Failed { error: panic_place::message(&text(&error)) },
         Ok(Err(Failure::Course(why))) => Answer::Misunderstood { why },
         Err(panic) => panicked(&*panic),
     }
@@ -106,27 +107,19 @@ fn record_panics() {
 
 /// The innermost place of a backtrace that is in a lab's answer: tch panics for whoever has called it.
 fn in_answer(backtrace: &str) -> Option<String> {
-    let places = backtrace.lines().filter_map(|line| line.trim().strip_prefix("at "));
-    let mut in_labs = places.filter_map(|place| place.rfind("/labs/").map(|begin| &place[begin + 1..]));
-    in_labs.find(|place| !place.contains("/given/")).map(str::to_owned)
+    let is_answer = |file: &Path| {
+        let file = file.to_string_lossy();
+        file.contains("/labs/") && !file.contains("/given/")
+    };
+    let place = panic_place::innermost(backtrace, "", &is_answer)?.place;
+    Some(place.rfind("/labs/").map_or(place.clone(), |begin| place[begin + 1..].to_owned()))
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
     let text = panic_text(panic).unwrap_or("no message");
     match text.strip_prefix(TODO) {
         Some(what) => Answer::NotStarted { what: what.trim_start_matches(": ").into() },
-        None => Answer::Panicked { message: of_libtorch(text), place: PLACE.take() },
-    }
-}
-
-/// A message without the frames of libtorch's C++, which say nothing about the answer. A panic of tch has it in its debug form.
-fn of_libtorch(text: &str) -> String {
-    let kept = without_frames(text);
-    match kept.split_once("Torch(\"") {
-        Some((_, message)) if kept.len() < text.len() => {
-            format!("libtorch: {}", message.replace("\\n", "\n").replace("\\\"", "\""))
-        }
-        _ => kept.to_owned(),
+        None => Answer::Panicked { message: panic_place::message(text), place: PLACE.take() },
     }
 }
 

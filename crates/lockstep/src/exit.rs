@@ -30,6 +30,8 @@ pub struct UsageError(pub String);
 
 /// Runs a program: prints `run`'s error once, with its chain, and turns it into the exit code.
 ///
+/// A panic of libtorch, or of the runtime, is printed at the line of the program that called it.
+///
 /// If a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there, as
 /// `torch.distributed.elastic.multiprocessing.errors.record` does. A process that [`crate::spawn()`] started first arranges to
 /// die with its parent. A run that ended after a snapshot, as a signal asked, is not an error: it has printed so itself.
@@ -45,9 +47,7 @@ pub struct UsageError(pub String);
 pub fn main(run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     spawn::watch_parent();
     let record = std::env::var_os(ERROR_FILE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    if let Some(path) = &record {
-        error_file::record_panics(path.clone(), false);
-    }
+    error_file::report_panics(record.clone(), false);
     let Err(error) = run() else { return Code::Success.into() };
     if code_of(&error) == Code::Saved {
         return Code::Saved.into();

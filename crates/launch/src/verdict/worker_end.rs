@@ -147,7 +147,8 @@ fn recorded(failure: &Failure) -> Option<Error> {
         return Some(Error { form: Form::Python, source, chain: outermost_first(chain) });
     }
     let info = &content["message"]["extraInfo"]["lockstep"];
-    let place = info["location"].as_str().map(str::to_owned);
+    let line = info["source_line"].as_str().map_or_else(String::new, |line| format!(", `{line}`"));
+    let place = info["location"].as_str().map(|place| format!("{place}{line}"));
     let form = if info["panic"] == true { Form::Panic } else { Form::Chain };
     let text = info["text"].as_str().unwrap_or(traceback).to_owned();
     Some(Error { form, source, chain: vec![(text, place)] })

@@ -71,7 +71,7 @@ where
 {
     let env = LaunchEnv::from_env()?;
     if let Some(path) = env.error_file.clone() {
-        error_file::record_panics(path, true);
+        error_file::report_panics(Some(path), true);
     }
     let args = fs::File::open(&handshake.args).context("cannot open the arguments of the worker")?;
     let args = serde_json::from_reader(io::BufReader::new(args)).context(

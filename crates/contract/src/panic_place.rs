@@ -1,0 +1,224 @@
+//! Where a panic belongs: in the innermost call of the user's own code, if libtorch, its binding, the runtime or the standard library has
+//! panicked for it.
+//!
+//! tch panics in code that a program generated, thousands of lines away from the call that was wrong. A backtrace has the call's line
+//! where the program has line tables, which the course's profile makes.
+
+use std::backtrace::Backtrace;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::panic::PanicHookInfo;
+use std::path::{Path, PathBuf};
+
+use crate::error_file::{panic_text, without_frames};
+
+/// Parts of the paths of code that the user did not write: the standard library's, and packages' from a registry or a repository.
+const INSTALLED: [&str; 4] = ["/rustc/", "/registry/src/", "/git/checkouts/", "/lib/rustlib/"];
+/// The folder of the runtime's crates.
+const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The place of a panic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PanicPlace {
+    /// `file:line:column`.
+    pub place: String,
+    /// That line of the file, if it can be read.
+    pub source_line: Option<String>,
+    /// What lies between it and the panic, if the panic is in other code.
+    pub within: Option<Within>,
+}
+
+/// Calls from the user's code into other code, in which there is a panic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Within {
+    /// The user's function.
+    pub function: String,
+    /// Where the panic itself is.
+    pub panic: String,
+    /// The number of calls in between, and their crates.
+    pub calls: usize,
+    pub crates: BTreeSet<String>,
+}
+
+/// The place of the panic that a hook is called for, on this thread. `None` if the panic has no place.
+pub fn of(info: &PanicHookInfo<'_>) -> Option<PanicPlace> {
+    let location = info.location()?;
+    let panic = location.to_string();
+    let at_panic = || PanicPlace { source_line: line_of(&panic), place: panic.clone(), within: None };
+    if is_own(Path::new(location.file())) {
+        return Some(at_panic());
+    }
+    let calls = Backtrace::force_capture().to_string();
+    Some(innermost(&calls, &panic, &is_own).unwrap_or_else(at_panic))
+}
+
+/// The innermost place of a backtrace, in the form of [`Backtrace`]'s `Display`, in a file that is the user's own.
+pub fn innermost(backtrace: &str, panic: &str, is_own: &dyn Fn(&Path) -> bool) -> Option<PanicPlace> {
+    let (mut function, mut calls, mut crates) = ("", 0, BTreeSet::new());
+    for line in backtrace.lines().map(str::trim) {
+        match line.strip_prefix("at ") {
+            Some(place) if !function.is_empty() && is_own(&absolute(file_of(place))) => {
+                let place = place.strip_prefix("./").unwrap_or(place).to_owned();
+                let within =
+                    Within { function: without_hash(function).to_owned(), panic: panic.to_owned(), calls, crates };
+                return Some(PanicPlace { source_line: line_of(&place), place, within: Some(within) });
+            }
+            Some(_) => {}
+            None => {
+                calls += usize::from(!function.is_empty());
+                crates.extend(crate_of(function));
+                function = line.split_once(": ").map_or(line, |(_, name)| name);
+            }
+        }
+    }
+    None
+}
+
+/// Returns true if the file belongs neither to the standard library, to an installed package nor to the runtime.
+pub fn is_own(file: &Path) -> bool {
+    let text = file.to_string_lossy();
+    if INSTALLED.iter().any(|part| text.contains(part)) {
+        return false;
+    }
+    let runtime = Path::new(RUNTIME).canonicalize().unwrap_or_else(|_| PathBuf::from(RUNTIME));
+    if file.is_absolute() {
+        let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        return !file.starts_with(&runtime);
+    }
+    // The compiler writes paths in the checkout from its folder on.
+    !(file.starts_with("crates") && runtime.parent().is_some_and(|checkout| checkout.join(file).is_file()))
+}
+
+/// What a panic says, without the frames of libtorch's C++. A panic of tch has libtorch's message in its debug form.
+#[must_use]
+pub fn message(text: &str) -> String {
+    let kept = without_frames(text);
+    match kept.split_once("Torch(\"") {
+        Some((_, message)) if kept.len() < text.len() => {
+            format!("libtorch: {}", message.replace("\\n", "\n").replace("\\\"", "\""))
+        }
+        _ => kept.to_owned(),
+    }
+}
+
+impl PanicPlace {
+    /// What is printed of a panic in other code; the first lines as the standard library prints them.
+    pub fn text(&self, info: &PanicHookInfo<'_>) -> String {
+        let said =
+            panic_text(info.payload()).map_or_else(|| "a panic whose payload is not a string".to_owned(), message);
+        let thread = std::thread::current();
+        let mut text =
+            format!("\nthread '{}' panicked at {}:\n{said}\n", thread.name().unwrap_or("<unnamed>"), self.place);
+        let number = self.place.rsplit(':').nth(1).unwrap_or_default();
+        if let Some(line) = &self.source_line {
+            let _ = writeln!(text, "  {number} | {line}");
+        }
+        if let Some(Within { function, panic, calls, crates }) = &self.within {
+            let crates: Vec<&str> = crates.iter().map(String::as_str).collect();
+            let _ = writeln!(text, "  in {function}, through {calls} calls in {}", crates.join(", "));
+            let _ = writeln!(text, "  the panic itself is at {panic}; RUST_BACKTRACE=1 prints all calls");
+        }
+        text
+    }
+}
+
+/// The line of a file, without its indentation.
+fn line_of(place: &str) -> Option<String> {
+    let number: usize = place.rsplit(':').nth(1)?.parse().ok()?;
+    let text = fs::read_to_string(file_of(place)).ok()?;
+    Some(text.lines().nth(number.checked_sub(1)?)?.trim().to_owned())
+}
+
+/// `src/main.rs` of `src/main.rs:3:5`.
+fn file_of(place: &str) -> &Path {
+    let file = place.rsplitn(3, ':').nth(2).unwrap_or(place);
+    Path::new(file)
+}
+
+/// Backtraces write paths below the working folder from there on.
+fn absolute(file: &Path) -> PathBuf {
+    match (file.strip_prefix("./"), std::env::current_dir()) {
+        (Ok(rest), Ok(folder)) => folder.join(rest),
+        _ => file.to_owned(),
+    }
+}
+
+/// `tch` of `tch::wrappers::tensor::f` and of `<tch::Tensor as core::ops::Add>::add`.
+fn crate_of(function: &str) -> Option<String> {
+    let (name, _) = function.trim_start_matches(['<', '&']).split_once("::")?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name.then(|| name.to_owned()).filter(|name| !["std", "core", "alloc"].contains(&&**name))
+}
+
+/// Without the `::h0123456789abcdef` of a symbol.
+fn without_hash(function: &str) -> &str {
+    match function.rsplit_once("::h") {
+        Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => name,
+        _ => function,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALLS: &str = "   0: std::panicking::begin_panic_handler\n             at /rustc/abc/library/std/src/panicking.rs:698:5\n   \
+                         1: tch::wrappers::tensor_generated::<impl tch::Tensor>::cross_entropy_loss::h0123456789abcdef\n   \
+                         2: lockstep::loss::CrossEntropy::loss\n             at /c/crates/lockstep/src/loss.rs:12:9\n   \
+                         3: mine::train::h0123456789abcdef\n             at /home/ada/mine/src/main.rs:84:20\n   \
+                         4: mine::main\n             at /home/ada/mine/src/main.rs:50:5\n";
+
+    #[test]
+    fn names_the_innermost_line_of_the_user_and_folds_the_rest() {
+        let own = |file: &Path| file.starts_with("/home/ada");
+        let found = innermost(CALLS, "/r/tch/src/generated.rs:9:1", &own).unwrap();
+        let within = found.within.unwrap();
+        assert_eq!(
+            (found.place.as_str(), within.function.as_str()),
+            ("/home/ada/mine/src/main.rs:84:20", "mine::train")
+        );
+        assert_eq!(within.calls, 3);
+        assert_eq!(within.crates.into_iter().collect::<Vec<_>>(), ["lockstep", "tch"]);
+        assert_eq!(innermost(CALLS, "", &|_| false), None);
+        for (end, _) in CALLS.char_indices() {
+            innermost(&CALLS[..end], "", &own);
+        }
+    }
+
+    #[test]
+    fn knows_whose_a_file_is() {
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src/panic_place.rs");
+        for (file, expected) in [
+            ("src/main.rs", true),
+            ("labs/01-one/src/main.rs", true),
+            ("/home/ada/crates/mine/src/lib.rs", true),
+            ("crates/mine/src/lib.rs", true),
+            ("crates/contract/src/panic_place.rs", false),
+            (own, false),
+            ("/rustc/abc/library/core/src/result.rs", false),
+            ("/home/ada/.cargo/registry/src/index-1/tch-0.24.0/src/lib.rs", false),
+        ] {
+            assert_eq!(is_own(Path::new(file)), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn reads_the_line_and_survives_places_of_other_forms() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a:b.rs");
+        fs::write(&file, "one\n    two();\n").unwrap();
+        assert_eq!(line_of(&format!("{}:2:5", file.display())).as_deref(), Some("two();"));
+        for place in ["", ":", "::", "x:0:1", "x:9", "/none:1:1"] {
+            assert_eq!(line_of(place), None, "{place}");
+        }
+        assert_eq!(line_of(&format!("{}:0:5", file.display())), None);
+    }
+
+    #[test]
+    fn says_what_libtorch_said() {
+        let text = "called `Result::unwrap()` on an `Err` value: Torch(\"size \\\"3\\\"\\nException raised from f at x.cpp:1\\nframe\")";
+        assert_eq!(message(text), "libtorch: size \"3\"");
+        assert_eq!(message("other"), "other");
+    }
+}
