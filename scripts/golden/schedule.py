@@ -6,7 +6,8 @@ Needs PyTorch 2.11 (the CPU build will do) and writes to the path given, or to t
 "plateau": ReduceLROnPlateau on an optimizer of two groups, whose rates are 0.1 and 0.01. A run has the options that differ from
 the defaults, the metrics (numbers, or the texts "nan", "inf", "-inf"), and after each metric both rates, the best metric so far
 and the two counters. "warmup": the rates of LinearLR with end_factor 1, by its closed form (LambdaLR with the same formula gives
-the same bits, which is checked) and as it is chained from step to step, which rounds otherwise.
+the same bits, which is checked) and as it is chained from step to step, which rounds otherwise. "cosine": the rates of LinearLR and then
+CosineAnnealingLR, by their closed forms, and as SequentialLR chains them.
 
 JSON has all bits of a float. Left out: other schedulers.
 """
@@ -56,6 +57,9 @@ PLATEAUS = [
 # rate, start factor, steps of the warm-up
 WARMUPS = [(0.1, 1 / 3, 5), (0.4, 0.25, 20), (0.8, 1 / 8, 7), (1e-3, 0.001, 13), (3.2, 1.0, 4), (0.3, 0.5, 1)]
 
+# rate, start factor, steps of the warm-up, lowest rate, all steps
+COSINES = [(0.1, 0.25, 4, 0.01, 20), (6e-4, 0.01, 7, 6e-5, 40), (1.0, 1.0, 1, 0.0, 9)]
+
 
 def optimizer(*rates):
     return torch.optim.SGD([{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for rate in rates])
@@ -91,11 +95,28 @@ def warmup(rate, start_factor, steps):
     return {"lr": rate, "start_factor": start_factor, "steps": steps, "closed": closed, "chained": chained}
 
 
+def cosine(rate, start_factor, rising, least, steps):
+    parts = lambda opt: (lr_scheduler.LinearLR(opt, start_factor, 1.0, rising), lr_scheduler.CosineAnnealingLR(opt, steps - rising, least))
+    linear, falling = parts(optimizer(rate))
+    closed, chained = [], []
+    for step in range(steps + 1):
+        part = linear if step < rising else falling
+        part.last_epoch = step if step < rising else step - rising
+        closed += part._get_closed_form_lr()
+    opt = optimizer(rate)
+    linear, falling = parts(opt)
+    both = lr_scheduler.SequentialLR(opt, [linear, falling], [rising])
+    for _ in range(steps + 1):
+        chained += both.get_last_lr()
+        both.step()
+    return {"lr": rate, "start_factor": start_factor, "rising": rising, "min_lr": least, "steps": steps, "closed": closed, "chained": chained}
+
+
 def main():
     if not torch.__version__.startswith("2.11."):
         sys.exit(f"needs PyTorch 2.11, this is {torch.__version__}")
     warnings.simplefilter("ignore")  # that no optimizer steps before its scheduler
-    parts = {"plateau": [plateau(*run) for run in PLATEAUS], "warmup": [warmup(*run) for run in WARMUPS]}
+    parts = {"plateau": [plateau(*run) for run in PLATEAUS], "warmup": [warmup(*run) for run in WARMUPS], "cosine": [cosine(*run) for run in COSINES]}
     lines = {key: ",\n".join("  " + json.dumps(run, separators=(",", ":")) for run in runs) for key, runs in parts.items()}
     text = f'{{"torch": "{torch.__version__}",\n' + ",\n".join(f'"{key}": [\n{runs}\n]' for key, runs in lines.items()) + "}\n"
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else OUT

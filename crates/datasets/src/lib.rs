@@ -8,6 +8,7 @@ pub mod decode;
 pub mod folder;
 pub mod idx;
 pub mod mnist;
+pub mod text;
 
 use std::fmt;
 use std::fs::{File, Metadata, Permissions};

@@ -4,6 +4,7 @@
 
 #![warn(missing_docs)] // people read its documentation without the source
 
+pub mod accumulate;
 pub mod amp;
 pub mod best;
 pub mod checkpoint;

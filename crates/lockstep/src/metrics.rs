@@ -1,4 +1,8 @@
-//! Metrics over all ranks: sums over samples, added over ranks, and divided once. One of them is the confusion matrix.
+//! Metrics over all ranks: sums over targets, added over ranks, and divided once. Besides accuracy and loss: top-k accuracy and the
+//! confusion matrix.
+//!
+//! Targets have any shape: `[n]` of a classifier, `[n, t]` of a language model. Logits have one dimension more, the classes, as their
+//! last; a target that is the criterion's `ignore_index` counts nowhere.
 //!
 //! A rank's own accuracy is not the accuracy over all ranks, and the mean of the batches' means depends on the batch size. Both
 //! mistakes are common in tutorials, and both select the wrong model as the best.
@@ -6,14 +10,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use c10d::{ProcessGroup, ReduceOp};
+use anyhow::Context;
+use c10d::{Error, ProcessGroup, ReduceOp};
 use tch::nn::ModuleT;
 use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::DistributedDataParallel;
 use crate::data::Dataset;
 use crate::loader::DataLoader;
-use crate::loss::CrossEntropy;
+use crate::loss::{CrossEntropy, IGNORE_INDEX, check};
+use crate::nn::{caught, raise};
 use crate::sampler::EvalSampler;
 
 /// The options of an evaluation.
@@ -33,7 +39,7 @@ impl Default for EvalOptions {
     }
 }
 
-/// Correct answers and loss over some samples, as sums.
+/// Correct answers and loss over some targets, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evaluation {
     correct: f64,
@@ -42,13 +48,37 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Adds a batch of a classifier: `logits` of shape `[n, classes]`, `targets` of shape `[n]`, and their mean loss.
+    /// Adds a batch: `logits` of shape `[…, classes]`, `targets` of shape `[…]`, and their mean loss. Targets that are
+    /// [`IGNORE_INDEX`](crate::loss::IGNORE_INDEX) do not count.
+    ///
+    /// # Panics
+    /// Panics when the shapes do not fit.
+    #[track_caller]
     pub fn add(&mut self, logits: &Tensor, targets: &Tensor, loss: f64) {
-        let n = targets.size()[0] as f64;
-        self.correct += logits.argmax(-1, false).eq_tensor(targets).sum(Kind::Double).double_value(&[]);
-        // The mean over no samples is NaN.
+        if let Err(error) = self.add_mean(&CrossEntropy::default(), logits, targets, loss) {
+            raise(error);
+        }
+    }
+
+    /// Adds a batch as [`add`](Self::add) does, and computes its loss.
+    ///
+    /// # Errors
+    /// The shapes do not fit, or a target is no class.
+    pub fn score(&mut self, criterion: &CrossEntropy, logits: &Tensor, targets: &Tensor) -> c10d::Result<()> {
+        let loss = criterion.try_loss(logits, targets)?.double_value(&[]);
+        self.add_mean(criterion, logits, targets, loss)
+    }
+
+    fn add_mean(&mut self, criterion: &CrossEntropy, logits: &Tensor, targets: &Tensor, loss: f64) -> c10d::Result<()> {
+        check("count correct answers", logits, targets)?;
+        let counts = targets.ne(criterion.ignore_index);
+        let n = counts.sum(Kind::Double).double_value(&[]);
+        let correct = logits.argmax(-1, false).eq_tensor(targets).logical_and(&counts);
+        self.correct += correct.sum(Kind::Double).double_value(&[]);
+        // The mean over no targets is NaN.
         self.loss += if n > 0.0 { loss * n } else { 0.0 };
         self.samples += n;
+        Ok(())
     }
 
     /// The sum over all ranks. A collective. Double precision counts exactly up to 2⁵³ samples.
@@ -72,17 +102,22 @@ impl Evaluation {
         self.loss / self.samples.max(1.0)
     }
 
-    /// How many samples were counted.
+    /// e to the mean loss: among how many equally likely tokens a language model still hesitates.
+    pub fn perplexity(&self) -> f64 {
+        self.loss().exp()
+    }
+
+    /// How many targets were counted: samples of a classifier, tokens of a language model.
     pub fn samples(&self) -> u64 {
         self.samples as u64
     }
 }
 
-/// Evaluates a classifier on `test_set` over all ranks: every rank takes a share of the samples, each sample exactly once, and
+/// Evaluates a model on `test_set` over all ranks: every rank takes a share of the samples, each sample exactly once, and
 /// the sums are added. A collective.
 ///
 /// # Errors
-/// Errors of the data set, and of any collective.
+/// Errors of the data set, of outputs that do not fit the targets, and of any collective.
 pub fn evaluate<M: ModuleT>(
     model: &DistributedDataParallel<M>,
     test_set: Arc<dyn Dataset>,
@@ -102,30 +137,37 @@ pub fn evaluate_with<M: ModuleT>(
     device: Device,
     options: &EvalOptions,
 ) -> anyhow::Result<Evaluation> {
-    let mut mine = Evaluation::default();
-    over_my_share(model, test_set, device, options, |logits, targets| {
-        mine.add(logits, targets, options.criterion.loss(logits, targets).double_value(&[]));
+    model.sync_buffers()?;
+    let (group, mut mine) = (model.group(), Evaluation::default());
+    let forward = |inputs: &Tensor| model.module().forward_t(inputs, false);
+    over_my_share(group, test_set, device, options, forward, |logits, targets| {
+        mine.score(&options.criterion, logits, targets)
     })?;
-    Ok(mine.all_reduce(model.group())?)
+    Ok(mine.all_reduce(group)?)
 }
 
-/// Calls `body` with the logits and targets of this rank's share of `test_set`, batch by batch.
-fn over_my_share<M: ModuleT>(
-    model: &DistributedDataParallel<M>,
+/// Calls `body` with the logits and targets of this rank's share of `test_set`, batch by batch. The ranks may have different
+/// numbers of batches, so `forward` and `body` must not communicate.
+///
+/// # Errors
+/// Errors of the data set, of a layer, and of `body`, with the shape of the inputs.
+pub fn over_my_share(
+    group: &ProcessGroup,
     test_set: Arc<dyn Dataset>,
     device: Device,
     options: &EvalOptions,
-    mut body: impl FnMut(&Tensor, &Tensor),
+    forward: impl Fn(&Tensor) -> Tensor,
+    mut body: impl FnMut(&Tensor, &Tensor) -> c10d::Result<()>,
 ) -> anyhow::Result<()> {
-    model.sync_buffers()?;
-    let share = EvalSampler::new(test_set.len(), model.group().rank(), model.group().size())?;
+    let share = EvalSampler::new(test_set.len(), group.rank(), group.size())?;
     let loader = DataLoader::new(test_set, share, options.batch_size)?.workers(options.workers).pin_memory(device);
     for batch in loader.epoch(0) {
         let batch = batch?.to(device);
         if batch.is_empty() {
             continue; // none of it could be read, and that is allowed
         }
-        no_grad(|| body(&model.module().forward_t(&batch.inputs, false), &batch.targets));
+        let scored = no_grad(|| caught(|| forward(&batch.inputs)).and_then(|logits| body(&logits, &batch.targets)));
+        scored.with_context(|| format!("failed to evaluate the model on inputs of shape {:?}", batch.inputs.size()))?;
     }
     Ok(())
 }
@@ -142,12 +184,66 @@ pub fn evaluate_classes<M: ModuleT>(
     options: &EvalOptions,
     classes: &[String],
 ) -> anyhow::Result<(Evaluation, Confusion)> {
-    let (mut mine, mut confusion) = (Evaluation::default(), Confusion::new(classes));
-    over_my_share(model, test_set, device, options, |logits, targets| {
-        mine.add(logits, targets, options.criterion.loss(logits, targets).double_value(&[]));
-        confusion.add(logits, targets);
+    model.sync_buffers()?;
+    let (group, criterion) = (model.group(), &options.criterion);
+    let (mut mine, mut confusion) = (Evaluation::default(), Confusion::new(classes).ignoring(criterion.ignore_index));
+    let forward = |inputs: &Tensor| model.module().forward_t(inputs, false);
+    over_my_share(group, test_set, device, options, forward, |logits, targets| {
+        mine.score(criterion, logits, targets)?;
+        confusion.try_add(logits, targets)
     })?;
-    Ok((mine.all_reduce(model.group())?, confusion.all_reduce(model.group())?))
+    Ok((mine.all_reduce(group)?, confusion.all_reduce(group)?))
+}
+
+/// How often the right class is among the `k` most likely ones; for [`over_my_share`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TopK {
+    k: i64,
+    right: f64,
+    samples: f64,
+}
+
+impl TopK {
+    /// Counts nothing yet.
+    pub fn new(k: usize) -> Self {
+        TopK { k: k as i64, right: 0.0, samples: 0.0 }
+    }
+
+    /// Adds a batch: `logits` of shape `[…, classes]`, `targets` of shape `[…]`. Targets that are `ignore_index` do not count.
+    ///
+    /// # Errors
+    /// The shapes do not fit, or there are fewer than `k` classes.
+    pub fn add(&mut self, logits: &Tensor, targets: &Tensor, ignore_index: i64) -> c10d::Result<()> {
+        let operation = format!("count top-{} answers", self.k);
+        let classes = check(&operation, logits, targets)?;
+        if !(1..=classes).contains(&self.k) {
+            return Err(Error::bad_argument(
+                operation,
+                format!("the logits have {classes} classes: choose k from 1 to {classes}"),
+            ));
+        }
+        let (_, best) = logits.topk(self.k, -1, true, true);
+        let counts = targets.ne(ignore_index);
+        let right = best.eq_tensor(&targets.unsqueeze(-1)).any_dim(-1, false).logical_and(&counts);
+        self.right += right.sum(Kind::Double).double_value(&[]);
+        self.samples += counts.sum(Kind::Double).double_value(&[]);
+        Ok(())
+    }
+
+    /// The sum over all ranks. A collective.
+    ///
+    /// # Errors
+    /// The same errors as any collective.
+    pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
+        let mut sums = Tensor::from_slice(&[self.right, self.samples]).to_device(group.device());
+        group.all_reduce(&mut sums, ReduceOp::Sum)?;
+        Ok(TopK { right: sums.double_value(&[0]), samples: sums.double_value(&[1]), ..self })
+    }
+
+    /// The fraction, from 0 to 1; 0 without targets.
+    pub fn accuracy(&self) -> f64 {
+        self.right / self.samples.max(1.0)
+    }
 }
 
 /// Counts of samples by true and predicted class.
@@ -156,20 +252,50 @@ pub struct Confusion {
     classes: Vec<String>,
     /// `Int64 [actual, predicted]`, on the CPU.
     counts: Tensor,
+    ignore_index: i64,
 }
 
 impl Confusion {
     /// An empty matrix for these classes.
     pub fn new(classes: &[String]) -> Self {
         let n = classes.len() as i64;
-        Confusion { classes: classes.to_vec(), counts: Tensor::zeros([n, n], (Kind::Int64, Device::Cpu)) }
+        let counts = Tensor::zeros([n, n], (Kind::Int64, Device::Cpu));
+        Confusion { classes: classes.to_vec(), counts, ignore_index: IGNORE_INDEX }
     }
 
-    /// Adds a batch: `logits` of shape `[n, classes]`, `targets` of shape `[n]` below the number of classes.
+    /// Does not count targets of this number; [`IGNORE_INDEX`] by default.
+    #[must_use]
+    pub fn ignoring(self, ignore_index: i64) -> Self {
+        Confusion { ignore_index, ..self }
+    }
+
+    /// Adds a batch: `logits` of shape `[…, classes]`, `targets` of shape `[…]` below the number of classes.
+    ///
+    /// # Panics
+    /// Panics when the shapes do not fit.
+    #[track_caller]
     pub fn add(&mut self, logits: &Tensor, targets: &Tensor) {
-        let n = self.classes.len() as i64;
-        let places = (targets * n + logits.argmax(-1, false)).to_device(Device::Cpu);
-        self.counts += places.bincount(None::<&Tensor>, n * n).view([n, n]);
+        if let Err(error) = self.try_add(logits, targets) {
+            raise(error);
+        }
+    }
+
+    /// As [`add`](Self::add).
+    ///
+    /// # Errors
+    /// The shapes do not fit, or the logits have another number of classes.
+    pub fn try_add(&mut self, logits: &Tensor, targets: &Tensor) -> c10d::Result<()> {
+        const COUNT: &str = "count predictions by class";
+        let (n, found) = (self.classes.len() as i64, check(COUNT, logits, targets)?);
+        if n != found {
+            return Err(Error::bad_argument(
+                COUNT,
+                format!("the logits have {found} classes, and {n} have names: name them all"),
+            ));
+        }
+        let places = (targets * n + logits.argmax(-1, false)).masked_select(&targets.ne(self.ignore_index));
+        self.counts += places.to_device(Device::Cpu).bincount(None::<&Tensor>, n * n).view([n, n]);
+        Ok(())
     }
 
     /// The sum over all ranks. A collective.

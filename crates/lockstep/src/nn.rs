@@ -189,6 +189,7 @@ fn keeping_grad_mode<T>(body: impl FnOnce() -> T) -> T {
 ///
 /// # Panics
 /// Panics with the error's text where nobody catches it.
+#[track_caller]
 pub fn raise(error: Error) -> ! {
     if CATCHING.get() {
         // Not a panic, so that the hook that prints panics and records them for a launcher does not run.

@@ -1,4 +1,4 @@
-//! A data set in files: its parts, with pictures and labels, and the faults that were found. Without libtorch, by `lockstep-datasets`.
+//! A data set in files: its parts, with pictures and labels or texts, and the faults that were found. Without libtorch, by `lockstep-datasets`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,8 @@ use image::{Rgb, RgbImage};
 use lockstep_datasets::folder::{Skipped, SplitFolders, walk};
 use lockstep_datasets::idx::{Idx, IdxKind};
 use lockstep_datasets::{DataError, Split, cifar, mnist};
+
+use crate::author::data_text::{self, TextPart};
 
 /// The layout of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,12 +19,16 @@ pub(crate) enum Layout {
     Cifar10,
     /// A folder of pictures for each class, or one of these for each split
     Folders,
+    /// Text files, those to hold out with names that begin with `validation`
+    Text,
 }
 
 /// What was read.
 pub(crate) struct Set {
     pub(crate) layout: Layout,
     pub(crate) parts: Vec<Part>,
+    /// In place of pictures.
+    pub(crate) texts: Vec<TextPart>,
     pub(crate) faults: Vec<DataError>,
 }
 
@@ -48,6 +54,7 @@ impl Layout {
             Layout::Mnist => "MNIST's files",
             Layout::Cifar10 => "CIFAR-10's binary files",
             Layout::Folders => "folders of pictures",
+            Layout::Text => "a text",
         }
     }
 
@@ -66,6 +73,8 @@ impl Layout {
         match () {
             () if any(&of_mnist) => Layout::Mnist,
             () if any(&of_cifar) => Layout::Cifar10,
+            () if any(&|name| name == "train.txt") => Layout::Text,
+            () if any(&|name| name.ends_with(".txt")) && !has_folders(dir) => Layout::Text,
             () => Layout::Folders,
         }
     }
@@ -82,8 +91,12 @@ impl Set {
                 Err(fault) => vec![Err(fault)],
             },
             Layout::Folders => folders(dir),
+            Layout::Text => {
+                let (texts, faults) = data_text::open(dir);
+                return Set { layout, parts: Vec::new(), texts, faults };
+            }
         };
-        let mut set = Set { layout, parts: Vec::new(), faults: Vec::new() };
+        let mut set = Set { layout, parts: Vec::new(), texts: Vec::new(), faults: Vec::new() };
         for part in parts {
             match part {
                 Ok(part) => set.parts.push(part),
@@ -104,6 +117,12 @@ impl Set {
             self.faults.push(fault.hint("all splits need the same class folders"));
         }
     }
+}
+
+/// Returns true if a folder has folders that are not hidden.
+fn has_folders(dir: &Path) -> bool {
+    let is_shown = |entry: &std::fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
+    std::fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(|entry| entry.path().is_dir() && is_shown(&entry)))
 }
 
 fn mnist_part(dir: &Path, split: Split) -> Result<Part, DataError> {

@@ -29,7 +29,7 @@ const PROGRESS_EVERY: usize = 500;
 /// Check the files of a data set; for each fault, print what to do
 #[derive(Args)]
 pub(crate) struct CheckData {
-    /// A folder with MNIST's files, CIFAR-10's binary files or folders of pictures; or one of their files
+    /// A folder with MNIST's files, CIFAR-10's binary files, folders of pictures or text files; or one of their files
     path: PathBuf,
     /// The layout, where the names do not tell it
     #[arg(long, value_enum)]
@@ -56,6 +56,9 @@ pub(crate) struct CheckedData {
 pub(crate) fn check_data(dir: &Path, layout: Option<Layout>) -> CheckedData {
     let mut set = Set::open(dir, layout);
     let mut summary = format!("{} in {}\n", set.layout.words(), dir.display());
+    for part in &set.texts {
+        let _ = writeln!(summary, "  {}: {}", part.name, part.describe());
+    }
     for part in &set.parts {
         let _ = writeln!(summary, "  {}: {}", part.name, describe(part));
         skipped(part).into_iter().for_each(|line| summary += &format!("    not read: {line}\n"));
@@ -103,13 +106,16 @@ fn check_file(path: &Path) -> anyhow::Result<CheckedData> {
         () if ends(&[".bin"]) => {
             cifar::read(path).map(|records| format!("{} records of CIFAR-10", records.len() / cifar::RECORD))
         }
+        () if ends(&[".txt"]) => {
+            lockstep_datasets::text::read(path).map(|text| format!("a text of {} characters", text.chars().count()))
+        }
         () if name.contains("idx") || ends(&["ubyte", "ubyte.gz"]) => {
             Idx::read(path, IdxKind::Any).map(|idx| format!("an IDX file of bytes {:?}", idx.dims()))
         }
         () => {
             return Err(Refused(format!(
                 "cannot tell by its name what {} is: give the folder that holds it, or a file that ends in -ubyte, -ubyte.gz, .bin, .jpg, \
-                 .jpeg or .png",
+                 .jpeg, .png or .txt",
                 foreign::path(path)
             ))
             .into());
@@ -155,10 +161,10 @@ const SIDE: u32 = 96;
 const STYLE: &str = ".sheet { display: flex; flex-wrap: wrap; gap: 4px; } .sheet img { width: 96px; height: 96px; object-fit: contain; } \
                      .tiny img { image-rendering: pixelated; }";
 
-/// Show pictures of each class of a data set, and their numbers, on an HTML page
+/// Show pictures of each class of a data set, and their numbers, or how a text begins, on an HTML page
 #[derive(Args)]
 pub(crate) struct LookAtData {
-    /// A folder with MNIST's files, CIFAR-10's binary files or folders of pictures
+    /// A folder with MNIST's files, CIFAR-10's binary files, folders of pictures or text files
     folder: PathBuf,
     /// The page to write
     #[arg(long, value_name = "FILE", default_value = "data.html", value_parser = lockstep_paths::parse_file)]
@@ -174,7 +180,7 @@ pub(crate) struct LookAtData {
 impl LookAtData {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let set = Set::open(&self.folder, self.layout);
-        if set.parts.is_empty() {
+        if set.parts.is_empty() && set.texts.is_empty() {
             let faults: Vec<String> = set.faults.iter().map(ToString::to_string).collect();
             return Err(Refused(format!("cannot {}", faults.join("; "))).into());
         }
@@ -186,7 +192,11 @@ impl LookAtData {
                 part.classes.iter().zip(part.counts()).map(|(class, count)| format!("{class} {count}")).collect();
             writeln!(out, "{}: {}", part.name, counts.join(", ")).context("cannot write to stdout")?;
         }
-        writeln!(out, "the pictures are in {}", self.out.display()).context("cannot write to stdout")?;
+        for part in &set.texts {
+            writeln!(out, "{}: {}", part.name, part.describe()).context("cannot write to stdout")?;
+        }
+        let what = if set.texts.is_empty() { "the pictures are" } else { "how it begins is" };
+        writeln!(out, "{what} in {}", self.out.display()).context("cannot write to stdout")?;
         if !set.faults.is_empty() {
             writeln!(out, "some files could not be read: `lockstep data check {}` says why", self.folder.display())
                 .context("cannot write to stdout")?;
@@ -203,6 +213,7 @@ impl LookAtData {
                 main {
                     header { h1 { (title) } p { "These are " (set.layout.words()) "." } }
                     @for fault in &set.faults { p.verdict { (fault) } }
+                    @for part in &set.texts { (part.show()) }
                     @for part in &set.parts { (self.part(part)) }
                 }
             },

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use lockstep_contract::foreign;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::author::data_check;
+use crate::author::{data_check, data_text};
 use crate::exit::{Code, Refused};
 use crate::labs::program_beside;
 use crate::report::Screen;
@@ -27,6 +27,8 @@ pub(crate) enum Drawn {
     Objects,
     /// Houses, some of them damaged, as folders of JPEG files: lab 08
     Houses,
+    /// The prose of this book, as train.txt and validation.txt: for a language model of your own
+    Text,
 }
 
 /// Draw a data set of the labs into a folder, as files for other programs to read
@@ -38,7 +40,8 @@ pub(crate) struct MakeData {
     /// The folder, which is created if it is missing
     #[arg(value_parser = lockstep_paths::parse_folder)]
     folder: PathBuf,
-    /// Pictures to draw for training; a quarter as many are drawn for the test. By default as many as the lab draws for itself
+    /// Pictures to draw for training; a quarter as many are drawn for the test. By default as many as the lab draws for itself. The text is
+    /// always whole
     #[arg(long)]
     samples: Option<u32>,
     /// Seed of the pictures
@@ -62,28 +65,39 @@ impl Drawn {
             Drawn::Digits => "digits",
             Drawn::Objects => "objects",
             Drawn::Houses => "houses",
+            Drawn::Text => "text",
         }
     }
 
-    fn program(self) -> &'static str {
+    /// The lab's program that draws it.
+    fn program(self) -> Option<&'static str> {
         match self {
-            Drawn::Digits => "lab-02-draw-digits",
-            Drawn::Objects => "lab-07-draw-objects",
-            Drawn::Houses => "lab-08-draw-houses",
+            Drawn::Digits => Some("lab-02-draw-digits"),
+            Drawn::Objects => Some("lab-07-draw-objects"),
+            Drawn::Houses => Some("lab-08-draw-houses"),
+            Drawn::Text => None,
         }
     }
 
-    /// Draws it into a folder.
+    /// Makes it in a folder.
     ///
     /// # Errors
-    /// The lab's program is not built, or fails.
+    /// The lab's program is not built, or fails; the text is of a checkout, and there is none, or has neither samples nor a seed.
     pub(crate) fn draw(self, folder: &Path, samples: Option<u32>, seed: u64) -> anyhow::Result<()> {
-        let mut command = Command::new(program_beside(self.program())?);
+        let Some(program) = self.program() else {
+            if samples.is_some() || seed != 0 {
+                return Err(
+                    Refused("the text is always the whole book's: leave out --samples and --seed".into()).into()
+                );
+            }
+            return data_text::make(folder);
+        };
+        let mut command = Command::new(program_beside(program)?);
         command.arg(folder).args(["--seed", &seed.to_string()]);
         samples.map(|samples| command.args(["--samples", &samples.to_string()]));
-        let status = command.status().with_context(|| format!("cannot start {}", self.program()))?;
+        let status = command.status().with_context(|| format!("cannot start {program}"))?;
         if !status.success() {
-            bail!("{} failed with {status}: see above", self.program());
+            bail!("{program} failed with {status}: see above");
         }
         Ok(())
     }
@@ -111,7 +125,8 @@ impl PrepareData {
         let lock = File::create(&lock).with_context(|| format!("cannot write to {}", foreign::path(folder)))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| Refused(format!("another `lockstep data prepare` is running in {}", foreign::path(folder))))?;
-        for set in Drawn::value_variants() {
+        // The book's text lies in every checkout.
+        for set in Drawn::value_variants().iter().filter(|set| set.program().is_some()) {
             self.draw(*set)?;
         }
         let (mut out, mut code) = (std::io::stdout().lock(), Code::Success);

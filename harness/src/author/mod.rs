@@ -6,6 +6,7 @@ mod course_check;
 mod data;
 mod data_check;
 mod data_make;
+mod data_text;
 pub(crate) mod new;
 mod new_lab;
 pub(crate) mod reference;

@@ -444,3 +444,34 @@ fn makes_one_set_and_checks_it() {
     fs::remove_file(programs.path().join("lab-07-draw-objects")).unwrap();
     make(&["objects", "here/objects"]).code(2).says(&["build it with `cargo build`"]);
 }
+
+#[test]
+fn makes_a_text_of_the_book_and_checks_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("text");
+    // In the checkout, since the pages are there.
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let made = lockstep(&["make", "text", set.to_str().unwrap()], checkout).code(0).out;
+    let lines: Vec<&str> = made.lines().collect();
+    assert!(lines[0].starts_with("a text in ") && lines[1].starts_with("  train: 1 file; "), "{made}");
+    assert!(lines[2].starts_with("  validation: 1 file; ") && lines[3] == "no fault found", "{made}");
+    let train = fs::read_to_string(set.join("train.txt")).unwrap();
+    assert!(train.len() > 100_000 && train.contains("gradients") && !train.contains("```"), "{} bytes", train.len());
+    lockstep(&["make", "text", set.to_str().unwrap(), "--samples", "9"], checkout)
+        .code(2)
+        .says(&["leave out --samples"]);
+
+    let seen = lockstep(&["look", "text", "--out", "text.html"], folder.path()).code(0).out;
+    assert!(seen.ends_with("how it begins is in text.html\n"), "{seen}");
+    assert!(fs::read_to_string(folder.path().join("text.html")).unwrap().contains("The most frequent characters"));
+
+    fs::write(set.join("validation.txt"), b"caf\xe9").unwrap();
+    let faults = lockstep(&["check", "text"], folder.path()).code(1).out;
+    assert!(
+        faults.contains("found the byte 0xe9 at position 3, in line 1\n  fix: convert it first: iconv"),
+        "{faults}"
+    );
+    fs::remove_file(set.join("train.txt")).unwrap();
+    let none = lockstep(&["check", "text"], folder.path()).code(1).out;
+    assert!(none.contains("found no file that ends in .txt"), "{none}");
+}

@@ -87,7 +87,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let mut optimizer = Adam::new(named_parameters(&vs), options)?;
     let options = PlateauOptions { factor: 0.1, patience: 5, min_lr: vec![1e-8], ..Default::default() };
     let mut schedule = ReduceLrOnPlateau::new(options)?;
-    let criterion = CrossEntropy { label_smoothing: 0.1 };
+    let criterion = CrossEntropy { label_smoothing: 0.1, ..Default::default() };
     let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
     let (samples, data, batch_size) = (train_set.len(), train_set.fingerprint()?, args.batch_size.get());

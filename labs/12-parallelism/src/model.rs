@@ -165,7 +165,7 @@ impl Network for Transformer {
         let (logits, targets) = (logits.flatten(0, 1), targets.flatten(0, 1));
         match &self.tensor {
             Some(group) => vocab_parallel_cross_entropy(group, &logits, &targets).unwrap_or_else(|error| raise(error)),
-            None => CrossEntropy { label_smoothing: 0.0 }.loss(&logits, &targets),
+            None => CrossEntropy::default().loss(&logits, &targets),
         }
     }
 

@@ -99,7 +99,7 @@ impl Network for ResNetPart {
 
     fn loss(&self, logits: &Tensor, classes: &Tensor) -> Tensor {
         // tch's own computes in single precision.
-        CrossEntropy { label_smoothing: 0.0 }.loss(logits, classes)
+        CrossEntropy::default().loss(logits, classes)
     }
 
     fn units(&self) -> Vec<String> {

@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 pub struct Batch {
     /// The models' inputs, shape `[n, …]`.
     pub inputs: Tensor,
-    /// The expected outputs, shape `[n]` (class numbers, `Int64`) or `[n, …]` (`Float`).
+    /// The expected outputs, shape `[n]` (class numbers, `Int64`), `[n, t]` (tokens, `Int64`) or `[n, …]` (`Float`).
     pub targets: Tensor,
 }
 

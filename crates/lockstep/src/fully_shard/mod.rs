@@ -17,7 +17,7 @@
 //!
 //! Leaves out, of FSDP2: GPUs (backward runs on a thread of libtorch's there, and is refused); meshes of two dimensions (HSDP);
 //! models that are made on no device and loaded in parts; parameters divided along their first dimension (here, a unit's are
-//! divided as one vector, as FSDP1 did); offload to the CPU; clipping by the norm over all ranks. Frozen parameters and buffers are
+//! divided as one vector, as FSDP1 did); offload to the CPU. The norm over all ranks is clipped by [`clip_grad_norm`](crate::optim::clip_grad_norm). Frozen parameters and buffers are
 //! whole on each rank, and buffers are each rank's own: batch normalization over all ranks is
 //! [`SyncBatchNorm2d`](crate::nn::SyncBatchNorm2d).
 

@@ -5,6 +5,7 @@
 //! | [`ToyModel`] | `Float [n, 10]` | `Float [n, 5]` |
 //! | [`ConvNet`], [`Mlp`]; [`DigitNet`] is either, chosen by a flag | `Float [n, 1, 28, 28]` | `Float [n, 10]` |
 //! | [`ResNet`], 18 or 34 layers deep | `Float [n, 3, H, W]` | `Float [n, classes]` |
+//! | [`Gpt`](gpt::Gpt) | `Int64 [n, t]` | `Float [n, t, vocabulary]` |
 //!
 //! A frozen parameter is one whose `requires_grad` is off: [`named_parameters`] leaves it out, so that neither optimizer nor
 //! DDP sees it, and snapshots save it like the others.
@@ -12,6 +13,7 @@
 //! Channels last: cuDNN's convolutions for half precision work on tensors with the channels last, and oneDNN's on CPUs may. Values,
 //! shapes, names and files stay the same.
 
+pub mod gpt;
 mod resnet;
 mod small;
 

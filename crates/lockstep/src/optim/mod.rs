@@ -31,10 +31,13 @@
 //!
 //! [`ZeroRedundancyOptimizer`] divides the state of any of them among the ranks. Learning-rate schedules are in [`schedule`].
 //!
-//! [`GradScaler`](crate::amp::GradScaler) scales their gradients in mixed precision.
+//! [`clip_grad_norm`] limits the norm of gradients, also of divided ones; [`GradScaler`](crate::amp::GradScaler) scales them in mixed
+//! precision; [`accumulate`](crate::accumulate) adds them up over micro-batches.
 //!
 //! Left out: `foreach`, `capturable`, `differentiable`, closures.
 
+mod clip;
+mod cosine;
 mod engine;
 mod error;
 mod params;
@@ -43,6 +46,7 @@ pub mod schedule;
 mod state;
 mod zero;
 
+pub use clip::{GradParts, clip_grad_norm};
 pub use engine::{FusedOptimizer, Optimizer, Rule};
 pub use error::{OptimError, Result};
 pub(crate) use params::by_dtype_and_device;

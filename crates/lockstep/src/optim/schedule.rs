@@ -1,7 +1,7 @@
-//! Learning-rate schedules: [`ReduceLrOnPlateau`], which follows a metric, and [`Warmup`], which follows the step.
+//! Learning-rate schedules: [`ReduceLrOnPlateau`], which follows a metric, and [`Warmup`] and [`Cosine`], which follow the step.
 //!
-//! Both call [`Optimizer::set_group_lr`](super::Optimizer::set_group_lr), whose rates a snapshot saves with the optimizer. A
-//! schedule's own state is a value to save next to it ([`PlateauState`]), or nothing at all ([`Warmup`] is a function of the
+//! All call [`Optimizer::set_group_lr`](super::Optimizer::set_group_lr), whose rates a snapshot saves with the optimizer. A
+//! schedule's own state is a value to save next to it ([`PlateauState`]), or nothing at all (the others are functions of the
 //! step).
 //!
 //! Leaves out PyTorch's other schedulers, and its chaining of several.
@@ -11,6 +11,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+pub use super::cosine::Cosine;
 use super::{OptimError, Optimizer};
 
 /// What the threshold is relative to.
@@ -347,6 +348,11 @@ impl Warmup {
             return 1.0;
         }
         self.start_factor + (1.0 - self.start_factor) * step as f64 / self.steps as f64
+    }
+
+    /// How many steps it lasts.
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Returns true if the rate is constant from this step on. Then something else may set it, such as

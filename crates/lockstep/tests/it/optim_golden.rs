@@ -6,7 +6,7 @@
 //! The same kernels run on both sides, so the bits must be equal if the processor has AVX2, like the one that produced the
 //! values. Elsewhere libtorch picks other kernels, and values may differ by 1e-6 of the tensor's largest.
 
-use lockstep::optim::schedule::{PlateauOptions, ReduceLrOnPlateau, Warmup};
+use lockstep::optim::schedule::{Cosine, PlateauOptions, ReduceLrOnPlateau, Warmup};
 use lockstep::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, FusedOptimizer, GroupOptions, Optimizer, ParamGroup, Rule, Sgd, SgdOptions,
 };
@@ -217,6 +217,7 @@ fn aliases_build_the_optimizer_that_they_name() {
 struct GoldenSchedules {
     plateau: Vec<PlateauRun>,
     warmup: Vec<WarmupRun>,
+    cosine: Vec<CosineRun>,
 }
 
 #[derive(Deserialize)]
@@ -231,6 +232,17 @@ struct PlateauRun {
 struct WarmupRun {
     lr: f64,
     start_factor: f64,
+    steps: u64,
+    closed: Vec<f64>,
+    chained: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct CosineRun {
+    lr: f64,
+    start_factor: f64,
+    rising: u64,
+    min_lr: f64,
     steps: u64,
     closed: Vec<f64>,
     chained: Vec<f64>,
@@ -312,5 +324,25 @@ fn warms_up_as_pytorch_does() {
             assert_eq!(rates, [closed, closed], "step {step} of {lr} from {start_factor} in {steps}");
             assert!((rates[0] - chained).abs() <= 1e-14 * chained.abs().max(1.0), "step {step}: {rates:?} {chained}");
         }
+    }
+}
+
+#[test]
+fn falls_along_a_cosine_as_pytorch_does() {
+    for CosineRun { lr, start_factor, rising, min_lr, steps, closed, chained } in golden_schedules().cosine {
+        let cosine = Cosine::new(Warmup::new(lr, start_factor, rising).unwrap(), min_lr, steps).unwrap();
+        let mut optimizer = optimizer(&[1.0, 2.0]);
+        assert_eq!(closed.len() as u64, steps + 1);
+        for (step, (closed, chained)) in closed.into_iter().zip(chained).enumerate() {
+            cosine.apply(step as u64, &mut optimizer);
+            let rates = optimizer.group_lrs();
+            // The last bit of a cosine is the C library's.
+            assert!(
+                (rates[0] - closed).abs() <= 1e-15 && rates[0] == rates[1],
+                "step {step} of {steps}: {rates:?} {closed}"
+            );
+            assert!((rates[0] - chained).abs() <= 1e-14 * lr.max(1.0), "step {step}: {rates:?} {chained}");
+        }
+        assert_eq!(cosine.lr(steps + 5), min_lr);
     }
 }

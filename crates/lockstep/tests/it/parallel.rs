@@ -51,7 +51,7 @@ fn whole(kind: Kind) -> (f64, Vec<Tensor>) {
     let block = embedded.linear(weight1, Some(bias1)).gelu("none").linear(weight2, Some(bias2));
     let logits = (embedded + block).reshape([-1, FEATURES]).linear(output, None::<Tensor>);
     // `cross_entropy_for_logits` computes in single precision.
-    let loss = CrossEntropy { label_smoothing: 0.0 }.loss(&logits, &tokens(3).flatten(0, -1));
+    let loss = CrossEntropy::default().loss(&logits, &tokens(3).flatten(0, -1));
     loss.backward();
     (loss.double_value(&[]), weights.iter().map(Tensor::grad).collect())
 }
