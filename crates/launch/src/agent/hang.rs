@@ -19,7 +19,6 @@ use tokio::time::{Instant, timeout_at};
 use super::run::Agent;
 use super::workers::{Context, Current};
 use crate::config::Response;
-use crate::report::Failure;
 use crate::verdict::{self, Verdict};
 
 /// The longest time that all of it may take.
@@ -60,13 +59,13 @@ impl Agent<'_> {
         if self.machine.restarts_left() > 0 || self.workers.alive().is_empty() || !self.wants_stacks() {
             return;
         }
-        let Some(death) = self.current.deaths.iter().find(|death| !death.stopped && !death.died.exit.success()) else {
+        let Some(death) = self.current.deaths.iter().find(|death| !death.stopped && death.exitcode != 0) else {
             return;
         };
         if let Some(outputs) = &self.current.outputs {
             outputs.catch_up(LAST_WORDS).await;
         }
-        let failure = Failure::of(self.current.reported(death), &self.context.hostname);
+        let failure = self.current.failure(death, &self.context);
         if verdict::has_waited(&failure) {
             let verdict = self.current.provisional(&self.context);
             self.take_stacks(verdict).await;

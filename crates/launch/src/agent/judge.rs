@@ -66,7 +66,7 @@ impl Current {
     /// At the first failure: looks at the workers that are alive.
     pub(super) fn look_at_living(&mut self) {
         if self.facts.standing.is_none() {
-            let dead = |worker: usize| self.deaths.iter().any(|death| death.died.index == worker);
+            let dead = |worker: usize| self.deaths.iter().any(|death| death.local_rank == worker);
             let living = self.pids.iter().enumerate().filter(|(worker, _)| !dead(*worker));
             let standing = verdict::standing(living.map(|(worker, pid)| (self.rank_of(worker), *pid)));
             self.facts.standing = Some(standing);
@@ -140,8 +140,8 @@ impl Current {
 
     /// What this agent itself has seen of the workers, when this rank was the first that failed.
     fn seen(&self, context: &Context<'_>, first_rank: usize) -> Evidence {
-        let before = self.deaths.iter().take_while(|death| self.rank_of(death.died.index) != first_rank);
-        let returned = before.filter(|death| death.died.exit.success()).map(|death| self.rank_of(death.died.index));
+        let before = self.deaths.iter().take_while(|death| death.rank != first_rank);
+        let returned = before.filter(|death| death.exitcode == 0).map(|death| death.rank);
         let stands = |standing: &&Standing| self.facts.confirmed || !standing.at.in_kernel();
         Evidence {
             host: context.hostname.clone(),

@@ -19,7 +19,7 @@ use super::meet::DiagnosticInput;
 use super::membership::{Command, Membership, News};
 use super::signals::SignalStream;
 use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
-use super::workers::{Clearing, Context, Current, Death};
+use super::workers::{Clearing, Context, Current};
 use crate::rendezvous::{Barrier, Change};
 
 /// Everything that the loop needs.
@@ -248,7 +248,7 @@ impl Agent<'_> {
 
     fn note_death(&mut self, died: Died) -> Event {
         let (worker, exit) = (died.index, died.exit.clone());
-        let stopped = has_saved(&exit) || self.machine.is_stopping() && self.current.stopped(worker, &exit);
+        let stopped = has_saved(exit.torch_code()) || self.machine.is_stopping() && self.current.stopped(worker, &exit);
         let rank = self.current.rank_of(worker);
         let attempt = self.current.attempt.unwrap_or(0);
         let code = exit.torch_code();
@@ -263,7 +263,8 @@ impl Agent<'_> {
         if !stopped && !exit.success() {
             self.say(&format!("rank {rank} (local rank {worker}, pid {}) ended with {exit}", died.pid));
         }
-        self.current.deaths.push(Death { died, stopped });
+        let death = self.current.death(died, stopped);
+        self.current.deaths.push(death);
         if !stopped && !exit.success() {
             self.current.look_at_living();
             self.expect_verdict();

@@ -143,9 +143,9 @@ pub(super) enum Outcome {
 /// The signal with which the agent stops workers, as in torchrun (signal(7)).
 const SIGTERM: i32 = 15;
 
-/// Returns true if a worker ended after a snapshot, as a signal asked.
-pub(super) fn has_saved(exit: &Exit) -> bool {
-    *exit == Exit::Code(SAVED.into())
+/// Returns true if this is the exit code of a worker that ended after a snapshot, as a signal asked.
+pub(super) fn has_saved(exitcode: i32) -> bool {
+    exitcode == i32::from(SAVED)
 }
 
 /// The signal that stops workers because of a signal to the agent.
@@ -251,7 +251,7 @@ impl StateMachine {
         };
         alive[worker] = false;
         let none_left = !alive.contains(&true);
-        let saved = has_saved(exit);
+        let saved = has_saved(exit.torch_code());
         self.saved |= saved && (running || saving);
         match (running, saving) {
             (true, _) if !saved && !exit.success() => self.failed(worker, exit),

@@ -13,7 +13,7 @@ use super::state_machine::has_saved;
 use crate::config::{Attempt, Config, LogDir, Placement, Route, worker_env};
 use crate::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
 use crate::rendezvous::Round;
-use crate::report::{self, Failure};
+use crate::report::{Death, Failure};
 
 /// Why not all workers could be started.
 pub(super) struct NotStarted {
@@ -89,7 +89,7 @@ pub(super) struct Current {
     pub(super) verdict_at: Option<Instant>,
     /// It was printed before their end.
     pub(super) verdict_said: bool,
-    /// In the kernel's order.
+    /// In the kernel's order, without what the workers printed.
     pub(super) deaths: Vec<Death>,
     pub(super) failures: Vec<Failure>,
     pub(super) facts: Facts,
@@ -104,13 +104,6 @@ pub(super) enum Clearing {
     Patiently,
     /// Briefly, because the user has asked for the end twice.
     Quickly,
-}
-
-/// A worker's end.
-pub(super) struct Death {
-    pub(super) died: Died,
-    /// True if this agent had asked the worker to end.
-    pub(super) stopped: bool,
 }
 
 impl Current {
@@ -242,29 +235,37 @@ impl Current {
 
     /// The report's entries for the workers that failed, in the order of their deaths.
     pub(super) fn collect_failures(&self, context: &Context<'_>) -> Vec<Failure> {
-        let deaths = self.deaths.iter().filter(|death| !death.died.exit.success() && !has_saved(&death.died.exit));
-        deaths.map(|death| Failure::of(self.reported(death), &context.hostname)).collect()
+        let failed = self.deaths.iter().filter(|death| death.exitcode != 0 && !has_saved(death.exitcode));
+        failed.map(|death| self.failure(death, context)).collect()
     }
 
-    pub(super) fn reported(&self, death: &Death) -> report::Death {
-        let worker = death.died.index;
-        let tail = |stream| self.outputs.as_ref().map_or_else(Vec::new, |outputs| outputs.tail(worker, stream));
+    /// A worker's end with its last lines and its error file.
+    pub(super) fn failure(&self, death: &Death, context: &Context<'_>) -> Failure {
+        let outputs = self.outputs.as_ref();
+        let tail = |stream| outputs.map_or_else(Vec::new, |outputs| outputs.tail(death.local_rank, stream));
         let (stderr, stdout) = (tail(Stream::Stderr), tail(Stream::Stdout));
-        report::Death {
-            rank: self.rank_of(worker),
-            local_rank: worker,
-            pid: death.died.pid,
-            exitcode: death.died.exit.torch_code(),
-            started: self.started.get(worker).copied().unwrap_or(death.died.wall),
-            at: death.died.wall,
-            stopped: death.stopped,
-            not_started: match &death.died.exit {
-                Exit::NotStarted(why) => Some(why.clone()),
+        let tail = if stderr.is_empty() { stdout } else { stderr };
+        let unread = outputs.is_some_and(|outputs| outputs.is_unread(death.local_rank));
+        Failure::of(Death { tail, unread, ..death.clone() }, &context.hostname)
+    }
+
+    /// A worker's end, before what it printed is known. `stopped` is true if this agent had asked the worker to end.
+    pub(super) fn death(&self, Died { index, pid, exit, wall, .. }: Died, stopped: bool) -> Death {
+        Death {
+            rank: self.rank_of(index),
+            local_rank: index,
+            pid,
+            exitcode: exit.torch_code(),
+            started: self.started.get(index).copied().unwrap_or(wall),
+            at: wall,
+            stopped,
+            not_started: match exit {
+                Exit::NotStarted(why) => Some(why),
                 _ => None,
             },
-            error_file: self.error_files.get(worker).cloned().flatten(),
-            tail: if stderr.is_empty() { stdout } else { stderr },
-            unread: self.outputs.as_ref().is_some_and(|outputs| outputs.is_unread(worker)),
+            error_file: self.error_files.get(index).cloned().flatten(),
+            tail: vec![],
+            unread: false,
         }
     }
 }
