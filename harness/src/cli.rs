@@ -1,6 +1,8 @@
 //! The top-level command line: the list of subcommands. Each module defines its own options.
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use lockstep_launch::command::Shell;
 
 use crate::author::{self, course, new};
 use crate::exit::Code;
@@ -13,8 +15,11 @@ use crate::{bench, learn, stacks};
 #[derive(Parser)]
 #[command(name = "lockstep", version, arg_required_else_help = true, after_help = crate::exit::HELP)]
 pub(crate) struct Cli {
+    /// Print a script that completes `lockstep` in this shell, and exit
+    #[arg(long, value_name = "SHELL")]
+    print_completion: Option<Shell>,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 // Not a doc comment: clap would show it as the program's description.
@@ -92,7 +97,7 @@ impl Cli {
     pub(crate) fn of_this_process() -> Self {
         if std::env::args_os().nth(1).is_some_and(|name| name == "run") {
             let RunCommand::Run(options) = RunCli::parse().command;
-            return Cli { command: Command::Run(options) };
+            return Cli { print_completion: None, command: Some(Command::Run(options)) };
         }
         let command = Cli::command();
         let page = page(&command);
@@ -102,8 +107,14 @@ impl Cli {
 
     /// Runs the subcommand.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        match self.command {
-            Command::Run(options) => options.exec(),
+        if let Some(shell) = self.print_completion {
+            return shell.print(&Cli::command());
+        }
+        let Some(command) = self.command else {
+            Cli::command().error(ErrorKind::MissingSubcommand, "a command is missing").exit();
+        };
+        match command {
+            Command::Run(options) => options.exec(Cli::command),
             Command::Stacks(options) => options.exec(),
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),

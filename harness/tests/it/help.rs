@@ -14,7 +14,8 @@ fn help(words: &[&str]) -> String {
 
 /// The subcommands that a page lists, on the front page in groups.
 fn listed(page: &str) -> Vec<&str> {
-    let lists = page.split_once("<COMMAND>\n").map_or("", |(_, list)| list.split_once("\nOptions:\n").unwrap().0);
+    let begun = ["<COMMAND>\n", "[COMMAND]\n"].iter().find_map(|usage| page.split_once(usage));
+    let lists = begun.map_or("", |(_, list)| list.split_once("\nOptions:\n").unwrap().0);
     let names = lists.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
 }

@@ -45,8 +45,8 @@ fn refusals(code: i32, lines: &[&[&str]]) -> String {
     lines.iter().map(refused).collect()
 }
 
-/// torchrun's flags in its own order (torch 2.11).
-const TORCHRUN: [&str; 29] = [
+/// torchrun's flags in its own order (torch 2.15).
+const TORCHRUN: [&str; 32] = [
     "nnodes",
     "nproc-per-node",
     "rdzv-backend",
@@ -65,6 +65,7 @@ const TORCHRUN: [&str; 29] = [
     "log-dir",
     "redirects",
     "tee",
+    "log-line-prefix-template",
     "local-ranks-filter",
     "duplicate-stdout-filters",
     "duplicate-stderr-filters",
@@ -75,7 +76,9 @@ const TORCHRUN: [&str; 29] = [
     "logs-specs",
     "numa-binding",
     "signals-to-handle",
+    "shutdown-timeout",
     "virtual-local-rank",
+    "print-completion",
 ];
 
 #[test]
@@ -88,7 +91,6 @@ fn help_lists_each_of_torchruns_flags_and_says_which_are_not_its() {
     for flag in [
         "snapshot-on",
         "forward-signals",
-        "stop-timeout",
         "time-limit",
         "save-before-limit",
         "exit-barrier-timeout",

@@ -20,6 +20,8 @@ pub(super) struct Facts {
     pub(super) standing: Option<Vec<Standing>>,
     /// Set then.
     pub(super) confirmed: bool,
+    /// The verdict on a worker that slept in the kernel for too long, which ended the job.
+    pub(super) asleep: Option<Verdict>,
     /// Another node's verdict, which ended the job.
     pub(super) elsewhere: Option<Elsewhere>,
     /// This node's own, once all workers have ended; `None` if none of them failed.
@@ -101,6 +103,10 @@ impl Current {
     /// Makes the verdict from the evidence and from what another node has said.
     pub(super) fn decide(&mut self) {
         let elsewhere = self.facts.elsewhere.clone();
+        if self.facts.asleep.is_some() {
+            self.facts.verdict.clone_from(&self.facts.asleep);
+            return;
+        }
         self.facts.verdict = match (first_failure(&self.failures), &mut self.facts.evidence) {
             (Some(first), Some(evidence)) => {
                 evidence.elsewhere = elsewhere;

@@ -21,6 +21,7 @@ mod display;
 mod endpoint;
 mod hang;
 mod judge;
+mod kernel_sleep;
 mod master;
 mod meet;
 mod membership;

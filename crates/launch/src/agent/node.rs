@@ -14,6 +14,7 @@ use lockstep_process::{Workers, check_room, find_program, raise_open_files, sign
 use super::batch_job::BatchJob;
 use super::display::{self, LiveStatus};
 use super::endpoint::{GlooInterface, hostname};
+use super::kernel_sleep::KernelSleep;
 use super::meet::{self, DiagnosticInput};
 use super::membership::{Limits, Membership};
 use super::run::{self, Agent};
@@ -183,6 +184,7 @@ async fn on_console(
         reasons,
         say_reason_at: None,
         current: Current::default(),
+        kernel_sleep: KernelSleep::new(config.kernel_sleep_limit, config.monitor_interval),
         pending: None,
         held: VecDeque::new(),
         asked: None,

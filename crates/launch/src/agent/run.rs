@@ -15,6 +15,7 @@ use tokio::time::{sleep_until, timeout};
 use super::batch_job::BatchJob;
 use super::clearing::listen;
 use super::display::LiveStatus;
+use super::kernel_sleep::KernelSleep;
 use super::meet::DiagnosticInput;
 use super::membership::{Command, Membership, News};
 use super::signals::SignalStream;
@@ -42,6 +43,7 @@ pub(super) struct Agent<'a> {
     /// When the reason is printed, unless it has changed by then.
     pub(super) say_reason_at: Option<Instant>,
     pub(super) current: Current,
+    pub(super) kernel_sleep: KernelSleep,
     /// An event that is already known and handled next.
     pub(super) pending: Option<Event>,
     /// Signals that came while stacks were read; they are handled after the death that was looked into.
@@ -96,6 +98,7 @@ impl Agent<'_> {
             let (kill_at, say_at) = (self.current.kill_at, self.say_reason_at);
             let (ask_grace_at, limit_at) = (self.current.ask_grace_at, self.limit_at());
             let (redraw_at, verdict_at) = (self.show_status(), self.current.verdict_at);
+            let look_at = self.look_at();
             let event = tokio::select! {
                 biased;
                 died = next_death(&mut self.workers, &self.ready) => Some(match died {
@@ -127,6 +130,7 @@ impl Agent<'_> {
                     self.say_provisional();
                     None
                 }
+                () = at(look_at) => self.look_for_sleepers(),
                 () = at(redraw_at) => None,
                 () = at(say_at) => {
                     self.say_reason();
@@ -152,7 +156,9 @@ impl Agent<'_> {
             Action::AskToSave(signal) => self.ask_to_save(signal),
             Action::AwaitEnd => self.limit_grace(),
             Action::Kill => {
-                self.current.kill_at = Some(Instant::now() + KILL_LIMIT);
+                // A worker that is alive after that waits in the kernel, perhaps for ever.
+                let death = KILL_LIMIT.max(self.context.config.shutdown_timeout);
+                self.current.kill_at = Some(later(Instant::now(), death));
                 self.current.ask_grace_at = None;
                 self.current.look_again();
                 self.current.sent.push(Signal::KILL.as_raw());
@@ -199,16 +205,14 @@ impl Agent<'_> {
 
     /// Begins the grace period, unless one has begun.
     pub(super) fn limit_grace(&mut self) {
-        // A duration that the clock cannot represent counts as a year.
-        let year = Duration::from_secs(365 * 24 * 3600);
         if self.current.kill_at.is_some() {
             return;
         }
-        let (now, grace) = (Instant::now(), self.context.config.stop_timeout);
+        let (now, grace) = (Instant::now(), self.context.config.shutdown_timeout);
         self.current.grace_began = Some(now);
-        self.current.kill_at = Some(now.checked_add(grace).unwrap_or(now + year));
+        self.current.kill_at = Some(later(now, grace));
         let by_scheduler = self.asked.is_some_and(|(signal, _)| signal == Signal::TERM.as_raw());
-        let asks = by_scheduler && self.context.config.stop_timeout_is_default;
+        let asks = by_scheduler && self.context.config.shutdown_timeout_is_default;
         self.current.ask_grace_at = self.batch.ask_grace_at(now).filter(|_| asks);
     }
 
@@ -357,6 +361,12 @@ async fn next_death(workers: &mut Workers, ready: &AsyncFd<OwnedFd>) -> io::Resu
         }
         guard.clear_ready();
     }
+}
+
+/// A duration that the clock cannot represent counts as a year.
+fn later(now: Instant, duration: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    now.checked_add(duration).unwrap_or(now + YEAR)
 }
 
 /// Sleeps until this time; for ever if it is `None`.

@@ -10,7 +10,7 @@ use super::endpoint::GLOO_INTERFACE;
 use super::judge::Facts;
 use super::master::Master;
 use super::state_machine::has_saved;
-use crate::config::{Attempt, Config, LogDir, Placement, Route, worker_env};
+use crate::config::{Attempt, Config, LineOrigin, LogDir, Placement, Route, worker_env};
 use crate::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
 use crate::rendezvous::Round;
 use crate::report::{Death, Failure};
@@ -177,7 +177,8 @@ impl Current {
     fn plan(&self, context: &Context<'_>, folder: &Attempt, worker: usize) -> Plan {
         let Config { logs, role, local_world_size, .. } = context.config;
         let routes = logs.routes(worker, *local_world_size);
-        let prefix = logs.prefix(role, self.rank_of(worker), worker);
+        let rank = self.rank_of(worker);
+        let prefix = logs.prefix(LineOrigin { role, rank, local_rank: worker, hostname: &context.hostname });
         let alone = *local_world_size == 1 && !context.has_status;
         // A single worker inherits a terminal, so that it sees one, but the report then has no last lines. Without a
         // terminal it cannot tell the difference.

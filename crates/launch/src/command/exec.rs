@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use lockstep_contract::foreign;
 
 use super::RunOptions;
@@ -30,15 +30,19 @@ struct CommandLine {
 /// Call it on the main thread, before anything else: the executable starts itself again as the process that ends what workers have left if
 /// this one is killed, and the kernel ends workers with the thread that started them.
 pub fn torchrun() -> ExitCode {
-    lockstep_process::internal_main().unwrap_or_else(|| exit::main(|| CommandLine::parse().options.exec()))
+    lockstep_process::internal_main()
+        .unwrap_or_else(|| exit::main(|| CommandLine::parse().options.exec(CommandLine::command)))
 }
 
 impl RunOptions {
-    /// Runs the job.
+    /// Runs the job, or prints the script that completes the `whole` command line.
     ///
     /// # Errors
     /// Why it cannot run.
-    pub fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self, whole: impl FnOnce() -> clap::Command) -> anyhow::Result<Code> {
+        if let Some(shell) = self.print_completion {
+            return shell.print(&whole());
+        }
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;
         let (config, taken, notices) = match self.config(&HostInfo::here(&env)) {

@@ -2,8 +2,10 @@
 //!
 //! The command line is torchrun's. [`crate::config`] interprets its flags, and [`crate::agent`] runs the job.
 
+mod completion;
 mod exec;
 mod options;
 
+pub use completion::Shell;
 pub use exec::{quoted, torchrun};
 pub use options::RunOptions;

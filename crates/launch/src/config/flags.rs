@@ -35,6 +35,7 @@ pub struct Flags {
     pub log_dir: Option<PathBuf>,
     pub redirects: Given,
     pub tee: Given,
+    pub log_line_prefix_template: Given,
     pub local_ranks_filter: Given,
     pub duplicate_stdout_filters: Given,
     pub duplicate_stderr_filters: Given,
@@ -45,6 +46,7 @@ pub struct Flags {
     pub logs_specs: Option<String>,
     pub numa_binding: Option<String>,
     pub signals_to_handle: Given,
+    pub shutdown_timeout: Given,
     pub virtual_local_rank: bool,
     /// Of `torch.distributed.launch`: workers read their local rank from the environment.
     pub use_env: bool,
@@ -54,8 +56,6 @@ pub struct Flags {
     pub snapshot_on: Given,
     /// Not torchrun's: signals that are passed on to all workers.
     pub forward_signals: Given,
-    /// Not torchrun's: seconds between the stop signal and SIGKILL.
-    pub stop_timeout: Given,
     /// Not torchrun's: what carries the workers' collectives; empty for what their environment says.
     pub backend: Given,
     /// Not torchrun's: seconds from now until the job ends.
@@ -152,6 +152,8 @@ pub enum Source {
     CommandLine,
     /// The variable `PET_<NAME>`.
     Variable,
+    /// Another variable, which torchrun reads, too.
+    OtherVariable(&'static str),
     /// The scheduler, MPI's launcher or a host file.
     Allocation,
     /// The default.
@@ -168,6 +170,19 @@ impl Given {
             .unwrap_or_else(|| (default.to_owned(), Source::Default));
         Given { flag, text, source }
     }
+
+    /// The same, unless it is empty or the default: then the text of this variable, if it has one.
+    #[must_use]
+    pub fn or_variable(self, name: &'static str, env: Env<'_>) -> Self {
+        let text =
+            env(name).filter(|text| !text.is_empty() && (self.text.is_empty() || self.source == Source::Default));
+        match text {
+            Some(text) => {
+                Given { text: text.to_string_lossy().into_owned(), source: Source::OtherVariable(name), ..self }
+            }
+            None => self,
+        }
+    }
 }
 
 impl fmt::Display for Given {
@@ -177,6 +192,7 @@ impl fmt::Display for Given {
         match self.source {
             Source::Allocation => write!(f, "--{flag}={text} (from the job that this agent was started in)"),
             Source::Variable => write!(f, "{}={text} (in place of --{flag})", variable(flag)),
+            Source::OtherVariable(name) => write!(f, "{name}={text} (in place of --{flag})"),
             _ => write!(f, "--{flag}={text}"),
         }
     }
@@ -233,6 +249,20 @@ mod tests {
         assert_eq!(from_variable.to_string(), "PET_NPROC_PER_NODE=3 (in place of --nproc-per-node)");
         let default = Given::pick("nnodes", None, "1:1", &env);
         assert_eq!((default.to_string().as_str(), default.source), ("--nnodes=1:1", Source::Default));
+    }
+
+    #[test]
+    fn another_variable_counts_where_neither_the_flag_nor_its_own_variable_has_a_text() {
+        let other = |name: &str| (name == "OTHER").then(|| "7".into());
+        let given = |command_line: Option<&str>, env: Env<'_>| {
+            Given::pick("x-timeout", command_line.map(str::to_owned), "30", env).or_variable("OTHER", env)
+        };
+        assert_eq!(given(None, &other).to_string(), "OTHER=7 (in place of --x-timeout)");
+        assert_eq!(given(Some(""), &other).text, "7");
+        assert_eq!(given(Some("5"), &other).text, "5");
+        assert_eq!((given(None, &|_| Some("".into())).text, given(None, &|_| None).text), ("".into(), "30".into()));
+        let own = |name: &str| Some(if name == "OTHER" { "7" } else { "6" }.into());
+        assert_eq!(given(None, &own).to_string(), "PET_X_TIMEOUT=6 (in place of --x-timeout)");
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use lockstep_contract::BACKENDS;
+use lockstep_contract::{BACKENDS, foreign};
 
 use super::flags::{ConfigError, Flags, Given, Source, choice, seconds, seconds_if_given, whole};
 use super::host::{HostInfo, Nodes, workers};
-use super::logs::{self, LogBase, Logs, PrefixWhen, Streams};
+use super::logs::{self, LogBase, Logs, MACROS, PrefixWhen, Streams};
 use super::program::{How, Program};
 use super::rendezvous::Rendezvous;
 use super::signals::Signals;
@@ -27,7 +27,7 @@ pub struct Config {
     pub role: String,
     /// How many times this agent's workers may be restarted after a failure.
     pub max_restarts: u32,
-    /// torchrun's polling interval. The kernel reports deaths here, so this causes no delay.
+    /// torchrun's polling interval. The kernel reports deaths here, so this only says how often workers that sleep are looked for.
     pub monitor_interval: Duration,
     /// The program that a worker runs.
     pub program: Program,
@@ -39,10 +39,12 @@ pub struct Config {
     pub virtual_local_rank: bool,
     /// What carries the workers' collectives, for `LOCKSTEP_BACKEND`; `None` for what the agent's environment says.
     pub backend: Option<&'static str>,
+    /// How long a worker may sleep in the kernel before the job ends, by [`KERNEL_SLEEP`]; `None` to let it.
+    pub kernel_sleep_limit: Option<Duration>,
     /// The time between the stop signal and SIGKILL.
-    pub stop_timeout: Duration,
+    pub shutdown_timeout: Duration,
     /// True if the user has not chosen it. A longer time that a scheduler allows then replaces it.
-    pub stop_timeout_is_default: bool,
+    pub shutdown_timeout_is_default: bool,
     /// When the job ends, from now; `None` to find out.
     pub time_limit: Option<Duration>,
     /// How long before that the workers save a snapshot and end; zero for never, `None` for the default.
@@ -54,6 +56,9 @@ pub struct Config {
     /// Live status on a terminal.
     pub status: StatusWhen,
 }
+
+/// torch's variable for the seconds that a worker may sleep in the kernel.
+pub const KERNEL_SLEEP: &str = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
 
 /// When live status is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +82,8 @@ impl Config {
             Signals::parse(&flags.signals_to_handle, &flags.snapshot_on, &flags.forward_signals)?;
         let (rendezvous, more) = Rendezvous::from_flags(flags, nodes, host)?;
         notices.extend(more);
+        let (kernel_sleep_limit, unread) = kernel_sleep_limit(host);
+        notices.extend(unread);
         let config = Config {
             nodes,
             local_world_size,
@@ -85,12 +92,13 @@ impl Config {
             max_restarts: max_restarts(&flags.max_restarts)?,
             monitor_interval: seconds(&flags.monitor_interval)?,
             program: program(flags, host)?,
-            logs: output(flags, host)?,
+            logs: output(flags)?,
             signals,
             virtual_local_rank: flags.virtual_local_rank,
             backend: backend(&flags.backend)?,
-            stop_timeout: seconds(&flags.stop_timeout)?,
-            stop_timeout_is_default: flags.stop_timeout.source == Source::Default,
+            kernel_sleep_limit,
+            shutdown_timeout: seconds(&flags.shutdown_timeout)?,
+            shutdown_timeout_is_default: flags.shutdown_timeout.source == Source::Default,
             time_limit: seconds_if_given(&flags.time_limit)?,
             save_before_limit: seconds_if_given(&flags.save_before_limit)?,
             exit_barrier_timeout: seconds(&flags.exit_barrier_timeout)?,
@@ -104,6 +112,7 @@ impl Config {
         check_devices(&config, host)?;
         notices.extend(without_meaning(flags)?);
         notices.extend(unused_ranks(flags, &config));
+        notices.extend(unused_template(flags, &config.logs));
         Ok((config, notices))
     }
 }
@@ -124,13 +133,12 @@ fn program(flags: &Flags, host: &HostInfo<'_>) -> Result<Program, ConfigError> {
     Ok(Program::resolve(&flags.program, &args, how, host.env)?)
 }
 
-fn output(flags: &Flags, host: &HostInfo<'_>) -> Result<Logs, ConfigError> {
+fn output(flags: &Flags) -> Result<Logs, ConfigError> {
     let base = match &flags.log_dir {
         None => LogBase::Temporary,
         Some(folder) if folder == Path::new("/dev/null") => LogBase::Nowhere,
         Some(folder) => LogBase::Folder(folder.clone()),
     };
-    let template = (host.env)("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").filter(|template| !template.is_empty());
     let when = [
         ("auto", PrefixWhen::Auto),
         ("always", PrefixWhen::Always),
@@ -146,7 +154,7 @@ fn output(flags: &Flags, host: &HostInfo<'_>) -> Result<Logs, ConfigError> {
         duplicate_stdout: logs::filters(&flags.duplicate_stdout_filters),
         duplicate_stderr: logs::filters(&flags.duplicate_stderr_filters),
         prefix: choice(&flags.prefix, &when, "auto, always, tee or never")?,
-        prefix_template: template.map(|template| template.to_string_lossy().into_owned()),
+        prefix_template: Some(flags.log_line_prefix_template.text.clone()).filter(|template| !template.is_empty()),
     })
 }
 
@@ -210,8 +218,36 @@ fn unused_ranks(flags: &Flags, config: &Config) -> Vec<String> {
         .collect()
 }
 
+/// Notices for a prefix's template whose macros are not known, or which no line gets.
+fn unused_template(flags: &Flags, logs: &Logs) -> Vec<String> {
+    let given = &flags.log_line_prefix_template;
+    let Some(template) = &logs.prefix_template else { return vec![] };
+    if logs.prefix == PrefixWhen::Never {
+        return vec![format!("{given} has no effect: --prefix=never leaves all lines without a prefix")];
+    }
+    let known = MACROS.map(|name| format!("${{{name}}}")).join(", ");
+    let unknown = logs::unknown_macros(template).into_iter();
+    unknown.map(|unknown| format!("{given}: `{unknown}` stays as it is; the macros are {known}")).collect()
+}
+
 fn max_restarts(given: &Given) -> Result<u32, ConfigError> {
     u32::try_from(whole(given)?).map_err(|_| ConfigError::not_allowed(given, format!("expected 0 to {}", u32::MAX)))
+}
+
+/// As torch reads it: not set, not positive or no number is no limit. The last has a notice.
+fn kernel_sleep_limit(host: &HostInfo<'_>) -> (Option<Duration>, Option<String>) {
+    let Some(text) = (host.env)(KERNEL_SLEEP).filter(|text| !text.is_empty()) else { return (None, None) };
+    let text = text.to_string_lossy();
+    match text.trim().parse().ok().and_then(|seconds: f64| Duration::try_from_secs_f64(seconds.max(0.0)).ok()) {
+        Some(limit) => (Some(limit).filter(|limit| *limit > Duration::ZERO), None),
+        None => (
+            None,
+            Some(format!(
+                "{KERNEL_SLEEP}={} is no number of seconds: workers that sleep in the kernel are not looked for",
+                foreign::escaped(&text)
+            )),
+        ),
+    }
 }
 
 fn backend(given: &Given) -> Result<Option<&'static str>, ConfigError> {
@@ -233,8 +269,8 @@ mod tests {
         assert_eq!((config.rendezvous.backend, config.role.as_str()), (Backend::C10d, "default"));
         assert_eq!(config.rendezvous.endpoint.to_string(), "localhost:0");
         assert_eq!((config.max_restarts, config.monitor_interval), (0, Duration::from_millis(100)));
-        assert_eq!((config.stop_timeout.as_secs(), config.exit_barrier_timeout.as_secs()), (30, 300));
-        assert!(config.stop_timeout_is_default && (config.time_limit, config.save_before_limit) == (None, None));
+        assert_eq!((config.shutdown_timeout.as_secs(), config.exit_barrier_timeout.as_secs()), (30, 300));
+        assert!(config.shutdown_timeout_is_default && (config.time_limit, config.save_before_limit) == (None, None));
         assert_eq!(config.signals.numbers, [15, 2, 1, 3]);
         assert_eq!((config.logs.base.clone(), config.rendezvous.local_addr.clone()), (LogBase::Temporary, None));
         assert!(!config.virtual_local_rank && config.rendezvous.standalone);
@@ -250,7 +286,7 @@ mod tests {
             "node-rank",
             "master-port",
             "monitor-interval",
-            "stop-timeout",
+            "shutdown-timeout",
             "time-limit",
             "save-before-limit",
             "backend",
@@ -293,6 +329,40 @@ mod tests {
         assert!(notices[0].starts_with("--master-addr=node1: only a static rendezvous uses it"), "{notices:?}");
         assert_eq!(notices[1], "--tee=0:1,4:1: there is no local rank 4, the last one is 0");
         assert_eq!(notices[2], "--local-ranks-filter=1: there is no local rank 1, the last one is 0");
+    }
+
+    #[test]
+    fn reads_how_long_a_worker_may_sleep_in_the_kernel_as_torch_does() {
+        let read = |text: &'static str| {
+            let env = |name: &str| (name == KERNEL_SLEEP).then(|| OsString::from(text));
+            let host = HostInfo { cpus: 1, gpus: Gpus { count: 0, hidden_by: None }, env: &env, random: 0 };
+            kernel_sleep_limit(&host)
+        };
+        assert_eq!(["2.5", " 3 "].map(|text| read(text).0.unwrap().as_millis()), [2500, 3000]);
+        for none in ["", "0", "-1"] {
+            assert_eq!(read(none), (None, None), "{none}");
+        }
+        for unread in ["soon", "inf", "1e300"] {
+            let (limit, notice) = read(unread);
+            assert!(limit.is_none() && notice.unwrap().contains(&format!("={unread} is no number of seconds")));
+        }
+    }
+
+    #[test]
+    fn reports_a_template_with_macros_that_are_not_known_or_without_a_line_to_stand_in() {
+        let notices = |template: &str, prefix: &str| {
+            let template = format!("--log-line-prefix-template={template}");
+            try_config(&[&template, &format!("--prefix={prefix}")]).unwrap().1
+        };
+        let unknown = notices("${host} ${rank}${hostname", "auto");
+        let end = "stays as it is; the macros are ${role_name}, ${rank}, ${local_rank}, ${hostname}";
+        let starts = ["${host}", "$"].map(|text| format!(": `{text}` {end}"));
+        assert!(unknown.iter().zip(&starts).all(|(notice, end)| notice.ends_with(end)), "{unknown:?}");
+        assert_eq!(unknown.len(), 2, "{unknown:?}");
+        assert_eq!(notices("$role_name $${x} ${hostname}:", "auto"), [""; 0]);
+        assert!(
+            notices("${rank}", "never")[0].ends_with("has no effect: --prefix=never leaves all lines without a prefix")
+        );
     }
 
     #[test]

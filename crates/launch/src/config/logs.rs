@@ -6,10 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::flags::{ConfigError, Given};
-use super::program::substitute;
+use super::program::{placeholders, substitute};
 
 /// torchrun's prefix for a line (`TailLog`, torch/distributed/elastic/multiprocessing/tail_log.py).
 const PREFIX: &str = "[${role_name}${local_rank}]:";
+
+/// The names in braces that a prefix's template may have.
+pub(super) const MACROS: [&str; 4] = ["role_name", "rank", "local_rank", "hostname"];
+
+/// What a prefix's template needs to know of a worker.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the fields are the template's macros
+pub struct LineOrigin<'a> {
+    pub role: &'a str,
+    pub rank: usize,
+    pub local_rank: usize,
+    pub hostname: &'a str,
+}
 
 /// How the workers' output is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +43,7 @@ pub struct Logs {
     pub duplicate_stderr: Vec<String>,
     /// Whether lines on the console have a prefix that names their writer.
     pub prefix: PrefixWhen,
-    /// The prefix, with `${role_name}`, `${rank}` and `${local_rank}`; `None` for torchrun's `[<role><local_rank>]:`.
+    /// The prefix, with [`MACROS`]; `None` for torchrun's `[<role><local_rank>]:`.
     pub prefix_template: Option<String>,
 }
 
@@ -117,11 +130,12 @@ impl Logs {
     }
 
     /// The prefix of a worker's lines.
-    pub fn prefix(&self, role: &str, rank: usize, local_rank: usize) -> String {
+    pub fn prefix(&self, origin: LineOrigin<'_>) -> String {
         let known = |name: &str| match name {
-            "role_name" => Some(role.to_owned()),
-            "rank" => Some(rank.to_string()),
-            "local_rank" => Some(local_rank.to_string()),
+            "role_name" => Some(origin.role.to_owned()),
+            "rank" => Some(origin.rank.to_string()),
+            "local_rank" => Some(origin.local_rank.to_string()),
+            "hostname" => Some(origin.hostname.to_owned()),
             _ => None,
         };
         let text = substitute(self.prefix_template.as_deref().unwrap_or(PREFIX).as_bytes(), &known);
@@ -189,6 +203,12 @@ impl Std {
         let bits = ["0", "1", "2", "3"].iter().position(|known| *known == text)?;
         Some(Std { out: bits & 1 != 0, err: bits & 2 != 0 })
     }
+}
+
+/// What looks like a macro in a prefix's template and is none.
+pub(super) fn unknown_macros(template: &str) -> Vec<&str> {
+    let unknown = placeholders(template).filter(|(_, name)| !MACROS.contains(name));
+    unknown.map(|(text, _)| text).collect()
 }
 
 /// `--local-ranks-filter`.
@@ -323,8 +343,9 @@ mod tests {
     #[test]
     fn renders_the_prefix_by_torchs_template() {
         let mut logs = logs("0", "0", "");
-        assert_eq!(logs.prefix("default", 5, 1), "[default1]:");
-        logs.prefix_template = Some("${role_name} $rank/${local_rank} $x ".into());
-        assert_eq!(logs.prefix("trainer", 5, 1), "trainer 5/1 $x ");
+        let origin = LineOrigin { role: "default", rank: 5, local_rank: 1, hostname: "r12i0n8" };
+        assert_eq!(logs.prefix(origin), "[default1]:");
+        logs.prefix_template = Some("${hostname}:${role_name} $rank/${local_rank} $x ".into());
+        assert_eq!(logs.prefix(LineOrigin { role: "trainer", ..origin }), "r12i0n8:trainer 5/1 $x ");
     }
 }

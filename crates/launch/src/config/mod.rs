@@ -17,9 +17,9 @@ mod worker_env;
 
 pub use flags::{ConfigError, Flags, Given, Source, path, switch, variable};
 pub use host::{Gpus, HostInfo, Nodes};
-pub use job::{Config, StatusWhen};
+pub use job::{Config, KERNEL_SLEEP, StatusWhen};
 pub use log_dir::{Attempt, LogDir, LogDirError};
-pub use logs::{LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
+pub use logs::{LineOrigin, LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
 pub use program::{Env, Program, ProgramError};
 pub use rendezvous::{Backend, DEFAULT_PORT, Endpoint, Rendezvous};
 pub use signals::{Response, Signals, name as signal_name};
@@ -85,6 +85,7 @@ pub(crate) mod testing {
             log_dir: value("log-dir").map(Into::into),
             redirects: pick("redirects", "0"),
             tee: pick("tee", "0"),
+            log_line_prefix_template: pick("log-line-prefix-template", ""),
             local_ranks_filter: pick("local-ranks-filter", ""),
             duplicate_stdout_filters: pick("duplicate-stdout-filters", ""),
             duplicate_stderr_filters: pick("duplicate-stderr-filters", ""),
@@ -95,13 +96,13 @@ pub(crate) mod testing {
             logs_specs: value("logs-specs"),
             numa_binding: value("numa-binding"),
             signals_to_handle: pick("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+            shutdown_timeout: pick("shutdown-timeout", "30"),
             virtual_local_rank: on("virtual-local-rank"),
             use_env: on("use-env"),
             pass_local_rank: on("pass-local-rank"),
             snapshot_on: pick("snapshot-on", ""),
             forward_signals: pick("forward-signals", ""),
             backend: pick("backend", ""),
-            stop_timeout: pick("stop-timeout", "30"),
             time_limit: pick("time-limit", ""),
             save_before_limit: pick("save-before-limit", ""),
             exit_barrier_timeout: pick("exit-barrier-timeout", "300"),

@@ -248,6 +248,22 @@ pub(super) fn substitute(text: &[u8], known: &dyn Fn(&str) -> Option<String>) ->
     out
 }
 
+/// The placeholders in `text` that [`substitute`] would look up, each with its name; a `$` that begins none has an empty name.
+pub(super) fn placeholders(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        loop {
+            rest = &rest[rest.find('$')?..];
+            let length = place(rest.as_bytes(), &|_| None).0.len();
+            let (piece, after) = rest.split_at(length);
+            rest = after;
+            if piece != "$$" {
+                return Some((piece, piece.trim_start_matches(['$', '{']).trim_end_matches('}')));
+            }
+        }
+    })
+}
+
 /// The placeholder at the start of `text`, which begins with `$`, and its replacement, if it has one.
 fn place<'a>(text: &'a [u8], known: &dyn Fn(&str) -> Option<String>) -> (&'a [u8], Option<String>) {
     let after = &text[1..];

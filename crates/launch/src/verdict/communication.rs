@@ -272,7 +272,7 @@ pub(super) const HANGS: &[Rule<Causes>] = &[
     },
     Rule {
         name: "rank-cannot-be-killed",
-        source: "`/proc/PID/stat` has state D after SIGKILL; its wait channel and the file of its system call",
+        source: "`/proc/PID/stat` has state D after SIGKILL, or for longer than TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; its wait channel and the file of its system call",
         fix: "the device or file server that it waits for does not answer: `cat /proc/PID/stack` as root, `dmesg`; the node may need a restart",
         wrong: ended(1, TIMED_OUT).with(|_, evidence| evidence.standing = vec![standing('D')]),
         right: ended(1, TIMED_OUT).with(|_, evidence| evidence.standing = vec![standing('T')]),

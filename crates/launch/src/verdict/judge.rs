@@ -1,6 +1,7 @@
 //! From the workers' ends and the evidence to the verdict.
 
 use std::fmt;
+use std::time::Duration;
 
 use lockstep_contract::events::VerdictRecord;
 use lockstep_contract::foreign::one_line;
@@ -193,6 +194,17 @@ fn on_standing(standing: &Standing, reporter: &Explained<'_>, evidence: &Evidenc
     let name = if standing.at.in_kernel() { "rank-cannot-be-killed" } else { "rank-stopped" };
     let how = format!("/proc/{}/stat at the first failure; {}", standing.pid, reporter.as_consequence());
     by_rule(name, standing.rank, standing.at.to_string(), how, evidence)
+}
+
+/// The verdict on a worker that the launcher ends because it has slept in the kernel for this long.
+pub fn on_sleeper(standing: &Standing, lasted: Duration, host: &str) -> Verdict {
+    let how = format!(
+        "/proc/{}/status for {:.1} s, longer than TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT allows",
+        standing.pid,
+        lasted.as_secs_f64()
+    );
+    let evidence = Evidence { host: host.to_owned(), ..Evidence::default() };
+    by_rule("rank-cannot-be-killed", standing.rank, standing.at.to_string(), how, &evidence)
 }
 
 /// The verdict on a worker that had ended with exit code 0.

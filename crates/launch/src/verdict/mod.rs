@@ -33,7 +33,7 @@ use lockstep_process::NoProgress;
 
 pub use flight_recorder::Recordings;
 pub use gather::{AtStart, gather, standing};
-pub use judge::{Verdict, has_waited, judge};
+pub use judge::{Verdict, has_waited, judge, on_sleeper};
 pub use launcher::{LaunchFailure, why_launcher_failed};
 pub use rules::{Causes, Class, Example, FAMILIES};
 
