@@ -95,7 +95,17 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"],
         by: "`lockstep run`",
-        meaning: "the prefix of workers' lines, of `${role_name}`, `${rank}`, `${local_rank}`",
+        meaning: "the prefix of workers' lines, of `${role_name}`, `${rank}`, `${local_rank}`, `${hostname}`; `--log-line-prefix-template` wins",
+    },
+    Variables {
+        names: &["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"],
+        by: "`lockstep run`",
+        meaning: "the default of `--shutdown-timeout`",
+    },
+    Variables {
+        names: &["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"],
+        by: "`lockstep run`",
+        meaning: "how many seconds a worker may sleep in the kernel before the job ends; if unset, for ever",
     },
     Variables {
         names: &["PET_<NAME>"],
