@@ -273,6 +273,14 @@ fn processor(head: &[u8]) -> Option<&'static str> {
     NAMES.iter().find(|(number, _)| *number == machine).map(|(_, name)| *name)
 }
 
+/// The processor for which a program or library was built, as `uname -m` writes it; nothing if the file is neither or the processor is not
+/// known here.
+pub fn processor_of(path: &Path) -> Option<&'static str> {
+    let mut head = [0; 20];
+    File::open(path).and_then(|mut file| file.read_exact(&mut head)).ok()?;
+    head.starts_with(ELF).then(|| processor(&head))?
+}
+
 fn kernel_knows_other_kinds() -> bool {
     let entries = fs::read_dir(OTHER_KINDS).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name()).any(|name| name != "register" && name != "status")
@@ -364,7 +372,10 @@ mod tests {
             let mut foreign = fs::read("/proc/self/exe").unwrap()[..64].to_vec();
             foreign[18] = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
             let foreign = file(folder, "foreign", &foreign, 0o755);
+            assert_eq!(processor_of(Path::new("/proc/self/exe")), Some(std::env::consts::ARCH));
+            assert_eq!((processor_of(&plain), processor_of(folder)), (None, None));
             let other = if cfg!(target_arch = "aarch64") { "x86_64" } else { "aarch64" };
+            assert_eq!(processor_of(&foreign), Some(other));
             let refusal = refusal(&foreign);
             assert!(
                 refusal.contains(&format!("it is a binary for another processor ({other}; this machine is")),

@@ -242,11 +242,22 @@ fn lasts(period: Duration, mut look: impl FnMut() -> BTreeSet<(i32, u64)>) -> bo
 
 /// The file descriptor that is the first argument of a system call: `0 0x3 0x7f… …`.
 fn descriptor(call: &str) -> Option<u32> {
-    /// read, write, fstat, ioctl, pread64, pwrite64, readv, writev, fsync, fdatasync, getdents, getdents64 on x86-64.
-    const WITH_DESCRIPTOR: [u32; 12] = [0, 1, 5, 16, 17, 18, 19, 20, 74, 75, 78, 217];
+    const WITH_DESCRIPTOR: [libc::c_long; 11] = [
+        libc::SYS_read,
+        libc::SYS_write,
+        libc::SYS_fstat,
+        libc::SYS_ioctl,
+        libc::SYS_pread64,
+        libc::SYS_pwrite64,
+        libc::SYS_readv,
+        libc::SYS_writev,
+        libc::SYS_fsync,
+        libc::SYS_fdatasync,
+        libc::SYS_getdents64,
+    ];
     let mut fields = call.split_whitespace();
-    let number: u32 = fields.next()?.parse().ok()?;
-    let known = cfg!(target_arch = "x86_64") && WITH_DESCRIPTOR.contains(&number);
+    let number = fields.next()?.parse().ok()?;
+    let known = WITH_DESCRIPTOR.contains(&number);
     u32::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok().filter(|_| known)
 }
 
@@ -321,12 +332,10 @@ mod tests {
 
     #[test]
     fn reads_the_descriptor_of_a_system_call_that_has_one() {
-        let expected = cfg!(target_arch = "x86_64").then_some(3);
-        assert_eq!(descriptor("0 0x3 0x7ffc 0x400 0x0 0x0 0x0 0x7ffc 0x7f01\n"), expected);
-        assert_eq!(
-            (descriptor("running\n"), descriptor("-1 0x7ffc 0x7f"), descriptor("202 0x3 0x0")),
-            (None, None, None)
-        );
+        let read = format!("{} 0x3 0x7ffc 0x400 0x0 0x0 0x0 0x7ffc 0x7f01\n", libc::SYS_read);
+        let wait = format!("{} 0x3 0x0", libc::SYS_futex);
+        assert_eq!((descriptor(&read), descriptor(&wait)), (Some(3), None));
+        assert_eq!((descriptor("running\n"), descriptor("-1 0x7ffc 0x7f")), (None, None));
     }
 
     #[test]

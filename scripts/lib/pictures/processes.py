@@ -109,7 +109,7 @@ def a_worker_dies(narrow):
     d = Drawing(
         "a-worker-dies", *((340, 256) if narrow else (712, 214)), "What the launcher does when a worker dies",
         """Three lanes over time. Rank 1 dies. The kernel tells the launcher at once. The launcher sends SIGTERM to rank 0, which is stuck
-        in an all-reduce, and SIGKILL after --stop-timeout if it is still there. When all are gone, and if a restart is left, it starts both
+        in an all-reduce, and SIGKILL after --shutdown-timeout if it is still there. When all are gone, and if a restart is left, it starts both
         ranks again; they resume from the newest snapshot. If none is left, it prints the report and ends with exit code 1.""", narrow,
     )
     if narrow:
