@@ -220,8 +220,12 @@ fn named_port(line: &str) -> Option<u16> {
 const AUDIT_LOG: &str = "/var/log/audit/audit.log";
 /// How much of its end is read, in bytes.
 const END: u64 = 1 << 20;
-/// The system calls of x86-64 and AArch64 that send signals: kill, tkill, tgkill, whose arguments end with the signal.
-const CALLS: [(&str, usize); 6] = [("62", 1), ("200", 1), ("234", 2), ("129", 1), ("130", 1), ("131", 2)];
+/// The system calls that send signals: kill, tkill, tgkill, whose arguments end with the signal. First the architecture as auditd writes it
+/// (linux/audit.h): a number means another call on another one.
+const CALLS: [(&str, [(&str, usize); 3]); 2] = [
+    ("c000003e", [("62", 1), ("200", 1), ("234", 2)]),  // x86-64
+    ("c00000b7", [("129", 1), ("130", 1), ("131", 2)]), // AArch64
+];
 /// Programs that end others when memory gets short.
 const OOM_DAEMONS: [&str; 5] = ["systemd-oomd", "earlyoom", "nohang", "oomd", "bustd"];
 
@@ -238,15 +242,15 @@ pub(super) fn oom_daemons() -> Vec<String> {
     killers.map(|stat| format!("{} (pid {})", stat.name, stat.pid)).collect()
 }
 
-/// `type=SYSCALL … syscall=62 success=yes … a0=4d2 a1=9 … pid=77 auid=1000 uid=1000 … comm="bash" …`, where `a0` is the receiver, in
+/// `type=SYSCALL … arch=c000003e syscall=62 success=yes … a0=4d2 a1=9 … pid=77 auid=1000 uid=1000 … comm="bash" …`, where `a0` is the receiver, in
 /// hexadecimal digits, or minus its process group.
 fn sender(line: &str, pid: u32, signal: i32) -> Option<String> {
     let field = |name: &str| {
         let value = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;
         Some(value.trim_matches('"'))
     };
-    let (_, last) =
-        CALLS.into_iter().find(|(number, _)| line.starts_with("type=SYSCALL ") && field("syscall") == Some(number))?;
+    let (_, calls) = CALLS.iter().find(|(arch, _)| line.starts_with("type=SYSCALL ") && field("arch") == Some(arch))?;
+    let (_, last) = *calls.iter().find(|(number, _)| field("syscall") == Some(number))?;
     let argument = |place: usize| u64::from_str_radix(field(&format!("a{place}"))?, 16).ok();
     let to = argument(last - 1)? as u32 as i32;
     let fits = to.unsigned_abs() == pid && argument(last)? == signal as u64 && field("success") == Some("yes");
@@ -326,6 +330,8 @@ mod tests {
             (1234, 9, LINE.replace("success=yes", "success=no")),
             (1234, 9, LINE.replace("syscall=62", "syscall=59")),
             (1234, 9, LINE.replace("type=SYSCALL", "type=OBJ_PID")),
+            (1234, 9, LINE.replace("c000003e", "c00000b7")),
+            (1234, 9, LINE.replace("syscall=62", "syscall=129")),
             (1234, 9, "type=SYSCALL syscall=62".to_owned()),
         ] {
             assert_eq!(sender(&line, pid, signal), None, "{line}");

@@ -4,7 +4,8 @@
 //! each field.
 //!
 //! The same kernels run on both sides, so the bits must be equal if the processor has AVX2, like the one that produced the
-//! values. Elsewhere libtorch picks other kernels, and values may differ by 1e-6 of the tensor's largest.
+//! values. Elsewhere libtorch picks other kernels, and values may differ by 1e-6 of the tensor's largest; then the tests say that the
+//! bits are not verified.
 
 use lockstep::optim::schedule::{Cosine, PlateauOptions, ReduceLrOnPlateau, Warmup};
 use lockstep::optim::{
@@ -127,6 +128,11 @@ fn compare_all_steps<R: Rule>(optimizer: &str) {
     let runs = runs(optimizer);
     assert!(runs.len() >= 12, "{} runs of {optimizer}", runs.len());
     let mut worst = 0f64;
+    if !same_kernels() {
+        println!(
+            "not verified here: the bits of PyTorch's {optimizer}, only its values (the golden ones are from a processor with AVX2)"
+        );
+    }
     for run in &runs {
         let options = R::from_options(&run.options).unwrap();
         for (step, (seen, expected)) in train(run, options).iter().zip(&run.fused).enumerate() {
