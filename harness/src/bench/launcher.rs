@@ -164,8 +164,9 @@ pub(crate) mod testing {
 
 /// The variable that names a Python.
 const PYTHON: &str = "LOCKSTEP_PYTHON";
-/// Where set-up puts one, in the checkout.
-const IN_CHECKOUT: &str = ".libtorch/python/bin/python";
+/// Where set-up puts one, in the checkout: scripts/lib/arch.sh.
+const IN_CHECKOUT: &str =
+    if cfg!(target_arch = "aarch64") { ".libtorch/aarch64/python/bin/python" } else { ".libtorch/python/bin/python" };
 /// Prints a package's version without importing it, which takes seconds.
 const VERSION: &str = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))";
 

@@ -187,7 +187,7 @@ impl HostInfo {
             kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
             architecture: text(uname.machine()),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            processor: field(&read("/proc/cpuinfo"), "model name"),
+            processor: processor(&read("/proc/cpuinfo")),
             memory: field(&read("/proc/meminfo"), "MemTotal").and_then(|text| bytes(&text)),
             gpus: gpus(Path::new("/proc/driver/nvidia/gpus")),
         }
@@ -217,6 +217,26 @@ impl HostInfo {
 fn field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
     Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+/// The processor's model. AArch64's kernel writes numbers instead of a name, those of the register MIDR_EL1.
+fn processor(cpuinfo: &str) -> Option<String> {
+    /// Implementer and part (Linux, arch/arm64/include/asm/cputype.h).
+    const PARTS: [(&str, &str, &str); 8] = [
+        ("0x41", "0xd0c", "Neoverse-N1"),
+        ("0x41", "0xd40", "Neoverse-V1"),
+        ("0x41", "0xd49", "Neoverse-N2"),
+        ("0x41", "0xd4f", "Neoverse-V2"), // NVIDIA Grace
+        ("0x46", "0x001", "A64FX"),
+        ("0x48", "0xd01", "TSV110"),
+        ("0xc0", "0xac3", "Ampere-1"),
+        ("0xc0", "0xac4", "Ampere-1A"),
+    ];
+    field(cpuinfo, "model name").or_else(|| {
+        let (implementer, part) = (field(cpuinfo, "CPU implementer")?, field(cpuinfo, "CPU part")?);
+        let name = PARTS.iter().find(|(of, known, _)| *of == implementer && *known == part).map(|(.., name)| *name);
+        Some(name.map_or_else(|| format!("implementer {implementer}, part {part}"), str::to_owned))
+    })
 }
 
 /// Parses `8167840 kB`, the format of proc(5).
@@ -256,7 +276,12 @@ mod tests {
     #[test]
     fn reads_the_kernels_tables() {
         let table = "processor\t: 0\nmodel name\t: Some CPU: 9\nmodel name\t: Another\n";
-        assert_eq!(field(table, "model name").as_deref(), Some("Some CPU: 9"));
+        assert_eq!(processor(table).as_deref(), Some("Some CPU: 9"));
+        let arm =
+            "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd4f\n";
+        assert_eq!(processor(arm).as_deref(), Some("Neoverse-V2"));
+        assert_eq!(processor(&arm.replace("0xd4f", "0xfff")).as_deref(), Some("implementer 0x41, part 0xfff"));
+        assert_eq!(processor("processor\t: 0\n"), None);
         assert_eq!(field("MemTotal:        2048 kB\n", "MemTotal").and_then(|text| bytes(&text)), Some(2_097_152));
         assert_eq!((field("", "MemTotal"), bytes("many kB"), bytes(&format!("{} kB", u64::MAX))), (None, None, None));
     }

@@ -1,6 +1,7 @@
 //! Collects facts of processors, memory, GPUs, network adapters and installed software, mostly from `/proc` and `/sys`.
 
 use std::collections::BTreeMap;
+use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_launch::config::HostInfo;
-use lockstep_process::{ControlGroup, find_program, pids_limit};
+use lockstep_process::{ControlGroup, find_program, pids_limit, processor_of};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
@@ -157,12 +158,12 @@ fn paths(text: &str) -> Vec<GpuPath> {
 
 // ---- adapters and plugins
 
-/// Where packages and container images install NCCL's network plugins, besides `LD_LIBRARY_PATH`.
+/// Where packages and container images install NCCL's network plugins, besides `LD_LIBRARY_PATH`; `{arch}` is this architecture.
 const PLUGINS: [&str; 6] = [
     "opt/amazon/ofi-nccl/lib",
-    "opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+    "opt/amazon/ofi-nccl/lib/{arch}-linux-gnu",
     "opt/aws-ofi-nccl/lib",
-    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/{arch}-linux-gnu",
     "usr/lib64",
     "usr/local/lib",
 ];
@@ -172,7 +173,7 @@ pub(super) fn fabric(root: &Path, library_path: Option<&str>) -> Fabric {
     let adapters = entries(&root.join("sys/class/infiniband"));
     let drivers = adapters.iter().filter_map(|path| path.join("device/driver").canonicalize().ok());
     let of_path = library_path.unwrap_or_default().split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    let folders = of_path.chain(PLUGINS.map(|folder| root.join(folder)));
+    let folders = of_path.chain(PLUGINS.map(|folder| root.join(folder.replace("{arch}", ARCH))));
     let plugins = folders.flat_map(|folder| entries(&folder)).filter(|path| is_plugin(&name_of(path)));
     Fabric {
         efa: drivers.into_iter().any(|driver| name_of(&driver) == "efa"),
@@ -249,12 +250,13 @@ pub(super) fn runtimes() -> Vec<String> {
 }
 
 /// The libtorch that programs of the course would load: that of `LIBTORCH`, of the checkout around this program or the current folder
-/// (`scripts/setup.sh` installs it in `.libtorch`), or of `LD_LIBRARY_PATH`.
+/// (`scripts/setup.sh` installs it in `.libtorch`, for another architecture than x86-64 in a folder of that), or of `LD_LIBRARY_PATH`.
 pub(super) fn libtorch(variables: &BTreeMap<String, String>) -> Option<Libtorch> {
     let named = variables.get("LIBTORCH").map(|folder| (PathBuf::from(folder), "LIBTORCH"));
     let begins = [std::env::current_exe().ok(), std::env::current_dir().ok()];
     let checkouts = begins.iter().flatten().flat_map(|begin| begin.ancestors());
-    let installed = checkouts.map(|folder| (folder.join(".libtorch"), "scripts/setup.sh"));
+    let folders = checkouts.flat_map(|folder| [folder.join(".libtorch").join(ARCH), folder.join(".libtorch")]);
+    let installed = folders.map(|folder| (folder, "scripts/setup.sh"));
     let libraries = variables.get("LD_LIBRARY_PATH").map(String::as_str).unwrap_or_default();
     let loaded = libraries.split(':').filter(|folder| !folder.is_empty()).map(Path::new);
     let loaded = loaded.filter_map(Path::parent).map(|folder| (folder.to_owned(), "LD_LIBRARY_PATH"));
@@ -268,10 +270,14 @@ pub(super) fn libtorch(variables: &BTreeMap<String, String>) -> Option<Libtorch>
 /// The library that every program of the course loads.
 const TORCH: &str = "libtorch_cpu.so";
 
-/// As set-up looks for it: the folder itself, or one in it.
+/// As set-up looks for it: the folder itself, or one in it. The loader passes over a library for another processor, and so does this.
 fn at(folder: &Path, found: &str) -> Option<Libtorch> {
     let folders = [folder.to_owned(), folder.join("torch"), folder.join("libtorch")];
-    let folder = folders.into_iter().find(|folder| folder.join("lib").join(TORCH).is_file())?;
+    let library = |folder: &PathBuf| {
+        let library = folder.join("lib").join(TORCH);
+        library.is_file() && processor_of(&library).is_none_or(|processor| processor == ARCH)
+    };
+    let folder = folders.into_iter().find(library)?;
     Some(Libtorch { version: version(&folder), folder, found: found.to_owned(), other: None })
 }
 
@@ -395,6 +401,8 @@ mod tests {
             (format!("{port}/gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n"),
             (format!("{port}/gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n"),
             ("opt/aws-ofi-nccl/lib/libnccl-net.so".into(), ""),
+            (format!("usr/lib/{ARCH}-linux-gnu/libnccl-net-ofi.so"), ""),
+            ("usr/lib/m68k-linux-gnu/libnccl-net.so".into(), ""),
             ("usr/lib64/libnccl.so.2".into(), ""),
         ] {
             let path = dir.path().join(path);
@@ -402,7 +410,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let found = fabric(dir.path(), None);
-        assert_eq!((found.efa, found.cxi, found.plugins.len()), (false, false, 1));
+        assert_eq!((found.efa, found.cxi, found.plugins.len()), (false, false, 2));
         let port = &found.adapters[0].ports[0];
         assert_eq!((port.number, port.state.as_str(), port.link_layer.as_str()), (1, "ACTIVE", "Ethernet"));
         let mut gids = port.gids.clone();
