@@ -128,11 +128,8 @@ fn prose(page: &str) -> String {
             continue;
         }
         is_comment |= trimmed.starts_with("<!--");
-        if !is_code
-            && !is_comment
-            && !trimmed.starts_with(['<', '|'])
-            && !(trimmed.is_empty() && text.ends_with("\n\n"))
-        {
+        let is_again_empty = trimmed.is_empty() && text.ends_with("\n\n");
+        if !(is_code || is_comment || is_again_empty || trimmed.starts_with(['<', '|'])) {
             let _ = writeln!(text, "{line}");
         }
         is_comment &= !line.contains("-->");

@@ -76,6 +76,9 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+/// The layers of a unit, from its inputs to its outputs.
+pub type Layers<'a> = dyn Fn(&Tensor) -> Tensor + 'a;
+
 impl Gpt {
     /// Draws the weights: 0.02 times normal numbers, divided by √(2 · layers) where a block adds to its input; biases are 0.
     ///
@@ -131,15 +134,11 @@ impl Gpt {
     /// gpt.forward_units(tokens, &|unit, inputs, layers| sharded.forward(unit, inputs, layers).unwrap_or_else(|error| lockstep::nn::raise(error)))
     /// # }
     /// ```
-    pub fn forward_units(
-        &self,
-        tokens: &Tensor,
-        run: &dyn Fn(&str, &Tensor, &dyn Fn(&Tensor) -> Tensor) -> Tensor,
-    ) -> Tensor {
+    pub fn forward_units(&self, tokens: &Tensor, run: &dyn Fn(&str, &Tensor, &Layers<'_>) -> Tensor) -> Tensor {
         run("", tokens, &|tokens| {
             let mut x = Tensor::embedding(&self.wte, tokens, -1, false, false);
             if let Some(wpe) = &self.wpe {
-                x = x + wpe.narrow(0, 0, tokens.size()[1]);
+                x = x.g_add(&wpe.narrow(0, 0, tokens.size()[1]));
             }
             for (number, block) in self.blocks.iter().enumerate() {
                 x = run(&format!("h.{number}"), &x, &|x| block.forward(x));

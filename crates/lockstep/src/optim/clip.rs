@@ -51,7 +51,7 @@ impl<'a> GradParts<'a> {
 /// `BadArgument` for a `max_norm` that is not above 0, and a sparse gradient; any failure of an all-reduce.
 pub fn clip_grad_norm(parts: &[GradParts<'_>], max_norm: f64) -> Result<f64> {
     const CLIP: &str = "clip gradients by their norm";
-    if !(max_norm > 0.0) {
+    if max_norm.is_nan() || max_norm <= 0.0 {
         return Err(Error::bad_argument(CLIP, format!("max_norm is {max_norm}: choose one above 0")));
     }
     let mut squares = 0.0;
@@ -60,8 +60,7 @@ pub fn clip_grad_norm(parts: &[GradParts<'_>], max_norm: f64) -> Result<f64> {
     }
     let norm = squares.sqrt();
     let factor = max_norm / (norm + TINY);
-    // Not `factor >= 1`, so that NaN multiplies.
-    if !(factor >= 1.0) {
+    if factor.is_nan() || factor < 1.0 {
         let grads = parts.iter().flat_map(|part| part.params).map(|(_, param)| param.grad());
         no_grad(|| grads.filter(Tensor::defined).for_each(|mut grad| grad *= factor));
     }
