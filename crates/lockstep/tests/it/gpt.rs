@@ -233,8 +233,8 @@ fn counts_each_element_once_where_layers_are_divided_over_a_mesh() {
         let own = weight(stage).chunk(2, 0)[tensor.rank().get()].shallow_clone();
         let (divided, copied) = (vec![with_grad("weight", &own)], vec![with_grad("bias", &bias(stage))]);
         let parts = [
-            GradParts { params: &divided, divided_over: &[&tensor, &stages] },
-            GradParts { params: &copied, divided_over: &[&stages] },
+            GradParts { params: &divided, divided_over: &[tensor, stages] },
+            GradParts { params: &copied, divided_over: &[stages] },
         ];
         near(clip_grad_norm(&parts, f64::INFINITY).unwrap(), whole, "measured");
         near(clip_grad_norm(&parts, 2.0).unwrap(), whole, "not changed by measuring");
