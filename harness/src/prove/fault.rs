@@ -19,7 +19,7 @@ pub(crate) struct Fault {
     /// After this time the network or the disk works again, or the stopped process continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) for_seconds: Option<f64>,
-    /// After this time another agent is started in place of the lost one.
+    /// After this time, once the lost agent has ended, another one is started in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) replace_after_seconds: Option<f64>,
 }
@@ -191,6 +191,11 @@ impl FaultAction {
             FaultAction::Stop => Some(19),
             _ => None,
         }
+    }
+
+    /// Returns true if the action ends an agent or a node.
+    pub(crate) fn ends(&self) -> bool {
+        matches!(self, FaultAction::Kill | FaultAction::Term)
     }
 
     /// Returns true if the action needs a network namespace for the run.

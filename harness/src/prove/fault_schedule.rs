@@ -1,5 +1,6 @@
 //! Decides when the harness injects a fault: a pure function of the time and of the progress that the run has shown.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use regex::Regex;
@@ -26,6 +27,8 @@ pub(crate) struct Progress {
     pub(crate) lines: Vec<String>,
     /// The last step, as (epoch, step), that any rank has reported.
     pub(crate) steps: Option<(u64, u64)>,
+    /// The nodes whose agent runs.
+    pub(crate) running: BTreeSet<usize>,
 }
 
 /// What the harness has to do now.
@@ -35,9 +38,16 @@ pub(crate) enum FaultOrder {
     Inject { fault: usize, who: Who, action: FaultAction },
     /// Revert it.
     Revert { who: Who, action: FaultAction },
-    /// Start another agent in place of the node's, on a new machine if it is `fresh`; or the first one, if the node
-    /// comes late.
+    /// Start another agent in place of the node's, which has ended, on a new machine if it is `fresh`; or the first one, if
+    /// the node comes late.
     Replace { node: usize, fresh: bool },
+}
+
+impl Progress {
+    /// Returns true if the agent that is to be replaced still runs.
+    fn has_agent_for(&self, order: &FaultOrder) -> bool {
+        matches!(order, FaultOrder::Replace { node, .. } if self.running.contains(node))
+    }
 }
 
 impl FaultSchedule {
@@ -67,7 +77,9 @@ impl FaultSchedule {
                 |action: &FaultAction| FaultOrder::Inject { fault: index, who: fault.who, action: action.clone() };
             orders.extend(fault.what.0.iter().map(injection));
         }
-        let (due, later) = std::mem::take(&mut self.reverts).into_iter().partition(|(at, _)| *at <= now);
+        let (due, later) = std::mem::take(&mut self.reverts)
+            .into_iter()
+            .partition(|(at, order)| *at <= now && !progress.has_agent_for(order));
         self.reverts = later;
         let due: Vec<(Duration, FaultOrder)> = due;
         orders.extend(due.into_iter().map(|(_, order)| order));
@@ -82,6 +94,11 @@ impl FaultSchedule {
     /// Returns true if an agent still has to be started: then the run has not ended.
     pub(crate) fn has_agents_to_start(&self) -> bool {
         self.reverts.iter().any(|(_, order)| matches!(order, FaultOrder::Replace { .. }))
+    }
+
+    /// Returns true if an agent still has to be started for this node.
+    pub(crate) fn will_start(&self, node: usize) -> bool {
+        self.reverts.iter().any(|(_, order)| matches!(order, FaultOrder::Replace { node: of, .. } if *of == node))
     }
 
     /// Cancels all starts of agents: all agents have ended, and the whole job is started again.
@@ -120,7 +137,8 @@ fn reverts(now: Duration, fault: &Fault) -> Vec<(Duration, FaultOrder)> {
         );
     }
     if let (Some(seconds), Who::Agent(node) | Who::Node(node)) = (fault.replace_after_seconds, fault.who) {
-        let fresh = matches!(fault.who, Who::Node(_));
+        // A node that was only cut off keeps its disk.
+        let fresh = matches!(fault.who, Who::Node(_)) && fault.what.0.iter().any(FaultAction::ends);
         reverts.push((at(seconds), FaultOrder::Replace { node, fresh }));
     }
     reverts
@@ -155,6 +173,25 @@ mod tests {
         assert_eq!(due(3.0), []);
         assert_eq!(due(3.2), [FaultOrder::Replace { node: 1, fresh: true }]);
         assert!(due(99.0).is_empty() && schedule.is_done());
+    }
+
+    #[test]
+    fn replaces_a_cut_agent_only_once_it_has_ended() {
+        let mut schedule = schedule(
+            "[[fault]]\nwho = { node = 0 }\nwhen = { after-seconds = 2 }\nwhat = \"cut-network\"\nfor-seconds = 3\nreplace-after-seconds = 3\n",
+        );
+        let due = |schedule: &mut FaultSchedule, now, running: &[usize]| {
+            schedule.due(seconds(now), &Progress { running: running.iter().copied().collect(), ..Progress::default() })
+        };
+        assert_eq!(due(&mut schedule, 2.0, &[0, 1]), [injection(0, Who::Node(0), FaultAction::CutNetwork)]);
+        assert_eq!(due(&mut schedule, 4.0, &[0, 1]), []);
+        assert_eq!(
+            due(&mut schedule, 5.0, &[0, 1]),
+            [FaultOrder::Revert { who: Who::Node(0), action: FaultAction::CutNetwork }]
+        );
+        assert!(schedule.will_start(0) && !schedule.will_start(1));
+        assert_eq!(due(&mut schedule, 9.0, &[1]), [FaultOrder::Replace { node: 0, fresh: false }]);
+        assert!(due(&mut schedule, 99.0, &[]).is_empty() && schedule.is_done());
     }
 
     #[test]

@@ -28,7 +28,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// How often its listening ports are read.
 const PORTS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long the other agents may run after one has ended without a replacement, before they are killed.
+/// How long the other agents may run after one has ended without a replacement, before they are killed, as by a batch system.
 const NOTICE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What all runs share.
@@ -85,10 +85,14 @@ impl JobRunner {
                 let folder = format!("{}/", nodes.folder.path().display());
                 lines.iter().for_each(|line| listener(&line.replace(&folder, "")));
             }
+            if nodes.some_succeeded() {
+                // Agents that start now would wait for a job that has ended.
+                schedule.cancel_agent_starts();
+            }
             if !schedule.is_done() {
                 // Read only if a fault waits for it, since this loop runs a hundred times a second.
                 let steps = schedule.awaits_step().then(|| RunEvents::read(&nodes.folder.events()).last_step());
-                let progress = Progress { lines, steps: steps.flatten() };
+                let progress = Progress { lines, steps: steps.flatten(), running: nodes.running() };
                 let orders = schedule.due(begin.elapsed(), &progress);
                 injections.extend(orders.into_iter().map(|order| carry_out(&mut nodes, order)));
             }
@@ -96,12 +100,7 @@ impl JobRunner {
                 looked = Some(Instant::now());
                 listeners.extend(nodes.listeners());
             }
-            if nodes.host_ended() {
-                // Agents that start now would wait for a host that has ended; those that run are ended, as by a batch
-                // system.
-                schedule.cancel_agent_starts();
-            }
-            if !nodes.host_ended() && !nodes.guest_failed() {
+            if nodes.ended().into_iter().all(|node| schedule.will_start(node)) {
                 missing = None;
             } else if missing.get_or_insert_with(Instant::now).elapsed() >= NOTICE_LIMIT {
                 nodes.end_others();

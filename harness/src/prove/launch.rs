@@ -84,6 +84,7 @@ impl AgentCommand<'_> {
             return Vec::new();
         }
         let spec = self.spec;
+        let conf = spec.rdzv_conf.as_ref().map_or(String::new(), |conf| format!(",{conf}"));
         let mut flags = match self.rendezvous {
             None => vec!["--standalone".to_owned()],
             Some(rendezvous) => vec![
@@ -91,7 +92,7 @@ impl AgentCommand<'_> {
                 "--rdzv-backend=c10d".into(),
                 format!("--rdzv-endpoint={}", rendezvous.endpoint),
                 format!("--rdzv-id={}", rendezvous.id),
-                format!("--rdzv-conf=is_host={}", self.node == 0),
+                format!("--rdzv-conf=is_host={}{conf}", self.node == 0),
                 format!("--local-addr={}", rendezvous.addresses[self.node]),
             ],
         };
@@ -315,12 +316,13 @@ mod tests {
 
     #[test]
     fn writes_the_rendezvous_of_several_nodes() {
-        let spec = RunSpec { ranks: 4, nodes: 2, ..RunSpec::default() };
+        let conf = Some("keep_alive_interval=1".into());
+        let spec = RunSpec { ranks: 4, nodes: 2, rdzv_conf: conf, ..RunSpec::default() };
         let addresses = vec!["127.0.0.1".into(), "127.0.0.2".into()];
         let rendezvous = Rendezvous { endpoint: "127.0.0.1:9".into(), id: "job".into(), addresses };
         let line = words(&spec, Some(&rendezvous), &Launcher::Other("/x/torchrun".into()));
         let expected = "/x/torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:9 --rdzv-id=job \
-                        --rdzv-conf=is_host=false --local-addr=127.0.0.2 --nproc-per-node=2";
+                        --rdzv-conf=is_host=false,keep_alive_interval=1 --local-addr=127.0.0.2 --nproc-per-node=2";
         assert!(line.contains(expected), "{line}");
     }
 

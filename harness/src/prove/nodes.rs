@@ -171,24 +171,30 @@ impl<'a> Nodes<'a> {
 
     /// Returns true if the newest agent of some node has not succeeded.
     pub(crate) fn failed(&self) -> bool {
-        let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
-        newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
+        let newest = self.newest();
         newest.len() < self.spec.nodes
             || newest.values().any(|agent| agent.killed || agent.status.is_none_or(|status| !status.success()))
     }
 
-    /// Returns true if the agent that hosts the store of several nodes has ended.
-    pub(crate) fn host_ended(&self) -> bool {
-        let host = self.agents.iter().rev().find(|agent| agent.node == 0);
-        self.spec.nodes > 1 && host.is_some_and(|agent| agent.status.is_some())
+    /// The nodes whose newest agent has ended.
+    pub(crate) fn ended(&self) -> BTreeSet<usize> {
+        self.newest().into_values().filter(|agent| agent.status.is_some()).map(|agent| agent.node).collect()
     }
 
-    /// Returns true if the newest agent of another node has failed without being killed by the harness.
-    pub(crate) fn guest_failed(&self) -> bool {
-        let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
-        newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
-        newest.remove(&0);
-        newest.values().any(|agent| !agent.killed && agent.status.is_some_and(|status| !status.success()))
+    /// Returns true if an agent of the current start has succeeded: then the job has.
+    pub(crate) fn some_succeeded(&self) -> bool {
+        let now = self.agents.iter().filter(|agent| agent.requeued == self.requeued);
+        now.filter_map(|agent| agent.status).any(|status| status.success())
+    }
+
+    /// The nodes whose agent runs.
+    pub(crate) fn running(&self) -> BTreeSet<usize> {
+        self.agents.iter().filter(|agent| agent.status.is_none()).map(|agent| agent.node).collect()
+    }
+
+    /// The newest agent of each node.
+    fn newest(&self) -> BTreeMap<usize, &Running> {
+        self.agents.iter().map(|agent| (agent.node, agent)).collect()
     }
 
     /// Kills the agents that still run.

@@ -46,6 +46,9 @@ pub(crate) struct RunSpec {
     pub(crate) sockets: bool,
     /// Where each node stores its snapshots.
     pub(crate) disks: Disks,
+    /// The flag of `lockstep run`, for several nodes; `is_host` is the first node's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rdzv_conf: Option<String>,
     /// The flag of `lockstep run`.
     pub(crate) max_restarts: u32,
     /// How often the job is started again, with the same id, after all its agents have ended and it has failed, as a batch
@@ -191,6 +194,7 @@ impl Default for RunSpec {
             workers: Vec::new(),
             sockets: false,
             disks: Disks::Shared,
+            rdzv_conf: None,
             max_restarts: 3,
             requeues: 0,
             requeue_order: Vec::new(),

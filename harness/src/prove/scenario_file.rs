@@ -120,6 +120,9 @@ fn run(run: &RunSpec) -> Vec<String> {
     } else if !run.ranks.is_multiple_of(run.nodes) {
         flaws.push(format!("{} ranks cannot be shared equally by {} nodes", run.ranks, run.nodes));
     }
+    if run.rdzv_conf.is_some() && run.nodes == 1 {
+        flaws.push("rdzv-conf goes with several nodes: the agent of a single one meets nobody".into());
+    }
     let counts = [run.epochs, run.samples, run.save_every_steps, run.batch_size as u64, run.keep as u64];
     if counts.contains(&0) {
         flaws.push("epochs, samples, batch-size, save-every-steps and keep must be 1 or more".into());
@@ -187,12 +190,23 @@ fn fault(fault: &Fault, run: &RunSpec) -> Vec<String> {
     if fault.for_seconds.is_some() && (fault.inside(0).is_some() || !fault.what.0.iter().any(heals)) {
         flaws.push("for-seconds goes with a network, a disk or a stop that the harness makes".into());
     }
-    let ends = |action: &FaultAction| matches!(action, FaultAction::Kill | FaultAction::Term);
-    let lost = matches!(fault.who, Who::Agent(_) | Who::Node(_)) && fault.what.0.iter().any(ends);
-    if fault.replace_after_seconds.is_some() && !lost {
-        flaws.push("replace-after-seconds goes with the end of an agent or a node: \"kill\" or \"term\"".into());
-    }
+    flaws.extend(replacement(fault).map(str::to_owned));
     flaws
+}
+
+fn replacement(fault: &Fault) -> Option<&'static str> {
+    let seconds = fault.replace_after_seconds?;
+    let cut = fault.what.0.contains(&FaultAction::CutNetwork);
+    let lost = matches!(fault.who, Who::Agent(_) | Who::Node(_)) && (cut || fault.what.0.iter().any(FaultAction::ends));
+    if !lost {
+        return Some(
+            "replace-after-seconds goes with the end of an agent or a node: \"kill\", \"term\" or \"cut-network\"",
+        );
+    }
+    let heals = !cut || fault.for_seconds.is_some_and(|network| network <= seconds);
+    (!heals).then_some(
+        "the network of a node that is replaced works again first: for-seconds is at most replace-after-seconds",
+    )
 }
 
 fn who(who: Who, run: &RunSpec) -> Option<String> {
@@ -362,6 +376,7 @@ mod tests {
     fn rejects_impossible_actions() {
         let point = "when = { epoch = 0, step = 1 }";
         let soon = "when = { after-seconds = 1 }";
+        let cut = "what = [\"cut-network\", \"kill\"]\nfor-seconds = 1";
         for (fault, expected) in [
             (format!("who = {{ rank = 1 }}\n{point}\nwhat = \"kill\""), "fine"),
             (format!("who = {{ rank = 1 }}\n{soon}\nwhat = \"kill\""), "fine"),
@@ -374,6 +389,8 @@ mod tests {
                 format!("who = {{ rank = 0 }}\n{soon}\nwhat = \"kill\"\nreplace-after-seconds = 1"),
                 "replace-after-seconds goes",
             ),
+            (format!("who = {{ node = 0 }}\n{soon}\n{cut}\nreplace-after-seconds = 2"), "fine"),
+            (format!("who = {{ node = 0 }}\n{soon}\n{cut}\nreplace-after-seconds = 0.5"), "works again first"),
             (format!("who = {{ node = 1 }}\n{point}\nwhat = \"kill\""), "there is no node 1"),
             (format!("who = {{ rank = 0 }}\n{point}\nwhat = []"), "empty list"),
             (
@@ -401,6 +418,7 @@ mod tests {
             ("ranks = 0", "ranks must be from 1"),
             ("ranks = 1000000", "ranks must be from 1 to 256"),
             ("samples = 0", "must be 1 or more"),
+            ("rdzv-conf = \"takeover=false\"", "rdzv-conf goes with several nodes"),
             ("timeout-seconds = nan", "timeout-seconds is NaN"),
             ("[expect]\nexit-code = 1\nsame-weights = true", "exclude each other"),
             ("[expect]\nrestarts = 1\nrestarts-at-most = 1", "not both"),

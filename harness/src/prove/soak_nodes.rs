@@ -15,6 +15,12 @@ const SAVE_EVERY: u64 = 3;
 const WITHIN: u64 = 3_000;
 /// Seconds that workers may take to end if one of them ignores SIGTERM.
 const STOP_TIMEOUT: f64 = 0.5;
+/// Two faults that each end the job may cost half a minute each before it is started again.
+const TIMEOUT: f64 = 240.0;
+/// Half of the nodes that are lost or cut off are silent for so many seconds: longer than the others wait for a sign.
+const SILENCE: f64 = 5.0;
+/// The others wait for 1.5 s then, in place of 15.
+const NOTICED: &str = "keep_alive_interval=0.5,heartbeat_timeout=1.5";
 
 /// Scenario `index` of the series for `seed`, with this many ranks on this many nodes. `replay` are the arguments that
 /// repeat it.
@@ -22,9 +28,13 @@ pub(crate) fn draw(dice: &mut Dice, seed: u64, index: u64, ranks: usize, nodes: 
     let mut draft = Draft { run: spec(dice, ranks, nodes), faults: Vec::new(), from: 0 };
     let count = if dice.below(3) == 0 { 2 } else { 1 };
     (0..count).for_each(|_| draft.add(dice));
-    let Draft { mut run, faults, .. } = draft;
-    // A job ends when it loses the host of its store, and may end when it loses a node just after its workers succeeded.
+    let Draft { mut run, mut faults, .. } = draft;
+    // A job ends when the agent at its endpoint is asked to end, or when no agent may go on without the others. It may end when it loses a
+    // node just after its workers succeeded.
     (run.requeues, run.requeue_order) = (2, order(dice, nodes));
+    if dice.below(2) == 0 && faults.iter_mut().filter_map(without_a_sign).count() > 0 {
+        run.rdzv_conf = Some(NOTICED.into());
+    }
     let expect = Expect { faults_may_miss: true, ..Expect::default() };
     let descriptions: Vec<_> = faults.iter().map(Fault::to_string).collect();
     let late = (run.late_seconds > 0.0).then(|| format!("node {} comes {} s late", nodes - 1, run.late_seconds));
@@ -64,6 +74,7 @@ fn spec(dice: &mut Dice, ranks: usize, nodes: usize) -> RunSpec {
         epochs: 2,
         save_every_steps: SAVE_EVERY,
         max_restarts: 6,
+        timeout_seconds: TIMEOUT,
         ..default
     }
 }
@@ -134,8 +145,8 @@ impl Draft {
             0 => replaced(one(Who::Agent(guest), FaultAction::Kill), brief),
             1 => replaced(one(Who::Node(guest), FaultAction::Kill), brief),
             2 => replaced(one(Who::Agent(guest), FaultAction::Term), brief),
-            // The host of the store is lost: the job ends and is started again.
-            3 => one(Who::Node(0), FaultAction::Kill),
+            3 => replaced(one(Who::Node(0), FaultAction::Kill), brief),
+            // It takes the job with it, which is started again.
             4 => one(Who::Agent(0), FaultAction::Term),
             5 => return (0..self.run.nodes).map(|node| by_clock(Who::Node(node), FaultAction::Kill, at)).collect(),
             6 => healed(one(rank, FaultAction::Stop), brief),
@@ -145,10 +156,24 @@ impl Draft {
             10 => healed(one(Who::Node(0), FaultAction::ReadOnly), brief),
             11 => healed(one(Who::Node(any), FaultAction::CutNetwork), brief),
             12 => healed(one(Who::Node(any), FaultAction::SlowNetwork(2_000 + dice.below(20_000))), brief),
-            _ => one(rank, if dice.below(2) == 0 { FaultAction::Kill } else { FaultAction::Term }),
+            _ if dice.below(2) == 0 => one(rank, FaultAction::Kill),
+            _ => replaced(one(Who::Agent(0), FaultAction::Kill), brief),
         };
         vec![one]
     }
+}
+
+/// Makes a node that is lost, or cut off, silent; `None` for other faults.
+fn without_a_sign(fault: &mut Fault) -> Option<()> {
+    let (Who::Node(_), [action]) = (fault.who, &fault.what.0[..]) else { return None };
+    let actions = match action {
+        FaultAction::Kill if fault.replace_after_seconds.is_some() => vec![FaultAction::CutNetwork, FaultAction::Kill],
+        FaultAction::CutNetwork => vec![FaultAction::CutNetwork],
+        _ => return None,
+    };
+    let silent = Fault { what: What(actions), ..fault.clone() };
+    *fault = replaced(healed(silent, SILENCE), SILENCE);
+    Some(())
 }
 
 fn save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
@@ -250,6 +275,9 @@ mod tests {
             "guest: SIGKILL",
             "guest: SIGSTOP",
             "store host: SIGKILL",
+            "store host: network cut, then SIGKILL",
+            "guest: network cut, then SIGKILL",
+            "agent of the store host: SIGKILL",
             "store host: SIGSTOP",
             "agent of the store host: SIGTERM",
             "agent of the store host: SIGSTOP",
@@ -262,6 +290,8 @@ mod tests {
         ] {
             assert!(kinds.contains(kind), "{kind}: {kinds:#?}");
         }
+        let cut_off = |fault: &&Fault| fault.who == Who::Node(0) && fault.what.0 == [FaultAction::CutNetwork];
+        assert!(faults().filter(cut_off).any(|fault| fault.replace_after_seconds == Some(SILENCE)));
         let count = |of: &dyn Fn(&Scenario) -> bool| drawn.iter().filter(|scenario| of(scenario)).count();
         assert!((250..500).contains(&count(&|one| one.faults.len() > 1)));
         assert!(count(&|one| one.run.late_seconds > 0.0) > 50);
@@ -271,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_every_guest_and_starts_a_job_again_after_it_lost_its_host() {
+    fn replaces_every_lost_agent_but_starts_a_job_again_that_has_none_left_or_was_asked_to_end() {
         for index in 0..1_000 {
             let scenario = draw(3, index, 3, 3);
             let ends = |fault: &&Fault| {
@@ -280,8 +310,8 @@ mod tests {
             let mut of_nodes = scenario.faults.iter().filter(ends).filter(|fault| !matches!(fault.who, Who::Rank(_)));
             let all = of_nodes.clone().count() >= 3;
             let fine = |fault: &Fault| {
-                let host = matches!(fault.who, Who::Agent(0) | Who::Node(0));
-                all || fault.replace_after_seconds.is_some() != host
+                let asked = fault.who == Who::Agent(0) && fault.what.0 == [FaultAction::Term];
+                all || fault.replace_after_seconds.is_some() != asked
             };
             assert!(scenario.run.requeues > 0 && of_nodes.all(fine), "{index}: {}", scenario.title);
         }

@@ -202,6 +202,7 @@ fn undisturbed(spec: &RunSpec) -> RunSpec {
         workers: plain.workers,
         sockets: spec.over_sockets(),
         disks: plain.disks,
+        rdzv_conf: plain.rdzv_conf,
         requeues: plain.requeues,
         requeue_order: plain.requeue_order,
         late_seconds: plain.late_seconds,

@@ -156,7 +156,8 @@ fn real_nodes() {
     let names = [
         "requeued-in-another-order",
         "asked-to-save-and-requeued",
-        "store-host-lost",
+        "no-takeover",
+        "authority-killed",
         "resnet-on-two-nodes-one-worker-killed",
     ];
     let Some(report) = report(&labs, &[&["inject", "--report", "-"], &names[..]].concat()) else { return };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tcpstore::Server;
+use tokio::net::TcpListener;
 
 use super::endpoint::{self, Host, NoRendezvousStore, RendezvousStore};
 use super::master::{Master, StoreHosting};
@@ -40,6 +41,8 @@ pub(super) struct Met {
     name: String,
     /// The address of this machine through which the other nodes reach it.
     pub(super) interface: IpAddr,
+    /// Where this agent can take over from one that hosts the rendezvous elsewhere.
+    listener: Option<TcpListener>,
 }
 
 /// Opens the rendezvous store.
@@ -78,7 +81,12 @@ pub(super) async fn meet(
     // Other nodes' workers need a name that resolves to this machine.
     let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
     let hosting = hosting(place, name.clone(), interface, &endpoint, server.clone());
-    Ok(Met { client, server, endpoint, hosting, name, interface })
+    let may_take_over = options.takeover && config.nodes.max > 1 && client.is_some();
+    let listener = match place.backend {
+        Backend::C10d if may_take_over => TcpListener::bind((interface, 0)).await.ok(),
+        Backend::C10d | Backend::Static { .. } => None,
+    };
+    Ok(Met { client, server, endpoint, hosting, name, interface, listener })
 }
 
 fn hosting(
@@ -132,7 +140,7 @@ impl Met {
     /// The link to the authority.
     pub(super) fn link(&mut self, job: &JobIdentity, options: &RendezvousOptions) -> Link {
         match self.client.take() {
-            Some(client) => Link::connect(client, job, options),
+            Some(client) => Link::connect(client, job, options, self.listener.take()),
             None => Link::host(job, options, self.server.as_deref()),
         }
     }
@@ -146,6 +154,7 @@ impl Met {
             local_world_size: config.local_world_size,
             role: config.role.clone(),
             hosts_store: self.client.is_none(),
+            port: self.listener.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| address.port()),
             node_rank: match config.rendezvous.backend {
                 Backend::Static { node_rank } => Some(node_rank),
                 Backend::C10d => None,

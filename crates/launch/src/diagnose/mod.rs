@@ -321,7 +321,17 @@ mod tests {
 
     fn node(id: u64, host: &str) -> Node {
         let (host, role) = (host.to_owned(), "default".to_owned());
-        Node { id, addr: host.clone(), host, pid: 9, local_world_size: 1, role, hosts_store: id == 1, node_rank: None }
+        Node {
+            id,
+            addr: host.clone(),
+            host,
+            pid: 9,
+            local_world_size: 1,
+            role,
+            hosts_store: id == 1,
+            node_rank: None,
+            port: None,
+        }
     }
 
     fn one_of(min: usize) -> Observed {

@@ -12,7 +12,8 @@ use super::error::Refusal;
 use super::message::{Cause, Closing, OwnPart, Phase, Request, RoundPlace, SeenNode, Survey, View};
 use super::node::{JobIdentity, Node, NodeId};
 use super::options::RendezvousOptions;
-use super::state::{RoundPhase, State};
+use super::state::{Member, RoundPhase, State};
+use super::succession::{Candidacy, Claim, Follow, Right, SUCCESSORS, Succession, Successor};
 
 /// A connection of an agent.
 pub type Conn = u64;
@@ -30,6 +31,10 @@ pub enum Event {
     Asks(Request),
     /// The connection has been closed: the node's agent has ended.
     Closed,
+    /// The connection is lost; it is not known whether the node's agent has ended.
+    Broken,
+    /// An authority of this generation has taken over the job, at this address.
+    Superseded(u64, String),
 }
 
 /// The authority of a job.
@@ -49,6 +54,26 @@ pub struct Authority {
     enough: Option<(u64, Duration)>,
     /// What was sent to everyone last, and when.
     sent: (Mark, Count, Duration),
+    pub(super) generation: u64,
+    /// The last round that all its members know.
+    pub(super) base: Option<Base>,
+    /// The members that know their place in the running round.
+    pub(super) took: BTreeSet<NodeId>,
+    /// Until the first round of an authority that has taken over, or wants to, is complete.
+    pub(super) claim: Option<Claim>,
+    /// The authority of a later generation, and where it is. Since it is known, this one changes nothing.
+    pub(super) moved: Option<(u64, String)>,
+}
+
+/// See [`super::succession`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Base {
+    members: BTreeSet<NodeId>,
+    /// Those of which it is not known whether they live.
+    pub(super) silent: BTreeSet<NodeId>,
+    /// The size of each round that counts, and how many of its members were missing from the start.
+    bounds: Vec<(usize, usize)>,
+    succession: Succession,
 }
 
 /// What is known about an agent.
@@ -78,10 +103,38 @@ impl Authority {
     #[must_use]
     pub fn new(now: Duration, job: JobIdentity, options: RendezvousOptions) -> Self {
         let state = State::new(job);
-        let sent = (mark(&state), [0; 3], now);
+        let sent = (mark(&state, false), [0; 3], now);
         let look_at = now + options.poll();
-        let (peers, conns) = (BTreeMap::new(), BTreeMap::new());
-        Authority { state, options, peers, conns, last_id: 0, looked: now, look_at, enough: None, sent }
+        Authority {
+            state,
+            options,
+            peers: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            last_id: 0,
+            looked: now,
+            look_at,
+            enough: None,
+            sent,
+            generation: 0,
+            base: None,
+            took: BTreeSet::new(),
+            claim: None,
+            moved: None,
+        }
+    }
+
+    /// A member that takes over, as soon as it has the right to it. Until then nobody is told anything.
+    #[must_use]
+    pub fn succeed(now: Duration, job: JobIdentity, options: RendezvousOptions, candidacy: Candidacy) -> Self {
+        let mut authority = Authority::new(now, job, options);
+        let claim = Claim::new(now, authority.options.lease(), &candidacy);
+        let Candidacy { follow, generation, last_id, lost, why, .. } = candidacy;
+        (authority.generation, authority.last_id, authority.claim) = (generation, last_id, Some(claim));
+        let node = Node { hosts_store: true, ..follow.node.clone() };
+        authority.state.round = follow.seen;
+        authority.state.cause = lost.map_or(Cause::Start, |node| Cause::NodeLost { node, why });
+        authority.follow(now, LOCAL, Follow { node, ..follow });
+        authority
     }
 
     /// The state of the job.
@@ -104,6 +157,9 @@ impl Authority {
 
     /// Handles an event; returns the views that have changed.
     pub fn handle(&mut self, now: Duration, conn: Conn, event: Event) -> Vec<(Conn, View)> {
+        if self.moved.is_some() {
+            return self.refer(now, conn, event);
+        }
         self.note_absence(now);
         let mut direct = None;
         match event {
@@ -114,13 +170,46 @@ impl Authority {
                 self.grant(now, conn, request);
                 direct = Some(conn);
             }
-            Event::Closed => self.close(conn),
+            Event::Closed => self.close(conn, true),
+            Event::Broken => self.close(conn, false),
+            Event::Superseded(generation, address) => {
+                if generation > self.generation && !self.state.is_final() {
+                    self.moved = Some((generation, address));
+                    return self.views(&self.everyone());
+                }
+            }
         }
         self.settle(now, direct)
     }
 
+    /// Another authority has the job: tells everyone that asks where.
+    fn refer(&mut self, now: Duration, conn: Conn, event: Event) -> Vec<(Conn, View)> {
+        match (event, &self.moved) {
+            (Event::Closed | Event::Broken, _) => {
+                self.peers.remove(&conn);
+                Vec::new()
+            }
+            (Event::Asks(_), _) => {
+                self.peers.entry(conn).or_insert_with(|| Peer::new(now));
+                self.views(&[conn])
+            }
+            (Event::Superseded(generation, address), Some((last, _))) if generation > *last => {
+                self.moved = Some((generation, address));
+                self.views(&self.everyone())
+            }
+            (Event::Superseded(..) | Event::Heard, _) => Vec::new(),
+        }
+    }
+
+    fn everyone(&self) -> Vec<Conn> {
+        self.peers.keys().copied().collect()
+    }
+
     /// Time has passed: returns the views that have changed.
     pub fn tick(&mut self, now: Duration) -> Vec<(Conn, View)> {
+        if self.moved.is_some() {
+            return Vec::new();
+        }
         self.note_absence(now);
         self.settle(now, None)
     }
@@ -128,10 +217,17 @@ impl Authority {
     /// When to call [`tick`](Self::tick) if nothing happens.
     #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
+        if self.moved.is_some() {
+            return None;
+        }
         let silent = self.peers.keys().any(|conn| *conn != LOCAL).then_some(self.look_at);
         let due = (self.count() != self.sent.1).then(|| self.sent.2 + self.options.poll());
         let called = self.enough.map(|(_, since)| since + self.options.last_call_timeout);
-        [silent, due, called].into_iter().flatten().min()
+        let claims = self.claim.as_ref().map(|claim| match claim.leads {
+            Some(since) => since + self.options.keep_alive_interval,
+            None => claim.ends,
+        });
+        [silent, due, called, claims.filter(|at| *at > self.looked)].into_iter().flatten().min()
     }
 
     /// If the time since the last event is longer than usual, the excess does not count against silent nodes: this agent was not
@@ -151,8 +247,12 @@ impl Authority {
         }
     }
 
-    fn close(&mut self, conn: Conn) {
+    fn close(&mut self, conn: Conn, has_ended: bool) {
         let Some(peer) = self.peers.remove(&conn) else { return };
+        if let Some(base) = &mut self.base {
+            base.note(peer.was, true);
+            base.note(peer.id, has_ended);
+        }
         self.remove(vec![(peer.id, "its connection to the store was closed".to_owned())], |node, why| {
             Cause::NodeLost { node, why }
         });
@@ -164,8 +264,11 @@ impl Authority {
         peer.survey = None;
         let id = peer.id;
         match request {
+            // One that was sent for an earlier round does not say that the workers of this one have ended.
+            Request::Join { round, .. } if self.state.member(id).is_some() && round < self.state.round => {}
             Request::Join { node, job, was, given, .. } if was == peer.was => self.join(now, conn, *node, &job, given),
             Request::Join { .. } => {}
+            Request::Follow(follow) => self.follow(now, conn, *follow),
             Request::Survey => {
                 let survey = self.survey(now);
                 self.peers.entry(conn).and_modify(|peer| peer.survey = Some(Box::new(survey)));
@@ -185,7 +288,11 @@ impl Authority {
                     self.state.master = Some(address);
                 }
             }
-            Request::Restart { .. } | Request::Succeed { .. } | Request::Close(_) => {}
+            Request::Took { round } if self.state.runs(id, round) => {
+                self.took.insert(id);
+                self.establish();
+            }
+            Request::Restart { .. } | Request::Succeed { .. } | Request::Close(_) | Request::Took { .. } => {}
         }
     }
 
@@ -201,6 +308,9 @@ impl Authority {
                 return; // the job is ending; it asks again when the state has changed
             }
             self.last_id += 1;
+            if let Some(base) = &mut self.base {
+                base.note(peer.was, true);
+            }
             *peer = Peer { id: self.last_id, was: peer.was, ..Peer::new(now) };
             self.conns.insert(peer.id, conn);
         }
@@ -236,20 +346,140 @@ impl Authority {
         if now >= self.look_at {
             self.look_at = now + self.options.poll();
             let silent = self.silent(now);
+            if let Some(base) = &mut self.base {
+                silent.iter().for_each(|(id, _)| base.note(*id, false));
+            }
             self.remove(silent, |node, why| Cause::NodeLost { node, why });
+        }
+        self.limit();
+        if !self.may_lead(now) {
+            return Vec::new();
         }
         let refused = self.refuse();
         self.gather(now);
-        let (mark, count) = (mark(&self.state), self.count());
+        let (mark, count) = (mark(&self.state, self.is_ready()), self.count());
         let added: usize = count.iter().zip(self.sent.1).map(|(now, sent)| now.abs_diff(sent)).sum();
         let people = self.state.members.len() + self.state.waiting.len();
         let due = added > 0 && (2 * added >= people || now >= self.sent.2 + self.options.poll());
         if mark != self.sent.0 || due {
             self.sent = (mark, count, now);
-            let everyone: Vec<Conn> = self.peers.keys().copied().collect();
-            return self.views(&everyone);
+            return self.views(&self.everyone());
         }
         self.views(&refused.into_iter().chain(direct).collect::<Vec<_>>())
+    }
+
+    /// Returns true if this is the job's authority, and not only wants to be.
+    pub(super) fn leads(&self) -> bool {
+        let may = self.claim.as_ref().is_none_or(|claim| claim.leads.is_some());
+        may && self.moved.is_none() && !self.state.is_final()
+    }
+
+    /// Adds a member of the last round that makes this agent the authority.
+    fn follow(&mut self, now: Duration, conn: Conn, follow: Follow) {
+        let id = follow.node.id;
+        // One that was removed has to join under another id, and one that comes when the round runs already is late.
+        let known = self.state.node(id).is_some() || self.state.lost.iter().any(|lost| lost.node.id == id);
+        let gathers = self.state.phase == RoundPhase::Gathering;
+        let Some(claim) = self.claim.as_mut().filter(|_| gathers && !known) else { return };
+        let differences = follow.job.differences(&self.state.job);
+        let peer = self.peers.entry(conn).or_insert_with(|| Peer::new(now));
+        if !differences.is_empty() || peer.id != 0 || self.state.members.len() == self.state.job.max_nodes {
+            return; // it will ask to join
+        }
+        claim.count(&follow);
+        peer.id = id;
+        self.conns.insert(id, conn);
+        self.last_id = self.last_id.max(id);
+        // Later than any round that one of them has seen.
+        self.state.round = self.state.round.max(follow.seen + 1);
+        if let Some(base) = &mut self.base {
+            base.members.insert(id);
+            base.bounds = claim.bounds();
+        }
+        let rank = follow.taken.last().map(|taken| taken.rank);
+        self.state.members.push(Member { node: follow.node, arrived: false, rank });
+    }
+
+    /// Returns true unless this agent still waits for the right to lead.
+    fn may_lead(&mut self, now: Duration) -> bool {
+        let Some(claim) = self.claim.as_mut().filter(|claim| claim.leads.is_none()) else { return true };
+        if self.state.is_final() {
+            self.claim = None; // this agent has to leave
+            return true;
+        }
+        match claim.right(now) {
+            Right::Wait => return false,
+            Right::Lead => {
+                claim.leads = Some(now);
+                self.base = Some(Base {
+                    members: self.conns.keys().copied().collect(),
+                    silent: BTreeSet::new(),
+                    bounds: claim.bounds(),
+                    succession: claim.base.clone(),
+                });
+            }
+            Right::End => {
+                let (followers, size) = claim.followers();
+                let lost = self.state.cause.text();
+                self.claim = None;
+                self.end(&format!(
+                    "{lost}, and only {followers} of {size} nodes of the last round go on from here: this node cannot know whether the \
+                     others go on without it"
+                ));
+            }
+        }
+        true
+    }
+
+    /// Ends the job if the members that are silent may go on without this agent.
+    fn limit(&mut self) {
+        let Some(base) = self.base.as_ref().filter(|_| self.options.takeover && !self.state.is_final()) else { return };
+        let silent = base.silent.len();
+        let broken = base.bounds.iter().find(|(size, missing)| 2 * (missing + silent) > *size);
+        if let Some((size, missing)) = broken.filter(|_| silent > 0) {
+            let silent = missing + silent;
+            self.end(&format!(
+                "{silent} of {size} nodes of the last round are silent: this node cannot know whether they go on without it"
+            ));
+        }
+    }
+
+    fn end(&mut self, reason: &str) {
+        let by = self.state.everyone().find(|node| node.hosts_store).cloned();
+        if let Some(by) = by {
+            self.state.close(Closing { by, reason: reason.to_owned(), root_cause: None });
+        }
+    }
+
+    /// Returns true if workers of the running round may meet: all members know it.
+    fn is_ready(&self) -> bool {
+        self.state.master.is_some() && self.is_established()
+    }
+
+    pub(super) fn is_established(&self) -> bool {
+        self.state.is_running() && self.took.len() == self.state.members.len()
+    }
+
+    /// The running round becomes the base once all its members know it. The authority's own node is one of them: if it is known dead, that
+    /// is one that is not missing.
+    pub(super) fn establish(&mut self) {
+        let members = || self.state.members.iter().map(|member| &member.node);
+        if !self.options.takeover || !self.is_established() || !members().any(|node| node.hosts_store) {
+            return;
+        }
+        let successor = |node: &Node| {
+            let port = node.port.filter(|_| !node.hosts_store)?;
+            let address = if node.addr.contains(':') { format!("[{}]", node.addr) } else { node.addr.clone() };
+            Some(Successor { id: node.id, address: format!("{address}:{port}") })
+        };
+        let order = members().filter_map(successor).take(SUCCESSORS).collect();
+        let (round, size) = (self.state.round, self.state.members.len());
+        self.base = Some(Base {
+            members: members().map(|node| node.id).collect(),
+            silent: BTreeSet::new(),
+            bounds: vec![(size, 0)],
+            succession: Succession { round, size, order },
+        });
     }
 
     fn count(&self) -> Count {
@@ -299,6 +529,11 @@ impl Authority {
     fn gather(&mut self, now: Duration) {
         let (came, min, max) = (self.state.arrived(), self.state.job.min_nodes, self.state.job.max_nodes);
         let gathers = self.state.phase == RoundPhase::Gathering;
+        let patience = self.options.keep_alive_interval;
+        let misses = |claim: &Claim| !claim.is_complete() && claim.leads.is_none_or(|since| now < since + patience);
+        if self.claim.as_ref().is_some_and(misses) {
+            return; // members of the last round may be on their way
+        }
         if !gathers || came < self.state.members.len() || came < min {
             self.enough = None;
             return;
@@ -307,7 +542,8 @@ impl Authority {
         // Only the first round waits for more: a late node simply causes the next.
         if came == max || self.state.round > 0 || now >= since + self.options.last_call_timeout {
             self.state.complete();
-            self.enough = None;
+            self.took.clear();
+            (self.enough, self.claim) = (None, None);
         } else {
             self.enough = Some((self.state.round, since));
         }
@@ -332,6 +568,11 @@ impl Authority {
             removed: None,
             refusal: None,
             survey: None,
+            generation: self.generation,
+            last_id: self.last_id,
+            succession: self.base.as_ref().map(|base| Box::new(base.succession.clone())),
+            moved: self.moved.as_ref().map(|(_, address)| address.clone()),
+            connection: 0,
         };
         let done: BTreeSet<NodeId> = state.done().iter().copied().collect();
         let world_size = state.members.iter().map(|member| member.node.local_world_size).sum();
@@ -359,7 +600,7 @@ impl Authority {
             ranks: *ranks,
             world_size,
             first: self.state.members[0].node.clone(),
-            master: self.state.master.clone(),
+            master: self.state.master.clone().filter(|_| self.is_ready()),
         });
         OwnPart::Member { arrived: member.arrived, done: done.contains(&member.node.id), place: place.map(Box::new) }
     }
@@ -401,6 +642,10 @@ impl Authority {
             (conn, peer.id, peer.was, age(peer.heard), peer.refusal.is_some()).hash(hasher);
         }
         (self.last_id, self.enough.map(|(round, since)| (round, age(since))), self.count() == self.sent.1).hash(hasher);
+        (self.generation, &self.base, &self.took, &self.moved).hash(hasher);
+        let claim =
+            self.claim.clone().map(|claim| (claim.leads.map(age), now < claim.ends, claim.bounds(), claim.base));
+        claim.hash(hasher);
     }
 }
 
@@ -410,14 +655,25 @@ impl Peer {
     }
 }
 
-fn mark(state: &State) -> Mark {
+impl Base {
+    /// A member is gone.
+    fn note(&mut self, id: NodeId, has_ended: bool) {
+        match has_ended {
+            true => drop(self.silent.remove(&id)),
+            false if self.members.contains(&id) => drop(self.silent.insert(id)),
+            false => {}
+        }
+    }
+}
+
+fn mark(state: &State, is_ready: bool) -> Mark {
     let phase = match &state.phase {
         RoundPhase::Gathering => 0,
         RoundPhase::Running { .. } => 1,
         RoundPhase::Finished => 2,
         RoundPhase::Closed(_) => 3,
     };
-    (state.round, phase, state.master.is_some(), state.lost.last().map(|lost| lost.node.id))
+    (state.round, phase, is_ready, state.lost.last().map(|lost| lost.node.id))
 }
 
 fn phase(phase: &RoundPhase) -> Phase {

@@ -7,16 +7,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::authority::{Authority, Conn, Event};
+use super::bugs::Bug;
 use super::client::Goal;
-use super::error::Change;
-use super::message::{OwnPart, Request, View};
-use super::state::{Member, RoundPhase};
+use super::message::OwnPart;
+use super::state::RoundPhase;
 use super::world::{Act, Budget, Life, World};
 
 /// The number of ticks without faults after which the agents must have recovered: 2 until a silent node's lease ends, 1 for the last
 /// call, and 1 because time counts only when it was observed.
 const SOON: u32 = 4;
+
+/// The same if the authority may be lost: its silence, the wait for a member that does not answer, and for the members that are missing.
+const LATER: u32 = 16;
 
 /// The result of a search, and its size.
 struct SearchResult {
@@ -68,7 +70,8 @@ fn acts_of(story: &[(usize, Option<Act>)]) -> Vec<Act> {
 /// Checks that the agents recover soon without further faults. `settled` keeps how many ticks each world took.
 fn settles(world: &World, settled: &mut HashMap<u64, u32>) -> Result<(), String> {
     let mut world = world.clone();
-    world.budget = Budget::default();
+    let soon = if world.budget.takeover { LATER } else { SOON };
+    world.budget = Budget { takeover: world.budget.takeover, ..Budget::default() };
     world.agents.iter_mut().for_each(|agent| agent.frozen = false);
     let (mut path, mut spent) = (Vec::new(), 0);
     let left = loop {
@@ -79,14 +82,14 @@ fn settles(world: &World, settled: &mut HashMap<u64, u32>) -> Result<(), String>
         rest(&mut world)?;
         match unsettled(&world) {
             None => break 0,
-            Some(why) if spent == SOON => return Err(format!("recovers: {why}\n{:?}", world.authority.state)),
+            Some(why) if spent == soon => return Err(format!("recovers: {why}\n{:?}", world)),
             Some(_) => world.apply(Act::Tick)?,
         }
         spent += 1;
     };
     let all = spent + left;
     settled.extend(path.into_iter().map(|(spent, digest)| (digest, all - spent)));
-    if all > SOON { Err(format!("recovers: only after {all} ticks")) } else { Ok(()) }
+    if all > soon { Err(format!("recovers: only after {all} ticks")) } else { Ok(()) }
 }
 
 /// Lets each agent and the authority act until all wait.
@@ -94,10 +97,10 @@ fn rest(world: &mut World) -> Result<(), String> {
     for _ in 0..40 {
         let before = world.digest();
         for at in 0..world.agents.len() {
-            for act in [Act::Deliver(at), Act::Look(at), Act::Stopped(at)] {
+            for act in [Act::Late, Act::Deliver, Act::Look, Act::Stopped, Act::Miss, Act::Probe].map(|act| act(at)) {
                 while world.can(act) {
                     world.apply(act)?;
-                    if act == Act::Look(at) {
+                    if matches!(act, Act::Look(_)) {
                         break;
                     }
                 }
@@ -110,10 +113,28 @@ fn rest(world: &mut World) -> Result<(), String> {
     Err("recovers: the agents never come to rest".to_owned())
 }
 
+/// The world once all agents have started and run.
+fn running(mut world: World) -> Result<World, String> {
+    (0..world.agents.len()).try_for_each(|at| world.apply(Act::Start(at)))?;
+    for _ in 0..3 {
+        rest(&mut world)?;
+        world.apply(Act::Tick)?;
+    }
+    rest(&mut world)?;
+    Ok(world)
+}
+
 /// Why the agents have not recovered, if they have not.
 fn unsettled(world: &World) -> Option<String> {
-    let state = &world.authority.state;
     let up = || world.agents.iter().enumerate().filter(|(_, agent)| agent.life == Life::Up && !agent.cut);
+    if let Some((at, _)) = up().find(|(at, _)| world.authority_of(*at).is_none_or(|(_, one)| one.moved.is_some())) {
+        return Some(format!("agent {at} has no authority"));
+    }
+    let Some((first, authority)) = up().next().and_then(|(at, _)| world.authority_of(at)) else { return None };
+    if let Some((at, _)) = up().find(|(at, _)| world.authority_of(*at).is_some_and(|(of, _)| of != first)) {
+        return Some(format!("agent {at} has another authority than the first"));
+    }
+    let state = &authority.state;
     if state.is_final() {
         return up().next().map(|(at, _)| format!("agent {at} does not know the end"));
     }
@@ -124,7 +145,8 @@ fn unsettled(world: &World) -> Option<String> {
             OwnPart::Absent => view.done > 0,
         });
         let done = state.done().contains(&agent.client.node.id);
-        if !done && agent.runs != Some(state.round) && !(matches!(agent.client.goal, Goal::Join { .. }) && waits) {
+        let round = Some((authority.generation, state.round));
+        if !done && agent.runs != round && !(matches!(agent.client.goal, Goal::Join { .. }) && waits) {
             return Some(format!("agent {at} runs {:?} and wants {:?}", agent.runs, agent.client.goal));
         }
     }
@@ -137,122 +159,21 @@ fn unsettled(world: &World) -> Option<String> {
     }
 }
 
-/// A mistake that is made on purpose, to see that the search finds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bug {
-    /// The authority completes a round before all members have come.
-    Impatient,
-    /// It grants a request that was sent before the node was removed. This one was made without a purpose, and the search found it.
-    Credulous,
-    /// It does not notice that a connection has closed, or a silence.
-    Blind,
-    /// It gives a place that does not exist.
-    Crowded,
-    /// It opens a job that has ended.
-    Restless,
-    /// It tells only the node that asked.
-    Terse,
-    /// It brings a removed node back under its old id.
-    Resurrects,
-    /// It gives a round the number of one that has run already.
-    Repeats,
-    /// It gives survivors other ranks.
-    Shuffles,
-    /// Agents do not notice that their round has ended.
-    Deaf,
-    /// Agents join again before their workers have ended.
-    Hasty,
-}
-
-impl Bug {
-    /// Those that a short search finds, each with the rule that finds it.
-    pub(super) const ALL: [(Bug, &str); 10] = [
-        (Bug::Impatient, "stopped"),
-        (Bug::Blind, "recovers"),
-        (Bug::Crowded, "size"),
-        (Bug::Restless, "final"),
-        (Bug::Terse, "recovers"),
-        (Bug::Resurrects, "id"),
-        (Bug::Repeats, "round"),
-        (Bug::Shuffles, "order"),
-        (Bug::Deaf, "recovers"),
-        (Bug::Hasty, "stopped"),
-    ];
-
-    /// What arrives at the authority.
-    pub(super) fn on_the_way(bug: Option<Bug>, authority: &mut Authority, conn: Conn, event: Event) -> Vec<Event> {
-        let state = &mut authority.state;
-        match (bug, event) {
-            (Some(Bug::Resurrects), event) if state.phase == RoundPhase::Gathering => {
-                if let Some(lost) = state.lost.last().filter(|lost| state.node(lost.node.id).is_none()) {
-                    state.members.push(Member { node: lost.node.clone(), arrived: true, rank: None });
-                }
-                vec![event]
-            }
-            (Some(Bug::Blind), Event::Closed) => vec![],
-            (Some(Bug::Restless), event @ Event::Asks(Request::Join { .. })) => {
-                if state.is_final() {
-                    state.phase = RoundPhase::Gathering;
-                }
-                vec![event]
-            }
-            (Some(Bug::Credulous), Event::Asks(Request::Join { node, job, given, round, .. })) => {
-                let was = authority.peers.get(&conn).map_or(0, |peer| peer.was);
-                vec![Event::Asks(Request::Join { node, job, was, given, round })]
-            }
-            (_, event) => vec![event],
-        }
-    }
-
-    /// What has become of the authority.
-    pub(super) fn after(bug: Option<Bug>, authority: &mut Authority) {
-        let state = &mut authority.state;
-        let gathers = state.phase == RoundPhase::Gathering;
-        match bug {
-            Some(Bug::Impatient) if gathers && state.round > 0 && state.members.len() >= state.job.min_nodes => {
-                state.complete();
-            }
-            Some(Bug::Crowded) if gathers && !state.waiting.is_empty() => {
-                let node = state.waiting.remove(0);
-                state.members.push(Member { node, arrived: true, rank: None });
-            }
-            Some(Bug::Blind) => authority.peers.values_mut().for_each(|peer| peer.heard = authority.looked),
-            Some(Bug::Repeats) if state.is_running() && state.round > 0 => state.round -= 1,
-            Some(Bug::Shuffles) if gathers && state.round > 0 => {
-                let last = state.members.len();
-                state.members.iter_mut().enumerate().for_each(|(at, member)| {
-                    member.node.hosts_store = false;
-                    member.rank = Some(last - at);
-                });
-            }
-            _ => {}
-        }
-    }
-
-    /// Which views are sent.
-    pub(super) fn sent(bug: Option<Bug>, asked: Conn, mut views: Vec<(Conn, View)>) -> Vec<(Conn, View)> {
-        if bug == Some(Bug::Terse) {
-            views.retain(|(conn, _)| *conn == asked);
-        }
-        views
-    }
-
-    pub(super) fn ignores(bug: Option<Bug>, change: &Change) -> bool {
-        bug == Some(Bug::Deaf) && matches!(change, Change::Newcomers { .. })
-    }
-}
-
 /// One fault of each kind, and one return.
 fn each() -> Budget {
-    Budget { kills: 1, freezes: 1, cuts: 1, returns: 1, restarts: 1, leaves: 0, successes: 0 }
+    Budget { kills: 1, freezes: 1, cuts: 1, returns: 1, restarts: 1, ..Budget::default() }
 }
 
 #[test]
 fn no_order_of_events_breaks_a_rule() {
     let ends = Budget { kills: 1, leaves: 1, successes: 2, ..Budget::default() };
-    for (name, start) in
-        [("two nodes", World::new(2, 1, 2, each())), ("three nodes that end", World::new(3, 2, 3, ends))]
-    {
+    let losses = Budget { kills: 1, cuts: 1, takeover: true, ..Budget::default() };
+    for (name, start) in [
+        ("two nodes", World::new(2, 1, 2, each())),
+        ("three nodes that end", World::new(3, 2, 3, ends)),
+        ("two nodes that run, the authority is lost", running(World::new(2, 1, 2, losses)).unwrap()),
+        ("three nodes that run, the authority is lost", running(World::new(3, 1, 3, losses)).unwrap()),
+    ] {
         let found = explore(start, 6_000);
         println!("{name}: {} worlds", found.worlds);
         assert!(found.broken.is_none(), "{name}: {:?}", found.broken);
@@ -279,29 +200,8 @@ fn no_order_of_events_breaks_a_rule_among_three_nodes() {
     }
 }
 
-#[test]
-fn a_request_from_before_the_removal_does_not_count_after_it() {
-    use Act::{Cut, Deliver, Freeze, Kill, Look, Start, Thaw, Tick};
-    let acts = [
-        [Start(0), Look(0), Start(1), Look(1), Deliver(1), Cut(1), Kill(1), Start(1), Look(1), Deliver(1)].as_slice(),
-        // Two requests are on the way: as the member that it was, and as the one that has read that it was removed.
-        &[Tick, Freeze(1), Tick, Thaw(1), Look(1), Tick, Look(1), Deliver(1), Look(1)],
-    ];
-    for bug in [None, Some(Bug::Credulous)] {
-        let mut world = World::new(2, 1, 2, each());
-        world.bug = bug;
-        acts.concat().into_iter().for_each(|act| world.apply(act).unwrap());
-        let settled = settles(&world, &mut HashMap::new());
-        assert_eq!(
-            settled.as_ref().err().map(|broken| broken.starts_with("stopped")),
-            bug.map(|_| true),
-            "{settled:?}"
-        );
-    }
-}
-
-/// A schedule of up to seven nodes that is drawn from a seed.
-fn simulate(seed: u64) -> Result<(), String> {
+/// A schedule of up to seven nodes that is drawn from a seed; returns the highest generation of an authority that has led.
+fn simulate(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     let mut state = seed;
     // SplitMix64 (Steele, Lea, Flood 2014).
     let mut draw = |below: usize| {
@@ -315,14 +215,41 @@ fn simulate(seed: u64) -> Result<(), String> {
     let mut few = || draw(3) as u32;
     let mut budget =
         Budget { kills: few(), freezes: few(), cuts: few(), restarts: few(), leaves: few(), ..Budget::default() };
-    (budget.returns, budget.successes) = (few(), few());
+    (budget.returns, budget.successes, budget.splits) = (few(), few(), few());
+    budget.takeover = few() > 0;
     let mut world = World::new(nodes, 1 + draw(max), max, budget);
-    for _ in 0..20 * nodes {
+    world.bug = bug;
+    if world.budget.takeover {
+        world = running(world)?;
+    }
+    let steps = 20 * nodes;
+    let mut strikes: Vec<usize> =
+        (0..if world.budget.takeover { 1 + draw(3) } else { 0 }).map(|_| draw(steps)).collect();
+    strikes.sort_unstable();
+    for step in 0..steps {
+        if strikes.contains(&step) {
+            strike(&mut world, &mut draw).map_err(|broken| format!("seed {seed}: {broken}"))?;
+        }
         let acts = world.acts();
         let act = acts[draw(acts.len())];
         world.apply(act).map_err(|broken| format!("seed {seed}: {broken}, at {act:?}"))?;
     }
-    settles(&world, &mut HashMap::new()).map_err(|broken| format!("seed {seed}: {broken}"))
+    settles(&world, &mut HashMap::new()).map_err(|broken| format!("seed {seed}: {broken}"))?;
+    Ok(world.led())
+}
+
+/// A fault of the agent that leads: rarely would one drawn from all agents hit it.
+fn strike(world: &mut World, draw: &mut impl FnMut(usize) -> usize) -> Result<(), String> {
+    let leads = |at: &usize| world.authorities[*at].as_ref().is_some_and(|one| one.leads());
+    let Some(leader) = (0..world.agents.len()).rev().find(leads) else { return Ok(()) };
+    let act = [Act::Kill, Act::Kill, Act::Freeze, Act::Cut, Act::Split][draw(5)](leader);
+    let budget = world.budget;
+    (world.budget.kills, world.budget.freezes, world.budget.cuts, world.budget.splits) = (1, 1, 1, 1);
+    if world.can(act) {
+        world.apply(act)?;
+    }
+    world.budget = budget;
+    Ok(())
 }
 
 /// Another range: `SIMULATE=17..18 cargo nextest run -p lockstep-launch -E 'test(simulated)' --no-capture`.
@@ -332,9 +259,29 @@ fn no_simulated_schedule_breaks_a_rule() {
     let (from, to) = range.split_once("..").expect("SIMULATE is FROM..TO");
     let (from, to): (u64, u64) = (from.parse().unwrap(), to.parse().unwrap());
     let begun = std::time::Instant::now();
-    let broken: Vec<String> = (from..to).filter_map(|seed| simulate(seed).err()).collect();
-    println!("{} schedules in {:?}", to - from, begun.elapsed());
+    let (mut broken, mut led) = (Vec::new(), [0; 2]);
+    for seed in from..to {
+        match simulate(seed, None) {
+            Ok(generation) => led[usize::from(generation > 0)] += 1,
+            Err(why) => broken.push(why),
+        }
+    }
+    println!("{} schedules in {:?}, {} of them with takeovers", to - from, begun.elapsed(), led[1]);
     assert!(broken.is_empty(), "{} of them, first {}", broken.len(), broken[0]);
+}
+
+#[test]
+fn simulated_schedules_find_a_bug_of_each_kind_in_takeovers() {
+    let mut missed = Vec::new();
+    for (bug, rule) in Bug::TAKEOVERS {
+        let found = (0..3_000).find_map(|seed| simulate(seed, Some(bug)).err());
+        let found = found.as_deref().unwrap_or("not found").lines().next().unwrap_or_default();
+        println!("{bug:?}: {}", &found[..found.len().min(300)]);
+        if !found.contains(&format!(": {rule}: ")) {
+            missed.push(bug);
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
 }
 
 #[test]

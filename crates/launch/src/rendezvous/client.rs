@@ -20,6 +20,12 @@ pub struct Client {
     pub goal: Goal,
     /// The latest round that it took part in.
     pub given: Option<u64>,
+    /// The generation of the authority that formed it.
+    pub given_in: u64,
+    /// The generation of the latest view.
+    pub generation: u64,
+    /// Its connection to that authority, as the view counts them.
+    pub(super) connection: u64,
     /// Its last request to this authority.
     asked: Option<Request>,
     /// The last of its ids under which it was removed.
@@ -141,7 +147,19 @@ impl Client {
     #[must_use]
     pub fn new(node: Node, job: JobIdentity, options: RendezvousOptions) -> Self {
         let goal = Goal::Join { since: Duration::ZERO };
-        Client { node, job, options, goal, given: None, asked: None, removed: 0, enough: None }
+        Client {
+            node,
+            job,
+            options,
+            goal,
+            given: None,
+            given_in: 0,
+            generation: 0,
+            connection: 0,
+            asked: None,
+            removed: 0,
+            enough: None,
+        }
     }
 
     /// Decides what to do at `now` after looking at `view` (`None` before the first).
@@ -174,6 +192,11 @@ impl Client {
         if view.id != 0 {
             self.node.id = view.id;
         }
+        if (view.generation, view.connection) != (self.generation, self.connection) {
+            // Another authority, or another connection to it: it knows of no request.
+            (self.asked, self.removed) = (None, 0);
+            (self.generation, self.connection) = (view.generation, view.connection);
+        }
         let enough =
             view.phase == Phase::Gathering && view.arrived == view.members && view.members >= self.job.min_nodes;
         self.enough = enough.then_some(match self.enough {
@@ -199,7 +222,9 @@ impl Client {
         if view.own == OwnPart::Absent && view.removed.is_some() && view.id != self.removed {
             (self.removed, self.asked) = (view.id, None);
         }
-        if let (OwnPart::Member { place: Some(place), .. }, false) = (&view.own, self.given == Some(view.round)) {
+        if let (OwnPart::Member { place: Some(place), .. }, false) =
+            (&view.own, self.given == Some(view.round) && self.given_in == view.generation)
+        {
             let reason = Reason::Complete { came: view.members, max: self.job.max_nodes };
             return (Action::Formed(Box::new(self.round(view, place))), reason);
         }
@@ -219,7 +244,8 @@ impl Client {
     fn ask_in(&mut self, round: u64, reason: Reason) -> (Action, Reason) {
         // The id is the authority's matter, and changes with its answer.
         let (node, job) = (Box::new(Node { id: 0, ..self.node.clone() }), Box::new(self.job.clone()));
-        self.ask(Request::Join { node, job, was: self.removed, given: self.given, round }, reason)
+        let given = self.given.filter(|_| self.given_in == self.generation);
+        self.ask(Request::Join { node, job, was: self.removed, given, round }, reason)
     }
 
     /// Sends the authority a request, unless it has it already.
@@ -270,7 +296,9 @@ impl Client {
 
     fn restart(&mut self, view: &View, round: u64, reason: String) -> (Action, Reason) {
         match &view.own {
-            OwnPart::Member { done: false, .. } if view.phase == Phase::Running && view.round == round => {
+            OwnPart::Member { done: false, .. }
+                if view.phase == Phase::Running && view.round == round && self.given_in == view.generation =>
+            {
                 self.ask(Request::Restart { round, reason }, Reason::Wanted)
             }
             _ => done(),
@@ -295,7 +323,7 @@ impl Client {
         if !matches!(view.own, OwnPart::Member { .. }) {
             return Some(Change::Evicted { why: view.removed.clone().unwrap_or_else(|| GONE.to_owned()) });
         }
-        (view.round != round).then(|| match view.cause.clone() {
+        (view.round != round || self.given_in != view.generation).then(|| match view.cause.clone() {
             Cause::Start => Change::Evicted { why: GONE.to_owned() },
             Cause::NodeLost { node, why } => Change::NodeLost { node, why },
             Cause::NodeLeft { node, why } => Change::NodeLeft { node, why },
@@ -353,7 +381,7 @@ impl Client {
             Goal::Join { .. } => Goal::Join { since: Duration::ZERO },
             goal => goal.clone(),
         };
-        (self.node.id, goal, self.given, &self.asked, self.removed).hash(hasher);
+        (self.node.id, goal, self.given, self.given_in, self.generation, &self.asked, self.removed).hash(hasher);
     }
 }
 

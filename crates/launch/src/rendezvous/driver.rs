@@ -6,11 +6,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::{Action, Client, Goal, Round};
+use super::connection::dial_successor;
 use super::error::{Change, Reason, Refusal, RendezvousError, StoreLost};
+use super::host::Host;
 use super::link::Link;
 use super::message::{Closing, OwnPart, Request, RootCause, View};
 use super::node::{JobIdentity, Node};
 use super::options::RendezvousOptions;
+use super::takeover::pretend;
 
 /// One agent's part in a rendezvous. Its beats go on until this is dropped or [`finish`](Rendezvous::finish)ed, so the agent can be
 /// busy with its workers.
@@ -23,6 +26,8 @@ pub struct Rendezvous {
     begun: Instant,
     reason: watch::Sender<String>,
     last_reason: Option<Reason>,
+    /// The authority in this process, once another one has taken over. Its connections stay open while it tells them so.
+    _former: Option<Link>,
 }
 
 /// The result of [`Rendezvous::succeed`].
@@ -57,6 +62,7 @@ impl Rendezvous {
             begun: Instant::now(),
             reason: watch::Sender::new(String::new()),
             last_reason: None,
+            _former: None,
         }
     }
 
@@ -78,12 +84,13 @@ impl Rendezvous {
         self.client.goal = Goal::Join { since: self.now() };
         match self.run().await? {
             Action::Formed(round) => {
-                self.client.given = Some(round.number);
+                (self.client.given, self.client.given_in) = (Some(round.number), self.client.generation);
+                self.link.send(Request::Took { round: round.number });
                 self.client.goal = Goal::Stay { round: round.number };
                 Ok(*round)
             }
             Action::Fail(error) => {
-                if matches!(*error, RendezvousError::Timeout(_)) || matches!(self.link, Link::Local { .. }) {
+                if matches!(*error, RendezvousError::Timeout(_)) || self.host().is_some() {
                     // The failure of this node is known; an error of the announcement must not hide it.
                     let _ = self.leave(&error.to_string()).await;
                 }
@@ -160,11 +167,29 @@ impl Rendezvous {
 
     /// The last call. If this agent is the authority, waits until all others have disconnected or `close_timeout` has passed, and
     /// returns those that have not.
-    pub async fn finish(self) -> Vec<Node> {
-        match &self.link {
-            Link::Local { host, .. } => host.until_alone(&self.client.job.run_id, self.options.close_timeout).await,
-            Link::Remote { .. } => Vec::new(),
+    pub async fn finish(mut self) -> Vec<Node> {
+        match self.host() {
+            Some(host) => host.until_alone(&self.client.job.run_id, self.options.close_timeout).await,
+            None => Vec::new(),
         }
+    }
+
+    /// The authority, if it is in this process.
+    fn host(&mut self) -> Option<Host> {
+        match &self.link {
+            Link::Local { host, .. } => Some(host.clone()),
+            Link::Remote { .. } => self.link.seen().leads,
+        }
+    }
+
+    /// Joins the authority that has taken over from the one in this process like a late node.
+    fn move_to(&mut self, address: String) {
+        let opening = dial_successor(address.clone());
+        let link = Link::open(address.clone(), opening, &self.options, None);
+        self._former = Some(std::mem::replace(&mut self.link, link));
+        (self.client.node.hosts_store, self.client.node.port) = (false, None);
+        let why = format!("the rendezvous goes on at {address}");
+        self.view.iter_mut().for_each(|view| pretend(view, view.generation + 1, OwnPart::Absent, &why));
     }
 
     /// Publishes the address of the workers' store, on group rank 0.
@@ -228,6 +253,10 @@ impl Rendezvous {
     fn step(&mut self) -> Result<Step, RendezvousError> {
         let seen = self.link.seen();
         self.view = seen.view.or(self.view.take());
+        let moved = self.view.as_ref().and_then(|view| view.moved.clone());
+        if let Some(address) = moved.filter(|_| matches!(self.link, Link::Local { .. })) {
+            self.move_to(address);
+        }
         if let Some(refusal) = seen.refusal {
             return Err(refusal.into());
         }

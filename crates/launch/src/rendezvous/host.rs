@@ -18,6 +18,7 @@ use super::authority::{Authority, Conn, Event, LOCAL};
 use super::message::{self, Greeting, Request, SCHEMA, ToAgent, ToAuthority, View};
 use super::node::{JobIdentity, Node};
 use super::options::RendezvousOptions;
+use super::succession::{Candidacy, SUCCESSORS};
 
 /// Maximum number of connections; further ones are closed.
 const MOST: usize = 8192;
@@ -84,6 +85,21 @@ impl Host {
         (Host(Arc::new(shared)), local)
     }
 
+    /// A member that takes over as soon as it has the right to it; returns its own views.
+    pub fn succeed(candidacy: Candidacy, options: &RendezvousOptions) -> (Self, watch::Receiver<Option<View>>) {
+        let job = candidacy.follow.job.clone();
+        let (host, views) = Host::new(&job, options);
+        let authority = Authority::succeed(Duration::ZERO, job.clone(), options.clone(), candidacy);
+        host.lock().authorities.insert(job.run_id, authority);
+        host.tick();
+        (host, views)
+    }
+
+    /// Returns true if this process has the right to lead the job, and does.
+    pub fn leads(&self, run_id: &str) -> bool {
+        self.lock().authorities.get(run_id).is_some_and(Authority::leads)
+    }
+
     /// Handles a request of the agent in this process.
     pub fn request(&self, request: Request) {
         self.handle(LOCAL, Event::Asks(request));
@@ -115,19 +131,27 @@ impl Host {
             hosted.connections.insert(conn, Connection { run_id: String::new(), views });
             conn
         };
-        let beat = Notify::new();
+        let (beat, beats) = watch::channel(Duration::ZERO);
         let (reads, writes) = split(stream);
         let outcome = tokio::select! {
             outcome = self.receive(conn, reads, &beat) => outcome,
-            outcome = send_views(latest, writes, &beat) => outcome,
+            outcome = send_views(latest, writes, beats) => outcome,
         };
         tracing::debug!(conn, "an agent's connection has ended: {outcome:?}");
-        self.handle(conn, Event::Closed);
+        // Anything else may be the network's fault.
+        let ends = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        let has_ended = outcome.is_err_and(|error| ends.contains(&error.kind()));
+        self.handle(conn, if has_ended { Event::Closed } else { Event::Broken });
         self.lock().connections.remove(&conn);
         self.0.gone.notify_waiters();
     }
 
-    async fn receive(&self, conn: Conn, mut stream: impl AsyncRead + Unpin, beat: &Notify) -> io::Result<()> {
+    async fn receive(
+        &self,
+        conn: Conn,
+        mut stream: impl AsyncRead + Unpin,
+        beat: &watch::Sender<Duration>,
+    ) -> io::Result<()> {
         let mut first = true;
         loop {
             let limit = if first { PROMPT } else { Duration::MAX };
@@ -137,12 +161,15 @@ impl Host {
                 message::read_rest(&mut stream, length).await
             };
             match timeout(PROMPT, rest).await?? {
-                ToAuthority::Beat => {
+                ToAuthority::Beat(sent) => {
                     self.handle(conn, Event::Heard);
-                    beat.notify_one();
+                    beat.send_replace(sent);
                 }
                 ToAuthority::Request(request) if is_reasonable(&request) => self.handle(conn, Event::Asks(request)),
                 ToAuthority::Request(_) => return Err(io::ErrorKind::InvalidData.into()),
+                ToAuthority::Superseded { run_id, generation, address } => {
+                    self.supersede(&run_id, generation, address);
+                }
             }
             first = false;
         }
@@ -173,7 +200,7 @@ impl Host {
         hosted.assign(now, conn, &event, &self.0.options);
         let Hosted { authorities, connections, .. } = &mut *hosted;
         let Some(connection) = connections.get(&conn) else { return };
-        let closed = event == Event::Closed;
+        let closed = matches!(event, Event::Closed | Event::Broken);
         if let Some(authority) = authorities.get_mut(&connection.run_id) {
             let before = authority.next_tick();
             send(connections, authority.handle(now, conn, event));
@@ -185,6 +212,15 @@ impl Host {
             // The job of the agent in this process stays, also while that agent has not asked to join yet.
             let own = hosted.connections.get(&LOCAL).map(|connection| connection.run_id.clone());
             hosted.authorities.retain(|run_id, authority| own.as_ref() == Some(run_id) || !authority.is_deserted());
+        }
+    }
+
+    fn supersede(&self, run_id: &str, generation: u64, address: String) {
+        let now = self.now();
+        let mut hosted = self.lock();
+        let Hosted { authorities, connections, .. } = &mut *hosted;
+        if let Some(authority) = authorities.get_mut(run_id) {
+            send(connections, authority.handle(now, LOCAL, Event::Superseded(generation, address)));
         }
     }
 
@@ -215,13 +251,17 @@ impl Host {
 impl Hosted {
     /// The first request on a connection decides which job it is for.
     fn assign(&mut self, now: Duration, conn: Conn, event: &Event, options: &RendezvousOptions) {
-        let Event::Asks(Request::Join { job, .. }) = event else { return };
+        let job = match event {
+            Event::Asks(Request::Join { job, .. }) => &**job,
+            Event::Asks(Request::Follow(follow)) if self.authorities.contains_key(&follow.job.run_id) => &follow.job,
+            _ => return,
+        };
         let room = self.authorities.len() < JOBS || self.authorities.contains_key(&job.run_id);
         if let Some(connection) =
             self.connections.get_mut(&conn).filter(|connection| connection.run_id.is_empty() && room)
         {
             connection.run_id.clone_from(&job.run_id);
-            let new = || Authority::new(now, (**job).clone(), options.clone());
+            let new = || Authority::new(now, job.clone(), options.clone());
             self.authorities.entry(job.run_id.clone()).or_insert_with(new);
         }
     }
@@ -239,7 +279,7 @@ fn send(connections: &BTreeMap<Conn, Connection>, views: Vec<(Conn, View)>) {
 async fn send_views(
     mut views: watch::Receiver<Option<View>>,
     mut stream: impl AsyncWrite + Unpin,
-    beat: &Notify,
+    mut beats: watch::Receiver<Duration>,
 ) -> io::Result<()> {
     message::write(&mut stream, &Greeting { schema: SCHEMA }).await?;
     loop {
@@ -248,7 +288,7 @@ async fn send_views(
                 Ok(()) => views.borrow_and_update().clone().map(|view| ToAgent::View(Box::new(view))),
                 Err(_) => return Ok(()),
             },
-            () = beat.notified() => Some(ToAgent::Beat),
+            Ok(()) = beats.changed() => Some(ToAgent::Beat(*beats.borrow_and_update())),
         };
         if let Some(message) = message {
             message::write(&mut stream, &message).await?;
@@ -262,6 +302,13 @@ fn is_reasonable(request: &Request) -> bool {
         Request::Join { node, job, .. } => {
             let names = [&node.host, &node.addr, &node.role, &job.run_id];
             names.iter().all(|name| name.len() <= NAME) && job.commands.len() <= JOBS
+        }
+        Request::Follow(follow) => {
+            let names = [&follow.node.host, &follow.node.addr, &follow.node.role, &follow.job.run_id];
+            let addresses = follow.base.order.iter().map(|successor| successor.address.len());
+            names.iter().map(|name| name.len()).chain(addresses).all(|length| length <= NAME)
+                && follow.base.order.len() <= SUCCESSORS
+                && follow.taken.len() <= JOBS
         }
         _ => true,
     }

@@ -1,18 +1,18 @@
 //! An agent's connection to its authority: in the same process, or over TCP with beats in both directions.
 
-use std::io;
 use std::time::Duration;
 
 use serde::Deserialize;
 use tcpstore::Client;
-use tokio::io::{AsyncRead, AsyncWrite, split};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, timeout};
 
+use super::connection::{Connection, Ended, Stream};
 use super::error::Refusal;
 use super::host::Host;
-use super::message::{self, Greeting, MAX_REPLY, Request, SCHEMA, ToAgent, ToAuthority, View};
+use super::message::{Request, SCHEMA, View};
 use super::node::JobIdentity;
 use super::options::RendezvousOptions;
 
@@ -61,10 +61,32 @@ pub struct LinkState {
     pub(super) view: Option<View>,
     /// When it last answered.
     pub(super) answered: Instant,
+    /// When the last beat that was answered was sent, by the connection's clock.
+    pub(super) beat: Option<Duration>,
     /// Why it will not answer any more.
     pub(super) lost: Option<String>,
     /// Why this agent must not take part.
     pub(super) refusal: Option<Refusal>,
+    /// This agent has taken over.
+    pub(super) leads: Option<Host>,
+}
+
+impl LinkState {
+    fn new(view: Option<View>) -> Self {
+        LinkState { view, answered: Instant::now(), beat: None, lost: None, refusal: None, leads: None }
+    }
+
+    /// A view has arrived.
+    pub(super) fn show(&mut self, view: View) {
+        let connection = self.view.as_ref().map_or(0, |view| view.connection);
+        self.view = Some(View { connection, ..view });
+    }
+}
+
+impl Task {
+    pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Task(tokio::spawn(task))
+    }
 }
 
 impl Drop for Task {
@@ -87,44 +109,36 @@ impl Link {
             None => None,
         };
         let connections = connections.unwrap_or_else(|| mpsc::unbounded_channel().1);
-        let task = Task(tokio::spawn(host.clone().run(connections)));
+        let task = Task::spawn(host.clone().run(connections));
         Link::Local { host, views, task }
     }
 
-    /// The authority is where this client of its store is connected to.
+    /// The authority is where this client of its store is connected to. If it is lost, this agent may take over at `listener`.
     #[must_use]
-    pub fn connect(client: Client, job: &JobIdentity, options: &RendezvousOptions) -> Link {
-        let (address, key, limit) = (client.peer().to_owned(), state_key(&job.run_id), options.request_timeout());
-        let opening = async move {
-            let found = client.try_get(&key).await.map_err(|error| Ended::Lost(format!("failed to {error}")))?;
-            found.map_or(Ok(()), |found| check_schema(&found)).map_err(Ended::Refused)?;
-            let switched = timeout(limit, client.switch()).await.map_err(|late| Ended::Lost(late.to_string()))?;
-            switched.map_err(|error| Ended::Lost(format!("failed to {error}")))
-        };
-        Link::open(address, opening, options)
+    pub fn connect(
+        client: Client,
+        job: &JobIdentity,
+        options: &RendezvousOptions,
+        listener: Option<TcpListener>,
+    ) -> Link {
+        let (address, run_id, limit) = (client.peer().to_owned(), job.run_id.clone(), options.request_timeout());
+        let opening = async move { open_store(client, &run_id, limit).await };
+        Link::open(address, opening, options, listener)
     }
 
     /// An authority behind the stream that `opening` gives.
-    pub(super) fn open<S: AsyncRead + AsyncWrite + Send + 'static>(
+    pub(super) fn open<S: Stream + 'static>(
         address: String,
         opening: impl Future<Output = Result<S, Ended>> + Send + 'static,
         options: &RendezvousOptions,
+        listener: Option<TcpListener>,
     ) -> Link {
         let (requests, inbox) = mpsc::unbounded_channel();
-        let (sender, seen) =
-            watch::channel(LinkState { view: None, answered: Instant::now(), lost: None, refusal: None });
-        let options = options.clone();
-        let task = tokio::spawn(async move {
-            let ended = match opening.await {
-                Ok(stream) => converse(stream, inbox, &sender, &options).await,
-                Err(ended) => ended,
-            };
-            sender.send_modify(|seen| match ended {
-                Ended::Lost(why) => seen.lost = Some(why),
-                Ended::Refused(refusal) => seen.refusal = Some(refusal),
-            });
-        });
-        Link::Remote { address, requests, seen, task: Task(task) }
+        let (sender, seen) = watch::channel(LinkState::new(None));
+        let connection = Connection::new(address.clone(), inbox, sender, options.clone(), listener);
+        let opening = async { opening.await.map(|stream| Box::new(stream) as Box<dyn Stream>) };
+        let task = Task::spawn(connection.live(opening));
+        Link::Remote { address, requests, seen, task }
     }
 
     /// Sends a request.
@@ -139,10 +153,7 @@ impl Link {
     /// What has arrived.
     pub(super) fn seen(&mut self) -> LinkState {
         match self {
-            Link::Local { views, .. } => {
-                let view = views.borrow_and_update().clone();
-                LinkState { view, answered: Instant::now(), lost: None, refusal: None }
-            }
+            Link::Local { views, .. } => LinkState::new(views.borrow_and_update().clone()),
             Link::Remote { seen, .. } => seen.borrow_and_update().clone(),
         }
     }
@@ -159,95 +170,13 @@ impl Link {
     }
 }
 
-/// Why a connection has ended.
-pub(super) enum Ended {
-    Lost(String),
-    Refused(Refusal),
-}
-
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Self {
-        Ended::Lost(match error.kind() {
-            io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
-            _ => error.to_string(),
-        })
-    }
-}
-
-async fn converse(
-    stream: impl AsyncRead + AsyncWrite,
-    requests: mpsc::UnboundedReceiver<Request>,
-    seen: &watch::Sender<LinkState>,
-    options: &RendezvousOptions,
-) -> Ended {
-    let (mut reads, writes) = split(stream);
-    let conversation = async {
-        // The authority speaks first: what comes before would still be read as requests to the store.
-        greet(&mut reads).await?;
-        tokio::select! {
-            outcome = receive(reads, seen) => outcome,
-            outcome = send(requests, writes, options) => outcome,
-        }
-    };
-    let outcome = tokio::select! {
-        outcome = conversation => outcome,
-        ended = silence(seen.subscribe(), options) => Err(ended),
-    };
-    outcome.err().unwrap_or_else(|| Ended::Lost("this agent closed the connection".to_owned()))
-}
-
-async fn greet(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), Ended> {
-    let Greeting { schema } = message::read(stream, MAX_REPLY).await?;
-    if schema == SCHEMA { Ok(()) } else { Err(Ended::Refused(Refusal::Schema { ours: SCHEMA, theirs: schema })) }
-}
-
-async fn receive(mut stream: impl AsyncRead + Unpin, seen: &watch::Sender<LinkState>) -> Result<(), Ended> {
-    loop {
-        let received = message::read(&mut stream, MAX_REPLY).await?;
-        seen.send_if_modified(|seen| {
-            seen.answered = Instant::now();
-            match received {
-                ToAgent::View(view) => seen.view = Some(*view),
-                ToAgent::Beat => return false,
-            }
-            true
-        });
-    }
-}
-
-async fn send(
-    mut requests: mpsc::UnboundedReceiver<Request>,
-    mut stream: impl AsyncWrite + Unpin,
-    options: &RendezvousOptions,
-) -> Result<(), Ended> {
-    let mut beats = interval(options.keep_alive_interval);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let asked = tokio::select! {
-            biased;
-            request = requests.recv() => match request {
-                Some(request) => ToAuthority::Request(request),
-                None => return Ok(()),
-            },
-            _ = beats.tick() => ToAuthority::Beat,
-        };
-        message::write(&mut stream, &asked).await?;
-    }
-}
-
-/// Ends when the authority has been silent for too long. Time in which this agent did not look does not count.
-async fn silence(seen: watch::Receiver<LinkState>, options: &RendezvousOptions) -> Ended {
-    let (poll, limit) = (options.poll(), options.request_timeout());
-    let (mut looked, mut silent, mut answered) = (Instant::now(), Duration::ZERO, seen.borrow().answered);
-    loop {
-        tokio::time::sleep(poll).await;
-        let (now, last) = (Instant::now(), seen.borrow().answered);
-        silent = if last == answered { silent + (now - looked).min(2 * poll) } else { now - last };
-        (looked, answered) = (now, last);
-        if silent >= limit {
-            return Ended::Lost(format!("no answer within {} s", limit.as_secs_f64()));
-        }
-    }
+/// Leaves the protocol of the authority's store.
+pub(super) async fn open_store(client: Client, run_id: &str, limit: Duration) -> Result<TcpStream, Ended> {
+    let key = state_key(run_id);
+    let found = client.try_get(&key).await.map_err(|error| Ended::Lost(format!("failed to {error}")))?;
+    found.map_or(Ok(()), |found| check_schema(&found)).map_err(Ended::Refused)?;
+    let switched = timeout(limit, client.switch()).await.map_err(|late| Ended::Lost(late.to_string()))?;
+    switched.map_err(|error| Ended::Lost(format!("failed to {error}")))
 }
 
 /// Refuses another schema in the value that agents of all versions read first.
@@ -274,7 +203,7 @@ mod tests {
     fn refuses_other_versions_in_the_value_that_all_versions_read_first() {
         assert_eq!(check_schema(&state_value()), Ok(()));
         let text = check_schema(br#"{"schema":4,"version":4,"members":[]}"#).unwrap_err().to_string();
-        assert_eq!(text, "the rendezvous is of schema 4, this agent is of schema 5: run the same version on all nodes");
+        assert_eq!(text, "the rendezvous is of schema 4, this agent is of schema 6: run the same version on all nodes");
         assert!(matches!(check_schema(b"{}"), Err(Refusal::Corrupt { .. })));
     }
 }

@@ -14,9 +14,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::error::Refusal;
 use super::node::{JobIdentity, Node, NodeId};
 use super::state::RankAssignment;
+use super::succession::{Follow, Succession};
 
 /// The version of the messages.
-pub const SCHEMA: u32 = 5;
+pub const SCHEMA: u32 = 6;
 /// The largest frame that an authority accepts from an agent: many times the longest command line and failure message.
 pub(super) const MAX_REQUEST: usize = 1 << 20;
 /// The largest frame that an agent accepts from its authority: a survey of many thousand nodes.
@@ -33,18 +34,27 @@ pub struct Greeting {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToAuthority {
-    /// It is alive.
-    Beat,
+    /// It is alive. The time is the sender's own.
+    Beat(Duration),
     /// A request of its node.
     Request(Request),
+    /// An authority of this generation has taken over the job; it is at this address.
+    Superseded {
+        /// The job's `--rdzv-id`.
+        run_id: String,
+        /// Its generation.
+        generation: u64,
+        /// Its address.
+        address: String,
+    },
 }
 
 /// From the authority to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToAgent {
-    /// The authority is alive: the answer to a beat.
-    Beat,
+    /// The authority is alive: it has received the beat of this time, and those before it.
+    Beat(Duration),
     /// The agent's view has changed.
     View(Box<View>),
 }
@@ -95,6 +105,13 @@ pub enum Request {
     },
     /// To know all nodes.
     Survey,
+    /// To announce that it knows its place in this round.
+    Took {
+        /// The round.
+        round: u64,
+    },
+    /// To make this agent the authority, since the last one is lost.
+    Follow(Box<Follow>),
 }
 
 /// What one agent has to know.
@@ -126,6 +143,17 @@ pub struct View {
     pub refusal: Option<Refusal>,
     /// All nodes, if the agent wanted to know them.
     pub survey: Option<Box<Survey>>,
+    /// How many times another agent has become the authority, at least.
+    pub generation: u64,
+    /// The last id that was given to a node.
+    pub last_id: NodeId,
+    /// What the agent has to know to go on without its authority.
+    pub succession: Option<Box<Succession>>,
+    /// Where the authority of a later generation is.
+    pub moved: Option<String>,
+    /// How often the agent has lost its connection. The agent counts.
+    #[serde(skip)]
+    pub connection: u64,
 }
 
 /// The phase of a round.

@@ -41,6 +41,7 @@
 
 mod authority;
 mod client;
+mod connection;
 mod driver;
 mod error;
 mod host;
@@ -49,7 +50,11 @@ mod message;
 mod node;
 mod options;
 mod state;
+mod succession;
+mod takeover;
 
+#[cfg(test)]
+mod bugs;
 #[cfg(test)]
 mod check;
 #[cfg(test)]
@@ -71,3 +76,4 @@ pub use message::{
 pub use node::{Difference, JobIdentity, Node, NodeId};
 pub use options::{OptionsError, RendezvousOptions};
 pub use state::{Member, RankAssignment, RoundPhase, State};
+pub use succession::{Candidacy, Follow, Succession, Successor, Taken};

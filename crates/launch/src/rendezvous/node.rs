@@ -30,6 +30,9 @@ pub struct Node {
     /// The group rank that it requests (`--node-rank` of a static rendezvous).
     #[serde(default)]
     pub node_rank: Option<usize>,
+    /// The port at which it can take over from a lost authority, if it listens for that.
+    #[serde(default)]
+    pub port: Option<u16>,
 }
 
 /// The identity of a job. Agents of different jobs at the same endpoint refuse each other.
@@ -121,7 +124,7 @@ pub(crate) mod tests {
 
     pub(crate) fn node(id: NodeId, host: &str) -> Node {
         let (host, addr, role) = (host.to_owned(), host.to_owned(), "default".to_owned());
-        Node { id, host, addr, pid: 100, local_world_size: 1, role, hosts_store: false, node_rank: None }
+        Node { id, host, addr, pid: 100, local_world_size: 1, role, hosts_store: false, node_rank: None, port: None }
     }
 
     #[test]

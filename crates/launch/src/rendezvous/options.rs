@@ -23,6 +23,8 @@ pub struct RendezvousOptions {
     pub read_timeout: Duration,
     /// Whether this agent hosts the store; if `None`, the endpoint's address decides.
     pub is_host: Option<bool>,
+    /// Whether another agent takes over if the one at the endpoint is lost.
+    pub takeover: bool,
 }
 
 /// Why a `--rdzv-conf` was rejected.
@@ -54,6 +56,7 @@ impl Default for RendezvousOptions {
             keep_alive_max_attempt: 3,
             read_timeout: Duration::from_secs(60),
             is_host: None,
+            takeover: true,
         }
     }
 }
@@ -74,8 +77,12 @@ impl RendezvousOptions {
     /// # Errors
     /// [`OptionsError`] names the key and the value.
     pub fn from_static_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
-        let options = RendezvousOptions { join_timeout: Duration::from_secs(900), ..RendezvousOptions::default() };
-        options.with_conf(conf, "static", &["last_call_timeout", "is_host", CAS_BACKOFF])
+        let options = RendezvousOptions {
+            join_timeout: Duration::from_secs(900),
+            takeover: false,
+            ..RendezvousOptions::default()
+        };
+        options.with_conf(conf, "static", &["last_call_timeout", "is_host", "takeover", CAS_BACKOFF])
     }
 
     /// Keys that this backend does not read may have any value: torchrun does not check them either.
@@ -111,6 +118,7 @@ impl RendezvousOptions {
             "keep_alive_max_attempt" => self.keep_alive_max_attempt = attempts(key, value)?,
             "read_timeout" => self.read_timeout = seconds(key, value)?,
             "is_host" => self.is_host = Some(boolean(key, value)?),
+            "takeover" => self.takeover = boolean(key, value)?,
             "store_type" if value == "tcp" => {}
             "store_type" => return Err(OptionsError::StoreType(value.to_owned())),
             "rank" => {} // torchrun itself puts --node-rank here
@@ -145,7 +153,7 @@ impl RendezvousOptions {
 const CAS_BACKOFF: &str = "cas_backoff_max_seconds";
 
 const KEYS: &str = "join_timeout, last_call_timeout, close_timeout, heartbeat_timeout, keep_alive_interval, \
-                    keep_alive_max_attempt, read_timeout, timeout, is_host, store_type, cas_backoff_max_seconds";
+                    keep_alive_max_attempt, read_timeout, timeout, is_host, takeover, store_type, cas_backoff_max_seconds";
 
 fn unknown(key: &str) -> String {
     format!("--rdzv-conf: unknown key `{key}`; the known keys are {KEYS}")

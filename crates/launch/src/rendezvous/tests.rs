@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use tokio::io::duplex;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::link::Ended;
+use super::connection::{Ended, dial_successor};
 use super::message;
 use super::node::tests::{job, node};
 use super::*;
@@ -29,7 +31,7 @@ fn other(authority: &Host, host: &str, min: usize, max: usize) -> Rendezvous {
     let (near, far) = duplex(1 << 20);
     tokio::spawn(authority.clone().serve(far));
     let options = RendezvousOptions::default();
-    let link = Link::open("a:29500".to_owned(), async { Ok(near) }, &options);
+    let link = Link::open("a:29500".to_owned(), async { Ok(near) }, &options, None);
     Rendezvous::new(link, node(0, host), job(min, max), options)
 }
 
@@ -170,11 +172,11 @@ async fn refuses_another_job_a_second_node_of_the_same_rank_and_another_version(
     assert_eq!(text, "--node-rank is 2, but with --nnodes=2 it must be less than 2");
     joining.abort();
     let (near, mut far) = duplex(100);
-    message::write(&mut far, &message::Greeting { schema: 6 }).await.unwrap();
+    message::write(&mut far, &message::Greeting { schema: 7 }).await.unwrap();
     let options = RendezvousOptions::default();
-    let link = Link::open("a:29500".to_owned(), async { Ok(near) }, &options);
+    let link = Link::open("a:29500".to_owned(), async { Ok(near) }, &options, None);
     let text = Rendezvous::new(link, node(0, "b"), job(1, 2), options).join().await.unwrap_err().to_string();
-    assert_eq!(text, "the rendezvous is of schema 6, this agent is of schema 5: run the same version on all nodes");
+    assert_eq!(text, "the rendezvous is of schema 7, this agent is of schema 6: run the same version on all nodes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,13 +212,13 @@ async fn names_the_host_of_an_authority_that_is_lost_or_silent() {
     let (a, mut b, _, host) = two().await;
     drop((a, host));
     let (near, far) = duplex(100);
-    let mute = Link::open("a:29500".to_owned(), async { Ok(near) }, &RendezvousOptions::default());
+    let mute = Link::open("a:29500".to_owned(), async { Ok(near) }, &RendezvousOptions::default(), None);
     let lost = Rendezvous::new(mute, node(0, "c"), job(1, 2), RendezvousOptions::default()).join().await.unwrap_err();
     assert!(lost.to_string().contains("does not answer; which agent hosted it is not known"), "{lost}");
     assert!(lost.to_string().contains("(no answer within 15 s)"), "{lost}");
     drop(far);
     let gone = async { Err::<tokio::io::DuplexStream, _>(Ended::Lost("it is gone".into())) };
-    b.link = Link::open("a:29500".to_owned(), gone, &b.options);
+    b.link = Link::open("a:29500".to_owned(), gone, &b.options, None);
     let Change::StoreLost(lost) = b.watch().await else { panic!("not lost") };
     assert_eq!((lost.host.unwrap().host.as_str(), lost.error.as_str()), ("a", "it is gone"));
     assert!(matches!(b.succeed().await, Err(RendezvousError::StoreLost(_))));
@@ -318,4 +320,80 @@ async fn many_agents_live_together() {
     for agent in agents {
         agent.await.unwrap();
     }
+}
+
+/// An agent at a port, with the authority or where it can take over.
+struct AtPort {
+    agent: Rendezvous,
+    /// Serves the authority's connections.
+    serving: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl AtPort {
+    async fn first(nodes: (usize, usize)) -> (AtPort, String) {
+        let (agent, host) = first("a", nodes.0, nodes.1);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let serving = tokio::spawn(async move {
+            let mut served = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                served.spawn(host.clone().serve(stream));
+            }
+        });
+        (AtPort { agent, serving: Some(serving) }, address)
+    }
+
+    async fn other(address: &str, host: &str, nodes: (usize, usize)) -> AtPort {
+        let options = RendezvousOptions::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = Some(listener.local_addr().unwrap().port());
+        let link = Link::open(address.to_owned(), dial_successor(address.to_owned()), &options, Some(listener));
+        let node = Node { addr: "127.0.0.1".to_owned(), port, ..node(0, host) };
+        AtPort { agent: Rendezvous::new(link, node, job(nodes.0, nodes.1), options), serving: None }
+    }
+
+    /// Ends as a process does that is killed.
+    async fn dies(self) {
+        drop(self.agent);
+        if let Some(serving) = self.serving {
+            serving.abort();
+            let _ = serving.await;
+        }
+    }
+
+    async fn takes_part(&mut self) -> Round {
+        let round = self.agent.join().await.unwrap();
+        match round.group_rank() {
+            0 => self.agent.publish_master(&round, "store:1"),
+            _ => assert_eq!(self.agent.await_master(&round, secs(60)).await.as_deref(), Ok("store:1")),
+        }
+        round
+    }
+}
+
+#[tokio::test]
+async fn the_next_member_takes_over_from_an_authority_that_is_killed_and_the_next_from_that_one() {
+    let (mut a, address) = AtPort::first((1, 3)).await;
+    let mut b = AtPort::other(&address, "b", (1, 3)).await;
+    let mut c = AtPort::other(&address, "c", (1, 3)).await;
+    let (_, second, third) = tokio::join!(a.takes_part(), b.takes_part(), c.takes_part());
+    assert_eq!((second.group_rank(), third.group_rank()), (1, 2));
+    let begun = Instant::now();
+    a.dies().await;
+    let (lost, too) = tokio::join!(b.agent.watch(), c.agent.watch());
+    for change in [lost, too] {
+        assert!(matches!(&change, Change::NodeLost { node, .. } if node.host == "a"), "{change}");
+    }
+    let (second, third) = tokio::join!(b.takes_part(), c.takes_part());
+    println!("a round {:?} after the end of the authority", begun.elapsed());
+    assert_eq!((second.group_rank(), third.group_rank(), second.nodes), (0, 1, 2));
+    assert!(second.number > 0 && second.number == third.number, "{second:?} {third:?}");
+    b.dies().await;
+    let change = c.agent.watch().await;
+    assert!(matches!(&change, Change::NodeLost { node, .. } if node.host == "b"), "{change}");
+    assert_eq!(c.takes_part().await.nodes, 1);
+    assert_eq!(c.agent.succeed().await, Ok(Succeeded::Recorded));
+    assert_eq!(c.agent.exit_barrier(secs(60)).await, Barrier::AllDone);
+    assert_eq!(c.agent.finish().await, []);
 }

@@ -304,13 +304,14 @@ fn an_agent_that_is_stopped_leaves_and_the_others_continue() {
 }
 
 #[test]
-fn the_end_of_the_stores_host_ends_all_nodes_and_they_report_it() {
+fn the_end_of_the_stores_host_ends_all_nodes_and_they_report_it_if_none_may_take_over() {
     for (signal, fixed, text) in [
         (Signal::KILL, false, "does not answer; it was hosted by node"),
+        (Signal::KILL, true, "does not answer; it was hosted by node"),
         (Signal::TERM, true, "this agent hosts the store"),
     ] {
         let site = Site::new();
-        let job = Job::new(&site);
+        let job = Job { conf: "last_call_timeout=0.1,takeover=false", ..Job::new(&site) };
         let words = ["--nnodes=2", "--max-restarts=3", "sh", "-c", STAYS];
         let [first, second] =
             [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
@@ -366,4 +367,26 @@ fn a_hard_limit_that_is_too_low_is_reported_before_anything_starts() {
         ended.says(&["40 workers on this node need ", "but the hard limit is 64", "ulimit -Hn", "--nproc-per-node"]);
     assert_eq!(ended.out, "");
     assert_eq!(site.leftovers().len(), 0);
+}
+
+#[test]
+fn the_others_go_on_when_the_agent_at_the_endpoint_is_killed() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=1:3", "--max-restarts=0", "sh", "-c", STAYS];
+    let (first, second) = one_joins(&job, &words);
+    let third = Running::start(job.c10d(2, &words));
+    for node in [&first, &second, &third] {
+        node.await_out("world 3 count 0", 1);
+    }
+    first.signal(Signal::KILL);
+    second.await_out("world 2 count 0", 2);
+    third.await_out("world 2 count 0", 1);
+    second.signal(Signal::KILL);
+    third.await_out("world 1 count 0", 1);
+    site.file("go", "");
+    third.ended().code(0).says(&["was lost: it closed the connection", "not counted as a restart"]);
+    first.ended().killed_by(Signal::KILL);
+    second.ended().killed_by(Signal::KILL);
+    site.await_no_process();
 }

@@ -1,0 +1,384 @@
+//! The task that owns an agent's connection to its authority: it sends requests and beats, receives views, and goes on without the
+//! authority if that is lost: it follows the member that takes over, or takes over itself.
+//!
+//! [`takeover`](super::takeover) decides who is asked; here are sockets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tcpstore::ClientOptions;
+use tokio::io::{AsyncRead, AsyncWrite, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use super::error::Refusal;
+use super::host::Host;
+use super::link::{LinkState, Task, open_store};
+use super::message::{self, Greeting, MAX_REPLY, OwnPart, Request, SCHEMA, ToAgent, ToAuthority, View};
+use super::options::RendezvousOptions;
+use super::succession::{Candidacy, Follow};
+use super::takeover::{Answer, Membership, Next, Search, pretend};
+
+/// Time limit for connecting to a member.
+const DIAL: Duration = Duration::from_secs(5);
+/// The same for a lost authority: a machine whose process has ended refuses within a round trip, and workers wait meanwhile.
+const FORMER: Duration = Duration::from_secs(1);
+
+/// A connection.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
+    /// The address of the other side.
+    fn peer(&self) -> Option<SocketAddr> {
+        None
+    }
+}
+
+impl Stream for TcpStream {
+    fn peer(&self) -> Option<SocketAddr> {
+        self.peer_addr().ok()
+    }
+}
+
+#[cfg(test)]
+impl Stream for tokio::io::DuplexStream {}
+
+/// Why a connection has ended.
+pub(super) enum Ended {
+    /// The authority is lost.
+    Lost(String),
+    /// It is superseded by the one at this address.
+    Moved(String),
+    Refused(Refusal),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Ended::Lost(match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+}
+
+/// What became of an attempt to connect.
+enum Dialed {
+    Open(TcpStream),
+    /// The machine answers, and the process has ended.
+    Dead,
+    Unknown,
+}
+
+/// An agent's connection to its authority, and what it needs to go on without it.
+pub(super) struct Connection {
+    address: String,
+    /// The machine that this was when it was connected: the name may mean another one since.
+    peer: Option<SocketAddr>,
+    inbox: mpsc::UnboundedReceiver<Request>,
+    state: watch::Sender<LinkState>,
+    options: RendezvousOptions,
+    begun: Instant,
+    /// Where others reach this agent if it takes over.
+    listener: Option<TcpListener>,
+    membership: Membership,
+    /// Where the authorities before this one were; the first is a store.
+    former: Vec<String>,
+    /// Connections to them, and what served this agent's own followers. They stay open while this process lives, because their end means
+    /// that it has ended.
+    streams: Vec<Box<dyn Stream>>,
+    served: Vec<Task>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        address: String,
+        inbox: mpsc::UnboundedReceiver<Request>,
+        state: watch::Sender<LinkState>,
+        options: RendezvousOptions,
+        listener: Option<TcpListener>,
+    ) -> Self {
+        Connection {
+            address,
+            peer: None,
+            inbox,
+            state,
+            options,
+            begun: Instant::now(),
+            listener,
+            membership: Membership::default(),
+            former: Vec::new(),
+            streams: Vec::new(),
+            served: Vec::new(),
+        }
+    }
+
+    /// Converses with the authority, and with those that take over from it.
+    pub(super) async fn live(mut self, opening: impl Future<Output = Result<Box<dyn Stream>, Ended>>) {
+        let mut ended = match opening.await {
+            Ok(stream) => self.converse(stream, None).await,
+            Err(ended) => ended,
+        };
+        loop {
+            ended = match ended {
+                Ended::Lost(why) => match self.succeed(&why).await {
+                    Some(next) => next,
+                    None => break self.end(Ended::Lost(why)),
+                },
+                Ended::Moved(address) => self.move_to(address).await,
+                Ended::Refused(refusal) => break self.end(Ended::Refused(refusal)),
+            };
+        }
+    }
+
+    fn end(&self, ended: Ended) {
+        self.state.send_modify(|seen| match ended {
+            Ended::Lost(why) | Ended::Moved(why) => seen.lost = Some(why),
+            Ended::Refused(refusal) => seen.refusal = Some(refusal),
+        });
+    }
+
+    /// Joins the authority at this address like a late node.
+    async fn move_to(&mut self, address: String) -> Ended {
+        let why = format!("the rendezvous goes on at {address}");
+        self.pretend(|view| pretend(view, view.generation + 1, OwnPart::Absent, &why));
+        self.former.push(std::mem::replace(&mut self.address, address.clone()));
+        match dial_successor(address).await {
+            Ok(stream) => self.converse(Box::new(stream), None).await,
+            Err(ended) => ended,
+        }
+    }
+
+    /// Goes on without the authority; `None` if that is not possible.
+    async fn succeed(&mut self, why: &str) -> Option<Ended> {
+        let (view, beat) = {
+            let seen = self.state.borrow();
+            (seen.view.clone()?, seen.beat)
+        };
+        let lease_ends = beat.map_or(Duration::ZERO, |sent| sent + self.options.lease());
+        let former = self.peer.map_or_else(|| self.address.clone(), |peer| peer.to_string());
+        let former = (self.begun.elapsed() < lease_ends).then_some(former);
+        let found = self.membership.search(&view, former, lease_ends, why);
+        let mut search = found.filter(|_| self.options.takeover)?;
+        loop {
+            self.pretend(|view| search.pretend(view));
+            let answer = match search.next() {
+                Next::End => return None,
+                Next::Lead(candidacy) => match self.listener.take() {
+                    Some(listener) => return Some(self.lead(*candidacy, listener).await),
+                    None => Answer::Unknown,
+                },
+                Next::Ask(address) => match dial(&address, if search.asks_former() { FORMER } else { DIAL }).await {
+                    Dialed::Dead => Answer::Dead,
+                    Dialed::Open(stream) if !search.asks_former() => {
+                        if let Some(ended) = self.follow(address, stream, &search).await {
+                            return Some(ended);
+                        }
+                        Answer::Unknown
+                    }
+                    Dialed::Open(_) | Dialed::Unknown => Answer::Unknown,
+                },
+            };
+            search.answered(self.begun.elapsed(), answer);
+        }
+    }
+
+    /// Follows the member at this address; `None` if it does not lead.
+    async fn follow(&mut self, address: String, stream: TcpStream, search: &Search) -> Option<Ended> {
+        self.former.push(std::mem::replace(&mut self.address, address));
+        let ended = self.converse(Box::new(stream), Some(search.follow.clone())).await;
+        let has_led = self.state.borrow().view.as_ref().is_some_and(|view| view.id != 0);
+        (has_led || !matches!(ended, Ended::Lost(_))).then_some(ended)
+    }
+
+    fn pretend(&self, change: impl Fn(&mut View)) {
+        self.state.send_modify(|seen| seen.view.iter_mut().for_each(&change));
+    }
+
+    /// Takes over, if this agent has the right to it.
+    async fn lead(&mut self, candidacy: Candidacy, listener: TcpListener) -> Ended {
+        let (generation, run_id) = (candidacy.generation, candidacy.follow.job.run_id.clone());
+        let (address, former) = (candidacy.address(), self.former.clone());
+        let (host, mut views) = Host::succeed(candidacy, &self.options);
+        let (connections, incoming) = mpsc::unbounded_channel();
+        self.served.push(Task::spawn(host.clone().run(incoming)));
+        self.served.push(Task::spawn(accept(listener, connections)));
+        self.state.send_modify(|seen| seen.leads = Some(host.clone()));
+        let telling = async {
+            let message = ToAuthority::Superseded { run_id: run_id.clone(), generation, address };
+            let former = former.iter().chain([&self.address]).enumerate();
+            let mut again = interval(self.options.poll());
+            loop {
+                again.tick().await;
+                for (at, former) in former.clone().filter(|_| host.leads(&run_id)) {
+                    let _ = timeout(DIAL, tell(former, at == 0, &run_id, &message)).await; // it usually is dead
+                }
+            }
+        };
+        let (state, inbox) = (&self.state, &mut self.inbox);
+        let leading = async {
+            loop {
+                tokio::select! {
+                    request = inbox.recv() => match request {
+                        Some(request) => host.request(request),
+                        None => return Ended::Lost("this agent ended".to_owned()),
+                    },
+                    Ok(()) = views.changed() => {
+                        let view = views.borrow_and_update().clone();
+                        if let Some(address) = view.as_ref().and_then(|view| view.moved.clone()) {
+                            return Ended::Moved(address);
+                        }
+                        state.send_modify(|seen| {
+                            seen.answered = Instant::now();
+                            view.into_iter().for_each(|view| seen.show(view));
+                        });
+                    }
+                }
+            }
+        };
+        let ended = tokio::select! {
+            ended = leading => ended,
+            () = telling => unreachable!("former authorities are told again and again"),
+        };
+        self.state.send_modify(|seen| seen.leads = None);
+        ended
+    }
+
+    /// Sends requests and receives views until the connection ends. A member first says whom it follows.
+    async fn converse(&mut self, mut stream: Box<dyn Stream>, follow: Option<Follow>) -> Ended {
+        self.peer = stream.peer();
+        self.state.send_modify(|seen| (seen.answered, seen.beat) = (Instant::now(), None));
+        let (seen, options, begun) = (self.state.subscribe(), self.options.clone(), self.begun);
+        let conversation = async {
+            let (mut reads, mut writes) = split(&mut stream);
+            // The authority speaks first: what comes before would still be read as requests to the store.
+            greet(&mut reads).await?;
+            // What follows counts as a beat.
+            self.state.send_modify(|seen| seen.beat = Some(begun.elapsed()));
+            if let Some(follow) = follow {
+                message::write(&mut writes, &ToAuthority::Request(Request::Follow(Box::new(follow)))).await?;
+            }
+            let mut beats = interval(self.options.keep_alive_interval);
+            beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let receiving = receive(&self.state, reads);
+            let mut receiving = std::pin::pin!(receiving);
+            loop {
+                let message = tokio::select! {
+                    biased;
+                    ended = &mut receiving => return ended,
+                    request = self.inbox.recv() => match request {
+                        Some(mut request) => {
+                            if let Request::Join { node, .. } = &mut request && self.listener.is_none() {
+                                node.port = None; // it has led already
+                            }
+                            self.membership.note(&request, self.state.borrow().view.as_ref());
+                            ToAuthority::Request(request)
+                        }
+                        None => return Ok(()),
+                    },
+                    _ = beats.tick() => ToAuthority::Beat(begun.elapsed()),
+                };
+                message::write(&mut writes, &message).await?;
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = conversation => outcome,
+            ended = silence(seen, &options) => Err(ended),
+        };
+        self.state.borrow().view.iter().for_each(|view| self.membership.saw(view));
+        self.streams.push(stream);
+        outcome.err().unwrap_or_else(|| Ended::Lost("this agent closed the connection".to_owned()))
+    }
+}
+
+async fn greet(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), Ended> {
+    let Greeting { schema } = message::read(stream, MAX_REPLY).await?;
+    if schema == SCHEMA { Ok(()) } else { Err(Ended::Refused(Refusal::Schema { ours: SCHEMA, theirs: schema })) }
+}
+
+async fn receive(state: &watch::Sender<LinkState>, mut stream: impl AsyncRead + Unpin) -> Result<(), Ended> {
+    loop {
+        let received = message::read(&mut stream, MAX_REPLY).await?;
+        if let ToAgent::View(view) = &received
+            && let Some(address) = &view.moved
+        {
+            // An agent that has no view yet begins with this one: it asks the next authority for what it has asked for here.
+            state.send_modify(|seen| {
+                seen.view.get_or_insert_with(|| View { moved: None, ..(**view).clone() });
+            });
+            return Err(Ended::Moved(address.clone()));
+        }
+        state.send_if_modified(|seen| {
+            seen.answered = Instant::now();
+            match received {
+                ToAgent::View(view) => seen.show(*view),
+                ToAgent::Beat(sent) => {
+                    seen.beat = Some(sent);
+                    return false;
+                }
+            }
+            true
+        });
+    }
+}
+
+/// Ends when the authority has been silent for too long. Time in which this agent did not look does not count.
+async fn silence(seen: watch::Receiver<LinkState>, options: &RendezvousOptions) -> Ended {
+    let (poll, limit) = (options.poll(), options.request_timeout());
+    let (mut looked, mut silent, mut answered) = (Instant::now(), Duration::ZERO, seen.borrow().answered);
+    loop {
+        tokio::time::sleep(poll).await;
+        let (now, last) = (Instant::now(), seen.borrow().answered);
+        silent = if last == answered { silent + (now - looked).min(2 * poll) } else { now - last };
+        (looked, answered) = (now, last);
+        if silent >= limit {
+            return Ended::Lost(format!("no answer within {} s", limit.as_secs_f64()));
+        }
+    }
+}
+
+/// Connects to an authority that has taken over.
+pub(super) async fn dial_successor(address: String) -> Result<TcpStream, Ended> {
+    match dial(&address, DIAL).await {
+        Dialed::Open(stream) => Ok(stream),
+        Dialed::Dead | Dialed::Unknown => Err(Ended::Lost(format!("{address} cannot be reached"))),
+    }
+}
+
+async fn dial(address: &str, limit: Duration) -> Dialed {
+    match timeout(limit, TcpStream::connect(address)).await {
+        // On loopback a socket can connect to itself if the port is in the ephemeral range.
+        Ok(Ok(stream)) if stream.local_addr().ok() == stream.peer_addr().ok() => Dialed::Dead,
+        Ok(Ok(stream)) => {
+            let _ = stream.set_nodelay(true);
+            Dialed::Open(stream)
+        }
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Dialed::Dead,
+        Ok(Err(_)) | Err(_) => Dialed::Unknown,
+    }
+}
+
+/// Accepts connections until it is dropped.
+async fn accept(listener: TcpListener, connections: mpsc::UnboundedSender<std::net::TcpStream>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(stream.into_std().map(|stream| connections.send(stream))),
+            Err(_) => sleep(Duration::from_millis(100)).await, // too many descriptors are open
+        }
+    }
+}
+
+/// Tells the authority at this address, if there is one, that another one has taken over.
+async fn tell(address: &str, is_store: bool, run_id: &str, message: &ToAuthority) -> Result<(), Ended> {
+    let lost = |why: &str| Ended::Lost(why.to_owned());
+    let mut stream = if is_store {
+        let (host, port) = address.rsplit_once(':').ok_or_else(|| lost("no port"))?;
+        let port = port.parse().map_err(|_| lost("no port"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let client = tcpstore::Client::connect_with(host, port, Duration::ZERO, ClientOptions::default()).await;
+        open_store(client.map_err(|error| lost(&error.to_string()))?, run_id, DIAL).await?
+    } else {
+        dial_successor(address.to_owned()).await?
+    };
+    greet(&mut stream).await?;
+    Ok(message::write(&mut stream, message).await?)
+}
