@@ -130,7 +130,7 @@ fn unsettled(world: &World) -> Option<String> {
     if let Some((at, _)) = up().find(|(at, _)| world.authority_of(*at).is_none_or(|(_, one)| one.moved.is_some())) {
         return Some(format!("agent {at} has no authority"));
     }
-    let Some((first, authority)) = up().next().and_then(|(at, _)| world.authority_of(at)) else { return None };
+    let (first, authority) = up().next().and_then(|(at, _)| world.authority_of(at))?;
     if let Some((at, _)) = up().find(|(at, _)| world.authority_of(*at).is_some_and(|(of, _)| of != first)) {
         return Some(format!("agent {at} has another authority than the first"));
     }

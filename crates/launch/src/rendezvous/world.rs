@@ -610,12 +610,12 @@ impl World {
 
     /// The rules of every step.
     fn lawful(&mut self, before: &[Option<(State, bool)>]) -> Result<(), String> {
-        for at in 0..self.agents.len() {
+        for (at, before) in before.iter().enumerate() {
             let Some(authority) = &self.authorities[at] else { continue };
             if authority.generation > 0 && authority.leads() {
                 self.has_right(at)?;
             }
-            if let Some((state, moved)) = &before[at] {
+            if let Some((state, moved)) = before {
                 self.lawful_of(at, state, *moved)?;
             }
             self.establish(at)?;
