@@ -11,6 +11,8 @@ SEAT=$SHARED/seat.tar
 TAR=(tar --format=posix)
 # shellcheck source=scripts/lib/say.sh
 . "$ROOT/scripts/lib/say.sh"
+# shellcheck source=scripts/lib/arch.sh
+. "$ROOT/scripts/lib/arch.sh"
 # shellcheck source=scripts/lib/cargo.sh
 . "$ROOT/scripts/lib/cargo.sh"
 

@@ -53,14 +53,14 @@ resumes() {
   local lab=$BIN/lab-06-snapshot-resume args=(--model mlp --samples 512 --epochs 2 --save-every-steps 2)
   "$BIN/lockstep" run --standalone --nproc-per-node=2 "$lab" "${args[@]}" --snapshots "$1/whole" --weights "$1/whole-weights"
   # shellcheck disable=SC2016 # the other shell expands it
-  LOCKSTEP_KILLED=$1/killed "$BIN/lockstep" run --standalone --nproc-per-node=2 --max-restarts=1 \
+  ONCE_KILLED=$1/killed "$BIN/lockstep" run --standalone --nproc-per-node=2 --max-restarts=1 \
     bash -c 'set -e
-      if [ "$RANK" = 1 ] && [ ! -e "$LOCKSTEP_KILLED" ]; then
+      if [ "$RANK" = 1 ] && [ ! -e "$ONCE_KILLED" ]; then
         rank=$BASHPID
         (
           until [ -n "$(find "$1" -name "*.safetensors" -print -quit 2>/dev/null)" ]; do sleep 0.2; done
-          touch "$LOCKSTEP_KILLED"
-          kill -9 "$rank" || rm "$LOCKSTEP_KILLED"
+          touch "$ONCE_KILLED"
+          kill -9 "$rank" || rm "$ONCE_KILLED"
         ) &
       fi
       folder=$1

@@ -3,7 +3,7 @@
 # folder. x86_64 has .libtorch and target; any other has folders of its own in these. Needs ROOT.
 
 # As rustc, Python and Debian's compilers name it.
-MACHINE=$(uname -m)
+MACHINE=$(uname -m 2>/dev/null) || MACHINE=$HOSTTYPE # where uname is not on PATH, who needs it says so
 [ "$MACHINE" != arm64 ] || MACHINE=aarch64
 
 # libtorch_of MACHINE: the folder of its libtorch. .cargo/config.toml, crates/c10d/build.rs and the lockstep command know it as well.

@@ -87,7 +87,7 @@ fn checkout() -> TempDir {
         let first = format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
         write(&format!("{name}/Cargo.toml"), &(first + rest));
     }
-    for name in ["seats.sh", "lib/say.sh", "lib/cargo.sh"] {
+    for name in ["seats.sh", "lib/say.sh", "lib/arch.sh", "lib/cargo.sh"] {
         write(&format!("scripts/{name}"), &fs::read_to_string(Path::new(ROOT).join("scripts").join(name)).unwrap());
     }
     fs::set_permissions(root.join("scripts/setup.sh"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -116,8 +116,10 @@ fn run(folder: &Path, line: &str) -> Ended {
 fn with_functions(line: &str) -> Ended {
     let folder = tempfile::tempdir().unwrap();
     let lib = Path::new(ROOT).join("scripts/lib");
-    let load =
-        format!("set -euo pipefail; ROOT=$PWD LIB='{}'; . \"$LIB/say.sh\"; . \"$LIB/cargo.sh\"; ", lib.display());
+    let load = format!(
+        "set -euo pipefail; ROOT=$PWD LIB='{}'; . \"$LIB/say.sh\"; . \"$LIB/arch.sh\"; . \"$LIB/cargo.sh\"; ",
+        lib.display()
+    );
     run(folder.path(), &(load + line))
 }
 
@@ -213,7 +215,7 @@ fn says_that_others_cannot_enter_a_folder() {
     fs::set_permissions(checkout.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let root = checkout.path().join("lockstep");
     fs::create_dir_all(root.join("scripts/lib")).unwrap();
-    for name in ["seats.sh", "lib/say.sh", "lib/cargo.sh"] {
+    for name in ["seats.sh", "lib/say.sh", "lib/arch.sh", "lib/cargo.sh"] {
         fs::copy(Path::new(ROOT).join("scripts").join(name), root.join("scripts").join(name)).unwrap();
     }
     run(&root, "bash scripts/seats.sh prepare").code(1).says(&["other users cannot enter", "chmod o+x"]);
