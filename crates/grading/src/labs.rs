@@ -56,8 +56,11 @@ fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {
     }
 }
 
-/// With this argument, the executable grades answers: each is followed by its seed.
+/// With these arguments, the executable grades answers with inputs from a seed: `grade-answers SEED ANSWER…`.
 const ANSWERS: &str = "grade-answers";
+
+/// The variable that replaces the seed of the inputs. Without it, a test finds the same each time; learners get other inputs each time.
+const SEED: &str = "LOCKSTEP_TEST_SEED";
 
 /// Compares the diagnoses of a task's wrong answers with those that are expected, and panics if they differ. Arguments: the name of
 /// the task, and a line for each wrong answer with its name, the verdict and the diagnosis.
@@ -70,10 +73,10 @@ fn try_all(lab: &Lab, root: &Path, program: &str, compare: Compare) -> ExitCode 
         return code;
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [name, answers @ ..] = &args[..]
+    if let [name, seed, answers @ ..] = &args[..]
         && name == ANSWERS
     {
-        return grade_answers(lab, program, answers);
+        return grade_answers(lab, program, seed, answers);
     }
     match trials(lab, root, compare) {
         Ok(trials) => libtest_mimic::run(&Arguments::from_args(), trials).exit_code(),
@@ -103,9 +106,7 @@ fn right_answers(task: &str, unusual: &[String]) -> impl FnOnce() -> Result<(), 
     let unusual = unusual.iter().map(|name| format!("{task}/{name}"));
     let answers: Vec<String> = [task.to_owned()].into_iter().chain(unusual).collect();
     move || {
-        let failed = |(answer, (found, seed)): (&String, (GradeResult, u64))| {
-            Some(format!("{answer} with seed {seed}: {0}\n{0:#?}", found.err()?))
-        };
+        let failed = |(answer, found): (&String, GradeResult)| Some(format!("{answer}: {0}\n{0:#?}", found.err()?));
         let failed: Vec<String> = answers.iter().zip(graded(&answers)?).filter_map(failed).collect();
         if failed.is_empty() { Ok(()) } else { Err(failed.join("\n\n").into()) }
     }
@@ -120,23 +121,22 @@ fn wrong_answers(
     move || {
         let answers: Vec<String> = names.iter().map(|name| format!("{task}/{name}")).collect();
         let (mut diagnoses, mut findings) = (String::new(), String::new());
-        for (name, (found, seed)) in names.iter().zip(graded(&answers)?) {
+        for (name, found) in names.iter().zip(graded(&answers)?) {
             let Err(finding) = found else {
-                return Err(format!("{task}/{name} with seed {seed} passed, but it is wrong").into());
+                return Err(format!("{task}/{name} passed, but it is wrong").into());
             };
             diagnoses += &format!("{name}: {finding}\n");
-            findings += &format!("{name} with seed {seed}: {finding:#?}\n");
+            findings += &format!("{name}: {finding:#?}\n");
         }
         // The snapshot leaves out numbers and inputs, by which a failure can be understood.
         catch_unwind(|| compare(&task, &diagnoses)).map_err(|_| Failed::from(findings))
     }
 }
 
-/// Grades answers to one task in another process: what was found, and the seed. Their ranks die with the main thread of that process.
-fn graded(answers: &[String]) -> anyhow::Result<Vec<(GradeResult, u64)>> {
-    let seeds: Vec<u64> = answers.iter().map(|_| Options::seeded(None).seed).collect();
-    let words = answers.iter().zip(&seeds).flat_map(|(answer, seed)| [answer.clone(), seed.to_string()]);
-    let output = Command::new(std::env::current_exe()?).arg(ANSWERS).args(words).output()?;
+/// Grades answers to one task in another process: what was found. Their ranks die with the main thread of that process.
+fn graded(answers: &[String]) -> anyhow::Result<Vec<GradeResult>> {
+    let seed = std::env::var(SEED).unwrap_or_else(|_| "1".into());
+    let output = Command::new(std::env::current_exe()?).arg(ANSWERS).arg(seed).args(answers).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     let found = String::from_utf8_lossy(&output.stdout);
     let found: Vec<GradeResult> =
@@ -144,16 +144,20 @@ fn graded(answers: &[String]) -> anyhow::Result<Vec<(GradeResult, u64)>> {
     let next = answers.get(found.len()).map_or("all answers", String::as_str);
     ensure!(output.status.success(), "the grader ended with {} at {next}: {stderr}", output.status);
     ensure!(found.len() == answers.len(), "no finding on {next}: {stderr}");
-    Ok(found.into_iter().zip(seeds).collect())
+    Ok(found)
 }
 
 /// Prints a line for each answer: what was found.
-fn grade_answers(lab: &Lab, program: &str, answers: &[String]) -> ExitCode {
-    let mut runner = Runner::new(Path::new(program), &Options::seeded(None));
-    for answer in answers.chunks_exact(2) {
-        let [answer, seed] = answer else { continue };
+fn grade_answers(lab: &Lab, program: &str, seed: &str, answers: &[String]) -> ExitCode {
+    let Ok(seed) = seed.parse() else {
+        let _ = writeln!(std::io::stderr(), "{SEED}={seed}: not a number");
+        return ExitCode::FAILURE;
+    };
+    let options = Options::seeded(Some(seed));
+    let mut runner = Runner::new(Path::new(program), &options);
+    for answer in answers {
         let task = answer.split('/').next().unwrap_or(answer);
-        match crate::grade::find(lab, task, answer, &Options::seeded(seed.parse().ok()), &mut runner) {
+        match crate::grade::find(lab, task, answer, &options, &mut runner) {
             Ok(_) if !runner.made_copies() => {
                 let _ = writeln!(
                     std::io::stderr(),

@@ -215,7 +215,8 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_TEST_SEED"],
         by: "tests",
-        meaning: "the seed of every test that checks learning, instead of its own: `scripts/learning_margins.py` tries several",
+        meaning: "the seed of every test that checks learning, and of the inputs with which tests grade the course's answers, instead \
+            of its own",
     },
     Variables {
         names: &["LOCKSTEP_CHECK_WORLDS"],

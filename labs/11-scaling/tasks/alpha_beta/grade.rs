@@ -62,8 +62,8 @@ fn draw(random: &mut Inputs, which: usize) -> AlphaBetaCase {
     times[which].1 *= OFF[which % OFF.len()];
     let off = times[which].0;
     let hides = HIDES[which % HIDES.len()];
-    // The smallest hidden bucket is larger than all gradients in some cases.
-    let most = if hides > 1.0 && which % 2 == 1 { 0.9 * alpha / (beta * (hides - 1.0)) } else { 400e6 };
+    // In some cases, the smallest hidden bucket is larger than all gradients, and so is one that hides only its latency.
+    let most = if hides > 1.0 && which % 2 == 1 { 0.9 * alpha / (beta * hides) } else { 400e6 };
     let gradients = (most * random.below(125..1000) as f64 / 1000.0).round();
     let backward = gradients * beta * hides;
     AlphaBetaCase { measured: Measured { times, gradients, backward }, line: (alpha, beta), off }
