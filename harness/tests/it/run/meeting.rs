@@ -13,7 +13,7 @@ use insta::{allow_duplicates, assert_snapshot};
 use lockstep_process::KillOnDrop;
 use rustix::process::Signal;
 
-use crate::run::nodes::Job;
+use crate::run::nodes::AgentGroup;
 use crate::run::programs::REACH;
 use crate::run::site::Site;
 use crate::running::{Ended, Running, lockstep};
@@ -22,7 +22,7 @@ use crate::running::{Ended, Running, lockstep};
 fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
     let site = Site::new();
     // Each with a port of its own, so that both can wait at the same time.
-    let job = || Job { conf: "join_timeout=3", ..Job::new(&site) };
+    let job = || AgentGroup { conf: "join_timeout=3", ..AgentGroup::new(&site) };
     let words = ["--nnodes=2", "true"];
     let [elastic, fixed] = [job().c10d(0, &words), job().fixed(0, &words)].map(Running::start);
     assert_snapshot!(elastic.ended().code(1).failure(), @r"
@@ -61,7 +61,7 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
 fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
     let site = Site::new();
     let start = |variables: &[(&str, &str)]| {
-        let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
+        let job = AgentGroup { conf: "join_timeout=3", ..AgentGroup::new(&site) };
         let mut command = job.c10d(0, &["--nnodes=2", "true"]);
         command.envs(variables.iter().copied());
         Running::start(command)
@@ -105,7 +105,7 @@ fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
 #[test]
 fn a_different_job_is_refused_and_the_difference_is_named() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let first = Running::start(job.c10d(0, &["--nnodes=2", "sh", "-c", "exit 0"]));
     first.await_err("1 of at least 2 nodes have come");
     let other = |words: &[&str]| Running::start(job.c10d(1, words)).ended().code(1);
@@ -125,7 +125,7 @@ fn a_different_job_is_refused_and_the_difference_is_named() {
 #[test]
 fn a_node_rank_that_is_taken_is_refused_and_its_holder_is_named() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let words = ["--nnodes=3", "true"];
     let first = Running::start(job.fixed(0, &words));
     first.await_err("1 of at least 3 nodes have come");
@@ -148,7 +148,7 @@ fn a_port_that_another_program_uses_is_reported_with_its_owner() {
     let address = site.address(0);
     let taken = TcpListener::bind((&*address, 0)).unwrap();
     let endpoint = taken.local_addr().unwrap().to_string();
-    let ended = Running::start(Job { endpoint, ..Job::new(&site) }.fixed(0, &["true"])).ended().code(1);
+    let ended = Running::start(AgentGroup { endpoint, ..AgentGroup::new(&site) }.fixed(0, &["true"])).ended().code(1);
     ended.says(&[&format!("pid {}", std::process::id())]);
 }
 
@@ -171,7 +171,7 @@ fn a_server_that_does_not_answer_or_is_not_a_store_is_reported_within_seconds() 
                 });
             }
         });
-        let job = Job { endpoint, conf: "join_timeout=600", ..Job::new(&site) };
+        let job = AgentGroup { endpoint, conf: "join_timeout=600", ..AgentGroup::new(&site) };
         let ended = Running::start(job.c10d(1, &["--nnodes=2", "true"])).ended().code(1).says(&[&job.endpoint]);
         if answer.is_some() {
             ended.says(&["SSH-2.0"]);
@@ -183,9 +183,9 @@ fn a_server_that_does_not_answer_or_is_not_a_store_is_reported_within_seconds() 
 fn a_name_without_address_and_an_address_of_another_machine_are_reported() {
     let site = Site::new();
     let endpoint = "no-such-host.invalid:29500".to_owned();
-    let job = Job { endpoint, conf: "join_timeout=1", ..Job::new(&site) };
+    let job = AgentGroup { endpoint, conf: "join_timeout=1", ..AgentGroup::new(&site) };
     Running::start(job.c10d(1, &["--nnodes=2", "true"])).ended().code(1).says(&["no-such-host.invalid"]);
-    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    let job = AgentGroup { conf: "join_timeout=1", ..AgentGroup::new(&site) };
     let mut command: Command = site.lockstep(&["--rdzv-backend=c10d", "--local-addr=192.0.2.1", "--nnodes=1"]);
     command.arg(format!("--rdzv-endpoint={}", job.endpoint)).arg("true");
     assert_snapshot!(Running::start(command).ended().code(1).failure(), @r"
@@ -222,7 +222,7 @@ fn workers_never_get_an_unspecified_address() {
 #[test]
 fn a_missing_host_is_reported_after_the_join_timeout() {
     let site = Site::new();
-    let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
+    let job = AgentGroup { conf: "join_timeout=3", ..AgentGroup::new(&site) };
     let words = ["--nnodes=2", "true"];
     allow_duplicates! {
         for node in [job.c10d(1, &words), job.fixed(1, &words)].map(Running::start) {

@@ -10,8 +10,8 @@ use crate::run::programs::REACH;
 use crate::run::site::Site;
 use crate::running::{Running, lockstep};
 
-/// The agents of one job: their endpoint, and their common options.
-pub(crate) struct Job<'a> {
+/// The agents of one job: their endpoint and their common options.
+pub(crate) struct AgentGroup<'a> {
     pub(crate) site: &'a Site,
     pub(crate) endpoint: String,
     /// For `--rdzv-conf`.
@@ -24,11 +24,11 @@ pub(crate) const SOON: &str = "keep_alive_interval=0.2,keep_alive_max_attempt=3,
 /// Frequent heartbeats, but a node of a busy machine may be without one for a while.
 const OFTEN: &str = "keep_alive_interval=0.2,keep_alive_max_attempt=50,last_call_timeout=0.1";
 
-impl<'a> Job<'a> {
+impl<'a> AgentGroup<'a> {
     pub(crate) fn new(site: &'a Site) -> Self {
         let address = site.address(0);
         let endpoint = format!("{address}:{}", site.free_port(&address));
-        Job { site, endpoint, conf: OFTEN }
+        AgentGroup { site, endpoint, conf: OFTEN }
     }
 
     /// Agent `n` with c10d; the first one hosts the store.
@@ -58,7 +58,7 @@ sys.stdout.write(" ".join(os.environ[name] for name in ("GROUP_RANK", "RANK", "L
 fn nodes_with_unequal_numbers_of_workers_are_one_world_that_meets_at_one_store() {
     for fixed in [false, true] {
         let site = Site::new();
-        let job = Job::new(&site);
+        let job = AgentGroup::new(&site);
         let script = site.file("who.py", &format!("{REACH}{WHO}"));
         let start = |n: u8| {
             let workers = format!("--nproc-per-node={}", n + 1);
@@ -100,7 +100,7 @@ const FAILS_ONCE: &str = "echo rank $RANK count $TORCHELASTIC_RESTART_COUNT; \
 fn a_worker_that_fails_on_one_node_restarts_the_workers_of_all_nodes() {
     for fixed in [false, true] {
         let site = Site::new();
-        let job = Job::new(&site);
+        let job = AgentGroup::new(&site);
         let words = ["--nnodes=2", "--max-restarts=1", "sh", "-c", FAILS_ONCE];
         let [first, second] =
             [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
@@ -118,7 +118,7 @@ fn a_worker_that_fails_on_one_node_restarts_the_workers_of_all_nodes() {
 fn a_node_that_fails_for_good_ends_the_others_and_they_name_it() {
     for fixed in [false, true] {
         let site = Site::new();
-        let job = Job::new(&site);
+        let job = AgentGroup::new(&site);
         let words = ["--nnodes=2", "sh", "-c", "[ $RANK = 0 ] && exec sleep 1000; echo out of luck >&2; exit 9"];
         let [first, second] =
             [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
@@ -134,7 +134,7 @@ const ONE_SUCCEEDED: &str = "1 of 2 nodes have succeeded";
 #[test]
 fn a_node_whose_workers_have_succeeded_waits_for_the_others() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let words = ["--nnodes=2", "sh", "-c", "while [ $RANK = 1 ] && [ ! -e go ]; do sleep 0.02; done; echo $RANK ends"];
     let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
     first.await_out("0 ends", 1);
@@ -148,7 +148,7 @@ fn a_node_whose_workers_have_succeeded_waits_for_the_others() {
 #[test]
 fn a_node_waits_for_the_others_up_to_its_timeout_and_names_them() {
     let site = Site::new();
-    let job = Job { conf: "keep_alive_interval=0.2,keep_alive_max_attempt=50", ..Job::new(&site) };
+    let job = AgentGroup { conf: "keep_alive_interval=0.2,keep_alive_max_attempt=50", ..AgentGroup::new(&site) };
     let words = ["--nnodes=2", "--exit-barrier-timeout=0.3", "sh", "-c", "[ $RANK = 0 ] && exec sleep 1000; exit 0"];
     let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
     // As under torchrun, the success of its own workers is the success of this node.
@@ -161,7 +161,7 @@ fn a_node_waits_for_the_others_up_to_its_timeout_and_names_them() {
 #[test]
 fn a_failure_after_another_node_has_succeeded_ends_the_job_and_is_reported_on_both() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let fail = "[ $RANK = 0 ] && exit 0; while [ ! -e go ]; do sleep 0.02; done; exit 9";
     let words = ["--nnodes=2", "--max-restarts=5", "sh", "-c", fail];
     let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
@@ -200,7 +200,7 @@ fn a_key_of_the_other_backend_gets_a_warning_and_is_ignored() {
 const STAYS: &str = "echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; while [ ! -e go ]; do sleep 0.02; done";
 
 /// The first agent runs alone until the second joins it.
-fn one_joins(job: &Job<'_>, words: &[&str]) -> (Running, Running) {
+fn one_joins(job: &AgentGroup<'_>, words: &[&str]) -> (Running, Running) {
     let first = Running::start(job.c10d(0, words));
     first.await_out("world 1", 1);
     let second = Running::start(job.c10d(1, words));
@@ -212,7 +212,7 @@ fn one_joins(job: &Job<'_>, words: &[&str]) -> (Running, Running) {
 #[test]
 fn a_late_node_joins_and_it_does_not_count_as_a_restart() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let words = ["--nnodes=1:3", "--max-restarts=0", "--nproc-per-node=2", "--prefix=never", "sh", "-c", STAYS];
     let first = Running::start(job.c10d(0, &words));
     first.await_out("world 2 count 0", 2);
@@ -233,7 +233,7 @@ fn a_late_node_joins_and_it_does_not_count_as_a_restart() {
 #[test]
 fn a_node_beyond_the_maximum_waits_and_takes_the_place_of_one_that_dies() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let words = ["--nnodes=2", "sh", "-c", STAYS];
     let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
     second.await_out("world 2", 1);
@@ -253,7 +253,7 @@ fn a_node_beyond_the_maximum_waits_and_takes_the_place_of_one_that_dies() {
 #[test]
 fn an_agent_that_dies_while_the_others_gather_again_is_not_waited_for() {
     let site = Site::new();
-    let job = Job { conf: "last_call_timeout=0.1,join_timeout=60", ..Job::new(&site) };
+    let job = AgentGroup { conf: "last_call_timeout=0.1,join_timeout=60", ..AgentGroup::new(&site) };
     // The second agent's workers ignore SIGTERM, so that it is still stopping them when it dies.
     let words = ["--nnodes=1:2", "--max-restarts=1", "--stop-timeout=1000", "sh", "-c", IGNORES_TERM];
     let (first, second) = one_joins(&job, &words);
@@ -274,7 +274,7 @@ const IGNORES_TERM: &str = "trap '[ $RANK = 1 ] || exit 1' TERM; echo world $WOR
 #[test]
 fn a_silent_agent_is_lost_after_its_lease_and_comes_back_when_it_continues() {
     let site = Site::new();
-    let job = Job { conf: SOON, ..Job::new(&site) };
+    let job = AgentGroup { conf: SOON, ..AgentGroup::new(&site) };
     let words = ["--nnodes=1:2", "sh", "-c", STAYS];
     let (first, second) = one_joins(&job, &words);
     second.signal(Signal::STOP);
@@ -292,7 +292,7 @@ fn a_silent_agent_is_lost_after_its_lease_and_comes_back_when_it_continues() {
 #[test]
 fn an_agent_that_is_stopped_leaves_and_the_others_continue() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let words = ["--nnodes=1:2", "sh", "-c", STAYS];
     let (first, second) = one_joins(&job, &words);
     second.signal(Signal::TERM);
@@ -311,7 +311,7 @@ fn the_end_of_the_stores_host_ends_all_nodes_and_they_report_it_if_none_may_take
         (Signal::TERM, true, "this agent hosts the store"),
     ] {
         let site = Site::new();
-        let job = Job { conf: "last_call_timeout=0.1,takeover=false", ..Job::new(&site) };
+        let job = AgentGroup { conf: "last_call_timeout=0.1,takeover=false", ..AgentGroup::new(&site) };
         let words = ["--nnodes=2", "--max-restarts=3", "sh", "-c", STAYS];
         let [first, second] =
             [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
@@ -372,7 +372,7 @@ fn a_hard_limit_that_is_too_low_is_reported_before_anything_starts() {
 #[test]
 fn the_others_go_on_when_the_agent_at_the_endpoint_is_killed() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let words = ["--nnodes=1:3", "--max-restarts=0", "sh", "-c", STAYS];
     let (first, second) = one_joins(&job, &words);
     let third = Running::start(job.c10d(2, &words));

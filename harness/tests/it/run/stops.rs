@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand_mt::Mt64;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::nodes::Job;
+use crate::run::nodes::AgentGroup;
 use crate::run::site::Site;
 use crate::run::torch::with_torch;
 use crate::running::{Ended, Running};
@@ -400,7 +400,7 @@ fn a_job_that_the_scheduler_starts_again_says_why() {
 #[test]
 fn a_node_whose_workers_save_because_of_a_signal_to_another_ends_with_code_75_too() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let worker = "if [ $GROUP_RANK = 0 ]; then trap 'touch asked; exit 75' USR2; fi; echo up; until [ -e asked ]; do sleep 0.1; done; exit 75";
     let words = ["--nnodes=2", "--max-restarts=3", "sh", "-c", worker];
     let nodes = [0, 1].map(|n| Running::start(job.fixed(n, &words)));

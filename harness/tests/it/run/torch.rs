@@ -6,7 +6,7 @@ use std::process::Command;
 use lockstep_testkit::python::python_with;
 use serde_json::Value;
 
-use crate::run::nodes::Job;
+use crate::run::nodes::AgentGroup;
 use crate::run::site::Site;
 use crate::running::Running;
 
@@ -84,10 +84,10 @@ fn two_agents_with_a_static_rendezvous_run_one_ddp_job_and_restart_it_together()
     two_agents(|job, n, words| job.fixed(n, words));
 }
 
-fn two_agents(agent: fn(&Job<'_>, u8, &[&str]) -> Command) {
+fn two_agents(agent: fn(&AgentGroup<'_>, u8, &[&str]) -> Command) {
     let Some(python) = with_torch() else { return };
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let script = site.file("ddp.py", DDP);
     let words = ["--nnodes=2", "--max-restarts=1", "--prefix=never", &script, "failed"];
     let [first, second] = [0, 1].map(|n| start(&python, agent(&job, n, &words)));

@@ -16,7 +16,7 @@ use std::thread;
 
 use lockstep_contract::events::{AgentEvent, read_agents};
 
-use crate::run::nodes::Job;
+use crate::run::nodes::AgentGroup;
 use crate::run::site::Site;
 use crate::run::torch::{start, with_torch};
 use crate::running::{Ended, Running};
@@ -180,7 +180,7 @@ fn run(site: &Site, mut command: std::process::Command) -> Ended {
 #[test]
 fn nodes_that_did_not_meet_are_the_launchers_failure() {
     let site = Site::new();
-    let job = Job { conf: "join_timeout=3", ..Job::new(&site) };
+    let job = AgentGroup { conf: "join_timeout=3", ..AgentGroup::new(&site) };
     let ended = run(&site, job.c10d(0, &["--nnodes=2", "true"]));
     assert_launcher(&site, &ended, &["is the loopback address", "(evidence: 1 of 2 nodes came to the rendezvous at "]);
 }
@@ -190,7 +190,7 @@ fn a_port_in_use_is_the_launchers_failure_and_its_owner_is_named() {
     let site = Site::new();
     let taken = TcpListener::bind((&*site.address(0), 0)).unwrap();
     let endpoint = taken.local_addr().unwrap().to_string();
-    let ended = run(&site, Job { endpoint, ..Job::new(&site) }.fixed(0, &["true"]));
+    let ended = run(&site, AgentGroup { endpoint, ..AgentGroup::new(&site) }.fixed(0, &["true"]));
     assert_launcher(&site, &ended, &[&format!("pid {}", std::process::id()), "advice: take another port"]);
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lockstep_process::{ControlGroup, Stacks};
 use rustix::process::Signal;
 
-use crate::run::nodes::Job;
+use crate::run::nodes::AgentGroup;
 use crate::run::site::Site;
 use crate::running::Running;
 use crate::verdict::assert_verdict;
@@ -166,7 +166,7 @@ fn a_signal_while_stacks_are_read_comes_after_the_failure() {
 #[test]
 fn a_node_that_others_waited_for_shows_where_its_ranks_were() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let script = site.file("sleeps.py", SLEEPS);
     let words = ["--nnodes=2", "--max-restarts=0", "--tee=3", &script];
     let nodes = [0, 1].map(|n| Running::start(job.c10d(n, &words))).map(|node| node.ended().code(1));
@@ -294,7 +294,7 @@ fn a_rank_that_hangs_in_the_kernel_is_given_up_and_named() {
 #[test]
 fn the_other_node_prints_the_verdict_too() {
     let site = Site::new();
-    let job = Job::new(&site);
+    let job = AgentGroup::new(&site);
     let script = site.file(
         "fails.py",
         "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such layer')\ntime.sleep(1000)\n",
@@ -334,7 +334,7 @@ raise RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connect
 fn a_node_that_only_lost_a_rank_of_another_takes_that_nodes_verdict() {
     for bad in [0, 1] {
         let site = Site::new();
-        let job = Job::new(&site);
+        let job = AgentGroup::new(&site);
         let script = site.file("nodes.py", NODES);
         let words = ["--nnodes=2", "--max-restarts=0", "--tee=3", &script, &bad.to_string()];
         let ended = [0, 1].map(|n| Running::start(job.c10d(n, &words))).map(|node| node.ended().code(1));
