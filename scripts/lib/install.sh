@@ -98,6 +98,7 @@ uv_install() {
 # pip_install TARGET [--no-deps] REQUIREMENT...
 pip_install() {
   local target=$1 rc=0
+  local -x TMPDIR=$HOME_DIR/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
   shift
   prepare_pip
   choose_wheels
@@ -117,7 +118,6 @@ pip_install() {
 # Sets PIP to the project's own pip if Python can create one, so that nothing of the user's is touched or in the way.
 prepare_pip() {
   local env=$HOME_DIR/tmp/pyenv
-  export TMPDIR=$HOME_DIR/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
   PIP=("$PYTHON" -m pip)
   if [ "$PYTHON_HAS" = venv ] && "$PYTHON" -m venv "$env" >/dev/null 2>&1; then
     PIP=("$env/bin/python" -m pip)
