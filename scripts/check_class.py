@@ -10,6 +10,7 @@ The seats are made up. Without a browser (scripts/setup.sh --book-tools) this is
 
 import contextlib
 import json
+import os
 import pathlib
 import random
 import re
@@ -17,12 +18,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.dont_write_bytecode = True
 from lib import browser  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+LOCKSTEP = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "lockstep"
 PHONE, WIDE = 360, 1400
 SECONDS = 60  # for the page to show what has changed: it asks every two
 TASKS = [("01", "batches"), ("01", "mean_loss"), ("02", "shard"), ("02", "average"), ("02", "line"), ("03", "environment")]
@@ -58,10 +61,13 @@ def fill(folder, seats):
 @contextlib.contextmanager
 def serving(folder):
     """The running command and the page's address."""
-    command = [ROOT / "target/debug/lockstep", "class", folder, "--serve", "127.0.0.1:0", "--route", "day"]
+    command = [LOCKSTEP, "class", folder, "--serve", "127.0.0.1:0", "--route", "day"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
+        silent = threading.Timer(SECONDS, process.kill)
+        silent.start()
         line = process.stdout.readline()
+        silent.cancel()
         address = re.search(r"http://\S+/", line)
         if not address:
             raise RuntimeError(f"it printed no address: {line!r}")
@@ -71,13 +77,19 @@ def serving(folder):
         process.wait()
 
 
-def shows(tab, text, where="main"):
-    """Waits until the page shows the text without being loaded again."""
+def until(tab, expression, otherwise):
+    """Waits until the expression is true on the page, without loading it again."""
     ends = time.monotonic() + SECONDS
-    while text not in tab.ask(f"document.querySelector({json.dumps(where)}).innerText"):
+    while not tab.ask(expression):
         if time.monotonic() > ends:
-            raise RuntimeError(f"the page does not show {text!r}")
+            raise RuntimeError(otherwise)
         time.sleep(0.2)
+
+
+def shows(tab, text, never=False):
+    """Waits until the page shows the text, or shows it no longer."""
+    shown = f"document.querySelector('main').innerText.includes({json.dumps(text)})"
+    until(tab, f"!{shown}" if never else shown, f"the page {'still shows' if never else 'does not show'} {text!r}")
 
 
 def follows(tab, folder):
@@ -97,21 +109,13 @@ def follows(tab, folder):
         shows(tab, "The folder cannot be read")
         shows(tab, "ann <b>@node")
         gone.rename(folder)
-        ends = time.monotonic() + SECONDS
-        while "cannot be read" in tab.ask("document.querySelector('main').innerText"):
-            if time.monotonic() > ends:
-                raise RuntimeError("the page still says that the folder cannot be read")
-            time.sleep(0.2)
+        shows(tab, "cannot be read", never=True)
         if not tab.ask("window.same") or tab.complaints:
             raise RuntimeError(f"the page was loaded again, or complained: {tab.complaints}")
         process.send_signal(signal.SIGINT)
         if process.wait(SECONDS) != 0:
             raise RuntimeError(f"it ended with {process.returncode} on Ctrl-C")
-        ends = time.monotonic() + SECONDS
-        while not tab.ask("document.body.classList.contains('lost')"):
-            if time.monotonic() > ends:
-                raise RuntimeError("the page does not say that the command has ended")
-            time.sleep(0.2)
+        until(tab, "document.body.classList.contains('lost')", "the page does not say that the command has ended")
 
 
 def fits(tab, folder, seats, pictures):
@@ -137,7 +141,7 @@ def main():
         print(__doc__)
         return 2
     program = browser.find()
-    if not program or not (ROOT / "target/debug/lockstep").is_file():
+    if not program or not LOCKSTEP.is_file():
         missing = "`lockstep` is not built" if program else f"none of {', '.join(browser.NAMES)} is on PATH"
         print(f"not verified here: how the page of a class looks in a browser: {missing}")
         return 0
@@ -150,7 +154,7 @@ def main():
                     follows(tab, folder)
                 else:
                     fits(tab, folder, int(name), pictures)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"class: FAILED: {error}")
             return 1
     print("class: the page follows seats, and fits a phone and a wide screen with 5, 50 and 200")

@@ -4,16 +4,17 @@
 //! replaced as a whole, so who reads it sees the old one or the new one. If it cannot be written, grading goes on after one note.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use lockstep_contract::foreign;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::progress::Progress;
@@ -67,14 +68,21 @@ impl Seat {
     /// # Errors
     /// Why the file is not one that a seat has written, in a few words. Links and devices are not followed.
     pub fn read(file: &Path) -> anyhow::Result<Self> {
-        let data = fs::symlink_metadata(file)?;
-        if !data.is_file() {
+        // The first look keeps a device from being opened, the second one sees what was opened.
+        if !fs::symlink_metadata(file)?.is_file() {
             bail!("not a regular file");
         }
-        if data.len() > LONGEST_FILE {
-            bail!("{} bytes, of {LONGEST_FILE} that a seat may write", data.len());
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let opened = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(file)?;
+        if !opened.metadata()?.is_file() {
+            bail!("not a regular file");
         }
-        let seat: Seat = serde_json::from_slice(&fs::read(file)?).context("torn or not a seat's")?;
+        let mut json = Vec::new();
+        opened.take(LONGEST_FILE + 1).read_to_end(&mut json)?;
+        if json.len() as u64 > LONGEST_FILE {
+            bail!("more than the {LONGEST_FILE} bytes that a seat may write");
+        }
+        let seat: Seat = serde_json::from_slice(&json).context("torn or not a seat's")?;
         if seat.name.chars().count() > LONGEST_NAME {
             bail!("its name is longer than {LONGEST_NAME} characters");
         }
@@ -111,13 +119,18 @@ impl Seat {
     /// Replaces the file.
     fn write(&self, file: &Path) -> anyhow::Result<()> {
         let folder = file.parent().unwrap_or(Path::new("."));
-        // The instructor's account reads it.
-        let mode = fs::Permissions::from_mode(0o644);
-        let mut unfinished = tempfile::Builder::new().prefix(".seat-").permissions(mode).tempfile_in(folder)?;
+        let mut unfinished = tempfile::Builder::new().prefix(".seat-").tempfile_in(folder)?;
         unfinished.write_all(&serde_json::to_vec(self)?)?;
+        // Whatever the umask: the instructor's account reads it.
+        unfinished.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
         unfinished.persist(file)?;
         Ok(())
     }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Tells the class how the grading of a task ended, if the environment names a class. `folder` is in the learner's checkout.
@@ -135,7 +148,8 @@ pub fn tell(folder: &Path, lab: &str, task: &str, found: &GradeResult) {
         Ok(_) => match ended.recv_timeout(DEADLINE) {
             Ok(Ok(())) => return,
             Ok(Err(error)) => foreign::one_line(&format!("{error:#}")),
-            Err(_) => format!("it has not answered for {} s", DEADLINE.as_secs()),
+            Err(RecvTimeoutError::Timeout) => format!("it has not answered for {} s", DEADLINE.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => "the thread that writes it panicked".into(),
         },
     };
     static NOTE: Once = Once::new();
@@ -143,7 +157,7 @@ pub fn tell(folder: &Path, lab: &str, task: &str, found: &GradeResult) {
         let class = foreign::path(&class);
         let _ = writeln!(
             std::io::stderr(),
-            "note: the class in {class} ({CLASS}) does not hear of this: {why}; grading goes on"
+            "note: cannot tell the class in {class} of this grading: {why}; grading goes on (look at the folder, or unset {CLASS})"
         );
     });
 }
@@ -154,11 +168,17 @@ fn seat_finding(finding: &Finding) -> SeatFinding {
 }
 
 fn record(class: &Path, folder: &Path, lab: &str, task: &str, finding: Option<SeatFinding>) -> anyhow::Result<()> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let now = now();
     let name = name();
     let file = class.join(format!("{}.json", file_stem(&name)));
-    // A damaged file of this seat's is not kept: what had passed is in the checkout's progress.
-    let mut seat = Seat::read(&file).unwrap_or_default();
+    let mut seat = match Seat::read(&file) {
+        Ok(seat) => seat,
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() != ErrorKind::NotFound) => {
+            return Err(error);
+        }
+        // Damaged files are not kept: what had passed is in the checkout's progress.
+        Err(_) => Seat::default(),
+    };
     if seat.since == 0 {
         seat.since = now;
     }
@@ -231,7 +251,7 @@ mod tests {
         let seat = Seat::read(&files[0]).unwrap();
         assert!(seat.name == name() && seat.since > 0 && seat.tasks["02"]["shard"].count == 2, "{seat:?}");
         assert_eq!(fs::metadata(&files[0]).unwrap().permissions().mode() & 0o777, 0o644);
-        // Its own file, if damaged, begins anew.
+        // A damaged file of its own is replaced.
         fs::write(&files[0], "{\"name\":").unwrap();
         record(class.path(), class.path(), "02", "shard", None).unwrap();
         assert_eq!(Seat::read(&files[0]).unwrap().tasks["02"]["shard"].count, 1);

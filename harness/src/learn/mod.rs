@@ -3,7 +3,7 @@
 //! [`lockstep_grading`] decides what is right and how findings read; this module builds answers, and finds the course's files.
 
 mod class;
-mod classroom;
+mod grade_class;
 mod help;
 mod practice;
 mod route;
@@ -12,7 +12,7 @@ use lockstep_grading::exercise::{Task, Tasks};
 
 use crate::exit::Refused;
 
-pub(crate) use classroom::ClassOptions;
+pub(crate) use class::ClassOptions;
 pub(crate) use help::{Hint, Reset, ShowProgress, Solution};
 pub(crate) use practice::{Grade, Watch};
 

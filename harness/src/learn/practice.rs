@@ -18,7 +18,7 @@ use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, 
 use crate::cargo::{Built, build};
 use crate::exit::{Code, Refused};
 use crate::labs::{checkout, find, find_all};
-use crate::learn::class::Class;
+use crate::learn::grade_class::Class;
 use crate::learn::task;
 use crate::report::{Screen, Target};
 
@@ -169,7 +169,7 @@ impl Watch {
                 }
                 saved = loop {
                     let files = changed(&changes)?;
-                    // Editors keep files of their own beside it.
+                    // Editors keep files of their own next to the task's.
                     if let Some(found) = files.iter().find_map(|file| Watched::of(root, file)) {
                         break Some(found);
                     }
@@ -182,9 +182,11 @@ impl Watch {
     fn watch(&self, folders: &[PathBuf]) -> anyhow::Result<(Box<dyn Watcher>, Receiver<PathBuf>)> {
         let (sender, changes) = channel();
         let tell = move |event: notify::Result<notify::Event>| {
-            if let Ok(event) = event.map(|event| (!matches!(event.kind, EventKind::Access(_))).then_some(event.paths)) {
+            if let Ok(event) = event
+                && !matches!(event.kind, EventKind::Access(_))
+            {
                 // At the end the receiver is gone.
-                event.into_iter().flatten().for_each(|path| drop(sender.send(path)));
+                event.paths.into_iter().for_each(|path| drop(sender.send(path)));
             }
         };
         let mut watcher: Box<dyn Watcher> = match self.poll {
@@ -269,5 +271,20 @@ impl Watched {
             Screen::new(true).line(format_args!("error: {error:#}"));
             false
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_editor_keeps_next_to_a_tasks_file_is_not_graded() {
+        let (root, lab) = (Path::new("checkout"), crate::labs::find("2").unwrap());
+        let src = lab.exercise(root).join("src");
+        assert!(Watched::of(root, &src.join("shard.rs")).is_some());
+        for other in ["shard.rs~", ".shard.rs.swp", "main.rs", "none.rs"] {
+            assert!(Watched::of(root, &src.join(other)).is_none(), "{other}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may
 
 mod bench;
-mod classroom;
+mod class;
 mod cluster;
 mod data;
 mod doctor;

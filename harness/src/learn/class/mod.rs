@@ -12,12 +12,12 @@ use std::time::SystemTime;
 
 use clap::Args;
 use lockstep_contract::foreign;
-use lockstep_grading::seat::{Attempts, Seat};
+use lockstep_grading::seat::{Attempts, Seat, now};
 
 use crate::exit::{Code, Refused};
 use crate::learn::route::{Planned, Route};
 use crate::prove::suite::report;
-use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, whole_words};
+use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, count, whole_words};
 
 use view::View;
 
@@ -58,21 +58,12 @@ impl ClassOptions {
                 show(&read, &View::new(route.plan()?, read.seats.clone(), now()), self.hide_names, &screen);
                 read
             }
-            Some(address) => {
-                server::serve(&address, &class, self.route, self.hide_names, &screen)?;
-                // What the seats have written since; if the folder has gone, what it held at the start.
-                class.read().unwrap_or(read)
-            }
+            Some(address) => server::serve(&address, &class, read, self.route, self.hide_names, &screen)?,
         };
         let report = class_report(&read.seats, &route.plan()?, self.hide_names, started);
         self.reports.iter().try_for_each(|target| report.write(target))?;
         Ok(Code::Success)
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// The folder with a file for each seat.
@@ -129,6 +120,11 @@ fn seat_name(seat: &str, index: usize, hidden: bool) -> String {
     if hidden { format!("seat {}", index + 1) } else { foreign::one_line(seat) }
 }
 
+/// A damaged file's name, which has its seat's name in it.
+fn file_name(file: &str, index: usize, hidden: bool) -> String {
+    if hidden { format!("file {}", index + 1) } else { foreign::one_line(file) }
+}
+
 /// A table for the terminal.
 fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
     let style = screen.style();
@@ -138,7 +134,11 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
         let at = row
             .at
             .map_or("finished".into(), |at| format!("{} {}", view.plan[at].lab.number(), view.plan[at].task.name));
-        let found = row.finding.as_ref().map(page::finding).unwrap_or_default();
+        let found = row
+            .finding
+            .as_ref()
+            .map(|(verdict, diagnosis)| format!("{}: {diagnosis}", verdict.words()))
+            .unwrap_or_default();
         let (since, tries) = match row.at {
             Some(_) => (page::span(row.since), row.tries.to_string()),
             None => Default::default(),
@@ -150,8 +150,9 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
     } else {
         screen.line(whole_words(table, style));
     }
-    for (file, why) in &read.broken {
-        screen.line(format!("not a seat's file: {}: {why}", foreign::one_line(file)));
+    for (index, (file, why)) in read.broken.iter().enumerate() {
+        let file = file_name(file, index, hidden);
+        screen.line(format!("not a seat's file: {file}: {}", foreign::one_line(why)));
     }
 }
 
@@ -180,11 +181,11 @@ fn class_report(seats: &[Seat], plan: &[Planned], hidden: bool, started: SystemT
         }
     }
     let took = started.elapsed().unwrap_or_default();
-    report(&format!("Lockstep class: {} seats", seats.len()), started, took, cases)
+    report(&format!("Lockstep class: {}", count(seats.len(), "seat")), started, took, cases)
 }
 
 fn finding(planned: &Planned, attempts: &Attempts) -> Finding {
-    let graded = if attempts.count == 1 { "once".into() } else { format!("{} times", attempts.count) };
+    let graded = page::times_word(attempts.count);
     let (verdict, evidence) = match (&attempts.passed, &attempts.finding) {
         (Some(_), _) if attempts.count == 0 => (Verdict::Passed, "before the class".into()),
         (Some(_), _) => (Verdict::Passed, format!("graded {graded}")),

@@ -76,17 +76,18 @@ struct LastRead {
     trouble: Option<String>,
 }
 
-/// Serves the page until SIGINT or SIGTERM.
+/// Serves the page until SIGINT or SIGTERM, at first with what has been `read`. Returns what was read last.
 ///
 /// # Errors
 /// [`Refused`] if the address cannot be had.
 pub(super) fn serve(
     address: &str,
     class: &ClassFolder,
+    read: ReadClass,
     route: String,
     hide_names: bool,
     screen: &Screen,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ReadClass> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the server")?;
     runtime.block_on(async {
@@ -98,11 +99,12 @@ pub(super) fn serve(
         };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let (mut interrupt, mut end) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        let last = LastRead { class: Arc::default(), at: Instant::now(), trouble: None };
-        let folder = class.0.display().to_string();
+        let last = LastRead { class: Arc::new(read), at: Instant::now(), trouble: None };
+        // Participants copy it, wherever they are.
+        let folder = std::path::absolute(&class.0).unwrap_or_else(|_| class.0.clone()).display().to_string();
         let shared = Arc::new(Shared { folder, route, hide_names, last: Mutex::new(last) });
         let reader = Reader::start(class.clone(), Arc::clone(&shared))?;
-        screen.line(told(listener.local_addr()?, hide_names));
+        screen.line(announcement(listener.local_addr()?, hide_names));
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
             let accepted = tokio::select! {
@@ -132,17 +134,18 @@ pub(super) fn serve(
             });
         }
         drop(reader);
-        Ok(())
+        let last = shared.last.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(ReadClass::clone(&last.class))
     })
 }
 
-fn told(address: SocketAddr, hide_names: bool) -> String {
+fn announcement(address: SocketAddr, hide_names: bool) -> String {
     let who = if address.ip().is_loopback() {
-        "this machine only; from another: ssh -L"
+        format!("this machine only; from another: ssh -L {}:{address} HOST", address.port())
     } else if hide_names {
-        "everybody who reaches this machine"
+        "everybody who reaches this machine".to_owned()
     } else {
-        "everybody who reaches this machine sees the names; --hide-names hides them"
+        "everybody who reaches this machine sees the names; --hide-names hides them".to_owned()
     };
     format!("the class is at http://{address}/ ({who}); Ctrl-C ends")
 }
@@ -155,7 +158,6 @@ struct Reader {
 impl Reader {
     fn start(class: ClassFolder, shared: Arc<Shared>) -> anyhow::Result<Self> {
         let (stop, stopped) = channel::<()>();
-        let (begun, first) = channel::<()>();
         let read = move || {
             loop {
                 let read = class.read();
@@ -165,15 +167,12 @@ impl Reader {
                     Err(why) => last.trouble = Some(why),
                 }
                 drop(last);
-                let _ = begun.send(());
                 if stopped.recv_timeout(READ_EVERY) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }
         };
         std::thread::Builder::new().spawn(read).context("cannot start a thread")?;
-        // The first page has the seats already.
-        let _ = first.recv_timeout(LATE);
         Ok(Reader { _stop: stop })
     }
 }
@@ -186,11 +185,12 @@ fn answer(shared: &Shared, request: &Request<Incoming>) -> Answer {
     }
     let asked = query(request.uri().query().unwrap_or_default());
     let route = asked.get("route").map_or(&*shared.route, |route| route);
+    let hidden = asked.get("names").is_some_and(|names| *names == "hidden");
     let path = request.uri().path();
     let made = match path.rsplit_once('.') {
-        None if path == "/" => page_of(shared, route, asked.get("names").is_some_and(|names| *names == "hidden")),
+        None if path == "/" => page_of(shared, route, hidden),
         Some(("/follow", "js")) => Ok(("text/javascript; charset=utf-8", page::SCRIPT.to_owned())),
-        Some(("/report", ending)) => report_of(shared, route, ending),
+        Some(("/report", ending)) => report_of(shared, route, hidden, ending),
         _ => return plain_text(StatusCode::NOT_FOUND, "the class is at /".into()),
     };
     match made {
@@ -228,7 +228,7 @@ fn page_of(shared: &Shared, route: &str, hidden: bool) -> anyhow::Result<(&'stat
     Ok(("text/html; charset=utf-8", page::render(&frame, &view)))
 }
 
-fn report_of(shared: &Shared, route: &str, ending: &str) -> anyhow::Result<(&'static str, String)> {
+fn report_of(shared: &Shared, route: &str, hidden: bool, ending: &str) -> anyhow::Result<(&'static str, String)> {
     let plan = Route::find(route)?.plan()?;
     let (form, kind) = match ending {
         "html" => (Form::Html, "text/html; charset=utf-8"),
@@ -238,7 +238,7 @@ fn report_of(shared: &Shared, route: &str, ending: &str) -> anyhow::Result<(&'st
         _ => return Err(Refused("a report is .html, .csv, .json or .xml".into()).into()),
     };
     let class = Arc::clone(&shared.last.lock().unwrap_or_else(PoisonError::into_inner).class);
-    let report = class_report(&class.seats, &plan, shared.hide_names, SystemTime::now());
+    let report = class_report(&class.seats, &plan, shared.hide_names || hidden, SystemTime::now());
     Ok((kind, report.render(form)?))
 }
 
@@ -302,9 +302,9 @@ mod tests {
 
     #[test]
     fn an_address_that_all_reach_says_what_they_see() {
-        let told = |text: &str, hide| told(text.parse().unwrap(), hide);
-        assert!(told("127.0.0.1:1", false).contains("this machine only"));
-        assert!(told("0.0.0.0:1", false).contains("--hide-names"));
-        assert!(!told("0.0.0.0:1", true).contains("--hide-names"));
+        let announced = |text: &str, hide| announcement(text.parse().unwrap(), hide);
+        assert!(announced("127.0.0.1:1", false).contains("ssh -L 1:127.0.0.1:1 HOST"));
+        assert!(announced("0.0.0.0:1", false).contains("--hide-names"));
+        assert!(!announced("0.0.0.0:1", true).contains("--hide-names"));
     }
 }

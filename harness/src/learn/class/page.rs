@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockstep_grading::Verdict;
 use maud::{Markup, html};
 
+use crate::report::count;
 use crate::report::formatting::plain;
 use crate::report::html::page_with;
 
@@ -12,7 +12,7 @@ use super::view::{BARS, Mark, Met, Row, TaskTimes, View};
 
 /// The script, a file of its own, so that a browser runs no other.
 pub(super) const SCRIPT: &str = include_str!("follow.js");
-const STYLE: &str = include_str!("classroom.css");
+const STYLE: &str = include_str!("class.css");
 /// Lists of the stuck and of diagnoses end after this many.
 const MOST: usize = 8;
 
@@ -52,12 +52,12 @@ pub(super) fn render(frame: &Frame<'_>, view: &View) -> String {
                 section.notice { h2 { "The folder cannot be read" } p { (plain(why)) ". What is below was read " (span(age.as_secs())) " ago." } }
             }
             @if view.rows.is_empty() { (nobody(frame)) } @else {
-                div.pair { (met(frame, view)) (stuck(frame, view)) }
+                div.pair { (met(view)) (stuck(frame, view)) }
                 div.beside { (where_all_are(frame, view)) (times(view)) }
             }
-            @if !frame.broken.is_empty() { (broken(frame.broken)) }
+            @if !frame.broken.is_empty() { (broken(frame)) }
         }
-        footer { "Times are the seats' own clocks'. A seat works on a task from when it passed the one before." }
+        footer { "When a seat graded is by its own clock, how long ago that was by this machine's. A seat works on a task from when it passed the one before." }
     };
     page_with("Lockstep class", &head, body)
 }
@@ -72,7 +72,7 @@ fn header(frame: &Frame<'_>, view: &View) -> Markup {
         header {
             h1 { "Class in " span.name { (plain(frame.folder)) } }
             p.verdict {
-                strong { (view.rows.len()) } (if view.rows.len() == 1 { " seat" } else { " seats" }) ", half of them with "
+                strong { (count(view.rows.len(), "seat")) } ", half of them with "
                 strong { (median) " of " (tasks) } " tasks done or more"
             }
             nav {
@@ -87,7 +87,7 @@ fn header(frame: &Frame<'_>, view: &View) -> Markup {
                     Names::AlwaysHidden => {}
                 }
                 " · report: "
-                @for ending in ["html", "csv", "json", "xml"] { a href={ "report." (ending) "?route=" (frame.route) } { (ending) } " " }
+                @for ending in ["html", "csv", "json", "xml"] { a href={ "report." (ending) (address(frame.route, hidden)) } { (ending) } " " }
             }
         }
     }
@@ -116,9 +116,8 @@ fn name(frame: &Frame<'_>, index: usize, row: &Row) -> String {
     if frame.names == Names::Shown { plain(&row.name) } else { format!("seat {}", index + 1) }
 }
 
-fn met(frame: &Frame<'_>, view: &View) -> Markup {
+fn met(view: &View) -> Markup {
     let most: Vec<&Met> = view.met.iter().take(MOST).collect();
-    let _ = frame;
     html! {
         section {
             h2 { "What most have just met" }
@@ -158,7 +157,7 @@ fn stuck(frame: &Frame<'_>, view: &View) -> Markup {
     }
 }
 
-fn times_word(count: u32) -> String {
+pub(super) fn times_word(count: u32) -> String {
     if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
@@ -281,22 +280,23 @@ fn bars(times: &TaskTimes) -> Markup {
     let words: Vec<String> = times.bars.iter().map(usize::to_string).collect();
     html! {
         svg.bars width="110" height=(HEIGHT + 2) role="img" aria-label={ "seats by share of the plan: " (words.join(", ")) } {
-            @for (index, count) in times.bars.iter().enumerate() {
-                @let height = (count * HEIGHT).div_ceil(most).max(1);
+            @for (index, seats) in times.bars.iter().enumerate() {
+                @let height = (seats * HEIGHT).div_ceil(most).max(1);
                 rect.late[index >= 2].very-late[index == BARS.len()] x=(index * 22) y=(HEIGHT + 1 - height) width="19" height=(height) {
-                    title { (count) " seats" }
+                    title { (count(*seats, "seat")) }
                 }
-                @if *count > 0 && height > 13 { text x=(index * 22 + 9) y=(HEIGHT - 1) { (count) } }
+                @if *seats > 0 && height > 13 { text x=(index * 22 + 9) y=(HEIGHT - 1) { (seats) } }
             }
         }
     }
 }
 
-fn broken(files: &[(String, String)]) -> Markup {
+fn broken(frame: &Frame<'_>) -> Markup {
+    let name = |file, index| super::file_name(file, index, frame.names != Names::Shown);
     html! {
         section.notice {
             h2 { "Files that are not a seat's" }
-            ul { @for (file, why) in files { li { code { (plain(file)) } ": " (plain(why)) } } }
+            ul { @for (index, (file, why)) in frame.broken.iter().enumerate() { li { code { (plain(&name(file, index))) } ": " (plain(why)) } } }
         }
     }
 }
@@ -308,11 +308,6 @@ pub(super) fn span(seconds: u64) -> String {
         60..6_000 => format!("{} min", seconds / 60),
         _ => format!("{} h {:02}", seconds / 3_600, seconds / 60 % 60),
     }
-}
-
-/// Words of a verdict, for a terminal.
-pub(super) fn finding(found: &(Verdict, String)) -> String {
-    format!("{}: {}", found.0.words(), found.1)
 }
 
 #[cfg(test)]
@@ -327,7 +322,7 @@ mod tests {
             route: "day",
             routes: &routes,
             names,
-            broken: &[("torn.json".into(), "torn <b>".into())],
+            broken: &[("zoe@host.json".into(), "torn <b>".into())],
             trouble: None,
         };
         render(&frame, &View::new(plan(), seats, 2_000))
@@ -348,7 +343,8 @@ mod tests {
         assert!(shown(Names::Shown, seats()).contains("xenia"));
         for names in [Names::Hidden, Names::AlwaysHidden] {
             let page = shown(names, seats());
-            assert!(page.contains("seat 1") && !page.contains("xenia") && !page.contains("yusuf"), "{page}");
+            assert!(page.contains("seat 1") && page.contains("file 1"), "{page}");
+            assert!(["xenia", "yusuf", "zoe"].iter().all(|name| !page.contains(name)), "{page}");
             assert_eq!(page.contains("show names"), names == Names::Hidden);
         }
     }

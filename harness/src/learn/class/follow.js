@@ -3,7 +3,7 @@
   let tag = "";
   async function follow() {
     try {
-      const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+      const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store", signal: AbortSignal.timeout(10000) });
       if (answer.status === 200) {
         tag = answer.headers.get("ETag") || "";
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -13,6 +13,8 @@
           const part = [...document.querySelectorAll(".scroll")].find((part) => part.ariaLabel === label);
           if (part) part.scrollTo(left, top);
         }
+      } else if (answer.status !== 304) {
+        throw answer.status;
       }
       document.body.classList.remove("lost");
     } catch {
