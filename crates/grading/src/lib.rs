@@ -3,8 +3,8 @@
 //! - [`exercise`]: the contents of `lab.toml` and the function that grades each task. [`Answers`]: the wrong and unusual answers.
 //! - [`Runner`] calls the learner's answer, a [`Claim`] checks a result, and a [`Finding`] says what is wrong.
 //! - [`grade`] grades a task, [`learner`] runs `cargo test -p ex-NN`, [`labs::try_answers`] tests the course's own answers.
-//! - [`progress`] records which tasks a learner has passed, and [`seat`] tells the class. [`package`] writes the learner's files, and [`checksums`] shows which of them
-//!   have changed.
+//! - [`progress`] records which tasks a learner has passed, and [`seat`] tells the class. [`package`] writes the learner's files, and
+//!   [`checksums`] shows which of them have changed.
 //! - [`labs`]: the course's labs, with the functions that grade their tasks, which stand in `labs/NN-name/tasks/TASK/grade.rs`.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone

@@ -98,7 +98,9 @@ impl<'a> RunningCall<'a> {
         let answers = Answers(folder.join("answers"));
         let made = std::fs::create_dir(&answers.0).and_then(|()| std::fs::create_dir(folder.join("work")));
         let made = made.and_then(|()| request.write(&folder.join("call")));
-        made.with_context(|| format!("cannot write to {} (TMPDIR names another folder)", foreign::path(folder)))?;
+        made.with_context(|| {
+            format!("cannot write to {}: export TMPDIR=DIR, a folder in which you may write", foreign::path(folder))
+        })?;
         let store = store().context("cannot open a store for the ranks on 127.0.0.1")?;
         Ok(RunningCall { program, folder, options, confined, ranks: options.ranks.max(1), answers, store })
     }

@@ -62,6 +62,12 @@ pub(super) fn of_machine(outcomes: &[RankOutcome], printed: &[String]) -> Option
     let printed = printed.iter().map(String::as_str).filter(|_| died);
     let mut lines = said.chain(printed).flat_map(str::lines);
     lines.find_map(|line| {
+        // With a number these are Rust's words, and may be about a socket's deadline.
+        if line.contains("os error")
+            && !["failed to start", "cannot start", "spawn"].iter().any(|word| line.contains(word))
+        {
+            return None;
+        }
         let (_, what) = MACHINE.iter().find(|(mark, _)| line.contains(mark))?;
         Some(format!("{what} ({})", foreign::escaped(line.trim())))
     })
@@ -155,6 +161,7 @@ mod tests {
         let why = of_machine(&[failed("connect process group 0: Resource temporarily unavailable")], &[]).unwrap();
         assert!(why.starts_with("the limit of processes and threads is reached"), "{why}");
         assert_eq!(of_machine(&died, &["[rank 0] bye".to_owned()]), None);
+        assert_eq!(of_machine(&[failed("cannot read: Resource temporarily unavailable (os error 11)")], &[]), None);
     }
 
     #[test]
