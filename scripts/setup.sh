@@ -174,7 +174,7 @@ wants_headers() {
   [ "$WANT_NCCL" = 1 ] || [ "$(recorded "$HOME_DIR/site/lockstep.txt" backend)" = cuda ]
 }
 
-# One set-up at a time in a checkout. The children inherit the lock, so the children of a killed run end first.
+# One set-up at a time for each architecture. The children inherit the lock, so the children of a killed run end first.
 take_lock() {
   mkdir -p "$HOME_DIR" 2>/dev/null || die "cannot write to $ROOT" "clone the project into a folder that you own"
   { : >>"$HOME_DIR/.lock"; } 2>/dev/null || die "cannot write to $HOME_DIR" "clone the project into a folder that you own (ls -ld $HOME_DIR)"

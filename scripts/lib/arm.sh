@@ -10,12 +10,16 @@ QEMU_MIN=10
 # Debian 12 has 7.2, and this one in its backports.
 BACKPORTS_URI=http://deb.debian.org/debian
 
-# missing_arm_tools: what lacks here, a sentence on each line.
+# missing_arm_tools: what is missing here, a sentence on each line.
 missing_arm_tools() {
   [ "$(uname -m)" = x86_64 ] || echo "this machine is $(uname -m), the tools are for x86_64"
   command -v "$ARM_COMPILER" >/dev/null || echo "no $ARM_COMPILER"
   has_arm_rust || echo "no Rust for $ARM_TRIPLE"
-  has_qemu || echo "no qemu-aarch64 $QEMU_MIN or newer"
+  if ! has_qemu; then
+    echo "no qemu-aarch64 $QEMU_MIN or newer"
+  elif ! emulated true 2>/dev/null; then
+    echo "binfmt_misc cannot be mounted in a user namespace (Linux 6.7 or newer, and user namespaces allowed)"
+  fi
   [ -f "$(libtorch_of aarch64)/installed" ] || echo "no libtorch for aarch64"
 }
 
@@ -63,7 +67,7 @@ apt_install() {
 # The system's own version if that is new enough, else that of its backports, whose lists are kept apart: the system's sources stay.
 install_qemu() {
   local lists codename candidate
-  candidate=$(apt-cache policy qemu-user 2>/dev/null | awk '/Candidate:/ { print $2 }')
+  candidate=$(apt-cache policy qemu-user 2>/dev/null | awk '/Candidate:/ && $2 != "(none)" { print $2 }')
   candidate=${candidate#*:}
   if version_at_least "${candidate:-0}" "$QEMU_MIN"; then
     apt_install "qemu-user $candidate" qemu-user
@@ -74,6 +78,10 @@ install_qemu() {
   debian-*) ;;
   *) warn "no qemu-user $QEMU_MIN or newer among this system's packages (${candidate:-none there}); install one by hand" && return ;;
   esac
+  if [ "$(id -u)" != 0 ]; then
+    warn "no qemu-user $QEMU_MIN or newer: run scripts/setup.sh --arm-tools as root, which takes it from ${codename#debian-}-backports"
+    return
+  fi
   lists=$(mktemp -d)
   mkdir -p "$lists/partial"
   echo "deb $BACKPORTS_URI ${codename#debian-}-backports main" >"$lists/sources.list"

@@ -4,7 +4,7 @@
 
 # The Python for comparisons, if set-up installed one: see peer.sh.
 find_peer() {
-  # It would be searched before the Python's own packages.
+  # PYTHONPATH is searched before the Python's own packages.
   [ -z "${PYTHONPATH:-}${PYTHONHOME:-}" ] || say "leaving PYTHONPATH and PYTHONHOME out: they may lead to another PyTorch"
   unset PYTHONPATH PYTHONHOME
   local python

@@ -26,7 +26,7 @@ check_system() {
   [ "$(uname -s)" = Linux ] || problem "Lockstep runs on Linux, this is $(uname -s)" "use a Linux machine, container or WSL 2"
   case $(uname -m) in
   x86_64) ;;
-  aarch64 | arm64) say "the processor is $(uname -m): so far, Lockstep was seen there under emulation only" ;;
+  aarch64 | arm64) say "the processor is $(uname -m): Lockstep has been tested there only under emulation" ;;
   *) problem "no libtorch exists for the processor $(uname -m)" "use an x86_64 or aarch64 machine" ;;
   esac
   glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | awk '{ print $2 }')

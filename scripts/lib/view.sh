@@ -39,8 +39,8 @@ make_view() {
     die "libtorch_cpu.so in $torch/lib is for the architecture $found, and $MACHINE is needed" "scripts/setup.sh --cpu on a machine of that architecture, or name another libtorch"
   rm -rf "${HOME_DIR:?}"/{include,lib,torch-lib}
   mkdir "$HOME_DIR/lib"
-  ln -s "$torch/include" "$HOME_DIR/include"
-  ln -s "$torch/lib" "$HOME_DIR/torch-lib"
+  ln -sfn "$torch/include" "$HOME_DIR/include"
+  ln -sfn "$torch/lib" "$HOME_DIR/torch-lib"
   # torch-sys links -ltorch; the real one would pull libtorch_cuda.so in.
   echo 'INPUT ( AS_NEEDED ( -ltorch_cpu ) )' >"$HOME_DIR/lib/libtorch.so"
   for name in libtorch_cpu.so libc10.so; do
