@@ -19,14 +19,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import lr_scheduler
 
+import ddp
+
 OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "gpt.json"
 VOCABULARY, CONTEXT, LAYERS, HEADS, WIDTH = 11, 8, 2, 2, 8
 STEPS, WARMUP, RATE, LEAST, NORM = 6, 2, 0.02, 0.002, 0.5
 
 
 def formula(shape, salt, scale):
-    count = math.prod(shape)
-    return torch.tensor([((i * 7919 + salt * 104_729) % 2001 - 1000) / 1000 * scale for i in range(count)], dtype=torch.double).reshape(shape)
+    """In double precision."""
+    return torch.tensor(ddp.formula(math.prod(shape), salt), dtype=torch.double).reshape(shape) * scale
 
 
 class Block(nn.Module):

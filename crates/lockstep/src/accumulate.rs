@@ -66,7 +66,7 @@ averages!([] FullyShard);
 /// A collective. Under DDP the ranks may have different numbers of micro-batches, and each has one or more; fully sharded, all have as many.
 ///
 /// # Errors
-/// `BadArgument` without micro-batches, and on all ranks if no target counts; those of `sum`, and of any collective.
+/// `BadArgument` on all ranks if one has no micro-batches, or if no target counts; those of `sum`, and of any collective.
 pub fn accumulate<W: AveragesGradients, B>(
     model: &W,
     batches: &[B],
@@ -74,15 +74,19 @@ pub fn accumulate<W: AveragesGradients, B>(
     mut sum: impl FnMut(&B) -> Result<Tensor>,
 ) -> Result<f64> {
     const ACCUMULATE: &str = "accumulate gradients";
-    let Some((last, others)) = batches.split_last() else {
-        let why = "this rank has no micro-batch: give each rank one or more; one whose targets are all ignored will do";
-        return Err(Error::bad_argument(ACCUMULATE, why));
-    };
     let group = model.group();
     let own = batches.iter().map(count).sum::<i64>();
-    let mut all = Tensor::from(own as f64).to_device(group.device());
-    group.all_reduce(&mut all, ReduceOp::Sum)?;
-    let all = all.double_value(&[]);
+    let mut sums = Tensor::from_slice(&[own as f64, f64::from(batches.is_empty())]).to_device(group.device());
+    group.all_reduce(&mut sums, ReduceOp::Sum)?;
+    let (all, without) = (sums.double_value(&[0]), sums.double_value(&[1]));
+    let (Some((last, others)), true) = (batches.split_last(), without == 0.0) else {
+        let why = format!(
+            "{without} of {} ranks have no micro-batch, this one has {}: give each rank one or more; one whose targets are all ignored will do",
+            group.size().get(),
+            batches.len()
+        );
+        return Err(Error::bad_argument(ACCUMULATE, why));
+    };
     if all <= 0.0 {
         return Err(Error::bad_argument(ACCUMULATE, "no target of any rank counts: all are ignored"));
     }

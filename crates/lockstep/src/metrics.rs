@@ -49,7 +49,7 @@ pub struct Evaluation {
 
 impl Evaluation {
     /// Adds a batch: `logits` of shape `[…, classes]`, `targets` of shape `[…]`, and their mean loss. Targets that are
-    /// [`IGNORE_INDEX`](crate::loss::IGNORE_INDEX) do not count.
+    /// [`IGNORE_INDEX`] do not count.
     ///
     /// # Panics
     /// Panics when the shapes do not fit.

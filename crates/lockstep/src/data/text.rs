@@ -216,7 +216,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 
 /// A stream of tokens in windows: sample `i` has the tokens `i · window` to `(i + 1) · window` as inputs, and as targets each the token
 /// that follows. Every token but the first is a target exactly once; what the last window lacks is
-/// [`IGNORE_INDEX`](crate::loss::IGNORE_INDEX), with token 0 as its input.
+/// [`IGNORE_INDEX`], with token 0 as its input.
 #[derive(Clone, Debug)]
 pub struct Windows {
     tokens: Arc<[u32]>,

@@ -13,6 +13,7 @@ use c10d::{Error, Result};
 use tch::nn::{Init, LayerNorm, Linear, LinearConfig, Module, ModuleT, Path, layer_norm, linear};
 use tch::{Device, Kind, Tensor, no_grad};
 
+use super::RunUnit;
 use crate::nn::raise;
 use crate::rng::KeyedRng;
 
@@ -76,9 +77,6 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// The layers of a unit, from its inputs to its outputs.
-pub type Layers<'a> = dyn Fn(&Tensor) -> Tensor + 'a;
-
 impl Gpt {
     /// Draws the weights: 0.02 times normal numbers, divided by √(2 · layers) where a block adds to its input; biases are 0.
     ///
@@ -134,7 +132,9 @@ impl Gpt {
     /// gpt.forward_units(tokens, &|unit, inputs, layers| sharded.forward(unit, inputs, layers).unwrap_or_else(|error| lockstep::nn::raise(error)))
     /// # }
     /// ```
-    pub fn forward_units(&self, tokens: &Tensor, run: &dyn Fn(&str, &Tensor, &Layers<'_>) -> Tensor) -> Tensor {
+    ///
+    /// It checks nothing that [`try_forward`](Self::try_forward) refuses.
+    pub fn forward_units(&self, tokens: &Tensor, run: &RunUnit<'_>) -> Tensor {
         run("", tokens, &|tokens| {
             let mut x = Tensor::embedding(&self.wte, tokens, -1, false, false);
             if let Some(wpe) = &self.wpe {
@@ -164,7 +164,10 @@ impl Gpt {
         for place in 0..count {
             let seen = &tokens[tokens.len().saturating_sub(self.config.context)..];
             let seen = Tensor::from_slice(&seen.iter().map(|&token| i64::from(token)).collect::<Vec<_>>());
-            let logits = no_grad(|| self.try_forward(&seen.unsqueeze(0).to_device(self.wte.device())))?;
+            let seen = seen.unsqueeze(0);
+            self.check(&seen)?;
+            let seen = seen.to_device(self.wte.device());
+            let logits = no_grad(|| self.forward_units(&seen, &|_, inputs, body| body(inputs)));
             let last = logits.select(1, -1).flatten(0, -1).to_kind(Kind::Double);
             tokens.push(match temperature {
                 0.0 => last.argmax(-1, false).int64_value(&[]) as u32,

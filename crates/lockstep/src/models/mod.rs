@@ -17,12 +17,16 @@ pub mod gpt;
 mod resnet;
 mod small;
 
+use tch::Tensor;
 use tch::nn::VarStore;
 
 pub use resnet::{Depth, Head, Norm, ResNet, ResNetOptions};
 pub use small::{ConvNet, DigitModel, DigitNet, Mlp, ToyModel};
 
 use crate::optim::named_parameters;
+
+/// Runs a unit of a model: gets its name, its inputs and its layers, and returns its outputs.
+pub type RunUnit<'a> = dyn Fn(&str, &Tensor, &dyn Fn(&Tensor) -> Tensor) -> Tensor + 'a;
 
 /// Freezes every parameter except those of the modules that `trained` names (`fc`: `fc.weight`, `fc.0.bias` …, not
 /// `fc2.weight`), which are unfrozen if necessary. Returns the number of tensors that are trained now: 0 means that no module

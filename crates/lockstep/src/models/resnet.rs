@@ -15,6 +15,7 @@ use tch::Tensor;
 use tch::nn::init::{FanInOut, NonLinearity, NormalOrUniform};
 use tch::nn::{self, Conv2D, ConvConfig, Init, Module, ModuleT, Path};
 
+use super::RunUnit;
 use crate::nn::{BatchNorm2d, SyncBatchNorm2d};
 
 /// The number of layers, which is part of the network's name.
@@ -92,9 +93,6 @@ pub struct ResNet {
     blocks: Vec<(String, BasicBlock)>,
     fc: Option<Classifier>,
 }
-
-/// Runs a unit: gets its name, its inputs and its layers, and returns what comes out.
-type RunUnit<'a> = dyn Fn(&str, &Tensor, &dyn Fn(&Tensor) -> Tensor) -> Tensor + 'a;
 
 impl ResNet {
     /// The module of the head's variables, which stays trained when the rest is frozen.

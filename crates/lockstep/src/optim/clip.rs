@@ -43,9 +43,9 @@ impl<'a> GradParts<'a> {
 /// ```
 ///
 /// A collective of all groups, which all ranks call with the same number of parts, those without gradients too. Sums are in double
-/// precision, so that the norm does not depend on how parameters are divided, but for its last bits. A norm that is not finite makes all
-/// gradients NaN, as in PyTorch by default. Under a [`GradScaler`](crate::amp::GradScaler), call its `unscale` first. An infinite
-/// `max_norm` only measures.
+/// precision, so that the norm does not depend on how parameters are divided, but for its last bits. A norm that is NaN makes all
+/// gradients NaN, and an infinite one makes their finite elements 0 and the others NaN, as in PyTorch by default. Under a
+/// [`GradScaler`](crate::amp::GradScaler), call its `unscale` first. An infinite `max_norm` only measures.
 ///
 /// # Errors
 /// `BadArgument` for a `max_norm` that is not above 0, and a sparse gradient; any failure of an all-reduce.
@@ -60,7 +60,7 @@ pub fn clip_grad_norm(parts: &[GradParts<'_>], max_norm: f64) -> Result<f64> {
     }
     let norm = squares.sqrt();
     let factor = max_norm / (norm + TINY);
-    if factor.is_nan() || factor < 1.0 {
+    if max_norm.is_finite() && (factor.is_nan() || factor < 1.0) {
         let grads = parts.iter().flat_map(|part| part.params).map(|(_, param)| param.grad());
         no_grad(|| grads.filter(Tensor::defined).for_each(|mut grad| grad *= factor));
     }

@@ -38,6 +38,12 @@ pub fn formula(count: usize, salt: i64, scale: f64) -> Vec<f32> {
     (0..count as i64).map(|i| (((i * 7919 + salt * 104_729) % 2001 - 1000) as f64 / 1000.0 * scale) as f32).collect()
 }
 
+/// [`formula`] in double precision, as a tensor.
+pub fn formula_double(shape: &[i64], salt: i64, scale: f64) -> Tensor {
+    let number = |i| ((i * 7919 + salt * 104_729) % 2001 - 1000) as f64 / 1000.0 * scale;
+    Tensor::from_slice(&(0..shape.iter().product()).map(number).collect::<Vec<_>>()).reshape(shape)
+}
+
 pub fn formula_tensor(shape: &[i64], salt: i64, scale: f64) -> Tensor {
     let count = shape.iter().product::<i64>() as usize;
     Tensor::from_slice(&formula(count, salt, scale)).reshape(shape)

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
-use crate::common::{ranks, values};
+use crate::common::{formula_double, ranks, values};
 
 const CONFIG: GptConfig =
     GptConfig { vocabulary: 11, context: 8, layers: 2, heads: 2, width: 8, positions: Positions::Learned };
@@ -54,12 +54,6 @@ fn golden() -> Vec<Run> {
     golden.runs
 }
 
-/// As in `gpt.py`; `common`'s formula rounds to single precision.
-fn formula(shape: &[i64], salt: i64, scale: f64) -> Tensor {
-    let number = |i| ((i * 7919 + salt * 104_729) % 2001 - 1000) as f64 / 1000.0 * scale;
-    Tensor::from_slice(&(0..shape.iter().product()).map(number).collect::<Vec<_>>()).reshape(shape)
-}
-
 fn model(rotary: bool, kind: Kind) -> (VarStore, Gpt) {
     let mut vs = VarStore::new(Device::Cpu);
     vs.set_kind(kind);
@@ -68,7 +62,7 @@ fn model(rotary: bool, kind: Kind) -> (VarStore, Gpt) {
     let variables: BTreeMap<_, _> = vs.variables().into_iter().collect();
     for (salt, (name, mut variable)) in variables.into_iter().enumerate() {
         let is_norm = name.contains("ln_") && name.ends_with("weight");
-        let weight = formula(&variable.size(), salt as i64, 0.4) + f64::from(is_norm);
+        let weight = formula_double(&variable.size(), salt as i64, 0.4) + f64::from(is_norm);
         no_grad(|| variable.copy_(&weight));
     }
     (vs, gpt)
@@ -223,7 +217,7 @@ fn with_grad(name: &str, grad: &Tensor) -> (String, Tensor) {
 
 #[test]
 fn counts_each_element_once_where_layers_are_divided_over_a_mesh() {
-    let (weight, bias) = (|stage| formula(&[8, 6], stage, 3.0), |stage| formula(&[6], stage + 5, 3.0));
+    let (weight, bias) = (|stage| formula_double(&[8, 6], stage, 3.0), |stage| formula_double(&[6], stage + 5, 3.0));
     let squares = |tensor: Tensor| tensor.square().sum(Kind::Double).double_value(&[]);
     let whole = (0..2).map(|stage| squares(weight(stage)) + squares(bias(stage))).sum::<f64>().sqrt();
     ranks(4, |group| {
@@ -254,6 +248,12 @@ fn a_norm_that_is_not_finite_is_seen_and_a_limit_of_0_refused() {
     let params = [with_grad("a", &Tensor::from_slice(&[f64::NAN, 1.0])), with_grad("b", &Tensor::from_slice(&[2.0]))];
     assert!(clip_grad_norm(&[GradParts::whole(&params)], 1.0).unwrap().is_nan());
     assert!(values(&params[1].1.grad())[0].is_nan());
+    let params = [with_grad("a", &Tensor::from_slice(&[f64::INFINITY, 1.0]))];
+    assert!(clip_grad_norm(&[GradParts::whole(&params)], f64::INFINITY).unwrap().is_infinite());
+    assert_eq!(values(&params[0].1.grad()), [f64::INFINITY, 1.0]);
+    assert!(clip_grad_norm(&[GradParts::whole(&params)], 1.0).unwrap().is_infinite());
+    let clipped = values(&params[0].1.grad());
+    assert!(clipped[0].is_nan() && clipped[1] == 0.0, "{clipped:?}");
     for limit in [0.0, -1.0, f64::NAN] {
         let error = clip_grad_norm(&[GradParts::whole(&params)], limit).unwrap_err().to_string();
         assert!(error.contains("choose one above 0"), "{error}");
@@ -289,7 +289,9 @@ fn accumulation_sends_gradients_once_and_says_what_is_missing() {
             [Batch { inputs: all[0].inputs.shallow_clone(), targets: all[0].targets.full_like(IGNORE_INDEX) }];
         let error = sent(&ignored).unwrap_err().to_string();
         assert!(error.contains("no target of any rank counts"), "{error}");
-        assert!(sent(&[]).unwrap_err().to_string().contains("this rank has no micro-batch"));
+        // All ranks learn that one has none.
+        let error = sent(if group.rank().is_zero() { &[] } else { &all }).unwrap_err().to_string();
+        assert!(error.contains("1 of 2 ranks have no micro-batch"), "{error}");
         // One that has nothing to count takes part.
         let own = if group.rank().is_zero() { &ignored[..] } else { &all[..] };
         let (loss, _) = sent(own).unwrap();

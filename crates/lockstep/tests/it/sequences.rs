@@ -40,11 +40,7 @@ fn golden_losses_and_fractions_of_any_shape() {
     for case in golden.cases {
         let criterion = CrossEntropy { label_smoothing: case.label_smoothing, ignore_index: case.ignore_index };
         let targets = Tensor::from_slice(&case.targets).reshape(&case.shape);
-        // The formula in double precision: common's rounds to float.
-        let count = targets.numel() as i64 * 7;
-        let logits =
-            (0..count).map(|i| ((i * 7919 + 3 * 104_729) % 2001 - 1000) as f64 / 1000.0 * 2.0).collect::<Vec<_>>();
-        let logits = Tensor::from_slice(&logits).reshape([&case.shape[..], &[7]].concat());
+        let logits = crate::common::formula_double(&[&case.shape[..], &[7]].concat(), 3, 2.0);
         assert_eq!(criterion.count(&targets), case.counted);
         near(criterion.loss(&logits, &targets).double_value(&[]), case.mean);
         near(criterion.sum(&logits, &targets).unwrap().double_value(&[]), case.sum);
