@@ -222,7 +222,7 @@ impl Inner {
     }
 
     /// Returns true if this rank has aborted the group. Relaxed: who asks has had an operation fail, which the abort made fail after it set
-    /// this, through the lock or the connection on which that operation waited.
+    /// this, through the lock or the connection on which that operation waited; the drop comes after all others by the reference count.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Relaxed)
     }

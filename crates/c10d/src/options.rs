@@ -87,8 +87,8 @@ pub struct GroupOptions {
     /// subgroup inherits its parent's.
     #[doc(hidden)]
     pub simulated_host: Option<String>,
-    /// For tests: the size in bytes of the pages for which shared memory is laid out, a multiple of this system's, the same on all ranks; 0
-    /// for this system's.
+    /// For tests: the size in bytes of the pages for which shared memory is laid out, a multiple of 4 KiB, the same on all ranks; 0 for
+    /// this system's.
     #[doc(hidden)]
     pub simulated_page: usize,
 }

@@ -200,7 +200,7 @@ void Chain::complete() {
 // ---- large sums
 
 // Two steps of synchronization cost more than reading all of a short tensor from every rank.
-size_t shm::largest_for_one_step(int size) { return std::max<size_t>(4096, 128 * 1024 / static_cast<size_t>(size)); }
+size_t shm::largest_for_one_step(int size) { return std::max<size_t>(kBlock, 128 * 1024 / static_cast<size_t>(size)); }
 
 void LargeAllReduce::complete() { is_in_place() ? in_place() : through_slots(); }
 
@@ -224,7 +224,7 @@ void LargeAllReduce::in_place() {
   done(first_);
 }
 
-size_t LargeAllReduce::tile_bytes() const { return std::max<size_t>(kBlock, 128 * 1024 / static_cast<size_t>(size())) / kBlock * kBlock; }
+size_t LargeAllReduce::tile_bytes() const { return largest_for_one_step(size()) / kBlock * kBlock; }
 
 void LargeAllReduce::combine_tiles(uint64_t base, size_t tiles, const std::vector<char*>& tensors) {
   auto& shared = members_.control(0);

@@ -2,7 +2,8 @@
 // and messages.
 //
 // Who publishes what with which word. Stores and read-modify-writes are sequentially consistent, so at least release, and loads are at
-// least acquire, unless the last column says otherwise. crates/memory-model has a model of each protocol.
+// least acquire, unless the last column says otherwise. A rank's load of its own `posted` is relaxed. crates/memory-model has a model of
+// each protocol.
 //
 //   word              written by              what a reader may read once it sees the value                     needs
 //   Control
