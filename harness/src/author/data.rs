@@ -54,7 +54,7 @@ impl Layout {
             Layout::Mnist => "MNIST's files",
             Layout::Cifar10 => "CIFAR-10's binary files",
             Layout::Folders => "folders of pictures",
-            Layout::Text => "a text",
+            Layout::Text => "text files",
         }
     }
 

@@ -195,7 +195,7 @@ impl LookAtData {
         for part in &set.texts {
             writeln!(out, "{}: {}", part.name, part.describe()).context("cannot write to stdout")?;
         }
-        let what = if set.texts.is_empty() { "the pictures are" } else { "how it begins is" };
+        let what = if set.texts.is_empty() { "the pictures are" } else { "the beginning is" };
         writeln!(out, "{what} in {}", self.out.display()).context("cannot write to stdout")?;
         if !set.faults.is_empty() {
             writeln!(out, "some files could not be read: `lockstep data check {}` says why", self.folder.display())

@@ -12,8 +12,9 @@ use lockstep_datasets::text::{self, TextFiles};
 use maud::{Markup, html};
 
 use crate::labs;
+use crate::report::count;
 
-/// Every page of this number is held out.
+/// One page in this many is held out.
 const HELD_OUT: usize = 10;
 /// How many characters of a text, and how many different ones, the page shows.
 const SHOWN: usize = 1200;
@@ -60,9 +61,12 @@ impl TextPart {
 
     /// `1 file; 1234 characters, 62 of them different; 210 words`.
     pub(crate) fn describe(&self) -> String {
-        let files = if self.files == 1 { "1 file".to_owned() } else { format!("{} files", self.files) };
         let (all, words) = (self.text.chars().count(), self.text.split_whitespace().count());
-        format!("{files}; {all} characters, {} of them different; {words} words", self.characters().len())
+        format!(
+            "{}; {all} characters, {} of them different; {words} words",
+            count(self.files, "file"),
+            self.characters().len()
+        )
     }
 
     /// How the text begins, and which characters are frequent.

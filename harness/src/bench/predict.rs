@@ -131,8 +131,14 @@ impl PredictOptions {
         let nodes = if self.nodes.is_empty() { &NODES[..] } else { &self.nodes };
         show(cluster.tables(nodes));
         if let Some(picture) = &self.picture {
-            save(picture, &Chart::file(&[cluster.chart(nodes)]))
-                .with_context(|| format!("cannot write the picture to {}", foreign::path(picture)))?;
+            save(
+                picture,
+                &Chart::file(
+                    "Efficiency by the number of ranks; the tables have the same numbers",
+                    &[cluster.chart(nodes)],
+                ),
+            )
+            .with_context(|| format!("cannot write the picture to {}", foreign::path(picture)))?;
         }
         say(
             "a prediction, not a measurement: one ring over all ranks, gradients at an even rate, no rank waits for data or for another \

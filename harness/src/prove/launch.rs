@@ -98,7 +98,7 @@ impl AgentCommand<'_> {
         };
         flags.push(format!("--nproc-per-node={}", spec.workers_of(self.node)));
         flags.push(format!("--max-restarts={}", spec.max_restarts));
-        flags.extend(spec.stop_timeout_seconds.map(|seconds| format!("--stop-timeout={seconds}")));
+        flags.extend(spec.stop_timeout_seconds.map(|seconds| format!("--shutdown-timeout={seconds}")));
         flags.extend(spec.snapshot_on.as_ref().map(|signals| format!("--snapshot-on={signals}")));
         flags.push(format!("--log-dir={}", self.folder.logs().display()));
         flags.push("--no-python".into());
@@ -337,7 +337,7 @@ mod tests {
         let spec = RunSpec { nodes: 2, disks: Disks::OfNodes, stop_timeout_seconds: Some(0.5), ..RunSpec::default() };
         let line = words(&spec, None, &Launcher::Own);
         assert!(line.contains("--snapshots R/snapshots/machine-1 --weights R/weights"), "{line}");
-        assert!(line.contains("--max-restarts=3 --stop-timeout=0.5 "), "{line}");
+        assert!(line.contains("--max-restarts=3 --shutdown-timeout=0.5 "), "{line}");
     }
 
     #[test]

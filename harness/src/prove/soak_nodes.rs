@@ -17,7 +17,7 @@ const WITHIN: u64 = 3_000;
 const STOP_TIMEOUT: f64 = 0.5;
 /// Two faults that each end the job may cost half a minute each before it is started again.
 const TIMEOUT: f64 = 240.0;
-/// Half of the nodes that are lost or cut off are silent for so many seconds: longer than the others wait for a sign.
+/// In half of the scenarios, nodes that are lost or cut off are silent for this many seconds: longer than the heartbeat timeout.
 const SILENCE: f64 = 5.0;
 /// The others wait for 1.5 s then, in place of 15.
 const NOTICED: &str = "keep_alive_interval=0.5,heartbeat_timeout=1.5";
@@ -32,7 +32,7 @@ pub(crate) fn draw(dice: &mut Dice, seed: u64, index: u64, ranks: usize, nodes: 
     // A job ends when the agent at its endpoint is asked to end, or when no agent may go on without the others. It may end when it loses a
     // node just after its workers succeeded.
     (run.requeues, run.requeue_order) = (2, order(dice, nodes));
-    if dice.below(2) == 0 && faults.iter_mut().filter_map(without_a_sign).count() > 0 {
+    if dice.below(2) == 0 && faults.iter_mut().filter_map(make_silent).count() > 0 {
         run.rdzv_conf = Some(NOTICED.into());
     }
     let expect = Expect { faults_may_miss: true, ..Expect::default() };
@@ -164,7 +164,7 @@ impl Draft {
 }
 
 /// Makes a node that is lost, or cut off, silent; `None` for other faults.
-fn without_a_sign(fault: &mut Fault) -> Option<()> {
+fn make_silent(fault: &mut Fault) -> Option<()> {
     let (Who::Node(_), [action]) = (fault.who, &fault.what.0[..]) else { return None };
     let actions = match action {
         FaultAction::Kill if fault.replace_after_seconds.is_some() => vec![FaultAction::CutNetwork, FaultAction::Kill],

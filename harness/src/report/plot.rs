@@ -217,12 +217,11 @@ impl Chart {
         }
     }
 
-    /// A file of its own.
-    pub(crate) fn file(charts: &[Chart]) -> String {
+    /// A file of its own; `label` says what it shows.
+    pub(crate) fn file(label: &str, charts: &[Chart]) -> String {
         let height = MARGIN + CHART_HEIGHT * charts.len() as f64;
         let all =
             html! { @for (place, chart) in charts.iter().enumerate() { (chart.draw(CHART_HEIGHT * place as f64)) } };
-        let label = "Efficiency by the number of ranks; the tables have the same numbers";
         svg_image(label, height, &all).into_string() + "\n"
     }
 }
@@ -261,10 +260,10 @@ mod tests {
         let lines = ["DDP", "</text>", "c", "d", "e", "f"].iter().zip(1..);
         let lines = lines.map(|(name, n)| line(name, 1.0 / f64::from(n)));
         let of = |title: &str| title.to_owned();
-        let text = Chart::file(&[
-            Chart::efficiency(of("efficiency"), lines),
-            Chart::efficiency(of("nothing"), std::iter::empty()),
-        ]);
+        let text = Chart::file(
+            "Efficiency by the number of ranks",
+            &[Chart::efficiency(of("efficiency"), lines), Chart::efficiency(of("nothing"), std::iter::empty())],
+        );
         let document = Document::parse(&text).unwrap();
         let count = |tag| document.descendants().filter(|node| node.tag_name().name() == tag).count();
         assert_eq!((count("polyline"), count("circle"), count("rect")), (6, 3 * 3, 3 * 3 + 1));

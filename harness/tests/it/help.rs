@@ -33,3 +33,11 @@ fn every_command_has_a_page_of_help() {
         assert_snapshot!(command, format!("{page}{}", inner.collect::<String>()));
     }
 }
+
+#[test]
+fn a_completion_script_knows_the_commands_and_a_missing_command_is_refused() {
+    let lockstep = |words: &[&str]| ended(Command::new(assert_cmd::cargo::cargo_bin!("lockstep")).args(words));
+    let script = lockstep(&["--print-completion", "bash"]).code(0).out;
+    assert!(script.contains("grade") && !script.contains("bench-rank"), "{script}");
+    lockstep(&[]).code(2).says(&["a command is missing"]);
+}

@@ -262,7 +262,7 @@ pub(super) fn libtorch(variables: &BTreeMap<String, String>) -> Option<Libtorch>
     let loaded = loaded.filter_map(Path::parent).map(|folder| (folder.to_owned(), "LD_LIBRARY_PATH"));
     let found = named.into_iter().chain(installed).chain(loaded).find_map(|(folder, found)| at(&folder, found))?;
     let same = |one: &Path, other: &Path| one.canonicalize().ok() == other.canonicalize().ok();
-    let mut first = libraries.split(':').map(|folder| Path::new(folder).join(TORCH)).filter(|file| file.is_file());
+    let mut first = libraries.split(':').map(|folder| Path::new(folder).join(TORCH)).filter(|file| is_loaded(file));
     let other = first.next().filter(|file| !same(file, &found.folder.join("lib").join(TORCH)));
     Some(Libtorch { other: other.and_then(|file| Some(file.parent()?.to_owned())), ..found })
 }
@@ -270,14 +270,15 @@ pub(super) fn libtorch(variables: &BTreeMap<String, String>) -> Option<Libtorch>
 /// The library that every program of the course loads.
 const TORCH: &str = "libtorch_cpu.so";
 
-/// As set-up looks for it: the folder itself, or one in it. The loader passes over a library for another processor, and so does this.
+/// The loader passes over a library for another processor.
+fn is_loaded(library: &Path) -> bool {
+    library.is_file() && processor_of(library).is_none_or(|processor| processor == ARCH)
+}
+
+/// As set-up looks for it: the folder itself, or one in it.
 fn at(folder: &Path, found: &str) -> Option<Libtorch> {
     let folders = [folder.to_owned(), folder.join("torch"), folder.join("libtorch")];
-    let library = |folder: &PathBuf| {
-        let library = folder.join("lib").join(TORCH);
-        library.is_file() && processor_of(&library).is_none_or(|processor| processor == ARCH)
-    };
-    let folder = folders.into_iter().find(library)?;
+    let folder = folders.into_iter().find(|folder| is_loaded(&folder.join("lib").join(TORCH)))?;
     Some(Libtorch { version: version(&folder), folder, found: found.to_owned(), other: None })
 }
 
