@@ -1,4 +1,5 @@
-// The DDP reducer, and the few autograd calls of training, with their exception classes preserved.
+// DDP's buckets by libtorch's own reducer, which launches their all-reduces, and the few autograd calls of training, with their exception
+// classes preserved.
 
 #include "shim.hpp"
 
