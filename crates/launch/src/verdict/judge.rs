@@ -11,6 +11,7 @@ use super::flight_recorder::{Astray, astray};
 use super::rules::{self, Causes, Class, WorkerFinding};
 use super::worker_end::WorkerEnd;
 use super::{Elsewhere, Evidence, Standing, communication};
+use crate::config::KERNEL_SLEEP;
 use crate::report::Failure;
 
 /// Begins the message to other nodes if the rank only noticed the failure.
@@ -198,11 +199,8 @@ fn on_standing(standing: &Standing, reporter: &Explained<'_>, evidence: &Evidenc
 
 /// The verdict on a worker that the launcher ends because it has slept in the kernel for this long.
 pub fn on_sleeper(standing: &Standing, lasted: Duration, host: &str) -> Verdict {
-    let how = format!(
-        "/proc/{}/status for {:.1} s, longer than TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT allows",
-        standing.pid,
-        lasted.as_secs_f64()
-    );
+    let how =
+        format!("/proc/{}/status for {:.1} s, longer than {KERNEL_SLEEP} allows", standing.pid, lasted.as_secs_f64());
     let evidence = Evidence { host: host.to_owned(), ..Evidence::default() };
     by_rule("rank-cannot-be-killed", standing.rank, standing.at.to_string(), how, &evidence)
 }
