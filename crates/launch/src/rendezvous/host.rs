@@ -298,17 +298,17 @@ async fn send_views(
 
 /// Returns true if an agent may have sent this: what is kept of it is small.
 fn is_reasonable(request: &Request) -> bool {
+    let is_short = |text: &String| text.len() <= NAME;
+    let is_agent = |node: &Node, job: &JobIdentity| {
+        let names = [&node.host, &node.addr, &node.role, &job.run_id];
+        names.into_iter().all(is_short) && job.commands.len() <= JOBS
+    };
     match request {
-        Request::Join { node, job, .. } => {
-            let names = [&node.host, &node.addr, &node.role, &job.run_id];
-            names.iter().all(|name| name.len() <= NAME) && job.commands.len() <= JOBS
-        }
+        Request::Join { node, job, .. } => is_agent(node, job),
         Request::Follow(follow) => {
-            let names = [&follow.node.host, &follow.node.addr, &follow.node.role, &follow.job.run_id];
-            let addresses = follow.base.order.iter().map(|successor| successor.address.len());
-            names.iter().map(|name| name.len()).chain(addresses).all(|length| length <= NAME)
-                && follow.base.order.len() <= SUCCESSORS
-                && follow.taken.len() <= JOBS
+            let order = &follow.base.order;
+            let is_order = order.len() <= SUCCESSORS && order.iter().all(|successor| is_short(&successor.address));
+            is_agent(&follow.node, &follow.job) && is_order && follow.taken.len() <= JOBS
         }
         _ => true,
     }
