@@ -643,9 +643,8 @@ impl Authority {
         }
         (self.last_id, self.enough.map(|(round, since)| (round, age(since))), self.count() == self.sent.1).hash(hasher);
         (self.generation, &self.base, &self.took, &self.moved).hash(hasher);
-        let claim =
-            self.claim.clone().map(|claim| (claim.leads.map(age), now < claim.ends, claim.bounds(), claim.base));
-        claim.hash(hasher);
+        let claim = self.claim.as_ref();
+        claim.map(|claim| (claim.leads.map(age), now < claim.ends, claim.bounds(), &claim.base)).hash(hasher);
     }
 }
 
