@@ -141,7 +141,7 @@ impl Met {
     pub(super) fn link(&mut self, job: &JobIdentity, options: &RendezvousOptions) -> Link {
         match self.client.take() {
             Some(client) => Link::connect(client, job, options, self.listener.take()),
-            None => Link::host(job, options, self.server.as_deref()),
+            None => Link::host(self.endpoint.to_string(), job, options, self.server.as_deref()),
         }
     }
 

@@ -154,7 +154,7 @@ async fn on_console(
     let batch = BatchJob::new(config, batch, folder.clone());
     let status = LiveStatus::on(config, &console, folder, logs.path());
     let rendezvous = Rendezvous::new(link, node, job, options.clone());
-    let reasons = rendezvous.reasons();
+    let (reasons, place) = (rendezvous.reasons(), rendezvous.place());
     let gloo = GlooInterface::choose(config, met.interface, &hostname).await;
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let context = Context {
@@ -182,6 +182,7 @@ async fn on_console(
         diagnostic_input: DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
         status,
         reasons,
+        place,
         say_reason_at: None,
         current: Current::default(),
         kernel_sleep: KernelSleep::new(config.kernel_sleep_limit, config.monitor_interval),

@@ -21,7 +21,7 @@ use super::membership::{Command, Membership, News};
 use super::signals::SignalStream;
 use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
 use super::workers::{Clearing, Context, Current};
-use crate::rendezvous::{Barrier, Change};
+use crate::rendezvous::{Barrier, Change, Place};
 
 /// Everything that the loop needs.
 pub(super) struct Agent<'a> {
@@ -40,6 +40,7 @@ pub(super) struct Agent<'a> {
     pub(super) status: Option<LiveStatus>,
     /// What the rendezvous waits for, as text.
     pub(super) reasons: watch::Receiver<String>,
+    pub(super) place: watch::Receiver<Place>,
     /// When the reason is printed, unless it has changed by then.
     pub(super) say_reason_at: Option<Instant>,
     pub(super) current: Current,
@@ -112,6 +113,10 @@ impl Agent<'_> {
                 () = at(kill_at) => {
                     self.current.kill_at = None;
                     Some(Event::GraceOver)
+                }
+                Ok(()) = self.place.changed() => {
+                    self.note_place();
+                    None
                 }
                 Ok(()) = self.reasons.changed() => {
                     self.say_reason_at = Some(Instant::now() + QUIET);
@@ -315,6 +320,17 @@ impl Agent<'_> {
                 ));
                 Event::BarrierPassed
             }
+        }
+    }
+
+    /// The rendezvous goes on elsewhere: what this agent prints names that place.
+    fn note_place(&mut self) {
+        let Place { address, succeeds } = self.place.borrow_and_update().clone();
+        if let Some(lost) = succeeds {
+            self.say(&format!("{lost} was lost; this agent hosts the rendezvous now, at {address}"));
+        }
+        if let Ok(endpoint) = address.parse() {
+            self.diagnostic_input.endpoint = endpoint;
         }
     }
 

@@ -1,5 +1,5 @@
-//! The task that owns an agent's connection to its authority: it sends requests and beats, receives views, and goes on without the
-//! authority if that is lost: it follows the member that takes over, or takes over itself.
+//! The task that connects an agent with its authority: it sends requests and beats and receives views, or calls the authority if that is in
+//! this process. If the authority is lost, it follows the member that takes over, or takes over itself.
 //!
 //! [`takeover`](super::takeover) decides who is asked; here are sockets.
 
@@ -15,11 +15,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::error::Refusal;
 use super::host::Host;
-use super::link::{LinkState, Task, open_store};
-use super::message::{self, Greeting, MAX_REPLY, OwnPart, Request, SCHEMA, ToAgent, ToAuthority, View};
+use super::link::{LinkState, Place, Task, open_store};
+use super::message::{self, Greeting, MAX_REPLY, Phase, Request, SCHEMA, ToAgent, ToAuthority, View};
 use super::options::RendezvousOptions;
 use super::succession::{Candidacy, Follow};
-use super::takeover::{Answer, Membership, Next, Search, pretend};
+use super::takeover::{Answer, Membership, Next, Search, send_on};
 
 /// Time limit for connecting to a member.
 const DIAL: Duration = Duration::from_secs(5);
@@ -47,8 +47,8 @@ impl Stream for tokio::io::DuplexStream {}
 pub(super) enum Ended {
     /// The authority is lost.
     Lost(String),
-    /// It is superseded by the one at this address.
-    Moved(String),
+    /// It is superseded by the one at this address. Its view says so.
+    Moved(String, Box<View>),
     Refused(Refusal),
 }
 
@@ -71,7 +71,7 @@ enum Dialed {
 
 /// An agent's connection to its authority, and what it needs to go on without it.
 pub(super) struct Connection {
-    address: String,
+    place: watch::Sender<Place>,
     /// The machine that this was when it was connected: the name may mean another one since.
     peer: Option<SocketAddr>,
     inbox: mpsc::UnboundedReceiver<Request>,
@@ -91,14 +91,14 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(
-        address: String,
+        place: watch::Sender<Place>,
         inbox: mpsc::UnboundedReceiver<Request>,
         state: watch::Sender<LinkState>,
         options: RendezvousOptions,
         listener: Option<TcpListener>,
     ) -> Self {
         Connection {
-            address,
+            place,
             peer: None,
             inbox,
             state,
@@ -112,40 +112,51 @@ impl Connection {
         }
     }
 
-    /// Converses with the authority, and with those that take over from it.
-    pub(super) async fn live(mut self, opening: impl Future<Output = Result<Box<dyn Stream>, Ended>>) {
-        let mut ended = match opening.await {
+    /// Converses with the authority behind a stream, and with those that take over from it.
+    pub(super) async fn live_with(mut self, opening: impl Future<Output = Result<Box<dyn Stream>, Ended>>) {
+        let ended = match opening.await {
             Ok(stream) => self.converse(stream, None).await,
             Err(ended) => ended,
         };
+        self.go_on(ended).await;
+    }
+
+    /// Calls the authority in this process, which `serving` connects with others, and converses with those that take over from it.
+    pub(super) async fn live_at(mut self, host: Host, views: watch::Receiver<Option<View>>, serving: Task) {
+        self.served.push(serving);
+        let ended = self.lead(&host, views, None).await;
+        self.go_on(ended).await;
+    }
+
+    async fn go_on(&mut self, mut ended: Ended) {
         loop {
             ended = match ended {
                 Ended::Lost(why) => match self.succeed(&why).await {
                     Some(next) => next,
-                    None => break self.end(Ended::Lost(why)),
+                    None => break self.state.send_modify(|seen| seen.lost = Some(why)),
                 },
-                Ended::Moved(address) => self.move_to(address).await,
-                Ended::Refused(refusal) => break self.end(Ended::Refused(refusal)),
+                Ended::Moved(address, view) => self.move_to(address, &view).await,
+                Ended::Refused(refusal) => break self.state.send_modify(|seen| seen.refusal = Some(refusal)),
             };
         }
     }
 
-    fn end(&self, ended: Ended) {
-        self.state.send_modify(|seen| match ended {
-            Ended::Lost(why) | Ended::Moved(why) => seen.lost = Some(why),
-            Ended::Refused(refusal) => seen.refusal = Some(refusal),
-        });
-    }
-
     /// Joins the authority at this address like a late node.
-    async fn move_to(&mut self, address: String) -> Ended {
-        let why = format!("the rendezvous goes on at {address}");
-        self.pretend(|view| pretend(view, view.generation + 1, OwnPart::Absent, &why));
-        self.former.push(std::mem::replace(&mut self.address, address.clone()));
+    async fn move_to(&mut self, address: String, view: &View) -> Ended {
+        self.state.send_modify(|seen| send_on(&mut seen.view, view, &address));
+        self.turn_to(address.clone());
         match dial_successor(address).await {
             Ok(stream) => self.converse(Box::new(stream), None).await,
             Err(ended) => ended,
         }
+    }
+
+    fn address(&self) -> String {
+        self.place.borrow().address.clone()
+    }
+
+    fn turn_to(&mut self, address: String) {
+        self.former.push(self.place.send_replace(Place { address, succeeds: None }).address);
     }
 
     /// Goes on without the authority; `None` if that is not possible.
@@ -155,16 +166,16 @@ impl Connection {
             (seen.view.clone()?, seen.beat)
         };
         let lease_ends = beat.map_or(Duration::ZERO, |sent| sent + self.options.lease());
-        let former = self.peer.map_or_else(|| self.address.clone(), |peer| peer.to_string());
+        let former = self.peer.map_or_else(|| self.address(), |peer| peer.to_string());
         let former = (self.begun.elapsed() < lease_ends).then_some(former);
         let found = self.membership.search(&view, former, lease_ends, why);
         let mut search = found.filter(|_| self.options.takeover)?;
         loop {
-            self.pretend(|view| search.pretend(view));
+            self.state.send_modify(|seen| seen.view.iter_mut().for_each(|view| search.pretend(view)));
             let answer = match search.next() {
                 Next::End => return None,
                 Next::Lead(candidacy) => match self.listener.take() {
-                    Some(listener) => return Some(self.lead(*candidacy, listener).await),
+                    Some(listener) => return Some(self.take_over(*candidacy, listener).await),
                     None => Answer::Unknown,
                 },
                 Next::Ask(address) => match dial(&address, if search.asks_former() { FORMER } else { DIAL }).await {
@@ -184,60 +195,63 @@ impl Connection {
 
     /// Follows the member at this address; `None` if it does not lead.
     async fn follow(&mut self, address: String, stream: TcpStream, search: &Search) -> Option<Ended> {
-        self.former.push(std::mem::replace(&mut self.address, address));
+        self.turn_to(address);
         let ended = self.converse(Box::new(stream), Some(search.follow.clone())).await;
         let has_led = self.state.borrow().view.as_ref().is_some_and(|view| view.id != 0);
         (has_led || !matches!(ended, Ended::Lost(_))).then_some(ended)
     }
 
-    fn pretend(&self, change: impl Fn(&mut View)) {
-        self.state.send_modify(|seen| seen.view.iter_mut().for_each(&change));
-    }
-
     /// Takes over, if this agent has the right to it.
-    async fn lead(&mut self, candidacy: Candidacy, listener: TcpListener) -> Ended {
+    async fn take_over(&mut self, candidacy: Candidacy, listener: TcpListener) -> Ended {
         let (generation, run_id) = (candidacy.generation, candidacy.follow.job.run_id.clone());
-        let (address, former) = (candidacy.address(), self.former.clone());
-        let (host, mut views) = Host::succeed(candidacy, &self.options);
+        let (address, lost) = (candidacy.address(), self.address());
+        let succeeds = candidacy.lost.as_ref().map_or_else(|| format!("the agent at {lost}"), ToString::to_string);
+        let former: Vec<String> = self.former.iter().cloned().chain([lost]).collect();
+        let (host, views) = Host::succeed(candidacy, &self.options);
         let (connections, incoming) = mpsc::unbounded_channel();
         self.served.push(Task::spawn(host.clone().run(incoming)));
         self.served.push(Task::spawn(accept(listener, connections)));
         self.state.send_modify(|seen| seen.leads = Some(host.clone()));
+        let mut again = interval(self.options.poll());
+        let message = ToAuthority::Superseded { run_id: run_id.clone(), generation, address: address.clone() };
         let telling = async {
-            let message = ToAuthority::Superseded { run_id: run_id.clone(), generation, address };
-            let former = former.iter().chain([&self.address]).enumerate();
-            let mut again = interval(self.options.poll());
             loop {
                 again.tick().await;
-                for (at, former) in former.clone().filter(|_| host.leads(&run_id)) {
+                for (at, former) in former.iter().enumerate().filter(|_| host.leads(&run_id)) {
                     let _ = timeout(DIAL, tell(former, at == 0, &run_id, &message)).await; // it usually is dead
                 }
             }
         };
-        let (state, inbox) = (&self.state, &mut self.inbox);
-        let leading = async {
-            loop {
-                tokio::select! {
-                    request = inbox.recv() => match request {
-                        Some(request) => host.request(request),
-                        None => return Ended::Lost("this agent ended".to_owned()),
-                    },
-                    Ok(()) = views.changed() => {
-                        let view = views.borrow_and_update().clone();
-                        if let Some(address) = view.as_ref().and_then(|view| view.moved.clone()) {
-                            return Ended::Moved(address);
-                        }
-                        state.send_modify(|seen| {
-                            seen.answered = Instant::now();
-                            view.into_iter().for_each(|view| seen.show(view));
-                        });
+        let place = Place { address, succeeds: Some(succeeds) };
+        tokio::select! {
+            ended = self.lead(&host, views, Some(place)) => ended,
+            () = telling => unreachable!("former authorities are told again and again"),
+        }
+    }
+
+    /// Calls the authority in this process until it is superseded. One that takes over sends views only if it may, and then is at `place`.
+    async fn lead(&mut self, host: &Host, mut views: watch::Receiver<Option<View>>, mut place: Option<Place>) -> Ended {
+        let ended = loop {
+            tokio::select! {
+                request = self.inbox.recv() => match request {
+                    Some(request) => host.request(request),
+                    None => break Ended::Lost("this agent ended".to_owned()),
+                },
+                Ok(()) = views.changed() => {
+                    let Some(view) = views.borrow_and_update().clone() else { continue };
+                    if let Some(address) = view.moved.clone() {
+                        break Ended::Moved(address, Box::new(view));
                     }
+                    let leads = matches!(view.phase, Phase::Gathering | Phase::Running);
+                    if let Some(place) = place.take_if(|_| leads) {
+                        self.place.send_replace(place);
+                    }
+                    self.state.send_modify(|seen| {
+                        seen.answered = Instant::now();
+                        seen.show(view);
+                    });
                 }
             }
-        };
-        let ended = tokio::select! {
-            ended = leading => ended,
-            () = telling => unreachable!("former authorities are told again and again"),
         };
         self.state.send_modify(|seen| seen.leads = None);
         ended
@@ -267,8 +281,9 @@ impl Connection {
                     ended = &mut receiving => return ended,
                     request = self.inbox.recv() => match request {
                         Some(mut request) => {
-                            if let Request::Join { node, .. } = &mut request && self.listener.is_none() {
-                                node.port = None; // it has led already
+                            if let Request::Join { node, .. } = &mut request {
+                                node.hosts_store = false; // it may have led before
+                                node.port.take_if(|_| self.listener.is_none());
                             }
                             self.membership.note(&request, self.state.borrow().view.as_ref());
                             ToAuthority::Request(request)
@@ -301,11 +316,7 @@ async fn receive(state: &watch::Sender<LinkState>, mut stream: impl AsyncRead + 
         if let ToAgent::View(view) = &received
             && let Some(address) = &view.moved
         {
-            // An agent that has no view yet begins with this one: it asks the next authority for what it has asked for here.
-            state.send_modify(|seen| {
-                seen.view.get_or_insert_with(|| View { moved: None, ..(**view).clone() });
-            });
-            return Err(Ended::Moved(address.clone()));
+            return Err(Ended::Moved(address.clone(), view.clone()));
         }
         state.send_if_modified(|seen| {
             seen.answered = Instant::now();

@@ -6,14 +6,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::{Action, Client, Goal, Round};
-use super::connection::dial_successor;
 use super::error::{Change, Reason, Refusal, RendezvousError, StoreLost};
-use super::host::Host;
-use super::link::Link;
+use super::link::{Link, Place};
 use super::message::{Closing, OwnPart, Request, RootCause, View};
 use super::node::{JobIdentity, Node};
 use super::options::RendezvousOptions;
-use super::takeover::pretend;
 
 /// One agent's part in a rendezvous. Its beats go on until this is dropped or [`finish`](Rendezvous::finish)ed, so the agent can be
 /// busy with its workers.
@@ -26,8 +23,6 @@ pub struct Rendezvous {
     begun: Instant,
     reason: watch::Sender<String>,
     last_reason: Option<Reason>,
-    /// The authority in this process, once another one has taken over. Its connections stay open while it tells them so.
-    _former: Option<Link>,
 }
 
 /// The result of [`Rendezvous::succeed`].
@@ -62,13 +57,17 @@ impl Rendezvous {
             begun: Instant::now(),
             reason: watch::Sender::new(String::new()),
             last_reason: None,
-            _former: None,
         }
     }
 
     /// The current reason for waiting, as a text. It changes only when the text is different.
     pub fn reasons(&self) -> watch::Receiver<String> {
         self.reason.subscribe()
+    }
+
+    /// Where the rendezvous is. It changes when another agent takes over.
+    pub fn place(&self) -> watch::Receiver<Place> {
+        self.link.place()
     }
 
     /// This node, with its current id (0 before the first [`join`](Rendezvous::join)).
@@ -90,7 +89,7 @@ impl Rendezvous {
                 Ok(*round)
             }
             Action::Fail(error) => {
-                if matches!(*error, RendezvousError::Timeout(_)) || self.host().is_some() {
+                if matches!(*error, RendezvousError::Timeout(_)) || self.link.seen().leads.is_some() {
                     // The failure of this node is known; an error of the announcement must not hide it.
                     let _ = self.leave(&error.to_string()).await;
                 }
@@ -168,28 +167,10 @@ impl Rendezvous {
     /// The last call. If this agent is the authority, waits until all others have disconnected or `close_timeout` has passed, and
     /// returns those that have not.
     pub async fn finish(mut self) -> Vec<Node> {
-        match self.host() {
+        match self.link.seen().leads {
             Some(host) => host.until_alone(&self.client.job.run_id, self.options.close_timeout).await,
             None => Vec::new(),
         }
-    }
-
-    /// The authority, if it is in this process.
-    fn host(&mut self) -> Option<Host> {
-        match &self.link {
-            Link::Local { host, .. } => Some(host.clone()),
-            Link::Remote { .. } => self.link.seen().leads,
-        }
-    }
-
-    /// Joins the authority that has taken over from the one in this process like a late node.
-    fn move_to(&mut self, address: String) {
-        let opening = dial_successor(address.clone());
-        let link = Link::open(address.clone(), opening, &self.options, None);
-        self._former = Some(std::mem::replace(&mut self.link, link));
-        (self.client.node.hosts_store, self.client.node.port) = (false, None);
-        let why = format!("the rendezvous goes on at {address}");
-        self.view.iter_mut().for_each(|view| pretend(view, view.generation + 1, OwnPart::Absent, &why));
     }
 
     /// Publishes the address of the workers' store, on group rank 0.
@@ -253,10 +234,6 @@ impl Rendezvous {
     fn step(&mut self) -> Result<Step, RendezvousError> {
         let seen = self.link.seen();
         self.view = seen.view.or(self.view.take());
-        let moved = self.view.as_ref().and_then(|view| view.moved.clone());
-        if let Some(address) = moved.filter(|_| matches!(self.link, Link::Local { .. })) {
-            self.move_to(address);
-        }
         if let Some(refusal) = seen.refusal {
             return Err(refusal.into());
         }
@@ -290,10 +267,7 @@ impl Rendezvous {
     }
 
     fn lost(&mut self, error: String) -> RendezvousError {
-        let address = match &self.link {
-            Link::Local { .. } => "this node".to_owned(),
-            Link::Remote { address, .. } => address.clone(),
-        };
+        let address = self.link.place().borrow().address.clone();
         let host = self.view.as_ref().and_then(|view| view.host.clone());
         let since = self.link.seen().answered.elapsed();
         RendezvousError::StoreLost(Box::new(StoreLost { address, host, since, error }))

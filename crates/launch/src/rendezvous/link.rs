@@ -26,36 +26,30 @@ pub(super) fn state_value() -> Vec<u8> {
     format!("{{\"schema\":{SCHEMA}}}").into_bytes()
 }
 
-/// A connection to an authority.
+/// An agent's connection to the job's authority, in this process or another.
 #[derive(Debug)]
-pub enum Link {
-    /// It is in this process.
-    Local {
-        /// The authority.
-        host: Host,
-        /// This agent's views.
-        views: watch::Receiver<Option<View>>,
-        /// Connects it with other nodes and lets time pass; ends with this.
-        task: Task,
-    },
-    /// It is in another process.
-    Remote {
-        /// Its address, for messages.
-        address: String,
-        /// What to send.
-        requests: mpsc::UnboundedSender<Request>,
-        /// What has arrived.
-        seen: watch::Receiver<LinkState>,
-        /// The connection; it closes with this.
-        task: Task,
-    },
+pub struct Link {
+    requests: mpsc::UnboundedSender<Request>,
+    seen: watch::Receiver<LinkState>,
+    place: watch::Receiver<Place>,
+    /// The connection; it closes with this.
+    _task: Task,
+}
+
+/// Where the job's authority is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// `host:port`.
+    pub address: String,
+    /// Whom this agent has taken over from, if it is the authority for that reason.
+    pub succeeds: Option<String>,
 }
 
 /// A task that ends when this is dropped.
 #[derive(Debug)]
 pub struct Task(JoinHandle<()>);
 
-/// What has arrived from an authority in another process.
+/// What has arrived from the authority.
 #[derive(Clone, Debug)]
 pub struct LinkState {
     pub(super) view: Option<View>,
@@ -67,13 +61,13 @@ pub struct LinkState {
     pub(super) lost: Option<String>,
     /// Why this agent must not take part.
     pub(super) refusal: Option<Refusal>,
-    /// This agent has taken over.
+    /// The authority, if it is in this process.
     pub(super) leads: Option<Host>,
 }
 
 impl LinkState {
-    fn new(view: Option<View>) -> Self {
-        LinkState { view, answered: Instant::now(), beat: None, lost: None, refusal: None, leads: None }
+    fn new(leads: Option<Host>) -> Self {
+        LinkState { view: None, answered: Instant::now(), beat: None, lost: None, refusal: None, leads }
     }
 
     /// A view has arrived.
@@ -96,9 +90,14 @@ impl Drop for Task {
 }
 
 impl Link {
-    /// The authority is in this process; `server` connects the other nodes, if there can be some.
+    /// The authority is in this process; `server` connects the other nodes at this address, if there can be some.
     #[must_use]
-    pub fn host(job: &JobIdentity, options: &RendezvousOptions, server: Option<&tcpstore::Server>) -> Link {
+    pub fn host(
+        address: String,
+        job: &JobIdentity,
+        options: &RendezvousOptions,
+        server: Option<&tcpstore::Server>,
+    ) -> Link {
         let (host, views) = Host::new(job, options);
         let connections = match server {
             Some(server) => {
@@ -109,8 +108,9 @@ impl Link {
             None => None,
         };
         let connections = connections.unwrap_or_else(|| mpsc::unbounded_channel().1);
-        let task = Task::spawn(host.clone().run(connections));
-        Link::Local { host, views, task }
+        let serving = Task::spawn(host.clone().run(connections));
+        let live = |connection: Connection| connection.live_at(host.clone(), views, serving);
+        Link::start(address, options, None, Some(host.clone()), live)
     }
 
     /// The authority is where this client of its store is connected to. If it is lost, this agent may take over at `listener`.
@@ -133,38 +133,43 @@ impl Link {
         options: &RendezvousOptions,
         listener: Option<TcpListener>,
     ) -> Link {
-        let (requests, inbox) = mpsc::unbounded_channel();
-        let (sender, seen) = watch::channel(LinkState::new(None));
-        let connection = Connection::new(address.clone(), inbox, sender, options.clone(), listener);
         let opening = async { opening.await.map(|stream| Box::new(stream) as Box<dyn Stream>) };
-        let task = Task::spawn(connection.live(opening));
-        Link::Remote { address, requests, seen, task }
+        Link::start(address, options, listener, None, |connection| connection.live_with(opening))
+    }
+
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        address: String,
+        options: &RendezvousOptions,
+        listener: Option<TcpListener>,
+        leads: Option<Host>,
+        live: impl FnOnce(Connection) -> F,
+    ) -> Link {
+        let (requests, inbox) = mpsc::unbounded_channel();
+        let (state, seen) = watch::channel(LinkState::new(leads));
+        let (moves, place) = watch::channel(Place { address, succeeds: None });
+        let connection = Connection::new(moves, inbox, state, options.clone(), listener);
+        Link { requests, seen, place, _task: Task::spawn(live(connection)) }
+    }
+
+    /// Where the authority is. It changes when another agent takes over.
+    pub(super) fn place(&self) -> watch::Receiver<Place> {
+        self.place.clone()
     }
 
     /// Sends a request.
     pub(super) fn send(&self, request: Request) {
-        match self {
-            Link::Local { host, .. } => host.request(request),
-            // If the connection has ended, `seen` says so.
-            Link::Remote { requests, .. } => drop(requests.send(request)),
-        }
+        // If the connection has ended, `seen` says so.
+        let _ = self.requests.send(request);
     }
 
     /// What has arrived.
     pub(super) fn seen(&mut self) -> LinkState {
-        match self {
-            Link::Local { views, .. } => LinkState::new(views.borrow_and_update().clone()),
-            Link::Remote { seen, .. } => seen.borrow_and_update().clone(),
-        }
+        self.seen.borrow_and_update().clone()
     }
 
     /// Returns once something has arrived that was not seen. Cancel safe.
     pub(super) async fn changed(&mut self) {
-        let changed = match self {
-            Link::Local { views, .. } => views.changed().await,
-            Link::Remote { seen, .. } => seen.changed().await,
-        };
-        if changed.is_err() {
+        if self.seen.changed().await.is_err() {
             std::future::pending().await
         }
     }

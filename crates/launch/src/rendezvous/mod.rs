@@ -68,7 +68,7 @@ pub use driver::{Barrier, Rendezvous, Succeeded};
 pub(crate) use error::seconds;
 pub use error::{Absence, Change, Reason, Refusal, RendezvousError, StoreLost};
 pub use host::Host;
-pub use link::{Link, LinkState, Task};
+pub use link::{Link, LinkState, Place, Task};
 pub use message::{
     Cause, Closing, Greeting, Lost, OwnPart, Phase, Request, RootCause, RoundPlace, SCHEMA, SeenNode, Survey, ToAgent,
     ToAuthority, View,

@@ -176,8 +176,15 @@ impl Search {
     }
 }
 
+/// Tells an agent that this view of its authority sends on to another address: it joins there like a late node. `latest` is the agent's
+/// latest view; one that has none yet begins with this one, and asks there for what it has asked for here.
+pub(super) fn send_on(latest: &mut Option<View>, view: &View, address: &str) {
+    let latest = latest.get_or_insert_with(|| View { moved: None, ..view.clone() });
+    pretend(latest, latest.generation + 1, OwnPart::Absent, &format!("the rendezvous goes on at {address}"));
+}
+
 /// Makes a view of an authority of this generation, of which nothing else is known.
-pub(super) fn pretend(view: &mut View, generation: u64, own: OwnPart, why: &str) {
+fn pretend(view: &mut View, generation: u64, own: OwnPart, why: &str) {
     view.cause = match &view.host {
         Some(host) => Cause::NodeLost { node: host.clone(), why: why.to_owned() },
         None => Cause::Start,

@@ -20,9 +20,8 @@ fn secs(seconds: u64) -> Duration {
 /// An agent in the authority's process.
 fn first(host: &str, min: usize, max: usize) -> (Rendezvous, Host) {
     let (job, options) = (job(min, max), RendezvousOptions::default());
-    let link = Link::host(&job, &options, None);
-    let Link::Local { host: authority, .. } = &link else { unreachable!() };
-    let (authority, node) = (authority.clone(), Node { hosts_store: true, ..node(0, host) });
+    let mut link = Link::host("a:29500".to_owned(), &job, &options, None);
+    let (authority, node) = (link.seen().leads.unwrap(), Node { hosts_store: true, ..node(0, host) });
     (Rendezvous::new(link, node, job, options), authority)
 }
 
@@ -62,7 +61,7 @@ async fn a_silent_node_is_lost_after_its_lease_and_a_spare_takes_its_place() {
     tokio::spawn(host.clone().serve(far));
     let mut silent = near;
     let join = Request::Join { node: Box::new(node(0, "b")), job: Box::new(job(2, 2)), was: 0, given: None, round: 0 };
-    message::write(&mut silent, &message::ToAuthority::Request(join)).await.unwrap();
+    message::write(&mut silent, &ToAuthority::Request(join)).await.unwrap();
     a.join().await.unwrap();
     let begun = Instant::now();
     let mut spare = other(&host, "c", 2, 2);
@@ -276,8 +275,14 @@ async fn a_client_that_sends_what_no_agent_sends_is_disconnected_and_changes_not
     let huge = Node { host: "h".repeat(5000), ..node(0, "h") };
     let join = Request::Join { node: Box::new(huge), job: Box::new(job(1, 2)), was: 0, given: None, round: 0 };
     let mut large = Vec::new();
-    message::write(&mut large, &message::ToAuthority::Request(join)).await.unwrap();
-    for bytes in [&large[..], &[0xFF; 4], b"\0\0\0\x02{}", b"GET / HTTP/1.1\r\n\r\n"] {
+    message::write(&mut large, &ToAuthority::Request(join)).await.unwrap();
+    let roles = (0..100).map(|role| (role.to_string(), String::new()));
+    let base = Succession { round: 0, size: 2, order: vec![] };
+    let job = JobIdentity { commands: roles.collect(), ..job(1, 2) };
+    let follow = Follow { node: node(9, "f"), job, taken: vec![], base, seen: 0 };
+    let mut roles = Vec::new();
+    message::write(&mut roles, &ToAuthority::Request(Request::Follow(Box::new(follow)))).await.unwrap();
+    for bytes in [&large[..], &roles, &[0xFF; 4], b"\0\0\0\x02{}", b"GET / HTTP/1.1\r\n\r\n"] {
         let (mut near, far) = duplex(1 << 20);
         tokio::spawn(host.clone().serve(far));
         tokio::io::AsyncWriteExt::write_all(&mut near, bytes).await.unwrap();

@@ -9,13 +9,13 @@ use super::authority::{Authority, Conn, Event, LOCAL};
 use super::bugs::Bug;
 use super::client::{Action, Client, Goal};
 use super::error::Change;
-use super::message::{OwnPart, Request, View};
+use super::message::{Request, View};
 use super::node::tests::{job, node};
 use super::node::{Node, NodeId};
 use super::options::RendezvousOptions;
 use super::state::State;
 use super::succession::Candidacy;
-use super::takeover::{Answer, Membership, Next, Search, pretend};
+use super::takeover::{Answer, Membership, Next, Search, send_on};
 
 /// A tick of the clock: an interval of beats.
 pub(super) const TICK: Duration = Duration::from_secs(5);
@@ -391,8 +391,7 @@ impl World {
             };
             let Some(at) = (0..self.agents.len()).find(reached) else { continue };
             if let Some(address) = &view.moved {
-                self.agents[at].view.get_or_insert_with(|| View { moved: None, ..view.clone() });
-                self.move_to(at, address);
+                self.move_to(at, &view, address);
                 continue;
             }
             let agent = &mut self.agents[at];
@@ -403,7 +402,7 @@ impl World {
         }
     }
 
-    fn move_to(&mut self, at: usize, address: &str) {
+    fn move_to(&mut self, at: usize, view: &View, address: &str) {
         let agent = &mut self.agents[at];
         let has_led = self.authorities[at].is_some();
         agent.connect(address);
@@ -411,7 +410,7 @@ impl World {
         if has_led {
             (agent.client.node.hosts_store, agent.client.node.port) = (false, None);
         }
-        agent.view.iter_mut().for_each(|view| pretend(view, view.generation + 1, OwnPart::Absent, "moved"));
+        send_on(&mut agent.view, view, address);
     }
 
     fn miss(&mut self, at: usize) {
