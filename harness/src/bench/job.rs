@@ -4,22 +4,25 @@
 //! Each rank holds a connection to the bench. So the bench sees when a rank is there and when it has died, without polling. Agents and ranks
 //! end with the bench, however it ends.
 
+mod loss;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use lockstep_contract::events;
 use lockstep_paths::temporary_folder;
 use lockstep_process::{Exit, Process, Signal, Signals, end_of_file, proc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, kill_process, kill_process_group};
+use rustix::process::kill_process_group;
 use tempfile::TempDir;
 
 use crate::bench::connection::{Connection, Listener, Mark};
@@ -50,6 +53,8 @@ pub(crate) struct BenchJob<'a> {
     ranks: Vec<Connection>,
     /// Ranks that came so far.
     came: u64,
+    /// Its agents write events.
+    events: bool,
     signals: &'a Signals,
     patience: Duration,
     folder: TempDir,
@@ -92,10 +97,17 @@ impl<'a> BenchJob<'a> {
             listener,
             ranks: Vec::new(),
             came: 0,
+            events: false,
             signals,
             patience,
             folder,
         })
+    }
+
+    /// Lets its agents write events: see [`Self::next_round`].
+    pub(crate) fn with_events(mut self) -> Self {
+        self.events = true;
+        self
     }
 
     /// Starts all agents.
@@ -113,6 +125,9 @@ impl<'a> BenchJob<'a> {
         if self.launcher.is_of_this_machine() {
             // Ranks of one machine need not find each other by its name, and torchrun leaves its folder of logs behind.
             command.env("GLOO_SOCKET_IFNAME", "lo").env("TMPDIR", self.folder.path());
+        }
+        if self.events {
+            command.env(events::FOLDER, self.events_folder());
         }
         command.args(&self.program).arg(self.listener.argument()?);
         command.stdin(Stdio::null()).process_group(0);
@@ -240,6 +255,16 @@ impl<'a> BenchJob<'a> {
             // An error means that the rank has died, which its agent reports.
             let _ = rank.stream.write_all(b"\n");
         }
+        let (ends, name) = (self.until_ended()?, self.launcher.name);
+        ensure!(ends.iter().all(|end| *end == Exit::Code(0)), "{name} failed{}", self.last_lines());
+        Ok(())
+    }
+
+    /// Waits until all agents have ended, and returns how.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; an agent is still there when the time is over.
+    pub(crate) fn until_ended(&mut self) -> anyhow::Result<Vec<Exit>> {
         let begun = Instant::now();
         for place in 0..self.agents.len() {
             while self.agents[place].process.ended()?.is_none() {
@@ -248,10 +273,8 @@ impl<'a> BenchJob<'a> {
                 ensure!(!over, "agent {number} has not ended after {seconds} s{}", self.last_lines());
             }
         }
-        let ends: Vec<_> = self.agents.iter().map(|agent| agent.process.ended()).collect::<io::Result<_>>()?;
-        let name = self.launcher.name;
-        ensure!(ends.iter().all(|end| *end == Some(Exit::Code(0))), "{name} failed{}", self.last_lines());
-        Ok(())
+        let ends = self.agents.iter().map(|agent| agent.process.ended()).collect::<io::Result<Option<_>>>()?;
+        ends.context("an agent is there again")
     }
 
     fn all_agents_run(&self) -> anyhow::Result<()> {
@@ -303,6 +326,10 @@ impl<'a> BenchJob<'a> {
         Ok(ready)
     }
 
+    fn events_folder(&self) -> std::path::PathBuf {
+        self.folder.path().join("events")
+    }
+
     fn output(&self, agent: usize) -> std::path::PathBuf {
         self.folder.path().join(format!("agent-{agent}.txt"))
     }
@@ -351,71 +378,6 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Between two attempts to connect to the first agent.
-const PAUSE: Duration = Duration::from_millis(20);
-
-impl BenchJob<'_> {
-    /// As [`Self::started`], but the others start only when the first agent listens. So it hosts the rendezvous, and
-    /// any other can be lost. Waits until all ranks are there.
-    ///
-    /// # Errors
-    /// As [`Self::until_up`].
-    pub(crate) fn started_one_by_one(mut self) -> anyhow::Result<Self> {
-        self.start_agent()?;
-        let begun = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
-            let seconds = begun.elapsed().as_secs();
-            ensure!(begun.elapsed() < self.patience, "agent 0 does not listen after {seconds} s{}", self.last_lines());
-            self.wait(Instant::now() + PAUSE)?;
-            self.all_agents_run()?;
-        }
-        (1..self.shape.agents).try_for_each(|_| self.start_agent())?;
-        Ok(self)
-    }
-
-    /// Kills a rank as the kernel's OOM killer would, and returns the time.
-    ///
-    /// # Errors
-    /// It is not there.
-    pub(crate) fn kill(&self, rank: usize) -> anyhow::Result<Instant> {
-        let mut hellos = self.ranks.iter().filter_map(|connection| connection.hello);
-        let hello = hellos.find(|hello| hello.rank == rank).with_context(|| format!("rank {rank} is not there"))?;
-        let pid = Pid::from_raw(hello.pid).context("no rank has the process id 0")?;
-        let now = Instant::now();
-        // It has not ended: its connection is open, and its agent has yet to reap it.
-        kill_process(pid, Signal::KILL)?;
-        Ok(now)
-    }
-
-    /// Kills the last agent and all that it started, and returns the time.
-    ///
-    /// # Errors
-    /// There is no other agent than the first.
-    pub(crate) fn lose_node(&mut self) -> anyhow::Result<Instant> {
-        ensure!(self.agents.len() > 1, "the only node cannot be lost");
-        let mut lost = self.agents.pop().context("there is no agent")?;
-        let started = proc::descendants(lost.process.pid().as_raw_pid(), &proc::parents());
-        let now = Instant::now();
-        lost.process.signal(Signal::KILL)?;
-        for pid in started.into_iter().filter_map(Pid::from_raw) {
-            // An error means that the kernel, or the agent's reaper, was faster.
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        lost.process.child.wait().context("cannot wait for an agent's end")?;
-        Ok(now)
-    }
-
-    /// Starts another agent, and returns the time.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub(crate) fn join_node(&mut self) -> anyhow::Result<Instant> {
-        let now = Instant::now();
-        self.start_agent()?;
-        Ok(now)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -433,6 +395,14 @@ mod tests {
     fn an_agent_that_ends_too_early_is_named_with_its_last_lines() {
         let error = failure("echo no such flag >&2; exit 3", Duration::from_secs(60));
         assert_eq!(error, "agent 0 of fake ended too early: exit code 3\n  | no such flag");
+    }
+
+    #[test]
+    fn an_end_of_all_agents_is_awaited() {
+        let (signals, shape) = (Signals::default(), Shape { ranks: 2, agents: 2 });
+        let script = fake("echo no store >&2; exit 1");
+        let job = BenchJob::new(&script, &[], shape, 0, Duration::from_secs(60), &signals).unwrap();
+        assert_eq!(job.started().unwrap().until_ended().unwrap(), [Exit::Code(1), Exit::Code(1)]);
     }
 
     #[test]

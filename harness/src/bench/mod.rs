@@ -8,8 +8,8 @@
 //! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and [`speed_up`] fits what scales.
 //! - [`trace`] shows when each part of a step happened. [`predict`] measures nothing: it computes a step on a cluster.
 //! - [`compare`] reads two files of results.
-//! - For maintainers: [`launch`] measures launchers ([`launcher`]) with jobs ([`job`]) of ranks that do nothing, [`store`] the stores, and
-//!   [`storage`] snapshots and the loader of pictures.
+//! - For maintainers: [`launch`] measures launchers ([`launcher`]) with jobs ([`job`]) of ranks that do nothing, [`recovery`] how jobs go on after
+//!   a loss, [`store`] the stores, and [`storage`] snapshots and the loader of pictures.
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
 
@@ -26,6 +26,7 @@ mod page;
 mod parallel;
 mod predict;
 mod ranks;
+mod recovery;
 mod results;
 mod rounds;
 mod scaling;
@@ -85,7 +86,7 @@ pub(crate) struct MeasureOptions {
 #[derive(Subcommand)]
 enum Measure {
     Launch(launch::LaunchOptions),
-    Recovery(launch::RecoveryOptions),
+    Recovery(recovery::RecoveryOptions),
     Store(store::StoreOptions),
     Snapshot(storage::SnapshotOptions),
     Loader(storage::LoaderOptions),

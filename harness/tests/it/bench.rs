@@ -109,23 +109,25 @@ fn recovery_kills_a_rank_in_each_round_and_all_come_back() {
 }
 
 #[test]
-fn recovery_kills_a_node_and_those_left_train_with_the_next_one() {
+fn recovery_kills_a_node_and_those_left_train_alone_and_with_the_next_one() {
     if !ranks_are_built() {
         return;
     }
     let site = Site::new();
     let words =
         ["recovery", "--work=train", "--ranks=3", "--nodes=3", "--rounds=1", "--warm-up=0", "--report=all.json"];
-    let ended = ended(&site, &words).code(0);
+    let ended = ended(&site, &[&words[..], &["--lose=worker,node,authority"]].concat()).code(0);
     let samples = first_samples(&site, &ended);
-    assert_eq!(samples.len(), 3 + 5);
+    assert_eq!(samples.len(), 3 + 5 + 4);
     let sample = |case: &str, quantity: &str| samples[&(format!("3 ranks, {case}"), quantity.to_owned())];
     let worker = ["survivors stopped", "all ranks up again", "all ranks train again"];
     let worker = worker.map(|quantity| sample("1 agent, training", quantity));
     let node = |quantity| sample("3 agents, training: one is lost, then another joins", quantity);
     let lost = ["survivors stopped", "those left are up again", "those left train again"].map(node);
     let joined = ["all up with the new node", "all train with the new node"].map(node);
-    for times in [&worker[..], &lost, &joined] {
+    let authority = |quantity| sample("3 agents, training: the one at the endpoint is lost", quantity);
+    let succeeded = ["next round formed", "those left are up again", "those left train again"].map(authority);
+    for times in [&worker[..], &lost, &joined, &succeeded] {
         assert!(times[0] > 0.0 && times.is_sorted(), "{samples:?}");
     }
     site.await_no_process();
