@@ -1,5 +1,5 @@
 //! The part of `std::fs` that task `whole` needs, under the same names. It records each operation for the grader, which cannot
-//! switch off the power. You do not change this file.
+//! switch off the power. It also SIMULATES two failures of a disk: one that is full, and one that cannot sync. You do not change this file.
 
 #![allow(dead_code)] // not every answer needs all of it
 
@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// An operation on the disk.
 #[derive(Serialize)]
@@ -26,6 +26,39 @@ pub enum Note {
 }
 
 static NOTES: Mutex<Vec<Note>> = Mutex::new(Vec::new());
+
+/// A failure of the disk.
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+pub enum Failure {
+    /// Only this number of bytes can be written; then the disk is full.
+    FullAfter(usize),
+    /// No sync of a file succeeds.
+    NoSync,
+    /// No sync of a folder succeeds.
+    NoFolderSync,
+}
+
+static FAILURE: Mutex<Option<Failure>> = Mutex::new(None);
+
+/// From now on the disk fails in this way, or no longer.
+pub fn fail(failure: Option<Failure>) {
+    *FAILURE.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+}
+
+/// The number of these bytes that can still be written.
+fn room(bytes: usize) -> io::Result<usize> {
+    match &mut *FAILURE.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(Failure::FullAfter(0)) if bytes > 0 => {
+            Err(io::Error::new(io::ErrorKind::StorageFull, "no space left on device"))
+        }
+        Some(Failure::FullAfter(left)) => {
+            let some = bytes.min(*left);
+            *left -= some;
+            Ok(some)
+        }
+        _ => Ok(bytes),
+    }
+}
 
 /// `std::fs::File`.
 pub struct File {
@@ -55,6 +88,7 @@ impl File {
 
     /// Waits until everything that was written is on disk. For a folder, these are the names in it.
     pub fn sync_all(&self) -> io::Result<()> {
+        self.can_sync()?;
         self.file.sync_all()?;
         note(Note::Synced(self.path.clone()));
         Ok(())
@@ -62,16 +96,24 @@ impl File {
 
     /// Like [`sync_all`](Self::sync_all), but without metadata that is not needed to read the bytes.
     pub fn sync_data(&self) -> io::Result<()> {
+        self.can_sync()?;
         self.file.sync_data()?;
         note(Note::Synced(self.path.clone()));
         Ok(())
+    }
+
+    fn can_sync(&self) -> io::Result<()> {
+        let failure = *FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+        let fails = if self.path.is_dir() { Failure::NoFolderSync } else { Failure::NoSync };
+        if failure == Some(fails) { Err(io::Error::other("input/output error")) } else { Ok(()) }
     }
 }
 
 impl io::Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         note(Note::Wrote(self.path.clone()));
-        self.file.write(bytes)
+        let room = room(bytes.len())?;
+        self.file.write(&bytes[..room])
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use lockstep_exercise::Task;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::disk::notes;
+use crate::disk::{Failure, fail, notes};
 use crate::snapshots::{KillableJob, Killed, Run, Settings, Snapshot, Step};
 
 /// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill. Results: the steps in the
@@ -33,20 +33,19 @@ type Gradient<'a> = &'a dyn Fn(u64, &[f64]) -> Vec<f64>;
 /// Weights and a snapshot.
 type Trained = anyhow::Result<(Vec<f64>, String)>;
 
-/// Inputs: initial weights, targets of two samples, and the steps at which a run is stopped; the last one is its end. Results:
-/// the final weights and the total number of computed steps.
+/// Inputs: initial weights, targets of two samples, the snapshot to continue from, and the step at which this run is stopped. Results:
+/// the weights, the snapshot, the steps that were computed, and the weights at the first of them.
 pub fn state(answer: fn(Gradient<'_>, Vec<f64>, Option<&str>, u64) -> Trained) -> Task {
-    Task::new("state", move |(initial, targets, stops): (Vec<f64>, [Vec<f64>; 2], Vec<u64>)| {
-        let (asked, mut snapshot, mut weights) = (Cell::new(0), None, Vec::new());
+    type Start = (Vec<f64>, [Vec<f64>; 2], Option<String>, u64);
+    Task::new("state", move |(initial, targets, snapshot, until): Start| {
+        let (steps, first) = (RefCell::new(Vec::new()), RefCell::new(None));
         let gradient = |step: u64, weights: &[f64]| {
-            asked.set(asked.get() + 1);
+            steps.borrow_mut().push(step);
+            first.borrow_mut().get_or_insert_with(|| weights.to_vec());
             weights.iter().zip(&targets[step as usize % 2]).map(|(weight, target)| weight - target).collect()
         };
-        for stop in stops {
-            let (now, saved) = answer(&gradient, initial.clone(), snapshot.as_deref(), stop)?;
-            (weights, snapshot) = (now, Some(saved));
-        }
-        Ok((weights, asked.get()))
+        let (weights, saved) = answer(&gradient, initial, snapshot.as_deref(), until)?;
+        Ok((weights, saved, steps.take(), first.take()))
     })
 }
 
@@ -55,16 +54,23 @@ pub fn order(answer: fn(u64, usize, Range<u64>) -> Vec<Vec<usize>>) -> Task {
     Task::new("order", move |(seed, samples, epochs): (u64, usize, Range<u64>)| Ok(answer(seed, samples, epochs)))
 }
 
-/// Inputs: the file, its length, the byte that fills it, and the size of any file at which the kernel kills this process
-/// (SIGXFSZ).
+/// Inputs: the file, its length, the byte that fills it, the size of any file at which the kernel kills this process (SIGXFSZ), and how
+/// the disk fails. Results: the error, which only a failing disk allows, and the operations.
 pub fn whole(answer: fn(&Path, &[u8]) -> std::io::Result<()>) -> Task {
-    Task::new("whole", move |(path, length, byte, kill): (PathBuf, usize, u8, Option<u64>)| {
+    type Save = (PathBuf, usize, u8, Option<u64>, Option<Failure>);
+    Task::new("whole", move |(path, length, byte, kill, failure): Save| {
         if kill.is_some() {
             setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
             setrlimit(Resource::Fsize, Rlimit { current: kill, maximum: kill })?;
         }
-        answer(&path, &vec![byte; length])?;
-        Ok(notes())
+        fail(failure);
+        let saved = answer(&path, &vec![byte; length]);
+        fail(None);
+        let error = saved.as_ref().err().map(ToString::to_string);
+        if failure.is_none() {
+            saved?;
+        }
+        Ok((error, notes()))
     })
 }
 

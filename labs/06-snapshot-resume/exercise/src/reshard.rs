@@ -3,7 +3,7 @@
 //! A job saves after each step. It is stopped in the middle of an epoch and started again, perhaps with more ranks, perhaps with fewer,
 //! and perhaps several times in one epoch. In each epoch, all starts together must train the model with each sample once. `batch_size`
 //! counts the samples of one rank, so a step of three ranks has more samples than a step of two. All ranks take each step together:
-//! in the last one of an epoch, a rank may have fewer samples than others, or none.
+//! in the last one of an epoch, a rank may have fewer samples than others, or none. A job may also be stopped right after that step.
 
 use anyhow::Result;
 

@@ -1,7 +1,8 @@
 //! Task 2: all that the next step reads. Spot the bug.
 //!
 //! Gradient descent with momentum and a learning rate that falls a little with each step. A run that was stopped and started
-//! again must end with the same weights, to the last bit, as a run without a stop.
+//! again must end with the same weights, to the last bit, as a run without a stop. Each start is a new process, which knows only the
+//! snapshot, and computes only the steps that are still to do.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};

@@ -1,57 +1,135 @@
-//! Grades `order`: a process that trains all epochs, and processes that begin with a later one.
+//! Grades `order`: processes that train all epochs, and processes that begin with a later one.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lockstep_grading::{Claim, Runner};
 
+/// The epochs of a run from the beginning: more than a key that keeps only the epoch's last digit or a few of its bits can tell apart.
+const EPOCHS: u64 = 24;
+
+type Case = (u64, usize, Range<u64>);
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     // With 20 samples, two random orders are equal once in 10^18 times.
-    let (samples, seed) = (random.below(20..40), random.below(1..1000) as u64);
+    let (samples, seed) = (random.below(20..30), random.below(1..1000) as u64);
     let begin = random.below(1..4) as u64;
-    let cases: [(u64, usize, Range<u64>); 4] =
-        [(seed, samples, 0..5), (seed, samples, begin..5), (seed, samples, 4..5), (seed + 1, samples, 0..5)];
-    let outputs = runner.call::<_, Vec<Vec<usize>>>(1, &cases)?;
-    let [whole, resumed, last, other] = std::array::from_fn(|case| outputs.of(0, case));
-    for (case, orders) in cases.iter().zip([whole, resumed, last, other]) {
-        each_once(case, orders)?;
+    // Many runs have the seed 0.
+    let full: [Case; 3] = [(seed, samples, 0..EPOCHS), (seed + 1, samples, 0..EPOCHS), (0, samples, 0..EPOCHS)];
+    let resumed: [Case; 2] = [(seed, samples, begin..EPOCHS), (seed, samples, EPOCHS - 1..EPOCHS)];
+    let outputs = runner.call::<_, Vec<Vec<usize>>>(1, &full)?;
+    // Each in a process of its own, as after a restart.
+    let again = [runner.call::<_, Vec<Vec<usize>>>(1, &resumed[..1])?, runner.call(1, &resumed[1..])?];
+    for (number, case) in full.iter().enumerate() {
+        each_once(case, outputs.of(0, number))?;
     }
-    Claim::that(whole[0] != whole[1], "epochs 0 and 1 in two orders", format!("both in the order {:?}", whole[0]))
-        .given(given(&cases[0]))
-        .or_fail("every epoch has the same order: the epoch's number must be part of the generator's key, too")?;
-    for (case, observed) in [(&cases[1], resumed), (&cases[2], last)] {
-        let expected = &whole[case.2.start as usize..];
-        Claim::equal(expected, observed)
-            .given(given(case))
-            .diagnose_if(
-                observed[..] == whole[..observed.len()],
-                format!(
-                    "resumed in epoch {}, the process draws the order of epoch 0: the result depends on how much it has drawn \
-                     before, not on the epoch",
-                    case.2.start
-                ),
-            )
-            .or_fail("a process that begins with a later epoch draws different orders than one that began with epoch 0")?;
+    for (case, outputs) in resumed.iter().zip(&again) {
+        each_once(case, outputs.of(0, 0))?;
     }
-    Claim::that(whole != other, "another seed, other orders", "the same orders")
-        .given(format!("{}, and seed {}", given(&cases[0]), seed + 1))
-        .or_fail("the seed is not used: all runs have the same orders")
+    let whole = outputs.of(0, 0);
+    differs(&full[0], whole)?;
+    for (case, outputs) in resumed.iter().zip(&again) {
+        continues(case, whole, outputs.of(0, 0))?;
+    }
+    differs(&full[1], outputs.of(0, 1))?;
+    differs(&full[2], outputs.of(0, 2))?;
+    let others = outputs.of(0, 1).iter().zip(outputs.of(0, 2));
+    let same = whole.iter().zip(others).position(|(one, (next, zero))| one == next || one == zero);
+    Claim::that(
+        same.is_none(),
+        "another seed, other orders",
+        same.map(|epoch| same_orders(epoch, whole)).unwrap_or_default(),
+    )
+    .given(format!("seeds {seed}, {} and 0, {samples} samples, epochs 0 to {}", seed + 1, EPOCHS - 1))
+    .diagnose_if(
+        same == Some(0) && whole[1] != outputs.of(0, 1)[1],
+        "in one epoch the seed has no effect: a product of seed and epoch is 0 for epoch 0. Give the key both numbers",
+    )
+    .or_fail("the seed is not used: all runs have the same orders")
 }
 
-fn each_once(case: &(u64, usize, Range<u64>), orders: &[Vec<usize>]) -> anyhow::Result<()> {
+fn same_orders(epoch: usize, orders: &[Vec<usize>]) -> String {
+    format!("epoch {epoch} has the order {:?} with two of the seeds", orders[epoch])
+}
+
+fn each_once(case: &Case, orders: &[Vec<usize>]) -> anyhow::Result<()> {
     let epochs = case.2.end - case.2.start;
-    Claim::equal(&(epochs as usize), &orders.len()).given(given(case)).or_fail("return one order for each epoch")?;
-    for order in orders {
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        let each_once = sorted.iter().copied().eq(0..case.1);
-        Claim::that(each_once, format!("each number below {} once", case.1), format!("{order:?}"))
+    Claim::that(orders.len() as u64 == epochs, format!("{epochs} orders"), format!("{} orders", orders.len()))
+        .given(given(case))
+        .or_fail("return one order for each epoch")?;
+    for (epoch, order) in case.2.clone().zip(orders) {
+        let sorted: BTreeSet<usize> = order.iter().copied().collect();
+        let each_once = order.len() == case.1 && sorted.into_iter().eq(0..case.1);
+        Claim::that(each_once, format!("each number below {} once", case.1), format!("epoch {epoch}: {order:?}"))
             .given(given(case))
             .or_fail("an epoch must contain every sample once")?;
     }
     Ok(())
 }
 
-fn given((seed, samples, epochs): &(u64, usize, Range<u64>)) -> String {
-    format!("seed {seed}, {samples} samples, epochs {} to {}", epochs.start, epochs.end - 1)
+/// Each epoch must have an order of its own: not that of another epoch, nor that one from another sample on, nor backwards.
+fn differs(case: &Case, orders: &[Vec<usize>]) -> anyhow::Result<()> {
+    let pairs = || (0..orders.len()).flat_map(|later| (0..later).map(move |epoch| (epoch, later)));
+    let forwards = |order: &[usize]| {
+        let zero = order.iter().position(|sample| *sample == 0).unwrap_or(0);
+        [&order[zero..], &order[..zero]].concat()
+    };
+    let backwards = |order: &[usize]| forwards(&order.iter().rev().copied().collect::<Vec<_>>());
+    let from_zero: Vec<Vec<usize>> = orders.iter().map(|order| forwards(order)).collect();
+    let Some((epoch, later)) = pairs().find(|(epoch, later)| {
+        from_zero[*epoch] == from_zero[*later] || from_zero[*epoch] == backwards(&orders[*later])
+    }) else {
+        return Ok(());
+    };
+    let (one, other) = (&orders[epoch], &orders[later]);
+    let all = orders.iter().all(|order| order == &orders[0]);
+    let observed = if one == other {
+        format!("both in the order {one:?}")
+    } else {
+        format!("epoch {epoch}: {one:?}, epoch {later}: {other:?}")
+    };
+    Claim::that(false, format!("epochs {epoch} and {later} in two random orders"), observed)
+        .given(given(case))
+        .diagnose_if(
+            all && case.0 == 0,
+            "with the seed 0 every epoch has the same order: a product of seed and epoch is 0 then. Give the key both numbers",
+        )
+        .diagnose_if(all, "every epoch has the same order: the epoch's number must be part of the generator's key, too")
+        .diagnose_if(
+            one == other,
+            "two epochs have the same order: the key holds only a part of the epoch's number, such as its remainder",
+        )
+        .or_fail(
+            "a later epoch has the order of an earlier one, from another sample on or backwards: the same samples meet in the same \
+             batches. Shuffle each epoch with its own generator",
+        )
+}
+
+/// A process that begins later must go on with the orders of the one that began with epoch 0.
+fn continues(case: &Case, whole: &[Vec<usize>], observed: &[Vec<usize>]) -> anyhow::Result<()> {
+    let begin = case.2.start as usize;
+    let Some(at) = (0..observed.len()).find(|at| observed[*at] != whole[begin + at]) else { return Ok(()) };
+    let (expected, seen) = (&whole[begin + at], &observed[at]);
+    Claim::that(false, format!("epoch {}: {expected:?}", begin + at), format!("epoch {}: {seen:?}", begin + at))
+        .given(given(case))
+        .diagnose_if(
+            observed[..] == whole[..observed.len()],
+            format!(
+                "resumed in epoch {begin}, the process draws the order of epoch 0: the result depends on how much it has drawn before, \
+                 not on the epoch"
+            ),
+        )
+        .or_fail(
+            "a process that begins with a later epoch draws different orders than one that began with epoch 0: an order must depend only \
+             on the seed and the epoch",
+        )
+}
+
+fn given((seed, samples, epochs): &Case) -> String {
+    let to = epochs.end - 1;
+    match epochs.start {
+        start if start == to => format!("seed {seed}, {samples} samples, epoch {to} alone"),
+        start => format!("seed {seed}, {samples} samples, epochs {start} to {to}"),
+    }
 }

@@ -26,6 +26,21 @@ struct ReshardCase {
     starts: Vec<Start>,
 }
 
+impl ReshardCase {
+    fn given(&self) -> String {
+        let one = |(ranks, stop): &Start| match stop {
+            Some(stop) => format!("{ranks} ranks, stopped after {stop} steps"),
+            None => format!("{ranks} ranks to the end"),
+        };
+        let starts: Vec<String> = self.starts.iter().map(one).collect();
+        let ReshardCase { samples, batch_size, .. } = *self;
+        format!(
+            "{EPOCHS} epochs of {samples} samples, batches of {batch_size} on each rank; {}",
+            starts.join("; then ")
+        )
+    }
+}
+
 /// What a rank did in a start: epochs and samples of its steps that are in the model.
 type Steps = Vec<(u64, Vec<usize>)>;
 
@@ -42,7 +57,7 @@ struct Done {
 pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
     let mut random = runner.random();
     let mut seed = || random.below(1..1000) as u64;
-    let seeds = [seed(), seed(), seed(), seed()];
+    let seeds: [u64; 5] = std::array::from_fn(|_| seed());
     let batch = random.below(2..5);
     let case = |which: usize, samples: usize, starts: Vec<Start>| ReshardCase {
         epochs: EPOCHS,
@@ -66,12 +81,26 @@ pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
     // divide the whole epoch, so that who fills it up is seen.
     let more = if (8 * batch + 1).is_multiple_of(RANKS) { 2 } else { 1 };
     let uneven = [case(3, 8 * batch + more, vec![(2, Some(1)), (3, None)])];
-    try_all(runner, &uneven, TOGETHER)
+    try_all(runner, &uneven, TOGETHER)?;
+    // Stopped right after the last step of an epoch, in which not all batches were whole.
+    let samples = 8 * batch + more;
+    let ended = [case(4, samples, vec![(2, Some(samples.div_ceil(2 * batch))), (3, None)])];
+    try_all(runner, &ended, TOGETHER)
+        .map_err(|error| explain(error, |finding| (finding.verdict == Verdict::Crash).then(|| beyond(finding))))
+}
+
+fn beyond(finding: &Finding) -> String {
+    format!(
+        "the snapshot after the last step of an epoch cannot be resumed from. Does it name a position beyond the end, since a whole step is \
+         added where the last one had fewer samples? ({})",
+        finding.diagnosis
+    )
 }
 
 fn try_all(runner: &mut Runner, cases: &[ReshardCase], apart: &'static str) -> Result<()> {
-    let outputs =
-        runner.call::<_, Done>(RANKS, cases).map_err(|error| explain(error, |finding| why(finding, apart)))?;
+    let outputs = runner.call::<_, Done>(RANKS, cases).map_err(|error| {
+        lockstep_grading::given(explain(error, |finding| why(finding, apart)), |input| cases[input].given())
+    })?;
     cases.iter().enumerate().try_for_each(|(number, case)| {
         let ranks: Vec<&Done> = outputs.all(number).collect();
         ReshardJob { case, ranks, apart }.check()
@@ -110,7 +139,7 @@ impl ReshardJob<'_> {
             "all ranks in the same epoch in each step",
             format!("epochs of the steps, by rank: {epochs:?}"),
         )
-        .given(self.given())
+        .given(self.case.given())
         .verdict(Verdict::RanksDisagree)
         .or_fail(format!("some ranks are in the next epoch while others have samples left: {}", self.apart))
     }
@@ -127,7 +156,7 @@ impl ReshardJob<'_> {
             format!("each of {} samples once in epoch {epoch}", self.case.samples),
             format!("{twice} samples twice or more, {never} not at all"),
         )
-        .given(self.given());
+        .given(self.case.given());
         let claim = match self.why(epoch) {
             Some(diagnosis) => claim.diagnose_if(true, diagnosis),
             None => claim,
@@ -154,7 +183,7 @@ impl ReshardJob<'_> {
                     format!("{} samples, at most {batch} on a rank", left.min(batch * ranks)),
                     format!("samples of the ranks in step {step} of epoch {epoch}: {of_step:?}"),
                 )
-                .given(self.given())
+                .given(self.case.given())
                 .diagnose_if(
                     of_step.iter().any(|size| *size > batch),
                     format!("a rank's batch has more than `batch_size` samples, {batch}: divide the step among the ranks"),
@@ -170,19 +199,6 @@ impl ReshardJob<'_> {
         Ok(())
     }
 
-    fn given(&self) -> String {
-        let one = |(ranks, stop): &Start| match stop {
-            Some(stop) => format!("{ranks} ranks, stopped after {stop} steps"),
-            None => format!("{ranks} ranks to the end"),
-        };
-        let starts: Vec<String> = self.case.starts.iter().map(one).collect();
-        let ReshardCase { samples, batch_size, .. } = self.case;
-        format!(
-            "{EPOCHS} epochs of {samples} samples, batches of {batch_size} on each rank; {}",
-            starts.join("; then ")
-        )
-    }
-
     /// What happened where a start went on with this epoch.
     fn why(&self, epoch: u64) -> Option<String> {
         let order = &self.ranks[0].orders[epoch as usize];
@@ -194,7 +210,7 @@ impl ReshardJob<'_> {
             let went_on = start > 0 && (before > 0 || self.ended_before(start, epoch));
             if went_on && before < order.len() {
                 let numbers = self.ranks[0].snapshots[start - 1].clone().unwrap_or_default();
-                let saved = format!("the snapshot holds {numbers:?}");
+                let saved = format!("the snapshot holds the numbers {}", listed(&numbers));
                 match begin {
                     None => {
                         return Some(format!(
@@ -278,6 +294,10 @@ impl ReshardJob<'_> {
     fn ended_before(&self, start: usize, epoch: u64) -> bool {
         (0..start).any(|earlier| !self.taken(earlier, epoch).is_empty())
     }
+}
+
+fn listed(numbers: &[u64]) -> String {
+    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 fn why(finding: &Finding, apart: &str) -> Option<String> {

@@ -1,6 +1,7 @@
 //! Answers to `reshard`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
+use lockstep_answers::edit;
 
 use crate::snapshots::Run;
 
@@ -251,6 +252,26 @@ pub fn shared_batch(run: &mut Run) -> Result<()> {
             let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
             run.train(epoch, &batch)?;
             taken += step.len();
+            run.save(&[epoch, taken as u64]);
+        }
+    }
+    Ok(())
+}
+
+/// Adds a whole step also where the last one had fewer samples: the position lies beyond the end of the epoch.
+#[edit(taken += step.len() => taken += run.settings.batch_size * run.ranks)]
+pub fn unclamped() {}
+
+/// Right: the same, but what lies beyond the end is left out.
+pub fn clamped_on_loading(run: &mut Run) -> Result<()> {
+    let (first, done) = saved(run);
+    for epoch in first..run.settings.epochs {
+        let mut taken = if epoch == first { done } else { 0 };
+        let left: Vec<usize> = run.order(epoch).into_iter().skip(taken).collect();
+        for step in left.chunks(run.settings.batch_size * run.ranks) {
+            let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
+            run.train(epoch, &batch)?;
+            taken += run.settings.batch_size * run.ranks;
             run.save(&[epoch, taken as u64]);
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lockstep_grading::{CallOptions, Claim, RankOutcome, Runner, explain};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// An operation on the disk, as `given/disk.rs` records it.
 #[derive(Debug, Deserialize)]
@@ -16,6 +16,19 @@ enum Note {
     Renamed(PathBuf, PathBuf),
     Removed(PathBuf),
 }
+
+/// A failure of the disk, as `given/disk.rs` simulates it.
+#[derive(Clone, Copy, Serialize)]
+enum Failure {
+    FullAfter(usize),
+    NoSync,
+    NoFolderSync,
+}
+
+/// The file, its length, the byte that fills it, the size of a file at which the process is killed, and how the disk fails.
+type Save<'a> = (&'a Path, usize, u8, Option<u64>, Option<Failure>);
+/// The error, and the operations.
+type Saved = (Option<String>, Vec<Note>);
 
 const SNAPSHOT: &str = "snapshot-000003.safetensors";
 /// The byte that fills old snapshots.
@@ -30,15 +43,50 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let folders = [tempfile::tempdir()?, tempfile::tempdir()?];
     let paths = folders.each_ref().map(|folder| folder.path().join(SNAPSHOT));
     fs::write(&paths[1], vec![OLD; old])?;
-    let inputs = paths.each_ref().map(|path| (path, new, NEW, None::<u64>));
-    let outputs = runner.call::<_, Vec<Note>>(1, &inputs)?;
+    let inputs = paths.each_ref().map(|path| -> Save<'_> { (path, new, NEW, None, None) });
+    let givens = ["there is no snapshot yet", "there is an old snapshot"];
+    let outputs = runner
+        .call::<_, Saved>(1, &inputs)
+        .map_err(|error| lockstep_grading::given(error, |input| givens[input].to_owned()))?;
     for (case, path) in paths.iter().enumerate() {
-        let given = ["there is no snapshot yet", "there is an old snapshot"][case];
+        let given = givens[case];
         let there = content(path, new);
         Claim::that(there == Content::New, Content::New.words(), there.words())
             .given(given)
             .or_fail("the new snapshot is not at its path")?;
-        order(outputs.of(0, case), path, given)?;
+        order(&outputs.of(0, case).1, path, given)?;
+    }
+    fails(runner, old, new)
+}
+
+/// Checks saves on a disk that fails: the error must be returned, and the old snapshot must still be there.
+fn fails(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
+    let failures = [
+        (Failure::FullAfter(new / 2), "the disk is full after half of the bytes", "an error of a write is ignored"),
+        (Failure::NoSync, "no file can be synced", "an error of the file's sync is ignored"),
+        (Failure::NoFolderSync, "the folder cannot be synced", "an error of the folder's sync is ignored"),
+    ];
+    for (failure, what, ignored) in failures {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join(SNAPSHOT);
+        fs::write(&path, vec![OLD; old])?;
+        let given = format!("an old snapshot of {old} bytes, and a disk that fails (simulated): {what}");
+        let input: [Save<'_>; 1] = [(&path, new, NEW, None, Some(failure))];
+        let outputs =
+            runner.call::<_, Saved>(1, &input).map_err(|error| lockstep_grading::given(error, |_| given.clone()))?;
+        let error = &outputs.of(0, 0).0;
+        let there = content(&path, new);
+        let may_be_new = matches!(failure, Failure::NoFolderSync);
+        let kept = there == Content::Old(old) || may_be_new && there == Content::New;
+        let expected = if may_be_new { "an error" } else { "an error, and the whole old snapshot" };
+        let returned = error.as_ref().map_or("no error".to_owned(), |error| format!("the error \"{error}\""));
+        Claim::that(error.is_some() && kept, expected, format!("{returned}, and {}", there.words()))
+            .given(given)
+            .diagnose_if(
+                error.is_none(),
+                format!("{ignored}: the caller believes that the snapshot is safe. Return the error, before the rename if it comes before"),
+            )
+            .or_fail("the error is returned, but the old snapshot is lost: a save that fails must leave it as it was")?;
     }
     Ok(())
 }
@@ -51,13 +99,17 @@ fn killed(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
     let temporary = elsewhere.path().to_str().context("the temporary folder's name is not UTF-8")?;
     let options = CallOptions { env: vec![("TMPDIR".into(), temporary.into())], ..CallOptions::default() };
     let half = new as u64 / 2;
-    let outcomes = runner.outcomes(&options, &[(&path, new, NEW, Some(half))])?;
+    let outcomes = runner.outcomes(&options, &[(path.as_path(), new, NEW, Some(half), None::<Failure>)])?;
     let given = format!("an old snapshot of {old} bytes; killed after {half} of the new one's {new} bytes");
+    let there = content(&path, new);
     let died = matches!(outcomes[0], RankOutcome::Died(_));
     Claim::that(died, "a write of more than half of the bytes", "no such write")
         .given(&given)
+        .diagnose_if(
+            matches!(there, Content::Torn(_)),
+            "`write` may write only a part of the bytes, and returns how many: the rest is missing, without an error. Use `write_all`",
+        )
         .or_fail("the bytes were not written to a file in order, so no kill in the middle was possible")?;
-    let there = content(&path, new);
     let expected = "the whole old snapshot";
     Claim::that(there == Content::Old(old), expected, there.words())
         .given(&given)
@@ -71,10 +123,10 @@ fn killed(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
     let names = names(folder.path());
     let taken =
         names.iter().find(|name| *name != SNAPSHOT && name.starts_with("snapshot-") && name.ends_with(".safetensors"));
-    Claim::that(taken.is_none(), format!("no snapshot but {SNAPSHOT}"), format!("{names:?}"))
+    Claim::that(taken.is_none(), format!("no snapshot but {SNAPSHOT}"), names.join(" and "))
         .given(&given)
         .or_fail("the half-written file has the name of a snapshot, so it would be loaded as the newest one")?;
-    Claim::that(names.len() > 1, "a half-written file in the same folder", format!("{names:?}"))
+    Claim::that(names.len() > 1, "a half-written file in the same folder", names.join(" and "))
         .given(&given)
         .or_fail(
             "the temporary file is in another folder, which may be on another disk: then a rename fails, or becomes a copy that can be \
@@ -86,7 +138,7 @@ fn killed(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
 /// Saves once more where a killed save has left its files.
 fn again(runner: &mut Runner, path: &Path, new: usize, given: &str) -> anyhow::Result<()> {
     let given = format!("{given}; then a save in the same folder");
-    runner.call::<_, Vec<Note>>(1, &[(path, new, NEW, None::<u64>)]).map_err(|error| {
+    runner.call::<_, Saved>(1, &[(path, new, NEW, None::<u64>, None::<Failure>)]).map_err(|error| {
         lockstep_grading::given(
             explain(error, |finding| {
                 Some(format!(
@@ -108,7 +160,7 @@ fn again(runner: &mut Runner, path: &Path, new: usize, given: &str) -> anyhow::R
 fn order(notes: &[Note], path: &Path, given: &str) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(path);
     let renamed = notes.iter().position(|note| matches!(note, Note::Renamed(_, to) if to == path));
-    let operations: Vec<String> = notes.iter().map(words).collect();
+    let operations: Vec<String> = notes.iter().map(|note| words(note, folder)).collect();
     let mut operations: Vec<&str> = operations.iter().map(String::as_str).collect();
     operations.dedup();
     let claim = |holds: bool, expected: &str| {
@@ -130,19 +182,34 @@ fn order(notes: &[Note], path: &Path, given: &str) -> anyhow::Result<()> {
     };
     let (before, after) = notes.split_at(renamed);
     let Note::Renamed(from, _) = &after[0] else { return Ok(()) };
-    let gap = before.iter().any(|note| matches!(note, Note::Removed(file) if file == path));
+    let moved = before.iter().any(|note| matches!(note, Note::Renamed(file, _) if file == path));
+    let gap = moved || before.iter().any(|note| matches!(note, Note::Removed(file) if file == path));
     claim(!gap, "a rename that replaces the old snapshot")
+        .diagnose_if(
+            moved,
+            "the old snapshot gets another name before the new one has its name: a kill between the two leaves no snapshot. A rename \
+             replaces it",
+        )
         .or_fail("the old snapshot is removed before the new one has its name: a kill between the two leaves none. A rename replaces it")?;
     let last = before.iter().rev().find_map(|note| match note {
         Note::Wrote(file) | Note::Created(file) if file == from => Some(false),
         Note::Synced(file) if file == from => Some(true),
         _ => None,
     });
-    claim(last == Some(true), "a sync of the file before its rename").or_fail(
-        "the file was renamed before it was synced: after a power failure, it can have its new name but none of its bytes",
-    )?;
-    let named = after.iter().any(|note| matches!(note, Note::Synced(file) if file == folder));
+    let early = before.iter().any(|note| matches!(note, Note::Synced(file) if file == from));
+    claim(last == Some(true), "a sync of the file after its last write and before its rename")
+        .diagnose_if(
+            early,
+            "the file was synced before its last bytes were written (a buffer writes them when it is flushed or dropped): after a power \
+             failure they can be missing",
+        )
+        .or_fail(
+            "the file was renamed before it was synced: after a power failure, it can have its new name but none of its bytes",
+        )?;
+    let named = after.iter().any(|note| matches!(note, Note::Synced(file) if same(file, folder)));
+    let another = after.iter().any(|note| matches!(note, Note::Synced(file) if file.is_dir()));
     claim(named, "a sync of the folder after the rename")
+        .diagnose_if(another, "another folder than the snapshot's is synced after the rename: a folder's sync keeps only the names in it")
         .or_fail("the folder is not synced after the rename: a power failure can undo the rename after you have reported success")
 }
 
@@ -191,10 +258,17 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-fn words(note: &Note) -> String {
+/// Returns true if both are the same file or folder.
+fn same(one: &Path, other: &Path) -> bool {
+    let full = |path: &Path| fs::canonicalize(path).ok();
+    one == other || full(one).is_some_and(|one| Some(one) == full(other))
+}
+
+fn words(note: &Note, folder: &Path) -> String {
     let name = |path: &Path| match path.file_name() {
         Some(name) if !path.is_dir() => name.to_string_lossy().into_owned(),
-        _ => "the folder".to_owned(),
+        _ if same(path, folder) => "the folder".to_owned(),
+        _ => "another folder".to_owned(),
     };
     match note {
         Note::Created(file) => format!("{} was created", name(file)),

@@ -71,3 +71,63 @@ pub fn chunks(path: &Path, bytes: &[u8]) -> Result<()> {
 #[edit(path.with_file_name(".snapshot.partial") => path.with_extension("tmp"))]
 #[edit(File::create => File::create_new)]
 pub fn create_new() {}
+
+/// Gives the old snapshot another name first.
+#[edit(rename(&partial, path)?; => let _ = rename(path, path.with_extension("bak")); rename(&partial, path)?;)]
+pub fn backup() {}
+
+/// Ignores that the disk is full.
+#[edit(file.write_all(bytes)?; => let _ = file.write_all(bytes);)]
+pub fn full_disk() {}
+
+/// Ignores that the bytes cannot be synced.
+#[edit(file.sync_all()?; => file.sync_all().ok();)]
+pub fn failed_sync() {}
+
+/// Ignores that the folder cannot be synced.
+#[edit(File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all() => {
+    let _ = File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all();
+    Ok(())
+})]
+pub fn failed_folder_sync() {}
+
+/// Writes once, which may write a part.
+#[edit(file.write_all(bytes)?; => let _ = file.write(bytes)?;)]
+pub fn writes_once() {}
+
+/// Syncs the file while bytes are still in the writer's buffer.
+pub fn buffered(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("part");
+    let mut writer = BufWriter::with_capacity(bytes.len() + 1, File::create(&partial)?);
+    writer.write_all(bytes)?;
+    writer.get_ref().sync_all()?;
+    drop(writer);
+    rename(&partial, path)?;
+    File::open(path.parent().unwrap())?.sync_all()
+}
+
+/// Syncs the folder above.
+#[edit(path.parent().unwrap_or(Path::new(".")) => path.ancestors().nth(2).unwrap())]
+pub fn folder_above() {}
+
+/// Writes the first snapshot straight: there is no old one to lose.
+pub fn first_straight(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = if path.exists() { path.with_extension("part") } else { path.to_owned() };
+    let mut file = File::create(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    if partial != path {
+        rename(&partial, path)?;
+    }
+    File::open(path.parent().unwrap())?.sync_all()
+}
+
+/// Right: closes the file after the write, opens it again to sync it, and opens the folder first.
+pub fn reopens(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = File::open(path.parent().unwrap())?;
+    let partial = path.with_extension("part");
+    write(&partial, bytes)?;
+    File::open(&partial)?.sync_all()?;
+    rename(&partial, path)?;
+    folder.sync_all()
+}
