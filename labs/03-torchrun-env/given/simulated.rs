@@ -3,11 +3,12 @@
 //! The real CUDA behaves in the same way: it reads `CUDA_VISIBLE_DEVICES` once, at the first call that needs the devices, and
 //! never again. The process then sees only the listed GPUs, in the order of the list, and numbers them from 0.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
@@ -21,7 +22,7 @@ impl Variables {
     }
 }
 
-/// The variable that lists the numbers of the GPUs that a process may see, such as `2,3`.
+/// The variable that lists the numbers of the GPUs that a process may see, such as `2,3`. If the list is empty, it sees none.
 pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// A process on a machine with GPUs.
@@ -29,6 +30,7 @@ pub struct CudaProcess {
     gpus: usize,
     variables: BTreeMap<String, String>,
     visible: OnceCell<Vec<usize>>,
+    opened: Cell<Option<usize>>,
 }
 
 /// A GPU, identified by its number on the machine.
@@ -38,7 +40,7 @@ pub struct Gpu(pub usize);
 impl CudaProcess {
     /// A process with this environment on a machine with `gpus` GPUs.
     pub fn new(gpus: usize, variables: BTreeMap<String, String>) -> Self {
-        CudaProcess { gpus, variables, visible: OnceCell::new() }
+        CudaProcess { gpus, variables, visible: OnceCell::new(), opened: Cell::new(None) }
     }
 
     /// Reads a variable of its environment.
@@ -62,7 +64,13 @@ impl CudaProcess {
     /// When it sees no GPU with this number.
     pub fn open(&self, device: usize) -> Result<Gpu> {
         let gpu = self.visible().get(device).copied().map(Gpu);
+        self.opened.set(gpu.map(|Gpu(gpu)| gpu));
         gpu.with_context(|| format!("CUDA error: invalid device ordinal ({device} of {} devices)", self.device_count()))
+    }
+
+    /// The GPU that was opened last, for the grader.
+    pub fn opened(&self) -> Option<usize> {
+        self.opened.get()
     }
 
     fn visible(&self) -> &[usize] {
@@ -76,26 +84,40 @@ impl CudaProcess {
     }
 }
 
-/// The command of one worker, which records its rank and then takes ten short naps: half a second, and more on a busy machine. If the
-/// program that started it has ended by then, it keeps running, like a worker that no process waits for.
+/// The ranks whose commands were asked for, and whether such a worker ends at once.
+static ASKED: Mutex<(Vec<usize>, bool)> = Mutex::new((Vec::new(), false));
+
+fn asked() -> MutexGuard<'static, (Vec<usize>, bool)> {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The command of one worker. Each call counts as a start. The worker records its rank and then takes ten short naps: half a second, and
+/// more on a busy machine. If the program that started it has ended by then, it keeps running, like a worker that no process waits for.
 pub fn worker(rank: usize, world_size: usize) -> Command {
+    let mut asked = asked();
+    asked.0.push(rank);
     let mut command = Command::new("sh");
-    let naps = "for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done";
-    command.args(["-c", &format!("echo $RANK >> \"$NOTES\"; {naps}; if [ -e \"$OVER\" ]; then sleep 60; fi")]);
+    let naps = "for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; if [ -e \"$OVER\" ]; then sleep 60; fi";
+    command.args(["-c", &format!("echo $RANK >> \"$NOTES\"; {}", if asked.1 { "" } else { naps })]);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
     command.env("NOTES", file("notes")).env("OVER", file("over"));
     command
 }
 
-/// Runs a program. Returns the sorted ranks of the workers that it started, and its result.
-pub fn watch<T>(program: impl FnOnce() -> T) -> (Vec<usize>, T) {
+/// Runs a program that a launcher has started, or none has. Returns the sorted ranks of the workers that it started, and its result. A
+/// launched program may start none, so each worker counts for which it has the command, and has nothing to do.
+pub fn watch<T>(launched: bool, program: impl FnOnce() -> T) -> (Vec<usize>, T) {
     for name in ["notes", "over"] {
         let _ = fs::remove_file(file(name)); // absent before the first program
     }
+    *asked() = (Vec::new(), launched);
     let returned = program();
     let _ = fs::write(file("over"), ""); // only workers that still run read it
     let text = fs::read_to_string(file("notes")).unwrap_or_default();
     let mut ranks: Vec<usize> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    if launched {
+        ranks.clone_from(&asked().0);
+    }
     ranks.sort_unstable();
     (ranks, returned)
 }

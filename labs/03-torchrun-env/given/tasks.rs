@@ -8,7 +8,7 @@ use lockstep_exercise::Task;
 
 use crate::device::Decisions;
 use crate::environment::Worker;
-use crate::simulated::{CudaProcess, Gpu, Variables, watch};
+use crate::simulated::{CudaProcess, Gpu, VISIBLE, Variables, watch};
 
 /// Inputs: variables. Results: the values that were read, or the error's text.
 pub fn environment(answer: fn(&Variables) -> Result<Worker>) -> Task {
@@ -33,18 +33,19 @@ pub fn device(answer: fn(&Worker, usize) -> Result<Decisions>) -> Task {
 pub fn nested(answer: fn(usize, &Variables) -> Result<()>) -> Task {
     Task::new("nested", move |(nprocs, by_rank): (usize, Vec<BTreeMap<String, String>>)| {
         let variables = Variables(by_rank[LaunchEnv::from_env()?.rank.get()].clone());
-        let (started, ended) = watch(|| answer(nprocs, &variables));
+        let (started, ended) = watch(variables.get("RANK").is_some(), || answer(nprocs, &variables));
         Ok((started, with_text(ended).err()))
     })
 }
 
-/// Inputs: GPUs of the machine, variables, local rank. Results: the opened GPU and the number of visible ones, or the error's
-/// text.
+/// Inputs: GPUs of the machine, variables, local rank. Results: the returned GPU, or the error's text; the GPU that was opened; the value
+/// of the variable then, and how many GPUs the process sees.
 pub fn visible(answer: fn(&mut CudaProcess, usize) -> Result<Gpu>) -> Task {
     Task::new("visible", move |(gpus, variables, local_rank)| {
         let mut process = CudaProcess::new(gpus, variables);
-        let opened = answer(&mut process, local_rank);
-        Ok(with_text(opened.map(|Gpu(gpu)| (gpu, process.device_count()))))
+        let returned = with_text(answer(&mut process, local_rank).map(|Gpu(gpu)| gpu));
+        let variable = process.variable(VISIBLE).map(str::to_owned);
+        Ok((returned, process.opened(), variable, process.device_count()))
     })
 }
 

@@ -30,7 +30,8 @@ pub struct Worker {
 /// Reads the place of a process from its variables.
 ///
 /// # Errors
-/// When a variable is not set or is not a valid number: the error names the variable. When the rank is not below the world size.
+/// When a variable is not set or is not a valid number: the error says which one, by its name. When the rank is not below the world size:
+/// the text of this error is up to you.
 pub fn environment(variables: &Variables) -> Result<Worker> {
     // `variables.get("RANK")` is `Some("3")` or `None`. `.with_context(|| format!("…"))?`, on an `Option` or a `Result`,
     // returns an error with that text; `ensure!(condition, "…")` returns one if the condition is false.

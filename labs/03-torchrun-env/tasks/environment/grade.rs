@@ -6,6 +6,9 @@ use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
 const NAMES: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
 
+/// What is wrong with a rank that is the world size.
+const NOT_BELOW: &str = "which is not below WORLD_SIZE";
+
 type Variables = BTreeMap<String, String>;
 /// In the order of [`NAMES`].
 type Worker = (usize, usize, usize, usize, String, u16);
@@ -25,7 +28,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let faulty = faulty(&complete);
     let inputs: Vec<&Variables> =
         [&complete].into_iter().chain(faulty.iter().map(|(_, _, variables)| variables)).collect();
-    let outputs = runner.call::<_, Read>(1, &inputs).map_err(|error| explain(error, why))?;
+    let outputs = runner
+        .call::<_, Read>(1, &inputs)
+        .map_err(|error| lockstep_grading::given(explain(error, why), |input| listed(inputs[input])))?;
     reads(&complete, &expected, outputs.of(0, 0))?;
     for (case, (names, what, variables)) in faulty.iter().enumerate() {
         refuses(names, what, variables, outputs.of(0, case + 1))?;
@@ -60,24 +65,35 @@ fn faulty(complete: &Variables) -> Vec<(Vec<&'static str>, String, Variables)> {
     let others: Vec<&'static str> = NAMES.into_iter().filter(|name| !address.contains_key(*name)).collect();
     faulty.push((NAMES.to_vec(), "no variable is set".to_owned(), Variables::new()));
     faulty.push((others, "only the address is set".to_owned(), address));
-    faulty.extend([
-        with(vec!["RANK"], "two", "not a number"),
-        with(vec!["LOCAL_RANK"], "-1", "below 0"),
-        with(vec!["WORLD_SIZE"], "8.0", "not a whole number"),
-        with(vec!["LOCAL_WORLD_SIZE"], "", "not a number"),
-        with(vec!["MASTER_PORT"], "70000", "above the last port, 65535"),
-    ]);
+    let wrong = [
+        ("two", "not a number"),
+        ("-1", "below 0"),
+        ("8.0", "not a whole number"),
+        ("", "not a number"),
+        ("99999999999999999999999", "larger than any number of processes"),
+    ];
+    for name in NAMES.into_iter().filter(|name| *name != "MASTER_ADDR") {
+        faulty.extend(wrong.map(|(value, why)| with(vec![name], value, why)));
+    }
+    faulty.push(with(vec!["MASTER_PORT"], "70000", "above the last port, 65535"));
     let world = &complete["WORLD_SIZE"];
-    faulty.push(with(vec!["RANK", "WORLD_SIZE"], world, "which is not below WORLD_SIZE"));
+    // Two variables contradict each other: any error will do.
+    faulty.push(with(vec!["RANK", "WORLD_SIZE"], world, NOT_BELOW));
     faulty
 }
 
 fn reads(variables: &Variables, expected: &Worker, read: &Read) -> anyhow::Result<()> {
-    let claim = Claim::equal(&Ok(expected.clone()), read).given(listed(variables));
-    let Ok(worker) = read else {
-        return claim.or_fail("an error, although all six variables are set and right");
+    let claim = |observed: String| {
+        Claim::that(read.as_ref() == Ok(expected), fields(expected), observed).given(listed(variables))
     };
-    claim
+    let worker = match read {
+        Ok(worker) => worker,
+        Err(text) => {
+            return claim(format!("the error \"{text}\""))
+                .or_fail("an error, although all six variables are set and right");
+        }
+    };
+    claim(fields(worker))
         .diagnose_if(worker.0 == expected.1, "LOCAL_RANK is read instead of RANK: it counts on one node only")
         .diagnose_if(worker.1 == expected.0, "RANK is read instead of LOCAL_RANK: it counts over all nodes")
         .diagnose_if(
@@ -85,40 +101,64 @@ fn reads(variables: &Variables, expected: &Worker, read: &Read) -> anyhow::Resul
             "LOCAL_WORLD_SIZE is read instead of WORLD_SIZE: it counts on one node only",
         )
         .diagnose_if(worker.3 == expected.2, "WORLD_SIZE is read instead of LOCAL_WORLD_SIZE: it counts over all nodes")
-        .or_fail("a field does not have the value of its variable (the values are in the order of the fields)")
+        .or_fail("a field does not have the value of its variable")
 }
 
 fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> anyhow::Result<()> {
-    let expected = format!("an error that names {}", names.join(" or "));
+    let any_error = what.ends_with(NOT_BELOW);
+    let of = if names.len() == NAMES.len() { "one of the variables".to_owned() } else { names.join(" or ") };
+    let expected = if any_error { "an error".to_owned() } else { format!("an error that names {of}") };
     let given = listed(variables);
     let text = match read {
         Ok(worker) => {
             let missing = !variables.contains_key(names[0]);
-            return Claim::that(false, expected, format!("{worker:?}"))
+            return Claim::that(false, expected, fields(worker))
                 .given(given)
-                .diagnose_if(
-                    missing,
-                    format!(
-                        "{what}, and a value is guessed: without a launcher, every process would believe that it is the \
-                         only one and train alone on all of the data"
-                    ),
-                )
+                .diagnose_if(missing, format!("{what}, and a value is guessed: {}", guessed(names)))
                 .or_fail(format!("{what}, but there is no error"));
         }
         Err(text) => text,
     };
-    let named: Vec<&str> = text.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).collect();
-    let names_it = names.iter().any(|name| named.contains(name));
-    let names_all = names.len() < NAMES.len() && NAMES.iter().all(|name| named.contains(name));
-    Claim::that(names_it && !names_all, expected, format!("the error \"{text}\""))
+    let words: Vec<&str> = text.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).collect();
+    let count = |name: &&str| words.iter().filter(|word| *word == name).count();
+    let named = names.iter().map(count).max().unwrap_or(0);
+    // An error may also say which variables there are, if it names the one at fault before.
+    let others = NAMES.iter().filter(|name| !names.contains(name)).map(count);
+    let names_all = others.clone().count() > 0 && others.min().unwrap_or(0) >= named && named > 0;
+    Claim::that(any_error || named > 0 && !names_all, expected, format!("the error \"{text}\""))
         .given(given)
         .diagnose_if(names_all, format!("{what}, and the error names all variables: which one is it?"))
         .or_fail(format!("{what}, and the error does not name the variable: its reader must search for it"))
 }
 
+/// What comes of a value that is guessed for the first of these variables, or for all of them.
+fn guessed(names: &[&str]) -> &'static str {
+    match names {
+        ["MASTER_ADDR"] => {
+            "on a node that is not the store's, the process waits for a store that is on another one, until its timeout"
+        }
+        ["MASTER_PORT"] => {
+            "two jobs on one host then meet at one port, or a process waits at a port that nobody has opened"
+        }
+        ["LOCAL_RANK"] => "several processes of a node can then take the same GPU",
+        ["LOCAL_WORLD_SIZE"] => "the processes of a node then do not know how many share its cores and GPUs",
+        _ => {
+            "without a launcher, every process would believe that it is the only one and train alone on all of the data"
+        }
+    }
+}
+
+fn fields((rank, local_rank, world_size, local_world_size, address, port): &Worker) -> String {
+    format!(
+        "rank {rank}, local_rank {local_rank}, world_size {world_size}, local_world_size {local_world_size}, master_addr \"{address}\", \
+         master_port {port}"
+    )
+}
+
 fn listed(variables: &Variables) -> String {
     let one = |name: &&str| variables.get(*name).map(|value| format!("{name}={value}"));
-    NAMES.iter().filter_map(one).collect::<Vec<_>>().join(" ")
+    let all: Vec<String> = NAMES.iter().filter_map(one).collect();
+    if all.is_empty() { "no variable".into() } else { all.join(" ") }
 }
 
 fn why(finding: &Finding) -> Option<String> {

@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
+use lockstep_answers::edit;
 
 use crate::environment::Worker;
 use crate::simulated::Variables;
@@ -120,5 +121,64 @@ pub fn size_1(variables: &Variables) -> anyhow::Result<Worker> {
         master_port: number(text("MASTER_PORT")?, "MASTER_PORT")?,
     };
     ensure!(worker.rank < worker.world_size, "RANK is not below WORLD_SIZE");
+    Ok(worker)
+}
+
+/// Takes the sign off a negative number.
+#[edit(local_world_size: number(variables, "LOCAL_WORLD_SIZE")? => local_world_size: number::<i64>(variables, "LOCAL_WORLD_SIZE")?.unsigned_abs() as usize)]
+pub fn absolute() {}
+
+/// Reads a negative local rank as a huge one.
+#[edit(local_rank: number(variables, "LOCAL_RANK")? => local_rank: number::<i64>(variables, "LOCAL_RANK")? as usize)]
+pub fn negative() {}
+
+/// Cuts off what a port has too much.
+#[edit(number(variables, "MASTER_PORT")? => number::<u64>(variables, "MASTER_PORT")? as u16)]
+pub fn cut_port() {}
+
+/// Guesses the address alone.
+#[edit(text(variables, "MASTER_ADDR")?.to_owned() => variables.get("MASTER_ADDR").unwrap_or("localhost").to_owned())]
+pub fn guessed_address() {}
+
+/// Guesses the local rank alone.
+#[edit(local_rank: number(variables, "LOCAL_RANK")? => local_rank: match variables.get("LOCAL_RANK") {
+    None => number(variables, "RANK")?,
+    Some(_) => number(variables, "LOCAL_RANK")?,
+})]
+pub fn guessed_local_rank() {}
+
+/// Says of each variable that one of the six is missing.
+#[edit(with_context(|| format!("{name} is not set: start this program with a launcher")) => with_context(|| {
+    let _ = name;
+    "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set"
+}))]
+pub fn one_of_six() {}
+
+/// Right: the error names the variable, and then says which there are; for the rank it names none.
+pub fn helpful(variables: &Variables) -> Result<Worker> {
+    const HELP: &str = "a launcher sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT";
+    let text = |name: &str| variables.get(name).with_context(|| format!("no variable {name}: {HELP}"));
+    let number = |name: &str| text(name)?.parse::<usize>().with_context(|| format!("no number in {name}: {HELP}"));
+    let (rank, world_size) = (number("RANK")?, number("WORLD_SIZE")?);
+    ensure!((0..world_size).contains(&rank), "this process has no place in its job");
+    Ok(Worker {
+        rank,
+        local_rank: number("LOCAL_RANK")?,
+        world_size,
+        local_world_size: number("LOCAL_WORLD_SIZE")?,
+        master_addr: text("MASTER_ADDR")?.to_string(),
+        master_port: u16::try_from(number("MASTER_PORT")?)
+            .with_context(|| format!("no port in MASTER_PORT: {HELP}"))?,
+    })
+}
+
+/// Right: checks the numbers of the node as well.
+#[edit(Ok(worker) => node_is_right(worker))]
+pub fn checks_the_node() {}
+
+fn node_is_right(worker: Worker) -> Result<Worker> {
+    ensure!(worker.local_rank < worker.local_world_size, "LOCAL_RANK is not below LOCAL_WORLD_SIZE");
+    ensure!(worker.local_world_size <= worker.world_size, "LOCAL_WORLD_SIZE is above WORLD_SIZE");
+    ensure!(!worker.master_addr.is_empty(), "MASTER_ADDR is empty");
     Ok(worker)
 }

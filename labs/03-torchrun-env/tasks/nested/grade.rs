@@ -29,7 +29,7 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     let outputs = runner.call::<_, Ended>(1, &[(nprocs, [&Variables::new()]), (nprocs, [&address])])?;
     for (case, with) in ["without any variable", "with MASTER_ADDR and MASTER_PORT set"].into_iter().enumerate() {
         let (started, error) = outputs.of(0, case);
-        let observed = format!("workers {started:?}, {}", described(error));
+        let observed = format!("workers {}, {}", listed(started), described(error));
         let right = *started == (0..nprocs).collect::<Vec<_>>() && error.is_none();
         let refuses = started.is_empty() && error.is_some();
         Claim::that(right, format!("workers 0 to {}", nprocs - 1), observed)
@@ -72,8 +72,13 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     let ended: Vec<&Ended> = outputs.all(0).collect();
     let all: Vec<usize> = ended.iter().flat_map(|(started, _)| started.iter().copied()).collect();
     let given = format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher");
-    Claim::that(all.is_empty(), "no worker", format!("{} workers, which claim the ranks {all:?}", all.len()))
+    Claim::that(all.is_empty(), "no worker", format!("{} workers, which claim the ranks {}", all.len(), listed(&all)))
         .given(&given)
+        .diagnose_if(
+            ended.iter().all(|(_, error)| error.is_some()),
+            "the program refuses, but only after it has asked for workers. Those that are killed again have claimed their ranks, too: look \
+             for the launcher first",
+        )
         .diagnose_if(
             ended.iter().all(|(started, _)| started.len() == NPROCS),
             format!(
@@ -102,7 +107,7 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     Claim::that(
         started.is_empty() && error.is_some(),
         "no worker, and an error",
-        format!("{started:?}, {}", described(error)),
+        format!("workers {}, {}", listed(started), described(error)),
     )
     .on_rank(0)
     .given(format!("nprocs {NPROCS}, started once by a launcher: RANK=0 WORLD_SIZE=1"))
@@ -113,7 +118,7 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
         Claim::that(
             started.is_empty() && error.is_some(),
             "no worker, and an error",
-            format!("{started:?}, {}", described(error)),
+            format!("workers {}, {}", listed(started), described(error)),
         )
         .on_rank(rank)
         .given(format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher that sets the six variables and no other"))
@@ -127,6 +132,10 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
 
 fn variables(pairs: &[(&str, &str)]) -> Variables {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn listed(ranks: &[usize]) -> String {
+    if ranks.is_empty() { "none".into() } else { ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ") }
 }
 
 fn described(error: &Option<String>) -> String {

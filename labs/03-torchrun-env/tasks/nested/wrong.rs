@@ -2,6 +2,9 @@
 
 use std::process::Child;
 
+use anyhow::{Result, bail, ensure};
+use lockstep_answers::edit;
+
 use crate::simulated::{Variables, worker};
 
 /// The given program: starts its workers even under a launcher.
@@ -92,3 +95,21 @@ pub fn already(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Starts the workers, then looks for a launcher, and kills them.
+#[edit(if let Some(rank) => if variables.get("RANK").is_some() {
+    let mut started: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
+    for worker in &mut started {
+        worker.kill()?;
+        worker.wait()?;
+    }
+} if let Some(rank))]
+pub fn kills() {}
+
+/// Treats a launcher with one process as none.
+#[edit(variables.get("RANK") => variables.get("WORLD_SIZE").filter(|size| *size != "1"))]
+pub fn more_than_one() {}
+
+/// Right: looks at one variable, the world size.
+#[edit(variables.get("RANK") => variables.get("WORLD_SIZE"))]
+pub fn world_size() {}

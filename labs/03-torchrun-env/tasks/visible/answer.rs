@@ -2,7 +2,7 @@
 //!
 //! A process hides all GPUs except its own from itself, so that no library in it can use another one by mistake. (CUDA is
 //! simulated here: see `given/simulated.rs`.) If a batch system has set `CUDA_VISIBLE_DEVICES`, it lists the GPUs of the job; the
-//! other GPUs of the node belong to other jobs.
+//! other GPUs of the node belong to other jobs. The list has an order of its own, and may be empty: then the job has no GPU.
 
 use anyhow::{Context, Result, ensure};
 

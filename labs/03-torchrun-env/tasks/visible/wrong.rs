@@ -45,3 +45,49 @@ pub fn one_digit(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
     ensure!(process.device_count() == 1, "no GPU");
     process.open(0)
 }
+
+/// Hides the other GPUs and returns the number without opening anything.
+#[edit(process.open(0) => Ok(Gpu(own.parse()?)))]
+pub fn unopened() {}
+
+/// Takes an empty list for none.
+#[edit(process.variable(VISIBLE) => process.variable(VISIBLE).filter(|list| !list.is_empty()))]
+pub fn empty_list() {}
+
+/// Takes the list's numbers in their own order.
+#[edit(list.split(',').nth(local_rank).context("the list is too short")?.to_owned() => {
+    let mut gpus: Vec<usize> = list.split(',').map(|gpu| gpu.parse().unwrap_or(0)).collect();
+    gpus.sort_unstable();
+    gpus.get(local_rank).context("the list is too short")?.to_string()
+})]
+pub fn sorted() {}
+
+/// Counts the GPUs where there is no list, and so initializes CUDA.
+#[edit(local_rank.to_string() => {
+    ensure!(local_rank < process.device_count(), "no GPU");
+    local_rank.to_string()
+})]
+pub fn counts_without_list() {}
+
+/// Panics if the list is too short.
+#[edit(.context("the list is too short")? => .expect("too few GPUs"))]
+pub fn panics() {}
+
+/// Shares GPUs among processes if there are too few.
+#[edit(.nth(local_rank) => .cycle().nth(local_rank))]
+pub fn shares() {}
+
+/// Puts its own GPU in front and hides none.
+pub fn own_first(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
+    let own = match process.variable(VISIBLE) {
+        Some(list) => {
+            let mut gpus: Vec<&str> = list.split(',').collect();
+            ensure!(local_rank < gpus.len(), "the list is too short");
+            gpus.swap(0, local_rank);
+            gpus.join(",")
+        }
+        None => local_rank.to_string(),
+    };
+    process.set_variable(VISIBLE, &own);
+    process.open(0)
+}
