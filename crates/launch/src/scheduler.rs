@@ -1,8 +1,8 @@
 //! Fills in rendezvous flags from the job in which this agent was started.
 //!
 //! [`apply()`] fills in the flags that the user did not give, and refuses flags that cannot work. [`ask()`] runs a command of the
-//! scheduler without making the agent wait for it. What a scheduler, MPI's launcher or a host file says of the job is read by
-//! [`lockstep_contract::scheduler`], which the training programs use, too.
+//! scheduler without making the agent wait for it. [`lockstep_contract::scheduler`], which the training programs use, too, reads
+//! what a scheduler, MPI's launcher or a host file says about the job.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -41,7 +41,7 @@ pub fn apply(job: &Allocation, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<Str
 /// Where nothing names a job: PMIx may have numbered this agent all the same, without the number of agents.
 ///
 /// # Errors
-/// It has, and the flags do not say what the others do.
+/// PMIx has numbered this agent, and the flags say nothing about the other agents.
 pub fn without_job(flags: &Flags) -> Result<(Vec<Taken>, Vec<String>), ConfigError> {
     let says = flags.standalone || [&flags.nnodes, &flags.rdzv_endpoint, &flags.master_addr].into_iter().any(is_given);
     match Task::find(&Read::here()) {
@@ -123,7 +123,7 @@ fn only_here(job: &Allocation) -> ConfigError {
     ))
 }
 
-/// The error of an agent that is the only one, though the job's list has several nodes, whatever list that is.
+/// The error of an agent that is the only one although the job's list has several nodes, whichever list that is.
 fn one_of(job: &Allocation) -> Option<ConfigError> {
     let (hosts, list) = job.hosts.as_ref().filter(|(hosts, _)| hosts.len() > 1)?;
     Some(ConfigError::Clash(format!(
@@ -145,7 +145,7 @@ fn several_times(job: &Allocation, agents: usize, variable: &str) -> ConfigError
     ))
 }
 
-/// An agent of a job with one node meets no other, so it gets a port of its own, apart from other jobs on the same
+/// The agent of a job with one node meets no other, so it gets a port of its own, different from those of other jobs on the
 /// machine.
 fn one_node(job: &Allocation, flags: &mut Flags) -> Vec<Taken> {
     let given = [

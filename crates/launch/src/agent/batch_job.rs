@@ -1,5 +1,5 @@
-//! The scheduler's job in which this agent runs: the workers save before its time limit and get the grace that it gives, and a start
-//! that is not the first says why the scheduler has started the job again.
+//! The scheduler's job in which this agent runs. The workers save before its time limit and get the scheduler's grace period. If the
+//! job was started again, the agent reports why.
 //!
 //! The decisions on the time limit are in [`super::time_limit`].
 
@@ -26,7 +26,7 @@ pub(super) enum Answer {
     Grace(Duration, String),
 }
 
-/// How long workers may take to end before the scheduler is asked whether they may take longer.
+/// How long workers may take to end before the agent asks the scheduler for more time.
 const ASK_GRACE_AFTER: Duration = Duration::from_secs(5);
 
 /// What the agent knows of the scheduler's job, and the answers that it waits for.
@@ -50,7 +50,7 @@ impl BatchJob {
         BatchJob { job, limit, began, folder, answers, sender }
     }
 
-    /// The next answer. Cancelling loses none; it waits for ever if nothing was asked.
+    /// The next answer. Cancel safe. Waits for ever if nothing was asked.
     pub(super) async fn next(&mut self) -> Answer {
         match self.answers.recv().await {
             Some(answer) => answer,
@@ -65,12 +65,13 @@ impl BatchJob {
         }
     }
 
-    /// The same, where a variable says so.
+    /// Does the same with the number that an environment variable gives, if there is one.
     pub(super) fn announce_start(&self, context: &Context<'_>) {
         self.announce_requeue(context, restarts(&Read::here()));
     }
 
-    /// When the scheduler is asked for its grace, if workers that SIGTERM has asked to end take long. The answer costs it a request.
+    /// When to ask the scheduler for its grace period, if workers take long to end after SIGTERM. Not at once, because each question
+    /// is a request to the scheduler.
     pub(super) fn ask_grace_at(&self, now: Instant) -> Option<Instant> {
         // Such a scheduler kills the job's processes some time after SIGTERM.
         self.job.as_ref().filter(|job| job.sends_sigterm_at_the_end()).map(|_| now + ASK_GRACE_AFTER)
@@ -84,11 +85,12 @@ impl BatchJob {
     }
 }
 
-/// How soon workers are asked again that could not save yet: some have just been started.
+/// How soon workers that could not save yet are asked again: some may have just been started.
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Agent<'_> {
-    /// When something about the time limit is due. Only the first agent looks after it: a request to its workers reaches all ranks.
+    /// When something about the time limit is due. Only the first agent handles the time limit: a request to its workers reaches
+    /// all ranks.
     pub(super) fn limit_at(&self) -> Option<Instant> {
         let is_first = self.current.formed.as_ref().is_some_and(|(round, _)| round.group_rank() == 0);
         self.batch.limit.at().filter(|_| is_first && self.machine.is_running())
@@ -120,7 +122,7 @@ impl Agent<'_> {
         Some(Event::SaveAndEnd(SAVE_AND_END))
     }
 
-    /// In the middle of the grace period: the scheduler may give more.
+    /// Asks the scheduler, in the middle of the grace period, whether it gives more time.
     pub(super) fn ask_for_grace(&mut self) {
         self.current.ask_grace_at = None;
         self.batch.ask_for_grace();

@@ -94,8 +94,8 @@ impl Agent<'_> {
     }
 }
 
-/// Waits until nothing of the workers is left; returns messages about what could not be ended or written. After a
-/// cancellation, it can begin again.
+/// Waits until nothing of the workers is left; returns messages about what could not be ended or written. Can be called
+/// again after a cancellation.
 async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
     let limit = if clearing == Clearing::Quickly { HURRY } else { CLEAR };
     let left = sweep(workers, limit).await.left.into_iter();
@@ -113,7 +113,7 @@ async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: C
     said
 }
 
-/// [`Workers::sweep`] without blocking. After a cancellation, it can begin again.
+/// [`Workers::sweep`] without blocking. Can be called again after a cancellation.
 async fn sweep(workers: &mut Workers, limit: Duration) -> Swept {
     let mut sweep = workers.begin_sweep(limit);
     while let Some(dying) = workers.kill_generation(&mut sweep) {
@@ -126,7 +126,7 @@ async fn sweep(workers: &mut Workers, limit: Duration) -> Swept {
     workers.end_sweep(sweep)
 }
 
-/// Waits until the programs among these have ended, and then shortly for the others, which may read their output.
+/// Waits until the programs among these have ended, and then briefly for the others, which may read the programs' output.
 async fn ends(left: Vec<Left>) {
     let (programs, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|left| left.handles);
     all_end(programs).await;
@@ -143,8 +143,8 @@ async fn all_end(left: Vec<Left>) {
 
 /// Notifies the runtime when this descriptor is readable.
 pub(super) fn listen(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // Deprecated for types whose descriptor may change while it is registered; that of an `OwnedFd` never does. The
-    // replacement is unsafe, so that the caller guarantees the same.
+    // Deprecated because the descriptor of some types may change while it is registered; that of an `OwnedFd` never does.
+    // The replacement is unsafe: its caller guarantees the same.
     #[allow(deprecated)]
     AsyncFd::with_interest(descriptor, Interest::READABLE)
 }

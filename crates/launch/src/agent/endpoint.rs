@@ -86,8 +86,8 @@ pub(super) fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Where this agent listens if it hosts the store at `name` for other nodes: on all addresses if that is this machine's own name, and
-/// leads to loopback, as Debian's `/etc/hosts` has it. Other nodes know this machine by another address.
+/// Where this agent listens if it hosts the store at `name` for other nodes. If that is this machine's own name and resolves to
+/// loopback, as with Debian's `/etc/hosts`, the agent listens on all addresses: other nodes know this machine by another one.
 pub(super) fn to_listen_on(name: &str, hostname: &str, addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let label = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let is_own = label(name) == label(hostname) && label(name) != "localhost";
@@ -125,8 +125,8 @@ pub(super) async fn meet(
     Ok(RendezvousStore { client, server: server.map(Arc::new), endpoint, interface, unspecified })
 }
 
-/// Connects to a store, or hosts it if this agent is the first on the endpoint's machine. A port that is taken while nobody answers
-/// there may become free again: a connection of another program had it, or an agent that ended before it served.
+/// Connects to a store, or hosts it if this agent is the first on the endpoint's machine. A taken port where nobody answers may
+/// become free again: a connection of another program had it, or an agent that ended before it served.
 async fn open(
     endpoint: &Master,
     addresses: &[SocketAddr],
@@ -169,7 +169,7 @@ async fn connect(host: &str, port: u16, patience: Duration, tell: impl Fn(&str))
     let begun = Instant::now();
     loop {
         let left = patience.saturating_sub(begun.elapsed());
-        // The last attempt is not short: its error would only be a timeout.
+        // A short last attempt would only fail with a timeout.
         let slice = if left < 2 * QUIET { left } else { QUIET };
         match Client::connect_with(host, port, slice, ClientOptions::default()).await {
             Err(error) if may_come(&error.kind) && slice < left => {
@@ -268,7 +268,7 @@ impl GlooInterface {
         if is_chosen || config.nodes.max == 1 || reached.is_loopback() {
             return None;
         }
-        // A name service that does not answer makes Gloo wait, too, and may answer it later.
+        // A name service that does not answer makes Gloo wait, too, and may answer Gloo later.
         let named = match timeout(NAMED, lookup_host((hostname, 0))).await.ok()? {
             Ok(found) => found.map(|address| address.ip()).collect(),
             Err(_) => Vec::new(),
@@ -304,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    /// Nobody would host the store if the first attempt counted for ever.
+    /// If the first attempt were final, nobody would host the store.
     #[tokio::test]
     async fn hosts_the_store_once_the_port_that_another_program_has_is_free() {
         let other = TcpSocket::new_v4().unwrap();

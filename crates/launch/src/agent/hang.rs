@@ -1,7 +1,7 @@
-//! What is printed of a failure before its report, which comes when all workers have ended: the verdict, as far as it is known, and the
-//! stacks of the living workers when a rank has waited in vain for another: only they show where the other one is.
+//! What is printed about a failure before its report, which comes when all workers have ended: the verdict, as far as it is known, and
+//! the stacks of the living workers if a rank has waited in vain for another. Only the stacks show where the other rank is.
 //!
-//! They are taken once in an attempt, if it is the last one, before the workers are stopped, and never for longer than [`LIMIT`].
+//! Stacks are taken once, only in the last attempt, before the workers are stopped, and never for longer than [`LIMIT`].
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::verdict::{self, Verdict};
 const LIMIT: Duration = Duration::from_secs(10);
 /// When the verdict is printed after a failure, unless the report comes before: it may take half a second to make.
 const VERDICT: Duration = Duration::from_millis(1500);
-/// The longest wait for the last words of the worker that has ended.
+/// The longest wait for the last output of the worker that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The number of tools that run at once: each needs a processor for some seconds.
 const AT_ONCE: usize = 4;
@@ -36,12 +36,12 @@ const FILE: &str = "stacks.txt";
 struct Taken {
     rank: usize,
     stacks: Stacks,
-    /// The whole of it.
+    /// The file with the complete stacks.
     file: Option<PathBuf>,
 }
 
 impl Agent<'_> {
-    /// After a failure that ends the job: other workers may take long to end, or to be looked into, and the report waits for them.
+    /// After a failure that ends the job: the report waits for the other workers, which may take long to end or to inspect.
     pub(super) fn expect_verdict(&mut self) {
         if self.machine.restarts_left() == 0 && !self.current.verdict_said {
             self.current.verdict_at.get_or_insert_with(|| std::time::Instant::now() + VERDICT);
@@ -53,7 +53,7 @@ impl Agent<'_> {
         self.current.say_provisional(&self.context, verdict);
     }
 
-    /// After a worker's failure: takes stacks if it was a rank's wait for another that failed.
+    /// After a worker's failure: takes stacks if the worker failed because it waited for another rank.
     pub(super) async fn look_into_hang(&mut self) {
         // A report that has them is printed only if no restart is left. The search for a tool comes last, since it takes longest.
         if self.machine.restarts_left() > 0 || self.workers.alive().is_empty() || !self.wants_stacks() {
@@ -72,7 +72,8 @@ impl Agent<'_> {
         }
     }
 
-    /// When another node has ended the job: takes stacks if its verdict is on a rank of this node, or on none, because it waited.
+    /// When another node has ended the job: takes stacks if that node's verdict names a rank of this node, or no rank because its
+    /// own waited in vain.
     pub(super) async fn look_into_hang_of_another(&mut self) {
         let ranks: Vec<usize> = (0..self.current.pids.len()).map(|worker| self.current.rank_of(worker)).collect();
         let other = self.current.facts.elsewhere.as_ref().filter(|other| other.concerns(&ranks));
@@ -86,7 +87,7 @@ impl Agent<'_> {
         self.context.config.stacks && !taken && self.machine.is_running() && Stacks::has_tool()
     }
 
-    /// Prints what is known before it begins, because it takes some time.
+    /// Takes the stacks. Prints what is known first, because this takes some time.
     async fn take_stacks(&mut self, provisional: Option<Verdict>) {
         let alive = self.workers.alive();
         let workers: Vec<(usize, i32, Option<PathBuf>)> =
@@ -129,7 +130,7 @@ impl Current {
         Some((self.rank_of(worker), *self.pids.get(worker)? as i32, folder))
     }
 
-    /// Prints the stacks where there is no report to have them.
+    /// Prints the stacks if no report will contain them.
     pub(super) fn say_stacks(&mut self, context: &Context<'_>) {
         if let Some(text) = self.facts.stacks.take() {
             context.console.say_lines(&text);
@@ -165,7 +166,7 @@ fn read_all(workers: Vec<(usize, i32, Option<PathBuf>)>, stop: &UnixStream) -> c
 fn show(mut taken: Vec<Taken>, count: usize) -> Option<String> {
     let missing = count - taken.len();
     taken.retain(|one| match &one.stacks {
-        // Without a frame it has ended before the tool came to it.
+        // A worker without a frame has ended before the tool reached it.
         Stacks::Read { .. } => !one.stacks.innermost().is_empty(),
         Stacks::Unread { failed, .. } => failed.is_some(),
         Stacks::InKernel(_) => true,

@@ -15,10 +15,10 @@ use crate::verdict::{self, AtStart, Elsewhere, Evidence, LaunchFailure, Standing
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) at_start: AtStart,
-    /// Workers that stood still at the first failure. Those in the kernel may only have waited for a disk, unless they
-    /// still do when they are killed.
+    /// Workers that stood still at the first failure. One that waited in the kernel may only have waited for a disk, unless
+    /// it still waits when it is killed.
     pub(super) standing: Option<Vec<Standing>>,
-    /// Set then.
+    /// True once those in the kernel were looked at again, when the workers were killed.
     pub(super) confirmed: bool,
     /// The verdict on a worker that slept in the kernel for too long, which ended the job.
     pub(super) asleep: Option<Verdict>,
@@ -36,7 +36,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Before the workers are started.
+    /// Notes the facts from before the workers are started.
     pub(super) fn begin(&mut self) {
         self.at_start = AtStart::now();
     }
@@ -190,7 +190,7 @@ impl Current {
     }
 }
 
-/// The command line of this node's first worker, which is that of the others but for numbers.
+/// The command line of this node's first worker; those of the others differ only in numbers.
 fn command(context: &Context<'_>) -> Vec<String> {
     let program = &context.config.program;
     let words = std::iter::once(program.file.clone()).chain(program.args(0));

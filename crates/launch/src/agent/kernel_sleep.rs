@@ -1,8 +1,8 @@
-//! Workers that sleep in the kernel, where no signal reaches them: with `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` set, one that does so
-//! for longer ends the job. Without it nobody looks.
+//! Workers that sleep in the kernel, where no signal reaches them: one that sleeps for longer than
+//! `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` ends the job. If the variable is not set, nothing is checked.
 //!
 //! As in torch (`_check_uninterruptible_state_timeout` of elastic/agent/server/local_elastic_agent.py), the main thread counts. Unlike
-//! there, one sleep has to last: many short ones, for a disk, are none.
+//! in torch, a single sleep has to exceed the limit: many short ones, as for a disk, do not count.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -33,13 +33,13 @@ pub(super) struct KernelSleep {
 
 #[derive(Debug)]
 struct Sleep {
-    /// How often the thread had slept before, anywhere: another number is another sleep.
+    /// How often the thread had slept before, for any reason: a different number means a different sleep.
     number: u64,
     since: Instant,
 }
 
 impl KernelSleep {
-    /// Looks `every` so often, the launcher's `--monitor-interval`.
+    /// Looks at intervals of `every`, the launcher's `--monitor-interval`.
     pub(super) fn new(limit: Option<Duration>, every: Duration) -> Self {
         KernelSleep { limit, every: every.max(OFTEN), next: None, sleeps: BTreeMap::new() }
     }

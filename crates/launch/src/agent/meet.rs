@@ -1,5 +1,5 @@
-//! Opens the rendezvous store, derives from the configuration what this node announces there, and collects the facts when the nodes do
-//! not meet, from which [`crate::diagnose`] draws the conclusions.
+//! Opens the rendezvous store and derives from the configuration what this node announces there. If the nodes do not meet, collects
+//! the facts for [`crate::diagnose`].
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(super) async fn meet(
     let say = |line: &str| console.say(line);
     let meeting = async {
         if place.standalone {
-            // Nobody else comes.
+            // No other node joins.
             let interface = Ipv4Addr::LOCALHOST.into();
             let (client, server, endpoint) = (None, None, wanted.clone());
             return Ok(RendezvousStore { client, server, endpoint, interface, unspecified: false });

@@ -109,7 +109,7 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<En
     let signals = SignalStream::listen(&config.signals.all())?;
     let console = Console::of_this_process().context("cannot use stdout and stderr")?;
     let ended = on_console(config, before, signals, console.clone()).await;
-    // It writes in a thread of its own, and the verdict on a launcher that failed follows.
+    // The console writes in a thread of its own, and the verdict on a launcher that failed must follow its lines.
     console.flush(LAST_LINES);
     ended
 }

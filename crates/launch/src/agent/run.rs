@@ -368,7 +368,7 @@ pub(super) fn ready(workers: &Workers) -> io::Result<AsyncFd<OwnedFd>> {
     listen(workers.as_fd().try_clone_to_owned()?)
 }
 
-/// The next death. Cancelling loses none. While no worker is alive, it waits for ever.
+/// The next death. Cancel safe. Waits for ever while no worker is alive.
 async fn next_death(workers: &mut Workers, ready: &AsyncFd<OwnedFd>) -> io::Result<Died> {
     loop {
         let mut guard = ready.readable().await?;

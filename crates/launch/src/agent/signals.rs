@@ -32,7 +32,7 @@ impl SignalStream {
         Ok(SignalStream { streams: streams.collect::<io::Result<_>>()? })
     }
 
-    /// The next signal that arrives. Cancelling loses none; several of one kind may arrive as one.
+    /// The next signal that arrives. Cancel safe. Several of one kind may arrive as one.
     pub(super) async fn next(&mut self) -> i32 {
         std::future::poll_fn(|context| {
             let mut streams = self.streams.iter_mut();
@@ -141,7 +141,7 @@ impl Agent<'_> {
 }
 
 /// Returns true if this signal is the `last` that asked for the end, sent once more by a scheduler or timeout(1). A person at a terminal
-/// means each SIGINT, and a signal that is passed on asks for nothing of the kind.
+/// means each SIGINT, and a signal that is passed on does not ask for the end.
 fn repeats(last: Option<(i32, Instant)>, signal: i32, response: Response, now: Instant) -> bool {
     let may_be_sent_twice = signal != Signal::INT.as_raw() && !matches!(response, Response::PassOn { .. });
     let just_before = |(before, at): (i32, Instant)| before == signal && now.duration_since(at) <= REPETITION;

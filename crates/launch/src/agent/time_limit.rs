@@ -1,17 +1,17 @@
-//! The job's time limit: when the workers save a snapshot and end, so that the limit costs no step.
+//! The job's time limit: when the workers save a snapshot and end, so that no step is lost.
 //!
-//! Pure: [`super::run`] waits, asks the scheduler and signals the workers. One agent of a job does, the first: a request to one rank reaches
-//! all.
+//! Pure: [`super::run`] waits, asks the scheduler and signals the workers. Only the first agent of a job does this: a request to one rank
+//! reaches all.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_contract::scheduler::{self, Allocation, JobState, Question, Read};
 
-/// How long before the end the workers are asked, if the user has not said so: this long, or a tenth of the time that is left when the
-/// end is learned.
+/// How long before the end the workers are asked, by default: this, or a tenth of the time that is left when the agent learns the end,
+/// if that is less.
 const NOTICE: Duration = Duration::from_secs(60);
 
-/// How long after the first start the scheduler is asked for the end. Jobs that are over by then cost it nothing.
+/// How long after the first start the scheduler is asked for the end. Jobs that are over by then send it no request.
 const ASK_AFTER: Duration = Duration::from_secs(20);
 
 /// What is known of the time limit.
@@ -37,13 +37,13 @@ struct End {
 pub(super) enum Due {
     /// Ask the scheduler for the end.
     Ask(Question<JobState>),
-    /// Ask the workers to save a snapshot and to end: the job ends then, as the named source says.
+    /// Ask the workers to save a snapshot and to end, because the job ends at `end`, according to `from`.
     Save { end: Instant, from: String },
 }
 
 impl TimeLimit {
-    /// The limit that the user, a variable or the scheduler's command says, in this order. `limit` is `--time-limit`, `notice`
-    /// `--save-before-limit`; none if that is 0.
+    /// The limit that the user, a variable or the scheduler's command gives, in this order. `limit` is `--time-limit`,
+    /// `notice` is `--save-before-limit`. If `notice` is 0, there is no limit.
     pub(super) fn new(
         (limit, notice): (Option<Duration>, Option<Duration>),
         job: Option<&Allocation>,
@@ -73,7 +73,7 @@ impl TimeLimit {
 
     fn ends_in(&mut self, left: Duration, from: String, now: Instant) {
         let notice = self.notice.unwrap_or_else(|| NOTICE.min(left / 10));
-        // A job that has less time than that is not ended before it has begun: SIGTERM at its limit is a request, too.
+        // A job that has less time than the notice is not ended before it has begun: SIGTERM at its limit is a request, too.
         self.end = now.checked_add(left).filter(|_| left > notice).map(|at| End { at, ask_at: at - notice, from });
     }
 

@@ -83,11 +83,11 @@ pub(super) struct Current {
     pub(super) sent: Vec<i32>,
     /// Set while leftovers of the workers are awaited.
     pub(super) clearing: Option<Clearing>,
-    /// It was printed that a program goes on after its shell.
+    /// The agent has printed that a program goes on after its shell.
     pub(super) left_said: bool,
     /// When the verdict is printed if the workers have not ended by then.
     pub(super) verdict_at: Option<Instant>,
-    /// It was printed before their end.
+    /// The verdict was printed before the workers' end.
     pub(super) verdict_said: bool,
     /// In the kernel's order, without what the workers printed.
     pub(super) deaths: Vec<Death>,

@@ -27,7 +27,7 @@ impl Shell {
         Ok(Code::Success)
     }
 
-    /// Without subcommands that the page of help does not list.
+    /// The script, without subcommands that the help page does not list.
     fn script(self, command: &Command) -> Vec<u8> {
         let name = command.get_name().to_owned();
         let listed = command.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned();

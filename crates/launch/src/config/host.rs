@@ -81,7 +81,8 @@ fn present() -> usize {
     if files > 0 { files } else { entries(DRIVER).count() }
 }
 
-/// Those that this process may use: its affinity counts, and the quota of its control groups, in whole processors.
+/// The number of processors that this process may use, by its affinity and by the quota of its control groups, in whole
+/// processors.
 fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }

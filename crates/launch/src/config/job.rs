@@ -39,7 +39,7 @@ pub struct Config {
     pub virtual_local_rank: bool,
     /// What carries the workers' collectives, for `LOCKSTEP_BACKEND`; `None` for what the agent's environment says.
     pub backend: Option<&'static str>,
-    /// How long a worker may sleep in the kernel before the job ends, by [`KERNEL_SLEEP`]; `None` to let it.
+    /// How long a worker may sleep in the kernel before the job ends, by [`KERNEL_SLEEP`]; `None` for no limit.
     pub kernel_sleep_limit: Option<Duration>,
     /// The time between the stop signal and SIGKILL.
     pub shutdown_timeout: Duration,
@@ -218,7 +218,7 @@ fn unused_ranks(flags: &Flags, config: &Config) -> Vec<String> {
         .collect()
 }
 
-/// Notices for a prefix's template whose macros are not known, or which no line gets.
+/// Notices for a prefix's template that has unknown macros, or that no line gets.
 fn unused_template(flags: &Flags, logs: &Logs) -> Vec<String> {
     let given = &flags.log_line_prefix_template;
     let Some(template) = &logs.prefix_template else { return vec![] };
@@ -234,7 +234,7 @@ fn max_restarts(given: &Given) -> Result<u32, ConfigError> {
     u32::try_from(whole(given)?).map_err(|_| ConfigError::not_allowed(given, format!("expected 0 to {}", u32::MAX)))
 }
 
-/// As torch reads it: not set, not positive or no number is no limit. The last has a notice.
+/// Read as in torch: a value that is missing, not positive or not a number means no limit. The last gives a notice.
 fn kernel_sleep_limit(host: &HostInfo<'_>) -> (Option<Duration>, Option<String>) {
     let Some(text) = (host.env)(KERNEL_SLEEP).filter(|text| !text.is_empty()) else { return (None, None) };
     let text = text.to_string_lossy();

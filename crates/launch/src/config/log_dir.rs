@@ -210,12 +210,13 @@ fn is_name(name: &OsStr) -> bool {
     rest.len() == random && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Not a link, and this user's.
+/// Returns true for a folder of this user that is not a link.
 fn is_own_folder(entry: &DirEntry) -> bool {
     entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == geteuid().as_raw())
 }
 
-/// Folders of runs, with folders of attempts or events in each, and nothing else: another program may have such a name, too.
+/// Returns true if the folder has only folders of runs, with only folders of attempts or events in each: another program's
+/// folder may have such a name, too.
 fn is_of_a_run(folder: &Path) -> bool {
     let folders = |folder: &Path, is_known: &dyn Fn(&DirEntry) -> bool| {
         let entries = fs::read_dir(folder).map(|entries| entries.collect::<Result<Vec<_>, _>>());

@@ -205,7 +205,7 @@ impl Std {
     }
 }
 
-/// What looks like a macro in a prefix's template and is none.
+/// The parts of a prefix's template that look like macros but are not.
 pub(super) fn unknown_macros(template: &str) -> Vec<&str> {
     let unknown = placeholders(template).filter(|(_, name)| !MACROS.contains(name));
     unknown.map(|(text, _)| text).collect()

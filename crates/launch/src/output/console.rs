@@ -118,7 +118,7 @@ impl Console {
         }
     }
 
-    /// Shows a line of the agent itself, on stderr, after its name. Whatever the text has in it, it is one line.
+    /// Shows a line of the agent itself, on stderr, after its name. It stays one line, whatever the text contains.
     pub fn say(&self, text: &str) {
         self.line(Stream::Stderr, format!("lockstep: {}", foreign::escaped(text)).as_bytes());
     }
@@ -153,7 +153,7 @@ impl Console {
         self.device(stream).lock().waiting.get(&owner).is_some_and(|waiting| *waiting >= QUOTA)
     }
 
-    /// Returns true if the owner must wait; `wake` is written to when it need not wait any longer.
+    /// Returns true if the owner must wait; `wake` is written to when it may continue.
     pub(super) fn park(&self, stream: Stream, owner: Owner, wake: &Arc<UnixStream>) -> bool {
         let mut state = self.device(stream).lock();
         let full = state.waiting.get(&owner).is_some_and(|waiting| *waiting >= QUOTA);

@@ -1,9 +1,9 @@
 //! The authority of a job: decides who takes part in which round.
 //!
 //! A pure function of its state, the time and one event: a node has sent a request or a beat, or has disconnected, or time has passed.
-//! It returns the views that have changed. Changes that nodes wait for are sent at once; those that only add up (nodes that arrive,
-//! nodes that succeed) when they have doubled the group, or after a poll interval. So all views that are sent while N nodes come are
-//! O(N), and an event costs O(1) messages.
+//! It returns the views that have changed. Changes that nodes wait for are sent at once. Those that only add up (nodes that arrive,
+//! nodes that succeed) are sent when they have doubled the group, or after a poll interval. So O(N) views are sent while N nodes come,
+//! and an event costs O(1) messages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub struct Authority {
     pub(super) took: BTreeSet<NodeId>,
     /// Until the first round of an authority that has taken over, or wants to, is complete.
     pub(super) claim: Option<Claim>,
-    /// The authority of a later generation, and where it is. Since it is known, this one changes nothing.
+    /// The authority of a later generation, and where it is. Once it is known, this one changes nothing.
     pub(super) moved: Option<(u64, String)>,
 }
 
@@ -69,7 +69,7 @@ pub struct Authority {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Base {
     members: BTreeSet<NodeId>,
-    /// Those of which it is not known whether they live.
+    /// The members that may or may not be alive.
     pub(super) silent: BTreeSet<NodeId>,
     /// The size of each round that counts, and how many of its members were missing from the start.
     bounds: Vec<(usize, usize)>,
@@ -87,7 +87,7 @@ pub(super) struct Peer {
     pub(super) heard: Duration,
     /// The last of its ids under which it was removed.
     pub(super) was: NodeId,
-    /// Why.
+    /// Why it was removed.
     removed: Option<String>,
     refusal: Option<Refusal>,
     survey: Option<Box<Survey>>,
@@ -123,7 +123,7 @@ impl Authority {
         }
     }
 
-    /// A member that takes over, as soon as it has the right to it. Until then nobody is told anything.
+    /// A member that takes over as soon as it has the right to do so. Until then it sends no views.
     #[must_use]
     pub fn succeed(now: Duration, job: JobIdentity, options: RendezvousOptions, candidacy: Candidacy) -> Self {
         let mut authority = Authority::new(now, job, options);
@@ -182,7 +182,7 @@ impl Authority {
         self.settle(now, direct)
     }
 
-    /// Another authority has the job: tells everyone that asks where.
+    /// Another authority has the job: tells everyone who asks where it is.
     fn refer(&mut self, now: Duration, conn: Conn, event: Event) -> Vec<(Conn, View)> {
         match (event, &self.moved) {
             (Event::Closed | Event::Broken, _) => {
@@ -264,7 +264,7 @@ impl Authority {
         peer.survey = None;
         let id = peer.id;
         match request {
-            // One that was sent for an earlier round does not say that the workers of this one have ended.
+            // A request that was sent for an earlier round does not say that the workers of this one have ended.
             Request::Join { round, .. } if self.state.member(id).is_some() && round < self.state.round => {}
             Request::Join { node, job, was, given, .. } if was == peer.was => self.join(now, conn, *node, &job, given),
             Request::Join { .. } => {}
@@ -368,7 +368,7 @@ impl Authority {
         self.views(&refused.into_iter().chain(direct).collect::<Vec<_>>())
     }
 
-    /// Returns true if this is the job's authority, and not only wants to be.
+    /// Returns true if this is the job's authority, not only a candidate.
     pub(super) fn leads(&self) -> bool {
         let may = self.claim.as_ref().is_none_or(|claim| claim.leads.is_some());
         may && self.moved.is_none() && !self.state.is_final()
@@ -377,7 +377,7 @@ impl Authority {
     /// Adds a member of the last round that makes this agent the authority.
     fn follow(&mut self, now: Duration, conn: Conn, follow: Follow) {
         let id = follow.node.id;
-        // One that was removed has to join under another id, and one that comes when the round runs already is late.
+        // A node that was removed has to join under another id, and one that comes when the round already runs is late.
         let known = self.state.node(id).is_some() || self.state.lost.iter().any(|lost| lost.node.id == id);
         let gathers = self.state.phase == RoundPhase::Gathering;
         let Some(claim) = self.claim.as_mut().filter(|_| gathers && !known) else { return };
@@ -390,7 +390,7 @@ impl Authority {
         peer.id = id;
         self.conns.insert(id, conn);
         self.last_id = self.last_id.max(id);
-        // Later than any round that one of them has seen.
+        // Later than any round that a follower has seen.
         self.state.round = self.state.round.max(follow.seen + 1);
         if let Some(base) = &mut self.base {
             base.members.insert(id);
@@ -460,8 +460,8 @@ impl Authority {
         self.state.is_running() && self.took.len() == self.state.members.len()
     }
 
-    /// The running round becomes the base once all its members know it. The authority's own node is one of them: if it is known dead, that
-    /// is one that is not missing.
+    /// The running round becomes the base once all its members know it. The authority's own node must be one of them: if it is known dead,
+    /// it does not count as missing.
     pub(super) fn establish(&mut self) {
         let members = || self.state.members.iter().map(|member| &member.node);
         if !self.options.takeover || !self.is_established() || !members().any(|node| node.hosts_store) {
@@ -486,7 +486,7 @@ impl Authority {
         [self.state.arrived(), self.state.waiting.len(), self.state.done().len()]
     }
 
-    /// Nodes that have been silent for a lease, each with the numbers.
+    /// Nodes that have been silent for a lease, each with a text that gives the times.
     fn silent(&self, now: Duration) -> Vec<(NodeId, String)> {
         let (lease, interval) = (self.options.lease(), self.options.keep_alive_interval.as_secs_f64());
         let why = |silence: Duration| {

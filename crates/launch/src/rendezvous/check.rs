@@ -238,7 +238,7 @@ fn simulate(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     Ok(world.led())
 }
 
-/// A fault of the agent that leads: rarely would one drawn from all agents hit it.
+/// A fault of the agent that leads: one drawn from all agents would rarely hit it.
 fn strike(world: &mut World, draw: &mut impl FnMut(usize) -> usize) -> Result<(), String> {
     let leads = |at: &usize| world.authorities[*at].as_ref().is_some_and(|one| one.leads());
     let Some(leader) = (0..world.agents.len()).rev().find(leads) else { return Ok(()) };

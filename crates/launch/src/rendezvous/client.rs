@@ -242,7 +242,7 @@ impl Client {
     }
 
     fn ask_in(&mut self, round: u64, reason: Reason) -> (Action, Reason) {
-        // The id is the authority's matter, and changes with its answer.
+        // The authority assigns the id, so it changes with the answer.
         let (node, job) = (Box::new(Node { id: 0, ..self.node.clone() }), Box::new(self.job.clone()));
         let given = self.given.filter(|_| self.given_in == self.generation);
         self.ask(Request::Join { node, job, was: self.removed, given, round }, reason)

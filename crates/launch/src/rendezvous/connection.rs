@@ -1,7 +1,7 @@
 //! The task that connects an agent with its authority: it sends requests and beats and receives views, or calls the authority if that is in
 //! this process. If the authority is lost, it follows the member that takes over, or takes over itself.
 //!
-//! [`takeover`](super::takeover) decides who is asked; here are sockets.
+//! [`takeover`](super::takeover) decides who is asked; this module has the sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -64,7 +64,7 @@ impl From<io::Error> for Ended {
 /// What became of an attempt to connect.
 enum Dialed {
     Open(TcpStream),
-    /// The machine answers, and the process has ended.
+    /// The machine answers, but the process has ended.
     Dead,
     Unknown,
 }
@@ -83,8 +83,8 @@ pub(super) struct Connection {
     membership: Membership,
     /// Where the authorities before this one were; the first is a store.
     former: Vec<String>,
-    /// Connections to them, and what served this agent's own followers. They stay open while this process lives, because their end means
-    /// that it has ended.
+    /// Connections to them, and those of this agent's own followers. They stay open while this process lives, because a closed
+    /// connection means that the process has ended.
     streams: Vec<Box<dyn Stream>>,
     served: Vec<Task>,
 }

@@ -237,7 +237,7 @@ impl Rendezvous {
         if let Some(refusal) = seen.refusal {
             return Err(refusal.into());
         }
-        // What the authority said last counts, even if it has gone since.
+        // The authority's last view counts, even if the authority has gone since.
         let (action, reason) = self.client.decide(self.now(), self.view.as_ref());
         self.report(reason);
         match (action, seen.lost) {

@@ -69,8 +69,8 @@ pub enum Request {
         node: Box<Node>,
         /// The job that it was started for.
         job: Box<JobIdentity>,
-        /// The last of its ids under which it knows that it was removed; 0 if it was not. An authority that has removed it since
-        /// ignores the request: it was sent before.
+        /// The last of its ids under which it knows that it was removed; 0 if it was not. An authority that has removed the node
+        /// since ignores the request, because it was sent before the removal.
         was: NodeId,
         /// The last round that it took part in.
         given: Option<u64>,

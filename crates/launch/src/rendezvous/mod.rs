@@ -1,10 +1,10 @@
 //! How agents agree on the members of a job, repeatedly, as members come, fail and leave.
 //!
 //! # One authority
-//! The agent that hosts the endpoint decides, alone and in memory: it is the [`Authority`] of the job. The others send it
-//! [`Request`]s and get their own [`View`]: the round, their place in it, and the few facts that all need. Nobody else holds shared state.
-//! The agent in the authority's process calls it directly; a job on one node needs no connection. Others come to the endpoint's port,
-//! which is that of a TCPStore, open as a client of the store does, and then leave its protocol ([`tcpstore::wire::SWITCH`]).
+//! The agent that hosts the endpoint decides, alone and in memory: it is the [`Authority`] of the job. The others send it [`Request`]s and
+//! get their own [`View`]: the round, their place in it, and the few facts that all need. Nobody else holds shared state. The agent in the
+//! authority's process calls it directly; a job on one node needs no connection. Others connect to the endpoint's port, which is that of a
+//! TCPStore, begin as a client of the store, and then leave its protocol ([`tcpstore::wire::SWITCH`]).
 //!
 //! Two pure machines make all decisions: [`Authority`], events and time in, views out; and [`Client`], a view and time in, an
 //! [`Action`] out. [`Host`] and [`Rendezvous`] carry them out. So tests can explore every order of joins, crashes and delays without

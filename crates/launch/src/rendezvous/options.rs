@@ -133,8 +133,8 @@ impl RendezvousOptions {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
     }
 
-    /// How often silent nodes are looked for, and changes that add up are sent: half the heartbeat's interval, from 20 ms to 1 s, and
-    /// at most half the timeout of a request.
+    /// How often the authority looks for silent nodes and sends changes that add up: half the heartbeat's interval, from 20 ms to 1
+    /// s, and at most half the timeout of a request.
     #[must_use]
     pub fn poll(&self) -> Duration {
         (self.keep_alive_interval / 2)

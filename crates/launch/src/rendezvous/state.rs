@@ -161,8 +161,8 @@ impl State {
 
 /// Changes.
 impl State {
-    /// A node that this state may know already asks to take part; `given` is the last round that it took part in. It is of the same
-    /// job, and its workers have ended.
+    /// A node asks to take part; the state may know it already. `given` is the last round that it took part in. The node belongs to
+    /// the same job, and its workers have ended.
     pub(super) fn join(&mut self, node: Node, given: Option<u64>) {
         let (id, known) = (node.id, self.node(node.id).is_some());
         match &self.phase {

@@ -1,9 +1,9 @@
 //! Who leads when the authority is lost, and with what right. Pure.
 //!
-//! The *base* is the last round of which the authority knows that all its members know it: their workers start no earlier. Members follow
+//! The *base* is the last round that all its members know, to the authority's knowledge: their workers start no earlier. Members follow
 //! the first living one in the base's order. It leads if more than half of the base follow it, or if it knows that nobody else can lead.
-//! The same half binds an authority that loses members by silence. Several rounds may count: those that were formed after the base,
-//! and of which it is not known whether all members know them.
+//! The same half binds an authority that loses members by silence. Several rounds may count: also those formed after the base, which
+//! perhaps not all members know.
 //!
 //! # Why two never lead
 //! - Two majorities of one round have a member in common, and a member follows one candidate at a time. A member that took a later round

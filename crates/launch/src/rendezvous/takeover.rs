@@ -1,6 +1,6 @@
-//! What an agent does when its authority is lost: whom it asks, in which order, and what it is told meanwhile. Pure.
+//! What an agent does when its authority is lost: whom it asks, in which order, and which view it gets meanwhile. Pure.
 //!
-//! [`succession`](super::succession) has the rules of who may lead. [`connection`](super::connection) dials and follows; tests do the same
+//! [`succession`](super::succession) has the rules on who may lead. [`connection`](super::connection) dials and follows; tests do the same
 //! with messages in memory.
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(super) struct Search {
     /// The place in the order of the next one to ask.
     next: usize,
     dead: usize,
-    /// All that were asked have ended, and were asked before this time.
+    /// All that were asked have ended, and were found so before `lease_ends`.
     in_time: bool,
     lease_ends: Duration,
 }
@@ -55,12 +55,12 @@ pub(super) enum Next {
     End,
 }
 
-/// What came of asking.
+/// The result of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The machine answers, and the process has ended.
+    /// The machine answers, but the process has ended.
     Dead,
-    /// None, or none that leads.
+    /// No answer, or one from an agent that does not lead.
     Unknown,
 }
 
@@ -183,7 +183,7 @@ pub(super) fn send_on(latest: &mut Option<View>, view: &View, address: &str) {
     pretend(latest, latest.generation + 1, OwnPart::Absent, &format!("the rendezvous goes on at {address}"));
 }
 
-/// Makes a view of an authority of this generation, of which nothing else is known.
+/// Makes the view of an authority that is known only by its generation.
 fn pretend(view: &mut View, generation: u64, own: OwnPart, why: &str) {
     view.cause = match &view.host {
         Some(host) => Cause::NodeLost { node: host.clone(), why: why.to_owned() },

@@ -358,7 +358,7 @@ impl AtPort {
         AtPort { agent: Rendezvous::new(link, node, job(nodes.0, nodes.1), options), serving: None }
     }
 
-    /// Ends as a process does that is killed.
+    /// Ends like a process that is killed.
     async fn dies(self) {
         drop(self.agent);
         if let Some(serving) = self.serving {

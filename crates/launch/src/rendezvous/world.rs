@@ -216,7 +216,7 @@ impl World {
 
     pub(super) fn can(&self, act: Act) -> bool {
         let busy = |at: usize| self.is_up(at) && self.agents[at].runs.is_some() && !self.agents[at].stopping;
-        // Only with takeovers something may happen to the first authority.
+        // Something may happen to the first authority only with takeovers.
         let other = |at: usize| (at > 0 || self.options.takeover) && self.agents[at].life == Life::Up;
         match act {
             Act::Start(at) => self.can_start(at),
@@ -518,7 +518,7 @@ impl World {
         }
     }
 
-    /// Who leads tells those that led before.
+    /// The authority that leads tells those that led before.
     fn tell_former(&mut self, at: usize) {
         let leads = |one: &&Authority| one.generation > 0 && one.leads();
         let Some(leader) = self.authorities[at].as_ref().filter(leads) else { return };

@@ -15,7 +15,7 @@ use lockstep_contract::foreign::quotation;
 
 pub use tail::{Late, MemoryUse, Progress, Tail};
 
-/// How long it is shown who was late. While ranks stay late, they are reported again after one, two, four, … minutes.
+/// How long a late rank is shown. While ranks stay late, they are reported again after one, two, four, … minutes.
 const LATE: Duration = Duration::from_secs(300);
 
 /// `4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · rank 3 late: loader (45 %), 5 s ago · 12.3 s`,
@@ -81,7 +81,7 @@ fn training(ranks: &[(usize, &Progress)]) -> Option<[Option<String>; 3]> {
 /// `rank 1 holds 3.0 MiB: parameters 1.0 MiB, optimizer 2.0 MiB; sent 512 B`.
 fn most_held(ranks: &[(usize, &Progress)]) -> Option<String> {
     let counted = ranks.iter().filter_map(|(rank, of)| Some((*rank, of.held?)));
-    // Of equal ones the first.
+    // If several are equal, the first.
     let (rank, held) = counted.rev().max_by_key(|(_, held)| held.total())?;
     Some(format!("rank {rank} holds {held}"))
 }

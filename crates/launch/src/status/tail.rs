@@ -85,7 +85,7 @@ impl Tail {
         self.late.as_ref()
     }
 
-    /// Reads the new lines. `now` is the time on any clock that goes on.
+    /// Reads the new lines. `now` is the time on any monotonic clock.
     pub fn poll(&mut self, now: Duration) {
         for (rank, path, length) in self.list() {
             let place = self.files.entry(rank).or_default();
@@ -204,7 +204,7 @@ pub struct MemoryUse {
     pub optimizer: u64,
     /// Of what autograd keeps for the backward pass.
     pub activations: u64,
-    /// Of what is there for communication.
+    /// Of buffers for communication.
     pub buckets: u64,
     /// Passed to the group so far.
     pub sent: u64,

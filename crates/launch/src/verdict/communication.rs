@@ -142,8 +142,8 @@ pub(super) const NETWORK: &[Rule<Causes>] = &[
     },
 ];
 
-/// Ranks that cannot connect, because Gloo of one has given out an address that the node of another cannot reach. A refused
-/// connection to a real address does not count: that is how a rank that ended earlier looks.
+/// Ranks that cannot connect, because one rank's Gloo has published an address that another rank's node cannot reach. A
+/// refused connection to a real address does not count: a rank that ended earlier looks the same.
 fn gloo_address(worker: &WorkerEnd<'_>) -> Option<WorkerFinding> {
     let line = worker.line(&["connectfullmesh failed", "gloo/transport/tcp/socket.cc"])?;
     let remote = between(line, "remote=[", "]");
@@ -164,7 +164,7 @@ fn gloo_address(worker: &WorkerEnd<'_>) -> Option<WorkerFinding> {
 
 // ---- hangs
 
-/// What a rank has noticed whose wait for another has ended at a deadline.
+/// What a rank has noticed if its wait for another has ended at a deadline.
 pub(super) const NOT_IN_TIME: &str = "a rank did not take part in a collective in time";
 
 const BEHIND: &str = "see what the named rank does: `py-spy dump --pid PID` or `gdb -p PID`; all ranks must make the same calls in the same order";

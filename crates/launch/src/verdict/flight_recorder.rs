@@ -20,7 +20,7 @@ const IN_TMP: &str = "/tmp/nccl_trace_rank_";
 /// The largest file that is read, in bytes: 2,000 calls with their stacks need about 5 MB.
 const LARGEST: u64 = 32 << 20;
 
-/// As many files are read at most.
+/// The maximum number of files that are read.
 const MOST: usize = 256;
 
 /// What each rank has recorded.
@@ -174,7 +174,7 @@ fn differs(recordings: &Recordings, group: &str, reporter: usize) -> Option<(usi
     for (rank, one) in recordings {
         kinds.entry(call_of(one)?).or_default().push(*rank);
     }
-    // Of two calls that equally many ranks make, that of the rank that ended first is taken for the right one.
+    // If two calls have equally many ranks, the call of the rank that ended first counts as the right one.
     let rarest = kinds.iter().min_by_key(|(_, ranks)| (ranks.len(), ranks.contains(&reporter)))?;
     let most = kinds.iter().max_by_key(|(_, ranks)| (ranks.len(), ranks.contains(&reporter)))?;
     let ([rank], true) = (&rarest.1[..], rarest.0 != most.0) else { return None };

@@ -45,7 +45,7 @@ pub struct AtStart {
 #[derive(Debug)]
 struct KernelLog {
     file: File,
-    /// The telling lines that were read, since each can be read once only.
+    /// The telling lines that were read; each can be read only once.
     lines: Mutex<Vec<String>>,
 }
 
@@ -99,14 +99,14 @@ fn recordings(failures: &[Failure]) -> Recordings {
     }
 }
 
-/// What this finds out, unless a file server does not answer: then its thread is left behind.
+/// The result of `find`; `None` if a file server does not answer. Its thread is left behind then.
 fn patiently<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, answer) = mpsc::channel();
     let _ = thread::Builder::new().spawn(move || sender.send(find()));
     answer.recv_timeout(PATIENCE).ok()
 }
 
-/// Those of these workers, by rank and process id, that stand still.
+/// The workers among these, given by rank and process id, that stand still.
 pub fn standing(workers: impl Iterator<Item = (usize, u32)>) -> Vec<Standing> {
     workers.filter_map(|(rank, pid)| Some(Standing { rank, pid, at: NoProgress::of(pid as i32)? })).collect()
 }
@@ -177,7 +177,7 @@ fn file_systems(failures: &[Failure]) -> Vec<FileSystem> {
     found
 }
 
-/// The state of the file system that has this path, or would have it.
+/// The state of the file system that this path is in, or would be in.
 fn file_system(path: PathBuf) -> Option<FileSystem> {
     let state = path.ancestors().find_map(|folder| statvfs(folder).ok())?;
     Some(FileSystem {
@@ -201,7 +201,7 @@ fn quoted_path(line: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// Who has the port that a worker could not have: the one that its message names, otherwise MASTER_PORT.
+/// The owner of the port that a worker could not get: the port that its message names, otherwise MASTER_PORT.
 fn port(failures: &[Failure], master_port: Option<u16>) -> Option<String> {
     let line = failures.iter().flat_map(words).find(|line| PORT_TAKEN.iter().any(|mark| line.contains(mark)))?;
     let port = named_port(&line).or(master_port)?;
@@ -221,7 +221,7 @@ const AUDIT_LOG: &str = "/var/log/audit/audit.log";
 /// How much of its end is read, in bytes.
 const END: u64 = 1 << 20;
 /// The system calls that send signals: kill, tkill, tgkill, whose arguments end with the signal. First the architecture as auditd writes it
-/// (linux/audit.h): a number means another call on another one.
+/// (linux/audit.h), because the numbers differ between architectures.
 const CALLS: [(&str, [(&str, usize); 3]); 2] = [
     ("c000003e", [("62", 1), ("200", 1), ("234", 2)]),  // x86-64
     ("c00000b7", [("129", 1), ("130", 1), ("131", 2)]), // AArch64

@@ -20,7 +20,7 @@ const NOTICED: &str = "it only noticed the failure: ";
 /// Who is at fault, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The rank at fault, or that noticed the failure if nobody is known to be at fault.
+    /// The rank at fault, or the one that noticed the failure if no rank is known to be at fault.
     pub rank: usize,
     /// Its host; `None` for a rank of another node whose host is not known here.
     pub host: Option<String>,
@@ -34,7 +34,7 @@ pub struct Verdict {
     pub rule: &'static str,
     /// Whether the rank is at fault, or only noticed the failure.
     pub class: Class,
-    /// The evidence is the rank's own end, and not what other ranks or its node reported of it.
+    /// The evidence is the rank's own end, not what other ranks or its node reported about it.
     pub own: bool,
 }
 
@@ -69,7 +69,7 @@ impl Verdict {
     }
 }
 
-/// Returns true if a worker ended because it had waited for another rank until a deadline, as far as its own words say.
+/// Returns true if a worker ended because it had waited for another rank until a deadline, according to its own output.
 pub fn has_waited(failure: &Failure) -> bool {
     let evidence = Evidence::default();
     let Explained { worker, rule, .. } = explain(failure, &evidence);
@@ -77,7 +77,7 @@ pub fn has_waited(failure: &Failure) -> bool {
     rule.level == Class::Waiting && worker.line(&["timed out", "timeout", "timing out", "failed to pass"]).is_some()
 }
 
-/// Returns true if the cause of a worker's end is to be looked for in another rank, as far as its own words say.
+/// Returns true if the cause of a worker's end is in another rank, according to its own output.
 pub(super) fn blames_another(failure: &Failure) -> bool {
     explain(failure, &Evidence::default()).rule.level.is_consequence()
 }
@@ -175,7 +175,7 @@ fn on_named(rank: usize, reporter: &Explained<'_>, all: &[Explained<'_>], eviden
     if evidence.returned.contains(&rank) { on_returned(rank, reporter, evidence) } else { reporter.verdict() }
 }
 
-/// The verdict on a rank that PyTorch's flight recorder shows apart from the others. Why it is there may be known.
+/// The verdict on a rank that PyTorch's flight recorder shows apart from the others, with the reason, if that is known.
 fn on_recorded(reporter: &Explained<'_>, evidence: &Evidence) -> Option<Verdict> {
     let Astray { rank, cause, evidence: seen } = astray(&evidence.recordings, reporter.worker.failure.death.rank)?;
     if let Some(standing) = evidence.standing.iter().find(|standing| standing.rank == rank) {

@@ -1,7 +1,7 @@
 //! Failures of the launcher itself: nodes that did not meet, a port in use, a folder for logs that cannot be made.
 //!
-//! [`crate::diagnose`] has found the cause already where nodes did not meet. Of other errors, the rules about the machine find what
-//! they know; otherwise the error's own text is the cause.
+//! If nodes did not meet, [`crate::diagnose`] has already found the cause. Other errors are explained by the rules about the
+//! machine, if one applies; otherwise the error's own text is the cause.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub struct LaunchFailure {
 }
 
 impl LaunchFailure {
-    /// A failure of the launcher itself, of which nothing but this text is known. It has its advice after its last semicolon, if any.
+    /// A failure of the launcher itself, known only by this text. The advice follows the text's last semicolon, if there is one.
     pub fn new(text: String) -> Self {
         LaunchFailure { text, at_fault: true, likely: None }
     }

@@ -149,14 +149,14 @@ fn on_disk(worker: &WorkerEnd<'_>, marks: &[&str], what: &str) -> Option<WorkerF
     let line = worker.line(marks)?;
     let path = last_quoted(line).filter(|path| path.contains('/'));
     let cause = path.map_or_else(|| what.to_owned(), |path| format!("{what}: {path}"));
-    // Only those that gathered facts know are in question.
+    // Only a file system in the gathered facts counts.
     let system = path.and_then(|path| worker.file_system(path)).filter(|system| system.is_full() || system.read_only);
     Some(worker.found(cause, line).and(system))
 }
 
 // ---- limits
 
-/// By them a process that is about to end says that it was refused memory.
+/// What a process that is about to end prints if it was refused memory.
 const REFUSED: [&str; 7] = [
     "memoryerror",
     "cannot allocate memory",
@@ -269,7 +269,7 @@ pub(super) const LIMITS: &[Rule<Causes>] = &[
                 "more processes and threads, and the system has room for",
             ];
             let what = "the limit of processes and threads is reached";
-            // C++ has no other words for it. With a number it is Rust's, and may be a socket's.
+            // C++ has no other message for this. With a number the message is Rust's, and may be about a socket.
             let starts = || worker.line(&["failed to start", "cannot start", "spawn"]).is_some();
             let line = worker.line(&["resource temporarily unavailable"]);
             let plain = || line.filter(|line| !line.contains("os error") || starts());
@@ -356,7 +356,7 @@ fn at_the_stacks_end(line: &str) -> bool {
 
 // ---- timeout(1) between the launcher and the program
 
-/// Programs that become the one that their arguments name.
+/// Programs that replace themselves by the one that their arguments name.
 const PREFIXES: [&str; 8] = ["env", "nice", "ionice", "numactl", "taskset", "chrt", "stdbuf", "setsid"];
 
 /// A worker's timeout(1).

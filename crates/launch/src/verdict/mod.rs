@@ -8,7 +8,7 @@
 //! - [`launcher`]: failures of the launcher itself, before a worker was started or between two attempts.
 //!
 //! The worker that ended first is often not at fault: it lost the connection to another rank, or waited for one until a deadline. Then
-//! the cause is looked for in the other workers. Without evidence the verdict says "unknown".
+//! the rules look for the cause in the other workers. Without evidence the verdict says "unknown".
 
 mod communication;
 mod flight_recorder;
@@ -66,7 +66,7 @@ pub struct Evidence {
     pub port_owner: Option<String>,
     /// When the scheduler ends the job.
     pub job_end: Option<SystemTime>,
-    /// PyTorch's recordings of the ranks' calls, if a worker is at its end because of another.
+    /// PyTorch's recordings of the ranks' calls, if a worker ended because of another.
     pub recordings: Recordings,
     /// The verdict of the node that ended the job, if that is another one.
     pub elsewhere: Option<Elsewhere>,
@@ -109,7 +109,7 @@ pub struct FileSystem {
     pub read_only: bool,
 }
 
-/// What another node said of the failure that ended the job.
+/// What another node reported about the failure that ended the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elsewhere {
     /// The rank at fault.

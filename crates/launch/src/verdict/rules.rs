@@ -24,7 +24,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The cause is to be looked for in another rank.
+    /// Returns true if the cause is in another rank.
     pub fn is_consequence(self) -> bool {
         matches!(self, Class::PeerGone | Class::Waiting)
     }
@@ -65,7 +65,7 @@ pub struct Example {
     pub facts: fn(&mut Failure, &mut Evidence),
 }
 
-/// An end of a worker of which no more is known than its exit code, or minus its signal, and its last lines.
+/// A worker's end that is known only by its exit code, or minus its signal, and its last lines.
 pub(super) const fn ended(exitcode: i32, output: &'static str) -> Example {
     Example { exitcode, output, facts: |_, _| {} }
 }
@@ -89,8 +89,8 @@ pub(super) const RULE: Rule<Causes> = Rule {
     find: |_| None,
 };
 
-/// The families of rules with their titles. The first rule that finds something counts: what is specific comes before what
-/// is general, and words before mere signals.
+/// The families of rules with their titles. The first rule that finds something counts: specific rules come before general
+/// ones, and output before mere signals.
 pub const FAMILIES: &[(&str, &[Rule<Causes>])] = &[
     ("It cannot start", start::START),
     ("GPUs", gpu::GPU),

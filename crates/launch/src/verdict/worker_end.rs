@@ -49,8 +49,8 @@ impl<'a> WorkerEnd<'a> {
         WorkerEnd { failure, evidence, error }
     }
 
-    /// The signal that ended it, or, if its exit code says so as a shell does, a child of it. The agent's own signal to a
-    /// worker that it stopped does not count.
+    /// The signal that ended the worker, or a child of it if the exit code says so in the way of a shell. The agent's own
+    /// signal to a worker that it stopped does not count.
     pub(super) fn signal(&self) -> Option<i32> {
         match self.failure.death.exitcode {
             _ if self.failure.death.stopped => None,
@@ -159,7 +159,7 @@ fn printed(failure: &Failure) -> Option<Error> {
     let death = &failure.death;
     let lines: Vec<&str> = death.tail.iter().map(|line| without_rank(line)).collect();
     let python = || {
-        // Where a signal ended it, a traceback was not the last word, unless the interpreter aborted on its way out.
+        // If a signal ended the worker, the traceback does not explain it, unless the interpreter aborted on its way out.
         let left =
             |after: &usize| death.exitcode == -6 && lines[lines.len() - after..].iter().all(|line| is_way_out(line));
         let (chain, after) =
@@ -180,7 +180,7 @@ fn printed(failure: &Failure) -> Option<Error> {
     [python(), native()].into_iter().flatten().min_by_key(|(after, _)| *after).map(|(_, error)| error)
 }
 
-/// The C++ runtime's last words when a thread of PyTorch's outlives the interpreter after an exception.
+/// What the C++ runtime prints when a thread of PyTorch outlives the interpreter after an exception.
 fn is_way_out(line: &str) -> bool {
     line.trim().is_empty() || line.trim() == "terminate called without an active exception"
 }
