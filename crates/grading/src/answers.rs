@@ -1,4 +1,4 @@
-//! The answers that a course keeps of a task besides its own: wrong ones, and unusual right ones.
+//! The answers to a task that the course keeps in addition to its own: wrong ones, and unusual right ones.
 //!
 //! They are the public functions of one file, which this module reads as text: the grader and the macro of `lockstep-answers`, which
 //! compiles this file as well, must list the same. The comment of a right one begins with "Right:".

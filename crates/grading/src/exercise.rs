@@ -66,7 +66,7 @@ pub enum Checks {
     Training,
     /// Nodes with any numbers of workers, and any launcher, train as one node does.
     Nodes,
-    /// Several ranks train as one rank does, in one pass of a step or several; with compressed gradients nearly so.
+    /// Several ranks train as one rank does, in one pass per step or several; with compressed gradients, nearly so.
     Scaling,
     /// Several ranks end without an error, and leave nothing behind; the lab's own tests compare what they computed.
     Ends,

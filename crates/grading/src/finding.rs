@@ -1,5 +1,5 @@
-//! What a grader says of a result: a claim that it is right, or wrong in a way that has its own diagnosis; and the finding, which says what
-//! is wrong.
+//! What a grader says about a result: a claim that it is right, or wrong in a way that has its own diagnosis; and the finding, which says
+//! what is wrong.
 
 use std::fmt::{self, Debug};
 use std::ops::Deref;

@@ -73,7 +73,7 @@ fn not_started(finding: Finding) -> Finding {
     Finding { verdict: Verdict::NotStarted, diagnosis, ..finding }
 }
 
-/// The width of a line, in columns, where it is not that of a terminal; and the least and greatest of a terminal's that are used.
+/// The width of a line without a terminal, in columns; and the limits of the width on a terminal.
 const WIDTH: usize = 100;
 const NARROWEST: usize = 40;
 const WIDEST: usize = 140;
@@ -106,7 +106,7 @@ pub fn next(lab: &Lab, tasks: &Tasks, task: &Task) -> String {
     table(title, places(lab, tasks, task).to_vec())
 }
 
-/// Where a task is done, read about, and helped with.
+/// The task's file, its section, and the command for its hints.
 fn places(lab: &Lab, tasks: &Tasks, task: &Task) -> [(&'static str, String); 3] {
     [
         ("file", format!("labs/{}/exercise/{}", lab.name, task.file().display())),
@@ -142,7 +142,7 @@ fn width() -> usize {
     terminal.filter(|width| *width > 0).map_or(WIDTH, |width| width.clamp(NARROWEST, WIDEST))
 }
 
-/// Breaks the text at spaces, into lines that are this wide with their indent.
+/// Breaks the text at spaces, into lines of this width, which includes the indent.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

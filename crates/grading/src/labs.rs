@@ -1,7 +1,7 @@
 //! The course's labs, how a user may name one, and the tests of their exercises and solutions.
 //!
-//! The list is that of the folders: `build.rs` takes each folder of `labs` that contains a `lab.toml`. It compiles in the text of
-//! `lab.toml` and the functions in `tasks/TASK/grade.rs`, so the command needs no checkout to know them.
+//! `build.rs` lists each folder of `labs` that contains a `lab.toml`. It compiles in the text of `lab.toml` and the functions in
+//! `tasks/TASK/grade.rs`, so the command needs no checkout to know them.
 
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -59,7 +59,8 @@ fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {
 /// With these arguments, the executable grades answers with inputs from a seed: `grade-answers SEED ANSWER…`.
 const ANSWERS: &str = "grade-answers";
 
-/// The variable that replaces the seed of the inputs. Without it, a test finds the same each time; learners get other inputs each time.
+/// The variable that replaces the seed of the inputs. Without it, a test has the same inputs each time; learners get other inputs each
+/// time.
 const SEED: &str = "LOCKSTEP_TEST_SEED";
 
 /// Compares the diagnoses of a task's wrong answers with those that are expected, and panics if they differ. Arguments: the name of
@@ -128,12 +129,13 @@ fn wrong_answers(
             diagnoses += &format!("{name}: {finding}\n");
             findings += &format!("{name}: {finding:#?}\n");
         }
-        // The snapshot leaves out numbers and inputs, by which a failure can be understood.
+        // The snapshot leaves out numbers and inputs, which help to understand a failure.
         catch_unwind(|| compare(&task, &diagnoses)).map_err(|_| Failed::from(findings))
     }
 }
 
-/// Grades answers to one task in another process: what was found. Their ranks die with the main thread of that process.
+/// Grades answers to one task in another process and returns what was found. Their ranks die with the main thread of that
+/// process.
 fn graded(answers: &[String]) -> anyhow::Result<Vec<GradeResult>> {
     let seed = std::env::var(SEED).unwrap_or_else(|_| "1".into());
     let output = Command::new(std::env::current_exe()?).arg(ANSWERS).arg(seed).args(answers).output()?;

@@ -1,7 +1,7 @@
 //! What a seat tells its class: which tasks were tried and passed, in one small file of a folder that all seats of the class share.
 //!
-//! `LOCKSTEP_CLASS` names the folder, and each grading adds to the seat's own file there. Nothing else of the folder is touched. A file is
-//! replaced as a whole, so who reads it sees the old one or the new one. If it cannot be written, grading goes on after one note.
+//! `LOCKSTEP_CLASS` names the folder, and each grading adds to the seat's own file there. Nothing else in the folder is touched. A file is
+//! replaced as a whole, so a reader sees the old one or the new one. If it cannot be written, grading goes on after one note.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -121,7 +121,7 @@ impl Seat {
         let folder = file.parent().unwrap_or(Path::new("."));
         let mut unfinished = tempfile::Builder::new().prefix(".seat-").tempfile_in(folder)?;
         unfinished.write_all(&serde_json::to_vec(self)?)?;
-        // Whatever the umask: the instructor's account reads it.
+        // The instructor's account must be able to read it, whatever the umask.
         unfinished.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
         unfinished.persist(file)?;
         Ok(())
@@ -184,7 +184,7 @@ fn record(class: &Path, folder: &Path, lab: &str, task: &str, finding: Option<Se
     }
     seat.name = name;
     seat.record(lab, task, finding, now);
-    // The grading has told of a damaged progress already.
+    // The grading has already reported damaged progress.
     seat.add(&Progress::read(folder).unwrap_or_default());
     seat.write(&file)
 }
@@ -200,7 +200,7 @@ fn name() -> String {
     name.chars().take(LONGEST_NAME).collect()
 }
 
-/// A seat's name as that of a file: two names that differ only in other characters than these share a file.
+/// The file name for a seat: two seat names that differ only in other characters than these share a file.
 fn file_stem(name: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || "@._-".contains(c) { c } else { '_' };
     let stem: String = name.chars().map(plain).collect();

@@ -52,7 +52,7 @@ pub(super) fn template(program: &Path) -> Option<Template> {
 /// The store in which the ranks meet.
 fn store() -> anyhow::Result<tcpstore::Server> {
     let own = TcpListener::bind("127.0.0.1:0")?;
-    // Connecting a UDP socket asks for the route and sends nothing: where the interface is down, a listener opens all the same.
+    // Connecting a UDP socket asks for the route and sends nothing. A listener would open even if the interface is down.
     UdpSocket::bind("127.0.0.1:0")?
         .connect(own.local_addr()?)
         .context("the loopback interface is down: as root `ip link set lo up`")?;
@@ -119,7 +119,8 @@ impl<'a> RunningCall<'a> {
             own("MASTER_PORT", &self.store.local_addr().port()),
             own("TORCHELASTIC_USE_AGENT_STORE", &"True"),
             own("GLOO_SOCKET_IFNAME", &"lo"),
-            // A send over Gloo waits for its receiver, which some wrong answers show; one through shared memory need not.
+            // A send over Gloo waits for its receiver, which exposes some wrong answers; a send through shared memory need
+            // not wait.
             own(BACKEND, &"gloo"),
             one_thread(),
             (CALL.into(), Some(self.folder.join("call").into())),

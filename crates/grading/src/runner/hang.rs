@@ -1,5 +1,6 @@
-//! Watches the ranks of a call until all have ended, and ends those that hang: all ranks sleep, or the deadline has passed. Then the
-//! ranks are asked where they are; they answer through the store ([`lockstep_contract::desync_report`]), which this process hosts.
+//! Watches the ranks of a call until all have ended, and ends them if they hang, that is, if all ranks sleep or the deadline has
+//! passed. The hanging ranks are asked where they are; they answer through the store ([`lockstep_contract::desync_report`]), which
+//! this process hosts.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -124,7 +125,7 @@ impl RunningCall<'_> {
 const STILL: Duration = Duration::from_secs(5);
 /// More CPU time than the background threads of sleeping ranks use in that time.
 const NOTHING: Duration = Duration::from_millis(100);
-/// What a turn of this process counts at most. On an idle machine it takes about half of it.
+/// The maximum time that a turn of this process counts. On an idle machine a turn takes about half of it.
 const TURN: Duration = Duration::from_millis(10);
 /// Part of the diagnosis of a hang in which a rank does not wait.
 pub const COMPUTES: &str = "a rank still computes";
@@ -145,12 +146,12 @@ struct Sleepers {
 
 /// Watches the ranks of one call.
 ///
-/// In a rank that waits for a message no thread runs, except for those of the [background]. In one that computes, that waits for a core
-/// to compute on, or that looks for something again and again, one does; so it does in a process that a rank has started and waits for.
-/// So a deadlock is detected long before the deadline, and a slow machine is not mistaken for a deadlock.
+/// In a rank that waits for a message, no thread runs, except for those of the [background]. In a rank that computes, waits for a core
+/// or polls, a thread runs; or one runs in a process that the rank has started and waits for. So a deadlock is detected long before the
+/// deadline, and a slow machine is not mistaken for a deadlock.
 ///
-/// On a busy machine, ranks that wait for one another in turns wait for a core in turns, too: each of many threads a little, and the
-/// store, which is in this process, as well. So the deadline also counts the turns of this process, which come as late as theirs.
+/// On a busy machine, ranks that wait for one another in turn also wait for a core in turn: each of many threads a little, and so
+/// does the store in this process. So the deadline also counts the turns of this process, which are delayed like those of the ranks.
 #[derive(Debug)]
 pub(super) struct HangDetector {
     begun: Moment,
@@ -193,7 +194,7 @@ impl HangDetector {
         })
     }
 
-    /// Returns true if none of the processes that ranks have started does anything.
+    /// Returns true if all processes that ranks have started are idle.
     fn is_stalled_below(&mut self, pids: &[u32], now: Instant) -> bool {
         let below = descendants(pids);
         below.is_empty() || self.below.are_stalled(&below, now)
@@ -222,7 +223,7 @@ impl Sleepers {
         self.have_stalled(pids.iter().map(|pid| threads_except(*pid, &background::THREADS)).collect(), now)
     }
 
-    /// The same for what the processes are now; `None` if one is gone.
+    /// The same for these observed threads; `None` if a process is gone.
     fn have_stalled(&mut self, seen: Option<Vec<ThreadActivity>>, now: Instant) -> bool {
         let turns = seen.iter().flatten().map(|process| process.turns).sum();
         let ran = std::mem::replace(&mut self.turns, turns) != turns;
@@ -236,7 +237,7 @@ const LOOKS: usize = 100;
 const LOOK: Duration = Duration::from_millis(20);
 /// What comes between the call in which a rank waits and its others in progress.
 pub const BESIDE: &str = "; also in progress: ";
-/// What a rank does that waits for the members of a new group.
+/// What a rank that waits for the members of a new group does.
 pub const JOINS: &str = "waits in new_group: group";
 /// What comes between those.
 pub const SEPARATOR: &str = " and ";

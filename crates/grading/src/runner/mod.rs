@@ -51,7 +51,7 @@ pub struct Runner {
 /// What all calls of a runner share.
 struct Started {
     workers: Workers,
-    /// The program, which has loaded libtorch; None if it does not wait for requests. Then each rank is a start of its own.
+    /// The program, which has loaded libtorch; None if it does not wait for requests. Then each rank is started separately.
     template: Option<Template>,
 }
 
@@ -65,7 +65,7 @@ impl Runner {
         Runner { program: program.into(), task: String::new(), options: *options, started: None }
     }
 
-    /// Takes its next calls to this task.
+    /// Directs the next calls to this task.
     pub(crate) fn turn_to(&mut self, task: &str, options: &Options) {
         self.task = task.into();
         self.options = *options;
@@ -177,7 +177,7 @@ impl Started {
         if let Some(template) = &self.template {
             match self.workers.start_copy(rank, template, call.spec(rank)?) {
                 Ok(pid) => return Ok(pid),
-                // A learner can do anything to the program. What it does is seen when it is started.
+                // A learner can do anything to the program. The effect shows when the program is started.
                 Err(_) => self.template = None,
             }
         }

@@ -30,7 +30,7 @@ pub(super) fn misunderstood(outcome: &RankOutcome) -> Option<String> {
     }
 }
 
-/// What programs print that the machine lets down before, or while, an answer runs: a mark, and what is wrong.
+/// What programs print if the machine fails before an answer runs, or while it runs: a mark, and what is wrong.
 const MACHINE: [(&str, &str); 3] = [
     (
         "error while loading shared libraries:",
@@ -57,12 +57,12 @@ pub(super) fn of_machine(outcomes: &[RankOutcome], printed: &[String]) -> Option
         }
         _ => None,
     });
-    // What ranks print counts only where it is the last that they did.
+    // What ranks print counts only if a rank has died.
     let died = outcomes.iter().any(|outcome| matches!(outcome, RankOutcome::Died(_)));
     let printed = printed.iter().map(String::as_str).filter(|_| died);
     let mut lines = said.chain(printed).flat_map(str::lines);
     lines.find_map(|line| {
-        // With a number these are Rust's words, and may be about a socket's deadline.
+        // With a number this is Rust's message, and may be about a socket's deadline.
         if line.contains("os error")
             && !["failed to start", "cannot start", "spawn"].iter().any(|word| line.contains(word))
         {
