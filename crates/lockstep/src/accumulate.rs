@@ -21,7 +21,7 @@ pub trait AveragesGradients {
     fn backward(&self, loss: &Tensor) -> Result<()>;
 }
 
-/// All of it by the methods of the same names.
+/// Implements the trait by the type's own methods of the same names.
 macro_rules! averages {
     ([$($of:tt)*] $model:ty) => {
         impl<$($of)*> AveragesGradients for $model {
@@ -63,7 +63,8 @@ averages!([] FullyShard);
 /// # println!("{loss}"); Ok(()) }
 /// ```
 ///
-/// A collective. Under DDP the ranks may have different numbers of micro-batches, and each has one or more; fully sharded, all have as many.
+/// A collective. Under DDP the ranks may have different numbers of micro-batches, at least one each; with full sharding, all must have the
+/// same number.
 ///
 /// # Errors
 /// `BadArgument` on all ranks if one has no micro-batches, or if no target counts; those of `sum`, and of any collective.

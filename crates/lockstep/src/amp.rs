@@ -153,9 +153,9 @@ enum Since {
 
 /// Scales the loss, so that gradients in `Half` do not vanish; `torch.amp.GradScaler`.
 ///
-/// Once a gradient is infinite or NaN, the step is left out and the scale is halved; after 2,000 good steps in a row it is doubled.
-/// One scaler is for one optimizer, other than in PyTorch. Under DDP all ranks have the same gradients, so each finds the same; where ranks
-/// have gradients of their own, as with parameters that are divided among them, give the [group](Self::across).
+/// Once a gradient is infinite or NaN, the step is left out and the scale is halved; after 2,000 good steps in a row it is doubled. Unlike
+/// in PyTorch, a scaler is for one optimizer. Under DDP all ranks have the same gradients, so all find the same. If ranks have different
+/// gradients, as with parameters that are divided among them, pass the [group](Self::across).
 ///
 /// Source: `torch/amp/grad_scaler.py`; Micikevicius and others, "Mixed Precision Training" (2018).
 #[derive(Debug)]
@@ -205,7 +205,8 @@ impl GradScaler {
         scale.and_then(|scale| loss.f_mul(&scale)).map_err(AmpError::Scale)
     }
 
-    /// Divides the gradients by the scale, so that they can be clipped before the step. [`step`](Self::step) does it otherwise.
+    /// Divides the gradients by the scale, so that they can be clipped before the step. Without this call, [`step`](Self::step)
+    /// divides them.
     ///
     /// # Errors
     /// It was called since the last `update`; no parameter has a gradient; a gradient is `Half`; a rank is missing.
@@ -223,7 +224,7 @@ impl GradScaler {
         Ok(())
     }
 
-    /// Takes the optimizer's step unless a gradient is infinite or NaN; returns whether it did.
+    /// Takes the optimizer's step unless a gradient is infinite or NaN; returns true if it did.
     ///
     /// # Errors
     /// It was called since the last `update`; as [`unscale`](Self::unscale) and [`Optimizer::step`].
@@ -291,7 +292,7 @@ impl GradScaler {
         if let Some((name, _)) = grads.iter().find(|(_, grad)| grad.kind() == Kind::Half) {
             return Err(AmpError::Half { name: name.clone() });
         }
-        // In a group, a rank may have no part of what has a gradient.
+        // In a group, this rank may have no part of any parameter with a gradient.
         if grads.is_empty() && self.group.is_none() {
             return Err(AmpError::NoGradients);
         }

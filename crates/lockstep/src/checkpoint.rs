@@ -71,7 +71,7 @@ pub fn parse_path(path: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Whether a model can be saved as `path`, as far as one can tell before anything is trained.
+/// Checks that a model can be saved as `path`, as far as that can be known before training.
 ///
 /// # Errors
 /// Returns what is in the way, and what to do.

@@ -18,7 +18,8 @@ use crate::rng::KeyedRng;
 pub enum Compression {
     /// Half the bytes: the range of a float with 8 bits of mantissa (`bf16_compress_hook` in PyTorch).
     Bf16,
-    /// Instead of a matrix of n × m, two of n × `rank` and m × `rank`. What they leave out is added to the next step's gradient.
+    /// Two matrices of n × `rank` and m × `rank` instead of one of n × m. What they leave out is added to the next step's
+    /// gradient.
     ///
     /// T. Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019, algorithms 1 and 2;
     /// `torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py`, which makes 1000 steps without compression first.
@@ -71,8 +72,8 @@ impl CompressedAverage {
         Ok(CompressedAverage { group, whole, sent_as: None, matrices })
     }
 
-    /// Replaces each gradient by its mean over all ranks, as far as the compression lets it through. A collective: one all-reduce,
-    /// and a second one with PowerSGD.
+    /// Replaces each gradient by its mean over all ranks, as the compression approximates it. A collective: one all-reduce, and a
+    /// second one with PowerSGD.
     ///
     /// # Errors
     /// The errors of an all-reduce; `BadArgument` for a parameter without a gradient.

@@ -79,7 +79,7 @@ impl DdpOptions {
     }
 }
 
-/// Variables of a model, by name, that DDP does not treat as the others.
+/// Variables of a model, by name, that DDP treats differently from the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DdpVariables<'a> {
     /// Parameters and buffers that it leaves alone: each rank keeps its own, with its own gradients. PyTorch's
@@ -137,12 +137,12 @@ pub struct DistributedDataParallel<M> {
     module: M,
     group: Rc<ProcessGroup>,
     pub(crate) reducer: Reducer,
-    /// Trained and reduced.
+    /// The parameters that are trained and reduced.
     params: Vec<Tensor>,
-    /// Of each of them, whether its gradients are sparse.
+    /// Whether the gradients of each of `params` are sparse.
     sparse: Vec<bool>,
     buffers: Vec<Tensor>,
-    /// All that rank 0's are copied from at the start: parameters, frozen ones as well, and buffers.
+    /// Everything that rank 0 copies to the others at the start: parameters, including frozen ones, and buffers.
     states: Vec<Tensor>,
     pub(crate) options: DdpOptions,
     /// False inside [`DistributedDataParallel::no_sync`] (PyTorch's `require_backward_grad_sync`).
@@ -286,7 +286,7 @@ impl<M> DistributedDataParallel<M> {
         Ok(output)
     }
 
-    /// Whether a pass begun now reduces gradients.
+    /// Returns true if a pass that begins now reduces gradients.
     pub(crate) fn reduces(&self) -> bool {
         self.reduce_gradients.get() && c10d::grad_enabled()
     }
@@ -319,7 +319,7 @@ impl<M> DistributedDataParallel<M> {
         broadcast(&self.group, &self.states, source)
     }
 
-    /// A loss of 0 of which every parameter has a gradient, of zeros, whatever the parameters are.
+    /// A loss of 0 that gives every parameter a gradient of zeros, whatever the parameters' values are.
     pub(crate) fn zero_loss(&self) -> Tensor {
         let device = self.group.device();
         let zero = |(param, sparse): (&Tensor, &bool)| {

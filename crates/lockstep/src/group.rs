@@ -38,7 +38,7 @@ pub enum JoinError {
 /// For tensors in host memory the ranks choose a backend ([`Backend::Auto`]): shared memory within a host, Gloo between hosts.
 /// `LOCKSTEP_BACKEND` may name one, `shm` or `gloo`. If `device` is a GPU, the group also has NCCL for the tensors there, like
 /// `cpu:gloo,cuda:nccl` in Python. A program that was built without NCCL ([`Backend::HAS_NCCL`]) has Gloo for both, which copies a
-/// GPU's tensors through host memory. An event says which ones these are, and why.
+/// GPU's tensors through host memory. An event names the chosen backends, and why.
 ///
 /// Without a launcher, rank 0 prints to stderr what was taken from MPI's launcher or Slurm ([`LaunchEnv::source`]).
 ///
@@ -134,8 +134,8 @@ pub(crate) fn host_store() -> Result<Store> {
 /// `init_process_group(init_method=…, rank=…, world_size=…)`.
 ///
 /// - `tcp://HOST:PORT`: rank 0 serves the store there, and HOST is a name of its machine.
-/// - `file:///PATH`: a file on a file system that all ranks share, and that locks files. It must not be there before: remove one that
-///   a killed job has left.
+/// - `file:///PATH`: a file on a file system that all ranks share, and that locks files. It must not exist yet: remove one that a
+///   killed job has left.
 ///
 /// For the variables that a launcher sets (`env://`) there is [`init_process_group`](crate::init_process_group).
 ///

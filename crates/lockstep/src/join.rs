@@ -25,9 +25,10 @@ enum Step {
 impl<M> DistributedDataParallel<M> {
     /// Runs a training loop in which the ranks may have different numbers of batches; `torch.distributed.algorithms.Join`.
     ///
-    /// A rank whose `body` has returned goes along with the others until the last one has, with gradients of 0. It takes no
-    /// optimizer steps meanwhile. In the end, all ranks have the parameters and buffers of the last rank that had inputs (the highest
-    /// one, if several had); optimizers' states stay as they are. Each step costs a gathering of one number more.
+    /// A rank whose `body` has returned takes part in the steps of the others, with gradients of 0, until the last `body` has
+    /// returned. It takes no optimizer steps meanwhile. In the end, all ranks have the parameters and buffers of the last rank that
+    /// had inputs (the highest one, if several had); optimizers' states stay as they are. Each step costs one more gather, of one
+    /// number.
     ///
     /// Between two steps of the loop, nothing but this model may communicate: no logging of means, no `SyncBatchNorm2d`.
     ///

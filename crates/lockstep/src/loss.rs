@@ -14,7 +14,7 @@ pub const IGNORE_INDEX: i64 = -100;
 /// `[n, classes]` for a classifier, `[n, t]` and `[n, t, vocabulary]` for a language model. (PyTorch wants the classes in dimension 1.)
 ///
 /// With smoothing ε the target is 1 − ε for the right class plus ε shared equally by all classes (Szegedy et al., "Rethinking
-/// the Inception Architecture", 2015), so that overconfidence does not pay off. 0, the default, is plain cross entropy.
+/// the Inception Architecture", 2015), so that overconfidence is penalized. 0, the default, is plain cross entropy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
     /// ε, from 0 to 1.
@@ -47,7 +47,7 @@ impl CrossEntropy {
     /// As [`loss`](Self::loss).
     ///
     /// # Errors
-    /// `BadArgument` with both shapes where they do not fit; libtorch's, for a target that is no class.
+    /// `BadArgument` with both shapes where they do not fit; libtorch's, for a target that is not a class.
     pub fn try_loss(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         self.reduced(logits, targets, Reduction::Mean)
     }

@@ -26,15 +26,15 @@ pub struct MemoryBytes {
     pub optimizer: u64,
     /// What autograd keeps for the backward pass, at its start; see [`Activations`].
     pub activations: u64,
-    /// What is there for communication: DDP's buckets; of a fully sharded model, the most parameters and gradients that were whole at
-    /// once.
+    /// Memory for communication: DDP's buckets; for a fully sharded model, the most parameters and gradients that were whole at once.
     pub buckets: u64,
     /// What this rank has passed to its group's operations so far; 0 where nothing counts it (NCCL).
     pub sent: u64,
 }
 
 impl MemoryBytes {
-    /// Of a rank that trains `parameters` whole, alone or with [`ZeroRedundancyOptimizer`](crate::optim::ZeroRedundancyOptimizer).
+    /// The bytes of a rank that trains `parameters` whole, alone or with
+    /// [`ZeroRedundancyOptimizer`](crate::optim::ZeroRedundancyOptimizer).
     pub fn of<'a>(parameters: impl IntoIterator<Item = &'a Tensor>, optimizer: &impl Optimizer) -> Self {
         let parameters: Vec<&Tensor> = parameters.into_iter().collect();
         let gradients: Vec<Tensor> = parameters.iter().map(|param| param.grad()).collect();
@@ -70,7 +70,7 @@ impl MemoryBytes {
         Ok(bytes.with_sent(reducer.group()))
     }
 
-    /// Of a fully sharded model.
+    /// The bytes of a fully sharded model.
     pub fn of_sharded(model: &FullyShard, optimizer: &impl Optimizer) -> Self {
         let shard = model.bytes();
         let bytes = MemoryBytes {
@@ -83,12 +83,12 @@ impl MemoryBytes {
         bytes.with_sent(model.group())
     }
 
-    /// With what autograd kept for the backward pass.
+    /// Sets what autograd kept for the backward pass.
     pub fn with_activations(self, activations: u64) -> Self {
         MemoryBytes { activations, ..self }
     }
 
-    /// With what this rank has passed to the operations of `group`.
+    /// Sets what this rank has passed to the operations of `group`.
     pub fn with_sent(self, group: &ProcessGroup) -> Self {
         MemoryBytes { sent: group.traffic().map_or(0, |traffic| traffic.bytes), ..self }
     }
@@ -128,7 +128,7 @@ impl Activations {
         parameters: impl IntoIterator<Item = &'a Tensor>,
         body: impl FnOnce() -> T,
     ) -> c10d::Result<(T, Self)> {
-        // A number is not given again as long as somebody looks at the memory.
+        // A number is not reused as long as something refers to the memory.
         let parameters: Vec<Storage> = parameters.into_iter().filter_map(Storage::of).collect();
         let known = RefCell::new(parameters.iter().map(Storage::id).collect::<HashSet<u64>>());
         let saved = Rc::new(RefCell::new(Vec::new()));
@@ -146,7 +146,7 @@ impl Activations {
         Ok((result, Activations { saved }))
     }
 
-    /// The bytes that are still in memory: all before the backward pass, less and less in it.
+    /// The bytes that are still in memory: all before the backward pass, fewer and fewer during it.
     pub fn bytes(&self) -> u64 {
         self.saved.borrow().iter().map(Storage::bytes).sum()
     }

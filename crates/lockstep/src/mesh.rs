@@ -41,12 +41,12 @@ struct Dimension {
     group: Rc<ProcessGroup>,
 }
 
-/// A mesh that cannot be, or a dimension that it has not.
+/// An impossible mesh, or a dimension that it does not have.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum MeshError {
-    /// The grid has not as many places as the group has ranks.
+    /// The number of places in the grid is not the number of ranks in the group.
     #[error("a mesh of {shape} has {places} places for {ranks} ranks")]
     Size {
         /// The grid, as `data 2 × tensor 2`.
@@ -54,7 +54,7 @@ pub enum MeshError {
         places: usize,
         ranks: usize,
     },
-    /// Two dimensions have one name.
+    /// Two dimensions have the same name.
     #[error("a mesh has two dimensions named {0:?}")]
     Twice(String),
     /// No dimension has this name.
@@ -75,7 +75,8 @@ impl DeviceMesh {
     /// with the same dimensions.
     ///
     /// # Errors
-    /// The dimensions do not multiply to the number of ranks, or two have one name: before anything is sent. A rank is missing.
+    /// The dimensions do not multiply to the number of ranks, or two have the same name; this is detected before anything is
+    /// sent. A rank is missing.
     pub fn new(world: &ProcessGroup, dimensions: &[(&str, usize)], options: &GroupOptions) -> Result<Self, MeshError> {
         check(world, dimensions)?;
         let along = |at: usize| {
@@ -165,7 +166,7 @@ pub struct Node {
     pub ranks: Vec<Rank>,
 }
 
-/// What a rank says of its node.
+/// What a rank reports about its node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Member {
     group_rank: Option<usize>,

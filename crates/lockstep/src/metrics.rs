@@ -63,7 +63,7 @@ impl Evaluation {
     /// Adds a batch as [`add`](Self::add) does, and computes its loss.
     ///
     /// # Errors
-    /// The shapes do not fit, or a target is no class.
+    /// The shapes do not fit, or a target is not a class.
     pub fn score(&mut self, criterion: &CrossEntropy, logits: &Tensor, targets: &Tensor) -> c10d::Result<()> {
         let loss = criterion.try_loss(logits, targets)?.double_value(&[]);
         self.add_mean(criterion, logits, targets, loss)
@@ -102,7 +102,7 @@ impl Evaluation {
         self.loss / self.samples.max(1.0)
     }
 
-    /// e to the mean loss: among how many equally likely tokens a language model still hesitates.
+    /// e to the power of the mean loss: the number of equally likely tokens among which a language model still hesitates.
     pub fn perplexity(&self) -> f64 {
         self.loss().exp()
     }

@@ -16,7 +16,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 const BATCH: i64 = 32;
 const SIDE: i64 = 32;
 const CLASSES: i64 = 10;
-/// torchvision's.
+/// The width of the first stage, as in torchvision.
 const WIDTH: i64 = 64;
 /// Salt of the pictures' formula; parameters use 1 to 62.
 const PICTURES_SALT: i64 = 100;

@@ -24,8 +24,8 @@ impl Batch {
         self.len() == 0
     }
 
-    /// The same samples on `device`. A GPU copies from page-locked memory while the program goes on, and what is computed there
-    /// afterwards waits for the copy; from other memory the call waits.
+    /// The same samples on `device`. From page-locked memory a GPU copies while the program continues, and later work on the
+    /// GPU waits for the copy. From other memory this call waits.
     #[must_use]
     pub fn to(&self, device: Device) -> Batch {
         let to = |tensor: &Tensor| match device {
@@ -35,7 +35,7 @@ impl Batch {
         Batch { inputs: to(&self.inputs), targets: to(&self.targets) }
     }
 
-    /// With the channels of the inputs, `[n, c, h, w]`, last in memory.
+    /// The same batch with the channels of its inputs, `[n, c, h, w]`, last in memory.
     ///
     /// # Errors
     /// The inputs have another number of dimensions.
@@ -43,10 +43,10 @@ impl Batch {
         Ok(Batch { inputs: c10d::channels_last(&self.inputs)?, ..self })
     }
 
-    /// In page-locked memory.
+    /// The same batch in page-locked memory.
     ///
     /// # Errors
-    /// libtorch's: there is no GPU, or no more of such memory.
+    /// libtorch's: there is no GPU, or no page-locked memory is left.
     pub fn pinned(self) -> c10d::Result<Batch> {
         Ok(Batch { inputs: c10d::pin_memory(&self.inputs)?, targets: c10d::pin_memory(&self.targets)? })
     }

@@ -1,5 +1,5 @@
-//! Texts as tokens: [`Tokenizer`] makes numbers of a text, by characters or by byte pairs that it learns from one, and [`Windows`] is
-//! the data set of equally long pieces.
+//! Texts as tokens: [`Tokenizer`] turns a text into numbers, by characters or by byte pairs that it learns from a text, and
+//! [`Windows`] is the data set of pieces of equal length.
 //!
 //! Both depend on the text alone, so all ranks make the same ones. Files are read by [`Texts`](super::Texts).
 
@@ -11,7 +11,7 @@ use tch::Tensor;
 use super::{Batch, Dataset, check_indices};
 use crate::loss::IGNORE_INDEX;
 
-/// Makes tokens of a text, and a text of tokens.
+/// Converts a text to tokens, and tokens to a text.
 ///
 /// ```
 /// use lockstep::data::Tokenizer;
@@ -30,13 +30,13 @@ pub struct Tokenizer {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// In their order, without repetition: the number of a character is its place.
+    /// The characters in their order, without repetition: a character's number is its position.
     Characters(Vec<char>),
     /// Pairs of tokens that are one token: the first pair is token 256. Tokens below are bytes.
     BytePairs(Vec<(u32, u32)>),
 }
 
-/// Why a text does not become tokens, or tokens no data set.
+/// Why a text cannot become tokens, or tokens cannot become a data set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum TextError {
@@ -74,7 +74,7 @@ impl Tokenizer {
 
     /// Byte-pair encoding (Sennrich and others, "Neural Machine Translation of Rare Words with Subword Units", 2016; on bytes as in GPT-2):
     /// begins with the 256 bytes, and makes the most frequent pair of neighbours one token until there are `vocabulary` tokens or no pair
-    /// occurs twice. Of equally frequent pairs, that of the smaller numbers is first. No token reaches from one word to the next.
+    /// occurs twice. Among equally frequent pairs, the one with the smaller numbers comes first. No token crosses the boundary of a word.
     ///
     /// # Errors
     /// A vocabulary below 256.
@@ -131,7 +131,8 @@ impl Tokenizer {
         }
     }
 
-    /// The text of tokens. Bytes that are no text, as half a character is, become U+FFFD, and so do numbers beyond the vocabulary.
+    /// The text of tokens. Bytes that are not text, such as half a character, become U+FFFD, and so do numbers beyond the
+    /// vocabulary.
     pub fn decode(&self, tokens: &[u32]) -> String {
         match &self.kind {
             Kind::Characters(known) => tokens
@@ -155,7 +156,7 @@ fn spell(token: u32, pairs: &[(u32, u32)], bytes: &mut Vec<u8>) {
             spell(first, pairs, bytes);
             spell(second, pairs, bytes);
         }
-        (_, None) => bytes.push(0xFF), // in no UTF-8
+        (_, None) => bytes.push(0xFF), // never occurs in UTF-8
     }
 }
 
@@ -214,9 +215,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A stream of tokens in windows: sample `i` has the tokens `i · window` to `(i + 1) · window` as inputs, and as targets each the token
-/// that follows. Every token but the first is a target exactly once; what the last window lacks is
-/// [`IGNORE_INDEX`], with token 0 as its input.
+/// A stream of tokens in windows: sample `i` has the tokens `i · window` to `(i + 1) · window` as inputs, and the token after each as
+/// its target. Every token but the first is a target exactly once; targets that the last window lacks are [`IGNORE_INDEX`], with token
+/// 0 as their input.
 #[derive(Clone, Debug)]
 pub struct Windows {
     tokens: Arc<[u32]>,

@@ -1,4 +1,4 @@
-//! What DDP says of itself: its options, its buckets, and how long the parts of a step took.
+//! What DDP reports about itself: its options, its buckets, and how long the parts of a step took.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -9,11 +9,12 @@ use tch::Kind;
 
 use super::DistributedDataParallel;
 
-/// The logging data of a model; names and meanings are those of `_get_ddp_logging_data()` in Python. Left out is what a program of
-/// one device a rank has no use for (`device_ids`, `output_device`, `is_multi_device_module`, `has_sync_bn`), and the environment.
+/// The logging data of a model; names and meanings are those of `_get_ddp_logging_data()` in Python. It leaves out what a program
+/// with one device per rank does not need (`device_ids`, `output_device`, `is_multi_device_module`, `has_sync_bn`), and the
+/// environment.
 ///
-/// Bytes are counted, times are nanoseconds. c10d measures the first ten steps and then every hundredth; a step's times are here
-/// after the next forward pass has begun. Averages are those of the measured steps.
+/// Bytes are counted, times are nanoseconds. c10d measures the first ten steps and then every hundredth; a step's times appear
+/// after the next forward pass has begun. Averages are over the measured steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // where the name says all
 pub struct DdpLoggingData {
@@ -38,7 +39,7 @@ pub struct DdpLoggingData {
     pub join_uneven_inputs: bool,
     /// The buckets of the first step.
     pub bucket_sizes: Vec<u64>,
-    /// The step whose beginning was the last to be measured, from 1; 0 before that.
+    /// The last step whose beginning was measured, from 1; 0 before that.
     pub iteration: u64,
     pub has_rebuilt_buckets: bool,
     pub rebuilt_bucket_sizes: Vec<u64>,
@@ -46,7 +47,7 @@ pub struct DdpLoggingData {
     pub rebuilt_per_bucket_param_indices: Vec<Vec<usize>>,
     /// The order in which gradients came.
     pub prev_iteration_grad_ready_order_indices: Vec<usize>,
-    /// Bytes of the parameters that the steps measured did not use, added up.
+    /// Total bytes of the parameters that the measured steps did not use.
     pub unused_parameter_size: u64,
     pub forward_compute_time: u64,
     pub backward_compute_time: u64,

@@ -15,10 +15,10 @@
 //!
 //! The sums are those of DDP, in an order that may differ: the results agree within rounding.
 //!
-//! Leaves out, of FSDP2: GPUs (backward runs on a thread of libtorch's there, and is refused); meshes of two dimensions (HSDP);
-//! models that are made on no device and loaded in parts; parameters divided along their first dimension (here, a unit's are
-//! divided as one vector, as FSDP1 did); offload to the CPU. The norm over all ranks is clipped by [`clip_grad_norm`](crate::optim::clip_grad_norm). Frozen parameters and buffers are
-//! whole on each rank, and buffers are each rank's own: batch normalization over all ranks is
+//! Leaves out these parts of FSDP2: GPUs (backward runs on a thread of libtorch's there, and is refused); meshes of two dimensions (HSDP);
+//! models that are made on no device and loaded in parts; parameters divided along their first dimension (here, a unit's are divided as one
+//! vector, as FSDP1 did); offload to the CPU. The norm over all ranks is clipped by [`clip_grad_norm`](crate::optim::clip_grad_norm). Frozen
+//! parameters and buffers are whole on each rank, and buffers are each rank's own: batch normalization over all ranks is
 //! [`SyncBatchNorm2d`](crate::nn::SyncBatchNorm2d).
 
 mod passes;
@@ -58,8 +58,8 @@ use unit::{Flat, Unit};
 /// # Ok(()) }
 /// ```
 ///
-/// Outside [`forward`](Self::forward) the model's variables have their shape, but all their elements are one NaN: a use of them is
-/// seen in the loss. Every rank makes the same calls and uses the same units and parameters in them. Model, passes and optimizer
+/// Outside [`forward`](Self::forward) the model's variables have their shape, but all their elements are one NaN: a use of them
+/// shows in the loss. Every rank makes the same calls and uses the same units and parameters in them. Model, passes and optimizer
 /// belong to one thread.
 ///
 /// Source: Zhao and others, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (2023);
@@ -96,7 +96,7 @@ impl FullyShard {
     /// Runs `body`, the forward pass of a unit, with its parameters. `inputs` that are floats are first converted to the dtype of
     /// computing, if that is another.
     ///
-    /// The unit may be used again in the same pass. What `body` needs of the unit's parameters it must compute from them inside.
+    /// The unit may be used again in the same pass. `body` must compute inside whatever it needs from the unit's parameters.
     ///
     /// # Errors
     /// `BadArgument` for an unknown unit; any failure of the all-gather, or of a layer that communicates.
@@ -106,8 +106,8 @@ impl FullyShard {
     }
 
     /// As [`forward`](Self::forward), but of the unit's activations only `inputs` are kept: the backward pass gathers the parameters
-    /// and runs `body` a second time, with the same random numbers. This is [`c10d::checkpoint`] for a unit; inside `body`, that
-    /// one computes with NaN in the backward pass, since the parameters are not there.
+    /// and runs `body` a second time, with the same random numbers. This is [`c10d::checkpoint`] for a unit; inside `body`,
+    /// `c10d::checkpoint` itself computes with NaN in the backward pass, since the parameters are not there.
     ///
     /// The parameters are freed after the forward pass, whatever `reshard_after_forward` is. As many bytes are sent as by
     /// [`forward`](Self::forward); a unit that is used more than once in a pass has its gradients reduced after each use.
@@ -152,8 +152,8 @@ impl FullyShard {
         Ok(result)
     }
 
-    /// Frees the parameters of all units, also those that were gathered ahead; needed between a forward pass that no backward pass
-    /// follows and the next step of the optimizer, which the next forward pass would otherwise not see.
+    /// Frees the parameters of all units, also those that were gathered ahead. Needed after a forward pass that no backward pass
+    /// follows, before the next step of the optimizer: otherwise the next forward pass would not see that step.
     ///
     /// # Errors
     /// An all-gather that was on the way failed.

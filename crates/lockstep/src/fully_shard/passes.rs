@@ -102,14 +102,14 @@ impl Passes {
                 let (passes, body) = own.get()?;
                 passes.forward(at, inputs, body)
             };
-            // `checkpoint` makes an error of it again.
+            // `checkpoint` turns the panic into an error again.
             run().unwrap_or_else(|error: Error| resume_unwind(Box::new(error)))
         })
     }
 
     /// Starts the next unit's all-gather, if the pass goes as the one before.
     fn prefetch_forward(&self, at: usize) -> Result<()> {
-        // What is computed again in the backward pass is in no order.
+        // Units that are computed again in the backward pass have no fixed order.
         if !c10d::grad_enabled() || self.is_backward.get() {
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl Passes {
         }
     }
 
-    /// Keeps, instead of a tensor that lies in the unit's whole vector, where in it that is.
+    /// Instead of a tensor that lies in the unit's whole vector, keeps its position there.
     fn pack(self: &Rc<Self>, at: usize, whole: &Tensor) -> Pack {
         let memory = Storage::of(whole).map(|memory| memory.id());
         let (begin, kind, passes) = (whole.data_ptr() as usize, whole.kind(), Rc::clone(self));
@@ -193,7 +193,7 @@ impl Passes {
         done
     }
 
-    /// Reduces what is left: units of which some parameters got no gradient.
+    /// Reduces what is left: units in which some parameters got no gradient.
     fn end_pass(&self) -> Result<()> {
         for at in (0..self.units.len()).rev() {
             self.complete(at)?;

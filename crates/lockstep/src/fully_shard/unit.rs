@@ -1,5 +1,5 @@
-//! One unit: its parameters as one vector, of which each rank has an equal part. The vector is gathered and freed, and its gradients
-//! are reduced; when each happens is for [`super::passes`].
+//! One unit: its parameters as one vector, divided equally among the ranks. The vector is gathered and freed, and its gradients are
+//! reduced; [`super::passes`] decides when.
 //!
 //! ```text
 //! parameters   weight [2, 3]      bias [2]
@@ -23,15 +23,15 @@ pub(super) struct Unit {
     name: String,
     flat: Flat,
     group: Rc<ProcessGroup>,
-    /// In which parameters are gathered.
+    /// The dtype in which parameters are gathered.
     compute: Kind,
-    /// In which gradients are reduced.
+    /// The dtype in which gradients are reduced.
     reduce: Kind,
     whole: RefCell<GatherState>,
     grads: RefCell<Grads>,
     /// All vectors that were gathered and may still be in memory.
     gathered: RefCell<Vec<Storage>>,
-    /// And those of gradients.
+    /// The same for vectors of gradients.
     unreduced: RefCell<Vec<Storage>>,
 }
 
@@ -61,7 +61,7 @@ struct Grads {
 #[derive(Debug)]
 pub(super) struct Reducing {
     part: Work<Tensor>,
-    /// What is sent: nobody else gets its memory before the end.
+    /// What is sent; its memory must not be reused before the end.
     sum: Tensor,
     has: Vec<bool>,
 }
@@ -103,7 +103,7 @@ impl Unit {
         &self.flat
     }
 
-    /// In which the unit computes.
+    /// The dtype in which the unit computes.
     pub(super) fn compute(&self) -> Kind {
         self.compute
     }
@@ -163,7 +163,7 @@ impl Unit {
         Ok(whole)
     }
 
-    /// Takes them away again.
+    /// Hides the parameters in the model again.
     pub(super) fn conceal(&self) -> Result<()> {
         let hidden = no_grad(|| self.flat().params().iter().try_for_each(|param| param.hide(self.compute)));
         hidden.map_err(|error| self.torch("hide the parameters of", &error))
@@ -210,7 +210,7 @@ impl Unit {
         let Some(mut sum) = sum else { return Ok(None) };
         let flat = &self.flat;
         let own = no_grad(|| {
-            // First, so that no sum overflows.
+            // Divided first, so that no sum overflows.
             let _mean = sum.f_div_scalar_(self.group.size().get() as i64)?;
             Tensor::f_empty([flat.part().size()[0]], (self.reduce, flat.part().device()))
         });
@@ -285,7 +285,7 @@ impl Param {
     /// This rank's elements in the rank's part of such a vector.
     fn of_part(&self, part: &Tensor, begins: i64) -> Result<Tensor, TchError> {
         let (from, length) = (self.piece.elements.start as i64, self.piece.elements.len() as i64);
-        // An empty one may lie outside.
+        // An empty range may lie outside.
         let at = if length == 0 { 0 } else { self.start + from - begins };
         part.f_narrow(0, at, length)
     }
@@ -403,9 +403,10 @@ impl Default for FullyShardOptions {
 /// `MixedPrecisionPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MixedPrecision {
-    /// In which a unit's parameters are gathered and its inputs given to it: `param_dtype`. By default that of the parameters.
+    /// The dtype in which a unit's parameters are gathered and its inputs are passed to it: `param_dtype`. By default that of
+    /// the parameters.
     pub param: Option<Kind>,
-    /// In which gradients are added up and reduced: `reduce_dtype`. By default `param`.
+    /// The dtype in which gradients are added up and reduced: `reduce_dtype`. By default `param`.
     pub reduce: Option<Kind>,
 }
 

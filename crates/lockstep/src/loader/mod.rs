@@ -112,7 +112,7 @@ impl DataLoader {
     }
 
     /// Puts batches into page-locked memory if `device`, to which they will go, is a GPU: [`Batch::to`](crate::data::Batch::to) then
-    /// does not wait. With workers these do the copy.
+    /// does not wait. With workers, the workers copy.
     pub fn pin_memory(mut self, device: Device) -> Self {
         self.memory.pinned = matches!(device, Device::Cuda(_));
         self

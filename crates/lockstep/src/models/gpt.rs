@@ -123,8 +123,8 @@ impl Gpt {
         std::iter::once(String::new()).chain((0..self.config.layers).map(|number| format!("h.{number}"))).collect()
     }
 
-    /// The forward pass, in which `run` runs the layers of each [unit](Self::units): its name, its inputs and its layers. That of the rest
-    /// is around all others.
+    /// The forward pass, in which `run` runs the layers of each [unit](Self::units): its name, its inputs and its layers. The call for the
+    /// rest encloses all others.
     ///
     /// ```no_run
     /// # use lockstep::{models::gpt::Gpt, parallel::FullyShard};
@@ -147,7 +147,8 @@ impl Gpt {
         })
     }
 
-    /// Continues a text: the prompt's tokens and `count` more. Of what is longer than the context, the model sees the end.
+    /// Continues a text: the prompt's tokens and `count` more. If the text is longer than the context, the model sees its
+    /// end.
     ///
     /// # Errors
     /// `BadArgument` for an empty prompt, a token outside the vocabulary, and a temperature that is negative or not finite.
@@ -196,7 +197,7 @@ impl Gpt {
                 "a sequence has at most {context} tokens, the context; cut it, or make the context longer"
             ));
         }
-        // On a GPU the question would wait for all that is computed there.
+        // On a GPU this check would wait for everything that is computed there.
         if tokens.device() == Device::Cpu && tokens.numel() > 0 {
             let (least, most) = (tokens.min().int64_value(&[]), tokens.max().int64_value(&[]));
             if least < 0 || most >= vocabulary as i64 {

@@ -25,8 +25,8 @@ impl<'a> GradParts<'a> {
 /// `torch.nn.utils.clip_grad_norm_`: if the norm of all gradients together is above `max_norm`, multiplies each gradient by
 /// `max_norm / (norm + 1e-6)`. Returns the norm from before.
 ///
-/// A rank's own norm is the norm only where its gradients are whole. Where they are divided, squares are added over the ranks first, of
-/// each element once:
+/// A rank's own norm is the norm only if its gradients are whole. If they are divided, the squares are first added over the ranks, each
+/// element once:
 ///
 /// | how | parts |
 /// |---|---|
@@ -42,10 +42,10 @@ impl<'a> GradParts<'a> {
 /// # Ok(()) }
 /// ```
 ///
-/// A collective of all groups, which all ranks call with the same number of parts, those without gradients too. Sums are in double
-/// precision, so that the norm does not depend on how parameters are divided, but for its last bits. A norm that is NaN makes all
-/// gradients NaN, and an infinite one makes their finite elements 0 and the others NaN, as in PyTorch by default. Under a
-/// [`GradScaler`](crate::amp::GradScaler), call its `unscale` first. An infinite `max_norm` only measures.
+/// A collective of all groups, which all ranks call with the same number of parts, including ranks without gradients. Sums are in
+/// double precision, so that the norm does not depend on how parameters are divided, except in its last bits. A norm that is NaN
+/// makes all gradients NaN, and an infinite one makes their finite elements 0 and the others NaN, as in PyTorch by default. Under
+/// a [`GradScaler`](crate::amp::GradScaler), call its `unscale` first. An infinite `max_norm` only measures.
 ///
 /// # Errors
 /// `BadArgument` for a `max_norm` that is not above 0, and a sparse gradient; any failure of an all-reduce.
@@ -79,7 +79,7 @@ impl GradParts<'_> {
             if grad.is_sparse() {
                 return Err(Error::bad_argument(operation, format!("the gradient of {name} is sparse: leave it out")));
             }
-            // One value waits on a GPU, not one for each parameter.
+            // On a GPU the program waits for one value, not for one per parameter.
             sum = sum.to_device(grad.device()) + no_grad(|| grad.norm_scalaropt_dtype(2, Kind::Double).square());
         }
         for group in self.divided_over {

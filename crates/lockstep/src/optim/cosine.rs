@@ -5,8 +5,8 @@ use std::f64::consts::PI;
 use super::Optimizer;
 use super::schedule::{ScheduleError, Warmup};
 
-/// [`Warmup`], and from its end half a cosine down to a lowest rate, which then stays. A function of the step alone, so a resumed run needs
-/// no saved state.
+/// [`Warmup`], followed by half a cosine down to a lowest rate, which then stays. A function of the step alone, so a resumed run needs no
+/// saved state.
 ///
 /// As Python's `SequentialLR` of `LinearLR` and `CosineAnnealingLR(T_max = steps − warm-up, eta_min)`, in their closed forms. (Beyond its
 /// last step Python's would rise again.)

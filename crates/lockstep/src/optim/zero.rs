@@ -1,9 +1,9 @@
 //! `ZeroRedundancyOptimizer`: each rank keeps the optimizer's state of its own share of the parameters and updates only these.
 //!
-//! DDP gives every rank the same gradients, so that every rank would make the same update with the same state. Here a parameter's
-//! owner alone makes it and sends the result to the others: `1 / ranks` of the state on each, for one broadcast of the parameters
-//! a step. Leaves out gradients and parameters, which stay whole on each rank (stages 2 and 3 of ZeRO), and the overlap of the
-//! broadcasts with backward.
+//! DDP gives every rank the same gradients, so that every rank would make the same update with the same state. Here only a
+//! parameter's owner makes the update and sends the result to the others. Each rank keeps `1 / ranks` of the state, at the price
+//! of one broadcast of the parameters per step. Leaves out gradients and parameters, which stay whole on each rank (stages 2 and
+//! 3 of ZeRO), and the overlap of the broadcasts with backward.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -39,7 +39,7 @@ const MESSAGE_BYTES: usize = 250 * 1024 * 1024;
 /// may go on with it, or on another number of ranks.
 ///
 /// Source: Rajbhandari and others, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2019), stage 1;
-/// `torch/distributed/optim/zero_redundancy_optimizer.py`, whose division of the parameters this is.
+/// `torch/distributed/optim/zero_redundancy_optimizer.py`, which divides the parameters in the same way.
 #[derive(Debug)]
 pub struct ZeroRedundancyOptimizer<R> {
     group: Rc<ProcessGroup>,
@@ -106,7 +106,7 @@ impl<R: Rule> ZeroRedundancyOptimizer<R> {
     }
 
     /// Gathers the whole state on rank `to`. A collective, before [`state_dict`](Optimizer::state_dict) or a snapshot; the next step
-    /// makes what was gathered out of date and drops it.
+    /// makes the gathered state out of date and drops it.
     ///
     /// # Errors
     /// A rank is missing; memory ran out.

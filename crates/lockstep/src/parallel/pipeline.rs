@@ -55,7 +55,7 @@ pub struct Pipeline {
 pub struct StepReport {
     /// The mean of the micro-batches' losses; on the last stage.
     pub loss: Option<f64>,
-    /// When each action computed, from the step's begin, without its wait for messages.
+    /// When each action computed, from the beginning of the step, without its wait for messages.
     pub spans: Vec<(Action, Duration, Duration)>,
     /// How long the whole step took.
     pub total: Duration,
@@ -109,7 +109,8 @@ impl Pipeline {
     /// The stage of this rank; all ranks of `group` pass the same schedule.
     ///
     /// # Errors
-    /// `BadArgument` if the schedule has not as many stages as the group has ranks, or more micro-batches than messages have tags.
+    /// `BadArgument` if the schedule's number of stages is not the group's number of ranks, or if there are more micro-batches
+    /// than message tags.
     pub fn new(group: Rc<ProcessGroup>, schedule: Schedule, received: Activations) -> Result<Self, Error> {
         let (stages, ranks) = (schedule.stages(), group.size());
         let refuse = |detail| Err(Error::bad_argument("make a pipeline", detail));
@@ -253,7 +254,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Receives what the neighbour sends after the same action, and ends the messages to it that it must have received before.
+    /// Receives what the neighbour sends after the same action, and completes the sends to it that it must have received
+    /// before.
     fn receive(&mut self, action: Action, mut tensor: Tensor, from: Rank) -> Result<Tensor, Error> {
         self.pipeline.group.recv_for(&purpose(action), &mut tensor, from, tag(action))?;
         let of_neighbour = self.pipeline.schedule.actions(from.get());

@@ -26,7 +26,7 @@ use crate::nn;
 
 type Group = OwnThread<Rc<ProcessGroup>>;
 
-/// A linear layer of which each rank computes some outputs: inputs `[…, in]`, outputs `[…, out / p]`.
+/// A linear layer whose outputs are divided among the ranks: inputs `[…, in]`, outputs `[…, out / p]`.
 #[derive(Debug)]
 pub struct ColumnParallelLinear {
     /// `[out / p, in]`
@@ -67,7 +67,8 @@ impl ColumnParallelLinear {
     }
 }
 
-/// A linear layer of which each rank has some inputs: inputs `[…, in / p]`, outputs `[…, out]`, the sum over all ranks.
+/// A linear layer whose inputs are divided among the ranks: inputs `[…, in / p]`, outputs `[…, out]`, the sum over all
+/// ranks.
 #[derive(Debug)]
 pub struct RowParallelLinear {
     /// `[out, in / p]`
@@ -133,7 +134,7 @@ impl ParallelMlp {
     }
 }
 
-/// An embedding of which each rank holds some rows of the table, a part of the vocabulary: indices of any shape `[…]`, the same on
+/// An embedding whose table is divided among the ranks by rows, that is, by vocabulary: indices of any shape `[…]`, the same on
 /// all ranks, outputs `[…, features]`.
 #[derive(Debug)]
 pub struct VocabParallelEmbedding {
@@ -165,8 +166,8 @@ impl VocabParallelEmbedding {
 }
 
 /// The mean cross-entropy of logits whose vocabulary is divided: `logits` `[n, vocabulary / p]`, `targets` `[n]`, the same on all
-/// ranks. Instead of the logits two all-reduces send n numbers, for the maximum, and 2 n, for the sum of the exponentials and the
-/// target's logit. The backward pass sends nothing. Targets must lie inside the vocabulary; others are not refused.
+/// ranks. Instead of the logits, two all-reduces send n numbers (the maximum) and 2 n (the sum of the exponentials and the
+/// target's logit). The backward pass sends nothing. Targets must lie inside the vocabulary; others are not refused.
 ///
 /// # Errors
 /// Any failure of a collective.
@@ -181,7 +182,7 @@ pub fn vocab_parallel_cross_entropy(group: &ProcessGroup, logits: &Tensor, targe
     Ok((sums.get(0).log() - sums.get(1)).mean(None::<Kind>))
 }
 
-/// Indices into this rank's `rows` of a vocabulary, and true where an index belongs to another rank (there the first is 0).
+/// Indices into this rank's `rows` of a vocabulary, and true where an index belongs to another rank (whose index here is 0).
 fn local_index(group: &ProcessGroup, indices: &Tensor, rows: i64) -> (Tensor, Tensor) {
     let local = indices - rows * group.rank().get() as i64;
     let elsewhere = local.lt(0).logical_or(&local.ge(rows));
@@ -203,8 +204,8 @@ fn part_of(group: &ProcessGroup, whole: &Tensor, dim: usize) -> Result<Tensor> {
     }
 }
 
-/// Layers as tch's, whose `forward` has no error: it panics, or is the error of the call around it that catches them, such as
-/// [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward).
+/// Makes layers like tch's, whose `forward` returns no error: a failure panics, or becomes the error of an enclosing call
+/// that catches it, such as [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward).
 macro_rules! module {
     ($($layer:ty),*) => {$(
         impl Module for $layer {
@@ -219,7 +220,8 @@ macro_rules! module {
 }
 module!(ColumnParallelLinear, RowParallelLinear, ParallelMlp, VocabParallelEmbedding);
 
-/// The tensor itself, which all ranks hold and each uses in its own way: the gradient is the sum of theirs. Megatron's *f*.
+/// The tensor itself, which all ranks hold and each uses in its own way: the gradient is the sum of all ranks' gradients.
+/// Megatron's *f*.
 pub fn copy_to_ranks(group: &ProcessGroup, whole: &Tensor) -> Result<Tensor> {
     exchange(group, whole, Identity, AllReduce, 0)
 }

@@ -167,7 +167,7 @@ pub(super) struct Survey {
     pub(super) unreadable: Option<String>,
     /// Why no rank may train.
     pub(super) refusal: Option<String>,
-    /// A name for this attempt of the job, of which rank 0's counts.
+    /// A name for this attempt of the job; rank 0's counts.
     pub(super) attempt: String,
 }
 

@@ -1,6 +1,6 @@
-//! The header and the tensors of a snapshot's file. Passes over their bytes in pieces that stay in a core's cache, so that a byte that is
-//! copied, summed and written comes from memory once, and neither writing nor reading needs the whole file in memory besides the
-//! tensors.
+//! The header and the tensors of a snapshot's file. Their bytes are processed in pieces that stay in a core's cache: a byte that is
+//! copied, summed and written comes from memory only once, and neither writing nor reading needs the whole file in memory in addition to
+//! the tensors.
 //!
 //! [`super::file`] interprets the header.
 
@@ -57,7 +57,8 @@ impl Contents {
         Self::read(&mut file, has)
     }
 
-    /// Reads a file of `has` bytes and compares its checksum. Nothing follows from a good one but that it is complete and undamaged.
+    /// Reads a file of `has` bytes and compares its checksum. A matching checksum proves only that the file is complete and
+    /// undamaged.
     pub(super) fn read(file: &mut impl Read, has: u64) -> Result<Self, BadSnapshot> {
         let header = file::read_start(file, has)?;
         let mut checksum = Checksum::of(&header)?;
