@@ -144,6 +144,8 @@ impl fmt::Display for Finding {
 
 impl std::error::Error for Finding {}
 
+/// The digits of a number that a learner reads: more than single precision is right to.
+const SIGNIFICANT: usize = 6;
 /// Longer values are cut off at this many bytes.
 const SHOWN: usize = 400;
 
@@ -220,7 +222,8 @@ impl Claim {
         if self.holds {
             return Ok(());
         }
-        Err(Finding { diagnosis: self.known.unwrap_or_else(|| diagnosis.into()), ..self.finding }.into())
+        Err(Finding { diagnosis: self.known.unwrap_or_else(|| diagnosis.into()), ..rounded_values(self.finding) }
+            .into())
     }
 }
 
@@ -228,6 +231,49 @@ impl Claim {
 pub fn close(expected: &[f64], observed: &[f64], tolerance: f64) -> bool {
     let near = |(expected, observed): (&f64, &f64)| (expected - observed).abs() <= tolerance;
     expected.len() == observed.len() && expected.iter().zip(observed).all(near)
+}
+
+/// Rounds the numbers of the values to what matters, unless these would then be equal.
+fn rounded_values(finding: Finding) -> Finding {
+    let [expected, observed] = [&finding.expected, &finding.observed].map(|text| text.as_deref().map(rounded));
+    let given = finding.given.as_deref().map(rounded);
+    if expected == observed && finding.expected != finding.observed {
+        return Finding { given, ..finding };
+    }
+    Finding { given, expected, observed, ..finding }
+}
+
+/// The text, with six digits of each fraction that has more. What stands in quotation marks is the answer's own text, and stays.
+fn rounded(text: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '_';
+    let (mut all, mut number, mut quoted, mut last) = (String::new(), String::new(), false, ' ');
+    for c in text.chars().chain(['\n']) {
+        // An exponent may have a sign.
+        let of_exponent = c == '-' && last == 'e' && number.starts_with(|c: char| c.is_ascii_digit());
+        if is_part(c) || of_exponent {
+            number.push(c);
+        } else {
+            all += &(if quoted { number.clone() } else { six_digits(&number) });
+            number.clear();
+            all.push(c);
+            quoted ^= c == '"';
+        }
+        last = c;
+    }
+    all.pop(); // the end of the line that was added
+    all
+}
+
+fn six_digits(number: &str) -> String {
+    let is_fraction = number.contains('.') && number.starts_with(|c: char| c.is_ascii_digit());
+    let digits = number.chars().take_while(|c| *c != 'e').filter(char::is_ascii_digit).count();
+    match number.parse::<f64>() {
+        Ok(value) if is_fraction && digits > SIGNIFICANT => {
+            let short: f64 = format!("{value:.0$e}", SIGNIFICANT - 1).parse().unwrap_or(value);
+            format!("{short:?}")
+        }
+        _ => number.to_owned(),
+    }
 }
 
 fn shown<T: Debug + ?Sized>(value: &T) -> String {
@@ -238,6 +284,13 @@ fn shown<T: Debug + ?Sized>(value: &T) -> String {
         text.push('…');
     }
     text
+}
+
+/// Lists of numbers as rows of a table, for [`Claim::given`]: `rank 0: 1.5, 2.0`. `what` is what each row is of.
+pub fn rows(what: &str, lists: &[impl AsRef<[f64]>]) -> String {
+    let numbers = |list: &[f64]| list.iter().map(|number| format!("{number:?}")).collect::<Vec<_>>().join(", ");
+    let row = |(number, list): (usize, &_)| format!("{what} {number}: {}", numbers(AsRef::as_ref(list)));
+    lists.iter().enumerate().map(row).collect::<Vec<_>>().join("\n")
 }
 
 /// Numbers that may be NaN. JSON cannot represent NaN, so `null` stands for it.
@@ -297,6 +350,25 @@ mod tests {
         assert!(
             !close(&[1.0], &[f64::NAN], 0.1) && !close(&[1.0], &[1.0, 1.0], 0.1) && !close(&[f64::NAN], &[1.0], 9.0)
         );
+    }
+
+    #[test]
+    fn lists_are_rows() {
+        assert_eq!(rows("rank", &[vec![1.5, 2.0], vec![f64::NAN]]), "rank 0: 1.5, 2.0\nrank 1: NaN");
+    }
+
+    #[test]
+    fn rounds_numbers_to_six_digits_where_they_still_differ() {
+        assert_eq!(rounded("[4.9999999999999996e-6, -0.30000000000000004, 1.5, NaN]"), "[5e-6, -0.3, 1.5, NaN]");
+        assert_eq!(
+            rounded("epoch 1234567: 12.3456789 s at 127.0.0.1 of v1.2345678"),
+            "epoch 1234567: 12.3457 s at 127.0.0.1 of v1.2345678"
+        );
+        assert_eq!(rounded("the error \"0.123456789\", not 0.123456789"), "the error \"0.123456789\", not 0.123457");
+        let near = finding(Claim::equal(&0.123_456_78, &0.123_456_79), "last bits");
+        assert_eq!(near.observed.as_deref(), Some("0.12345679"));
+        let far = finding(Claim::equal(&(1.0 / 3.0), &(2.0 / 3.0)), "twice");
+        assert_eq!((far.expected.as_deref(), far.observed.as_deref()), (Some("0.333333"), Some("0.666667")));
     }
 
     #[test]

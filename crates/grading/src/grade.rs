@@ -142,10 +142,14 @@ fn width() -> usize {
     terminal.filter(|width| *width > 0).map_or(WIDTH, |width| width.clamp(NARROWEST, WIDEST))
 }
 
-/// Breaks the text at spaces, into lines of this width, which includes the indent.
+/// Breaks the text into its rows, and these at spaces, into lines that are this wide with their indent.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
+    text.split('\n').flat_map(|row| wrapped_row(row, width)).collect()
+}
+
+fn wrapped_row(row: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for word in text.split(' ') {
+    for word in row.split(' ') {
         let line = lines.last_mut().filter(|line| line.is_empty() || line.len() + 1 + word.len() <= width - INDENT);
         match line {
             Some(line) if line.is_empty() => line.push_str(word),
@@ -170,5 +174,6 @@ mod tests {
         assert_eq!(lengths, [80, 120, 1]);
         assert_eq!(wrapped("", 100), [""]);
         assert_eq!(wrapped("one two three", 20), ["one two", "three"]);
+        assert_eq!(wrapped("rows:\none two three\nfour", 20), ["rows:", "one two", "three", "four"]);
     }
 }

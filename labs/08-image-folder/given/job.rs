@@ -34,13 +34,26 @@ pub struct TwoFileJob {
     best_file: Option<u64>,
     until_kill: Option<u64>,
     trained: u64,
+    /// In this process.
+    has_trained: bool,
+    saved_untrained: bool,
 }
 
 impl TwoFileJob {
     /// A job that has not started. Its epochs end with these accuracies.
     pub fn new(accuracies: Vec<f64>) -> Self {
         let epochs = accuracies.len() as u64;
-        TwoFileJob { epochs, accuracies, model: 0, snapshot: None, best_file: None, until_kill: None, trained: 0 }
+        TwoFileJob {
+            epochs,
+            accuracies,
+            model: 0,
+            snapshot: None,
+            best_file: None,
+            until_kill: None,
+            trained: 0,
+            has_trained: false,
+            saved_untrained: false,
+        }
     }
 
     /// Loads the snapshot. Returns `None` on the first start.
@@ -54,7 +67,7 @@ impl TwoFileJob {
     /// When the process is killed before this call.
     pub fn train_and_validate(&mut self, epoch: u64) -> Result<f64, Killed> {
         self.act()?;
-        (self.model, self.trained) = (epoch, self.trained + 1);
+        (self.model, self.trained, self.has_trained) = (epoch, self.trained + 1, true);
         Ok(self.accuracies[epoch as usize])
     }
 
@@ -64,6 +77,7 @@ impl TwoFileJob {
     /// When the process is killed before this call.
     pub fn save_best_model(&mut self) -> Result<(), Killed> {
         self.act()?;
+        self.saved_untrained |= !self.has_trained;
         self.best_file = Some(self.model);
         Ok(())
     }
@@ -80,13 +94,14 @@ impl TwoFileJob {
 
     /// Starts a new process, which is killed after `until_kill` of the three calls above, or never.
     pub fn start(&mut self, until_kill: Option<u64>) {
-        self.until_kill = until_kill;
+        (self.until_kill, self.has_trained) = (until_kill, false);
     }
 
-    /// The epoch in the best model's file, the best epoch in the snapshot, and the total number of trained epochs.
-    pub fn end(&self) -> (Option<u64>, Option<u64>, u64) {
+    /// The epoch in the best model's file, the best epoch in the snapshot, the total number of trained epochs, and whether a process has
+    /// written a model before it had trained one.
+    pub fn end(&self) -> (Option<u64>, Option<u64>, u64, bool) {
         let said = self.snapshot.and_then(|snapshot| snapshot.best);
-        (self.best_file, said.map(|best| best.epoch), self.trained)
+        (self.best_file, said.map(|best| best.epoch), self.trained, self.saved_untrained)
     }
 
     fn act(&mut self) -> Result<(), Killed> {

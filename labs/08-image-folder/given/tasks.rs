@@ -9,8 +9,8 @@ use crate::best::Best;
 use crate::job::{Killed, TwoFileJob};
 use crate::plateau::Plateau;
 
-/// Inputs: the head's name, and the layers' names and widths. Results: the answer's count, and the variables that a training step
-/// has changed.
+/// Inputs: the head's name, and the layers' names and widths. Results: the answer's count, the variables that a training step has changed,
+/// and the buffers that a gradient would be computed for.
 pub fn freeze(answer: fn(&VarStore, &str) -> usize) -> Task {
     Task::new("freeze", move |(head, layers): (String, Vec<(String, i64)>)| {
         let vs = VarStore::new(Device::Cpu);
@@ -19,7 +19,12 @@ pub fn freeze(answer: fn(&VarStore, &str) -> usize) -> Task {
             linear(&path, *width, *width, Default::default());
         }
         batch_norm1d(vs.root() / "norm", 4, Default::default());
+        batch_norm1d(vs.root() / &*head / "1", 4, Default::default());
+        let is_buffer = |name: &str| name.contains(".running_");
         let count = answer(&vs, &head);
+        let trained = vs.variables().into_iter().filter(|(name, tensor)| is_buffer(name) && tensor.requires_grad());
+        let mut buffers: Vec<String> = trained.map(|(name, _)| name).collect();
+        buffers.sort();
         let before: Vec<(String, Tensor)> =
             vs.variables().into_iter().map(|(name, tensor)| (name, tensor.copy())).collect();
         let loss: Tensor = vs.trainable_variables().iter().map(|tensor| tensor.sum(Kind::Float)).sum();
@@ -30,7 +35,7 @@ pub fn freeze(answer: fn(&VarStore, &str) -> usize) -> Task {
         let mut changed: Vec<String> =
             before.into_iter().filter(|(name, tensor)| after[name] != *tensor).map(|(name, _)| name).collect();
         changed.sort();
-        Ok((count, changed))
+        Ok((count, changed, buffers))
     })
 }
 

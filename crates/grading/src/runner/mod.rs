@@ -19,6 +19,7 @@ use lockstep_process::{Template, Workers, check_room};
 use rand_mt::Mt64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::Finding;
 use call::{CallResult, RunningCall};
@@ -214,14 +215,29 @@ fn fault(
     Some(Finding { input, given, printed: result.printed.clone(), ..finding })
 }
 
-/// An input as the answer gets it, or its number if it is long.
+/// An input as the answer gets it, if it is short: its parts, without the signs of the format in which it was passed.
 fn described(inputs: &[serde_json::Value], number: usize) -> Option<String> {
-    let text = inputs.get(number)?.to_string();
-    match (text.len() <= SHOWN, inputs.len()) {
-        (true, 1) => Some(text),
-        (true, count) => Some(format!("input {} of {count}: {text}", number + 1)),
-        (false, 1) => None,
-        (false, count) => Some(format!("input {} of {count}", number + 1)),
+    let text = match inputs.get(number)? {
+        Value::Array(parts) if parts.iter().any(|part| part.is_array() || part.is_object()) => {
+            parts.iter().map(plain).collect::<Vec<_>>().join("; ")
+        }
+        input => plain(input),
+    };
+    (text.len() <= SHOWN).then_some(text)
+}
+
+/// Numbers and texts as they are, lists in brackets, fields with their names.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::String(text) if text.is_empty() => "\"\"".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => format!("[{}]", parts.iter().map(plain).collect::<Vec<_>>().join(", ")),
+        Value::Object(fields) if fields.is_empty() => "nothing".to_owned(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect::<Vec<_>>().join(", ")
+        }
+        value => value.to_string(),
     }
 }
 
@@ -292,13 +308,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shows_short_inputs_and_numbers_long_ones() {
-        let long = json!("x".repeat(SHOWN));
-        assert_eq!(described(&[json!([1, 3])], 0).unwrap(), "[1,3]");
-        let several = [long.clone(), json!([1, 3])];
-        assert_eq!(described(&several, 1).unwrap(), "input 2 of 2: [1,3]");
-        assert_eq!(described(&several, 0).unwrap(), "input 1 of 2");
-        assert_eq!((described(&[long], 0), described(&several, 2)), (None, None));
+    fn shows_short_inputs_as_people_write_them() {
+        let inputs = [json!([1, 3]), json!([7, {"VISIBLE": "1,2"}, [0.5, null], ""]), json!("x".repeat(SHOWN + 1))];
+        assert_eq!(described(&inputs, 0).unwrap(), "[1, 3]");
+        assert_eq!(described(&inputs, 1).unwrap(), "7; VISIBLE 1,2; [0.5, nothing]; \"\"");
+        assert_eq!((described(&inputs, 2), described(&inputs, 3)), (None, None));
     }
 
     #[test]
@@ -311,7 +325,7 @@ mod tests {
             printed: vec!["about to end".into()],
         };
         let found = fault(&result, &[json!(5), json!(7)], first_death).unwrap();
-        assert_eq!((found.rank, found.input, found.given.as_deref()), (Some(1), Some(0), Some("input 1 of 2: 5")));
+        assert_eq!((found.rank, found.input, found.given.as_deref()), (Some(1), Some(0), Some("5")));
         assert_eq!(found.printed, ["about to end"]);
         assert!(fault(&result, &[json!(5), json!(7)], |_| None).is_none());
     }

@@ -34,21 +34,54 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let given = format!("{SAMPLES} samples, {STEPS} steps");
     for (case, steps) in [STEPS, 1].into_iter().enumerate() {
         let (_, _, _, losses) = outputs.of(0, case);
-        Claim::equal(&steps, &losses.len())
-            .given(format!("{SAMPLES} samples, {steps} steps; how many losses"))
+        Claim::that(losses.len() == steps, format!("{steps} losses"), format!("{} losses", losses.len()))
+            .given(format!("{SAMPLES} samples, {steps} steps"))
             .or_fail("return the loss of each step")?;
     }
     moves(&given, before, after, gradients, losses)?;
     finds(&given, &samples, &rule, before, after, losses)?;
     before_the_step(&samples, outputs.of(0, 1))?;
-    let part = part(&samples, before, losses[0]);
-    Claim::that(part.is_none(), format!("the loss of all {SAMPLES} samples"), format!("{:.4}", losses[0]))
-        .given(&given)
-        .or_fail(format!(
-            "the layer learns, but the first loss is that of {} samples only: use all samples in one batch, and step the optimizer once \
-             for it",
-            part.unwrap_or_default()
-        ))
+    of_all(&given, &samples, before, losses[0])
+}
+
+/// Checks that the first loss is a usual one, as the mean over all samples.
+fn of_all(given: &str, samples: &[Sample], weights: &[f64], loss: f64) -> anyhow::Result<()> {
+    let near = |usual: f64| (loss - usual).abs() <= 1e-4 * usual;
+    let usual = usual_losses(samples, weights);
+    let part = part(samples, weights, loss);
+    let sum = usual.into_iter().any(|usual| near(usual * samples.len() as f64));
+    let expected = format!(
+        "a mean over all {SAMPLES} samples: {} (squares), {} (their half), {} (absolute values), {} (Huber) or {} (root of the first)",
+        shown(usual[0]),
+        shown(usual[1]),
+        shown(usual[2]),
+        shown(usual[3]),
+        shown(usual[4])
+    );
+    Claim::that(usual.into_iter().any(near), expected, format!("a first loss of {}", shown(loss)))
+        .given(given)
+        .diagnose_if(sum, "the layer learns, but the losses are sums over the samples: return the mean, so that losses of batches compare")
+        .diagnose_if(
+            part.is_some(),
+            format!(
+                "the layer learns, but the first loss is that of {} samples only: use all samples in one batch, and step the optimizer \
+                 once for it",
+                part.unwrap_or_default()
+            ),
+        )
+        .or_fail(
+            "the layer learns, but the first loss is none of the usual ones over all samples with the weights before the first step: use all \
+             samples in one batch, one step for it, and a usual loss of a regression",
+        )
+}
+
+/// A number with three decimals, or with its power of ten if it is large.
+fn shown(number: f64) -> String {
+    match number.abs() {
+        size if size.is_finite() && size >= 1e5 => format!("{number:.1e}"),
+        size if size < 5e-4 => "0.000".to_owned(), // no sign
+        _ => format!("{number:.3}"),
+    }
 }
 
 /// How many samples from the first on have this usual loss, if all of them have another.
@@ -56,7 +89,7 @@ fn part(samples: &[Sample], weights: &[f64], loss: f64) -> Option<usize> {
     let near = |count: &usize| {
         usual_losses(&samples[..*count], weights).into_iter().take(2).any(|usual| (loss - usual).abs() <= 1e-5 * usual)
     };
-    if near(&samples.len()) { None } else { [1, 2, 4, 8, 16, 32, 64].into_iter().find(near) }
+    if near(&samples.len()) { None } else { (1..samples.len()).find(near) }
 }
 
 /// Checks that the loss of a single step is not that of the weights after it, as far as it is a usual one.
@@ -65,8 +98,8 @@ fn before_the_step(samples: &[Sample], (before, after, _, losses): &Trained) -> 
         usual_losses(samples, weights).into_iter().any(|usual| (losses[0] - usual).abs() <= 1e-4 * usual)
     };
     let expected =
-        format!("the loss with the weights before the step, such as {:.4}", usual_losses(samples, before)[0]);
-    Claim::that(near(before) || !near(after), expected, format!("{:.4}", losses[0]))
+        format!("the loss with the weights before the step, such as {}", shown(usual_losses(samples, before)[0]));
+    Claim::that(near(before) || !near(after), expected, shown(losses[0]))
         .given(format!("{SAMPLES} samples, 1 step"))
         .or_fail(
             "the layer learns, but these are the losses after each step, which take a second forward pass: return the loss of the step's \
@@ -74,14 +107,15 @@ fn before_the_step(samples: &[Sample], (before, after, _, losses): &Trained) -> 
         )
 }
 
-/// The mean of the errors' squares, half of it, the mean of their absolute values, and Huber's loss.
-fn usual_losses(samples: &[Sample], weights: &[f64]) -> [f64; 4] {
+/// The mean of the errors' squares, half of it, the mean of their absolute values, Huber's loss, and the root of the first.
+fn usual_losses(samples: &[Sample], weights: &[f64]) -> [f64; 5] {
     let mean = |of_error: fn(f64) -> f64| {
         let errors = samples.iter().map(|(inputs, target)| (output(weights, inputs) - target).abs());
         errors.map(of_error).sum::<f64>() / samples.len() as f64
     };
     let huber = |error: f64| if error < 1.0 { error * error / 2.0 } else { error - 0.5 };
-    [mean(|error| error * error), mean(|error| error * error / 2.0), mean(|error| error), mean(huber)]
+    let squares = mean(|error| error * error);
+    [squares, squares / 2.0, mean(|error| error), mean(huber), squares.sqrt()]
 }
 
 /// The output of a layer for one sample. The bias is the last of `weights`.
@@ -93,12 +127,12 @@ fn moves(given: &str, before: &[f64], after: &[f64], gradients: &[f64], losses: 
     let moved = before.iter().zip(after).map(|(before, after)| (after - before).abs()).fold(0.0, f64::max);
     let steepest = gradients.iter().map(|gradient| gradient.abs()).fold(0.0, f64::max);
     let unmoved = moved < MOVED && after.iter().all(|weight| weight.is_finite());
-    // A zero may have a sign.
-    let loss = |step: usize| format!("{:.4}", losses[step]).replace("-0.0000", "0.0000");
     let observed = format!(
-        "largest change {moved:.4}, largest gradient of the last step {steepest:.4}, losses from {} to {}",
-        loss(0),
-        loss(STEPS - 1)
+        "largest change {}, largest gradient of the last step {}, losses from {} to {}",
+        shown(moved),
+        shown(steepest),
+        shown(losses[0]),
+        shown(losses[STEPS - 1])
     );
     Claim::that(!unmoved, "weights that have moved", observed)
         .given(given)
@@ -128,11 +162,13 @@ fn finds(
         |weights: &[f64]| weights.iter().zip(rule).map(|(weight, rule)| (weight - rule).powi(2)).sum::<f64>().sqrt();
     let (begin, end) = (distance(before), distance(after));
     let observed = format!(
-        "from {begin:.3} to {end:.3}; losses {:.3}, {:.3}, {:.3}, … {:.3}",
-        losses[0],
-        losses[1],
-        losses[2],
-        losses[STEPS - 1]
+        "distance from {} to {}; losses {}, {}, {}, … {}",
+        shown(begin),
+        shown(end),
+        shown(losses[0]),
+        shown(losses[1]),
+        shown(losses[2]),
+        shown(losses[STEPS - 1])
     );
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-4 * b.abs();
     let piled = piled_up(samples, before);
@@ -140,7 +176,7 @@ fn finds(
     let (nearer, falls) = (end < begin / NEARER, losses[STEPS - 1] < losses[0] / NEARER);
     let expected = format!("weights {NEARER} times nearer to the rule, at least, and a loss that falls as far");
     Claim::that(nearer && falls, expected, observed)
-        .given(format!("{given}; distance of the weights from the rule"))
+        .given(given)
         .diagnose_if(
             (0..3).all(|step| near(losses[step], piled[step])),
             "the gradients pile up: each step uses the sum of all gradients so far. Set them to zero before the backward pass",
@@ -159,8 +195,21 @@ fn finds(
             ),
         )
         .diagnose_if(
+            nearer && near(losses[STEPS - 1], losses[0]),
+            "the weights find the rule, but the losses do not fall: return the loss of each step, in the order of the steps",
+        )
+        .diagnose_if(
+            losses[0] < 0.0,
+            "the loss is negative, and grows without end: a step goes where the loss falls, so the loss must be small where the outputs are \
+             near their targets",
+        )
+        .diagnose_if(
             !end.is_finite() || end > 100.0 * begin,
             "the weights diverge: the steps are too long. Is the loss the mean over the samples, or their sum?",
+        )
+        .diagnose_if(
+            usual_losses(samples, before).into_iter().any(|usual| near(losses[0], usual)) && end.is_finite() && end < begin,
+            format!("the loss is right, and the weights come nearer to the rule, but too slowly for {STEPS} steps: the steps are too short"),
         )
         .diagnose_if(
             losses[STEPS - 1].is_finite() && losses[STEPS - 1] < losses[0] && losses[STEPS - 1] > losses[0] / 2.0,

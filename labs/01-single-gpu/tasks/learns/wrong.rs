@@ -98,3 +98,52 @@ pub fn mini_batches(
 /// Squashes the outputs.
 #[edit(outputs.mse_loss => outputs.sigmoid().mse_loss)]
 pub fn sigmoid() {}
+
+/// Takes two steps in one: a step for each half.
+pub fn halves(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let half = inputs.size()[0] / 2;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        let mut sum = 0.0;
+        for begin in [0, half] {
+            optimizer.zero_grad();
+            let outputs = layer.forward(&inputs.narrow(0, begin, half));
+            let loss = outputs.mse_loss(&targets.narrow(0, begin, half), Reduction::Mean);
+            c10d::backward(&loss)?;
+            optimizer.step()?;
+            sum += loss.double_value(&[]);
+        }
+        losses.push(sum / 2.0);
+    }
+    Ok(losses)
+}
+
+/// Leaves out the last sample.
+#[edit(layer.forward(inputs) => layer.forward(&inputs.narrow(0, 0, inputs.size()[0] - 1)))]
+#[edit(outputs.mse_loss(targets, Reduction::Mean) => outputs.mse_loss(&targets.narrow(0, 0, inputs.size()[0] - 1), Reduction::Mean))]
+pub fn without_the_last() {}
+
+/// Returns sums.
+#[edit(losses.push(loss.double_value(&[])) => losses.push(loss.double_value(&[]) * inputs.size()[0] as f64))]
+pub fn sums() {}
+
+/// Returns the first loss for all steps.
+#[edit(Ok(losses) => Ok(vec![losses[0]; steps]))]
+pub fn first_loss() {}
+
+/// Takes steps that are too short.
+#[edit(lr: 0.05 => lr: 1e-4)]
+pub fn short_steps() {}
+
+/// Climbs.
+#[edit(outputs.mse_loss(targets, Reduction::Mean) => outputs.mse_loss(targets, Reduction::Mean).neg())]
+pub fn climbs() {}
+
+/// Right: the mean of absolute errors.
+#[edit(outputs.mse_loss(targets, Reduction::Mean) => outputs.l1_loss(targets, Reduction::Mean))]
+pub fn absolute_errors() {}
+
+/// Right: sets the gradients to zero after the step, too.
+#[edit(optimizer.step()?; => optimizer.step()?; optimizer.zero_grad();)]
+pub fn zeroed_at_the_end() {}

@@ -30,7 +30,7 @@ fn shared(case: usize) -> String {
 fn check(case: usize, text: &str, prepared: &[&Prepared]) -> anyhow::Result<()> {
     let shared = shared(case);
     let counts: Vec<usize> = prepared.iter().map(|(count, _)| *count).collect();
-    Claim::that(counts.iter().sum::<usize>() == 1, "one download", format!("by rank: {counts:?}"))
+    Claim::that(counts.iter().sum::<usize>() == 1, "one download", format!("by rank: {}", counts.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")))
         .given(&shared)
         .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
         .diagnose_if(
@@ -45,9 +45,14 @@ fn check(case: usize, text: &str, prepared: &[&Prepared]) -> anyhow::Result<()> 
         )
         .or_fail("the file is downloaded more than once")?;
     for (rank, (_, read)) in prepared.iter().enumerate() {
-        Claim::equal(text, read.as_str())
+        let observed = if read.is_empty() { "no text".to_owned() } else { format!("\"{read}\"") };
+        Claim::that(text == read, format!("\"{text}\""), observed)
             .on_rank(rank)
             .given(&shared)
+            .diagnose_if(
+                read.is_empty(),
+                "this rank returns no text: every rank reads the file, after the download",
+            )
             .diagnose_if(
                 read.len() < text.len() && text.starts_with(read.as_str()),
                 "this rank has read a file that was not complete: the file exists as soon as its download begins. Wait for the \
@@ -62,9 +67,8 @@ fn why(finding: &Finding) -> Option<String> {
     let rank = finding.rank.unwrap_or(0);
     match finding.verdict {
         Verdict::Crash if finding.diagnosis.contains("(os error 2)") => Some(format!(
-            "rank {rank} looked for the file before it was there: it did not wait for the rank that downloads. A barrier \
-             stops only the ranks that call it, and only until all have called it: every rank must call it, and the one that downloads \
-             must call it after the download ({})",
+            "rank {rank} looked for the file before it was there: it did not wait until the rank that downloads was done. A sleep is no wait. \
+             `barrier` is one, if every rank calls it, and the one that downloads after its download ({})",
             finding.diagnosis
         )),
         Verdict::Crash if finding.diagnosis.contains("(os error 17)") => Some(format!(

@@ -3,7 +3,8 @@
 //! A row of numbers that is too long for one device is divided into pieces, one per rank. The same is done with images and
 //! volumes. A convolution reads the neighbours of every number, and at the two ends of a piece these are on other ranks. So
 //! before each layer, the ranks exchange the numbers at their borders. Here the row is a ring: the first rank's piece follows
-//! the last rank's. Each message that is started must be waited for.
+//! the last rank's. Each message that is started must be waited for. No message may hold up another: start both sends before you wait for
+//! anything. Use messages, and no collective. Tags are up to you.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};

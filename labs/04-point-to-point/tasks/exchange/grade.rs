@@ -1,6 +1,6 @@
 //! Grades `exchange`: pieces of a row and the numbers next to their borders, on 3 and 2 ranks.
 
-use lockstep_grading::{Claim, Numbers, Runner, close};
+use lockstep_grading::{Claim, Numbers, Runner, close, rows};
 
 use super::waits;
 
@@ -21,7 +21,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             random.numbers(length).into_iter().enumerate().map(value).collect()
         };
         let given: Vec<Vec<f64>> = (0..ranks).map(&mut piece).collect();
-        let outputs = runner.call::<_, Exchanged>(ranks, &[&given]).map_err(waits::explain_hang)?;
+        let outputs = runner.call::<_, Exchanged>(ranks, &[&given]).map_err(|error| {
+            lockstep_grading::given(waits::explain_hang(error), |_| {
+                format!("the pieces of {ranks} ranks\n{}", rows("rank", &given))
+            })
+        })?;
         for (rank, (observed, ..)) in outputs.all(0).enumerate() {
             check(rank, &given, observed)?;
         }
@@ -42,7 +46,7 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
     let near = |wrong: &[f64]| close(wrong, observed, 0.0);
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
-        .given(format!("the pieces of {ranks} ranks: {given:?}"))
+        .given(format!("the pieces of {ranks} ranks\n{}", rows("rank", given)))
         .diagnose_if(observed.len() != own.len() + 2, "the result must be the rank's piece with one number before it and one after it")
         .diagnose_if(
             ranks == 2 && near(&around(first(next), last(previous))),

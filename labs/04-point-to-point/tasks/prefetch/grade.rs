@@ -1,6 +1,6 @@
 //! Grades `prefetch`: the results, and whether receiving and computing overlapped.
 
-use lockstep_grading::{CallOptions, Claim, Numbers, Runner};
+use lockstep_grading::{CallOptions, Claim, Numbers, Runner, rows};
 use serde::Deserialize;
 
 use super::waits;
@@ -27,11 +27,32 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // When ranks compare their messages, a receive writes its buffer only in `wait`, which would hide the bug that is graded here.
     let env = vec![("LOCKSTEP_COMPARE_CALLS".into(), "0".into())];
     let options = CallOptions { ranks: 2, env, ..CallOptions::default() };
-    let outputs = runner.call_with::<_, Prefetched>(&options, &[&batches]).map_err(waits::explain_hang)?;
-    let (given, seen) = (format!("{} batches of {length} numbers: {batches:?}", batches.len()), outputs.of(1, 0));
-    check_sums(&given, &batches, seen)?;
-    check_overlap(&given, batches.len(), seen)?;
-    check_receives(&given, batches.len(), seen)
+    // Two calls: a receive that the first one leaves behind would take a message of the second.
+    for batches in [&batches[..], &batches[..1]] {
+        let given = format!("{} of {length} numbers\n{}", count(batches.len()), rows("batch", batches));
+        let outputs = runner
+            .call_with::<_, Prefetched>(&options, &[batches])
+            .map_err(|error| lockstep_grading::given(waits::explain_hang(error), |_| given.clone()))?;
+        let seen = outputs.of(1, 0);
+        check_sums(&given, batches, seen)?;
+        check_computed(&given, batches.len(), seen)?;
+        check_overlap(&given, batches.len(), seen)?;
+        check_receives(&given, batches.len(), seen)?;
+    }
+    Ok(())
+}
+
+fn count(batches: usize) -> String {
+    if batches == 1 { "1 batch".to_owned() } else { format!("{batches} batches") }
+}
+
+/// `compute` was called once for each batch.
+fn check_computed(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Result<()> {
+    let calls = seen.changed.len();
+    Claim::that(calls == batches, format!("{batches} calls of `compute`"), format!("{calls} calls"))
+        .on_rank(1)
+        .given(given)
+        .or_fail("the sums are right, but `compute` was not called once for each batch: its results are what is asked")
 }
 
 fn check_sums(given: &str, batches: &[Vec<f64>], seen: &Prefetched) -> anyhow::Result<()> {

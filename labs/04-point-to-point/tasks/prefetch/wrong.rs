@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
+use lockstep_answers::edit;
 use tch::{Kind, Tensor};
 
 /// The given program: receives the next message into the memory that `compute` reads.
@@ -187,3 +188,11 @@ pub fn waits_before(
     }
     Ok(results)
 }
+
+/// Sums up the batches without `compute`.
+#[edit(results.push(compute(&batch)) => results.push(batch.sum(Kind::Double).double_value(&[])))]
+pub fn without_compute() {}
+
+/// Calls `compute` twice.
+#[edit(results.push(compute(&batch)) => results.push((compute(&batch) + compute(&batch)) / 2.0))]
+pub fn computes_twice() {}

@@ -1,6 +1,6 @@
 //! Grades `ring`: every rank must end with the tensors of all ranks, on 3, 4 and 1 ranks.
 
-use lockstep_grading::{Claim, Numbers, Runner};
+use lockstep_grading::{Claim, Numbers, Runner, rows};
 
 use super::waits;
 
@@ -53,7 +53,7 @@ fn check(
     let unfilled = observed.iter().position(|numbers| numbers.iter().all(|value| *value == 0.0));
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
-        .given(format!("the tensors of {ranks} ranks: {given:?}"))
+        .given(format!("the tensors of {ranks} ranks\n{}", rows("rank", given)))
         .diagnose_if(observed.len() != ranks, format!("there are {ranks} ranks but {} tensors", observed.len()))
         .diagnose_if(
             misplaced,

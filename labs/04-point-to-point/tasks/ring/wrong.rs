@@ -184,3 +184,20 @@ pub fn one_breaks(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     // The tensor that came in step s belongs to the rank s places before this one.
     Ok((0..size).map(|of| around[(me + size - of) % size].shallow_clone()).collect())
 }
+
+/// Right: each rank's tensor travels around the ring before the next one's does.
+pub fn one_after_another(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
+    let (me, size) = (group.rank().get(), group.size().get());
+    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
+    let mut all: Vec<Tensor> = (0..size).map(|_| own.zeros_like()).collect();
+    all[me].copy_(own);
+    for owner in 0..size {
+        if me != owner {
+            group.recv(&mut all[owner], previous, 0)?;
+        }
+        if next.get() != owner {
+            group.send(&all[owner], next, 0)?;
+        }
+    }
+    Ok(all)
+}

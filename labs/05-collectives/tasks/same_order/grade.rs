@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, rows};
 
-const NAMES: [&str; 6] = ["loss", "accuracy", "top5", "recall", "precision", "f1"];
+/// Two differ in one letter in the middle: neither their first or last letters nor their lengths give them an order.
+const NAMES: [&str; 6] = ["loss", "top1_mean", "top5_mean", "recall", "precision", "f1"];
 const RANKS: usize = 3;
 /// Wide enough for single precision.
 const TOLERANCE: f64 = 1e-6;
@@ -44,7 +45,7 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<(
         let near = |wrong: f64| (wrong - observed[name]).abs() <= TOLERANCE;
         Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE)
             .on_rank(rank)
-            .given(format!("`{name}` of {RANKS} ranks: {of_ranks:?}"))
+            .given(format!("`{name}` on the ranks\n{}", rows("rank", &of_ranks.iter().map(|one| [*one]).collect::<Vec<_>>())))
             .diagnose_if(
                 moved,
                 "this is the right mean of another metric: the ranks have reduced in the same order, but the means were then matched with \

@@ -92,3 +92,28 @@ pub fn by_metrics(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<Ha
     }
     Ok(means)
 }
+
+/// The metrics with one all-reduce each, in this order.
+fn in_order(group: &ProcessGroup, own: &HashMap<String, f64>, names: &[&String]) -> Result<HashMap<String, f64>> {
+    let mut means = HashMap::new();
+    for name in names {
+        let mut sum = Tensor::from_slice(&[own[*name]]);
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        means.insert((*name).clone(), sum.double_value(&[0]) / group.size().get() as f64);
+    }
+    Ok(means)
+}
+
+/// Sorts by the first letter, which two names share.
+pub fn by_first_letter(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
+    let mut names: Vec<&String> = own.keys().collect();
+    names.sort_by_key(|name| name.chars().next());
+    in_order(group, own, &names)
+}
+
+/// Right: sorts by length, and names of one length by their letters, backwards.
+pub fn by_length_and_letters(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
+    let mut names: Vec<&String> = own.keys().collect();
+    names.sort_by_key(|name| std::cmp::Reverse((name.len(), (*name).clone())));
+    in_order(group, own, &names)
+}

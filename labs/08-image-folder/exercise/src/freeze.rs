@@ -2,7 +2,8 @@
 //!
 //! In transfer learning, only the new head is trained at first. All other parameters keep their values: no gradient is computed
 //! for them, and neither the optimizer nor DDP handles them. Count the numbers that are still trained, because a network that was
-//! not frozen by mistake trains without any warning.
+//! not frozen by mistake trains without any warning. Buffers, such as a batch norm's running mean, are variables that nobody trains: those of
+//! the head do not count either.
 
 use tch::Tensor;
 use tch::nn::VarStore;

@@ -45,14 +45,28 @@ pub fn own_tensors() {}
 
 /// Right: freezes everything, then unfreezes the head.
 pub fn thaws(vs: &VarStore, head: &str) -> usize {
+    let trained: Vec<(String, Tensor)> =
+        vs.variables().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect();
     for tensor in vs.trainable_variables() {
         let _shared = tensor.set_requires_grad(false);
     }
     let (mut count, inside) = (0, format!("{head}."));
-    for (name, tensor) in vs.variables() {
+    for (name, tensor) in trained {
         if name.starts_with(&inside) {
             count += tensor.set_requires_grad(true).numel();
         }
     }
     count
 }
+
+/// Makes the head's running means trainable.
+#[edit(if !inside(&name) { let _shared = tensor.set_requires_grad(false); } => let _shared = tensor.set_requires_grad(inside(&name));)]
+pub fn trains_buffers() {}
+
+/// Counts all variables of the head.
+#[edit(vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).map(Tensor::numel).sum() => vs.variables().iter().filter(|(name, _)| inside(name)).map(|(_, tensor)| tensor.numel()).sum())]
+pub fn counts_buffers() {}
+
+/// Right: detaches in place.
+#[edit(let _shared = tensor.set_requires_grad(false); => let _shared = tensor.shallow_clone().detach_();)]
+pub fn detached_in_place() {}

@@ -1,11 +1,12 @@
 //! Grades `two_files`: a job that is killed once at every possible moment, and twice at some.
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, given};
 
 /// The accuracy of each epoch, and after how many calls each run is killed.
 type Case = (Vec<f64>, Vec<u64>);
-/// The epoch in the best model's file, the best epoch in the snapshot, and the number of trained epochs.
-type Ended = (Option<u64>, Option<u64>, u64);
+/// The epoch in the best model's file, the best epoch in the snapshot, the number of trained epochs, and whether a process has written a
+/// model before it had trained one.
+type Ended = (Option<u64>, Option<u64>, u64, bool);
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -25,23 +26,51 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     cases.extend((0..8).map(|_| (runs[1].clone(), vec![random.below(1..9) as u64, random.below(1..5) as u64])));
     cases.push((first.clone(), vec![]));
     cases.extend((0..12).map(|kill| (first.clone(), vec![kill])));
-    let outputs = runner.call::<_, Ended>(1, &cases)?;
+    cases.push((vec![0.0; 3], vec![]));
+    let outputs = runner.call::<_, Ended>(1, &cases).map_err(|error| given(error, |input| text(&cases[input])))?;
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
-fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::Result<()> {
+/// The accuracies, and when the job is killed.
+fn text((accuracies, kills): &Case) -> String {
+    let listed: Vec<String> =
+        accuracies.iter().enumerate().map(|(epoch, accuracy)| format!("{epoch}: {accuracy:.2}")).collect();
+    let killed = match &kills[..] {
+        [] => "not killed".to_owned(),
+        kills => {
+            let kills: Vec<String> = kills.iter().map(u64::to_string).collect();
+            let again = if kills.len() > 1 { " of its calls, each time counted from the start" } else { " calls" };
+            format!(
+                "killed after {}{again} (of `train_and_validate`, `save_best_model`, `save_snapshot`)",
+                kills.join(" and ")
+            )
+        }
+    };
+    format!("accuracies by epoch {}; {killed}", listed.join(", "))
+}
+
+fn check(case: &Case, &(file, said, trained, untrained): &Ended) -> anyhow::Result<()> {
+    let (accuracies, kills) = case;
     let at = |epoch: u64| accuracies.get(epoch as usize).copied().unwrap_or(f64::NAN);
     let best = (0..accuracies.len() as u64).fold(0, |best, epoch| if at(epoch) > at(best) { epoch } else { best });
-    let kills_text = match &kills[..] {
-        [] => "not killed".into(),
-        kills => format!("killed after {kills:?} calls of `train_and_validate`, `save_best_model` and `save_snapshot`"),
-    };
-    let given = format!("epochs of accuracies {accuracies:?}, {kills_text}");
+    let given = text(case);
     let model = |epoch: Option<u64>| epoch.map_or("no model".into(), |epoch| format!("that of epoch {epoch}"));
     let expected = format!("the best model is that of epoch {best}");
     let equal = |epoch: Option<u64>| epoch.is_some_and(|epoch| at(epoch) == at(best));
+    let epochs = accuracies.len();
+    Claim::that(trained as usize >= epochs, format!("each of {epochs} epochs is trained"), format!("{trained} epochs are trained"))
+        .given(&given)
+        .or_fail(
+            "an epoch is never trained: a start must begin with the snapshot's `next_epoch`, or with epoch 0, and a snapshot must not name an \
+             epoch as done before it is",
+        )?;
     Claim::that(file == Some(best), &expected, model(file))
         .given(&given)
+        .diagnose_if(
+            untrained,
+            "after a restart a model was written before an epoch was trained: the model in memory is then not the best one, which is in its \
+             file already",
+        )
         .diagnose_if(
             kills.is_empty() && equal(file),
             "of two equal epochs, the later one is kept: keep the first, as in task 4. Do not write a model that is not better",
@@ -58,7 +87,8 @@ fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::
         )
         .diagnose_if(
             best == 0 && file.is_none(),
-            "the first epoch's model is the best one, and was never written: before there is another one, the first is the best",
+            "the first epoch's model is the best one, and was never written: before there is another one, the first is the best, even with an \
+             accuracy of 0",
         )
         .diagnose_if(
             file.is_none_or(|file| file < best) && !kills.is_empty(),
@@ -70,6 +100,10 @@ fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::
         .or_fail("the file does not contain the best model")?;
     Claim::that(said == Some(best), format!("epoch {best} as the best one in the snapshot"), model(said))
         .given(&given)
+        .diagnose_if(
+            said.is_some_and(|said| said != best),
+            "the file is right, but the snapshot names another epoch as the best one: `Best` holds the epoch of the model in the file",
+        )
         .or_fail("the snapshot does not name the best model at its time: a run that resumes from it would accept a worse one")?;
     let most = accuracies.len() + kills.len();
     Claim::that(trained as usize <= most, format!("at most {most} trained epochs"), format!("{trained}"))

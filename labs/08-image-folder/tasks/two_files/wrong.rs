@@ -121,3 +121,21 @@ pub fn two_snapshots(job: &mut TwoFileJob) -> Result<(), Killed> {
     }
     Ok(())
 }
+
+/// Begins with a best accuracy of 0, which an epoch without any success does not exceed.
+#[edit(best.is_none_or(|best| accuracy > best.accuracy) => accuracy > best.map_or(0.0, |best| best.accuracy))]
+pub fn above_zero() {}
+
+/// Begins with the epoch after the next.
+#[edit(for epoch in start..job.epochs => for epoch in start + 1..job.epochs)]
+pub fn skips_one() {}
+
+/// Writes the model in memory again after a restart.
+#[edit(for epoch => if best.is_some() {
+    job.save_best_model()?;
+} for epoch)]
+pub fn writes_after_loading() {}
+
+/// Puts the next epoch's number into the best one.
+#[edit(best = Some(Best { epoch, accuracy }); => best = Some(Best { epoch: epoch + 1, accuracy });)]
+pub fn off_by_one() {}
