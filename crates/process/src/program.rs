@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use lockstep_contract::foreign;
@@ -83,6 +83,8 @@ pub enum Sink {
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The length of a first line that the kernel reads (`BINPRM_BUF_SIZE`, linux/binfmts.h), in bytes.
 const FIRST_LINE: u64 = 256;
+/// The most folders and links that the search for a closed folder looks at; a circle of links would have no end.
+const MOST_FOLDERS: usize = 1000;
 /// The folder in which the kernel lists handlers for other kinds of programs.
 const OTHER_KINDS: &str = "/proc/sys/fs/binfmt_misc";
 
@@ -98,6 +100,14 @@ pub enum ProgramError {
     /// The path is a folder.
     #[error("{} is a folder, not a program: give the path of a file in it", foreign::path(path))]
     Folder { path: PathBuf },
+    /// This user may not enter a folder on the way.
+    #[error(
+        "cannot reach {}: this user may not enter the folder {}: its owner runs `chmod a+x {}`, or use a copy elsewhere",
+        foreign::path(path),
+        foreign::path(folder),
+        foreign::path(folder)
+    )]
+    ClosedFolder { path: PathBuf, folder: PathBuf },
     /// The permission to execute is missing.
     #[error("{} is not executable: run `chmod +x {}`", foreign::path(path), foreign::path(path))]
     NotExecutable { path: PathBuf },
@@ -190,7 +200,12 @@ fn check(path: &Path) -> Result<(), ProgramError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(ProgramError::Missing { path: owned(), folder: current_folder() });
         }
-        Err(source) => return Err(ProgramError::Other { path: owned(), source }),
+        Err(source) => {
+            return Err(match closed_folder(path) {
+                Some(folder) => ProgramError::ClosedFolder { path: owned(), folder },
+                None => ProgramError::Other { path: owned(), source },
+            });
+        }
     };
     if about.is_dir() {
         return Err(ProgramError::Folder { path: owned() });
@@ -202,6 +217,35 @@ fn check(path: &Path) -> Result<(), ProgramError> {
         return Err(denied(path, error.into()));
     }
     check_kind(path)
+}
+
+/// The first folder on the way to this path that the user may not enter; `None` if the path can be reached or is missing.
+pub fn closed_folder(path: &Path) -> Option<PathBuf> {
+    let denied = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    let start = |path: &Path| PathBuf::from(if path.is_absolute() { "/" } else { "." });
+    // A link's target stands in its place: the folder that is closed may be behind one.
+    let (mut at, mut rest) = (start(path), components(path));
+    for _ in 0..MOST_FOLDERS {
+        let name = rest.pop().filter(|_| denied)?;
+        if access(&at, Access::EXEC_OK).is_err() {
+            return Some(at);
+        }
+        let next = at.join(name);
+        match fs::read_link(&next) {
+            Ok(target) => {
+                rest.extend(components(&target));
+                at = if target.is_absolute() { start(&target) } else { at };
+            }
+            Err(_) => at = next,
+        }
+    }
+    None
+}
+
+/// The names in a path, the last one first.
+fn components(path: &Path) -> Vec<OsString> {
+    let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
+    names.rev().map(|part| part.as_os_str().to_owned()).collect()
 }
 
 fn denied(path: &Path, source: io::Error) -> ProgramError {
@@ -308,6 +352,8 @@ fn current_folder() -> String {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
     use super::*;
 
     #[test]
@@ -382,6 +428,43 @@ mod tests {
                 "{refusal}"
             );
         }
+    }
+
+    /// Runs this on a thread without capabilities: root, too, then needs the permissions that a folder's mode gives.
+    fn without_capabilities<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+        let drop_and_run = || {
+            let none = CapabilitySet::empty();
+            set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).unwrap();
+            run()
+        };
+        std::thread::scope(|scope| scope.spawn(drop_and_run).join().unwrap())
+    }
+
+    #[test]
+    fn names_the_folder_that_the_user_may_not_enter() {
+        let folder = tempfile::tempdir().unwrap();
+        let closed = folder.path().join("closed");
+        fs::create_dir_all(closed.join("inner")).unwrap();
+        let program = file(&closed.join("inner"), "tool", b"#!/bin/sh\n", 0o755);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("closed/inner/tool", &link).unwrap();
+        let circle = folder.path().join("circle");
+        std::os::unix::fs::symlink("circle", &circle).unwrap();
+        assert_eq!(closed_folder(&program), None);
+        let set = |mode| fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).unwrap();
+        set(0o600);
+        let found = without_capabilities(|| [&program, &link, &circle].map(|path| closed_folder(path)));
+        let refused = without_capabilities(|| refusal(&program));
+        set(0o700);
+        assert_eq!(found, [Some(closed.clone()), Some(closed.clone()), None]);
+        let closed = closed.display();
+        assert_eq!(
+            refused,
+            format!(
+                "cannot reach THIS: this user may not enter the folder {closed}: its owner runs `chmod a+x {closed}`, or \
+                 use a copy elsewhere"
+            )
+        );
     }
 
     #[test]

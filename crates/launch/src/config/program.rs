@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use lockstep_contract::foreign;
+use lockstep_process::closed_folder;
 use lockstep_process::proc::is_python;
 use rustix::fs::{Access, access};
 
@@ -61,6 +62,19 @@ pub enum ProgramError {
     Folder {
         /// The folder.
         path: PathBuf,
+    },
+    /// This user may not enter a folder on the way.
+    #[error(
+        "cannot reach {}: this user may not enter the folder {}: its owner runs `chmod a+x {}`, or use a copy elsewhere",
+        foreign::path(program),
+        foreign::path(folder),
+        foreign::path(folder)
+    )]
+    ClosedFolder {
+        /// As given.
+        program: PathBuf,
+        /// The first folder that is closed.
+        folder: PathBuf,
     },
     /// The file cannot be read.
     #[error("cannot read {}: {source}", foreign::path(path))]
@@ -168,6 +182,7 @@ fn is_script(given: &OsStr) -> Result<Option<String>, ProgramError> {
     let unreadable = |source| ProgramError::Unreadable { path: path.to_owned(), source };
     let about = fs::metadata(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => missing(path, false),
+        _ if closed_folder(path).is_some() => missing(path, false),
         _ => unreadable(source),
     })?;
     if about.is_dir() {
@@ -206,7 +221,11 @@ fn python(script: &str, env: Env<'_>) -> Result<OsString, ProgramError> {
         } else {
             in_path(&chosen, env).is_some()
         };
-        return if there { Ok(chosen) } else { Err(ProgramError::PythonExec { path: chosen.into() }) };
+        return match closed_folder(Path::new(&chosen)) {
+            _ if there => Ok(chosen),
+            Some(folder) => Err(ProgramError::ClosedFolder { program: chosen.into(), folder }),
+            None => Err(ProgramError::PythonExec { path: chosen.into() }),
+        };
     }
     let active = env("VIRTUAL_ENV").map(|folder| Path::new(&folder).join("bin/python")).filter(|path| is_program(path));
     let found = active.or_else(|| ["python3", "python"].iter().find_map(|name| in_path(OsStr::new(name), env)));
@@ -223,6 +242,9 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn missing(program: &Path, in_path: bool) -> ProgramError {
+    if let Some(folder) = closed_folder(program) {
+        return ProgramError::ClosedFolder { program: program.to_owned(), folder };
+    }
     let folder = std::env::current_dir().map_or_else(|_| "gone".to_owned(), |folder| foreign::path(&folder));
     ProgramError::Missing { program: program.to_owned(), folder, in_path }
 }
