@@ -6,7 +6,7 @@ use lockstep_launch::command::Shell;
 
 use crate::author::{self, course, new};
 use crate::exit::Code;
-use crate::prove::{inject, tour, verify};
+use crate::prove::{inject, same, tour, verify};
 use crate::report::{Screen, listing};
 use crate::site::{cluster, doctor, render};
 use crate::{bench, learn, stacks};
@@ -42,6 +42,7 @@ enum Command {
     Stacks(stacks::StacksOptions),
     Tour(tour::TourOptions),
     Inject(inject::InjectOptions),
+    Same(same::SameOptions),
     Verify(verify::VerifyOptions),
     Render(render::RenderOptions),
     Doctor(doctor::DoctorOptions),
@@ -70,7 +71,7 @@ enum Command {
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Learning", &["tour", "grade", "hint", "watch", "progress", "reset", "solution", "class"]),
     ("Running", &["run", "stacks", "new", "data"]),
-    ("Proving", &["verify", "inject"]),
+    ("Proving", &["verify", "inject", "same"]),
     ("Measuring", &["bench"]),
     ("At your site", &["doctor", "render", "cluster"]),
     ("For maintainers", &["course", "measure"]),
@@ -118,6 +119,7 @@ impl Cli {
             Command::Stacks(options) => options.exec(),
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),
+            Command::Same(options) => options.exec(),
             Command::Verify(options) => options.exec(),
             Command::Render(options) => options.exec(),
             Command::Doctor(options) => options.exec(),

@@ -1,56 +1,118 @@
-//! What a copy of the template promises: it learns alone, resumes after a kill with the same bits, and has the losses of its Python script.
+//! What a copy of the template promises, for each kind of data: it learns alone, resumes after a kill with the same bits, and has the same
+//! losses with each way to divide it. That of points has the losses of its Python script.
 
 #![allow(clippy::unwrap_used)] // a test may
 
+use std::fs;
 use std::path::Path;
 
 use lockstep_testkit::{Job, kill, margin};
 
-const ARGS: [&str; 4] = ["--device", "cpu", "--snapshots", "snapshots"];
+/// For all runs. Weights are in the job's folder.
+const ARGS: [&str; 6] = ["--device", "cpu", "--snapshots", "snapshots", "--weights", "all.safetensors"];
 
-fn template() -> &'static Path {
-    assert_cmd::cargo::cargo_bin!("lockstep-template")
+/// Each program, and the limit of its loss on what is held out after all epochs.
+fn templates() -> [(&'static Path, f64); 4] {
+    [
+        (assert_cmd::cargo::cargo_bin!("lockstep-template"), 0.4),
+        (assert_cmd::cargo::cargo_bin!("lockstep-template-tokens"), 1.9),
+        (assert_cmd::cargo::cargo_bin!("lockstep-template-images"), 1.0),
+        (assert_cmd::cargo::cargo_bin!("lockstep-template-table"), 0.3),
+    ]
 }
 
-/// Accuracy and loss of each epoch.
-fn evaluations(printed: &str) -> Vec<[f64; 2]> {
-    let numbers = |line: &str| {
-        let (accuracy, loss) = line.split_once("Accuracy: ")?.1.split_once(", Loss: ")?;
-        Some([accuracy.parse().ok()?, loss.parse().ok()?])
+/// The losses of all epochs.
+fn losses(printed: &str) -> Vec<f64> {
+    let number = |line: &str| line.split_once("Loss: ")?.1.split([',', ' ']).next()?.parse().ok();
+    printed.lines().filter(|line| line.contains("Epoch: ")).filter_map(number).collect()
+}
+
+fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&ARGS[..], more].concat()
+}
+
+/// Alone, with the program's own number of epochs.
+#[test]
+fn one_device_learns_each_kind_of_data() {
+    for (program, limit) in templates() {
+        let ended = Job::new(program).attempt(1, &ARGS);
+        assert!(ended.succeeded(), "{}", ended.stderr());
+        let loss = *losses(&ended.stdout()).last().unwrap();
+        margin::below(&format!("loss of {}", program.display()), loss, limit);
+    }
+}
+
+/// Two ranks of two epochs: undisturbed, and with rank 1 killed in the second.
+#[test]
+fn a_killed_run_resumes_with_the_same_bits_whatever_is_divided() {
+    for (at, (program, _)) in templates().into_iter().enumerate() {
+        // All three with tokens, whose model has several units.
+        for wrap in if at == 1 { &["ddp", "zero", "fsdp"][..] } else { &["ddp"] } {
+            let args = with(&["--epochs", "2", "--wrap", wrap]);
+            let mut job = Job::new(program);
+            let undisturbed = job.succeeds(2, &args);
+            let expected = fs::read(job.path("all.safetensors")).unwrap();
+            assert_eq!(losses(&undisturbed.stdout()).len(), 2, "{}", undisturbed.stdout());
+            let mut job = Job::with(program, &[kill(1, 1, 3)]);
+            assert!(!job.attempt(2, &args).succeeded());
+            job.succeeds(2, &args);
+            let resumed = fs::read(job.path("all.safetensors")).unwrap();
+            assert!(expected == resumed, "{} differs with {wrap}", program.display());
+        }
+    }
+}
+
+#[test]
+fn each_way_to_divide_has_the_losses_of_copies() {
+    for (program, _) in templates() {
+        let [ddp, zero, fsdp] = ["ddp", "zero", "fsdp"].map(|wrap| {
+            let ended = Job::new(program).succeeds(2, &with(&["--epochs", "1", "--wrap", wrap]));
+            losses(&ended.stdout())[0]
+        });
+        assert_eq!(ddp, zero, "{}", program.display());
+        // The sums of a step are made in another order; a step with other gradients is far from this.
+        assert!((ddp - fsdp).abs() < 1e-3 * ddp, "{}: {ddp}, fully sharded {fsdp}", program.display());
+    }
+}
+
+#[test]
+fn files_are_read_and_faults_in_them_named() {
+    let [_, (tokens, _), (images, _), (table, _)] = templates();
+    let short = |data: &'static str| with(&["--epochs", "1", "--data", data]);
+    let mut job = Job::new(table);
+    let rows: String = (0..40).map(|number| format!("{number}, {}, 5\n", number * 3)).collect();
+    fs::write(job.path("good.csv"), format!("a, b, c\n{rows}")).unwrap();
+    job.succeeds(1, &[&short("good.csv")[..], &["--target", "b"]].concat());
+    let refused = |job: &mut Job, args: &[&str]| {
+        let ended = job.attempt(1, args);
+        assert!(!ended.succeeded());
+        ended.stderr()
     };
-    printed.lines().filter_map(numbers).collect()
-}
+    let why = refused(&mut job, &[&short("good.csv")[..], &["--target", "d"]].concat());
+    assert!(why.contains("good.csv has no column \"d\" to predict; its columns are a, b, c"), "{why}");
+    fs::write(job.path("bad.csv"), format!("a,b,c\n1,x,2\n{rows}")).unwrap();
+    let why = refused(&mut job, &short("bad.csv"));
+    assert!(why.contains("bad.csv, line 2, column b: \"x\" is not a number"), "{why}");
+    fs::write(job.path("uneven.csv"), format!("a,b,c\n{rows}1,2\n")).unwrap();
+    let why = refused(&mut job, &short("uneven.csv"));
+    assert!(why.contains("cannot read uneven.csv") && why.contains("42"), "{why}");
 
-#[test]
-fn one_device_learns() {
-    let ended = Job::new(template()).attempt(1, &ARGS);
-    assert!(ended.succeeded(), "{}", ended.stderr());
-    let [_, loss] = *evaluations(&ended.stdout()).last().unwrap();
-    margin::below("loss on the spirals", loss, 0.4);
-}
-
-#[test]
-fn a_killed_run_resumes_with_the_same_numbers() {
-    let args = [&ARGS[..], &["--epochs", "4"]].concat();
-    let undisturbed = Job::new(template()).attempt(2, &args).stdout();
-    let mut job = Job::with(template(), &[kill(1, 2, 5)]);
-    assert!(!job.attempt(2, &args).succeeded());
-    let resumed = job.attempt(2, &args);
-    assert!(resumed.succeeded(), "{}", resumed.stderr());
-    let (all, last) = (evaluations(&undisturbed), evaluations(&resumed.stdout()));
-    // The snapshot after epoch 1 may not have been complete when rank 1 died; then epoch 1 is repeated.
-    assert!(all.len() == 4 && last.len() >= 2 && all.ends_with(&last), "{all:?} {last:?}");
+    let mut job = Job::new(tokens);
+    fs::write(job.path("text.txt"), "Ranks meet, and send. ".repeat(200)).unwrap();
+    let written = job.succeeds(1, &[&short("text.txt")[..], &["--vocabulary", "260"]].concat()).stdout();
+    assert!(written.contains("It writes:"), "{written}");
+    let why = refused(&mut Job::new(images), &short("nowhere"));
+    assert!(why.contains("nowhere"), "{why}");
 }
 
 #[test]
 fn two_ranks_have_the_losses_of_two_ranks_in_python() {
     let Some(mut twin) = Job::in_python("the template and its Python script") else { return };
     let twin = twin.succeeds(2, &[concat!(env!("CARGO_MANIFEST_DIR"), "/train.py"), "--epochs", "2"]);
-    let twin = evaluations(&twin.stdout());
-    let own = Job::new(template()).attempt(2, &[&ARGS[..], &["--epochs", "2"]].concat());
-    let own = evaluations(&own.stdout());
+    let own = Job::new(templates()[0].0).succeeds(2, &with(&["--epochs", "2"]));
+    let (own, twin) = (losses(&own.stdout()), losses(&twin.stdout()));
     assert_eq!((own.len(), twin.len()), (2, 2));
-    for ([_, loss], [_, expected]) in own.into_iter().zip(twin) {
+    for (loss, expected) in own.into_iter().zip(twin) {
         assert!((loss - expected).abs() < 1e-3, "{loss} and {expected} in Python");
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lockstep_contract::foreign;
 use lockstep_grading::package::write_file;
 use lockstep_launch::command::quoted;
@@ -19,15 +19,62 @@ use crate::exit::{Code, Refused};
 use crate::labs;
 use crate::report::Screen;
 
-/// Files of the new package, and their texts. `{{name}}`, `{{program}}` and `{{checkout}}` are replaced.
-const FILES: [(&str, &str); 7] = [
+/// The kind of data that one has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Task {
+    /// Points on spirals, to begin with data of any other kind; with the same in Python
+    #[default]
+    Points,
+    /// A text: a GPT that writes more of it
+    Tokens,
+    /// Pictures in folders by class, or in IDX files: a classifier
+    Images,
+    /// A CSV file of numbers: one column from the others
+    Table,
+}
+
+/// What differs between the packages: `src/task.rs`, and what its README says of it.
+struct Parts {
+    module: &'static str,
+    about: &'static str,
+}
+
+impl Task {
+    fn parts(self) -> Parts {
+        macro_rules! parts {
+            ($module:literal, $about:literal) => {
+                Parts {
+                    module: include_str!(concat!("../../../template/src/", $module)),
+                    about: include_str!(concat!("../../../template/texts/", $about)),
+                }
+            };
+        }
+        match self {
+            Task::Points => parts!("task.rs", "points.md"),
+            Task::Tokens => parts!("tokens/task.rs", "tokens.md"),
+            Task::Images => parts!("images/task.rs", "images.md"),
+            Task::Table => parts!("table/task.rs", "table.md"),
+        }
+    }
+
+    /// Returns true unless only another task needs this dependency of the template.
+    fn needs(self, dependency: &str) -> bool {
+        match dependency {
+            "csv" => self == Task::Table,
+            "lockstep-vision" => self == Task::Images,
+            _ => true,
+        }
+    }
+}
+
+/// Files of all new packages, and their texts. `{{name}}`, `{{program}}`, `{{checkout}}` and, in the README, `{{about}}` are replaced.
+const FILES: [(&str, &str); 6] = [
     (".cargo/config.toml", include_str!("../../../template/texts/config.toml")),
     (".gitignore", include_str!("../../../template/texts/gitignore")),
     ("README.md", include_str!("../../../template/texts/README.md")),
     ("job.slurm", include_str!("../../../template/texts/job.slurm")),
     ("src/main.rs", include_str!("../../../template/src/main.rs")),
-    ("src/points.rs", include_str!("../../../template/src/points.rs")),
-    ("train.py", include_str!("../../../template/train.py")),
+    ("src/wrap.rs", include_str!("../../../template/src/wrap.rs")),
 ];
 
 /// Names that cargo refuses or warns of, and why (`restricted_names.rs` of cargo).
@@ -47,11 +94,14 @@ const RESERVED: [(&str, &str); 5] = [
     ),
 ];
 
-/// Make a package of your own: data, a network, DDP, snapshots, a batch script, and the same in Python
+/// Make a package of your own: data, a network, three ways to divide it, snapshots, and a batch script
 #[derive(Args)]
 pub(crate) struct NewOptions {
     /// The new folder; its last part is the package's name
     folder: PathBuf,
+    /// The kind of data that you have
+    #[arg(long, value_enum, default_value_t)]
+    task: Task,
 }
 
 impl NewOptions {
@@ -67,10 +117,14 @@ impl NewOptions {
                 Refused(format!("{} exists already: choose another folder", foreign::path(&self.folder))).into()
             );
         }
-        let manifest = manifest(&name, &checkout, &read(&checkout.join("Cargo.toml"))?, &lock)?;
+        let manifest = manifest(&name, self.task, &checkout, &read(&checkout.join("Cargo.toml"))?, &lock)?;
         let (program, folder) = (checkout.join("target/debug").join(&name), checkout.display().to_string());
+        let parts = self.task.parts();
         let fill = |text: &str| {
-            let text = text.replace("{{name}}", &name).replace("{{program}}", &quoted(&program.display().to_string()));
+            let text = text
+                .replace("{{about}}", parts.about.trim_end())
+                .replace("{{name}}", &name)
+                .replace("{{program}}", &quoted(&program.display().to_string()));
             // The book's marks of excerpts.
             let lines = text.replace("{{checkout}}", &folder);
             lines.split_inclusive('\n').filter(|line| !line.contains("// ANCHOR")).collect::<String>()
@@ -80,6 +134,10 @@ impl NewOptions {
         write_file(&self.folder.join("rust-toolchain.toml"), &read(&checkout.join("rust-toolchain.toml"))?)?;
         for (path, text) in FILES {
             write_file(&self.folder.join(path), &fill(text))?;
+        }
+        write_file(&self.folder.join("src/task.rs"), &fill(parts.module))?;
+        if self.task == Task::Points {
+            write_file(&self.folder.join("train.py"), include_str!("../../../template/train.py"))?;
         }
         let screen = Screen::new(false);
         screen.line(format_args!("made {}: its README says how to run it", self.folder.display()));
@@ -131,7 +189,7 @@ struct Package {
 
 /// # Errors
 /// The checkout's manifest or lock file is not what it should be.
-pub(crate) fn manifest(name: &str, checkout: &Path, workspace: &str, lock: &str) -> anyhow::Result<String> {
+fn manifest(name: &str, task: Task, checkout: &Path, workspace: &str, lock: &str) -> anyhow::Result<String> {
     let workspace: Table = workspace.parse().context("cannot read the checkout's Cargo.toml")?;
     let lock: Lock = toml::from_str(lock).context("cannot read the checkout's Cargo.lock")?;
     let shared = workspace.get("workspace").context("the checkout's Cargo.toml has no [workspace]")?;
@@ -142,6 +200,7 @@ pub(crate) fn manifest(name: &str, checkout: &Path, workspace: &str, lock: &str)
     let template: Table = TEMPLATE.parse().context("cannot read the template's Cargo.toml")?;
     let names: Vec<&str> =
         template["dependencies"].as_table().into_iter().flat_map(Table::keys).map(|name| &**name).collect();
+    let names: Vec<&str> = names.into_iter().filter(|name| task.needs(name)).collect();
     let mut dependencies = Table::new();
     for &name in &names {
         let mut dependency = of_workspace("dependencies", name)?;
@@ -233,15 +292,29 @@ mod tests {
     }
 
     #[test]
+    fn depends_only_on_what_its_task_needs() {
+        let (workspace, lock) = (include_str!("../../../Cargo.toml"), include_str!("../../../Cargo.lock"));
+        for (task, others) in [(Task::Points, [false; 2]), (Task::Table, [true, false]), (Task::Images, [false, true])]
+        {
+            let manifest: Table =
+                manifest("mine", task, Path::new("/course"), workspace, lock).unwrap().parse().unwrap();
+            let has = |name: &str| manifest["dependencies"].get(name).is_some();
+            assert_eq!([has("csv"), has("lockstep-vision")], others, "{task:?}");
+            assert!(has("lockstep") && has("c10d"));
+        }
+    }
+
+    #[test]
     fn takes_versions_and_the_profiles_of_the_crates_that_it_needs() {
         let workspace = "[workspace.package]\nedition = \"2024\"\n[workspace.dependencies]\nanyhow = \"1\"\n\
                          clap = { version = \"4\", features = [\"derive\"] }\n\
-                         tch = \"0.24\"\nlockstep = { path = \"crates/lockstep\" }\nserde = \"1\"\n\
+                         tch = \"0.24\"\nc10d = { path = \"crates/c10d\" }\nlockstep = { path = \"crates/lockstep\" }\nserde = \"1\"\n\
                          [profile.dev]\ndebug = \"line-tables-only\"\n[profile.dev.package.\"*\"]\nopt-level = 1\n\
                          [profile.dev.package.zip]\nopt-level = 3\n[profile.dev.package.other]\nopt-level = 2\n";
         let lock = "[[package]]\nname = \"lockstep\"\ndependencies = [\"tch\"]\n[[package]]\nname = \"tch\"\ndependencies = [\"zip 9.4.0\"]\n\
                     [[package]]\nname = \"zip\"\n[[package]]\nname = \"other\"\n";
-        let manifest: Table = manifest("mine", Path::new("/course"), workspace, lock).unwrap().parse().unwrap();
+        let manifest: Table =
+            manifest("mine", Task::Points, Path::new("/course"), workspace, lock).unwrap().parse().unwrap();
         assert_eq!(manifest["package"]["name"].as_str(), Some("mine"));
         assert_eq!(manifest["dependencies"]["lockstep"]["path"].as_str(), Some("/course/crates/lockstep"));
         assert_eq!(manifest["dependencies"]["clap"]["features"][0].as_str(), Some("derive"));

@@ -1,7 +1,8 @@
 //! Runs labs, with faults or without, and proves what they promise from the files that they leave.
 //!
 //! - Commands: [`verify`] (the labs' promises, with the runs of [`verify_labs`]), [`inject`] (faults, with [`soak`] and [`soak_nodes`] for
-//!   random ones), [`tour`] (one fault, shown in detail).
+//!   random ones), [`tour`] (one fault, shown in detail), [`same`] (two files of
+//!   weights).
 //! - What to run: [`scenario`]s with their [`fault`]s, those of the [`library`], read from files by [`scenario_file`].
 //! - One run: the [`job_runner`] starts the agents ([`launch`], [`nodes`]), injects faults when they are due ([`fault_schedule`]), and
 //!   searches for what is left ([`processes`]). A run may have a network or a disk of its own ([`isolation`]).
@@ -23,6 +24,7 @@ mod launch;
 mod library;
 mod nodes;
 mod processes;
+pub(crate) mod same;
 mod scenario;
 mod scenario_file;
 mod soak;

@@ -270,7 +270,11 @@ fn a_new_package_has_the_course_s_crates_and_versions() {
     let folder = tempfile::tempdir().unwrap();
     lockstep(&["new", "my-model"], folder.path()).code(0);
     let package = folder.path().join("my-model");
-    let cargo = |words: &[&str]| ended(Command::new(env!("CARGO")).args(words).current_dir(&package)).code(0).out;
+    let cargo = |words: &[&str]| {
+        let ended = ended(Command::new(env!("CARGO")).args(words).current_dir(&package)).code(0);
+        assert!(!ended.err.contains("warning"), "{ended}"); // of a profile, for example
+        ended.out
+    };
     // Of this platform alone: crates of others are not there without a network.
     let crates = cargo(&["tree", "--offline", "--prefix=none", "--format={lib}"]);
     let has = |name: &str| crates.lines().any(|line| line == name);
@@ -291,11 +295,28 @@ fn a_new_package_has_the_course_s_crates_and_versions() {
     let all = versions(&fs::read_to_string(checkout.join("Cargo.lock")).unwrap());
     let own = versions(&fs::read_to_string(package.join("Cargo.lock")).unwrap());
     assert!(!own.is_empty() && own.iter().all(|one| all.contains(one)), "{own:?}");
-    for file in ["README.md", "job.slurm", ".cargo/config.toml", "src/main.rs"] {
-        let text = fs::read_to_string(package.join(file)).unwrap();
-        assert!(!text.contains("{{") && !text.contains("ANCHOR"), "{text}");
-    }
     lockstep(&["render", "--check", "job.slurm"], &package).code(0);
+}
+
+#[test]
+fn a_new_package_has_the_files_of_its_task() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut modules = Vec::new();
+    for task in ["points", "tokens", "images", "table"] {
+        lockstep(&["new", task, "--task", task], folder.path()).code(0);
+        let package = folder.path().join(task);
+        for file in ["README.md", "job.slurm", ".cargo/config.toml", "src/main.rs", "src/wrap.rs", "src/task.rs"] {
+            let text = fs::read_to_string(package.join(file)).unwrap();
+            assert!(!text.contains("{{") && !text.contains("ANCHOR"), "{text}");
+        }
+        assert_eq!(package.join("train.py").exists(), task == "points");
+        modules.push(fs::read_to_string(package.join("src/task.rs")).unwrap());
+    }
+    lockstep(&["new", "default"], folder.path()).code(0);
+    assert_eq!(modules[0], fs::read_to_string(folder.path().join("default/src/task.rs")).unwrap());
+    modules.sort();
+    modules.dedup();
+    assert_eq!(modules.len(), 4);
 }
 
 #[test]

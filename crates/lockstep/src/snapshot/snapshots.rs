@@ -19,10 +19,10 @@ use super::lock::{self, Claim, TakenOver};
 use super::meta::{self, Attempt, Meta, Run};
 use super::requests::{Request, Requests};
 use super::writer::{OnSaveError, SaveJob, SnapshotOptions, handle_failure};
-use crate::Reporter;
 use crate::error_file::panic_text;
 use crate::loader::Position;
-use crate::optim::{Optimizer, State};
+use crate::optim::{Optimizer, Rule, State, ZeroRedundancyOptimizer};
+use crate::{Rank, Reporter};
 
 /// The snapshots of a run. Every rank has one and makes the same calls; only rank 0 writes, and the first rank of each node
 /// reads.
@@ -186,6 +186,25 @@ impl Snapshots {
         group: &ProcessGroup,
     ) -> Result<(), SnapshotError> {
         self.save_if_all(due, position, vs, optimizer, || meta::encode_state(extra).map(Some), group)
+    }
+
+    /// As [`save_if`](Self::save_if), for an optimizer that divides its states: if there is something to save, rank 0 gathers them
+    /// first.
+    ///
+    /// # Errors
+    /// As [`save_if`](Self::save_if), and those of gathering.
+    pub fn save_gathered_if<R: Rule>(
+        &mut self,
+        due: bool,
+        position: Position,
+        vs: &VarStore,
+        optimizer: &mut ZeroRedundancyOptimizer<R>,
+        group: &ProcessGroup,
+    ) -> Result<(), SnapshotError> {
+        self.save_if_requested(due, position, group, |this| {
+            optimizer.consolidate_state_dict(Rank::ZERO)?;
+            this.save_all(position, vs, optimizer, || Ok(None))
+        })
     }
 
     fn save_if_all(
