@@ -236,13 +236,17 @@ fn table<const N: usize>(entries: [(&str, Value); N]) -> Value {
     Value::Table(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
+/// What our crates need for their own tests alone, which the lock file does not tell.
+const OF_TESTS: &str = "lockstep-testkit";
+
 /// The names of all crates that the package needs: cargo warns of a profile for any other.
 fn needed<'a>(lock: &'a Lock, mut next: Vec<&'a str>) -> BTreeSet<&'a str> {
     let mut needed = BTreeSet::new();
     while let Some(name) = next.pop() {
         if needed.insert(name) {
             let packages = lock.package.iter().filter(|package| package.name == name);
-            next.extend(packages.flat_map(|package| &package.dependencies).filter_map(|of| of.split(' ').next()));
+            let direct = packages.flat_map(|package| &package.dependencies).filter_map(|of| of.split(' ').next());
+            next.extend(direct.filter(|of| *of != OF_TESTS));
         }
     }
     needed
@@ -301,6 +305,8 @@ mod tests {
             let has = |name: &str| manifest["dependencies"].get(name).is_some();
             assert_eq!([has("csv"), has("lockstep-vision")], others, "{task:?}");
             assert!(has("lockstep") && has("c10d"));
+            let profiles = manifest["profile"]["dev"]["package"].as_table().unwrap();
+            assert!(profiles.contains_key("lockstep") && !profiles.contains_key("tcpstore"), "{profiles:?}");
         }
     }
 
