@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
+use lockstep_process::check_room;
 use serde::Deserialize;
 
 /// One message, with the fields used here.
@@ -94,6 +95,9 @@ pub(crate) struct CompileError {
     pub(crate) text: String,
 }
 
+/// Processes and threads of a build, at least: rustup's cargo, cargo, a compiler and a linker.
+const TASKS: usize = 16;
+
 /// The command that builds `package` from the workspace in `folder`.
 pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
     command(folder, &["build", "--package", package])
@@ -102,8 +106,9 @@ pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
 /// Builds a package of the checkout; cargo's own output goes to stderr.
 ///
 /// # Errors
-/// cargo cannot be started, or fails without a compiler error.
+/// cargo cannot be started, or fails without a compiler error; the system has no room for its processes.
 pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
+    check_room(TASKS)?; // without it, rustup's cargo panics
     let mut command = build_command(root, package);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
     built(&output.stdout, package, output.status.success())
