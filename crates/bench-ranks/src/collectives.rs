@@ -9,7 +9,7 @@ use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder};
 use lockstep_cost::Collective;
 use tch::{Device, Kind, Tensor, no_grad};
 
-/// Batches of one turn: those that are not timed, and those that are.
+/// Batches per turn: untimed ones, then timed ones.
 const WARM_UP: usize = 1;
 const TIMED: usize = 5;
 
@@ -34,7 +34,7 @@ struct Tensors {
     collective: Collective,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    /// What the outputs must be; of a collective in place, the input.
+    /// What the outputs must be; for a collective in place, what the input must be.
     expected: Vec<Tensor>,
 }
 
@@ -95,7 +95,7 @@ impl Tensors {
         Ok(())
     }
 
-    /// The number of wrong elements on all ranks.
+    /// The number of wrong elements, summed over all ranks.
     fn wrong(&self, group: &ProcessGroup) -> Result<i64> {
         let different =
             |(found, expected): (&Tensor, &Tensor)| found.ne_tensor(expected).sum(Kind::Int64).int64_value(&[]);
@@ -105,7 +105,7 @@ impl Tensors {
         Ok(everywhere.int64_value(&[]))
     }
 
-    /// Zeros stay zeros, however often they are added up.
+    /// Repeated sums of zeros stay zero.
     fn clear(&mut self) {
         for tensor in self.inputs.iter_mut().chain(&mut self.outputs) {
             let _zeros = no_grad(|| tensor.zero_());
@@ -125,8 +125,8 @@ fn bucket(group: &Rc<ProcessGroup>, length: i64) -> Result<Tensor> {
     Ok(parameter.grad())
 }
 
-/// To the next rank, from the one before. In one batch, as nccl-tests does it: NCCL works off the messages between two ranks in order, so
-/// each of two ranks that receive first would wait for the other.
+/// Sends to the next rank and receives from the previous one, in one batch as nccl-tests does: NCCL handles the messages between two
+/// ranks in order, so two ranks that both receive first would wait for each other.
 fn send_recv(group: &ProcessGroup, input: &Tensor, output: &Tensor) -> Result<()> {
     let (rank, world) = (group.rank().get(), group.size().get());
     let (before, next) = (Rank::new((rank + world - 1) % world), Rank::new((rank + 1) % world));
@@ -138,7 +138,7 @@ fn send_recv(group: &ProcessGroup, input: &Tensor, output: &Tensor) -> Result<()
     Ok(())
 }
 
-/// 1, 2, …, 7, 1, 2, …: parts of different ranks differ.
+/// 1, 2, …, 7, 1, 2, …: different ranks' parts differ.
 fn pattern(length: i64) -> Tensor {
     (Tensor::arange(length, (Kind::Float, Device::Cpu)).remainder(7) + 1).to_kind(Kind::Float)
 }

@@ -1,12 +1,12 @@
-//! The ranks of those benches that need libtorch: `lockstep run` starts this program, and the bench asks rank 0 for one turn after
+//! The ranks of the benches that need libtorch: `lockstep run` starts this program, and the bench asks rank 0 for one turn after
 //! another.
 //!
 //! The bench and each rank share a socket. A rank reports itself there: its rank, the restarts before it, and its process id. Then rank
 //! 0 reads orders, a line of JSON each, passes them on to all ranks, and answers with a line of JSON. When the bench closes the socket,
-//! all ranks end. `lockstep_contract::bench` defines what is said. `harness/src/bench/python` has the same in Python.
+//! all ranks end. `lockstep_contract::bench` defines the messages. `harness/src/bench/python` has the same program in Python.
 
 mod collectives;
-// What criterion's benches measure.
+// The models that criterion's benches measure.
 #[path = "../../lockstep/benches/support/formula.rs"]
 mod formula;
 #[path = "../../lockstep/benches/support/mlp.rs"]

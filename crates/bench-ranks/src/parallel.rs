@@ -1,7 +1,7 @@
-//! Training steps of a model that is divided over the ranks: from the same weights in every turn, so that losses can be compared.
+//! Training steps of a model that is divided over the ranks. Every turn starts from the same weights, so losses can be compared.
 //!
-//! What a rank sends is what its process writes to sockets, as the kernel counts it; what it keeps, the memory of its tensors between
-//! two steps.
+//! What a rank sends: the bytes that its process writes to sockets, as the kernel counts them. What it keeps: the memory of its
+//! tensors between two steps.
 
 use std::fs;
 use std::rc::Rc;
@@ -21,9 +21,9 @@ use tch::{Device, Reduction, Tensor};
 
 use crate::formula::formula;
 
-/// Steps before the first that is timed.
+/// Steps before the first timed one.
 const WARM_UP: usize = 2;
-/// Salts of the formula, beyond those of weights.
+/// Salts of the formula, larger than those of the weights.
 const INPUTS: i64 = 1000;
 const TARGETS: i64 = 2000;
 const RATE: f64 = 1e-3;
@@ -117,14 +117,14 @@ impl Trainer {
             Scheme::Zero => Updates::Shared(ZeroRedundancyOptimizer::new(params, options, Rc::clone(group))?),
             _ => Updates::Own(AdamW::new(params, options)?),
         };
-        // Ranks with parts of a layer have the same rows.
+        // Ranks that hold parts of one layer get the same rows.
         let share = if order.scheme == Scheme::Tensor { 0 } else { group.rank().get() as i64 };
         let rows = |salt: i64| formula(&[order.rows.into(), features], salt + share, 1.0);
         let (inputs, targets) = (rows(INPUTS), rows(TARGETS));
         Ok(Trainer { how, optimizer, parameters, group: Rc::clone(group), inputs, targets })
     }
 
-    /// A step from a common start: its seconds, and the rank's loss.
+    /// Runs a step that all ranks start together. Returns its seconds and the rank's loss.
     fn step(&mut self) -> Result<(f64, f64)> {
         let Trainer { how, optimizer, group, inputs, targets, .. } = self;
         group.barrier()?;
@@ -191,7 +191,7 @@ impl Whole {
     }
 }
 
-/// The same with a part of both.
+/// The same layer, with a part of each weight.
 fn divided(vs: &Path<'_>, block: i64, features: i64, group: &Rc<ProcessGroup>) -> Result<ParallelMlp> {
     let [first, second] = weights(block, features);
     let first = ColumnParallelLinear::new(&(vs / "first"), &first, None, group)?;
@@ -206,17 +206,17 @@ fn weights(block: i64, features: i64) -> [Tensor; 2] {
     ]
 }
 
-/// Bytes that this process has passed to write(2) and its kin, which is how Gloo sends.
+/// Bytes that this process has passed to write(2) and similar calls, which Gloo uses to send.
 fn written() -> Result<u64> {
     field("/proc/self/io", "wchar:", 1)
 }
 
-/// The most bytes of this process that were in memory at once, since [`forget_peak`].
+/// The peak resident memory of this process since [`forget_peak`], in bytes.
 fn peak() -> Result<u64> {
     field("/proc/self/status", "VmHWM:", 1024)
 }
 
-/// proc(5): the most is from now on what it is now.
+/// Resets the peak to the current value; see proc(5).
 fn forget_peak() -> Result<()> {
     fs::write("/proc/self/clear_refs", "5").context("cannot set back the peak of the memory in use")
 }

@@ -1,4 +1,4 @@
-//! Passes over photographs in JPEG files, as the damage classifier's loader makes them: decode, AutoAugment, resize, normalise.
+//! Passes over photographs in JPEG files, as the damage classifier's loader does them: decode, AutoAugment, resize, normalise.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,7 +19,7 @@ pub(crate) fn draw(order: &DrawOrder) -> Result<DrawAnswer> {
     Ok(DrawAnswer { folder: photographs::draw(&order.folder, order.count)? })
 }
 
-/// The loaders that were asked for so far, by folder, workers, and whether decoded photographs are kept.
+/// The loaders requested so far, by folder, workers, and whether decoded photographs are kept.
 #[derive(Default)]
 pub(crate) struct Loaders(BTreeMap<(PathBuf, usize, bool), Loader>);
 
@@ -44,7 +44,7 @@ impl Loader {
     fn open(order: &PicturesOrder) -> Result<Self> {
         let cache = order.cache.as_deref();
         if cache.is_some() {
-            // Photographs that were drawn a moment ago are not kept.
+            // The cache does not keep photographs that were written a moment ago.
             std::thread::sleep(DecodedCache::TICK);
         }
         let mean = mean(&photographs::set(&order.folder, cache, false)?)?;

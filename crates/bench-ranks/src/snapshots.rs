@@ -1,4 +1,4 @@
-//! A snapshot between two training steps: what it costs the step, how long it takes until it is on disk, and to read it again.
+//! A snapshot between two training steps: its cost to the step, the time until it is on disk, and the time to read it back.
 
 use std::path::Path;
 use std::time::Instant;
@@ -16,15 +16,15 @@ use tch::{Device, Kind, Tensor};
 
 use crate::formula::formula;
 
-/// A layer has a square matrix of this side: 4 MiB.
+/// The side of a layer's square matrix, which takes 4 MiB.
 const SIDE: i64 = 1024;
 const BATCH: i64 = 16;
 /// Steps without a snapshot, of which the median counts.
 const PLAIN: usize = 5;
-/// A writer in the background that is not done after this number of steps never will be.
+/// If a background writer has not finished after this number of steps, it never will.
 const MOST_STEPS: usize = 100_000;
 
-/// A model that is saved, and its place in training.
+/// A model to save, and its position in training.
 pub(crate) struct Saver {
     layers: i64,
     vs: VarStore,
@@ -45,7 +45,7 @@ impl Saver {
         let optimizer = Sgd::new(named_parameters(&vs), options)?;
         let (inputs, report) = (formula(&[BATCH, SIDE], 0, 1.0), Reporter::new(env, Device::Cpu)?);
         let mut saver = Saver { layers, vs, optimizer, inputs, report, epoch: 0 };
-        saver.step()?; // which makes the momentum
+        saver.step()?; // creates the momentum
         Ok(saver)
     }
 
@@ -88,7 +88,7 @@ impl Saver {
         snapshots.finish()?;
         let written = begun.elapsed().as_secs_f64();
         let bytes = newest(&order.folder)?.map_or(0, |(_, bytes)| bytes);
-        // So that their sum shows that loading gives them back.
+        // Then their sum shows whether loading restores them.
         tch::no_grad(|| self.vs.trainable_variables().iter_mut().for_each(|layer| drop(layer.zero_())));
         let begun = Instant::now();
         let found = self.snapshots(order).resume(&self.vs, &mut self.optimizer, group)?;
@@ -99,7 +99,7 @@ impl Saver {
         Ok(SnapshotAnswer { plain, stall, lost, written, loaded, bytes, sum: sums.sum() })
     }
 
-    /// Trains until the snapshot is there; what its steps take more than plain ones.
+    /// Trains until the snapshot is written. Returns how much more time the steps take than plain ones.
     fn until_written(&mut self, folder: &Path, plain: f64) -> Result<f64> {
         let mut lost = 0.0;
         for _ in 0..MOST_STEPS {
@@ -112,7 +112,7 @@ impl Saver {
     }
 }
 
-/// The epoch and the bytes of the newest snapshot.
+/// The epoch and the size in bytes of the newest snapshot.
 fn newest(folder: &Path) -> Result<Option<(u64, u64)>> {
     match list(folder)?.first() {
         Some(found) => Ok(Some((found.epoch, std::fs::metadata(&found.path)?.len()))),
@@ -120,7 +120,7 @@ fn newest(folder: &Path) -> Result<Option<(u64, u64)>> {
     }
 }
 
-/// The model is made when the first order comes, or one with another number of layers.
+/// Creates the model for the first order, and for each order with another number of layers.
 pub(crate) fn run(
     saver: &mut Option<Saver>,
     env: &LaunchEnv,

@@ -1,7 +1,7 @@
 //! Training steps under DDP, timed in parts.
 //!
-//! Steps come in threes: with communication, the same again, and without (`no_sync`). The second and the third are timed; the first is
-//! there because DDP leaves something out in the step after one without communication: the broadcast of the buffers.
+//! Steps come in threes: two with communication, then one without (`no_sync`). The second and the third are timed. The first is there
+//! because DDP omits the broadcast of the buffers in the step after one without communication.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,12 +21,12 @@ use tch::{Device, Kind, Tensor};
 
 use crate::{mlp, resnet};
 
-/// Threes of steps before the first that is timed.
+/// Threes of steps before the first timed one.
 const WARM_UP: usize = 2;
 /// Channels of the ResNet's first stage.
 const WIDTH: i64 = 16;
 
-/// The models that were asked for so far, by their kind and batch.
+/// The models requested so far, by kind and batch.
 #[derive(Default)]
 pub(crate) struct Trainers(BTreeMap<(Model, u32), Trainer>);
 
@@ -36,7 +36,7 @@ impl Trainers {
         self.of(group, order.model, order.batch)?.measure(order.steps as usize)
     }
 
-    /// The trainer of a model; if it is new, it takes its first steps.
+    /// The trainer of a model; a new one first runs its warm-up steps.
     fn of(&mut self, group: &Rc<ProcessGroup>, model: Model, batch: u32) -> Result<&mut Trainer> {
         Ok(match self.0.entry((model, batch)) {
             Entry::Occupied(there) => there.into_mut(),
@@ -92,7 +92,7 @@ impl Trainer {
         };
         vs.set_device(device);
         let (inputs, targets) = (inputs.to_device(device), targets.to_device(device));
-        // With a rate of 0 the loss stays the same, while all the work is done.
+        // With a learning rate of 0 the loss stays the same, but all the work is done.
         let options = SgdOptions { lr: 0.0, momentum: 0.9, weight_decay: 1e-5, ..SgdOptions::default() };
         let optimizer = Sgd::new(named_parameters(&vs), options)?;
         let ddp = DistributedDataParallel::new(net, &vs, group, &DdpOptions::default())?;
@@ -103,7 +103,7 @@ impl Trainer {
         self.ddp.reducer()
     }
 
-    /// A step from a common start.
+    /// Runs a step that all ranks start together.
     pub(crate) fn step(&mut self) -> Result<(Marks, Tensor)> {
         let Trainer { ddp, optimizer, inputs, targets, .. } = self;
         one(ddp, optimizer, inputs, targets)
@@ -115,7 +115,7 @@ impl Trainer {
         Ok(ddp.no_sync(|| one(ddp, optimizer, inputs, targets))?.0.backward())
     }
 
-    /// Three steps: the parts of the second, with the backward pass of the third last.
+    /// Runs three steps. Returns the parts of the second, followed by the backward pass of the third.
     fn three(&mut self) -> Result<[f64; 5]> {
         let _first = self.step()?;
         let [step, forward, backward, optimizer] = self.step()?.0.parts();
@@ -161,7 +161,7 @@ fn one(
     targets: &Tensor,
 ) -> Result<(Marks, Tensor)> {
     let device = ddp.group().device();
-    // What was queued on a GPU belongs to the part before.
+    // Work queued on a GPU belongs to the part before.
     let now = || {
         synchronize(device);
         Instant::now()
@@ -178,7 +178,7 @@ fn one(
     Ok((Marks { begun, forward, backward, optimizer: ended_backward, ended: now() }, loss))
 }
 
-/// The most bytes of a GPU's tensors since the last reset, on the rank with the most.
+/// The peak memory of a GPU's tensors since the last reset, in bytes: the maximum over the ranks.
 fn peak(group: &ProcessGroup) -> Result<Option<u64>> {
     let Some(bytes) = c10d::peak_memory(group.device())? else { return Ok(None) };
     let mut most = Tensor::from(bytes as i64);
@@ -186,7 +186,7 @@ fn peak(group: &ProcessGroup) -> Result<Option<u64>> {
     Ok(u64::try_from(most.int64_value(&[])).ok())
 }
 
-/// The median of each column, of rows that are means over the ranks.
+/// The median of each column, after each row is averaged over the ranks.
 fn medians<const N: usize>(group: &ProcessGroup, rows: &[[f64; N]]) -> Result<[f64; N]> {
     let mut sums = Tensor::from_slice(&rows.concat());
     group.all_reduce(&mut sums, ReduceOp::Sum)?;
@@ -198,7 +198,7 @@ fn medians<const N: usize>(group: &ProcessGroup, rows: &[[f64; N]]) -> Result<[f
     Ok(std::array::from_fn(median))
 }
 
-/// Seconds in which buckets of these numbers of elements are reduced, with nothing else to do: all started at once, and one after the other.
+/// Seconds to reduce buckets of these numbers of elements with nothing else running: all started at once, and one after the other.
 fn all_reduces(group: &ProcessGroup, sizes: &[usize], times: usize) -> Result<(f64, f64)> {
     let repeats = Repeats { warm_up: 1, timed: times, batch: 1 };
     let mut buckets: Vec<Tensor> =
@@ -215,7 +215,7 @@ fn all_reduces(group: &ProcessGroup, sizes: &[usize], times: usize) -> Result<(f
     Ok((at_once.median * 1e-6, in_turn.median * 1e-6))
 }
 
-/// Steps before those that are shown: the second one has the final buckets.
+/// Steps before those shown: from the second one on, the buckets are final.
 const TRACE_WARM_UP: usize = 4;
 
 /// Every rank calls this with the same order.
@@ -238,7 +238,8 @@ pub(crate) fn trace(group: &Rc<ProcessGroup>, order: &StepOrder) -> Result<Trace
 fn traced(marks: &Marks, buckets: &[BucketTime]) -> TracedStep {
     let now = (Instant::now(), SystemTime::now());
     let at = |instant: Instant| microseconds(now.1 - (now.0 - instant));
-    // Backward waits for all buckets. The thread that notes an end may get a core later than the one that waited for it.
+    // Backward waits for all buckets. The thread that records an end may get a core later than the thread that waited for
+    // it.
     let ended = |time: &BucketTime| microseconds(time.ended.unwrap_or(time.started)).min(at(marks.optimizer));
     let bucket = |time: &BucketTime| TracedBucket {
         bucket: time.bucket,

@@ -11,10 +11,10 @@ use lockstep_cost::Collective;
 use lockstep_testkit::Job;
 use serde_json::{Value, json};
 
-/// More than two, so that a ring is a real one, and parts are not halves.
+/// More than two, so that a ring differs from an exchange, and parts are not halves.
 const RANKS: usize = 3;
 
-/// Starts the ranks and gives each order to rank 0; its answers.
+/// Starts the ranks, gives each order to rank 0, and returns its answers.
 fn answers(ranks: usize, orders: Vec<Value>) -> Vec<Value> {
     let mut job = Job::new(Path::new(env!("CARGO_BIN_EXE_lockstep-bench-ranks")));
     let listener = UnixListener::bind(job.path("ranks")).unwrap();
@@ -68,7 +68,7 @@ fn procs_steps_are_timed_in_parts_and_their_gradients_are_averages() {
         assert_eq!(together["loss"], alone["loss"]);
         assert!((number(together, "gradient") / number(alone, "gradient") - 1.0).abs() > 1e-3, "{together} {alone}");
     }
-    // No step changes the weights, so that a later one has the same work.
+    // No step changes the weights, so a later one does the same work.
     assert_eq!((&together[0]["loss"], &together[0]["gradient"]), (&together[3]["loss"], &together[3]["gradient"]));
 }
 
@@ -94,7 +94,7 @@ fn procs_divided_steps_have_the_losses_of_whole_ones_and_keep_their_share() {
     assert!(number(&together[0], "kept") >= 0.75 * all, "{together:?}");
     for answer in &together {
         assert!(number(answer, "step") > 0.0 && number(answer, "peak") > number(answer, "kept"), "{answer}");
-        // At least the gradients, or the activations.
+        // At least the gradients or the activations.
         assert!(number(answer, "sent") > 1000.0, "{answer}");
     }
 }
@@ -113,7 +113,7 @@ fn procs_a_snapshot_is_written_and_loaded_again_in_both_modes() {
         assert!(answer["bytes"].as_u64().unwrap() > 8 << 20, "{answer}");
         assert_eq!(answer["sum"], answers[0]["sum"]);
     }
-    // Only a writer in the background can take time from later steps.
+    // Only a background writer can slow down later steps.
     assert_eq!((&answers[0]["lost"], &answers[2]["lost"]), (&json!(0.0), &json!(0.0)));
 }
 
@@ -150,7 +150,7 @@ fn procs_a_trace_has_the_steps_and_buckets_of_every_rank() {
     assert!(ranks.iter().all(|steps| steps.as_array().unwrap().len() == 2));
 }
 
-/// A rank, and its connection.
+/// Accepts a rank's connection. Returns the rank and the connection.
 fn hello(listener: &UnixListener) -> (usize, BufReader<UnixStream>) {
     let mut reader = BufReader::new(listener.accept().unwrap().0);
     let text = line(&mut reader);
