@@ -1,12 +1,12 @@
 //! The protocols of `c10d`'s memory transport (`crates/c10d/shim/shm`) on processors that reorder accesses to memory, such as AArch64:
-//! loom runs a model of each in all orders that C++'s and Rust's memory model allows, with at most [`PREEMPTIONS`] forced changes
-//! of threads, and looks for data races, lost wake-ups and wrong results.
+//! loom runs a model of each protocol in all orders that the memory model of C++ and Rust allows, with at most [`PREEMPTIONS`]
+//! preemptions, and looks for data races, lost wake-ups and wrong results.
 //!
-//! The models are written by hand from the C++. What they show holds for the shim as far as its accesses are those in the table at the
-//! beginning of `shim/shm/segment.hpp`.
+//! The models are written by hand after the C++. Their results hold for the shim as far as its accesses match the table at the top of
+//! `shim/shm/segment.hpp`.
 //!
-//! loom has no sequentially consistent accesses, only fences. The shim's accesses are sequentially consistent; the models have release and
-//! acquire for them, which is less, and a fence only where the protocol needs more.
+//! loom supports sequentially consistent fences, but not accesses. The shim's accesses are sequentially consistent; the models use the
+//! weaker release and acquire, and add a fence only where the protocol needs more.
 //!
 //! ```console
 //! $ RUSTFLAGS='--cfg loom' cargo test -p lockstep-memory-model --target-dir target/loom
@@ -22,10 +22,10 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// What is found with three is found with two, in a fraction of the time.
+/// Two preemptions find every error that three find, in a fraction of the time.
 const PREEMPTIONS: usize = 2;
 
-/// What a seeded error makes relaxed or leaves out.
+/// The access that a seeded error relaxes or omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Nothing,
@@ -50,7 +50,7 @@ impl Missing {
 
 type Protocol = fn(Missing);
 
-/// Each protocol, and the errors in it that loom must find.
+/// Each protocol, with the seeded errors that loom must find.
 const PROTOCOLS: [(&str, Protocol, &[Missing]); 6] = [
     ("exchanges", exchange, &[Missing::Posted, Missing::Done]),
     ("sums through slots", sums, &[Missing::Posted, Missing::Reduced]),
@@ -86,12 +86,12 @@ fn the_model_checker_finds_each_missing_release_and_fence() {
     }
 }
 
-// ---- what the models are made of
+// ---- parts of the models
 
 /// Plain memory: loom fails a model in which it is written while another thread reads or writes it.
 struct Plain(UnsafeCell<u64>);
 
-// SAFETY: loom runs one thread at a time, and checks that no two access it at once.
+// SAFETY: loom runs one thread at a time, and checks that no two threads access it at once.
 unsafe impl Sync for Plain {}
 
 impl Plain {
@@ -159,7 +159,7 @@ fn exchange(missing: Missing) {
 }
 
 /// Two chunks of `LargeAllReduce::through_slots`: each rank writes the other's part to its slot, sums its own part of both, and reads the
-/// other's sum. That a slot has been read follows here from `reduced` and `posted`, too.
+/// other's sum. Here `reduced` and `posted` also imply that a slot has been read.
 fn sums(missing: Missing) {
     two_ranks(([Stepper::new(), Stepper::new()], missing), |(ranks, missing), me| {
         let (own, peer) = (&ranks[me], &ranks[1 - me]);
@@ -185,7 +185,7 @@ struct Bell {
     slot: Plain,
     rings: AtomicU64,
     sleeper: AtomicU64,
-    /// The kernel's list of those who sleep on `rings`, which its lock protects.
+    /// The kernel's list of the threads that sleep on `rings`, protected by its lock.
     futex: (Mutex<()>, Condvar),
     missing: Missing,
 }
@@ -208,8 +208,9 @@ impl Bell {
     }
 }
 
-/// The sleeper says that it sleeps, then looks; the other writes, then looks for a sleeper. At least one of them must see the other, for
-/// which release and acquire are not enough: loads must not come before the stores. A sleeper that nobody wakes is a deadlock.
+/// The sleeper announces that it sleeps, then looks; the other thread writes, then looks for a sleeper. At least one of them must see
+/// the other. Release and acquire do not ensure this: the loads must not move before the stores. A sleeper that nobody wakes is a
+/// deadlock.
 fn bell(missing: Missing) {
     let bell = Bell {
         posted: AtomicU64::new(0),
@@ -255,7 +256,7 @@ struct Entry {
     text: Plain,
 }
 
-/// Rank 0 sends three messages with one tag through two entries (the shim has 32); rank 1 gets them in their order.
+/// Rank 0 sends three messages with one tag through two entries (the shim has 32); rank 1 receives them in order.
 fn messages(missing: Missing) {
     let make = || Entry { waits: AtomicU64::new(0), number: Plain::new(), text: Plain::new() };
     two_ranks((AtomicU64::new(0), [make(), make()], missing), |(sent, queue, missing), me| {
@@ -296,7 +297,7 @@ struct InPlace {
     missing: Missing,
 }
 
-/// Two ranks sum their tensors of two tiles: whoever has time takes the next tile, and writes its sum to both tensors. The claim itself
+/// Two ranks sum their tensors of two tiles: whichever is free takes the next tile and writes its sum to both tensors. The claim itself
 /// publishes nothing.
 fn tiles(missing: Missing) {
     let words = || [AtomicU64::new(0), AtomicU64::new(0)];
@@ -327,7 +328,7 @@ fn tiles(missing: Missing) {
 
 // ---- failures: Members::check_alive
 
-/// A rank posts its step and then fails or leaves. Its peer, which looks for the failure first and for the step second, must find the step.
+/// A rank posts its step and then fails or leaves. Its peer, which first looks for the failure and then for the step, must find the step.
 fn failure(missing: Missing) {
     two_ranks((AtomicU64::new(0), Plain::new(), AtomicU64::new(0), missing), |(posted, slot, failed, missing), me| {
         if me == 0 {
