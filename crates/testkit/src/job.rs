@@ -25,7 +25,7 @@ pub struct Job {
     program: PathBuf,
     folder: TempDir,
     attempts: u32,
-    /// Its ranks, in a job of Python.
+    /// The ranks of a Python job.
     pub(crate) python: Option<PythonRanks>,
 }
 
@@ -82,8 +82,8 @@ impl Job {
         }
     }
 
-    /// Starts all ranks and waits until all have ended. Once one is killed, the others are killed, too: a launcher does
-    /// not wait until they notice, either.
+    /// Starts all ranks and waits until all have ended. Once one is killed, the others are killed, too: like a launcher,
+    /// this does not wait until they notice.
     pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let store = tcpstore::Server::start(listener, tcpstore::ServerOptions::default()).unwrap();
@@ -178,13 +178,13 @@ pub fn undisturbed(program: &Path, world: usize, args: &[&str]) -> Vec<u8> {
     job.weights(world)
 }
 
-/// A rank kills itself after a step.
+/// The fault of a rank that kills itself after a step.
 pub fn kill(rank: usize, epoch: u64, step: u64) -> RankFault {
     let at = Point::Step { epoch, step };
     RankFault { name: format!("kill-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(9)] }
 }
 
-/// Rank 0 fails while it saves the snapshot from which training would continue at `epoch` and `step`.
+/// The fault of rank 0 while it saves the snapshot from which training would continue at `epoch` and `step`.
 pub fn while_saving(epoch: u64, step: u64, phase: SavePhase, acts: &[Act]) -> RankFault {
     let name = format!("save-{epoch}-{step}-{phase:?}");
     RankFault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }

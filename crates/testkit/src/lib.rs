@@ -1,7 +1,7 @@
 //! Support for tests, without libtorch: jobs in private folders, whose ranks are started directly and restarted after a fault, as a
-//! launcher would do; and Python's PyTorch, to compare with.
+//! launcher would do; and comparisons with Python's PyTorch.
 //!
-//! System errors are panics, as usual in tests. Not here: launchers, and what each lab promises.
+//! System errors are panics, as usual in tests. Not here: launchers, and the promises of each lab.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // only for tests
 

@@ -1,6 +1,5 @@
-//! Checks the distance of a result from a test's limit, and prints it for `scripts/learning_margins.py`, which
-//! tabulates these lines over seeds and instruction sets. Not here: which tests do so; their names show it
-//! (CONTRIBUTING).
+//! Checks the distance of a result from a test's limit, and prints it for `scripts/learning_margins.py`, which tabulates
+//! these lines over seeds and instruction sets. Not here: the tests that use it, which their names show (CONTRIBUTING).
 
 use std::env;
 use std::fmt::Display;
@@ -8,19 +7,19 @@ use std::fmt::Display;
 /// The variable that replaces the seed of training tests.
 pub const SEED: &str = "LOCKSTEP_TEST_SEED";
 
-/// The seed of a training test: the value of [`SEED`], otherwise `usual`.
+/// The seed of a training test: the value of [`SEED`], or `usual` if it is not set.
 pub fn seed(usual: u64) -> u64 {
     env::var(SEED).map_or(usual, |seed| seed.parse().unwrap_or_else(|_| panic!("{SEED}={seed}: not a number")))
 }
 
-/// Panics unless `result` is more than `limit`. `what` names the result, in a few words.
+/// Panics unless `result` is more than `limit`. `what` names the result in a few words.
 #[track_caller]
 pub fn above(what: impl Display, result: f64, limit: f64) {
     report(&what, result, '>', limit);
     assert!(result > limit, "{what}: {result}, and more than {limit} was expected");
 }
 
-/// Panics unless `result` is less than `limit`. `what` names the result, in a few words.
+/// Panics unless `result` is less than `limit`. `what` names the result in a few words.
 #[track_caller]
 pub fn below(what: impl Display, result: f64, limit: f64) {
     report(&what, result, '<', limit);

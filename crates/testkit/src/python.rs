@@ -1,5 +1,5 @@
-//! Python's PyTorch in tests, and jobs whose ranks run a lab's Python script, to compare with those of the lab's program. The ranks are
-//! forked from one Python that has imported PyTorch.
+//! Python's PyTorch in tests, and jobs whose ranks run a lab's Python script, to compare with the jobs of the lab's program. The ranks
+//! are forked from one Python process that has imported PyTorch.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::Job;
 
-/// Fails without PyTorch and the packages in the arguments. It reads versions only: to import them takes seconds.
+/// Fails without PyTorch and the packages in the arguments. It only reads versions, because importing them takes seconds.
 const CHECK: &str = r#"
 import sys
 from importlib.metadata import version
@@ -25,8 +25,8 @@ from importlib.metadata import version
 assert [int(part) for part in version("torch").split(".")[:2]] >= [2, 11]
 "#;
 
-/// The Python of `LOCKSTEP_PYTHON`, otherwise `python3`, if it has PyTorch 2.11 and these packages. Without them it prints that `what`
-/// is not verified.
+/// The Python of `LOCKSTEP_PYTHON`, or `python3`, if it has PyTorch 2.11 and these packages. Otherwise prints that `what` is not
+/// verified.
 pub fn python_with(packages: &[&str], what: &str) -> Option<String> {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
     let check = Command::new(&python).args(["-c", CHECK]).args(packages).output();
@@ -38,9 +38,9 @@ pub fn python_with(packages: &[&str], what: &str) -> Option<String> {
     None
 }
 
-/// Ends each process of Python without the end of its groups and the interpreter's finalization, in which PyTorch 2.11 now and then
-/// hangs or aborts: a thread of Gloo that lets go of a tensor waits for the interpreter, which waits for the thread. Python imports
-/// a module of this name when it starts.
+/// Ends each Python process without destroying its groups or finalizing the interpreter. PyTorch 2.11 sometimes hangs or aborts
+/// there: a Gloo thread that releases a tensor waits for the interpreter, which waits for the thread. Python imports a module of
+/// this name when it starts.
 const SITECUSTOMIZE: &str = r#"
 import atexit, os, sys
 import torch.distributed
@@ -57,7 +57,7 @@ atexit.register(lambda: leave(int(hasattr(sys, "last_value"))))
 
 impl Job {
     /// A job whose program is a Python with PyTorch 2.11, torchvision and safetensors, on the CPU: its first argument is a script.
-    /// Its processes are forked from one that imports PyTorch once. Without such a Python it prints that `what` is not verified.
+    /// Its processes are forked from one that imports PyTorch once. Without such a Python, it prints that `what` is not verified.
     pub fn in_python(what: &str) -> Option<Self> {
         let python = python_with(&["torchvision", "safetensors"], what)?;
         let mut job = Job::new(python.as_ref());
@@ -65,7 +65,7 @@ impl Job {
         fs::write(job.path("python_ranks.py"), PROGRAM).unwrap();
         let mut ranks = job.command(&python);
         ranks.arg(job.path("python_ranks.py")).env("PYTHONPATH", job.path("")).env("CUDA_VISIBLE_DEVICES", "");
-        // With it, a line and its end are two writes, and lines of ranks with one pipe mix.
+        // With it, a line and its newline are two writes, so the lines of ranks that share a pipe get mixed.
         ranks.env_remove("PYTHONUNBUFFERED");
         job.python = Some(PythonRanks::start(ranks));
         Some(job)
@@ -81,8 +81,8 @@ impl Job {
     }
 }
 
-/// Compares what two programs printed: of each text the lines with one of `words` in them, in any order. Numbers may differ by
-/// `tolerance`.
+/// Compares the output of two programs: the lines of each text that contain one of `words`, in any order. Numbers may differ
+/// by `tolerance`.
 pub fn assert_prints_alike(own: &str, python: &str, words: &[&str], tolerance: f64) {
     let chosen = |printed: &str| {
         let with_words = printed.lines().filter(|line| words.iter().any(|word| line.contains(word)));
@@ -105,10 +105,10 @@ fn are_alike(own: &str, python: &str, tolerance: f64) -> bool {
     own.split(' ').count() == python.split(' ').count() && own.split(' ').zip(python.split(' ')).all(equal)
 }
 
-/// The program of the Python that is forked.
+/// The program of the Python process that is forked.
 const PROGRAM: &str = include_str!("python_ranks.py");
 
-/// A Python that is forked for each rank. It and the ranks are killed if the test fails.
+/// A Python process that is forked for each rank. It and the ranks are killed if the test fails.
 pub(crate) struct PythonRanks(Mutex<Server>);
 
 struct Server {
@@ -117,7 +117,7 @@ struct Server {
     _child: KillOnDrop,
 }
 
-/// What a process writes. It opens the pipe by its path.
+/// The output of a process, which opens the pipe by its path.
 struct Captured {
     writer: PipeWriter,
     bytes: Receiver<Vec<u8>>,
@@ -171,7 +171,7 @@ impl Captured {
         format!("/proc/{}/fd/{}", std::process::id(), self.writer.as_raw_fd())
     }
 
-    /// Waits until no process has it.
+    /// Waits until no process has the pipe open.
     fn end(self) -> Vec<u8> {
         drop(self.writer);
         receive(&self.bytes).expect("a process did not end").unwrap_or_default()
@@ -226,7 +226,7 @@ match how, rank:
         time.sleep(3600)
 "#;
 
-    /// One test, because to start Python takes seconds.
+    /// One test, because starting Python takes seconds.
     #[test]
     fn each_rank_has_its_environment_output_and_end_and_none_outlives_the_python() {
         let Some(mut job) = Job::in_python("ranks that are forked from a Python") else { return };
