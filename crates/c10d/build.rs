@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 const SOURCES: [&str; 1] = ["shim/shim.cpp"];
-/// Collectives in shared memory, which know nothing of libtorch.
+/// Collectives in shared memory, which do not depend on libtorch.
 const SHARED_MEMORY: [&str; 7] = [
     "shim/shm/collectives.cpp",
     "shim/shm/executor.cpp",
@@ -32,7 +32,8 @@ fn main() {
         "no libtorch headers in {}: let LIBTORCH name a libtorch 2.11 (in a checkout of Lockstep, run scripts/setup.sh)",
         include.display()
     );
-    // Set-up writes it when what is found here changes. A path that is missing would count as changed in every build.
+    // Set-up writes these files when the libtorch that this script finds changes. A missing path would count as changed in
+    // every build.
     let written = ["backend", "installed"].map(|file| libtorch.join(file));
     if let Some(file) = written.iter().find(|file| file.exists()) {
         println!("cargo:rerun-if-changed={}", file.display());
@@ -51,7 +52,8 @@ fn libtorch_dir() -> PathBuf {
     println!("cargo:rerun-if-env-changed=DEP_TCH_LIBTORCH_LIB");
     let lib = std::env::var_os("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names its library folder");
     let libtorch = Path::new(&lib).parent().expect("the library folder has a parent");
-    // A checkout of Lockstep has one for each architecture; the linker passes over the libraries of another that torch-sys names.
+    // A checkout of Lockstep has one for each architecture; the linker skips the libraries of another architecture that torch-sys
+    // names.
     let own = libtorch.join(std::env::var_os("CARGO_CFG_TARGET_ARCH").expect("cargo names it"));
     if !own.join("lib/libtorch_cpu.so").exists() {
         return libtorch.to_path_buf();
@@ -74,7 +76,7 @@ fn shim_build(include: &Path, with_nccl: bool) -> cc::Build {
     build
 }
 
-/// Always with full optimization: its loops are vector code. They never read the flags of floating-point exceptions.
+/// Always with full optimization, because its loops are vector code. They never read the flags of floating-point exceptions.
 fn build_shared_memory() {
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").pic(true).opt_level(3).debug(false).flag("-fno-trapping-math");
@@ -93,7 +95,7 @@ struct Nvidia {
 }
 
 impl Nvidia {
-    /// All of it, or nothing.
+    /// Returns `None` unless everything is there.
     fn find(libtorch: &Path) -> Option<Self> {
         let folder = libtorch.join("nvidia");
         let headers = [folder.join("nccl/include"), folder.join("cu13/include")];

@@ -1,8 +1,8 @@
 //! All-reduce of float32 for several sizes, compared with the same bytes over plain TCP and with an addition in memory.
 //!
-//! The TCP peer is a star: every rank sends its bytes to rank 0 and gets the same number back, without a sum. With 2
-//! ranks that is the traffic of an all-reduce, one direction after the other. The memory peer adds the tensor to
-//! another one in place: the cost of a reduction without communication.
+//! The TCP peer is a star: every rank sends its bytes to rank 0 and receives as many, without a sum. With 2 ranks, that is
+//! the traffic of an all-reduce, one direction after the other. The memory peer adds the tensor to another one in place: the
+//! cost of a reduction without communication.
 
 mod support;
 
@@ -27,7 +27,7 @@ const SIZES: [(usize, &str); 7] = [
     (4 << 20, "4 MiB"),
     (16 << 20, "16 MiB"),
 ];
-/// What is measured for each size. The number of a task is its size's index times 3 plus the side.
+/// The number of measurements for each size. The number of a task is its size's index times 3 plus the side.
 const SIDES: usize = 3;
 const PEERS: [&str; SIDES - 1] = ["plain TCP", "adding in memory"];
 

@@ -1,4 +1,4 @@
-// Autocast of a thread: on and off, and as it was.
+// Turns autocast on and off for a thread, and restores its earlier state.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -23,7 +23,7 @@ inline void set_autocast(const AutocastState& state) {
   at::autocast::set_autocast_enabled(device, state.enabled);
 }
 
-// Returns the state before.
+// Returns the previous state.
 inline AutocastState enter_autocast(const AutocastState& state) {
   const auto before = autocast_state(state.cuda);
   set_autocast(state);
@@ -31,7 +31,7 @@ inline AutocastState enter_autocast(const AutocastState& state) {
   return before;
 }
 
-// The outermost one drops the copies of weights that autocast made: they would be out of date after a step.
+// Leaving the outermost autocast drops its copies of weights, which would be out of date after a step.
 inline void leave_autocast(const AutocastState& before) {
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   set_autocast(before);

@@ -1,5 +1,5 @@
-// What autograd needs of C++ to divide a model over ranks: a collective with another one as its gradient, and a function
-// that is computed again in the backward pass. PyTorch has both in Python: torch/distributed/nn/functional.py and
+// The C++ part of autograd for a model that is divided over ranks: a collective whose gradient is another collective, and a
+// function that is computed again in the backward pass. PyTorch has both in Python: torch/distributed/nn/functional.py and
 // torch/utils/checkpoint.py.
 
 #include "autocast.hpp"
@@ -72,7 +72,8 @@ struct Paired : torch::autograd::Function<Paired> {
   }
 };
 
-// A function of Rust. It takes ownership of the input and gives that of the output; null if it failed, with a text.
+// A Rust function. It takes ownership of the input and passes ownership of the output to the caller. If it fails, it returns
+// null and writes a text to `why`.
 using Body = at::Tensor* (*)(void* data, at::Tensor* input, char* why, size_t capacity);
 using Free = void (*)(void* data);
 
@@ -108,7 +109,7 @@ void set_random_state(at::Device device, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// Draws again what was drawn from `state`, and then goes on where it was.
+// Repeats the random draws from `state`, then restores the generator.
 class Replay {
  public:
   Replay(at::Device device, const at::Tensor& state) : device_(device), now_(random_state(device)) {
@@ -140,7 +141,7 @@ class SameAutocast {
 };
 
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
-  // `anchor` requires a gradient, so that the output does even if only parameters inside the closure do.
+  // `anchor` requires a gradient, so the output does too, even if only parameters inside the closure require one.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& anchor,
                             const c10::intrusive_ptr<Closure>& closure) {
     ctx->save_for_backward({input});

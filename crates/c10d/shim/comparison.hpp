@@ -1,6 +1,6 @@
-// The comparison of calls: lines of text that describe each rank's call, and the operations that wait for them.
+// The comparison of calls: lines of text that describe each rank's call, and the operations that wait for these lines.
 //
-// Not here: the time of the exchange (guarded.cpp, the only file that includes this one).
+// Not here: when the lines are exchanged (guarded.cpp, the only file that includes this one).
 
 #pragma once
 
@@ -44,7 +44,7 @@ std::string shape(const at::Tensor& tensor) {
   return c10::str(tensor.sizes(), " ", c10::toString(tensor.scalar_type()), tensor.is_sparse() ? " sparse" : "");
 }
 
-// The names of src/collectives.rs.
+// The names in src/collectives.rs.
 const char* name(const c10d::ReduceOp& op) {
   switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
     case c10d::ReduceOp::SUM: return "Sum";
@@ -122,7 +122,7 @@ class Compared : public Work {
 
 // ---- messages
 
-// A message that ends with the sender's line, by which the receiver checks that it is the expected one.
+// A message that ends with the sender's line, which the receiver compares with its own.
 class Received : public Work {
  public:
   Received(at::Tensor target, at::Tensor packed, int32_t rank, WorkPtr inner)
@@ -148,7 +148,7 @@ class Received : public Work {
   void abort() override { inner_->abort(); }
 
  private:
-  // The line of a shorter message is further to the front: it is the last one whose hash matches its text.
+  // In a shorter message the line is nearer to the front: it is the last one whose hash matches its text.
   static std::string sent(const uint8_t* bytes, int64_t length) {
     for (int64_t at = length; at >= 0; --at) {
       uint64_t hash;

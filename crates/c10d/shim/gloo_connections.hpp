@@ -1,4 +1,4 @@
-// Gloo's connections: which are closed, and how a rank closes its own. c10d has no call for either.
+// Finds Gloo's closed connections, and closes a rank's own. c10d has no call for either.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace shim {
 
-// No message has it: tags of messages (src/p2p.rs) are smaller.
+// No message has this tag: the tags of messages (src/p2p.rs) are smaller.
 constexpr int kNoTag = 1 << 20;
 
 // A message that never comes; null if the connection is closed.
@@ -26,11 +26,11 @@ inline std::vector<int> closed_by(c10d::Backend& gloo) {
   return ranks;
 }
 
-// Gloo closes all connections of a group when a wait for a message expires, which ends all waits of this rank and of its peers. May be
-// called by any thread.
+// Gloo closes all connections of a group when a wait for a message expires, which ends all waits of this rank and of its peers. May
+// be called by any thread.
 inline void close_connections(c10d::Backend& gloo) {
   for (int peer = 0; peer < gloo.getSize(); ++peer) {
-    // A connection that was closed before says nothing of the others.
+    // A connection that was closed before shows nothing about the others.
     const auto work = peer == gloo.getRank() ? nullptr : never(gloo, peer);
     if (!work) continue;
     try {

@@ -16,7 +16,7 @@ using c10d::ProcessGroupGloo;
 
 namespace {
 
-// Gives this thread a name while it starts others that have none of their own: they inherit it.
+// Names this thread while it starts threads without their own names, which inherit its name.
 class ThreadName {
  public:
   explicit ThreadName(const char* name) : known_(pthread_getname_np(pthread_self(), before_, sizeof(before_)) == 0) {
@@ -45,8 +45,8 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const MemberConfig& c
   return options;
 }
 
-// A tensor's values without its graph. An operation in progress keeps its tensors, and the thread that finishes it
-// releases them: a graph may hold the last reference to the group, whose destructor waits for that thread.
+// A tensor's values without its graph. An operation in progress keeps its tensors, and the thread that finishes it releases
+// them. A graph may hold the last reference to the group, whose destructor waits for that thread.
 at::Tensor numbers(const at::Tensor& tensor) { return tensor.detach(); }
 
 std::vector<at::Tensor> numbers(const at::Tensor* const* tensors, size_t n) {
@@ -113,9 +113,9 @@ void lc_backend_free(BackendHandle* backend) noexcept {
   (void)guard([&] { delete backend; });
 }
 
-// `store` is the group's store; those of the backends are below it. `cpu` and `cuda` carry tensors of these devices: null where the
-// group takes none, the same where one backend takes both. The default is chosen as in Python (_new_process_group_helper):
-// NCCL if there is one.
+// `store` is the group's store; the backends' stores are below it. `cpu` and `cuda` carry tensors on these devices: null if the
+// group takes no such tensors, the same handle if one backend takes both. The default is chosen as in Python
+// (_new_process_group_helper): NCCL if there is one.
 Status lc_group_new(const StoreHandle* store, const MemberConfig* config, const BackendHandle* cpu, const BackendHandle* cuda,
                     GroupHandle** out) noexcept {
   return guard([&] {
@@ -142,7 +142,7 @@ Status lc_group_new(const StoreHandle* store, const MemberConfig* config, const 
   });
 }
 
-// False if the group's backend counts nothing.
+// Returns false if the group's backend does not count operations.
 bool lc_group_traffic(const GroupHandle* group, uint64_t* calls, uint64_t* bytes) noexcept {
   if (!group->traffic) return false;
   *calls = group->traffic->calls.load(std::memory_order_relaxed);
@@ -150,13 +150,13 @@ bool lc_group_traffic(const GroupHandle* group, uint64_t* calls, uint64_t* bytes
   return true;
 }
 
-// Nanoseconds since the last operation was called; negative if the group's backend counts nothing.
+// Nanoseconds since the last call of an operation; negative if the group's backend does not count operations.
 int64_t lc_group_since_last_call(const GroupHandle* group) noexcept {
   return group->traffic ? group->traffic->since_last() : -1;
 }
 
-// Waits for operations in progress if the backend requires it, unless the caller gives up on them. ProcessGroupWrapper
-// does not forward these calls, so they go to the backend itself.
+// Waits for operations in progress if the backend requires it, unless the caller abandons them. ProcessGroupWrapper does not
+// forward these calls, so they go to the backend itself.
 //
 // Gloo cannot abort: its destructor waits for all operations in progress.
 void lc_group_free(GroupHandle* group, bool give_up) noexcept {
@@ -165,7 +165,7 @@ void lc_group_free(GroupHandle* group, bool give_up) noexcept {
   (void)guard([&] { delete group; });
 }
 
-// Ends all operations of this rank, and so those of its peers. May be called by any thread, while the group lives.
+// Ends all operations of this rank, and as a result those of its peers. May be called by any thread while the group lives.
 Status lc_group_abort(const GroupHandle* group) noexcept {
   return guard([&] {
     std::exception_ptr failure;
@@ -180,7 +180,8 @@ Status lc_group_abort(const GroupHandle* group) noexcept {
   });
 }
 
-// For operations that are called from now on. ProcessGroupWrapper does not forward this, so it goes to the backends themselves.
+// Applies to operations that are called from now on. ProcessGroupWrapper does not forward this call, so it goes to the backends
+// themselves.
 Status lc_group_set_timeout(const GroupHandle* group, int64_t timeout_ms) noexcept {
   return guard([&] {
     for (const auto& backend : group->guarded) backend->setTimeout(std::chrono::milliseconds(timeout_ms));
@@ -320,8 +321,7 @@ Status lc_all_to_all_single(GroupHandle* g, at::Tensor* output, at::Tensor* inpu
 }
 
 // This does not call ProcessGroup::barrier (2.11): its tensor is a static variable, and ranks that are threads of one
-// process would all write it at the same time. It makes the same call of the backend, or of the wrapper that compares
-// calls.
+// process would all write it at the same time. It makes the same call to the backend, or to the wrapper that compares calls.
 Status lc_barrier(GroupHandle* g, int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
     c10d::BarrierOptions options;
@@ -356,8 +356,8 @@ Status lc_recv(GroupHandle* g, at::Tensor* tensor, int32_t peer, int32_t tag, Wo
   });
 }
 
-// Messages that are sent and received together, as NCCL needs it: one after the other they may wait for each other. All end with
-// one work, of which each message gets a handle.
+// Sends and receives messages together, as NCCL requires: one after the other, they could wait for each other. All messages
+// share one work, and each gets a handle to it.
 Status lc_batch(GroupHandle* g, const Message* messages, size_t n, WorkHandle** works) noexcept {
   return guard([&] {
     const auto device = messages[0].tensor->device().type();
@@ -380,7 +380,7 @@ Status lc_batch(GroupHandle* g, const Message* messages, size_t n, WorkHandle** 
 
 // ---- work
 
-// With timeout 0 the wait is limited by the operation's own timeout.
+// With timeout 0, the operation's own timeout limits the wait.
 Status lc_work_wait(WorkHandle* work, int64_t timeout_ms) noexcept {
   return guard([&] {
     const bool finished = work->work->wait(std::chrono::milliseconds(timeout_ms));

@@ -1,6 +1,6 @@
-// The backend that a group calls in place of Gloo or shared memory, which it wraps. It lets only one thread at a time start
-// an operation, and counts operations and their bytes. If all ranks want it, the ranks compare their calls first: each
-// collective begins with one line of text from every rank, and each message ends with one (comparison.hpp).
+// Wraps Gloo or shared memory as a group's backend. It lets only one thread at a time start an operation, and counts
+// operations and their bytes. If all ranks request it, the ranks compare their calls: each collective begins with one line
+// of text from every rank, and each message ends with one (comparison.hpp).
 
 #include "comparison.hpp"
 #include "gloo_connections.hpp"
@@ -147,7 +147,7 @@ class Guarded : public c10d::Backend {
     return run(OpType::BARRIER, o.timeout, [] { return std::string("barrier"); }, [this, o] { return inner_->barrier(o); });
   }
 
-  // Compares nothing, because it names the ranks that are missing. Earlier calls are started first.
+  // Compares nothing: it already names the missing ranks. Earlier calls are started first.
   void monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_ranks) override {
     traffic_->add(0);
     drain(o.timeout);
@@ -181,7 +181,7 @@ class Guarded : public c10d::Backend {
     return sum;
   }
 
-  // An operation to which this rank passes lists: none of them where it is not the root.
+  // For an operation that takes lists of tensors, of which there are none unless this rank is the root.
   static size_t bytes(const std::vector<Tensors>& lists) {
     size_t sum = 0;
     for (const auto& list : lists) sum += bytes(list);

@@ -1,6 +1,6 @@
-// What autograd tells to functions of Rust: which tensors it saves for the backward pass, and that the gradient of a parameter is
+// Callbacks from autograd into Rust: for the tensors that it saves for the backward pass, and when the gradient of a parameter is
 // complete. PyTorch has both in Python: torch.autograd.graph.saved_tensors_hooks and Tensor.register_post_accumulate_grad_hook.
-// Also which memory a tensor has.
+// Also the memory of a tensor.
 
 #include "shim.hpp"
 
@@ -15,7 +15,7 @@ using namespace shim;
 
 namespace {
 
-// Functions of Rust. One that fails returns false or null, and writes why to `why`, of `kWhy` bytes at most.
+// Rust functions. One that fails returns false or null, and writes the reason to `why`, at most `kWhy` bytes.
 constexpr size_t kWhy = 4096;
 using Pack = bool (*)(const at::Tensor* tensor, void** packed, char* why, size_t capacity);
 using Unpack = at::Tensor* (*)(const void* packed, char* why, size_t capacity);
@@ -45,7 +45,7 @@ struct Saved : torch::autograd::SavedVariableHooks {
     char why[kWhy] = "";
     TORCH_CHECK(saved_tensor_calls.pack(&tensor, &packed_, why, sizeof why), why);
     if (packed_) return;
-    // Not the tensor itself: an output would own the node that owns it. The detached one has the same version.
+    // Not the tensor itself: an output would own the node that owns it. The detached tensor has the same version.
     kept_ = tensor.detach();
     version_ = tensor._version();
   }
@@ -70,7 +70,7 @@ struct Saved : torch::autograd::SavedVariableHooks {
   uint32_t version_ = 0;
 };
 
-// libtorch asks its engine for the hooks on tensors that are about to be saved; only Python's engine has some.
+// libtorch asks its engine for the hooks on tensors that are about to be saved, but only Python's engine has hooks.
 struct HookedEngine : torch::autograd::Engine {
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     if (!hooked) return nullptr;
@@ -105,7 +105,7 @@ struct GradientHook : torch::autograd::PostAccumulateGradHook {
 
 extern "C" {
 
-// The functions are those of every later call.
+// All later calls use these functions.
 Status lc_saved_tensors_init(Pack pack, Unpack unpack, Free free) noexcept {
   return guard([&] {
     static std::once_flag once;
@@ -116,14 +116,14 @@ Status lc_saved_tensors_init(Pack pack, Unpack unpack, Free free) noexcept {
   });
 }
 
-// Whether the tensors that this thread's computations save are passed to Rust; returns what it was.
+// Sets whether the tensors that this thread's computations save are passed to Rust. Returns the previous setting.
 bool lc_saved_tensors_hook(bool on) noexcept {
   const bool before = hooked;
   hooked = on;
   return before;
 }
 
-// Takes ownership of `data`, and frees it with `free` also on failure. Replaces the hook that was there.
+// Takes ownership of `data`, and frees it with `free` also on failure. Replaces an earlier hook.
 Status lc_gradient_hook(const at::Tensor* tensor, Call call, Free free, void* data) noexcept {
   return guard([&] {
     auto hook = std::make_unique<GradientHook>(call, free, data);
@@ -142,14 +142,14 @@ Status lc_grad_add(const at::Tensor* tensor, const at::Tensor* grad) noexcept {
   });
 }
 
-// Null for a tensor without memory of its own kind: sparse or undefined.
+// `*out` is null for a tensor without its own memory: sparse or undefined.
 Status lc_storage_of(const at::Tensor* tensor, StorageHandle** out, uint64_t* id) noexcept {
   return guard([&] {
     *out = tensor->defined() && tensor->has_storage() ? to_storage(*tensor, id) : nullptr;
   });
 }
 
-// 0 once it is freed.
+// 0 once the memory is freed.
 uint64_t lc_storage_bytes(const StorageHandle* handle) noexcept {
   const auto storage = handle->storage.lock();
   return storage ? storage->nbytes() : 0;

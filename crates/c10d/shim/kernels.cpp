@@ -1,5 +1,5 @@
-// What tch cannot ask of libtorch's kernels: determinism, memory with the channels last, page-locked memory, the peak of
-// a GPU's memory, and the threads of one thread's operations.
+// Settings of libtorch's kernels that tch lacks: determinism, channels-last memory, page-locked memory, a GPU's peak memory,
+// and the number of threads for one thread's operations.
 
 #include "autocast.hpp"
 #include "status.hpp"
@@ -25,7 +25,7 @@ using namespace shim;
 
 extern "C" {
 
-// torch.use_deterministic_algorithms(on), and cuDNN does not choose kernels by their times.
+// As torch.use_deterministic_algorithms(on); also keeps cuDNN from choosing kernels by their times.
 Status lc_use_deterministic_algorithms(bool on) noexcept {
   return guard([&] {
     at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
@@ -43,7 +43,7 @@ Status lc_channels_last(const at::Tensor* tensor, at::Tensor** out) noexcept {
   return guard([&] { *out = new at::Tensor(tensor->contiguous(at::MemoryFormat::ChannelsLast)); });
 }
 
-// In place, as torch.nn.Module.to(memory_format=...) does it: whoever has the tensor sees the new memory.
+// In place, as in torch.nn.Module.to(memory_format=...): all handles to the tensor see the new memory.
 Status lc_to_channels_last(at::Tensor* tensor) noexcept {
   return guard([&] {
     at::NoGradGuard no_grad;
@@ -55,11 +55,11 @@ Status lc_pin_memory(const at::Tensor* tensor, at::Tensor** out) noexcept {
   return guard([&] { *out = new at::Tensor(tensor->pin_memory()); });
 }
 
-// at::set_num_threads(1) would hold for all threads that libtorch does not know yet. OpenMP and MKL have a number for each thread, and
-// libtorch's copies of the two are the ones to tell.
+// at::set_num_threads(1) would also apply to all threads that libtorch does not know yet. OpenMP and MKL have a number for each
+// thread, which must be set in libtorch's copies of the two.
 Status lc_one_thread_here() noexcept {
   return guard([] {
-    (void)at::get_num_threads(); // sets this thread's number if it is the first question
+    (void)at::get_num_threads(); // the first call on a thread sets the thread's number
     void* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) return;
     using Set = void (*)(int);
@@ -70,7 +70,7 @@ Status lc_one_thread_here() noexcept {
   });
 }
 
-// Bytes of tensors on a GPU: the most at a time since the last reset.
+// The peak of the bytes of tensors on a GPU since the last reset.
 Status lc_peak_memory(int32_t device, int64_t* bytes) noexcept {
   return guard([&] {
     const auto stats = c10::getDeviceAllocator(c10::DeviceType::CUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
@@ -91,7 +91,7 @@ namespace {
 struct TensorFacts {
   bool defined;
   bool strided;    // and not a list of tensors
-  bool in_storage; // its memory holds its values, all of them and as they are
+  bool in_storage; // its memory holds all its values, unmodified
   bool contiguous;
   int32_t kind; // c10::ScalarType
   int32_t device_type; // c10::DeviceType
@@ -175,7 +175,7 @@ void check_apart(std::vector<at::Tensor> written, const std::vector<at::Tensor>&
   for (const auto& t : written) add(t, true);
   for (const auto& t : read) add(t, false);
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
-  const char *any = nullptr, *changed = nullptr; // how far those so far reach
+  const char *any = nullptr, *changed = nullptr; // the ends of the runs so far
   for (const auto& run : runs) {
     TORCH_CHECK_VALUE(run.begin >= (run.written ? any : changed), "two tensors of the step share memory: copy one");
     any = std::max(any, run.end);
@@ -287,7 +287,7 @@ Status lc_autocast_leave(const AutocastState* before) noexcept {
 }
 
 // Multiplies the gradients by `inverse_scale` in place, and sets `found_inf` to 1 if one of them is not finite. The gradients have
-// one dtype, and one device with the two others, which are one float each.
+// one dtype; all tensors are on one device; `found_inf` and `inverse_scale` are one float each.
 Status lc_unscale(const at::Tensor* const* grads, size_t n, const at::Tensor* found_inf,
                   const at::Tensor* inverse_scale) noexcept {
   return guard([&] {

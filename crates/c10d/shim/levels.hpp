@@ -1,7 +1,7 @@
-// The levels of a group over several hosts, and how all its ranks learn of a loss.
+// The levels of a group over several hosts, and how all its ranks learn that a rank is lost.
 //
-// A rank that gives up writes into the store because of whom, and then closes its connections. Ranks that find a connection closed
-// look there: one that has closed its connections without a word is lost.
+// A rank that gives up writes the culprit into the store, and then closes its connections. Ranks that find a connection closed
+// look for this entry: a rank that closed its connections without one is lost.
 //
 // Not here: the collectives (two_levels.cpp, the only file that includes this one).
 
@@ -28,15 +28,15 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using Milliseconds = std::chrono::milliseconds;
 
-// How long a rank waits for the store, whose host may be stopped.
+// How long a rank waits for an answer of the store, whose host may be stopped.
 constexpr Milliseconds kStorePatience{3000};
-// How long after a connection was closed a word of its rank may still come: Gloo closes all connections of a rank whose wait expires,
-// before the rank knows it.
+// How long after a connection was closed its rank's entry may still appear: when a rank's wait expires, Gloo closes all its
+// connections before the rank knows it.
 constexpr Milliseconds kWordPatience{1000};
 // Between two looks at connections.
 constexpr Milliseconds kLook{50};
 
-// ---- what ranks that gave up have left in the store
+// ---- the entries in the store of ranks that gave up
 
 // Runs `call` on another thread. Returns true if it succeeds in time.
 bool in_time(std::function<void()> call) noexcept {
@@ -58,11 +58,12 @@ bool in_time(std::function<void()> call) noexcept {
   }
 }
 
-// Has a connection of its own to the store, made while all is well: another thread may wait for something on the group's. libtorch's
-// server looks up the name of each new client, and answers nobody meanwhile, which takes seconds where no name server answers.
+// Uses its own connection to the store, because another thread may be waiting on the group's. It is made before anything fails:
+// libtorch's server looks up the name of each new client, and answers nobody meanwhile, which takes seconds if no name server
+// answers.
 class Words {
  public:
-  // `names` are unique to this group, unlike its ranks: the store may have words of an earlier attempt.
+  // `names` are unique to this group, unlike its ranks: the store may have entries of an earlier attempt.
   Words(const StorePtr& store, std::vector<std::string> names) : store_(store->clone()), names_(std::move(names)) {}
 
   void leave(int rank, int culprit) const {
@@ -71,7 +72,7 @@ class Words {
     });
   }
 
-  // The culprits that these ranks name, by rank. Nothing if the store does not answer.
+  // The culprits that these ranks name, by rank. Empty optional if the store does not answer.
   std::optional<std::map<int, int>> read(const std::vector<int>& ranks) const {
     std::map<int, std::string> keys;
     for (int rank : ranks) keys[rank] = key(rank);
@@ -115,14 +116,15 @@ bool says(const std::string& text, std::initializer_list<const char*> words) {
 
 bool is_late(const std::string& text) { return says(text, {"imed out", "imeout"}); }
 
-// Texts of Gloo's TCP transport, as far as they are not about what was sent.
+// Texts of Gloo's TCP transport, except those about the contents of messages.
 bool is_loss(const std::string& text) { return is_late(text) || says(text, {"onnection", "ocket closed", "roken pipe", "o route"}); }
 
 // ---- the levels
 
 class Levels {
  public:
-  // `local` has the ranks of this host, by position; `leaders` the first rank of each host, null on others; `all` all ranks.
+  // `local` has the ranks of this host, by position; `leaders` has the first rank of each host, and is null on the other
+  // ranks; `all` has all ranks.
   Levels(int rank, std::vector<std::vector<int>> hosts, c10::intrusive_ptr<SharedMemory> local, BackendPtr leaders, BackendPtr all,
          Words words)
       : rank_(rank),
@@ -149,15 +151,15 @@ class Levels {
     if (failed_) throw after_failure();
   }
 
-  // Ends this rank's part in the group because of what an operation threw, which may be a message with `peer`. Returns what to throw
-  // instead, which names the culprit.
+  // Ends this rank's part in the group because an operation threw `why`. If the operation is a message, `peer` is its other rank.
+  // Returns the exception to throw instead, which names the culprit.
   std::exception_ptr give_up(std::exception_ptr why, int peer = -1) {
     const std::lock_guard<std::mutex> lock(giving_up_);
     try {
       std::rethrow_exception(why);
     } catch (const shm::Failure& failure) {
       if (failed_) return why;
-      // A rank of this host is late, maybe because it waits for another host, for as long as this one waited.
+      // A rank of this host is late, maybe because it has waited for another host for as long as this rank has waited.
       const auto found = is_late(failure.what()) ? find_late(failure.culprit) : Found{failure.culprit, ""};
       end(found.culprit);
       return found.culprit == failure.culprit ? why : failure_of(found, failure.what());
@@ -170,12 +172,13 @@ class Levels {
       return why;
     }
     const auto found = is_late(text) ? find_late(peer) : find_closed();
-    // Who is late with a message may itself wait for another rank, and nobody else shall be told that it is the first.
+    // A rank that is late with a message may itself wait for another rank, so the others must not learn of it as the first
+    // cause.
     end(is_late(text) && found.culprit == peer ? shm::kElsewhere : found.culprit);
     return failure_of(found, text);
   }
 
-  // Without a word: this rank is the lost one.
+  // Leaves no entry: this rank is the lost one.
   void abort() {
     const std::lock_guard<std::mutex> lock(giving_up_);
     failed_ = true;
@@ -193,7 +196,7 @@ class Levels {
   static Found named(int culprit) { return {culprit, "connection closed by peer: another rank gave up" + shm::because_of(culprit)}; }
   static Found closed(int culprit) { return {culprit, "connection closed by peer: rank " + std::to_string(culprit)}; }
 
-  // An error that names nobody says what it was.
+  // An error without a culprit has Gloo's text.
   static std::exception_ptr failure_of(const Found& found, const std::string& text) {
     return std::make_exception_ptr(shm::Failure(found.text + (found.culprit < 0 ? text : ""), found.culprit));
   }
@@ -202,11 +205,11 @@ class Levels {
     return shm::Failure("connection closed: an earlier operation of this group failed on this rank" + shm::because_of(culprit_), culprit_);
   }
 
-  // The rank that these words lead to: one that gave up because of another is not the first. -1 if they lead to nobody but this rank.
+  // The rank to which these entries lead, from each rank that gave up to its culprit. -1 if they lead to no rank but this one.
   int first_cause(const std::map<int, int>& words) const {
     for (const auto& [rank, culprit] : words) {
       int cause = culprit;
-      // Two that were late for each other may name each other.
+      // Two ranks that were late for each other may name each other.
       for (size_t i = 0; i < words.size(); ++i) {
         const auto next = words.find(cause);
         if (next == words.end()) break;
@@ -217,7 +220,8 @@ class Levels {
     return -1;
   }
 
-  // The first rank that closes its connections and leaves no word. Without a store nothing but a single closed connection tells.
+  // The first rank that closes its connections and leaves no entry. Without the store, only a single closed connection
+  // identifies the rank.
   Found find_closed() const {
     const auto until = shm::Clock::now() + kWordPatience;
     for (;;) {
@@ -233,9 +237,10 @@ class Levels {
     }
   }
 
-  // Whom those name that gave up; otherwise the rank that was waited for, if it is known and leaves no word: it may give up at this moment.
+  // The culprit that the ranks that gave up name; otherwise the awaited rank, if it is known and leaves no entry in time: it may be giving
+  // up at this moment.
   Found find_late(int peer) const {
-    // Gloo closes this rank's connections at once, and others look whether it left a word.
+    // Gloo closes this rank's connections at once, and then others look for its entry.
     words_.leave(rank_, shm::kElsewhere);
     const auto until = shm::Clock::now() + kWordPatience;
     for (;;) {
@@ -264,7 +269,7 @@ class Levels {
     close();
   }
 
-  // After a wait that expired, Gloo's threads may still use memory of the groups: they live until the process exits.
+  // After a wait has expired, Gloo's threads may still use memory of the groups, so the groups live until the process exits.
   void close() {
     (void)new std::vector<BackendPtr>{all_, leaders_};
     close_connections(*all_);
@@ -284,7 +289,7 @@ class Levels {
 // An operation of all ranks' Gloo group, whose failure ends this rank's part in the whole group.
 class OfAll : public c10d::Work {
  public:
-  // A message has a `peer`, unless it may be of any rank.
+  // A message has a `peer`, unless it may come from any rank.
   OfAll(OpType type, WorkPtr inner, std::shared_ptr<Levels> levels, int peer)
       : Work(-1, type), inner_(std::move(inner)), levels_(std::move(levels)), peer_(peer) {}
 
@@ -296,7 +301,7 @@ class OfAll : public c10d::Work {
   void abort() override { inner_->abort(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
 
-  // A caller may give up on a collective that goes on.
+  // A caller may abandon a collective that goes on.
   bool wait(Milliseconds timeout) override {
     const Elsewhere waits(levels_->local());
     try {
@@ -308,7 +313,7 @@ class OfAll : public c10d::Work {
   }
 
  private:
-  // While it lives, ranks in memory know that this one holds them up because of another.
+  // While it lives, the ranks that share memory know that this rank waits for another host.
   struct Elsewhere {
     explicit Elsewhere(SharedMemory& local) : local(local) { local.waits_elsewhere(true); }
     ~Elsewhere() { local.waits_elsewhere(false); }
@@ -360,7 +365,7 @@ class Queue {
     busy_ = true;
     lock.unlock();
     call();
-    call = nullptr; // what it holds goes before the next one begins
+    call = nullptr; // frees its captures before the next one begins
     lock.lock();
     busy_ = false;
     changed_.notify_all();
@@ -380,7 +385,7 @@ class Queue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Call> calls_;
-  bool busy_ = false; // one that is not in the list runs
+  bool busy_ = false; // a call that is not in the list is running
   bool stop_ = false;
   std::thread thread_;
 };

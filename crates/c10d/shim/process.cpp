@@ -1,6 +1,6 @@
-// What is settled for the whole process before `main`, while there is one thread: libtorch's logs, c10d's flight recorder
-// and MKL's processor. Values that the user has set are kept. Later, a write to the environment would race with readers on
-// other threads.
+// Settings for the whole process, made before `main` while there is one thread: libtorch's logs, c10d's flight recorder and
+// MKL's processor. Values that the user has set are kept. Later, a write to the environment would race with readers on other
+// threads.
 
 #include "status.hpp"
 
@@ -42,8 +42,8 @@ void no_flight_recorder() {
 #endif
 }
 
-// MKL looks in its first function of many numbers at which processor it runs. A thread that calls one meanwhile gets the
-// function of another processor, whose last bits differ: ranks that are threads did, in 1 of 40 runs.
+// MKL detects the processor in the first call of one of its vector functions. A thread that calls one meanwhile gets the
+// function for another processor, whose last bits differ. Ranks that are threads did, in 1 of 40 runs.
 void find_processor() {
   (void)shim::guard([] { (void)at::ones({1}).tanh(); });
 }

@@ -1,5 +1,5 @@
-// DDP's buckets by libtorch's own reducer, which launches their all-reduces, and the few autograd calls of training, with their exception
-// classes preserved.
+// DDP's buckets, by libtorch's own reducer, which launches their all-reduces; and the few autograd calls of training, with their
+// exception classes preserved.
 
 #include "shim.hpp"
 
@@ -22,11 +22,10 @@ using namespace shim;
 
 namespace {
 
-// Refuses backward passes of other threads on a reducer. The reducer's own hooks on the parameters use a plain pointer
-// to it, and neither they nor its other calls expect a second thread; but a tensor of tch may move to another thread
-// with its graph. This check is on the same nodes of autograd, runs before those hooks, and lives as long as they do.
-// On a CPU backward runs on the calling thread; for a GPU libtorch has its own threads, so nothing can be checked
-// there.
+// Refuses backward passes on a reducer from other threads. The reducer's own hooks on the parameters use a plain pointer to
+// it, and neither they nor its other calls expect a second thread; but a tch tensor may move to another thread with its
+// graph. This check is on the same nodes of autograd, runs before those hooks, and lives as long as they do. On a CPU
+// backward runs on the calling thread; for a GPU libtorch has its own threads, so nothing can be checked there.
 struct OnlyThread {
   const std::thread::id thread = std::this_thread::get_id();
   std::atomic<bool> ended{false};
@@ -76,7 +75,7 @@ struct BucketTimes {
     changed.notify_all();
   }
 
-  // A future wakes those who wait for it before it calls back, so the last end may be missing for a moment after a backward pass.
+  // A future wakes its waiters before it runs its callbacks, so the last end may be missing for a moment after a backward pass.
   std::vector<BucketTime> take(std::chrono::milliseconds patience) {
     std::unique_lock<std::mutex> lock(mutex);
     changed.wait_for(lock, patience, [&] {
@@ -96,7 +95,7 @@ struct TimedAllReduce : c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::Proc
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     std::vector<at::Tensor> tensors = {bucket.getBufferRef()};
-    // First, so that no sum overflows.
+    // Divides first, so no sum overflows.
     tensors[0] /= state_->getSize();
     auto one = times_->start(static_cast<int64_t>(bucket.getIndex()), static_cast<int64_t>(bytes_of(tensors[0])));
     auto future = state_->allreduce(tensors)->getFuture();
@@ -111,8 +110,9 @@ struct TimedAllReduce : c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::Proc
 struct ReducerHandle {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<OnlyThread> only;
-  c10::intrusive_ptr<c10d::Backend> backend; // whose memory has the buckets
-  // Keeps the reducer. Only for what it measures: what it notes of the group, it reads from an object of a class that ours is not.
+  c10::intrusive_ptr<c10d::Backend> backend; // its memory has the buckets
+  // Keeps the reducer alive. Used only for its measurements: it reads its facts about the group from an object whose class differs
+  // from ours.
   std::shared_ptr<c10d::Logger> logger;
   bool expects_static_graph; // until its first pass
   std::vector<int64_t> first_bucket_sizes; // in bytes
@@ -121,7 +121,7 @@ struct ReducerHandle {
 
   ~ReducerHandle() {
     logger.reset();
-    reducer.reset(); // takes its hooks off
+    reducer.reset(); // removes its hooks
     only->ended.store(true, std::memory_order_release);
   }
 };
@@ -207,7 +207,7 @@ void lc_reducer_free(ReducerHandle* reducer) noexcept {
 
 Status lc_reducer_prepare_for_forward(ReducerHandle* reducer) noexcept {
   return guard([&] {
-    // Not before: the reducer would also count the gradients of earlier passes, which reduce nothing.
+    // Not earlier: the reducer would also count the gradients of passes that reduce nothing.
     reducer->delays = std::exchange(reducer->expects_static_graph, false);
     if (reducer->delays) {
       reducer->reducer->set_static_graph();
@@ -229,8 +229,8 @@ Status lc_reducer_prepare_for_backward(ReducerHandle* reducer, const at::Tensor*
   return guard([&] { reducer->reducer->prepare_for_backward(to_tensors(outputs, n)); });
 }
 
-// In the first pass of a static graph the reducer only counts how often each gradient comes, and reduces them all afterwards:
-// Python's DDP does the same with a callback of autograd.
+// In the first pass of a static graph, the reducer only counts how often each gradient arrives, and reduces all gradients
+// afterwards. Python's DDP does the same in a callback of autograd.
 Status lc_reducer_backward(ReducerHandle* reducer, const at::Tensor* loss) noexcept {
   return guard([&] {
     torch::autograd::backward({*loss}, {});
@@ -252,7 +252,7 @@ void lc_reducer_note_join(ReducerHandle* reducer) noexcept {
   (void)guard([&] { reducer->logger->set_uneven_input_join(); });
 }
 
-// What c10d's logger has noted: for each fact its name and its value as text.
+// The records of c10d's logger: for each fact its name and its value as text.
 Status lc_reducer_logging_data(const ReducerHandle* reducer, Blobs** out) noexcept {
   return guard([&] {
     auto all = std::make_unique<Blobs>();
@@ -278,7 +278,7 @@ Status lc_reducer_time_buckets(ReducerHandle* reducer, GroupHandle* group) noexc
   });
 }
 
-// Moves the times since the last call to `times`. If they are more than `capacity`, only counts them: `n`.
+// Moves the times since the last call to `times`. If there are more than `capacity`, only sets `n` to their number.
 Status lc_reducer_take_bucket_times(ReducerHandle* reducer, int64_t patience_ms, BucketTime* times, size_t capacity,
                                     size_t* n) noexcept {
   return guard([&] {
@@ -304,8 +304,8 @@ Status lc_reducer_bucket_numels(ReducerHandle* reducer, int64_t* numels, size_t 
   });
 }
 
-// The memory of a bucket's flat gradient; null if there is no bucket of this number. Sparse gradients have no such bucket, and are
-// not counted.
+// The memory of a bucket's flat gradient; null if there is no bucket with this number. Sparse gradients have no such bucket and
+// are not counted.
 Status lc_reducer_bucket_storage(ReducerHandle* reducer, size_t bucket, StorageHandle** out, uint64_t* id) noexcept {
   return guard([&] {
     *out = nullptr;

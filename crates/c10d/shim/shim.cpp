@@ -12,4 +12,4 @@
 #include "reducer.cpp"
 #include "store.cpp"
 
-#include "two_levels.cpp" // after group.cpp, whose Gloo options it takes
+#include "two_levels.cpp" // after group.cpp, whose Gloo options it uses

@@ -44,8 +44,8 @@ struct MemberConfig {
   std::vector<uint64_t> members() const { return {global_ranks, global_ranks + size}; }
 };
 
-// What a rank has passed to its group's operations, whoever called them: a reducer calls from autograd's threads. All relaxed: these are
-// numbers for reports, with which nothing else is published.
+// The operations of a rank in its group and their bytes, from every caller: a reducer calls from autograd's threads. All accesses are
+// relaxed, because these are numbers for reports and publish nothing else.
 struct Traffic {
   std::atomic<uint64_t> calls{0};
   std::atomic<uint64_t> bytes{0};
@@ -70,18 +70,18 @@ struct Traffic {
 struct BackendHandle {
   c10::intrusive_ptr<c10d::Backend> backend;
   c10d::ProcessGroup::BackendType type;
-  std::optional<c10::Device> bound; // the one device that it works on, if so
+  std::optional<c10::Device> bound; // the only device that it works on, if there is one
   c10::intrusive_ptr<c10d::Backend> wrapper; // what the group calls instead
-  std::shared_ptr<Traffic> traffic; // null if nothing counts it
+  std::shared_ptr<Traffic> traffic; // null if it is not counted
   c10::intrusive_ptr<c10d::Backend> guarded; // the guard of guarded.cpp, if there is one: also below another wrapper
 };
 
 struct GroupHandle {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   c10::intrusive_ptr<c10d::Backend> backend; // the default one
-  c10::DeviceType device; // whose tensors the default backend takes
+  c10::DeviceType device; // the device of the default backend's tensors
   std::shared_ptr<Traffic> traffic;
-  c10::intrusive_ptr<c10d::Backend> other; // that of the other device; null if there is none
+  c10::intrusive_ptr<c10d::Backend> other; // the backend of the other device; null if there is none
   std::vector<c10::intrusive_ptr<c10d::Backend>> guarded; // each backend, or its guard of guarded.cpp
 };
 
@@ -89,7 +89,7 @@ struct WorkHandle {
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-// The memory of tensors, which it does not keep alive.
+// A weak reference to the memory of tensors.
 struct StorageHandle {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
 };
@@ -99,7 +99,7 @@ inline StorageHandle* to_storage(const at::Tensor& tensor, uint64_t* id) {
   return new StorageHandle{tensor.storage().getWeakStorageImpl()};
 }
 
-// Byte strings that belong to the caller: lc_blobs_free.
+// Byte strings that belong to the caller, who frees them with lc_blobs_free.
 struct Blobs {
   std::vector<std::vector<uint8_t>> items;
 };

@@ -1,4 +1,4 @@
-// Converts exceptions to statuses. Every library that is built from this shim has its own copy.
+// Converts exceptions to statuses. Every library built from this shim has its own copy.
 
 #include "status.hpp"
 

@@ -1,8 +1,8 @@
-// The backend of groups over several hosts: collectives go through shared memory within each host, through Gloo between the hosts'
-// first ranks, and back through memory. Messages, and collectives whose tensors differ for each pair of ranks or are sparse, take a Gloo
-// group of all ranks.
+// The backend of groups over several hosts: collectives go through shared memory within each host, through Gloo between the hosts' first
+// ranks, and back through memory. Messages, and collectives whose tensors are sparse or differ for each pair of ranks, use a Gloo group
+// of all ranks.
 //
-// Every rank gets the bits that one rank has made, so all have the same.
+// Every rank gets the bits that one rank has computed, so all have the same.
 
 #include "levels.hpp"
 
@@ -16,8 +16,8 @@ namespace {
 
 // A collective under way: its deadlines, and memory that outlives a failure.
 //
-// Each level waits a little longer than the one before, so that a rank gives up where another one is lost, and those that wait for it
-// learn why.
+// Each level waits a little longer than the one before. So a rank gives up first at the level where another rank is lost, and the
+// ranks that wait for it learn why.
 class Run {
  public:
   explicit Run(Milliseconds time) : slack_(std::min<Milliseconds>(time / 2, std::chrono::seconds(5))), until_(shm::Deadline::in(time).at) {}
@@ -233,7 +233,7 @@ class TwoLevels : public c10d::Backend, public WithMemory {
     return list_;
   }
 
-  // Averages are made of sums, at the end.
+  // Averages are computed from sums, at the end.
   template <class O>
   static O reduction(const c10d::ReduceOp& op, Milliseconds left) {
     O options;
@@ -300,7 +300,7 @@ class TwoLevels : public c10d::Backend, public WithMemory {
     return all.narrow(0, (host_of(rank) * most_ + position_of(rank)) * n, n);
   }
 
-  // Returns true if that is the order of ranks.
+  // Returns true if the blocks are in the order of ranks.
   bool in_order() const {
     for (int rank = 0; rank < size_; ++rank)
       if (host_of(rank) * most_ + position_of(rank) != rank) return false;
@@ -322,7 +322,7 @@ class TwoLevels : public c10d::Backend, public WithMemory {
     share(run, all);
   }
 
-  // `input` has one part for each rank. Where this rank is its host's first, it is changed.
+  // `input` has one part for each rank. On the first rank of a host, it is changed.
   void reduce_parts(Run& run, at::Tensor input, at::Tensor output, const c10d::ReduceOp& op) {
     to_leader(run, input, op);
     all_reduce_between(run, input, op);
@@ -348,7 +348,8 @@ class TwoLevels : public c10d::Backend, public WithMemory {
     return work;
   }
 
-  // What went wrong, if something did. Gloo may still use the memory of an operation that failed.
+  // Runs the operation and returns its failure, or null. Gloo may still use the memory of a failed operation, so that is
+  // never freed.
   std::exception_ptr result_of(const std::function<void(Run&)>& body, Milliseconds timeout) {
     auto run = std::make_unique<Run>(timeout);
     try {
@@ -362,7 +363,7 @@ class TwoLevels : public c10d::Backend, public WithMemory {
     }
   }
 
-  // A wrong argument is no reason to give up.
+  // After a wrong argument the rank does not give up.
   template <class Launch>
   WorkPtr directly(OpType type, Launch&& launch, int peer = -1) {
     levels_->check_not_failed();
@@ -378,10 +379,10 @@ class TwoLevels : public c10d::Backend, public WithMemory {
   const std::shared_ptr<Levels> levels_;
   std::atomic<Milliseconds> timeout_;
   std::vector<int> host_of_, position_of_; // by rank
-  int64_t most_ = 0;                       // ranks of a host
+  int64_t most_ = 0;                       // the largest number of ranks on a host
   std::atomic<uint64_t> calls_{0};
   Tensors list_; // one collective runs at a time
-  Queue queue_;  // ends its calls before the levels go
+  Queue queue_;  // ends its calls before the levels are destroyed
 };
 
 } // namespace
@@ -413,10 +414,10 @@ std::shared_ptr<Levels> connect(shm::Met met, const MemberConfig& config, Bytes 
                                   Words(store, std::move(met.names)));
 }
 
-// What a rank wants of a group in shared memory.
+// A rank's request for a group in shared memory.
 struct MemoryRequest {
   uint8_t reach; // shm::Reach
-  bool or_gloo;  // ranks of other programs may join, which are known by Gloo's keys
+  bool or_gloo;  // ranks of other programs may join; they are recognized by Gloo's keys
   bool compares;
   Bytes host;    // for tests: distinguishes hosts that are the same
   size_t page;   // for tests: the size of a page; 0 for the system's
@@ -426,8 +427,8 @@ struct MemoryRequest {
 
 extern "C" {
 
-// For CPU tensors of ranks that can share memory, on one host or in two levels. If they cannot, `*out` stays null. `*why` says why,
-// either way. `*guard_compares` is set if the guard should compare calls.
+// For CPU tensors of ranks that can share memory, on one host or in two levels. If they cannot, `*out` stays null. `*why` gets the
+// reason, either way. `*guard_compares` is set if the guard should compare calls.
 Status lc_backend_memory(const MemberConfig* config, const MemoryRequest* request, Bytes interface, Bytes host, BackendHandle** out,
                          Blobs** why, bool* is_two_levels, bool* guard_compares) noexcept {
   return guard([&] {

@@ -1,5 +1,5 @@
-//! Collectives that autograd differentiates, and functions that it computes again in the backward pass: what a model that is
-//! divided over ranks needs of C++. Which pair belongs where is for the layers to say (`lockstep::parallel`).
+//! Collectives that autograd differentiates, and functions that it computes again in the backward pass: the parts in C++ of
+//! a model that is divided over ranks. The layers choose the pairs of collectives (`lockstep::parallel`).
 
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
@@ -16,18 +16,18 @@ use crate::tensors::backend_for;
 use crate::work::Call;
 use crate::{ProcessGroup, ffi, stragglers};
 
-/// What the ranks of a group do with a tensor of each.
+/// What the ranks of a group do with one tensor per rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// Each keeps its own; nothing is sent.
+    /// Each rank keeps its own tensor; nothing is sent.
     Identity = 0,
-    /// Each gets the sum.
+    /// Each rank gets the sum.
     AllReduce = 1,
-    /// Each gets the tensors of all, one after another along a dimension.
+    /// Each rank gets the tensors of all ranks, concatenated along a dimension.
     AllGather = 2,
-    /// Each gets its part of the sum.
+    /// Each rank gets its part of the sum.
     ReduceScatter = 3,
-    /// Each keeps its part of its own; nothing is sent.
+    /// Each rank keeps its part of its own tensor; nothing is sent.
     OwnPart = 4,
 }
 
@@ -43,14 +43,14 @@ impl Exchange {
     }
 }
 
-/// Does `forward` with `input` now, and `backward` with the gradient in the backward pass; parts are equal and along `dim`.
+/// Applies `forward` to `input` now, and `backward` to the gradient in the backward pass. Parts are equal and along `dim`.
 ///
 /// `input` has the same shape on all ranks. The backward pass can be differentiated only once and belongs on the group's thread:
 /// run it by [`backward_over`].
 ///
 /// # Errors
-/// `BadArgument` for a dimension that `input` has not, or that cannot be divided; any failure of the collective, with the state
-/// of the other ranks.
+/// `BadArgument` for a dimension that `input` does not have or that cannot be divided; any failure of the collective, with the
+/// state of the other ranks.
 pub fn exchange(
     group: &ProcessGroup,
     input: &Tensor,
@@ -87,18 +87,18 @@ pub fn backward_over(group: &ProcessGroup, loss: &Tensor) -> Result<()> {
 
 type Body = Box<dyn Fn(&Tensor) -> Tensor + Send>;
 
-/// `body(input)`, of which only `input` is kept for the backward pass: that runs `body` a second time, with the same random
-/// numbers, and so trades time for the memory of the activations inside; `torch.utils.checkpoint.checkpoint`.
+/// Computes `body(input)` and keeps only `input` for the backward pass, which runs `body` a second time with the same random
+/// numbers. This trades time for the memory of the activations inside; `torch.utils.checkpoint.checkpoint`.
 ///
-/// `body` computes the same each time from `input` and from parameters that it owns handles to (a layer in an `Arc<Mutex<_>>`,
-/// or clones of the tensors). It may communicate, if all ranks have the same checkpoints. The backward pass inside is a pass of its own:
+/// `body` must compute the same each time, from `input` and from parameters that it owns handles to (a layer in an `Arc<Mutex<_>>`, or
+/// clones of the tensors). It may communicate if all ranks have the same checkpoints. The backward pass inside is a separate pass:
 /// `torch.autograd.grad` and DDP's `find_unused_parameters` do not see into it, as with `use_reentrant=True` in Python.
 ///
-/// Random numbers are those of the generator of `input`'s device. Other threads that draw from the CPU's meanwhile get the
-/// same numbers twice.
+/// Random numbers come from the generator of `input`'s device. Other threads that draw from the CPU's generator meanwhile
+/// get the same numbers twice.
 ///
 /// # Errors
-/// `body` panicked, with the panic's text; here, or in the call that runs backward.
+/// `body` panicked: the error has the panic's text. It comes from this call or from the call that runs backward.
 pub fn checkpoint(input: &Tensor, body: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Result<Tensor> {
     let begun = Instant::now();
     let body: Mutex<Body> = Mutex::new(Box::new(body));

@@ -1,5 +1,5 @@
-//! Backends: the libraries that carry a group's messages, and which of them carries the tensors of which device: one for all, or one for
-//! each, as PyTorch's `cpu:gloo,cuda:nccl`.
+//! Backends: the libraries that carry a group's messages, and which of them carries the tensors of which device: one for all devices, or
+//! one for each, as in PyTorch's `cpu:gloo,cuda:nccl`.
 //!
 //! Not here: how the members of a group connect on a backend (`connect.rs`).
 
@@ -22,7 +22,7 @@ pub enum Backend {
     /// ranks. Messages, and the collectives gather, scatter and all-to-all, go through Gloo.
     TwoLevels,
     /// [`Backend::SharedMemory`] if all ranks of the group are on one host, [`Backend::TwoLevels`] if they are on several, at least two
-    /// of them on one; [`Backend::Gloo`] if neither is possible, or a rank is another program. The ranks find out together; see
+    /// of them on one; [`Backend::Gloo`] if neither is possible or a rank runs another program. The ranks decide together; see
     /// [`ProcessGroup::backend`](crate::ProcessGroup::backend) for the result.
     Auto,
     /// NVIDIA's library, for tensors on one GPU, which no other rank of the group may use. See
@@ -34,10 +34,10 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// True if this program was built for NCCL, as it is if libtorch for CUDA and NVIDIA's headers were there.
+    /// True if this program was built with NCCL, which needs libtorch for CUDA and NVIDIA's headers at build time.
     pub const HAS_NCCL: bool = cfg!(nccl);
 
-    /// The name that Python uses, where it has one.
+    /// The name that Python uses, if it has one.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Gloo => "gloo",
@@ -48,7 +48,7 @@ impl Backend {
         }
     }
 
-    /// The backend of tensors in host memory that has this [`name`](Self::name), among those that users choose from.
+    /// The backend for tensors in host memory with this [`name`](Self::name), among those that users can choose.
     pub fn of_host_memory(name: &str) -> Option<Self> {
         [Backend::Auto, Backend::Gloo, Backend::SharedMemory].into_iter().find(|backend| backend.name() == name)
     }
@@ -81,15 +81,15 @@ impl Backend {
     }
 }
 
-/// The backends of a group: of tensors in host memory, and of those on this rank's GPU. `distributed_c10d.py` has a class of this
-/// name. A [`Backend`] converts into one that takes all tensors that it can.
+/// The backends of a group: one for tensors in host memory, and one for tensors on this rank's GPU. `distributed_c10d.py` has a
+/// class of this name. A [`Backend`] converts into a configuration that takes all the tensors that the backend can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendConfig {
     pub(crate) cpu: Option<Backend>,
     pub(crate) cuda: Option<Backend>,
 }
 
-/// Python adds a prefix with the device type to each backend's keys; one backend for both has the first device's.
+/// Python adds a prefix with the device type to each backend's keys; a backend for both devices has the prefix of the first.
 pub(crate) const CPU_PREFIX: &str = "cpu/";
 pub(crate) const CUDA_PREFIX: &str = "cuda/";
 
@@ -127,7 +127,7 @@ impl BackendConfig {
     }
 
     /// Reads Python's form: a backend's name, or `cpu:gloo,cuda:nccl`. The names are [`Backend::name`]s, in upper or lower case.
-    /// `device` is this rank's, which NCCL works on.
+    /// `device` is this rank's device, which NCCL uses.
     ///
     /// # Errors
     /// `BadArgument` for everything else, and for NCCL if `device` is not a GPU.
@@ -163,7 +163,7 @@ impl BackendConfig {
         config.checked()
     }
 
-    /// The backend of tensors on `device`; `None` if the group takes none of these.
+    /// The backend for tensors on `device`; `None` if the group takes no such tensors.
     pub fn of(self, device: Device) -> Option<Backend> {
         match device {
             Device::Cpu => self.cpu,
@@ -172,7 +172,7 @@ impl BackendConfig {
         }
     }
 
-    /// The backend of calls that have no tensor. As in Python (`_new_process_group_helper`) that is NCCL if there is one.
+    /// The backend for calls without a tensor: NCCL if the group has it, as in Python (`_new_process_group_helper`).
     pub fn default_backend(self) -> Backend {
         match (self.cpu, self.cuda) {
             (_, Some(cuda @ Backend::Nccl { .. })) => cuda,
@@ -197,7 +197,7 @@ impl BackendConfig {
     }
 }
 
-/// Python's form; just the name if one backend carries all that the group takes.
+/// Python's form; only the name if one backend carries all tensors of the group.
 impl fmt::Display for BackendConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.cpu, self.cuda) {

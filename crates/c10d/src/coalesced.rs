@@ -1,6 +1,6 @@
 //! Collectives of tensors that are not one block of memory: of several tensors, and of a sparse one.
 //!
-//! Those of several tensors pack them into one and make one of the calls of `collectives.rs`, so that there is one latency for all.
+//! Collectives of several tensors pack them into one and make one call of `collectives.rs`, with the latency of one call.
 
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -108,7 +108,7 @@ impl ProcessGroup {
         self.unpack(CALL, &received, outputs)
     }
 
-    /// The values of all tensors in one; `None` if there is no tensor.
+    /// The values of all tensors in a single tensor; `None` if the list is empty.
     fn pack(&self, call: &str, tensors: &[Tensor]) -> Result<Option<Tensor>> {
         self.check_kinds(call, tensors)?;
         if tensors.is_empty() {
@@ -170,11 +170,11 @@ impl ProcessGroup {
     }
 }
 
-// The sum of sparse tensors (COO): the ranks gather the indices and values of all, and each adds them up in rank order.
+// The sum of sparse tensors (COO): each rank gathers the indices and values of all ranks, and adds them up in rank order.
 
 impl ProcessGroup {
-    /// The sum of all ranks' sparse tensors, in place; in Python this is `all_reduce`. The result is coalesced: each index once, in
-    /// order. Ranks may have different numbers of values.
+    /// The sum of all ranks' sparse tensors, in place; in Python this is `all_reduce`. The result is coalesced: each index occurs
+    /// once, in order. Ranks may have different numbers of values.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `BadArgument` for a tensor that is not sparse, and on NCCL; `Mismatch` for tensors of

@@ -26,11 +26,11 @@ pub enum ReduceOp {
     Min = 3,
     /// The maximum.
     Max = 4,
-    /// Bit by bit, where all ranks have it; PyTorch's `BAND`. The bitwise operations are for integers, and not on NCCL.
+    /// Sets a bit if all ranks have it; PyTorch's `BAND`. The bitwise operations are for integers, and not on NCCL.
     BitAnd = 5,
-    /// Bit by bit, where any rank has it; `BOR`.
+    /// Sets a bit if any rank has it; `BOR`.
     BitOr = 6,
-    /// Bit by bit, where an odd number of ranks has it; `BXOR`.
+    /// Sets a bit if an odd number of ranks have it; `BXOR`.
     BitXor = 7,
 }
 
@@ -52,9 +52,9 @@ impl ReduceOp {
 /// tensors that [`Work::wait`] returns.
 ///
 /// # Errors
-/// `BadArgument` for tensors that do not fit, before anything is sent. From the blocking form, or from the wait: `Timeout` if a rank
-/// does not come, with the ranks that are missing; `PeerGone` if one has died; `Mismatch` if the ranks made different calls, where
-/// they compare them ([`GroupOptions::compare_calls`](crate::GroupOptions::compare_calls)); `Aborted` if this rank has aborted the group.
+/// `BadArgument` for tensors that do not fit, before anything is sent. From the blocking form, or from the wait: `Timeout` if a rank does
+/// not arrive, with the missing ranks; `PeerGone` if one has died; `Mismatch` if the ranks made different calls and compare them
+/// ([`GroupOptions::compare_calls`](crate::GroupOptions::compare_calls)); `Aborted` if this rank has aborted the group.
 impl ProcessGroup {
     /// Copies the root's tensor to all ranks.
     pub fn broadcast(&self, tensor: &mut Tensor, root: Rank) -> Result<()> {
@@ -150,8 +150,8 @@ impl ProcessGroup {
         Ok(Work::new(self.start_reduce_scatter_tensor(&output, &input, op)?, output))
     }
 
-    /// Sends part `r` of `input` to rank `r` and receives its part for this rank, for every `r`. Dimension 0 is split
-    /// into equal parts, or into those of `splits`.
+    /// Sends part `r` of `input` to rank `r` and receives the part that rank `r` has for this rank, for every `r`. Dimension
+    /// 0 is split into equal parts, or as `splits` says.
     pub fn all_to_all_single(&self, output: &mut Tensor, input: &Tensor, splits: &Splits) -> Result<()> {
         self.now(|| self.start_all_to_all(output, input, splits))
     }
@@ -171,9 +171,9 @@ impl ProcessGroup {
         Ok(Work::new(self.start_barrier()?, ()))
     }
 
-    /// A barrier with a timeout, whose error names missing ranks: on rank 0 all of them with `wait_all_ranks`,
-    /// otherwise the first; on the other ranks it says that rank 0 gave up. Not with NCCL alone: it goes to the backend of
-    /// host memory.
+    /// A barrier with a timeout, whose error names missing ranks: on rank 0 all of them with `wait_all_ranks`, otherwise the
+    /// first; on the other ranks it says that rank 0 gave up. It goes to the backend for host memory, so it is not available
+    /// with NCCL alone.
     pub fn monitored_barrier(&self, timeout: Duration, wait_all_ranks: bool) -> Result<()> {
         let Some(backend) = self.backends().of(Device::Cpu) else {
             let detail = format!(
@@ -189,7 +189,7 @@ impl ProcessGroup {
         call.end(status.check())
     }
 
-    /// Starts an operation and waits for it. Where shared memory takes part, it then runs on this thread.
+    /// Starts an operation and waits for it. With shared memory, it then runs on this thread.
     fn now(&self, start: impl FnOnce() -> Result<Pending>) -> Result<()> {
         struct Hint;
         impl Drop for Hint {

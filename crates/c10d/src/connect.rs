@@ -12,12 +12,11 @@ use crate::options::{Endpoint, GroupOptions};
 use crate::store::millis;
 use crate::{Backend, BackendConfig, Rank, Store, cuda};
 
-/// A group that is connected.
 pub(crate) struct Connected {
     pub(crate) group: NonNull<GroupHandle>,
     /// Never [`Backend::Auto`].
     pub(crate) backends: BackendConfig,
-    /// Why [`Backend::Auto`] chose it.
+    /// Why [`Backend::Auto`] chose these.
     pub(crate) why: Option<String>,
 }
 
@@ -27,7 +26,7 @@ impl BackendConfig {
         self.all().try_for_each(Backend::prepare)
     }
 
-    /// Connects this rank to the group, backend by backend, those of host memory first.
+    /// Connects this rank to the group, backend by backend, first the one for host memory.
     pub(crate) fn connect(self, member: &MemberConfig<'_>, detail: bool, compares: bool) -> Result<Connected> {
         let begun = Instant::now();
         let mut why = None;
@@ -39,7 +38,7 @@ impl BackendConfig {
         let own_cuda = self.cuda.filter(|cuda| self.cpu != Some(*cuda));
         let cpu = self.cpu.map(|cpu| connect(cpu, CPU_PREFIX)).transpose()?;
         let own_cuda = own_cuda.map(|cuda| connect(cuda, CUDA_PREFIX)).transpose()?;
-        // What carries both is one backend, unless the ranks chose one that cannot.
+        // One backend serves both devices, unless the ranks chose one that cannot.
         let shared = cpu.as_ref().filter(|(_, chosen)| self.cuda.is_some() && *chosen == Backend::Gloo);
         let cuda = own_cuda.as_ref().or(shared);
         let backends =
@@ -66,9 +65,9 @@ impl Backend {
         }
     }
 
-    /// Connects this rank to the others, on the backend's own store: the backend, which one [`Backend::Auto`] chose, and why. With
-    /// `detail` the ranks compare their calls as PyTorch's debug mode does; with `compares` they compare them in the shim, if all
-    /// ranks want that.
+    /// Connects this rank to the others, on the backend's own store. Returns the backend, which one [`Backend::Auto`] chose, and
+    /// why. With `detail` the ranks compare their calls as PyTorch's debug mode does; with `compares` they compare them in the
+    /// shim, if all ranks want that.
     fn connect(
         self,
         member: &MemberConfig<'_>,
@@ -96,7 +95,8 @@ impl Backend {
         })
     }
 
-    /// Connects through shared memory, in two levels if there are several hosts; if the ranks cannot, through Gloo or not at all.
+    /// Connects through shared memory, in two levels if there are several hosts. If the ranks cannot share memory, connects
+    /// through Gloo or fails.
     fn share_memory(
         self,
         member: &MemberConfig<'_>,
@@ -167,7 +167,7 @@ fn connect_gloo(
     fail: &impl Fn(Exception) -> Error,
 ) -> Result<OwnedBackend> {
     let (interface, host) = member.options.endpoint.bytes();
-    // Without a connection, a rank would not know what the others want.
+    // Without a connection, a rank does not know what the others want.
     let compares = compares && !connects_lazily();
     if compares {
         store.set(&compares_key(member.rank), "1")?;
@@ -191,7 +191,6 @@ fn guard(backend: &OwnedBackend, compares: bool) -> Result<(), Exception> {
 
 /// The configuration of one member of a group that is being created.
 pub(crate) struct MemberConfig<'a> {
-    /// The group's store.
     pub(crate) store: &'a Store,
     pub(crate) name: &'a str,
     /// The members' ranks in the whole job, in group order.
@@ -207,7 +206,7 @@ impl MemberConfig<'_> {
         format!("connect process group {} of {} ranks", self.name, self.members.len())
     }
 
-    /// Passes on the configuration as the shim reads it, on a store of this group.
+    /// Calls `make` with the configuration in the shim's form, on a store of this group.
     pub(crate) fn with_raw<T>(&self, store: &Store, make: impl FnOnce(&ffi::MemberConfig) -> Result<T>) -> Result<T> {
         let members: Vec<u64> = self.members.iter().map(|rank| rank.get() as u64).collect();
         make(&ffi::MemberConfig {
@@ -230,7 +229,7 @@ fn compares_key(rank: Rank) -> String {
     format!("lockstep/compares/{rank}")
 }
 
-/// Returns true if all ranks want to compare calls. Call it after the ranks have connected: each has set its key by
+/// Returns true if all ranks want to compare calls. Call it after the ranks have connected, because each has set its key by
 /// then.
 fn all_compare(store: &Store, size: usize) -> Result<bool> {
     let keys: Vec<String> = (0..size).map(|rank| compares_key(Rank::new(rank))).collect();

@@ -1,5 +1,5 @@
-//! Loads libtorch's CUDA libraries, and NCCL for process groups. Programs of this project do not link them: a run on the CPU starts faster without
-//! them, and does not need NVIDIA's libraries.
+//! Loads libtorch's CUDA libraries, and NCCL for process groups. Programs of this project do not link them, so a run on the CPU starts faster
+//! and does not need NVIDIA's libraries.
 //!
 //! Not here: the choice of a device. `tch::Cuda` counts devices once the libraries are loaded.
 
@@ -26,12 +26,12 @@ const LOAD: &str = "load CUDA";
 /// `tch::Cuda::is_available` or `tch::manual_seed`): libtorch looks for its CUDA libraries only once.
 ///
 /// # Errors
-/// `Internal`. The error names the missing library and the command that installs it, or says that libtorch already
+/// `Internal`. The error names the missing library and the command that installs it, or says that libtorch has already
 /// looked for CUDA. The process can continue without CUDA.
 pub fn load() -> Result<()> {
     static CUDA: OnceLock<Library> = OnceLock::new();
     if CUDA.get().is_none() {
-        // If two threads get here, both have the same library, and dropping one handle does not unload it.
+        // If two threads get here, both have opened the same library, and dropping one handle does not unload it.
         let _ = CUDA.set(open(&libtorch_folder()?)?);
     }
     // SAFETY: takes nothing; looks for a registered class.

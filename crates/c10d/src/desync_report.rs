@@ -1,4 +1,4 @@
-//! What a rank records of its own calls, and a desync report as one rank sees it: which ranks are missing after a failure, and which
+//! A rank's record of its own calls, and a desync report as one rank sees it: which ranks are missing after a failure, and which
 //! called another operation. [`reporter`](crate::reporter) collects the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +32,8 @@ impl DesyncReport {
         &self.answers
     }
 
-    /// Returns true if a rank did not answer or has left. False if the store itself does not answer, since then nothing
-    /// is known.
+    /// Returns true if a rank did not answer or has left, but false if the store itself does not answer: then nothing is
+    /// known.
     pub(crate) fn shows_a_loss(&self) -> bool {
         let gone = |state: &Option<RankState>| {
             matches!(state, None | Some(RankState::Left { .. } | RankState::Aborted { .. }))
@@ -98,9 +98,9 @@ pub struct Called {
     pub call: Call,
     /// The ranks of the job in the group.
     pub members: Vec<Rank>,
-    /// True if the rank has waited for its end.
+    /// True if the rank has waited for the call to end.
     pub waited: bool,
-    /// How many earlier calls' ends the rank had waited for when it made this one.
+    /// The number of earlier calls whose end the rank had waited for when it made this one.
     pub waited_before: usize,
 }
 
@@ -109,7 +109,7 @@ pub struct Called {
 pub(crate) enum CallKind {
     /// All ranks of the group call it, in the same order.
     Collective,
-    /// Two ranks call it, or any sender and this rank.
+    /// Two ranks call it; a receiver may take any sender.
     Message,
 }
 
@@ -119,16 +119,16 @@ pub(crate) struct CallRecord {
     pub(crate) issued: BTreeMap<String, u64>,
     pub(crate) finished: u64,
     pub(crate) open: BTreeMap<u64, Call>,
-    /// Those of the open operations whose end the rank waits for.
+    /// The open operations whose end the rank waits for.
     pub(crate) waiting: BTreeSet<u64>,
     pub(crate) next_entry: u64,
-    /// With the first entry after it.
+    /// The number of the first entry after the failure, the call that failed, and why.
     pub(crate) failed: Option<(u64, Call, String)>,
-    /// The calls and their entries, if they are to be recorded.
+    /// The calls and their entries, if calls are recorded.
     pub(crate) called: Option<Vec<(u64, Called)>>,
     /// Its state while it joins a group.
     pub(crate) joining: Option<RankState>,
-    /// Groups that the rank leaves, until it may.
+    /// Groups that the rank is about to leave.
     pub(crate) leaving: Vec<Leaving>,
     /// The reporter is being dropped.
     pub(crate) stop: bool,
@@ -138,14 +138,14 @@ pub(crate) struct CallRecord {
     pub(crate) store_is_late: bool,
 }
 
-/// A group that the rank leaves.
+/// A group that the rank is about to leave.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaving {
     pub(crate) group: String,
     pub(crate) farewell: RankState,
     /// The farewell is in the store.
     pub(crate) published: bool,
-    /// The rank waits for those that still join.
+    /// The rank waits for ranks that are still joining.
     pub(crate) waits: bool,
 }
 
@@ -154,8 +154,8 @@ pub(crate) struct Leaving {
 pub(crate) struct Entry(pub(crate) u64);
 
 impl CallRecord {
-    /// A failure without a later call is the most informative state; otherwise the rank is blocked in the group that it joins, in what it
-    /// waits for, or in the oldest open operation.
+    /// A failure without a later call is the most informative state. Otherwise the rank is blocked in joining a group, in a wait, or in
+    /// the oldest open operation.
     pub(crate) fn state(&self) -> RankState {
         if let Some((_, call, why)) = &self.failed {
             return RankState::Failed { call: call.clone(), why: why.clone() };
@@ -170,7 +170,7 @@ impl CallRecord {
         }
     }
 
-    /// The operations that are open next to this one.
+    /// The other open operations.
     fn beside(&self, entry: u64) -> Vec<String> {
         self.open.iter().filter(|(other, _)| **other != entry).map(|(_, call)| call.operation.clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! Errors and their kinds, which say who has to act.
+//! Errors and their kinds, which show who has to act.
 //!
 //! libtorch reports most failures of a peer as plain text; only this file parses it.
 
@@ -20,7 +20,7 @@ pub enum ErrorKind {
     PeerGone,
     /// The ranks called different collectives, or the same one with different shapes or dtypes.
     Mismatch,
-    /// The caller's arguments are wrong, and nothing was sent.
+    /// The caller's arguments are wrong; nothing was sent.
     BadArgument,
     /// This rank has aborted the group ([`ProcessGroup::abort`](crate::ProcessGroup::abort)).
     Aborted,
@@ -166,8 +166,8 @@ impl Error {
         self
     }
 
-    /// Adds the answers of the other ranks, which may explain more than the exception: a timeout becomes a lost peer or
-    /// a mismatch. A mismatch remains one even if other ranks have left since.
+    /// Adds the answers of the other ranks, which may explain more than the exception: a timeout may become a lost peer or a
+    /// mismatch. A mismatch stays a mismatch even if other ranks have left since.
     pub(crate) fn with_desync_report(mut self, desync_report: DesyncReport) -> Self {
         self.0.kind = match self.0.kind {
             ErrorKind::Mismatch => ErrorKind::Mismatch,

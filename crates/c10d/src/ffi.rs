@@ -182,7 +182,7 @@ pub(crate) struct TensorFacts {
     pub(crate) defined: bool,
     /// One dense block of memory with strides: not sparse, not a list of tensors.
     pub(crate) strided: bool,
-    /// All of its values are in its memory, without lazy operations.
+    /// Its memory holds all of its values, without lazy operations.
     pub(crate) in_storage: bool,
     pub(crate) contiguous: bool,
     /// `c10::ScalarType`.
@@ -196,7 +196,7 @@ pub(crate) struct TensorFacts {
     pub(crate) address: u64,
 }
 
-/// The functions of Rust that `shim/hooks.cpp` calls.
+/// The Rust functions that `shim/hooks.cpp` calls.
 pub(crate) type PackCall = unsafe extern "C" fn(*const C_tensor, *mut *mut c_void, *mut c_char, usize) -> bool;
 pub(crate) type UnpackCall = unsafe extern "C" fn(*const c_void, *mut c_char, usize) -> *mut C_tensor;
 pub(crate) type HookCall = unsafe extern "C" fn(*const c_void, *mut c_char, usize) -> bool;

@@ -1,4 +1,4 @@
-//! Process groups: what they are, their timeouts, their end by an abort, and the records of their calls.
+//! Process groups: their properties, timeouts, abort, and the records of their calls.
 //!
 //! Below: joining one, and subgroups (`create.rs`). Not here: a group's operations (`collectives.rs` and `p2p.rs`), its backend
 //! (`backend.rs`), its options (`options.rs`), and when it is freed (`lifetime.rs`).
@@ -30,7 +30,7 @@ use crate::{Backend, BackendConfig, Rank, Store, WorldSize};
 #[derive(Debug)]
 pub struct ProcessGroup {
     inner: Arc<Inner>,
-    /// Of the calls inside [`ProcessGroup::with_timeout`]. It also makes the type not `Sync`.
+    /// The timeout of calls inside [`ProcessGroup::with_timeout`]. The `Cell` also makes the type not `Sync`.
     timeout: Cell<Option<Duration>>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Inner {
     name: String,
     rank: Rank,
     size: WorldSize,
-    /// As the caller asked for it; subgroups ask for the same.
+    /// The configuration that the caller requested; subgroups request the same.
     asked: BackendConfig,
     backends: BackendConfig,
     why_backend: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     members: Vec<Rank>,
     job: Arc<JobState>,
     options: GroupOptions,
-    /// By [`ProcessGroup::set_timeout`].
+    /// Set by [`ProcessGroup::set_timeout`].
     set_timeout: Mutex<Option<Duration>>,
     debug: DebugLevel,
     aborted: AtomicBool,
@@ -73,7 +73,7 @@ impl ProcessGroup {
         self.inner.rank
     }
 
-    /// How many processes the group has.
+    /// The number of processes in the group.
     pub fn size(&self) -> WorldSize {
         self.inner.size
     }
@@ -88,8 +88,8 @@ impl ProcessGroup {
         &self.inner.name
     }
 
-    /// The library that carries its messages: never [`Backend::Auto`], but what that chose. If there are two, that of calls without a
-    /// tensor, [`BackendConfig::default_backend`].
+    /// The library that carries the group's messages: never [`Backend::Auto`], but the one that it chose. With two backends, the one
+    /// for calls without a tensor, [`BackendConfig::default_backend`].
     pub fn backend(&self) -> Backend {
         self.inner.backends.default_backend()
     }
@@ -104,7 +104,7 @@ impl ProcessGroup {
         self.inner.why_backend.as_deref()
     }
 
-    /// The device of the tensors in its operations: the GPU if it takes tensors of both.
+    /// The device of the tensors in the group's operations: the GPU if the group takes tensors on both.
     pub fn device(&self) -> Device {
         self.backend().device()
     }
@@ -114,7 +114,7 @@ impl ProcessGroup {
         self.inner.set_timeout().unwrap_or(self.inner.options.timeout)
     }
 
-    /// Sets the [timeout](Self::timeout) of operations that are called from now on, the reducer's and layers' included; PyTorch's
+    /// Sets the [timeout](Self::timeout) of all later operations, including those of the reducer and layers; PyTorch's
     /// `ProcessGroup.set_timeout`. Ranks that start at different times need longer to connect than a step may take.
     ///
     /// ```no_run
@@ -134,11 +134,11 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Runs `calls`, each of which has this timeout instead of the group's; PyTorch's `timeout` of a call's options.
+    /// Runs `calls`, each with this timeout instead of the group's; PyTorch's `timeout` in a call's options.
     ///
-    /// It holds for the group's operations, their later waits included, but not for the reducer and layers, for which
-    /// [`set_timeout`](Self::set_timeout) does. A collective that
-    /// was late leaves the group unusable, as always: its peers lose the connection.
+    /// The timeout applies to the group's operations and their later waits, but not to the reducer and layers: see
+    /// [`set_timeout`](Self::set_timeout). A collective that was late leaves the group unusable, as always, because its
+    /// peers lose the connection.
     ///
     /// ```no_run
     /// # fn f(group: &c10d::ProcessGroup, mut tensor: tch::Tensor) -> c10d::Result<()> {
@@ -157,19 +157,19 @@ impl ProcessGroup {
         calls(self)
     }
 
-    /// The timeout of the calls that are made now, if they have one of their own.
+    /// The timeout of the present calls, if they have their own.
     pub(crate) fn own_timeout(&self) -> Option<Duration> {
         self.timeout.get()
     }
 
-    /// How long a message is waited for, if not as long as its backend says: Gloo's messages keep the timeout with which it connected.
+    /// The limit of a wait for a message, if it differs from the backend's: Gloo's messages keep the timeout with which it connected.
     /// A wait for NCCL with a limit blocks the calling thread.
     pub(crate) fn message_timeout(&self) -> Option<Duration> {
         let set = || self.inner.set_timeout().filter(|_| self.backend().connects_at_once());
         self.own_timeout().or_else(set)
     }
 
-    /// The same as the shim encodes it: negative for the group's.
+    /// The timeout as the shim encodes it: negative means the group's.
     pub(crate) fn timeout_ms(&self) -> i64 {
         self.own_timeout().map_or(-1, millis)
     }
@@ -221,19 +221,20 @@ impl Inner {
         self.backends
     }
 
-    /// Returns true if this rank has aborted the group. Relaxed: who asks has had an operation fail, which the abort made fail after it set
-    /// this, through the lock or the connection on which that operation waited; the drop comes after all others by the reference count.
+    /// Returns true if this rank has aborted the group. Relaxed is enough: a caller asks after an operation has failed. The abort sets this
+    /// flag before it makes that operation fail, through the lock or the connection on which the operation waited. The reference count
+    /// orders the drop after all other accesses.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Relaxed)
     }
 
-    /// Whether the group may be freed when it has no users.
+    /// Decides whether the group may be freed when it has no users.
     pub(crate) fn lifetime(&self) -> &Lifetime {
         &self.handle.lifetime
     }
 }
 
-// Aborting a group: calls that wait in it end, on this rank and on the others.
+// Aborting a group ends the calls that wait in it, on this rank and on the others.
 
 impl ProcessGroup {
     /// Ends all operations of the group, here and on its other ranks, and leaves it unusable; PyTorch's
@@ -249,7 +250,7 @@ impl ProcessGroup {
         self.inner.abort()
     }
 
-    /// For a thread that watches this one, which may be in a wait.
+    /// Returns a handle for a thread that watches this one, which may be in a wait.
     pub fn aborter(&self) -> Aborter {
         Aborter(Arc::downgrade(&self.inner))
     }
@@ -260,7 +261,7 @@ impl ProcessGroup {
 pub struct Aborter(Weak<Inner>);
 
 impl Aborter {
-    /// As [`ProcessGroup::abort`]; nothing if the group is gone.
+    /// As [`ProcessGroup::abort`]; does nothing if the group is gone.
     ///
     /// # Errors
     /// As there.
@@ -285,10 +286,10 @@ impl Inner {
     }
 }
 
-// Records of a group's calls: their number and bytes, the calls themselves, and what the rank's report says of them.
+// Records of a group's calls: their number and bytes, the calls themselves, and their state in the rank's report.
 
-/// A number of operations and the bytes of the tensors that a rank has passed to them. An all-reduce of S bytes counts S, however
-/// its algorithm moves them; sends count, receives do not, nor does what the ranks exchange to compare calls.
+/// A number of operations and the bytes of the tensors that a rank has passed to them. An all-reduce of S bytes counts S,
+/// regardless of how its algorithm moves them. Sends count; receives and the comparison of calls do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Operations.
@@ -300,16 +301,16 @@ pub struct Traffic {
 impl Sub for Traffic {
     type Output = Self;
 
-    /// What was passed since `earlier`.
+    /// The operations and bytes since `earlier`.
     fn sub(self, earlier: Self) -> Self {
         Traffic { calls: self.calls - earlier.calls, bytes: self.bytes - earlier.bytes }
     }
 }
 
 impl ProcessGroup {
-    /// What this rank has passed to the group's operations so far, whoever called them: the training loop, a
-    /// [`Reducer`](crate::Reducer) or a layer. `None` with NCCL, whose calls nothing counts; with two other backends, only what went
-    /// through [`backend`](Self::backend).
+    /// The operations of this rank in the group so far and their bytes, whether the training loop, a [`Reducer`](crate::Reducer) or
+    /// a layer called them. `None` with NCCL, whose calls are not counted; with two other backends, only the traffic of
+    /// [`backend`](Self::backend).
     pub fn traffic(&self) -> Option<Traffic> {
         let mut traffic = Traffic::default();
         // SAFETY: the group is alive, and both numbers are written before the call returns.
@@ -317,15 +318,14 @@ impl ProcessGroup {
         is_counted.then_some(traffic)
     }
 
-    /// Records this rank's calls in all groups of the job from now on, and forgets earlier ones. A message that is received then has NaN
-    /// in its floating-point memory from the call on until it arrives, which shows who reads it before.
+    /// Records this rank's calls in all groups of the job from now on, and forgets earlier ones. From then on, a receive fills its
+    /// floating-point memory with NaN until the message arrives, which exposes code that reads it too early.
     pub fn record_calls(&self) {
         if let Some(reporter) = &self.inner.job.reporter {
             reporter.record_calls();
         }
     }
 
-    /// Returns true if calls are recorded.
     pub(crate) fn is_recording(&self) -> bool {
         self.inner.job.reporter.as_ref().is_some_and(Reporter::is_recording)
     }
@@ -337,7 +337,8 @@ impl ProcessGroup {
     }
 
     /// How long this rank has waited for each rank in the group's collectives. `None` unless the ranks share memory, where each
-    /// sees when the others arrive. Over several hosts it sees those of its own: the others have 0.
+    /// sees when the others arrive. In a group over several hosts, a rank sees only the ranks of its own host: the others have
+    /// 0.
     pub fn waited_for(&self) -> Option<Vec<Duration>> {
         // SAFETY: the group is alive as long as self.
         unsafe { Arrivals::of(self.as_ptr(), self.size()) }?.waited()
@@ -352,7 +353,7 @@ impl ProcessGroup {
 }
 
 impl Inner {
-    /// `peer` is a message's, by its rank in this group.
+    /// `peer` is the other rank of a message, by its rank in this group.
     pub(crate) fn enter(&self, operation: &str, kind: CallKind, peer: Option<Rank>) -> Option<Entry> {
         let peer = peer.and_then(|peer| self.members.get(peer.get()).copied());
         self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, &self.members, operation, kind, peer))
@@ -370,8 +371,8 @@ impl Inner {
         }
     }
 
-    /// Adds the reports of other ranks that may be involved in the failure: the peer of a message, and whom that waits for in turn;
-    /// otherwise all.
+    /// Adds the reports of other ranks that may be involved in the failure: for a message, the peer and the ranks that it waits for
+    /// in turn; otherwise all ranks.
     pub(crate) fn explain(&self, error: Error, entry: Entry) -> Error {
         match &self.job.reporter {
             Some(reporter) if error.kind() == ErrorKind::BadArgument || self.size == WorldSize::ONE => {

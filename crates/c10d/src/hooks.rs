@@ -1,7 +1,7 @@
-//! What autograd tells to Rust: the tensors that it saves for the backward pass ([`with_saved_tensors`]), and that a
+//! Callbacks from autograd: for the tensors that it saves for the backward pass ([`with_saved_tensors`]), and when a
 //! parameter's gradient is complete ([`on_gradient`]).
 //!
-//! Not here: what follows from it (`lockstep::parallel`).
+//! Not here: the code that uses them (`lockstep::parallel`).
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -19,11 +19,11 @@ use torch_sys::C_tensor;
 use crate::error::{Error, Result};
 use crate::{OwnThread, ffi};
 
-/// Gives the values of a saved tensor back, in the backward pass; perhaps more than once.
+/// Returns the values of a saved tensor in the backward pass, perhaps more than once.
 pub type Unpack = Box<dyn Fn() -> Result<Tensor>>;
 
-/// Asked about each tensor that autograd saves: `None` lets it keep the tensor, otherwise it keeps the function instead, which
-/// returns a tensor with the same values, shape and dtype.
+/// Called for each tensor that autograd saves. `None` lets autograd keep the tensor; otherwise autograd keeps the returned
+/// function instead, which returns a tensor with the same values, shape and dtype.
 pub type Pack = Rc<dyn Fn(&Tensor) -> Option<Unpack>>;
 
 thread_local! {
@@ -31,15 +31,15 @@ thread_local! {
     static PACKS: RefCell<Vec<Pack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `body`, whose computations show `pack` the tensors that autograd saves for the backward pass;
-/// `torch.autograd.graph.saved_tensors_hooks`. Calls can be nested: the innermost is asked first, and the others if it lets
-/// autograd keep the tensor.
+/// Runs `body` and calls `pack` for each tensor that autograd saves for the backward pass;
+/// `torch.autograd.graph.saved_tensors_hooks`. Calls can be nested: the innermost `pack` is called first, and the next one
+/// if it lets autograd keep the tensor.
 ///
-/// The functions belong to this thread: a backward pass on another one, as libtorch runs it for a GPU, is refused.
-/// A tensor that autograd keeps and that is changed in place before its use is an error, as always.
+/// The functions belong to this thread: a backward pass on another one, as libtorch runs it for a GPU, is refused. If a
+/// tensor that autograd keeps is changed in place before its use, the backward pass fails, as always.
 ///
 /// # Errors
-/// libtorch does not let itself be extended.
+/// libtorch refuses the hooks.
 pub fn with_saved_tensors<T>(pack: Pack, body: impl FnOnce() -> T) -> Result<T> {
     // SAFETY: the three functions have the types and contracts that the shim states, and live as long as the process.
     let made = unsafe { ffi::lc_saved_tensors_init(call_pack, call_unpack, free_unpack) };
@@ -61,15 +61,14 @@ impl Drop for Restore {
     }
 }
 
-/// Calls `then` in each backward pass when the gradient of `parameter` has been added to it;
-/// `Tensor.register_post_accumulate_grad_hook`. It replaces an earlier function, and lives as long as the parameter:
-/// one that holds the parameter itself keeps both for ever.
+/// Calls `then` in each backward pass when the gradient of `parameter` has been accumulated;
+/// `Tensor.register_post_accumulate_grad_hook`. `then` replaces an earlier function and lives as long as the parameter: if
+/// it holds the parameter itself, neither is ever freed.
 ///
-/// An error or panic of it is one of the call that runs backward. The function belongs to this thread: see
-/// [`with_saved_tensors`].
+/// The call that runs backward returns its error or panic. The function belongs to this thread: see [`with_saved_tensors`].
 ///
 /// # Errors
-/// `BadArgument` for a tensor that is not a leaf or requires no gradient.
+/// `BadArgument` for a tensor that is not a leaf or does not require a gradient.
 pub fn on_gradient(parameter: &Tensor, then: impl Fn() -> Result<()> + 'static) -> Result<()> {
     let then: Box<OwnThread<GradientHook>> = Box::new(OwnThread::new(Box::new(then)));
     let data = Box::into_raw(then).cast::<c_void>();
@@ -79,10 +78,10 @@ pub fn on_gradient(parameter: &Tensor, then: impl Fn() -> Result<()> + 'static) 
     status.check().map_err(|exception| Error::new("watch the gradient of a parameter", exception))
 }
 
-/// Adds `grad` to the gradient of `tensor`; if that has none, it becomes its gradient, without a copy.
+/// Adds `grad` to the gradient of `tensor`. If `tensor` has no gradient, `grad` becomes its gradient, without a copy.
 ///
 /// # Errors
-/// `grad` has another shape than the gradient that is there.
+/// `grad` has another shape than the existing gradient.
 pub fn add_grad(tensor: &mut Tensor, grad: &Tensor) -> Result<()> {
     if tensor.size() != grad.size() || tensor.kind() != grad.kind() {
         let (given, wanted) = ((grad.size(), grad.kind()), (tensor.size(), tensor.kind()));
@@ -97,7 +96,7 @@ type GradientHook = Box<dyn Fn() -> Result<()>>;
 type Packed = OwnThread<Unpack>;
 
 fn ask(tensor: &Tensor) -> Option<Unpack> {
-    // A copy, since a function may compute, and so be asked again.
+    // A copy, because a function may itself compute, and so be called again.
     let packs = PACKS.with_borrow(Clone::clone);
     packs.iter().rev().find_map(|pack| pack(tensor))
 }
@@ -171,7 +170,8 @@ unsafe extern "C" fn free_gradient_hook(data: *mut c_void) {
     drop_guarded(then);
 }
 
-// Callbacks from C++ into Rust: a panic must not cross the border, whether in the call or in the drop of what a closure owns.
+// Callbacks from C++ into Rust: a panic must not cross the boundary, neither from the call nor from the drop of a closure's
+// values.
 
 /// The result, or the text of the error or the panic.
 pub(crate) fn guarded<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
@@ -191,7 +191,7 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     panic_text(panic).map(str::to_owned).or_else(error).unwrap_or_else(|| "a panic".to_owned())
 }
 
-/// Writes the text, as far as it fits; returns false.
+/// Writes as much of the text as fits; returns false.
 ///
 /// # Safety
 /// `why` has room for `capacity` bytes.

@@ -1,5 +1,5 @@
-//! What tch does not export of libtorch's kernels: determinism, memory with the channels last, page-locked memory, the peak of
-//! a GPU's memory, the threads of one thread's operations; mixed precision; and the fused optimizers.
+//! Kernels and settings of libtorch that tch does not export: determinism, channels-last memory, page-locked memory, a GPU's
+//! peak memory, the number of threads for one thread's operations, mixed precision, and the fused optimizers.
 
 use tch::{Device, Kind, Tensor};
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Status, pointers};
 
 /// From now on every operation uses a deterministic kernel, or fails if there is none; `torch.use_deterministic_algorithms`. cuDNN no
-/// longer chooses kernels by their times. For the whole process.
+/// longer chooses kernels by their times. The setting is for the whole process.
 ///
 /// cuBLAS also needs the variable `CUBLAS_WORKSPACE_CONFIG=:4096:8` (or `:16:8`) before its first use, as libtorch's error then says.
 /// As in PyTorch, `Tensor::empty` is filled with NaN meanwhile.
@@ -25,7 +25,7 @@ pub fn is_channels_last(tensor: &Tensor) -> bool {
     unsafe { ffi::lc_is_channels_last(tensor.as_ptr()) }
 }
 
-/// The same values, of shape `[n, c, h, w]`, with the channels last in memory. No copy if they are.
+/// The same values, of shape `[n, c, h, w]`, with the channels last in memory. Makes no copy if they are already.
 ///
 /// # Errors
 /// `BadArgument` for a tensor without four dimensions.
@@ -47,7 +47,7 @@ pub fn to_channels_last(tensor: &mut Tensor) -> Result<()> {
     done(CALL, unsafe { ffi::lc_to_channels_last(tensor.as_mut_ptr()) })
 }
 
-/// A copy in page-locked memory, from which a GPU copies while the program goes on.
+/// A copy in page-locked memory, from which a GPU can copy while the program goes on.
 ///
 /// # Errors
 /// libtorch's, for example where CUDA is not loaded.
@@ -56,8 +56,8 @@ pub fn pin_memory(tensor: &Tensor) -> Result<Tensor> {
     made("lock memory for copies to a GPU", |out| unsafe { ffi::lc_pin_memory(tensor.as_ptr(), out) })
 }
 
-/// From now on the operations of the calling thread use no other thread, as in a worker of Python's loader; `torch.set_num_threads(1)` for
-/// this thread alone. `tch::set_num_threads` changes the number for all threads that start later, too.
+/// From now on the operations of the calling thread use no other thread, as in a worker of Python's data loader;
+/// `torch.set_num_threads(1)` for this thread alone. `tch::set_num_threads` changes the number for all threads that start later, too.
 ///
 /// # Errors
 /// libtorch's.
@@ -66,8 +66,8 @@ pub fn use_one_thread_here() -> Result<()> {
     done("use one thread", unsafe { ffi::lc_one_thread_here() })
 }
 
-/// The most bytes that tensors on a GPU had at a time, since the start or [`reset_peak_memory`]; `torch.cuda.max_memory_allocated`. `None`
-/// for another device.
+/// The peak memory of tensors on a GPU since the start or [`reset_peak_memory`], in bytes; `torch.cuda.max_memory_allocated`. `None` for
+/// another device.
 ///
 /// # Errors
 /// libtorch's.
@@ -79,7 +79,7 @@ pub fn peak_memory(device: Device) -> Result<Option<u64>> {
     Ok(Some(u64::try_from(bytes).unwrap_or(0)))
 }
 
-/// Forgets the peak; nothing to do for another device than a GPU.
+/// Resets the peak. Does nothing if the device is not a GPU.
 ///
 /// # Errors
 /// libtorch's.
@@ -89,7 +89,7 @@ pub fn reset_peak_memory(device: Device) -> Result<()> {
     done("reset the peak of a GPU's memory", unsafe { ffi::lc_reset_peak_memory(number(index)) })
 }
 
-/// GPUs of a machine are fewer than this limit; libtorch refuses what is not there.
+/// A machine has fewer GPUs than this limit; libtorch refuses a GPU that does not exist.
 fn number(index: usize) -> i32 {
     i32::try_from(index).unwrap_or(i32::MAX)
 }
@@ -122,8 +122,8 @@ fn done(call: &str, status: Status) -> Result<()> {
 /// Runs `body` with `torch.autocast(device, dtype=kind, enabled=enabled)`: on tensors of this kind of device, operations that
 /// are safe in half the precision take their inputs as `kind`, and those that need it take them as `Float`.
 ///
-/// It is for the forward pass and the loss: backward runs each operation in the type that its forward pass had. It holds for the
-/// calling thread and may be nested; the state before returns with the end of `body`, also by a panic.
+/// It is for the forward pass and the loss: backward runs each operation in the type of its forward pass. It applies to the
+/// calling thread and may be nested. The previous state is restored when `body` ends, also by a panic.
 ///
 /// # Errors
 /// `BadArgument` for a kind other than `BFloat16` and `Half`, and for a device other than CPU and CUDA.
@@ -151,7 +151,7 @@ pub fn autocast<T>(device: Device, kind: Kind, enabled: bool, body: impl FnOnce(
     Ok(body())
 }
 
-/// Autocast as long as it lives, on the thread that made it.
+/// Enables autocast on the thread that created it, until it is dropped.
 struct Autocast(ffi::AutocastState);
 
 impl Autocast {
@@ -176,7 +176,7 @@ impl Drop for Autocast {
 /// Multiplies gradients by `inverse_scale` in place, and sets `found_inf` to 1 if one of them is infinite or NaN.
 /// `_amp_foreach_non_finite_check_and_unscale_` in PyTorch.
 ///
-/// The gradients have one dtype, and `found_inf` and `inverse_scale` are one `Float` each on their device.
+/// The gradients have one dtype; `found_inf` and `inverse_scale` are one `Float` each, on the device of the gradients.
 ///
 /// # Errors
 /// `BadArgument` for other tensors.
@@ -256,7 +256,7 @@ pub struct AdamTensors {
     pub exp_avgs: Vec<Tensor>,
     /// The running averages of the squared gradients.
     pub exp_avg_sqs: Vec<Tensor>,
-    /// The maximum of those so far; empty without amsgrad.
+    /// The maximum of the squared averages so far; empty without amsgrad.
     pub max_exp_avg_sqs: Vec<Tensor>,
     /// The number of steps of each parameter: float scalars on its device. The step increments them before it uses
     /// them.
@@ -331,7 +331,7 @@ mod tests {
         use_deterministic_algorithms(true).unwrap();
         let filled = fresh();
         use_deterministic_algorithms(false).unwrap();
-        // PyTorch fills new memory with NaN meanwhile (torch.utils.deterministic.fill_uninitialized_memory).
+        // PyTorch fills new memory with NaN in deterministic mode (torch.utils.deterministic.fill_uninitialized_memory).
         assert!(filled);
     }
 

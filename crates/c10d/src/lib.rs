@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # How it is made
+//! # How it works
 //!
 //! A C++ shim (`shim/`) exports libtorch's classes, and this crate adds ownership, types and errors. It computes and communicates itself
 //! in three cases only: synchronized batch norm and the gradients of collectives, which PyTorch implements in Python, and a backend in

@@ -1,5 +1,5 @@
-//! When what libtorch made for this crate is freed: operations, which may outlive their `Work`; the memory that they use; and groups,
-//! after their last operation.
+//! When libtorch's objects are freed: operations, which may outlive their `Work`; the memory that they use; and groups, after their
+//! last operation.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,7 @@ impl Abandoned {
         self.handle.as_ref().is_none_or(OwnedWork::is_completed)
     }
 
-    /// Returns true if the group cannot be freed before it: on NCCL it can.
+    /// Returns true if the group cannot be freed before this operation ends. On NCCL it can.
     pub(crate) fn keeps(&self, group: &Lifetime) -> bool {
         self.group == *group && !self.backend.is_nccl()
     }
@@ -95,7 +95,7 @@ impl Drop for Abandoned {
     }
 }
 
-/// Whether a group may be freed when it has no users; shared with its dropped operations.
+/// Decides whether a group may be freed when it has no users; shared with its dropped operations.
 ///
 /// After a timeout Gloo has closed all connections, but its thread may still use memory that belongs to the group. Such
 /// a group lives until the process exits.
@@ -109,22 +109,22 @@ impl Lifetime {
         Lifetime { endless: Arc::default() }
     }
 
-    /// An operation of the group has failed with this error.
+    /// Call it when an operation of the group has failed with this error.
     pub(crate) fn end_after(&self, backend: Backend, error: &Error) {
         if backend == Backend::Gloo && error.kind() == ErrorKind::Timeout {
             self.endless.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A group on these backends is aborted, as its operations are after a timeout.
+    /// Call it when a group on these backends is aborted, which has the same effect as a timeout.
     pub(crate) fn end_after_abort(&self, backends: BackendConfig) {
         if backends.all().any(|backend| backend == Backend::Gloo) {
             self.endless.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if the group must not be freed, as far as its operations have ended. Relaxed: whoever frees the group is the last that
-    /// has it, and reference counts order what the others did before.
+    /// Returns true if the group must not be freed, judging by the operations that have ended. Relaxed is enough: the group is freed by
+    /// its last owner, and the reference count orders the accesses of all other owners before.
     pub(crate) fn is_endless(&self) -> bool {
         self.endless.load(Ordering::Relaxed)
     }
@@ -137,8 +137,8 @@ impl PartialEq for Lifetime {
     }
 }
 
-// Tracks the memory that operations in progress read or write. A tensor of tch can be cloned without its memory, so
-// the owner of a [`Work`](crate::Work) is not the only one who can start another operation on the same values.
+// Tracks the memory that operations in progress read or write. tch can clone a tensor without its memory, so the owner of a
+// [`Work`](crate::Work) is not the only one who can start another operation on the same values.
 //
 // There is one table per process because ranks may be threads. Computations of tch on a clone are not visible here.
 
@@ -199,8 +199,8 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frees dropped operations that have ended, without the lock: freeing the last one of a group may have to wait for
-/// others.
+/// Frees dropped operations that have ended. It does not hold the lock, because freeing the last operation of a group may
+/// have to wait for others.
 fn forget_what_is_over() {
     let is_over = |entry: &mut Entry| entry.abandoned.as_ref().is_some_and(Abandoned::is_over);
     let over: Vec<Entry> = table().entries.extract_if(.., is_over).collect();
@@ -311,7 +311,7 @@ impl Drop for OwnedGroup {
     }
 }
 
-/// A group without users.
+/// The handle of a group without users.
 struct Freed(NonNull<GroupHandle>);
 
 // SAFETY: as for `OwnedGroup`.

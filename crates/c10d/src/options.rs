@@ -11,7 +11,7 @@ pub const DEFAULT_GROUP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// How much c10d checks, as in `TORCH_DISTRIBUTED_DEBUG`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DebugLevel {
-    /// Only what the operations check themselves.
+    /// Only the checks of the operations themselves.
     #[default]
     Off,
     /// More detail in libtorch's own messages, if the variable requests it: libtorch reads the variable directly.
@@ -62,29 +62,28 @@ pub enum Endpoint {
 /// Options of a group.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// Timeout of connecting, and of every operation that does not have its own.
+    /// Timeout of connecting, and of every operation without its own timeout.
     pub timeout: Duration,
     /// Where Gloo listens.
     pub endpoint: Endpoint,
     /// How much to check. `None` reads `TORCH_DISTRIBUTED_DEBUG`; a subgroup then inherits its parent's level.
     pub debug: Option<DebugLevel>,
-    /// Whether the ranks of a group over Gloo, or over several hosts, compare their calls before each collective, as ranks that
+    /// Whether the ranks of a group over Gloo, or over several hosts, compare their calls before each collective. Ranks that
     /// share the memory of one host always do. If the call, shape or dtype of a rank differs, it gets a `Mismatch` that names
     /// both sides, before any value is sent. For a message, only the receiver compares and gets the error, and its tensor stays
-    /// unchanged; see
-    /// [`ProcessGroup::send`](crate::ProcessGroup::send) for the sender. The comparison costs one short exchange per
-    /// collective. It takes place only if all ranks want it, so never with ranks of other programs.
+    /// unchanged; see [`ProcessGroup::send`](crate::ProcessGroup::send) for the sender. The comparison costs one short exchange
+    /// per collective. It takes place only if all ranks want it, so never with ranks of other programs.
     ///
     /// `None` reads `LOCKSTEP_COMPARE_CALLS` (0 or 1); if that is unset, builds with debug assertions compare. A
     /// subgroup inherits its parent's setting. Without the comparison, differing calls fail at a timeout or because a
     /// message is too long; small differences in size may go unnoticed.
     pub compare_calls: Option<bool>,
-    /// Whether the ranks make desync reports (a subgroup does as its parent), so that errors say where the others are. Ranks of
-    /// other programs do not answer, and an NCCL group, whose ranks first meet in the store with it, does not come together with
-    /// them.
+    /// Whether the ranks make desync reports, which show in errors where the other ranks are. A subgroup does as its parent.
+    /// Ranks of other programs do not answer. With desync reports, the ranks of an NCCL group first meet in the store, so the
+    /// group cannot form with ranks of other programs.
     pub desync_report: bool,
     /// For tests: ranks of one machine that have different names here are on different hosts, as far as sharing memory is concerned. A
-    /// subgroup inherits its parent's.
+    /// subgroup inherits its parent's name.
     #[doc(hidden)]
     pub simulated_host: Option<String>,
     /// For tests: the size in bytes of the pages for which shared memory is laid out, a multiple of 4 KiB, the same on all ranks; 0 for

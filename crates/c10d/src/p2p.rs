@@ -15,18 +15,18 @@ use crate::{Backend, ProcessGroup, Rank, ffi};
 pub enum P2pOp {
     /// As [`ProcessGroup::isend`].
     Send {
-        /// What is sent.
+        /// The tensor to send.
         tensor: Tensor,
-        /// To which rank.
+        /// The receiving rank.
         to: Rank,
-        /// Tells messages between the same two ranks apart.
+        /// Distinguishes messages between the same two ranks.
         tag: u16,
     },
     /// As [`ProcessGroup::irecv`].
     Recv {
-        /// What is filled.
+        /// The tensor to fill.
         tensor: Tensor,
-        /// From which rank.
+        /// The sending rank.
         from: Rank,
         /// As in `Send`.
         tag: u16,
@@ -35,13 +35,13 @@ pub enum P2pOp {
 
 /// Point-to-point messages. Messages are matched by peer and tag; both sides must use the same shape and dtype.
 ///
-/// If ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), a receiver whose call does not match
-/// gets an error from its wait. The sender does not: its part ends when its bytes are on their way. Its call succeeds,
-/// unless the message is longer than the receiver's tensor. In that case Gloo closes the connection: the receiver gets
-/// an error, at its timeout at the latest, and a sender that is still writing gets
-/// [`ErrorKind::PeerGone`](crate::ErrorKind::PeerGone) or a timeout. If the receiver sent a reply, each sender would have to
-/// wait for the receiver's *wait*, and two ranks that send to each other before they wait for their receives, which is
-/// legal, would deadlock.
+/// If ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), a receiver whose call does not match gets
+/// an error from its wait. The sender does not, because its part ends when its bytes are on their way: its call succeeds
+/// unless the message is longer than the receiver's tensor. In that case Gloo closes the connection: the receiver gets an
+/// error, at its timeout at the latest, and a sender that is still writing gets
+/// [`ErrorKind::PeerGone`](crate::ErrorKind::PeerGone) or a timeout. The receiver sends no reply, because then each sender
+/// would have to wait for the receiver's *wait*: two ranks that send to each other before they wait for their receives,
+/// which is legal, would deadlock.
 ///
 /// Without the comparison a receiver only notices messages that are too long, at its timeout at the latest; a shorter
 /// message fills the start of its tensor.
@@ -51,9 +51,9 @@ pub enum P2pOp {
 /// blocking form, or from the wait: `Timeout` if the peer does not make the matching call, `PeerGone` if it has died, `Mismatch` as
 /// described above, `Aborted` if this rank has aborted the group.
 impl ProcessGroup {
-    /// Sends, and returns when the buffer may be reused. With Gloo that is when the peer receives, even for short
-    /// messages: Gloo asks the peer first and does not buffer.
-    /// In shared memory it is at once, unless 32 messages to the peer, or 64 MiB to all peers, wait to be received.
+    /// Sends, and returns when the buffer may be reused. With Gloo that is when the peer receives, even for short messages:
+    /// Gloo asks the peer first and does not buffer. With shared memory it is at once, unless 32 messages to the peer, or 64
+    /// MiB to all peers, have not been received yet.
     ///
     /// If the peer receives with another shape or dtype, only the peer gets an error: this call succeeds, unless the
     /// message is longer than the peer's tensor and the connection closes before the end.
@@ -96,12 +96,12 @@ impl ProcessGroup {
         Ok(Receiving::new(self.start_recv("irecv_any", &tensor, None, tag)?, tensor))
     }
 
-    /// Starts all these messages, in this order, and returns their works in it. Wait for all of them: two ranks that exchange
-    /// messages this way cannot deadlock, whatever the order of their lists.
+    /// Starts all these messages in this order, and returns their works in the same order. Wait for all of them: two ranks
+    /// that exchange messages this way cannot deadlock, whatever the order of their lists.
     ///
     /// # Errors
-    /// As [`isend`](Self::isend) and [`irecv`](Self::irecv); those that were started by then are dropped. NCCL starts all or none,
-    /// and all ranks of a group must take part in its first batch, if that is the group's first operation.
+    /// As [`isend`](Self::isend) and [`irecv`](Self::irecv); messages that have been started by then are dropped. NCCL starts all
+    /// or none. If a batch is the first operation of an NCCL group, all its ranks must take part in it.
     pub fn batch_isend_irecv(&self, messages: Vec<P2pOp>) -> Result<Vec<Work<Tensor>>> {
         let is_nccl = |message: &P2pOp| {
             let (P2pOp::Send { tensor, .. } | P2pOp::Recv { tensor, .. }) = message;
@@ -142,7 +142,7 @@ impl ProcessGroup {
             .map(|pending| pending.within(self.message_timeout()))
     }
 
-    /// Starts messages that are sent and received together. Without any, nothing is called.
+    /// Starts messages that are sent and received together. Calls nothing if there are none.
     fn start_batch(&self, messages: &[P2pOp]) -> Result<Vec<Pending>> {
         let (mut begun, mut raw) = (Vec::new(), Vec::new());
         for message in messages {

@@ -1,9 +1,9 @@
-//! A process that has loaded libtorch: how it ends, how it is copied, and values that stay on their thread.
+//! A process that has loaded libtorch: its end, its copies, and values that stay on their thread.
 //!
-//! It ends without libtorch's destructors. Before `main`, libtorch registers thousands of operators, and when the process exits, the destructors of its static objects take
-//! them out again one by one: a third of the processor time of a program that does nothing else, and for memory that the kernel takes
-//! back anyway. So the process ends before them, unless `LD_PRELOAD` is set. What was registered with `atexit` after `main` began still
-//! runs, and what C's streams hold is written; Rust's standard output was flushed before.
+//! The process ends without libtorch's destructors. Before `main`, libtorch registers thousands of operators. At exit, the destructors of its
+//! static objects remove them one by one, which takes a third of the processor time of a program that does nothing else, for memory that the
+//! kernel frees anyway. So the process ends before these destructors run, unless `LD_PRELOAD` is set. Functions that were registered with
+//! `atexit` after `main` began still run, and C's streams are flushed; Rust's standard output was flushed before.
 
 use std::ffi::{OsString, c_int, c_void};
 use std::fmt;
@@ -17,7 +17,8 @@ use rustix::process::Pid;
 use crate::error::{Error, Result};
 
 unsafe extern "C" {
-    /// Calls `function` with the exit code when the process exits, before what was registered earlier. It is glibc's, as libtorch is.
+    /// Calls `function` with the exit code when the process exits, before functions that were registered earlier. It belongs to
+    /// glibc, which libtorch also uses.
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
@@ -27,7 +28,7 @@ unsafe extern "C" {
 static REGISTER: extern "C" fn() = register;
 
 extern "C" fn register() {
-    // A tool that was loaded into the process, such as a profiler, may write its results when destructors run.
+    // A preloaded tool, such as a profiler, may write its results when destructors run.
     if std::env::var_os("LD_PRELOAD").is_some() {
         return;
     }
@@ -36,15 +37,15 @@ extern "C" fn register() {
 }
 
 extern "C" fn end(code: c_int, _: *mut c_void) {
-    // SAFETY: a null pointer stands for all streams; afterwards nothing of this process runs.
+    // SAFETY: a null pointer stands for all streams; afterwards no code of this process runs.
     unsafe {
         libc::fflush(null_mut());
         libc::_exit(code)
     }
 }
 
-// Copies of a process that has loaded libtorch and done nothing else: a copy need not load it again. All of it is unsafe where other
-// threads run, so each function refuses there.
+// Copies of a process that has loaded libtorch and done nothing else: a copy need not load it again. This is unsafe while other
+// threads run, so each function then refuses.
 
 /// fork(2): the child's process id, or `None` in the child.
 ///
@@ -77,7 +78,7 @@ pub fn set_variables(variables: &[(OsString, Option<OsString>)]) {
     }
 }
 
-/// Ends this process at once, without what was registered for its end: nothing is flushed.
+/// Ends this process at once, without running registered exit functions: nothing is flushed.
 pub fn exit(code: i32) -> ! {
     // SAFETY: _exit(2) has no conditions.
     unsafe { libc::_exit(code) }

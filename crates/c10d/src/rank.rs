@@ -1,4 +1,4 @@
-//! Types for ranks and world sizes, so that a count cannot be passed in place of a position.
+//! Separate types for ranks and world sizes, so a count cannot be passed as a position.
 
 use std::fmt;
 

@@ -30,15 +30,15 @@ pub enum CommHook {
 pub struct BucketTime {
     /// The bucket's number, in the order of reduction.
     pub bucket: usize,
-    /// Bytes of its gradients.
+    /// The size of its gradients in bytes.
     pub bytes: usize,
-    /// When all its gradients were there and the all-reduce was started.
+    /// When all its gradients were ready and the all-reduce was started.
     pub started: SystemTime,
-    /// When the sum was there; `None` if it failed.
+    /// When the sum was complete; `None` if the all-reduce failed.
     pub ended: Option<SystemTime>,
 }
 
-/// How long [`Reducer::take_bucket_times`] waits for an end: the threads that reduce note it after they have woken backward.
+/// How long [`Reducer::take_bucket_times`] waits for an end: the reducing threads record it after they have woken backward.
 const PATIENCE_MS: i64 = 5000;
 
 /// The reducer's options; names and defaults are `torch.nn.parallel.DistributedDataParallel`'s.
@@ -52,9 +52,9 @@ pub struct ReducerOptions {
     pub find_unused_parameters: bool,
     /// Makes each gradient a view of its bucket, which avoids a copy of all gradients.
     pub gradient_as_bucket_view: bool,
-    /// The graph is the same in every step. In the first one the reducer counts how often each gradient comes and reduces after
-    /// the pass; from then on a gradient may come several times, or never. A gradient that is missing later fails the step after,
-    /// but one that comes more often may be noticed by nobody.
+    /// The graph is the same in every step. In the first step the reducer counts how often each gradient arrives and reduces
+    /// after the pass; from then on a gradient may arrive several times, or never. If a gradient is missing later, the step after
+    /// fails, but one that arrives more often may go unnoticed.
     pub static_graph: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for ReducerOptions {
 pub struct Reducer {
     handle: NonNull<ReducerHandle>,
     group: Rc<ProcessGroup>,
-    /// That of the parameters' device.
+    /// The backend for the parameters' device.
     backend: Backend,
 }
 
@@ -97,8 +97,8 @@ impl Reducer {
         Self::with_sparse(group, params, &vec![false; params.len()], options)
     }
 
-    /// As [`new`](Self::new); `sparse` says for each parameter whether its gradients are sparse, as those of an embedding may be.
-    /// Such a gradient is summed by itself: all ranks gather the indices and values of all.
+    /// As [`new`](Self::new); `sparse` has for each parameter whether its gradients are sparse, as those of an embedding may be.
+    /// A sparse gradient is summed separately: all ranks gather the indices and values of all ranks.
     ///
     /// # Errors
     /// As [`new`](Self::new); `BadArgument` for a list of another length. A dense gradient where a sparse one was announced fails
@@ -180,7 +180,7 @@ impl Reducer {
         let done = self.collective("backward with gradient all-reduce", || unsafe {
             ffi::lc_reducer_backward(self.handle.as_ptr(), loss.as_ptr())
         });
-        // After the start of the last bucket's all-reduce there is nothing left but to wait.
+        // After the start of the last bucket's all-reduce, the pass only waits.
         if let Some(waited) = self.group.since_last_call().filter(|since| *since < begun.elapsed()) {
             stragglers::count_wait(waited);
         }
@@ -195,8 +195,9 @@ impl Reducer {
         })
     }
 
-    /// Makes the reducer note the time of each bucket's all-reduce, by a communication hook: the plain one divides while it copies
-    /// gradients, this one in a pass of its own. Call it once, before the first backward pass, and without another hook.
+    /// Makes the reducer record the time of each bucket's all-reduce, through a communication hook. The plain reducer divides
+    /// while it copies gradients; this hook divides in a separate pass. Call it once, before the first backward pass, and without
+    /// another hook.
     pub fn time_buckets(&self) -> Result<()> {
         self.local("register a communication hook", || {
             // SAFETY: both handles are alive as long as self; the hook takes its own reference to the group.
@@ -247,7 +248,8 @@ impl Reducer {
         record.end(call().check())
     }
 
-    /// What `call` writes to a list of this capacity. It says how many there are, and writes none if they are more.
+    /// Returns what `call` writes to a list of the given capacity. `call` sets the number of values, and writes none if they
+    /// exceed the capacity.
     fn list<T: Clone + Default>(
         &self,
         operation: &str,
@@ -298,7 +300,8 @@ fn raw_options(options: &ReducerOptions) -> ffi::ReducerOptions {
     }
 }
 
-/// Before the first step: a single bucket, unless some step may leave out parameters (DistributedDataParallel._ddp_init_helper).
+/// The limits before the first step: a single bucket, unless some step may leave out parameters
+/// (DistributedDataParallel._ddp_init_helper).
 fn first_limits(options: &ReducerOptions) -> Vec<usize> {
     if options.static_graph || !options.find_unused_parameters {
         vec![i64::MAX as usize]
@@ -343,7 +346,7 @@ fn assignment(tensors: &[Tensor], sparse: &[bool], limits: &[usize]) -> Result<V
 pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
     const OPERATION: &str = "compare parameter shapes";
     if params.is_empty() {
-        // libtorch reads the first one unchecked.
+        // libtorch reads the first parameter unchecked.
         return Err(Error::bad_argument(OPERATION, "there is no parameter to train").at_rank(group.rank()));
     }
     check_dense(OPERATION, params).map_err(|error| error.at_rank(group.rank()))?;
@@ -391,20 +394,20 @@ pub fn clear_grad(tensor: &mut Tensor) -> Result<()> {
     status.check().map_err(|exception| Error::new("clear a gradient", exception))
 }
 
-// What c10d's logger of a reducer has noted.
+// The records of c10d's logger for a reducer.
 
 impl Reducer {
-    /// Notes that ranks may have different numbers of batches: see [`logging_data`](Self::logging_data).
+    /// Records that ranks may have different numbers of batches: see [`logging_data`](Self::logging_data).
     pub fn note_join(&self) {
         // SAFETY: the handle is alive as long as self.
         unsafe { ffi::lc_reducer_note_join(self.handle.as_ptr()) };
     }
 
-    /// What c10d's logger has noted so far: names and values as text, lists with commas. The names are those of
-    /// `_get_ddp_logging_data()` in Python; what that says of the group and the model's options is not here.
+    /// The records of c10d's logger so far: names and values as text, lists with commas. The names are those of
+    /// `_get_ddp_logging_data()` in Python, without its entries about the group and the model's options.
     ///
     /// The times are those of the pass before the last [`prepare_for_forward`](Self::prepare_for_forward), in nanoseconds, taken in
-    /// the first ten passes and then in every hundredth.
+    /// the first ten passes and then in every hundredth pass.
     pub fn logging_data(&self) -> Result<BTreeMap<String, String>> {
         // SAFETY: the handle is alive as long as self, and the shim writes one pointer.
         let texts = ffi::blobs(|out| unsafe { ffi::lc_reducer_logging_data(self.handle.as_ptr(), out) });

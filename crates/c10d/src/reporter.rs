@@ -1,4 +1,4 @@
-//! The ranks' side of desync reports: every rank records which operations it is in, answers requests, and requests the
+//! The ranks' part in desync reports: every rank records which operations it is in, answers requests, and requests the
 //! others' states after a failure.
 //!
 //! Gloo's own errors name an address or nothing at all. Here a thread answers requests through the store, even while
@@ -23,10 +23,10 @@ use crate::{Rank, Store, WorldSize};
 /// How often the answering thread looks for a request.
 const POLL: Duration = Duration::from_millis(200);
 
-/// How long a rank that leaves a group waits until its farewell is in the store, whose host may be stopped.
+/// How long a rank that leaves a group waits for its farewell to reach the store, whose host may be stopped.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How long it waits until all others have joined the group.
+/// How long it waits for all others to join the group.
 const JOINING: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
@@ -38,25 +38,26 @@ struct Shared {
 }
 
 impl Shared {
-    // The record is only counters and strings, which stay valid when a holder panics.
+    // The record has only counters and strings, which stay valid when the holder of the lock panics.
     fn record(&self) -> MutexGuard<'_, CallRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Keeps a rank's record, answers requests, and makes reports. One for each job and rank.
+/// Keeps a rank's record, answers requests, and makes reports. There is one for each job and rank.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     rank: Rank,
     store: Arc<Store>,
     shared: Arc<Shared>,
-    /// Of the thread that started it, if there are other ranks.
+    /// The clock of the thread that started the reporter, if there are other ranks.
     clock: Option<Arc<Clock>>,
 }
 
 impl Reporter {
-    /// Starts the answering thread. It and those that ask have a connection of their own to the store, on which no call blocks. It is
-    /// open before anything fails: libtorch's server looks up the name of each new client, and answers nobody meanwhile.
+    /// Starts the answering thread. It and the asking threads have their own connection to the store, on which no call blocks. The
+    /// connection is opened before anything fails, because libtorch's server looks up the name of each new client and answers nobody
+    /// meanwhile.
     pub(crate) fn start(store: &Store, rank: Rank, world: WorldSize) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let store = Arc::new(store.try_clone()?);
@@ -92,7 +93,7 @@ impl Reporter {
         }
     }
 
-    /// Records that the rank enters an operation of a group of these members, which may be a message with `peer`.
+    /// Records that the rank enters an operation of a group with these members. For a message, `peer` is the other rank.
     pub(crate) fn enter(
         &self,
         group: &str,
@@ -140,12 +141,10 @@ impl Reporter {
         self.shared.record().called = Some(Vec::new());
     }
 
-    /// Returns true if calls are recorded.
     pub(crate) fn is_recording(&self) -> bool {
         self.shared.record().called.is_some()
     }
 
-    /// The recorded calls.
     pub(crate) fn called(&self) -> Vec<Called> {
         self.shared.record().called.iter().flatten().map(|(_, called)| called.clone()).collect()
     }
@@ -159,8 +158,8 @@ impl Reporter {
         record.failed.take_if(|(next, ..)| entry.0 >= *next);
     }
 
-    /// Records for the time of the call that the rank joins this group, and counts it among those that begin to, then among those
-    /// that have joined or failed to.
+    /// Records, for the time of the call, that the rank is joining this group. Counts the rank among those that have begun to
+    /// join, and at the end among those that have joined or failed to.
     pub(crate) fn while_joining<T>(
         &self,
         group: &str,
@@ -175,12 +174,12 @@ impl Reporter {
         joined.and_then(|joined| counted.map(|_| joined))
     }
 
-    /// Publishes a farewell for the ranks that are still in the group. Call it before the group's connections are
-    /// closed, so that a rank that sees them closed finds the farewell in the store, and one that still joins does not see them
-    /// closed. Gives up after [`FAREWELL`] and [`JOINING`].
+    /// Publishes a farewell for the ranks that are still in the group. Call it before the group's connections are closed. Then
+    /// a rank that sees them closed finds the farewell in the store, and a rank that is still joining does not see them closed.
+    /// Gives up after [`FAREWELL`] and [`JOINING`].
     pub(crate) fn leave_group(&self, group: &str) {
         let record = self.shared.record();
-        // After a failure another rank may be lost, which never joins.
+        // After a failure another rank may be lost and never join.
         let waits = record.failed.is_none();
         let farewell = record.farewell();
         self.publish_farewell(record, group, farewell, waits);
@@ -209,8 +208,8 @@ impl Reporter {
         record.leaving.retain(|leaving| !leaving.published || leaving.group != group);
     }
 
-    /// Records that the operation failed, and asks the ranks that it waits for, and whom these wait for in turn: the other rank of a
-    /// message, otherwise all members. Returns shortly after [`PATIENCE`], even if the store does not answer.
+    /// Records that the operation failed, and asks the ranks that it waits for (the other rank of a message, otherwise all members),
+    /// and the ranks that these wait for in turn. Returns shortly after [`PATIENCE`], even if the store does not answer.
     pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
         let own = {
             let mut record = self.shared.record();
@@ -229,8 +228,8 @@ impl Reporter {
         }
     }
 
-    /// A store whose host is stopped blocks its callers for ever (c10d waits for its answers without a deadline), so
-    /// another thread asks. That thread is abandoned if the store does not answer.
+    /// A store whose host is stopped blocks its callers for ever, because c10d waits for its answers without a deadline. So
+    /// another thread asks, which is abandoned if the store does not answer.
     fn ask_in_time(
         &self,
         own: RankState,
@@ -240,7 +239,7 @@ impl Reporter {
         let (sender, receiver) = channel();
         let (store, rank) = (Arc::clone(&self.store), self.rank);
         std::thread::spawn(move || {
-            // The receiver is gone if this comes too late.
+            // The receiver is gone if the answer is too late.
             let _ = sender.send(ask(&store, rank, &own, &group, &members));
         });
         match receiver.recv_timeout(PATIENCE + 5 * POLL) {
@@ -251,8 +250,8 @@ impl Reporter {
 }
 
 impl Drop for Reporter {
-    /// Waits for the answering thread, which must not be in libtorch when the process ends. A thread that a stopped
-    /// host blocks is abandoned.
+    /// Waits for the answering thread, which must not be in libtorch when the process ends. The thread is abandoned if a
+    /// stopped host blocks it.
     fn drop(&mut self) {
         let mut record = self.shared.record();
         record.stop = true;
@@ -263,7 +262,7 @@ impl Drop for Reporter {
     }
 }
 
-/// Opens a new round, answers it, and collects the others' answers, and those of ranks that the others wait for.
+/// Opens a new round, answers it, and collects the answers of the other ranks and of the ranks that these wait for.
 fn ask(
     store: &Store,
     rank: Rank,
@@ -282,7 +281,7 @@ fn ask(
             if other == rank || answers.contains_key(&other) {
                 continue;
             }
-            // The farewell first: a rank that has left this group may still be in others, and answer.
+            // Reads the farewell first: a rank that has left this group may still be in others, and answer.
             let answer = match read(store, &farewell_key(group, other.get()))? {
                 Some(farewell) => Some(farewell),
                 None => read(store, &answer_key(round, other.get()))?,
@@ -312,7 +311,8 @@ fn publish(store: &Store, key: &str, state: &RankState) -> Result<()> {
     store.set(key, state.to_bytes())
 }
 
-/// Answers every round once, publishes farewells and the rank's waits, until the reporter is dropped or the store is gone.
+/// Answers every round once, and publishes farewells and the rank's waits, until the reporter is dropped or the store is
+/// gone.
 fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared, publisher: &mut Publisher) {
     let mut answered = 0;
     loop {
@@ -339,18 +339,18 @@ fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared, publisher: &
     }
 }
 
-/// The key that counts the ranks that began to join a group. A rank that has joined it finds the others there: they count themselves
-/// before they connect. A Python rank counts itself nowhere.
+/// The key that counts the ranks that have begun to join a group. A rank that has joined finds the others counted, because they
+/// count themselves before they connect. Python ranks are not counted.
 fn joining_key(group: &str) -> String {
     format!("lockstep/joining/{group}")
 }
 
-/// The key that counts those of them that have joined it or failed to.
+/// The key that counts the ranks that have joined the group or failed to.
 fn joined_key(group: &str) -> String {
     format!("lockstep/joined/{group}")
 }
 
-/// Publishes the farewell. Returns true once all for which the rank waits have joined, or failed to.
+/// Publishes the farewell. Returns true once all ranks that it waits for have joined, or failed to.
 fn may_leave(store: &Store, rank: Rank, leaving: &Leaving) -> Result<bool> {
     let Leaving { group, farewell, published, waits } = leaving;
     if !published {
@@ -408,7 +408,7 @@ mod tests {
                 first.while_joining("0", &[], || Ok(()))?;
                 let leaves = scope.spawn(|| first.leave_group("0"));
                 store.get(&farewell_key("0", 0))?;
-                // Time to leave, for a rank that does not wait.
+                // Enough time to leave, for a rank that does not wait.
                 std::thread::sleep(POLL);
                 assert!(!leaves.is_finished());
                 Ok(leaves)

@@ -1,4 +1,4 @@
-//! The memory of a tensor, which several tensors may share: whether it has been freed, and a tensor that is written in its own.
+//! The memory of a tensor, which several tensors may share: whether it has been freed, and a tensor that is filled in place.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -18,13 +18,13 @@ pub struct Storage {
 unsafe impl Send for Storage {}
 
 impl Storage {
-    /// The memory of `tensor`; `None` if it has none of its own: it is undefined or sparse.
+    /// The memory of `tensor`; `None` if it has no memory of its own, because it is undefined or sparse.
     pub fn of(tensor: &Tensor) -> Option<Self> {
         // SAFETY: the tensor is borrowed for the call, and both values may be written.
         Self::made(|handle, id| unsafe { ffi::lc_storage_of(tensor.as_ptr(), handle, id) }).ok()?
     }
 
-    /// What a function of the shim writes: a handle, or null.
+    /// Returns the memory that a function of the shim writes: a handle, or null.
     pub(crate) fn made(
         make: impl FnOnce(*mut *mut StorageHandle, *mut u64) -> Status,
     ) -> Result<Option<Self>, Exception> {
@@ -33,7 +33,7 @@ impl Storage {
         Ok(NonNull::new(handle).map(|handle| Storage { handle, id }))
     }
 
-    /// Its length in bytes, including what the tensor does not use; 0 once it is freed.
+    /// Its length in bytes, including bytes that the tensor does not use; 0 once it is freed.
     pub fn bytes(&self) -> u64 {
         // SAFETY: the handle is alive as long as self.
         unsafe { ffi::lc_storage_bytes(self.handle.as_ptr()) }
@@ -52,17 +52,17 @@ impl Drop for Storage {
     }
 }
 
-/// The bytes of memory that `tensors` lie in. Memory that several share counts once.
+/// The size in bytes of the memory of `tensors`. Memory that several share counts once.
 pub fn storage_bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> u64 {
     let storages = tensors.into_iter().filter_map(Storage::of);
-    // Two that live at the same time have different numbers.
+    // Two storages that live at the same time have different numbers.
     let by_id: HashMap<u64, u64> = storages.map(|storage| (storage.id(), storage.bytes())).collect();
     by_id.values().sum()
 }
 
-// A tensor that is still being written, number by number, in its own memory.
+// A tensor that is still being filled, number by number, in its own memory.
 
-/// A tensor of float32 on the CPU whose memory only this value knows. [`Tensor::from_slice`] copies what was written elsewhere.
+/// A float32 tensor on the CPU to whose memory only this value has access. [`Tensor::from_slice`] would copy from other memory.
 #[derive(Debug)]
 pub struct Floats(Tensor);
 

@@ -17,9 +17,9 @@ pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Keys and values are bytes; by convention keys are UTF-8. [`add`](Store::add) stores its value as a decimal string.
 ///
 /// # Errors
-/// Every operation: `Timeout` if a key that it waits for does not come within the timeout, or the host does not answer; `PeerGone` if the
-/// host has closed the connection. An operation that this kind of store lacks fails, too. The error names the operation, the key, the
-/// store and the elapsed time.
+/// Every operation: `Timeout` if a key does not appear within the timeout, or the host does not answer; `PeerGone` if the host has closed
+/// the connection. An operation that this kind of store lacks fails, too. The error names the operation, the key, the store and the
+/// elapsed time.
 #[derive(Debug)]
 pub struct Store {
     handle: NonNull<StoreHandle>,
@@ -268,7 +268,7 @@ impl Store {
         Ok(keys.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
     }
 
-    /// Appends a value to a queue, which is made with its first value. A FileStore does not support it.
+    /// Appends a value to a queue, which is created with its first value. A FileStore does not support it.
     pub fn queue_push(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
         self.call("queue_push", key, |store| {
             // SAFETY: handle and bytes outlive the call.
@@ -295,7 +295,7 @@ impl Store {
         Ok(usize::try_from(n).unwrap_or(0))
     }
 
-    /// Changes the timeout of [`Store::get`] and [`Store::queue_pop`], for all that share this connection.
+    /// Changes the timeout of [`Store::get`] and [`Store::queue_pop`], for all handles that share this connection.
     pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
         // SAFETY: the handle outlives the call.
         self.call("set_timeout", "", |store| unsafe { ffi::lc_store_set_timeout(store, millis(timeout)) }.check())

@@ -1,8 +1,8 @@
 //! Checks of tensors before a backend gets them: backends take an address and a number of elements, and check nothing
 //! else.
 //!
-//! [`Guard`] looks at every tensor of a call and refuses those that a backend would misread. Not here: sizes, for which
-//! each operation has its own rules, and the arguments of other ranks, which the ranks compare themselves
+//! [`Guard`] looks at every tensor of a call and refuses those that a backend would misread. Not here: sizes, for which each
+//! operation has its own rules, and the arguments of other ranks, which the ranks compare
 //! ([`GroupOptions::compare_calls`](crate::GroupOptions)).
 
 use tch::{Device, Tensor};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::lifetime::{Access, InUse, Span};
 use crate::{Backend, ProcessGroup, Splits, WorldSize, ffi};
 
-/// The numbers of `c10::ScalarType` with tch's names, as far as tch has them.
+/// The numbers of `c10::ScalarType` with their names in tch, as far as tch has them.
 const KINDS: [(i32, &str); 13] = [
     (0, "Uint8"),
     (1, "Int8"),
@@ -184,13 +184,13 @@ impl<'a> Guard<'a> {
     }
 }
 
-/// The backend that gets a call with this first tensor.
+/// The backend for a call with this first tensor.
 fn backend_of(group: &ProcessGroup, first: Option<&ffi::TensorFacts>) -> Backend {
     let of_first = first.and_then(of_tch).and_then(|device| group.backends().of(device));
     of_first.unwrap_or(group.backend())
 }
 
-/// The same for a call of libtorch's that no [`Guard`] checks.
+/// The same for a call of libtorch that no [`Guard`] checks.
 pub(crate) fn backend_for(group: &ProcessGroup, tensors: &[Tensor]) -> Backend {
     backend_of(group, tensors.first().and_then(|tensor| facts(tensor).ok()).as_ref())
 }
@@ -260,7 +260,7 @@ fn device(facts: &ffi::TensorFacts) -> String {
     }
 }
 
-// The sizes that a collective's tensors must have if they differ. Gloo splits memory by them without a check.
+// The sizes of a collective's tensors where they differ. Gloo splits memory by these sizes without a check.
 
 /// A tensor and its name in messages.
 type Named<'a> = (&'a str, &'a Tensor);

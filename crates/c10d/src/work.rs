@@ -33,8 +33,8 @@ impl Call {
         Self::new(group, operation, CallKind::Collective, entry, None)
     }
 
-    /// A message to or from `peer`, or from any rank. The report names the peer, so that a cycle of ranks that wait for
-    /// each other shows.
+    /// A message to or from `peer`, or from any rank. The report names the peer, which reveals a cycle of ranks that wait
+    /// for each other.
     pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
         let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
         let entry = group.enter(&format!("{operation} {} {whom}", way.word()), CallKind::Message, peer);
@@ -51,7 +51,7 @@ impl Call {
         Call { group, backend, operation, peer, begun: Instant::now(), entry, kind }
     }
 
-    /// Notes the backend that gets the call, where it is not the group's default.
+    /// Records the backend of the call, if it is not the group's default.
     pub(crate) fn on(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
@@ -67,7 +67,7 @@ impl Call {
 
     fn failed(&mut self, exception: Exception) -> Error {
         if self.group.is_aborted() {
-            // Whatever libtorch says: it follows from that.
+            // libtorch's own error is only a consequence of the abort.
             return Error::aborted(std::mem::take(&mut self.operation))
                 .at_rank(self.group.rank())
                 .after(self.begun.elapsed());
@@ -95,9 +95,7 @@ impl Drop for Call {
 /// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// To the peer.
     To,
-    /// From the peer.
     From,
 }
 
@@ -115,7 +113,7 @@ impl Way {
 pub(crate) struct Pending {
     running: Running,
     call: Call,
-    /// Of a message: how long a wait lasts at most, if not the group's timeout. A collective knows its own.
+    /// For a message: the maximum length of a wait, if not the group's timeout. A collective has its own timeout.
     limit: Option<Duration>,
 }
 
@@ -159,7 +157,7 @@ impl Pending {
         Self::started(call, memory, ffi::made(launch))
     }
 
-    /// Takes over an operation that has been started, or could not be.
+    /// Takes over an operation that has been started or has failed to start.
     pub(crate) fn started(call: Call, memory: InUse, handle: Result<NonNull<WorkHandle>, Exception>) -> Result<Self> {
         match handle {
             Ok(handle) => {
@@ -171,7 +169,7 @@ impl Pending {
         }
     }
 
-    /// With this limit of a wait.
+    /// Sets the limit of a wait.
     pub(crate) fn within(self, limit: Option<Duration>) -> Self {
         Pending { limit, ..self }
     }

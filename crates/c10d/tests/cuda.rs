@@ -113,7 +113,7 @@ fn one_rank_on_a_gpu(group: &ProcessGroup) {
     assert_eq!(params[0].1.grad().double_value(&[3]), 2.0);
 }
 
-/// One name for NCCL and a backend of host memory, and each tensor goes to its own.
+/// One group on NCCL and a backend for host memory: each tensor goes to the backend of its device.
 fn both_kinds_of_memory(gpu: Device) {
     for host in ["gloo", "shm", "auto"] {
         let backends = BackendConfig::parse(&format!("cpu:{host},cuda:nccl"), gpu).unwrap();

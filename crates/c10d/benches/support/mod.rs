@@ -1,6 +1,6 @@
-//! Helpers of benches with several processes, also those of `crates/lockstep`: ranks that follow rank 0
+//! Helpers for benches with several processes, including those of `crates/lockstep`: ranks that follow rank 0
 //! ([`process_set`]), and ratios of measurements that take turns ([`rounds`]).
-#![allow(dead_code, unreachable_pub)] // each bench uses a part
+#![allow(dead_code, unreachable_pub)] // each bench uses only a part
 
 pub mod process_set;
 pub mod rounds;

@@ -69,7 +69,7 @@ impl<T: Tasks> ProcessSet<T> {
         Ok(ProcessSet { group, tasks, followers, _store: store })
     }
 
-    /// Measures how long `iterations` of a task take on rank 0 while all other ranks run the same.
+    /// Measures the time of `iterations` of a task on rank 0 while all other ranks run the same.
     pub fn time(&mut self, task: usize, iterations: u64) -> Result<Duration> {
         broadcast(&self.group, [i64::try_from(task)?, i64::try_from(iterations)?])?;
         self.group.barrier()?;

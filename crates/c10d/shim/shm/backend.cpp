@@ -1,5 +1,5 @@
-// Shared memory as a c10d backend: the group's calls as collectives and messages of shm::, and their ends as c10d's work handles.
-// Also the memory of gradient buckets.
+// Shared memory as a c10d backend: maps the group's calls to collectives and messages of shm::, and their ends to c10d's work
+// handles. Also the memory of gradient buckets.
 
 #include "../shim.hpp"
 
@@ -23,7 +23,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Future = c10::ivalue::Future;
 using Tensors = std::vector<at::Tensor>;
 
-// Set while this thread makes a call for whose end it waits at once.
+// Set while this thread makes a call and waits for its end at once.
 thread_local bool caller_waits = false;
 
 // Sets it for a block.
@@ -67,22 +67,22 @@ class CollectiveWork : public c10d::Work {
   void mark(Future& future) { failure_ ? future.setError(failure_) : future.markCompleted(c10::IValue(tensors_)); }
 
   const Tensors tensors_;
-  c10::intrusive_ptr<Future> future_; // made when somebody asks
+  c10::intrusive_ptr<Future> future_; // created on demand
   bool ended_ = false;
   std::exception_ptr failure_;
 };
 
-// What messages need, which may outlive the backend.
+// The state of messages, which may outlive the backend.
 struct Post {
   std::unique_ptr<shm::Members> members;
   shm::Messages messages;
-  std::atomic<std::chrono::milliseconds> timeout; // of calls that have none of their own
+  std::atomic<std::chrono::milliseconds> timeout; // of calls without their own timeout
 
   Post(std::unique_ptr<shm::Members> all, bool compares, std::chrono::milliseconds timeout)
       : members(std::move(all)), messages(*members, compares), timeout(timeout) {}
 };
 
-// A backend of ranks that share memory, all of them or those of each host.
+// A backend for ranks that share memory: all of the group, or those of each host.
 struct WithMemory {
   virtual ~WithMemory() = default;
   virtual const std::shared_ptr<Post>& post() const = 0;
@@ -185,7 +185,7 @@ class SharedMemory : public c10d::Backend, public WithMemory {
   const std::shared_ptr<Post>& post() const override { return post_; }
   // Ends this rank's part in the group because of a failure elsewhere.
   void fail(int culprit) { members().fail(culprit); }
-  // Tells the others that a thread of this rank begins or ends to wait for something outside of the memory.
+  // Tells the others that a thread of this rank begins or ends a wait for something outside of the shared memory.
   void waits_elsewhere(bool begins) { begins ? members().own().elsewhere.fetch_add(1) : members().own().elsewhere.fetch_sub(1); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
@@ -353,7 +353,7 @@ class SharedMemory : public c10d::Backend, public WithMemory {
     return launch(std::move(chain), call, tensors, o.timeout);
   }
 
-  // Of tensors of different sizes.
+  // For tensors of different sizes.
   static Plan gathering(const at::Tensor& mine, const Tensors& all) {
     Plan plan;
     plan.give = {block(mine)};
@@ -426,14 +426,14 @@ class SharedMemory : public c10d::Backend, public WithMemory {
   const std::shared_ptr<Post> post_;
   const bool compares_;
   std::atomic<uint64_t> calls_{0};
-  shm::Executor executor_; // ends its jobs before the memory goes
+  shm::Executor executor_; // ends its jobs before the memory is freed
 };
 
 // ---- buckets
 
 thread_local const std::shared_ptr<shm::Arena>* bucket_arena = nullptr;
 
-// Passes everything on to the allocator that was there before, except for buckets.
+// Passes all requests on to the previous allocator, except for buckets.
 struct BucketAllocator : c10::Allocator {
   c10::Allocator* const usual = c10::GetCPUAllocator();
 
@@ -472,7 +472,7 @@ void install_bucket_allocator() {
   (void)allocator;
 }
 
-// While it lives, this thread's larger tensors are made in the group's shared memory, if it has such.
+// While it lives, this thread's larger tensors are created in the group's shared memory, if it has any.
 class BucketsIn {
  public:
   explicit BucketsIn(const c10::intrusive_ptr<c10d::Backend>& backend) {
@@ -485,7 +485,7 @@ class BucketsIn {
 
 // ---- waits
 
-// What outlives the group, so that another thread may read it at any time.
+// May outlive the group, so another thread may use it at any time.
 struct ArrivalsHandle {
   std::weak_ptr<Post> post;
 };
@@ -521,14 +521,14 @@ struct StoreKeys : shm::Keys {
 
 extern "C" {
 
-// How long the group's collectives have waited for whom; null unless ranks share memory.
+// The waits of the group's collectives for each rank; null unless ranks share memory.
 ArrivalsHandle* lc_group_arrivals(const GroupHandle* group) noexcept {
   const auto* memory = dynamic_cast<const WithMemory*>(group->backend.get());
   return memory == nullptr ? nullptr : new (std::nothrow) ArrivalsHandle{memory->post()};
 }
 
-// `seconds` has room for `n` ranks; those of other hosts have none (NaN). The wait under way is for rank `*now_for`, for one of
-// another host (shm::kElsewhere), or there is none (-1). False if the group is gone.
+// `seconds` has room for `n` ranks; it is NaN for ranks on other hosts. The wait in progress is for rank `*now_for`, for a rank
+// on another host (shm::kElsewhere), or there is none (-1). Returns false if the group is gone.
 bool lc_arrivals_read(const ArrivalsHandle* arrivals, double* seconds, size_t n, int32_t* now_for, double* now_seconds) noexcept {
   const auto post = arrivals->post.lock();
   if (!post) return false;
@@ -551,7 +551,7 @@ bool lc_arrivals_read(const ArrivalsHandle* arrivals, double* seconds, size_t n,
 
 void lc_arrivals_free(ArrivalsHandle* arrivals) noexcept { delete arrivals; }
 
-// What the calling thread starts next, it also waits for. Only a hint.
+// Tells that the calling thread will wait for the operation that it starts next. Only a hint.
 void lc_caller_waits(bool waits) noexcept { caller_waits = waits; }
 
 } // extern "C"

@@ -1,7 +1,7 @@
 // The steps of every collective. In each step a rank writes a chunk to its slot, tells the others, and reads theirs; it may be
 // kSlots steps ahead of the slowest reader, so chunks overlap.
 //
-// Sums are always combined in rank order, whoever computes them, so all ranks get the same bits.
+// Sums are always combined in rank order, whichever rank computes them, so all ranks get the same bits.
 
 #include "collectives.hpp"
 
@@ -40,7 +40,7 @@ void Collective::finish(const Deadline& deadline, Patience patience) {
     compare();
     check();
   } catch (...) {
-    // If all ranks compare, all fail here, and the next call of each is their next step.
+    // If all ranks compare, all fail here, and the next step of each is its next call.
     done(first_);
     throw;
   }
@@ -113,7 +113,7 @@ void Exchange::write(char* slot, size_t step) {
   }
 }
 
-// A step is read after the next one has been written, so that peers rarely wait.
+// Reads a step after writing the next one, so peers rarely wait.
 void Exchange::exchange(uint64_t first) {
   for (size_t step = 1; step < steps(); ++step) {
     write(slot(rank(), reserve()), step);
@@ -210,7 +210,7 @@ bool LargeAllReduce::is_in_place() const {
   return true;
 }
 
-// A rank that is late does less: every rank takes the next tile until all are taken.
+// Every rank takes the next tile until all are taken, so a late rank does less.
 void LargeAllReduce::in_place() {
   const size_t tiles = (tensor_.bytes + tile_bytes() - 1) / tile_bytes();
   const uint64_t base = members_.tiles;

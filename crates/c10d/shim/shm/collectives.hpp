@@ -1,4 +1,5 @@
-// Collectives over slots and buckets of shared memory. All ranks of a group run the same ones in the same order, one at a time.
+// Collectives over slots and buckets in shared memory. All ranks of a group run the same collectives in the same order, one at
+// a time.
 #pragma once
 
 #include <algorithm>
@@ -28,18 +29,18 @@ class Collective {
   void begin(const Deadline& deadline, Patience patience);
   // Returns true if `finish` waits at most for peers that are in the same collective.
   bool all_have_begun() const;
-  // Ends it.
+  // Completes the collective.
   void finish(const Deadline& deadline, Patience patience);
   bool compares() const { return compares_; }
 
  protected:
-  // Compares more than the calls.
+  // Further comparisons, after that of the calls.
   virtual void check() {}
   // The chunk of the first step.
   virtual void write_first(char* slot) { (void)slot; }
   // Returns true if this rank reads what `rank` writes.
   virtual bool reads_from(int rank) const = 0;
-  // Everything after the first step's comparison.
+  // The rest of the collective, after the first step's comparison.
   virtual void complete() = 0;
 
   // Reserves the next step's slot, and publishes it.
@@ -67,14 +68,14 @@ class Collective {
   uint64_t first_ = 0; // the first step's number
 
  private:
-  // Relaxed: only this rank writes it, and the executor's lock orders the threads that do so one after another.
+  // Relaxed: only this rank writes it, and the executor's lock orders the threads that do.
   uint64_t next() const { return members_.own().posted.load(std::memory_order_relaxed); }
 
   const Deadline* deadline_ = nullptr;
   Patience patience_ = Patience::Spin;
 };
 
-// Every rank may have one block for all its peers or one for each; every reader copies or combines what it gets.
+// Every rank may have one block for all its peers or one for each; every reader copies or combines the blocks that it gets.
 class Exchange : public Collective {
  public:
   struct Plan {
@@ -84,8 +85,8 @@ class Exchange : public Collective {
     Block combined;                 // where the combination of all ranks' blocks goes
     bool combines = false;
     size_t bytes = 0;               // of the largest block of any rank
-    int only_from = -1;             // the only rank that gives, if so
-    int only_to = -1;               // the only rank that reads, if so
+    int only_from = -1;             // the only rank that gives, if there is one
+    int only_to = -1;               // the only rank that reads, if there is one
   };
 
   Exchange(Members& members, Call call, bool compares, Plan plan)
@@ -96,7 +97,7 @@ class Exchange : public Collective {
   bool reads_from(int rank) const override;
   void complete() override { exchange(first_); }
 
-  // The most bytes of a block in one step.
+  // The maximum bytes of a block in one step.
   size_t piece() const;
   size_t steps() const { return std::max<size_t>(1, (plan_.bytes + piece() - 1) / piece()); }
   void write(char* slot, size_t step);
@@ -130,8 +131,8 @@ class AllToAll : public Exchange {
   std::vector<int64_t> sends_, receives_;
 };
 
-// An exchange, and then collectives of which each is made when the one before it has ended, since its sizes depend on what that
-// one brought.
+// An exchange, followed by further collectives. Each is created when the previous one has ended, because its sizes depend on
+// that one's result.
 class Chain : public Exchange {
  public:
   // Returns null after the last one.
@@ -147,7 +148,7 @@ class Chain : public Exchange {
   const Next next_;
 };
 
-// A sum of tensors that are too large for one slot: in place if all are in shared memory, otherwise chunk by chunk.
+// A sum of tensors that are too large for one slot: in place if all tensors are in shared memory, otherwise chunk by chunk.
 class LargeAllReduce : public Collective {
  public:
   LargeAllReduce(Members& members, Call call, bool compares, Block tensor)

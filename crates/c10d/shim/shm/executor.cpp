@@ -42,7 +42,7 @@ bool Executor::ends_here(Job& job, bool caller_waits) {
   return true;
 }
 
-// After a failure nothing is right in this group: later jobs fail at once, and peers that wait for this rank do.
+// After a failure the group is unusable: later jobs fail at once, and so do peers that wait for this rank.
 void Executor::run(Job& job, Patience patience) {
   std::exception_ptr failure;
   const auto deadline = Deadline::in(job.timeout);

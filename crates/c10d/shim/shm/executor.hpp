@@ -10,7 +10,7 @@
 
 namespace shm {
 
-// A collective with what its end means to the caller.
+// A collective, and the function to call at its end.
 struct Job {
   std::unique_ptr<Collective> collective;
   Milliseconds timeout;
@@ -24,8 +24,8 @@ class Executor {
   // Ends all jobs first; each ends at its deadline at the latest.
   ~Executor();
 
-  // Runs the job here if the caller waits for it or all ranks are in it, and otherwise on the group's thread. A rank's last
-  // bucket then costs no change of threads on the rank that comes last.
+  // Runs the job here if the caller waits for it or all ranks are in it, and otherwise on the group's thread. So the last
+  // bucket costs no thread switch on the rank that arrives last.
   void launch(Job job, bool caller_waits);
   // Waits until all jobs have ended.
   bool drain(Clock::time_point until);
@@ -40,7 +40,7 @@ class Executor {
   std::mutex mutex_;
   std::condition_variable added_, ended_;
   std::deque<Job> jobs_;
-  bool busy_ = false; // a job that is not in the list runs
+  bool busy_ = false; // a job that is not in the list is running
   bool stop_ = false;
   std::thread thread_;
 };

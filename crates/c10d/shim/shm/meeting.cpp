@@ -1,5 +1,5 @@
-// The protocol: each rank publishes where it is and the name of a socket. Those of one host connect, and pass their memory files to
-// each other. Each publishes whether that succeeded, and all read all answers, so all decide the same.
+// The protocol: each rank publishes its place and the name of a socket. The ranks of one host connect, and pass their memory files
+// to each other. Each rank publishes whether that succeeded, and reads all answers, so all decide the same.
 //
 // The connections stay open: the kernel closes them when a rank dies.
 
@@ -22,7 +22,7 @@ using namespace shm;
 namespace {
 
 constexpr int kVersion = 2;
-// Between two looks for ranks of other programs.
+// The time between two checks for ranks of other programs.
 constexpr Milliseconds kSlice{100};
 constexpr size_t kName = 32;
 constexpr const char* kYes = "yes";
@@ -79,7 +79,7 @@ std::string random_name() {
   return name;
 }
 
-// An abstract name starts with a zero byte. It is in no file system and disappears with its socket.
+// An abstract name starts with a zero byte. It is not in the file system, and disappears with its socket.
 socklen_t abstract(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -125,7 +125,7 @@ void send_greeting(int socket, int position, const std::string& name, int file) 
   if (::sendmsg(socket, &parcel.message, MSG_NOSIGNAL) != kGreetingBytes) refuse("passing a memory file");
 }
 
-// Calls `check` whenever nothing has come for a while.
+// Calls `check` whenever nothing has arrived for a while.
 void wait_readable(int socket, const Deadline& deadline, const std::function<void()>& check = [] {}) {
   pollfd one{socket, POLLIN, 0};
   for (;;) {
@@ -174,13 +174,13 @@ struct Meeting {
   Socket listener;
   std::string name;
   std::vector<Place> places;
-  // Those of this rank's host, by position: their ranks in the group, their memory, and connections to them.
+  // The members on this rank's host, by position: their ranks in the group, their memory, and the connections to them.
   std::vector<int> ranks;
   std::vector<std::unique_ptr<Segment>> segments;
   std::vector<Socket> sockets;
   int position = 0; // this rank's
 
-  // Everything that may fail on this rank alone. The file has room for all ranks of the group, wherever they are.
+  // Everything that may fail on this rank alone. The file has room for all ranks of the group, on any host.
   void prepare(const std::string& claim, size_t page) {
     arena = std::make_shared<Arena>(Segment::make(static_cast<size_t>(size), page > 0 ? page : page_size()));
     listener = new_socket();
@@ -256,7 +256,7 @@ struct Meeting {
     }
   }
 
-  // A rank that cannot connect does not come, but answers.
+  // A rank that cannot connect does not appear here, but publishes an answer.
   void check_nobody_gave_up() {
     for (size_t peer = static_cast<size_t>(position) + 1; peer < ranks.size(); ++peer)
       if (sockets[peer].fd < 0 && keys.wait({answer_key(ranks[peer])}, Milliseconds(1))) throw Failure(kGivesUp);
@@ -281,7 +281,7 @@ struct Meeting {
     if (segments[peer]->end() != arena->segment().end()) throw Failure("the ranks' memory files differ in size");
   }
 
-  // Peers that wait for this rank see the connection closed, and answer, too.
+  // Peers that wait for this rank see the connection closed, and publish their answers, too.
   void hang_up() {
     listener = Socket();
     sockets.clear();
@@ -294,7 +294,7 @@ struct Meeting {
   }
 };
 
-// Returns the first rank that is here in another program, -1 if all have come.
+// Returns the first rank that runs another program, -1 if all have published their places.
 int wait_for_places(Keys& keys, int size, const Deadline& deadline, const std::function<bool(int)>& foreign) {
   for (;;) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline.at - Clock::now());

@@ -1,4 +1,4 @@
-// Sleeping, waking, and noticing deaths: the kernel closes the socket of a rank that dies, and a thread waits for that.
+// Sleeping, waking, and noticing deaths: the kernel closes the sockets of a rank that dies, and a thread waits for that.
 
 #include "members.hpp"
 
@@ -19,8 +19,8 @@ using namespace shm;
 
 namespace {
 
-// `failed` says: for no other rank's fault 1, for that of one that it waited for elsewhere kNotHere, for an abort kAborted, otherwise
-// kCulprit plus the rank's name.
+// Values of `failed`: 1 for a failure that is not due to another rank, kNotHere for one due to a rank that it waited for elsewhere,
+// kAborted for an abort, otherwise kCulprit plus the culprit's name.
 constexpr uint32_t kCulprit = 2, kNotHere = ~uint32_t{0}, kAborted = kNotHere - 1;
 
 uint32_t word_of(int culprit) {
@@ -52,7 +52,7 @@ std::string shm::because_of(int culprit) {
   return culprit < 0 ? "" : " because of rank " + std::to_string(culprit);
 }
 
-// c10d's "no limit" is years, which do not fit a time point.
+// c10d's "no limit" is so many years that it does not fit in a time point.
 Deadline Deadline::in(Milliseconds time) {
   constexpr auto kMost = std::chrono::hours(24 * 365 * 10);
   return {Clock::now() + std::min<Milliseconds>(time, kMost), time};
@@ -79,7 +79,7 @@ Members::Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_p
   if (size_ > 1) watcher_ = std::thread([this] { watch(); });
 }
 
-// The flag precedes the closed connection, so a peer that sees the connection closed knows why.
+// Sets the flag before it closes the connections, so a peer that sees a connection closed knows why.
 Members::~Members() {
   if (!own().failed.load()) own().left.store(1);
   const uint64_t one = 1;
@@ -123,7 +123,7 @@ void Members::pause() {
 #endif
 }
 
-// Not a private futex: other processes wake it. Returns for any reason; the caller looks again.
+// Not a private futex, because other processes wake it. May return for any reason, so the caller looks again.
 void Members::sleep_until(std::atomic<uint32_t>& word, uint32_t value, Clock::time_point until) {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(until - Clock::now()).count();
   timespec time{static_cast<time_t>(std::max<int64_t>(left, 0) / 1000000000), static_cast<long>(std::max<int64_t>(left, 0) % 1000000000)};
@@ -176,7 +176,7 @@ Members::Waiting::Waiting(Members& members, int on) : members(members), on(on), 
 Members::Waiting::~Waiting() {
   members.waits_since_.store(0);
   if (on == members.rank_ || members.other_hosts_since_.load() != 0) return;
-  // Relaxed, as where it is read: a sum for reports, with which nothing else is published.
+  // Relaxed, like the reads: the sum is for reports, and publishes nothing else.
   members.waited_[on].fetch_add(nanoseconds(Clock::now() - begun), std::memory_order_relaxed);
 }
 
@@ -184,7 +184,7 @@ Members::ForOtherHosts::ForOtherHosts(Members& members) : members(members) { mem
 
 Members::ForOtherHosts::~ForOtherHosts() { members.other_hosts_since_.store(0); }
 
-// A wait that ends meanwhile is none.
+// A wait that ends meanwhile does not count.
 Waits Members::waits() const {
   Waits all;
   for (int rank = 0; rank < size_; ++rank) all.seconds.push_back(seconds(waited_[rank].load(std::memory_order_relaxed)));
@@ -205,7 +205,7 @@ Waits Members::waits() const {
 
 // ---- failures
 
-// A rank that failed because of another one may end before that is noticed here, so its word comes first.
+// A rank that failed because of another one may end before the other one's end is noticed here, so its flag is read first.
 void Members::throw_lost(int rank) const {
   const auto closed = "connection closed by peer: rank " + std::to_string(name(rank));
   const uint32_t failed = control(rank).failed.load();
@@ -227,7 +227,7 @@ uint64_t Members::progress(int rank) const {
   return of.posted.load() + of.reduced.load() + of.done.load();
 }
 
-// A rank that waits for another one holds up a third, which should not name it.
+// A rank that waits for another one delays a third, which should not name it.
 int Members::laggard(int on) const {
   int last = on;
   for (int rank = 0; rank < size_; ++rank)
@@ -235,7 +235,7 @@ int Members::laggard(int on) const {
   return last;
 }
 
-// A rank that has stopped may seem to wait for what has come meanwhile.
+// A stopped rank may seem to wait for a message that has arrived meanwhile.
 int Members::awaited_by(int rank) const {
   const auto from = static_cast<int>(control(rank).awaits.load()) - 1;
   if (from < 0 || from == rank) return -1;

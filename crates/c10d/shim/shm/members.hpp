@@ -13,29 +13,29 @@
 namespace shm {
 
 using Clock = std::chrono::steady_clock;
-// What a bell's sleeper waits for, apart from one rank.
+// What a bell's sleeper waits for, if not one rank.
 constexpr uint32_t kAnyRank = ~uint32_t{0}, kMessages = 0;
 
 using Milliseconds = std::chrono::milliseconds;
 
-// In place of the rank that a failure is due to.
+// Used in place of the rank that caused a failure.
 constexpr int kUnknown = -1, kElsewhere = -2; // kElsewhere: some rank that is not waited for in memory
 
-// A failed operation. The texts are those by which src/error.rs knows a fault.
+// A failed operation. src/error.rs recognizes its kind by the text.
 struct Failure : std::runtime_error {
   explicit Failure(const std::string& text, int culprit = kUnknown) : std::runtime_error(text), culprit(culprit) {}
-  int culprit; // the name of the rank that it is due to
+  int culprit; // the name of the rank that caused it
 };
 
 // " because of rank 3"; empty if nobody is known.
 std::string because_of(int culprit);
 
-// The ranks called different operations. Nothing has been changed, and if all ranks compare, all notice it.
+// The ranks called different operations. No tensor has been changed, and if all ranks compare, all notice it.
 struct Mismatch : Failure {
   using Failure::Failure;
 };
 
-// When an operation gives up, and how much it was given.
+// When an operation gives up, and the time that it was given.
 struct Deadline {
   Clock::time_point at;
   Milliseconds given;
@@ -45,9 +45,9 @@ struct Deadline {
 
 // How long a rank has waited in collectives, and for whom.
 struct Waits {
-  std::vector<double> seconds; // for each rank, by waits that have ended
-  int now_for = -1;            // the rank that holds up a wait under way; kElsewhere if it is on another host, -1 if there is no wait
-  double now_seconds = 0;      // how long that has taken
+  std::vector<double> seconds; // for each rank, in waits that have ended
+  int now_for = -1;            // the rank that delays the wait in progress; kElsewhere if it is on another host, -1 if there is no wait
+  double now_seconds = 0;      // how long the wait has taken
 };
 
 // The kind of wait: a thread that the caller waits for spins first.
@@ -55,8 +55,8 @@ enum class Patience { Spin, Sleep };
 
 class Members {
  public:
-  // `segments` in rank order; `sockets` has a connection to each peer, and -1 for this rank. Takes both. `names` are the ranks by
-  // which errors of collectives name the members; a group with other names than positions sends no messages.
+  // `segments` is in rank order; `sockets` has a connection to each peer, and -1 for this rank. Takes ownership of both. `names`
+  // are the members' ranks in errors of collectives; a group whose names differ from positions sends no messages.
   Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Segment>> peers, std::vector<int> sockets,
           std::vector<int> names);
   ~Members();
@@ -91,7 +91,7 @@ class Members {
     });
   }
 
-  // As `wait`, for what any rank may write.
+  // As `wait`, for a condition that depends on any rank.
   template <class Reached>
   void wait_any(Reached&& reached, const Deadline& deadline, Patience patience) {
     if (reached()) return;
@@ -106,8 +106,8 @@ class Members {
     });
   }
 
-  // Waits until `look` returns true, which depends on messages of `from`, or of any rank if that is -1. It gets true after the
-  // deadline.
+  // Waits until `look` returns true, which depends on messages from `from`, or from any rank if that is -1. The argument of
+  // `look` is true after the deadline.
   template <class Look>
   void wait_for_message(int from, const Deadline& deadline, Look&& look) {
     if (look(false) || (spins_ && spin(from, [&] { return look(false); }))) return;
@@ -126,22 +126,22 @@ class Members {
   bool is_lost(int rank) const { return is_gone(rank) || control(rank).failed.load() != 0; }
   bool has_left(int rank) const { return control(rank).left.load() != 0; }
   [[noreturn]] void throw_lost(int rank) const;
-  // The rank for which `late` waits, or for which that one waits, and so on: the one that holds up all of them.
+  // Follows the waits from `late` to the rank that it waits for, and so on. Returns the rank that delays all of them.
   int origin(int late) const;
   [[noreturn]] void throw_late(const Deadline& deadline, int rank) const;
 
   // May be called by any thread.
   Waits waits() const;
 
-  // While it lives, this rank waits for those of other hosts, itself or in memory for the rank that does: no rank of this host is late.
+  // While it lives, this rank waits for other hosts, or in memory for the rank that does: no rank of this host is late.
   struct ForOtherHosts {
     explicit ForOtherHosts(Members& members);
     ~ForOtherHosts();
     Members& members;
   };
 
-  // Ends this rank's part in the group: its own later operations fail, and those of peers that wait for it.
-  // They name the culprit, if known.
+  // Ends this rank's part in the group: its own later operations fail, and so do those of peers that wait for it. Their
+  // errors name the culprit, if known.
   void fail(int culprit = kUnknown);
   void check_not_failed() const;
   void abort();
@@ -152,10 +152,10 @@ class Members {
   uint64_t tiles = 0;
 
  private:
-  // The peer that has come least far; `on` if others have come no further.
+  // The peer with the least progress; `on` if no peer has less.
   int laggard(int on) const;
   uint64_t progress(int rank) const;
-  // The rank whose message `rank` waits for, if that has not come; -1 if there is none.
+  // The rank whose message `rank` waits for, unless it has arrived; -1 if there is none.
   int awaited_by(int rank) const;
   // The first rank that has begun a tile and not ended it.
   int combining() const;
@@ -164,7 +164,7 @@ class Members {
   bool spin(int on, Reached&& reached) const {
     const auto until = Clock::now() + kSpin;
     do {
-      // A rank on the same core cannot go on while this one spins. Relaxed: an old value costs a spin, or a sleep.
+      // A rank on the same core cannot make progress while this one spins. Relaxed: an old value costs a spin or a sleep.
       if (on >= 0 && control(on).core.load(std::memory_order_relaxed) == core()) return false;
       for (int i = 0; i < 64; ++i) {
         if (reached()) return true;
@@ -174,7 +174,7 @@ class Members {
     return false;
   }
 
-  // The order matters: a peer writes first and looks for a sleeper second; this rank says that it sleeps first, and looks second.
+  // The order matters: a peer first writes and then looks for a sleeper; this rank first announces that it sleeps and then looks.
   template <class Look>
   void sleep(Bell& bell, uint32_t on, const Deadline& deadline, Look&& look) {
     const Sleeper sleeper(bell, on);
@@ -185,7 +185,8 @@ class Members {
     }
   }
 
-  // Several threads may wait for messages, but only one for steps. Who gives up a wait for a step leaves its mark, as `Awaiting` does.
+  // Several threads may wait for messages, but only one for steps. A thread that gives up a wait for a step leaves its mark, as
+  // `Awaiting` does.
   struct Sleeper {
     Sleeper(Bell& bell, uint32_t on);
     ~Sleeper();
@@ -194,7 +195,8 @@ class Members {
     const int exceptions = std::uncaught_exceptions();
   };
 
-  // Counts a wait for a rank in a collective, where only one thread at a time is. This rank itself stands for nobody in particular.
+  // Counts a wait for a rank in a collective, which only one thread at a time runs. This rank itself as `on` means no particular
+  // rank.
   struct Waiting {
     Waiting(Members& members, int on);
     ~Waiting();
@@ -203,8 +205,8 @@ class Members {
     const Clock::time_point begun;
   };
 
-  // Tells the others for whose message this rank waits, also after it has given up: it has failed then, but others whose deadlines pass
-  // at the same moment may look before it has told them, and would name this rank instead of the one that it waited for.
+  // Tells the others whose message this rank waits for, even after it has given up. The rank has failed then, but others whose
+  // deadlines pass at the same moment may look before they learn of it, and would name this rank instead of the one that it waited for.
   struct Awaiting {
     Awaiting(std::atomic<uint32_t>& word, int from) : word(word) { word.store(static_cast<uint32_t>(from + 1)); }
     ~Awaiting() {
@@ -230,9 +232,9 @@ class Members {
   const std::vector<int> names_;
   std::unique_ptr<std::atomic<bool>[]> gone_;
   std::unique_ptr<std::atomic<int64_t>[]> waited_; // nanoseconds in waits for each rank that have ended
-  std::atomic<int> waits_on_{-1};                  // the rank of the wait under way
-  std::atomic<int64_t> waits_since_{0};            // its begin, in nanoseconds of the clock; 0 if there is none
-  std::atomic<int64_t> other_hosts_since_{0};      // the same of a wait for other hosts
+  std::atomic<int> waits_on_{-1};                  // the rank that the wait in progress is for
+  std::atomic<int64_t> waits_since_{0};            // its start, in nanoseconds of the clock; 0 if there is none
+  std::atomic<int64_t> other_hosts_since_{0};      // the same for a wait for other hosts
   std::atomic<bool> aborted_{false};
   bool spins_;
   std::function<void()> between_;

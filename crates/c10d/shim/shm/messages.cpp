@@ -1,6 +1,6 @@
 // Queues of messages: one in each rank's memory for each receiver. A receiver takes messages by tag, in any order.
 //
-// No thread belongs to messages. Whoever waits for anything in the group moves them on.
+// Messages have no thread of their own. Every thread that waits for anything in the group also moves messages on.
 
 #include "messages.hpp"
 
@@ -10,7 +10,7 @@ using namespace shm;
 
 namespace {
 
-// A rank that has sent this much without any of it being received waits before it sends more.
+// A rank with this many sent bytes that have not been received waits before it sends more.
 constexpr size_t kMostUnderWay = size_t{64} << 20;
 
 } // namespace
@@ -29,7 +29,7 @@ void Messages::send(const TransferPtr& message) {
   try {
     check_peer(message->peer);
   } catch (const Failure& failure) {
-    members_.fail(failure.culprit); // peers that wait for this rank then learn whose fault it is
+    members_.fail(failure.culprit); // peers that wait for this rank then learn the culprit
     throw;
   }
   std::lock_guard<std::mutex> lock(mutex_);
@@ -161,7 +161,7 @@ bool Messages::pull(Transfer& message) {
   return false;
 }
 
-// The first of the messages that had been sent when the look began: a later one must not overtake it.
+// Takes the first of the messages that had been sent when the search began: a later one must not overtake it.
 bool Messages::pull_from(int from, Transfer& message) {
   auto& queue = members_.of(from).queue(members_.rank());
   const uint64_t sent = queue.sent.load();
@@ -196,7 +196,7 @@ std::string Messages::what(const Transfer& message) {
   return "a message of or to rank " + std::to_string(message.peer);
 }
 
-// Names the rank that holds up the message's other rank, if there is one.
+// Names the rank that delays the message's other rank, if there is one.
 void Messages::throw_late(const Transfer& message, const Deadline& deadline) const {
   const int peer = message.peer;
   const int origin = peer == kAnySource ? peer : members_.origin(peer);
@@ -217,7 +217,7 @@ std::exception_ptr Messages::loss(const Transfer& message) {
 
 void Messages::check_peer(int peer) const { members_.check_alive(peer, [] { return false; }); }
 
-// A message of any rank may still come from a rank that is here; but a rank that died may be the one.
+// A message from any rank may still come from a living rank, but a rank that died may have been the sender.
 void Messages::check(const Transfer& message) const {
   members_.check_not_failed();
   if (message.peer != kAnySource) return check_peer(message.peer);

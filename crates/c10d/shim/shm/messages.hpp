@@ -1,5 +1,5 @@
 // Messages between two ranks. A message waits in its sender's arena until the receiver copies it; a sender does not wait for that
-// unless much is under way.
+// unless many bytes are in transit.
 #pragma once
 
 #include <exception>
@@ -26,20 +26,21 @@ class Messages {
   };
   using TransferPtr = std::shared_ptr<Transfer>;
 
-  // With `compares`, a message of another shape or dtype than the receiver's is an error; otherwise only a longer one is.
+  // With `compares`, a message whose shape or dtype differs from the receiver's is an error; otherwise only a longer message
+  // is.
   Messages(Members& members, bool compares);
 
   void send(const TransferPtr& message);
   void receive(const TransferPtr& message);
-  // Returns when the transfer has ended. Throws if it fails or is late; then nobody uses its memory any more.
+  // Returns when the transfer has ended. Throws if it fails or is late; then its memory is no longer used.
   void wait(const TransferPtr& message, const Deadline& deadline);
   bool has_ended(const TransferPtr& message);
   // Forgets a transfer that has not ended.
   void cancel(const TransferPtr& message);
-  // Sends and receives what can be now.
+  // Sends and receives whatever is possible now.
   void progress();
 
-  // As Gloo's: rank 0 waits for all, and names those that do not come.
+  // As in Gloo: rank 0 waits for all ranks, and names those that do not arrive.
   void monitored_barrier(Milliseconds timeout, bool wait_all);
 
  private:

@@ -19,7 +19,7 @@ namespace {
 using shm::Reduction;
 using shm::Type;
 
-// Elements of a tile, whose partial result stays in the first-level cache.
+// The number of elements of a tile, whose partial result stays in the first-level cache.
 constexpr size_t kTile = 1024;
 
 struct Sum {
@@ -38,7 +38,7 @@ struct Max {
   template <class T>
   static INLINE T of(T a, T b) { return a < b ? b : a; }
 };
-// Of integers; the backend refuses floats.
+// For integers; the backend refuses floats.
 struct BitAnd {
   template <class T>
   static INLINE T of(T a, T b) {
@@ -91,8 +91,8 @@ struct BFloat16 {
 struct Half {
   uint16_t bits;
 
-  // The exponents differ by 112. Infinities and NaNs have the largest exponent in both; the multiplication makes numbers of the
-  // smallest exponent right.
+  // The exponents differ by 112. Infinities and NaNs have the largest exponent in both; the multiplication also converts
+  // numbers with the smallest exponent correctly.
   INLINE float widen() const {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
     const uint32_t rest = static_cast<uint32_t>(bits & 0x7fff) << 13;
@@ -136,7 +136,7 @@ struct Tiles {
   size_t n;
   bool mean;
 
-  // The partial result is in the first target's own memory if no later source is overwritten by that.
+  // The partial result is in the first target's own memory if that overwrites no later source.
   bool in_first_target() const { return n_sources == 2 || targets[0] == sources[0]; }
 };
 

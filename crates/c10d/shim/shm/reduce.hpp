@@ -6,7 +6,7 @@
 
 namespace shm {
 
-// The numbers of c10::ScalarType, as far as reductions take them.
+// The numbers of c10::ScalarType, for the types that reductions support.
 enum class Type : uint8_t { U8 = 0, I8 = 1, I32 = 3, I64 = 4, F16 = 5, F32 = 6, F64 = 7, BF16 = 15 };
 
 // The numbers of c10d::ReduceOp.
@@ -16,7 +16,7 @@ bool reduces(uint8_t type) noexcept;
 size_t item_size(Type type) noexcept;
 
 // Combines `n` elements of each source, in the order of the sources, and writes the result to every target. A target may be one
-// of the sources, but must not overlap one in another way. bfloat16 and float16 are combined in float32 and rounded once, to the
+// of the sources, but must not overlap one otherwise. bfloat16 and float16 are combined in float32 and rounded once, to the
 // nearest even number. Avg divides the sum by the number of sources.
 void combine(Type type, Reduction op, const void* const* sources, size_t n_sources, void* const* targets, size_t n_targets,
              size_t n) noexcept;

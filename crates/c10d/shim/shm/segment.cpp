@@ -18,13 +18,14 @@ namespace {
 
 [[noreturn]] void refuse(const char* what) { throw std::runtime_error(std::string(what) + ": " + std::strerror(errno)); }
 
-// The address range of each rank's arena. Only what is used takes memory. All ranks of a group may be in one process.
+// The size of each rank's arena in the address space. Only used parts take memory. All ranks of a group may be in one
+// process.
 size_t range(size_t size) {
   constexpr size_t kAll = size_t{1} << 40, kMost = size_t{1} << 36;
   return std::min(kMost, kAll / size);
 }
 
-// A file that is larger than the limit ends the process with SIGXFSZ.
+// A file that grows beyond the limit ends the process with SIGXFSZ.
 size_t limited(size_t bytes, size_t page) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return bytes;
@@ -39,7 +40,7 @@ size_t shm::page_size() {
   return static_cast<size_t>(bytes);
 }
 
-// The seal keeps every mapping readable for good: a file that cannot shrink has no address that ends a reader with SIGBUS.
+// The seal keeps every mapping readable for good: since the file cannot shrink, no address in it ends a reader with SIGBUS.
 Segment Segment::make(size_t size, size_t page) {
   const int file = ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) refuse("memfd_create");
@@ -63,7 +64,7 @@ Segment Segment::make(size_t size, size_t page) {
   }
 }
 
-// A child process without its own program must not hold a group's memory.
+// A forked child that does not exec must not keep a group's memory.
 Segment::Segment(int file, size_t size, size_t page, bool own) : Segment(size, page) {
   struct stat info {};
   if (::fstat(file, &info) != 0) refuse("fstat of a memory file");
@@ -148,7 +149,7 @@ void Arena::keep_all() {
   free_.clear();
 }
 
-// The texts of calls. Names of operations are those of src/collectives.rs, names of dtypes libtorch's.
+// The texts of calls. The names of operations are those in src/collectives.rs, the names of dtypes are libtorch's.
 
 namespace {
 

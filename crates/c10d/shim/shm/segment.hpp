@@ -1,9 +1,9 @@
 // A rank's memory that its peers map, and its layout: control words, message queues, slots for chunks, and an arena for buckets
 // and messages.
 //
-// Who publishes what with which word. Stores and read-modify-writes are sequentially consistent, so at least release, and loads are at
-// least acquire, unless the last column says otherwise. A rank's load of its own `posted` is relaxed. crates/memory-model has a model of
-// each protocol.
+// The table shows which word publishes what. Stores and read-modify-writes are sequentially consistent, so at least release, and loads
+// are at least acquire, unless the last column says otherwise. A rank's load of its own `posted` is relaxed. crates/memory-model has a
+// model of each protocol.
 //
 //   word              written by              what a reader may read once it sees the value                     needs
 //   Control
@@ -58,7 +58,8 @@ constexpr uint64_t kNowhere = ~uint64_t{0};
 
 constexpr size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-// The system's: 4 KiB on x86-64; 4, 16 or 64 KiB on AArch64, as its kernel was built. Ranks that share memory have one kernel.
+// The system's page size: 4 KiB on x86-64; 4, 16 or 64 KiB on AArch64, depending on the kernel's build. Ranks that share
+// memory have one kernel.
 size_t page_size();
 
 // A rank's description of its call, which the peers compare with their own.
@@ -101,11 +102,11 @@ struct Queue {
   Message messages[kQueue];
 };
 
-// Words that processes share must need no lock, which each would have for itself.
+// Words that processes share must be lock-free: each process would have its own lock.
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free &&
               std::atomic<int32_t>::is_always_lock_free);
 
-// The word on which the threads of a rank sleep. Whoever writes what a sleeper waits for increments it.
+// The word on which the threads of a rank sleep. A thread that writes what a sleeper waits for increments it.
 struct Bell {
   alignas(kLine) std::atomic<uint32_t> rings;
   std::atomic<uint32_t> sleeper; // for steps: the rank that is waited for, plus 1; for messages: the number of sleepers
@@ -115,11 +116,11 @@ struct Bell {
 struct Control {
   alignas(kLine) std::atomic<uint64_t> posted;   // steps whose chunk is in its slot
   alignas(kLine) std::atomic<uint64_t> reduced;  // steps whose part of the sum is in its slot
-  alignas(kLine) std::atomic<uint64_t> done;     // steps of which this rank reads nothing more
+  alignas(kLine) std::atomic<uint64_t> done;     // steps that this rank has finished reading
   alignas(kLine) std::atomic<uint64_t> claimed;  // rank 0's only: tiles of in-place sums that a rank has begun
-  alignas(kLine) std::atomic<uint64_t> finished; // rank 0's only: those that are complete
+  alignas(kLine) std::atomic<uint64_t> finished; // rank 0's only: tiles of in-place sums that are complete
   alignas(kLine) std::atomic<uint32_t> failed;   // an operation has failed here, so no more steps come; also says why
-  std::atomic<uint32_t> left;                    // the rank leaves the group in good order
+  std::atomic<uint32_t> left;                    // the rank leaves the group without a failure
   std::atomic<uint32_t> combining;               // the rank is in a tile of an in-place sum
   std::atomic<uint32_t> awaits;                  // the rank whose message this one waits for, plus 1
   std::atomic<uint32_t> elsewhere;               // threads of the rank that wait for something outside of this memory
@@ -131,10 +132,10 @@ struct Control {
 // One rank's memory, as this process sees it.
 class Segment {
  public:
-  // Makes this rank's own, for a group of `size`, and reserves all but the arena. Each part begins on a page of `page` bytes. Throws
-  // where the system refuses.
+  // Creates this rank's own segment, for a group of `size`, and reserves all of it but the arena. Each part begins on a page of
+  // `page` bytes. Throws if the system refuses.
   static Segment make(size_t size, size_t page);
-  // Maps a peer's, which was laid out for the same pages. Takes the file.
+  // Maps a peer's segment, which was laid out for the same pages. Takes ownership of the file.
   Segment(int file, size_t size, size_t page, bool own);
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&&) = delete;
@@ -144,7 +145,7 @@ class Segment {
   Queue& queue(size_t receiver) const { return reinterpret_cast<Queue*>(base_ + queues_at())[receiver]; }
   char* slot(uint64_t step) const { return base_ + slots_at() + step % kSlots * kSlotBytes; }
   char* at(uint64_t place) const { return base_ + place; }
-  // The place of memory of the arena, or kNowhere.
+  // The place in the arena of this memory, or kNowhere.
   uint64_t place_of(const void* memory, size_t bytes) const;
 
   int file() const { return file_; }
@@ -175,7 +176,7 @@ class Arena {
   // kNowhere if the system has no more memory.
   uint64_t take(size_t bytes);
   void give_back(uint64_t place);
-  // From now on no place is used twice: peers may still write to one that was in use.
+  // From now on no place is reused, because peers may still write to places that were in use.
   void keep_all();
 
  private:
@@ -184,7 +185,7 @@ class Arena {
   const Segment segment_;
   std::mutex mutex_;
   std::map<uint64_t, size_t> used_, free_; // sizes by place
-  uint64_t top_;                           // the end of what is reserved
+  uint64_t top_;                           // the end of the reserved part
   bool keeps_all_ = false;
 };
 

@@ -1,4 +1,5 @@
-// The arithmetic of sparse tensors' sums. When which step is exchanged: backend.cpp, the only file that includes this one.
+// The arithmetic of sparse tensors' sums. Not here: when each step is exchanged (backend.cpp, the only file that includes
+// this one).
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 
 namespace {
 
-// The sum of all ranks' sparse tensors, as ProcessGroupGloo makes it: every rank gathers what all have, then their indices, then
-// their values, and adds them up in rank order.
+// The sum of all ranks' sparse tensors, as ProcessGroupGloo computes it: every rank gathers the sizes of all, then their
+// indices, then their values, and adds them up in rank order.
 class SparseSum {
  public:
   SparseSum(const at::Tensor& tensor, int size)
@@ -28,7 +29,7 @@ class SparseSum {
     facts[kDims + 1] = input_._nnz();
   }
 
-  // What this rank gives in each of the three steps, and where it takes all ranks'.
+  // The tensor that this rank gives in each of the three steps, and the tensors that receive those of all ranks.
   std::pair<at::Tensor, std::vector<at::Tensor>> step(int number) {
     if (number == 0) return {mine_, facts_.unbind()};
     if (number == 1) {
@@ -55,7 +56,7 @@ class SparseSum {
   }
 
  private:
-  // Of each rank: the sizes, -1 where there are no more; the number of sparse dimensions; that of elements.
+  // For each rank: the sizes, filled up with -1; the number of sparse dimensions; the number of elements.
   static constexpr int64_t kDims = 8, kFacts = kDims + 2;
 
   const int64_t* facts(int64_t rank) const { return facts_.const_data_ptr<int64_t>() + rank * kFacts; }

@@ -1,4 +1,4 @@
-//! Joining a group: its backends are connected once all ranks have come; if some never do, the error names them.
+//! Joining a group. Its backends connect once all ranks have arrived; the error names ranks that never do.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,10 +34,10 @@ impl ProcessGroup {
     /// thread. CUDA's libraries are loaded if necessary. Python's default for NCCL is 10 minutes, not Gloo's 30: set
     /// [`GroupOptions::timeout`] to [`Backend::default_timeout`] for the same.
     ///
-    /// NCCL connects in the first operation. Operations are queued on the GPU: [`Work::wait`](crate::Work::wait)
-    /// returns when later work on the GPU will see the result. A failure or an expired timeout shows later and then, by
-    /// libtorch's default, ends the process; with `TORCH_NCCL_BLOCKING_WAIT=1`, `wait` returns it as an error. Messages
-    /// have no tags. NCCL's flight recorder is off unless `TORCH_FR_BUFFER_SIZE` is set.
+    /// NCCL connects in the first operation. Operations are queued on the GPU: [`Work::wait`](crate::Work::wait) returns
+    /// when later work on the GPU will see the result. A failure or an expired timeout appears later and then, by libtorch's
+    /// default, ends the process; with `TORCH_NCCL_BLOCKING_WAIT=1`, `wait` returns it as an error. Messages have no tags.
+    /// NCCL's flight recorder is off unless `TORCH_FR_BUFFER_SIZE` is set.
     ///
     /// # Errors
     /// As [`ProcessGroup::gloo`]; `BadArgument` for a device that does not exist or a build without NCCL
@@ -51,8 +51,8 @@ impl ProcessGroup {
     }
 
     /// Joins the default group of a job on any backend, as [`ProcessGroup::gloo`] and [`ProcessGroup::nccl`] do, or on one for host
-    /// memory and one for GPUs, as Python's `init_process_group("cpu:gloo,cuda:nccl")`: see [`BackendConfig`]. Each operation then
-    /// goes to the backend of its tensors' device, and a barrier to [`BackendConfig::default_backend`].
+    /// memory and one for GPUs, like Python's `init_process_group("cpu:gloo,cuda:nccl")`: see [`BackendConfig`]. Each operation
+    /// then goes to the backend of its tensors' device, and a barrier to [`BackendConfig::default_backend`].
     ///
     /// # Errors
     /// Those of [`ProcessGroup::gloo`]; with [`Backend::SharedMemory`] also `BadArgument` if the ranks cannot share memory,
@@ -86,7 +86,7 @@ impl ProcessGroup {
     ) -> Result<ProcessGroup> {
         let size = WorldSize::new(members.len()).unwrap_or(WorldSize::ONE);
         let debug = options.debug.map_or_else(DebugLevel::from_env, Ok)?;
-        // DETAIL has its own comparison, which Python ranks take part in.
+        // DETAIL has its own comparison, in which Python ranks take part.
         let compares = options.compares()? && debug != DebugLevel::Detail;
         let options = &GroupOptions { compare_calls: Some(options.compares()?), ..options.clone() };
         // The default group's store is `0/` itself; a subgroup's is below it, as in Python.
@@ -185,12 +185,12 @@ impl ProcessGroup {
     /// `new_group`. **Every** rank of the job must call it, in the same order; ranks outside the new group get `None`.
     ///
     /// # Errors
-    /// As [`ProcessGroup::gloo`]; `BadArgument` for a rank outside the job, or one that is named twice.
+    /// As [`ProcessGroup::gloo`]; `BadArgument` for a rank outside the job or named twice.
     pub fn new_group(&self, ranks: &[Rank], options: &GroupOptions) -> Result<Option<ProcessGroup>> {
         self.new_group_on(self.inner.asked, ranks, options)
     }
 
-    /// As [`new_group`](Self::new_group), on a backend of its own, or two.
+    /// As [`new_group`](Self::new_group), on its own backend or backends.
     ///
     /// # Errors
     /// As [`new_group`](Self::new_group).
@@ -214,7 +214,7 @@ impl ProcessGroup {
         if let Some(&outsider) = members.iter().find(|&&rank| !job.size.contains(rank)) {
             return bad(format!("rank {outsider} is outside a world of {}", job.size));
         }
-        // The default group is number 0. Every rank counts every group, so that all agree on names.
+        // The default group is number 0. Every rank counts every group, so all agree on names.
         let name = job.groups_made.fetch_add(1, Ordering::Relaxed).to_string();
         let Some(position) = members.iter().position(|&rank| rank == job.rank) else { return Ok(None) };
         let parent = &self.inner.options;
@@ -229,8 +229,9 @@ impl ProcessGroup {
         Self::make(backends, name, members, Rank::new(position), job, &options).map(Some)
     }
 
-    /// Divides the group's ranks among new groups, and returns this rank's; PyTorch's `split_group`. `parts` has each group's ranks of
-    /// the job, none in two of them. **Every** rank of the job must call it with the same parts; one in none of them gets `None`.
+    /// Divides the group's ranks among new groups, and returns this rank's; PyTorch's `split_group`. `parts` lists each group's ranks
+    /// in the job; no rank may be in two parts. **Every** rank of the job must call it with the same parts; a rank in none of them
+    /// gets `None`.
     ///
     /// # Errors
     /// As [`new_group`](Self::new_group); `BadArgument` for a rank in two parts.

@@ -1,4 +1,4 @@
-//! The sums of one rank.
+//! The times of one rank, summed up.
 
 use std::cell::RefCell;
 use std::fs;
@@ -21,9 +21,9 @@ thread_local! {
 /// What a thread did since it joined its job. Times are in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sums {
-    /// All of it.
+    /// The whole time.
     pub(crate) wall: f64,
-    /// Waiting in collectives and for messages, with their transfer.
+    /// Waiting in collectives and for messages, including their transfer.
     pub(crate) waited: f64,
     /// The number of these waits.
     pub(crate) waits: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Sums {
 impl Sub for Sums {
     type Output = Self;
 
-    /// What was done since `earlier`.
+    /// The differences from `earlier`.
     fn sub(self, earlier: Self) -> Self {
         Sums {
             wall: self.wall - earlier.wall,
@@ -51,7 +51,7 @@ impl Sub for Sums {
     }
 }
 
-/// Adds up what the thread does that has made it; other threads read it.
+/// Adds up the times of the thread that created it; other threads read them.
 #[derive(Debug)]
 pub(crate) struct Clock {
     begun: Instant,
@@ -60,14 +60,14 @@ pub(crate) struct Clock {
     waits: AtomicU64,
     /// In nanoseconds.
     loading: AtomicU64,
-    /// What the kernel's scheduler says of the thread (Documentation/scheduler/sched-stats.rst).
+    /// The file with the thread's times from the kernel's scheduler (Documentation/scheduler/sched-stats.rst).
     schedstat: Option<PathBuf>,
-    /// Of the job's default group, if its ranks share memory, or those of each host do.
+    /// The waits in the job's default group, if its ranks share memory, or those of each host do.
     arrivals: OnceLock<Arrivals>,
 }
 
 impl Clock {
-    /// From now on measures the calling thread, in place of an earlier clock.
+    /// Measures the calling thread from now on, in place of an earlier clock.
     pub(crate) fn of_this_thread() -> Arc<Self> {
         let schedstat = fs::read_link("/proc/thread-self").ok();
         let clock = Arc::new(Clock {
@@ -95,13 +95,13 @@ impl Clock {
         }
     }
 
-    /// From now on also reads for whom the rank waits.
+    /// From now on, also reads which ranks the rank waits for.
     pub(crate) fn attach(&self, arrivals: Arrivals) {
         // A job has one default group.
         let _ = self.arrivals.set(arrivals);
     }
 
-    /// For whom the rank has waited so far.
+    /// The rank's waits for others so far.
     pub(super) fn waits(&self) -> Waits {
         self.arrivals.get().and_then(Arrivals::read).unwrap_or_default()
     }
@@ -149,12 +149,12 @@ impl Drop for Timed {
     }
 }
 
-/// Counts the time until the result is dropped as waiting for a batch.
+/// Counts the time until the result is dropped as a wait for a batch.
 pub fn loading() -> Timed {
     Timed { what: What::Load, begun: Instant::now() }
 }
 
-/// Counts the time until the result is dropped as waiting for other ranks.
+/// Counts the time until the result is dropped as a wait for other ranks.
 pub(crate) fn waiting() -> Timed {
     Timed { what: What::Wait, begun: Instant::now() }
 }
@@ -165,7 +165,7 @@ pub(crate) fn count_wait(time: Duration) {
 }
 
 fn add(what: What, time: Duration) {
-    // A thread that is ending has no clock any more.
+    // A thread that is ending has no clock.
     let _ = CLOCK.try_with(|clock| {
         if let Some(clock) = &*clock.borrow() {
             clock.add(what, time);
@@ -173,14 +173,14 @@ fn add(what: What, time: Duration) {
     });
 }
 
-// For whom a rank waits in the collectives of a group that shares memory, on one host or on each of several.
+// The ranks that a rank waits for in the collectives of a group that shares memory, on one host or on each of several.
 
-/// For whom a rank waits.
+/// The target of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Awaited {
-    /// The rank that holds it up.
+    /// The late rank.
     Rank(usize),
-    /// Some rank of another host.
+    /// Some rank on another host.
     OtherHost,
 }
 
@@ -199,10 +199,11 @@ impl Awaited {
 /// A rank's waits for the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Waits {
-    /// Seconds that it has waited for each rank, as far as it knows: for those of its own host. Empty where nobody knows.
+    /// Seconds that it has waited for each rank on its own host; `None` for the others. Empty if the group does not record
+    /// waits.
     #[serde(default)]
     pub(crate) seconds: Vec<Option<f64>>,
-    /// Who holds up the wait under way, and how many seconds that has taken.
+    /// The target of the wait in progress, and its seconds so far.
     #[serde(default)]
     pub(crate) now: Option<(Awaited, f64)>,
 }
@@ -217,14 +218,14 @@ impl Waits {
     }
 }
 
-/// Reads a group's waits, from any thread and also when the group is gone.
+/// Reads a group's waits, from any thread, even when the group is gone.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     handle: NonNull<ArrivalsHandle>,
     world: WorldSize,
 }
 
-// SAFETY: the handle only has a weak reference to counters that are atomic.
+// SAFETY: the handle only has a weak reference to atomic counters.
 unsafe impl Send for Arrivals {}
 // SAFETY: as above.
 unsafe impl Sync for Arrivals {}
@@ -235,7 +236,7 @@ impl Arrivals {
     /// # Safety
     /// The group of `world` ranks must be alive.
     pub(crate) unsafe fn of(group: *const GroupHandle, world: WorldSize) -> Option<Self> {
-        // SAFETY: the caller keeps the group alive for the call; the handle has references of its own.
+        // SAFETY: the caller keeps the group alive for the call; the handle has its own references.
         let handle = NonNull::new(unsafe { ffi::lc_group_arrivals(group) })?;
         Some(Arrivals { handle, world })
     }
@@ -287,7 +288,7 @@ mod tests {
         let clock = Clock::of_this_thread();
         let before = clock.sums();
         let mut running = before.running;
-        // Ends when the kernel has counted it, however long that takes.
+        // Ends when the kernel has counted the time, however long that takes.
         while running < before.running + 0.02 {
             let clock = Arc::clone(&clock);
             running = std::thread::spawn(move || clock.sums().running).join().unwrap();

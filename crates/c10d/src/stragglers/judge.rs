@@ -1,16 +1,16 @@
-//! Who is late, from the sums of all ranks over one interval: a pure function.
+//! Finds late ranks from the sums of all ranks over one interval, as a pure function.
 
 use std::fmt;
 
 use super::clock::{Sums, Waits};
 
-/// A late rank waits for less than this part of what the median rank waits for.
+/// A late rank waits less than this fraction of the median rank's wait.
 const LITTLE: f64 = 1.0 / 3.0;
-/// Others must wait for a late rank for this part of their time.
+/// Others must wait for a late rank for this fraction of their time.
 const MUCH: f64 = 0.10;
-/// A rank starves if it waits for batches for this part of its time.
+/// A rank starves if it waits for batches for this fraction of its time.
 const STARVES: f64 = 0.30;
-/// A thread that waits for a processor for this part of its time shows that its node has too few.
+/// If a thread waits for a processor for this fraction of its time, its node has too few processors.
 const CROWDED: f64 = 0.05;
 
 /// One rank's sums over an interval, and its host.
@@ -21,22 +21,22 @@ pub(super) struct RankSums {
     pub(super) waits: Waits,
 }
 
-/// Ranks for which the others wait, or all ranks, which wait for their loaders.
+/// Either ranks that the others wait for, or all ranks waiting for their loaders.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// The late ranks, at most half of all; none if all ranks starve.
     pub ranks: Vec<usize>,
     /// The host of each.
     pub hosts: Vec<String>,
-    /// What the late ranks do while the others wait.
+    /// What delays the late ranks while the others wait.
     pub cause: Cause,
-    /// The part of the time that the others lose, or that all ranks wait for batches.
+    /// The fraction of the time that the others lose, or that all ranks wait for batches.
     pub share: f64,
-    /// How many times as long as the others the late ranks take from one collective to the next.
+    /// The late ranks' time from one collective to the next, as a multiple of the others' time.
     pub times: f64,
     /// The length of the interval, in seconds.
     pub seconds: f64,
-    /// How many seconds of it each rank waited for the late ones; empty unless all ranks share memory, or the wait
+    /// The seconds of the interval that each rank waited for the late ones; empty unless all ranks share memory, or the wait
     /// [goes on](Self::goes_on).
     pub waited: Vec<f64>,
     /// The interval is one wait of all others, which had not ended when this was found.
@@ -50,7 +50,7 @@ pub enum Cause {
     Loader,
     /// It computes.
     Computing,
-    /// It waits for a processor that other threads have.
+    /// It waits for a processor that other threads use.
     Processor,
     /// None of these: it sleeps, or waits for a file, a lock or a device.
     Other,
@@ -67,7 +67,7 @@ impl Cause {
         }
     }
 
-    /// Of one rank, while others wait for it.
+    /// The cause in words for one rank, while others wait for it.
     fn now(self) -> &'static str {
         match self {
             Cause::Computing => "it computes",
@@ -137,8 +137,8 @@ impl Finding {
     }
 }
 
-/// Ranks for which the others waited, or starving loaders. `None` where all are equally fast, or too few processors for the
-/// ranks explain the difference.
+/// Finds ranks that the others waited for, or starving loaders. Returns `None` if all are equally fast, or if too few
+/// processors for the ranks explain the difference.
 pub(super) fn judge(ranks: &[RankSums]) -> Option<Finding> {
     let shares: Vec<Shares> = ranks.iter().map(|rank| Shares::of(&rank.sums)).collect();
     let typical = median(shares.iter().map(|share| share.waited));
@@ -153,8 +153,8 @@ pub(super) fn judge(ranks: &[RankSums]) -> Option<Finding> {
         let starve = Finding { ranks, hosts, cause, share, times: 1.0, seconds, waited, goes_on: false };
         return (share >= STARVES).then_some(starve);
     }
-    // Arrivals are known of the default group's collectives alone, and within each host: they speak against it only where most of the
-    // waiting was there.
+    // Arrivals are known only for the default group's collectives, and within each host. So they refute the finding only if most of
+    // the waiting was there.
     let waited = waited_for(ranks, &late);
     let (for_late, for_others) = (known_waits(ranks, &late), known_waits(ranks, &others));
     let all: f64 = ranks.iter().map(|rank| rank.sums.waited).sum();
@@ -170,20 +170,20 @@ pub(super) fn judge(ranks: &[RankSums]) -> Option<Finding> {
     Some(Finding { ranks: late, hosts, cause, share: lost, times, seconds, waited, goes_on: false })
 }
 
-/// How many seconds each rank waited for these; empty if a rank does not know it.
+/// The seconds that each rank waited for these; empty if they are unknown for a rank.
 fn waited_for(ranks: &[RankSums], these: &[usize]) -> Vec<f64> {
     let of = |rank: &RankSums| these.iter().map(|&other| *rank.waits.seconds.get(other)?).sum::<Option<f64>>();
     ranks.iter().map(of).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// How many seconds all ranks waited for these, as far as they know.
+/// The seconds that all ranks waited for these, as far as known.
 fn known_waits(ranks: &[RankSums], these: &[usize]) -> f64 {
     let of = |rank: &RankSums| these.iter().filter_map(|&other| *rank.waits.seconds.get(other)?).sum::<f64>();
     ranks.iter().map(of).sum()
 }
 
-/// The first that explains half of the difference. The order matters: a loader without workers computes, and a computing thread may
-/// have to wait for its processor.
+/// The first cause that explains half of the difference. The order matters: a loader without workers computes, and a computing
+/// thread may have to wait for its processor.
 fn cause(slow: &Shares, fast: &Shares) -> Cause {
     let half = (fast.waited - slow.waited) / 2.0;
     let explains = |part: fn(&Shares) -> f64| part(slow) - part(fast) >= half;
@@ -198,7 +198,7 @@ fn cause(slow: &Shares, fast: &Shares) -> Cause {
     }
 }
 
-/// Parts of a rank's time.
+/// Fractions of a rank's time.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
     waited: f64,
@@ -226,7 +226,7 @@ impl Shares {
     }
 }
 
-/// The upper one of two; 0 of nothing.
+/// The upper median of an even number of values; 0 if there are none.
 fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = numbers.collect();
     sorted.sort_by(f64::total_cmp);

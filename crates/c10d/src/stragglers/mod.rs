@@ -1,16 +1,17 @@
-//! Where a rank's time goes: waiting for other ranks, waiting for batches, or its own work. And who is late because of it.
+//! Where a rank's time goes: waiting for other ranks, waiting for batches, or its own work; and which ranks are late because
+//! of it.
 //!
-//! All ranks of a step take the same time, since those that are fast wait in their collectives for those that are slow.
-//! So the rank that all others wait for is the one that waits least itself. Every rank adds up its waits (`Clock`),
-//! its reporter's thread publishes the sums once a second (`Publisher`), and that of rank 0 compares them (`judge.rs`)
-//! and reports what holds for several intervals (`watch.rs`). No step has a collective or a store operation for it.
+//! All ranks take the same time for a step, since fast ranks wait in their collectives for slow ones. So the rank that all
+//! others wait for is the one that waits least itself. Every rank adds up its waits (`Clock`), its reporter's thread
+//! publishes the sums once a second (`Publisher`), and that of rank 0 compares them (`judge.rs`) and reports findings that
+//! hold for several intervals (`watch.rs`). This adds no collective or store operation to a step.
 //!
-//! Ranks that share memory also know who arrives last in each collective (`Arrivals`); over several hosts, those of each host know it
-//! of each other, and of the rest only that they wait for another host. So a rank for which all others wait is reported while they do
-//! (`Stalls`), and a rank for which nobody waits is never reported as late.
+//! Ranks that share memory also know who arrives last in each collective (`Arrivals`); over several hosts, ranks know this about
+//! those on their own host, and otherwise only that they wait for another host. So a rank that all others wait for is reported while
+//! they wait (`Stalls`), and a rank that nobody waits for is never reported as late.
 //!
-//! Only the thread that joined the default group is measured. Waits on NCCL are on the GPU, so nothing is seen of them
-//! there, and nothing is reported.
+//! Only the thread that joined the default group is measured. Waits on NCCL take place on the GPU, so they are not seen, and
+//! nothing is reported.
 
 mod clock;
 mod judge;
@@ -37,8 +38,8 @@ pub(crate) use clock::{Arrivals, Clock, count_wait, waiting};
 /// How often a rank publishes its sums, in milliseconds.
 static PERIOD: AtomicU64 = AtomicU64::new(1000);
 
-/// From now on, ranks of this process that join a job publish their sums this often, instead of once a second, and an interval that is
-/// compared is as much shorter.
+/// From now on, ranks of this process that join a job publish their sums this often, instead of once a second. The compared intervals
+/// are shorter in proportion.
 pub fn publish_every(period: Duration) {
     PERIOD.store(u64::try_from(period.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
@@ -73,7 +74,7 @@ struct Collects {
 }
 
 impl Publisher {
-    /// Of the rank whose training thread `clock` measures. Nothing is sent before a period has passed.
+    /// A publisher for the rank whose training thread `clock` measures. Nothing is sent before a period has passed.
     pub(crate) fn new(clock: Arc<Clock>, rank: Rank, world: WorldSize) -> Self {
         let period = Duration::from_millis(PERIOD.load(Ordering::Relaxed));
         let collects = || Collects {
@@ -91,7 +92,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes the rank's sums if it is time, and on rank 0 compares all.
+    /// Publishes the rank's sums if they are due, and on rank 0 compares those of all ranks.
     ///
     /// # Errors
     /// The store is gone.
@@ -113,7 +114,7 @@ impl Publisher {
         }
     }
 
-    /// Sums up, at the end of the job.
+    /// Reports a summary at the end of the job.
     pub(crate) fn finish(&self) {
         let lines = self.collects.iter().flat_map(|collects| collects.watch.at_end());
         lines.for_each(|line| say(&line, None));
@@ -152,8 +153,8 @@ type Listener = Box<dyn Fn(&str, Option<&Finding>) + Send>;
 
 static LISTENER: Mutex<Option<Listener>> = Mutex::new(None);
 
-/// From now on passes what rank 0 finds to `listener`, as one line without a line break, in place of printing it to stderr. The line
-/// at the end of a job, which sums up, comes without a finding.
+/// From now on, passes rank 0's findings to `listener`, each as one line without a line break, instead of printing them to stderr.
+/// The summary at the end of a job comes without a finding.
 pub fn listen(listener: impl Fn(&str, Option<&Finding>) + Send + 'static) {
     *LISTENER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(listener));
 }

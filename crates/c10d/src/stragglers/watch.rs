@@ -1,4 +1,5 @@
-//! From interval to interval: what holds for a while is reported, at most once in a while, and once more at the end.
+//! Follows the findings from interval to interval: a lasting one is reported, with increasing pauses, and once more at the
+//! end.
 
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use super::judge::{Cause, Finding, RankSums, judge};
 
 /// An interval has at least this many periods on each rank: those of three publications.
 const PERIODS: f64 = 2.5;
-/// And this many waits, since one that straddles its end counts for the wrong one.
+/// And this many waits, since a wait that straddles the end of an interval counts for the wrong one.
 const WAITS: u64 = 8;
 /// The same ranks must be late in this many intervals in a row.
 const IN_A_ROW: usize = 3;
-/// Seconds until a finding that holds is reported again; doubled each time.
+/// Seconds until a lasting finding is reported again; doubled each time.
 const AGAIN: f64 = 60.0;
 
 /// The readings of all ranks at one time, in rank order.
@@ -20,12 +21,12 @@ pub(super) type Reading = Vec<RankSums>;
 /// Compares the ranks' sums as they grow.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The least time of an interval, in seconds.
+    /// The minimum length of an interval, in seconds.
     least: f64,
     /// The start of the current interval.
     from: Option<Reading>,
     intervals: usize,
-    /// What has been found in the last intervals without a break.
+    /// The finding of the last consecutive intervals.
     streak: Option<Streak>,
     reported: Vec<Reported>,
 }
@@ -37,13 +38,12 @@ struct Streak {
     from: Reading,
 }
 
-/// A finding that was reported.
 #[derive(Debug)]
 struct Reported {
     finding: Finding,
     intervals: usize,
     lost: f64,
-    /// By rank 0's clock, in seconds.
+    /// On rank 0's clock, in seconds.
     again_at: f64,
     pause: f64,
 }
@@ -95,7 +95,7 @@ impl Watch {
         self.reported.iter().map(line).collect()
     }
 
-    /// Adds an interval to what was reported before.
+    /// Adds an interval to a finding that was reported before.
     fn count(&mut self, found: Option<&Finding>) {
         let Some(found) = found else { return };
         if let Some(known) = self.reported.iter_mut().find(|known| known.is_of(&found.ranks)) {
@@ -104,7 +104,7 @@ impl Watch {
         }
     }
 
-    /// Continues the streak with the ranks that are in both, or begins one.
+    /// Continues the streak with the ranks that are in both, or begins a new streak.
     fn go_on(&mut self, found: Option<Finding>, from: Reading) {
         let before = self.streak.take();
         let Some(found) = found else { return };
@@ -152,7 +152,7 @@ impl Reported {
     }
 }
 
-/// No rank at all stands for all ranks that starve, which no late rank includes.
+/// An empty list means that all ranks starve, so lists of late ranks never include it.
 fn includes(ranks: &[usize], part: &[usize]) -> bool {
     ranks.is_empty() == part.is_empty() && part.iter().all(|rank| ranks.contains(rank))
 }
@@ -165,16 +165,17 @@ fn since(now: &Reading, from: &Reading) -> Reading {
     now.iter().zip(from).map(span).collect()
 }
 
-// A rank for which all others wait at this moment, while it lasts.
+// Stalls: a rank that all others wait for at this moment.
 
-/// All others must have waited for the rank for this many seconds. It is reported again when they have waited twice as long.
+/// All others must have waited for the rank for this many seconds. The rank is reported again when they have waited twice as
+/// long.
 const STALL: f64 = 10.0;
 
-/// Follows from reading to reading for whom the ranks wait.
+/// Follows the ranks' waits from reading to reading.
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     before: Option<Reading>,
-    /// The wait after which the present stall is reported next, in seconds.
+    /// The length of the wait after which the present stall is reported next, in seconds.
     due: f64,
 }
 
@@ -195,8 +196,8 @@ impl Stalls {
     }
 }
 
-/// The rank for which all others wait while it waits for nobody, and the shortest of their waits. Ranks on other hosts do not see for
-/// whom they wait; if all but one wait, it is for that one.
+/// The rank that all others wait for while it waits for nobody, and the shortest of their waits. Ranks on other hosts do not see
+/// which rank they wait for; if all but one wait, they wait for that one.
 fn awaited(now: &Reading) -> Option<(usize, f64)> {
     let mut idle = (0..now.len()).filter(|&rank| now[rank].waits.now.is_none());
     let (Some(late), None) = (idle.next(), idle.next()) else { return None };
@@ -206,7 +207,7 @@ fn awaited(now: &Reading) -> Option<(usize, f64)> {
     shortest.map(|time| (late, time))
 }
 
-/// Returns true if every wait has gone on since the reading before: a rank that has stopped publishes no end of its own.
+/// Returns true if every wait has gone on since the previous reading. A stopped rank would not publish the end of its wait.
 fn grows(now: &Reading, before: &Reading) -> bool {
     let longer = |now: Option<(Awaited, f64)>, before: Option<(Awaited, f64)>| match (now, before) {
         (Some((awaited, time)), Some((former, less))) => awaited == former && time > less,
@@ -216,7 +217,7 @@ fn grows(now: &Reading, before: &Reading) -> bool {
     now.len() == before.len() && now.iter().zip(before).all(|(now, before)| longer(now.waits.now, before.waits.now))
 }
 
-/// What the rank did between the readings. Its own waits for batches count only when they have ended.
+/// What delayed the rank between the readings. Its own waits for batches count only when they have ended.
 fn cause(now: &Reading, before: &Reading, late: usize) -> Cause {
     let sums = now[late].sums - before[late].sums;
     let most = |time: f64| time > 0.5 * sums.wall;
@@ -327,7 +328,7 @@ mod tests {
         Some(Awaited::Rank(rank))
     }
 
-    /// Ranks that wait for these, all since the beginning; the rest of the time they run.
+    /// Ranks whose present waits, for these targets, began at the start; the other ranks run.
     fn reading(seconds: f64, waits: &[Option<Awaited>]) -> Reading {
         let of = |wait: &Option<Awaited>| {
             let mut span = span([0.0, 0.0, if wait.is_none() { seconds } else { 0.0 }, 0.0]);

@@ -1,7 +1,7 @@
-//! Ranks as threads of the test's own process, the fastest way to have several. They find each other in a HashStore and
-//! communicate over real Gloo connections on loopback, or real shared memory. A panic in one fails the test. The hosts of a group in two
-//! levels are simulated.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses a part
+//! Ranks as threads of the test's own process, the fastest way to run several. They find each other in a HashStore and communicate over
+//! real Gloo connections on loopback, or real shared memory. A panic in one fails the test. The hosts of a group in two levels are
+//! simulated.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses only a part
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, channel};
@@ -11,21 +11,22 @@ use std::time::Duration;
 use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize, stragglers};
 use tch::Device;
 
-/// Longer than any test takes on a busy machine; a hang ends here.
+/// Longer than any test takes on a busy machine; a test that hangs fails after this time.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
 pub fn options() -> GroupOptions {
     GroupOptions { timeout: DEADLINE, endpoint: Endpoint::Interface("lo".into()), ..GroupOptions::default() }
 }
 
-/// Held by a test that listens for findings: a process has one listener, and plain cargo runs several tests in it at once.
+/// Held by a test that listens for findings: a process has one listener, and plain cargo runs several tests in one process
+/// at once.
 pub fn listening() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What this process reports about late ranks from now on: the line, and the finding if it is one. Call it while you are
-/// [`listening`].
+/// Receives this process's reports about late ranks from now on: the line, and the finding if there is one. Call it while
+/// you are [`listening`].
 pub fn findings() -> Receiver<(String, Option<stragglers::Finding>)> {
     let (sender, heard) = channel();
     stragglers::listen(move |line, finding| {
@@ -40,7 +41,7 @@ pub fn ranks<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) 
     ranks_with(n, &options(), body)
 }
 
-/// As `ranks`, in shared memory alone.
+/// As `ranks`, but only in shared memory.
 pub fn ranks_in_memory<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
     ranks_on(Backend::SharedMemory, n, &options(), body)
 }
@@ -58,7 +59,8 @@ pub fn backend() -> Backend {
     BACKEND.get()
 }
 
-/// Runs a test's body once for each backend of CPU tensors. What does not depend on the backend is tested without it, on Gloo.
+/// Runs a test's body once for each backend of CPU tensors. Tests that do not depend on the backend do without it and run on
+/// Gloo.
 pub fn on_each_backend(body: impl Fn()) {
     for backend in [Backend::Gloo, Backend::TwoLevels, Backend::SharedMemory] {
         println!("on {backend:?}:");
@@ -107,7 +109,7 @@ pub fn ranks_over<T: Send>(
     })
 }
 
-/// Options of a rank on this host. Ranks on shared memory alone are all on one.
+/// Options of a rank on this host. Ranks that use only shared memory are all on one host.
 fn on_host(host: usize, backends: BackendConfig, options: &GroupOptions) -> GroupOptions {
     let hosts_matter = matches!(backends.of(Device::Cpu), Some(Backend::TwoLevels | Backend::Auto));
     let simulated_host = hosts_matter.then(|| host.to_string());
@@ -130,7 +132,7 @@ pub fn is_shared(tensor: &tch::Tensor) -> bool {
     place_in_file(tensor).is_some()
 }
 
-/// Where in such a file it is, in bytes.
+/// The position of the tensor's memory in such a file, in bytes.
 pub fn place_in_file(tensor: &tch::Tensor) -> Option<usize> {
     let address = tensor.data_ptr() as usize;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -1,6 +1,6 @@
-//! A group that one rank gives up, and calls with a timeout of their own: every wait ends, with an error that says why.
+//! A group that one rank aborts, and calls with their own timeout: every wait ends with an error that gives the reason.
 //!
-//! The group's own timeout is that of all tests, in minutes: a test that ends has not waited for it.
+//! The group's own timeout is minutes, as in all tests, so a test that ends has not waited for it.
 
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, mpsc::Receiver, mpsc::Sender};
@@ -64,7 +64,7 @@ fn the_others_learn_which_rank_aborted_whatever_they_wait_for() {
     });
 }
 
-/// What closes the connections to all must not depend on the one to a rank that has left.
+/// Closing all connections must not depend on the one to a rank that has left.
 #[test]
 fn an_abort_reaches_the_others_also_after_a_rank_has_left() {
     on_each_backend(|| {
@@ -110,7 +110,7 @@ fn another_thread_ends_the_waits_of_its_rank() {
                         done.lock().unwrap().send(()).unwrap();
                         Some((error, group.barrier().unwrap_err()))
                     } else {
-                        // Stays in the group, and in no call.
+                        // Stays in the group without a call.
                         wait.lock().unwrap().recv_timeout(DEADLINE).unwrap();
                         None
                     }
@@ -200,7 +200,7 @@ fn a_group_of_one_rank_can_be_aborted() {
 
 // ---- timeouts of single calls
 
-/// A rank that does not answer within 3 s, as on a busy machine, would count as lost.
+/// Without desync reports, in which a rank that does not answer within 3 s, as on a busy machine, would count as lost.
 fn without_reports() -> GroupOptions {
     GroupOptions { desync_report: false, ..crate::common::options() }
 }
@@ -220,7 +220,7 @@ fn a_group_that_connected_patiently_may_have_a_short_timeout_afterwards() {
     });
 }
 
-/// Each call of rank 0 ends at the limit that it is given, while rank 1 makes none.
+/// Each call of rank 0 ends at its limit, while rank 1 makes no call.
 fn late_calls_end(calls: &[(&str, Call)], limit: fn(&ProcessGroup, Duration, Call) -> c10d::Result<()>) {
     on_each_backend(|| {
         for &(name, call) in calls {

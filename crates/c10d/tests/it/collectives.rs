@@ -338,7 +338,7 @@ fn a_group_counts_the_operations_and_bytes_that_a_rank_passes() {
     });
 }
 
-// The sum of sparse tensors, which have different numbers of values on each rank.
+// The sum of sparse tensors with different numbers of values on each rank.
 
 /// `values` at these rows of a matrix of 6 × 2.
 fn rows(rows: &[i64], value: f64, kind: Kind) -> Tensor {
@@ -359,7 +359,7 @@ fn the_sum_has_the_rows_of_all_ranks_each_once() {
             for world in 1..=4 {
                 let sums = ranks(world, |group| {
                     let me = group.rank().get() as i64;
-                    // Row 0 twice on each rank, and one that only this rank has; the last rank has no other.
+                    // Row 0 twice on each rank, and one row that only this rank has; the last rank has no other row.
                     let mine: Vec<i64> = if me == 3 { vec![0, 0] } else { vec![0, 3 + me % 3, 0] };
                     let mut tensor = rows(&mine, (me + 1) as f64, kind);
                     group.all_reduce_sparse(&mut tensor).unwrap();

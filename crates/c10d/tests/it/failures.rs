@@ -1,4 +1,4 @@
-//! What a rank reports when another one dies, does not arrive, or calls something else.
+//! The reports of a rank when another one dies, does not arrive, or calls another operation.
 
 use std::env::current_exe;
 use std::process::{Command, Output};
@@ -55,7 +55,7 @@ fn a_rank_that_panicked_is_named_with_its_panic() {
         });
         let error = errors.into_iter().flatten().next().unwrap();
         assert!(error.to_string().contains("rank 1 panicked after 0 finished calls"), "{error}");
-        // Its connections were closed, so the others need not wait for their deadline.
+        // Its connections were closed, so the others do not wait for their deadline.
         assert!(!error.detail().contains("Timed out"), "{error}");
     });
 }
@@ -286,8 +286,8 @@ fn messages_do_not_count_as_calls_that_all_ranks_must_make() {
     });
 }
 
-// A rank that waits for a lost rank holds up others. They name the lost rank, not the one that waits for it. Over shared memory only:
-// Gloo knows no more than its own connections.
+// A rank that waits for a lost rank delays others. They name the lost rank, not the one that waits for it. Over shared memory only,
+// because Gloo only knows its own connections.
 
 #[test]
 fn a_rank_that_waits_for_a_late_message_is_not_named() {
@@ -328,7 +328,7 @@ fn a_rank_whose_message_cannot_be_sent_says_because_of_whom() {
         // Leaves.
         1 => {}
         _ => {
-            // Until its leave is noticed, a message for it is kept.
+            // Until the rank's leaving is noticed, messages to it are kept.
             let error = (0..).find_map(|_| group.isend(zeros(2), rank(1), 0).err()).unwrap();
             assert!(error.detail().contains("rank 1 has left the group"), "{error}");
             drop(group);
@@ -337,9 +337,9 @@ fn a_rank_whose_message_cannot_be_sent_says_because_of_whom() {
     });
 }
 
-// How a process ends that is linked to libtorch.
+// The end of a process that is linked to libtorch.
 
-/// Runs this executable, while the dynamic linker tells on stderr which constructors and destructors it calls.
+/// Runs this executable while the dynamic linker prints to stderr which constructors and destructors it calls.
 fn traced(argument: &str) -> Output {
     Command::new(current_exe().unwrap())
         .arg(argument)

@@ -1,5 +1,5 @@
-//! Groups over several hosts, which are simulated: which backend the ranks choose, the same values as Gloo's in every layout, and who is
-//! named when a rank is lost or late.
+//! Groups over several simulated hosts: which backend the ranks choose, the same values as Gloo's in every layout, and which rank is
+//! named when one is lost or late.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::common::{DEADLINE, findings, is_shared, listening, options, rank, ranks_on, ranks_over};
 
-/// Each rank's host: in order, in turns, unequal numbers, some alone, and in no order at all.
+/// Each rank's host: in order, alternating, unequal numbers, some alone, and without order.
 const LAYOUTS: [&[usize]; 6] =
     [&[0, 0, 1, 1], &[0, 1, 0, 1], &[0, 0, 0, 1], &[0, 1, 1], &[0, 1, 0, 2], &[0, 1, 1, 0, 2, 1]];
 
@@ -29,10 +29,10 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.to_kind(Kind::Double).flatten(0, -1)).unwrap()
 }
 
-/// What a rank holds after each operation, with its name.
+/// A rank's values after each operation, with the operation's name.
 type Held = Vec<(String, Vec<f64>)>;
 
-/// Every operation, on a tensor of `n` numbers for each rank.
+/// Runs every operation, on a tensor of `n` numbers for each rank.
 fn all_operations(group: &ProcessGroup, n: i64) -> Held {
     let (me, world) = (group.rank().get(), group.size().get());
     let mine = || numbers(n, me);
@@ -189,7 +189,7 @@ fn subgroups_choose_for_themselves_and_work_at_the_same_time() {
         ];
         let own = || groups.iter().filter_map(|(made, backend)| made.as_ref().map(|made| (made, *backend)));
         assert!(own().all(|(made, backend)| made.backend() == backend));
-        // All under way before the first wait, several for each group.
+        // All are in progress before the first wait, several for each group.
         let started = own().flat_map(|(made, _)| {
             (1..=3).map(move |n| {
                 let tensor = Tensor::full([5000], n, DOUBLE);
@@ -234,7 +234,7 @@ const WAITING: [fn(&ProcessGroup) -> c10d::Result<()>; 3] = [
     },
 ];
 
-/// Neither a timeout nor a desync report is needed for it.
+/// This needs neither a timeout nor a desync report.
 #[test]
 fn a_rank_that_left_is_named_by_the_ranks_of_all_hosts() {
     let patient = GroupOptions { desync_report: false, compare_calls: Some(false), ..options() };
@@ -276,7 +276,7 @@ fn a_rank_that_does_not_come_ends_the_others_at_their_deadline() {
     for late in [0, 1, 2] {
         ranks_over(&[0, 1, 0, 1], Backend::Auto, &options(), |group| {
             if group.rank() == rank(late) {
-                // Until the others have given up.
+                // Waits until the others have given up.
                 group.with_timeout(short, |group| group.recv(&mut numbers(1, 0), rank(3), 0)).unwrap_err();
                 return;
             }
@@ -286,7 +286,7 @@ fn a_rank_that_does_not_come_ends_the_others_at_their_deadline() {
     }
 }
 
-/// Ends when the sums show it, as the test of one host does.
+/// Ends when the sums show it, as in the test on one host.
 #[test]
 fn each_rank_counts_how_long_it_waited_for_the_ranks_of_its_own_host() {
     let begun = Instant::now();
@@ -300,7 +300,7 @@ fn each_rank_counts_how_long_it_waited_for_the_ranks_of_its_own_host() {
             let waited: Vec<f64> = group.waited_for().unwrap().iter().map(Duration::as_secs_f64).collect();
             let here = [me, (me + 2) % 4];
             assert!((0..4).all(|rank| here.contains(&rank) || waited[rank] == 0.0), "{waited:?}");
-            // Rank 3 waits in memory for rank 1, which waits over Gloo: that is not due to rank 1.
+            // Rank 3 waits in memory for rank 1, which waits over Gloo: rank 1 does not cause the wait.
             let shows = match me {
                 0 => waited[2] > 0.5,
                 _ => waited.iter().sum::<f64>() < 0.5 * begun.elapsed().as_secs_f64(),
@@ -329,8 +329,8 @@ fn a_rank_for_which_those_of_all_hosts_wait_is_named_before_it_comes() {
     assert!([0, 1, 3].iter().all(|&other| finding.waited[other] >= 10.0), "{finding:?}");
 }
 
-// Groups with one backend for tensors in host memory and another for those on GPUs. No GPU is needed: `cpu:shm,cuda:gloo` connects two
-// backends, of which the tensors here use the first.
+// Groups with one backend for tensors in host memory and another for tensors on GPUs. No GPU is needed: `cpu:shm,cuda:gloo` connects
+// two backends, and the tensors here use the first.
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 

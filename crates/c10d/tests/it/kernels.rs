@@ -297,7 +297,7 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
     (a - b).abs().max().double_value(&[])
 }
 
-/// Values that look random, with deviation 1 around 0; the same on every thread and machine.
+/// Values that look random, with mean 0 and standard deviation 1; the same on every thread and machine.
 fn waves(step: f64) -> Tensor {
     let n = 16 * 3 * 8 * 8;
     ((Tensor::arange(n, (Kind::Double, Device::Cpu)) * step).sin() * std::f64::consts::SQRT_2).view([16, 3, 8, 8])
@@ -321,7 +321,7 @@ fn a_mean_far_from_zero_causes_an_error_of_few_distances_between_neighbouring_in
     });
 }
 
-// The threads of a rank that run without its doing anything have names of their own.
+// The background threads of a rank have their own names.
 
 #[test]
 fn background_threads_have_their_names() {

@@ -1,5 +1,5 @@
-//! The integration tests of this package in one binary: each further one would link libtorch again. Tests that inspect
-//! the libraries of their own process are in separate files.
+//! The integration tests of this package in one binary, because each further one would link libtorch again. Tests that
+//! inspect the libraries of their own process are in separate files.
 //!
 //! Tests of groups run on every backend of CPU tensors, one after the other.
 

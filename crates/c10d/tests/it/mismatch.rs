@@ -1,4 +1,4 @@
-//! Ranks whose calls, shapes or dtypes differ: each gets a mismatch that names both sides, and no process ends.
+//! Ranks whose calls, shapes or dtypes differ: each gets a mismatch that names both sides, and no process dies.
 
 use crate::common::{self, rank};
 use crate::common::{backend, join_on, on_each_backend, ranks, ranks_with};

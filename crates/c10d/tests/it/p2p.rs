@@ -141,7 +141,7 @@ fn a_message_to_itself_or_outside_the_group_is_refused_immediately() {
 #[test]
 fn a_late_message_is_a_timeout_and_not_a_mismatch_when_the_peer_is_in_another_exchange() {
     on_each_backend(|| {
-        // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: no call differs, all are late.
+        // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: the calls match, but all are late.
         let short = scaled(Duration::from_millis(500));
         let errors = ranks(3, |group| {
             let me = group.rank().get();
@@ -163,7 +163,7 @@ fn a_receive_without_a_sender_times_out_and_names_the_peer() {
         let errors = ranks(2, |group| {
             let peer = rank(1 - group.rank().get());
             let receiving = group.with_timeout(short, |group| group.irecv(number(0.0), peer, 0)).unwrap();
-            // Whoever gives up first finds the other one in its call.
+            // The rank that gives up first finds the other one in its call.
             started.wait();
             receiving.wait().unwrap_err()
         });
@@ -203,7 +203,7 @@ fn messages_that_nobody_receives_yet_do_not_hold_up_others() {
     });
 }
 
-// Calls on several tensors: the values of one call for each, with one call's latency.
+// Calls on several tensors: the same values as one call for each tensor, with the latency of one call.
 
 fn numbered(shape: &[i64], from: i64) -> Tensor {
     let count: i64 = shape.iter().product();
@@ -289,7 +289,7 @@ fn a_batch_of_messages_passes_them_all_whatever_the_order_of_the_lists() {
         ranks(3, |group| {
             let (mine, world) = (group.rank().get(), group.size().get());
             let (next, last) = (rank((mine + 1) % world), rank((mine + world - 1) % world));
-            let long = 1 << 18; // longer than what a socket keeps
+            let long = 1 << 18; // longer than a socket's buffer
             let send = P2pOp::Send { tensor: numbered(&[long], mine as i64), to: next, tag: 3 };
             let recv = P2pOp::Recv { tensor: Tensor::zeros([long], (Kind::Float, Device::Cpu)), from: last, tag: 3 };
             let sends_first = mine % 2 == 0;

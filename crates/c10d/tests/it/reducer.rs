@@ -227,7 +227,7 @@ fn different_shapes_are_reported_to_all_ranks() {
                 Tensor::zeros([n], (Kind::Float, tch::Device::Cpu)),
             ];
             let result = verify_params(&group, &params);
-            // Stay until both ranks have their error.
+            // Stays until both ranks have their error.
             let _ = group.monitored_barrier(crate::common::DEADLINE, false);
             result.err()
         });

@@ -1,4 +1,4 @@
-//! What only shared memory does: sums where tensors lie, the same bits on every rank, and Gloo's bits on two.
+//! Features that only shared memory has: sums in place, the same bits on every rank, and Gloo's bits on two ranks.
 
 use std::rc::Rc;
 
@@ -15,7 +15,6 @@ fn numbers(n: i64, salt: usize, kind: Kind) -> Tensor {
     real.to_kind(kind)
 }
 
-/// The bytes of a tensor.
 fn bytes(tensor: &Tensor) -> Vec<u8> {
     let mut bytes = vec![0; tensor.numel() * tensor.kind().elt_size_in_bytes()];
     tensor.copy_data_u8(&mut bytes, tensor.numel());
@@ -98,7 +97,7 @@ fn a_layout_for_larger_pages_gives_the_same_bits() {
     );
 }
 
-/// The place of the first bucket in this rank's memory file, which is the first of the arena.
+/// The place of the first bucket in this rank's memory file, at the start of the arena.
 fn place_of_a_bucket(group: ProcessGroup) -> (Rc<ProcessGroup>, usize) {
     let group = Rc::new(group);
     let mut weight = Tensor::ones([60_000], FLOAT).set_requires_grad(true);
@@ -223,13 +222,13 @@ fn a_rank_that_waits_for_one_that_cannot_connect_uses_gloo_as_it_does() {
     });
 }
 
-// Systems that refuse the memory that ranks share: no file, no room for it, no room for more of it. A filter of system calls refuses it to
-// one thread, which is one rank.
+// Systems that refuse shared memory: no file, no room for it, no room to extend it. A system call filter makes the call fail on one
+// thread, which is one rank.
 
-/// From now on this system call of this thread fails with this error. Returns false where the kernel has no such filters.
+/// From now on, this system call fails with this error on this thread. Returns false if the kernel has no such filters.
 fn refuse(call: i64, error: i32) -> bool {
     let code = |code: u32| code as u16;
-    // SAFETY: these only compute instructions.
+    // SAFETY: these only compute values of instructions.
     let program = unsafe {
         [
             libc::BPF_STMT(code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), 0), // the call's number
@@ -246,7 +245,7 @@ fn refuse(call: i64, error: i32) -> bool {
     }
 }
 
-/// Whether the kernel has such filters: an emulator has none. Says so if not.
+/// Returns true if the kernel has such filters; an emulator has none. Otherwise prints that this is not verified.
 fn can_refuse() -> bool {
     let found = std::thread::spawn(|| refuse(libc::SYS_memfd_create, libc::EPERM)).join().unwrap();
     if !found {
@@ -255,7 +254,7 @@ fn can_refuse() -> bool {
     found
 }
 
-/// Two ranks join on `backend`; to rank 1 the call is refused.
+/// Two ranks join on `backend`; the system call fails on rank 1.
 fn join_refused<T: Send>(
     backend: Backend,
     (call, error): (i64, i32),
@@ -274,7 +273,7 @@ fn join_refused<T: Send>(
     })
 }
 
-/// What the system refuses, and the words of the reason.
+/// The system call that fails, its error, and the text of the reason.
 const REFUSALS: [(i64, i32, &str); 3] = [
     (libc::SYS_memfd_create, libc::EPERM, "rank 1: memfd_create: Operation not permitted"),
     (libc::SYS_memfd_create, libc::ENOSYS, "rank 1: memfd_create: Function not implemented"),
@@ -312,7 +311,7 @@ fn ranks_that_insist_on_memory_get_an_error_that_says_who_is_refused_what() {
     }
 }
 
-/// Full memory, from some time on: buckets are made elsewhere, a message that needs room is an error, and nothing else changes.
+/// Memory that becomes full: buckets are then made elsewhere, a message that needs room is an error, and nothing else changes.
 #[test]
 fn a_rank_without_room_for_more_goes_on_with_what_it_has() {
     if !can_refuse() {

@@ -1,5 +1,5 @@
-//! Safe calls with tensors that a backend would misread. Every collective and message, with tensors of every layout,
-//! gives the right values or an error that names the call, and uses no memory outside of its tensors.
+//! Safe calls with tensors that a backend would misread. Every collective and message, with tensors of every layout, gives
+//! the right values or an error that names the call, and does not touch memory outside of its tensors.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -343,7 +343,7 @@ fn memory_of_an_operation_in_progress_is_refused_to_another() {
         assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         assert!(error.detail().contains("in use by all_reduce(Sum) of [4] Float"), "{error}");
         drop(work.wait().unwrap());
-        // It is free again, and both ranks can still communicate.
+        // The memory is free again, and both ranks can still communicate.
         group.all_reduce(&mut alias.shallow_clone(), ReduceOp::Sum).unwrap();
         assert_eq!(Vec::<f32>::try_from(&alias).unwrap(), [4.0; 2]);
     });

@@ -146,7 +146,7 @@ fn get_waits_for_a_key_that_comes_later() {
 
 #[test]
 fn get_ends_at_the_stores_own_timeout() {
-    // It also limits connecting.
+    // The timeout also limits connecting.
     let timeout = scaled(Duration::from_secs(1));
     let options = TcpStoreOptions { host_server: true, timeout, ..TcpStoreOptions::default() };
     let store = Store::tcp("127.0.0.1", 0, &options).unwrap();

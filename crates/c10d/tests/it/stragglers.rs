@@ -1,4 +1,4 @@
-//! Late ranks, with ranks that really wait: one sleeps 100 ms before each collective, the others do nothing.
+//! Late ranks, with real waits: one rank sleeps 100 ms before each collective, the others do nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +10,10 @@ use tch::Tensor;
 
 use crate::common::{DEADLINE, findings, listening, on_each_backend, ranks, ranks_in_memory};
 
-/// A quarter of the usual one, so that a finding comes as much sooner.
+/// A quarter of the usual period, so findings come four times as soon.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// Runs until something was found, so that its time does not matter: a missing finding ends at the group's timeout.
+/// Runs until there is a finding, however long that takes; without one it ends at the group's timeout.
 fn found_by(world: usize, step: impl Fn(&ProcessGroup) + Send + Sync) -> (Finding, Vec<String>) {
     let _alone = listening();
     let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new((None, Vec::new()))));
@@ -52,9 +52,9 @@ fn names_a_rank_that_sleeps_before_each_collective() {
     });
 }
 
-// Ranks that share memory know for whom they wait, and a rank for which all others wait is named while they do.
+// Ranks that share memory know which rank they wait for, and a rank that all others wait for is named while they wait.
 
-/// Ends when the sums show it, however busy the machine is: other waits grow, too, but not by 100 ms in each step.
+/// Ends when the sums show it, however busy the machine is: other waits also grow, but not by 100 ms in each step.
 #[test]
 fn each_rank_counts_how_long_it_waited_for_whom() {
     ranks_in_memory(3, |group| {

@@ -1,4 +1,4 @@
-// See ../algorithm.h: only shared pointers to these types are held.
+// See ../algorithm.h: only shared pointers to these types are used.
 #pragma once
 #include <memory>
 namespace gloo::transport {
