@@ -92,7 +92,7 @@ async fn refuses_a_slow_opening_and_keeps_idle_clients() {
     assert!(mute.closed().await.is_empty());
     assert!(slow.closed().await.is_empty());
     refused(&server, &bystander, "it did not open with validate within 20ms").await;
-    // On a busy machine the bystander may be refused, too, before it comes again.
+    // On a busy machine the bystander may be refused, too, before it retries.
     let of = |address: SocketAddr| server.refusals().iter().filter(|refusal| refusal.address == address).count();
     until("both are refused", || addresses.map(of) == [1, 1]).await;
 }
@@ -163,7 +163,7 @@ async fn only_the_client_that_fills_the_store_is_closed() {
     bystander.set("more room", &[0; 50_000]).await.unwrap();
 }
 
-/// Raises this process's limit of open files. If that fails, prints it and returns false.
+/// Raises this process's limit of open files. If that fails, prints the failure and returns false.
 fn may_open(files: u64) -> bool {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.current.map(|current| current.max(files.min(limit.maximum.unwrap_or(files))));

@@ -101,7 +101,8 @@ impl Connection {
         }
         let _ = stream.set_nodelay(true);
         let mut connection = Self { stream, input: Vec::new(), limits: target.limits };
-        // Not less if the deadline is near: a server that has just come up would pass for one that is not a store.
+        // Not shortened near the deadline: otherwise a server that has just started would be reported as something that is
+        // not a store.
         let answer_by = Instant::now() + target.handshake_timeout;
         timeout_at(answer_by, connection.handshake()).await.unwrap_or(Err(Kind::Mute))?;
         Ok(connection)
@@ -139,7 +140,6 @@ impl Connection {
         Kind::NotAStore { got: got.into_owned() }
     }
 
-    /// Sends all bytes.
     async fn send(&mut self, bytes: &[u8]) -> Result<(), Kind> {
         Ok(self.stream.write_all(bytes).await?)
     }

@@ -4,7 +4,8 @@
 //! are unsent, the loop neither processes nor reads anything else, so that a peer that does not read fills only its own
 //! socket's buffers.
 //!
-//! A client that sends [`SWITCH`] between two requests leaves the protocol: its connection goes to who hosts the server.
+//! A client that sends [`SWITCH`] between two requests leaves the protocol: its connection goes to the process that hosts
+//! the server.
 
 use std::future::pending;
 use std::io;
@@ -50,7 +51,7 @@ enum Ending {
     Io(#[from] io::Error),
 }
 
-/// Makes the ending of an expired time limit.
+/// Builds the ending for an expired time limit.
 type TooLate = fn(Duration) -> Ending;
 
 /// Serves a connection until it ends, and records the reason if the peer is to blame.

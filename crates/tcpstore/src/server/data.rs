@@ -139,7 +139,7 @@ impl Data {
         }
     }
 
-    /// Deletes the keys and queues for whose names `goes` returns true, and returns their number. No wait ends.
+    /// Deletes the keys and queues whose names `goes` accepts, and returns their number. No wait ends.
     pub fn delete_where(&mut self, goes: impl Fn(&[u8]) -> bool) -> usize {
         let values: Vec<(Key, StoredValue)> = self.values.extract_if(|key, _| goes(key)).collect();
         let queues: Vec<(Key, VecDeque<StoredValue>)> = self.queues.extract_if(|key, _| goes(key)).collect();
@@ -391,7 +391,7 @@ mod tests {
         data.apply(OTHER, Request::Add { key: b"count".into(), amount: 1 }).unwrap();
         data.apply(OTHER, Request::QueuePush { key: b"q".into(), value: vec![0; 3000] }).unwrap();
         data.apply(OTHER, Request::Append { key: b"m0".into(), value: b"grows".into() }).unwrap();
-        // Room returns when it deletes values or others do.
+        // There is room again when this connection or others delete values.
         data.apply(OTHER, Request::QueuePop { key: b"q".into() }).unwrap();
         data.delete_where(|key| key.starts_with(b"m"));
         assert!(fill(&mut data, ME, 'n') > 0);

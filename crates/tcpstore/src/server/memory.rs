@@ -30,7 +30,7 @@ pub enum Refused {
         "keys and values that this connection wrote would take {got} bytes, and the last quarter of {max} is reserved for other connections"
     )]
     Share {
-        /// The bytes that it would have written, of those that are in the store.
+        /// How many of the store's bytes the connection would have written.
         got: usize,
         /// The limit.
         max: usize,

@@ -194,7 +194,7 @@ fn run(
     runtime.shutdown_timeout(END);
 }
 
-/// Limit for the threads to drop their tasks, which never block.
+/// Time limit for the threads to drop their tasks, which never block.
 const END: Duration = Duration::from_secs(5);
 
 /// A runtime of one thread. With several, tokio panics if the system has no room for a thread.
@@ -206,15 +206,15 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 
 /// The threads that serve connections; dropping it ends them.
 struct Workers {
-    /// Where connections are served: those of the threads.
+    /// The threads' runtimes, which serve the connections.
     runtimes: Vec<Handle>,
     /// Each thread serves until its sender is dropped.
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Workers {
-    /// Starts `count` threads. Where the system has no room for all, fewer serve, and without any the `own` runtime does: a store that is
-    /// slower under load is better than none.
+    /// Starts `count` threads. If the system has no room for all, fewer serve; if it has room for none, the `own` runtime serves: a store
+    /// that is slower under load is better than none.
     fn start(count: usize, own: &Handle) -> Self {
         let threads: Vec<_> = (0..count).map_while(|_| start_worker().ok()).collect();
         let runtimes: Vec<_> = threads.iter().map(|(runtime, ..)| runtime.clone()).collect();

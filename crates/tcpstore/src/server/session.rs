@@ -23,7 +23,7 @@ pub struct Turn {
     pub consumed: usize,
     /// True if a request was processed. If not, the next turn needs at least [`Turn::needs`] bytes.
     pub progress: bool,
-    /// Number of bytes, as far as is known, of the request at the front of the input.
+    /// Size in bytes of the request at the front of the input, as far as it is known.
     pub needs: usize,
     /// Other connections whose wait has ended.
     pub woken: Vec<ConnectionId>,

@@ -18,8 +18,8 @@ use crate::wire::{Key, Limits, Operation, user_key};
 /// Options of a server. The defaults suit a job of thousands of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// Threads that serve connections, in addition to the one that accepts them. 2. Without any, and where the system has no room for a
-    /// thread, the one that accepts serves, too.
+    /// Threads that serve connections, in addition to the one that accepts them. 2. If there are none, because this is 0 or the system
+    /// has no room for a thread, the one that accepts serves, too.
     pub worker_threads: usize,
     /// Limits of a single message.
     pub limits: Limits,
@@ -48,7 +48,8 @@ pub struct ServerOptions {
     /// If there is no room for a reply, the reply waits, and a peer that has neither sent nor accepted a byte of its
     /// own request or reply for this time is closed. 5 s.
     pub stall_timeout: Duration,
-    /// Whether clients may leave the protocol ([`SWITCH`](crate::wire::SWITCH)). Their connections wait until they are taken. No.
+    /// Whether clients may leave the protocol ([`SWITCH`](crate::wire::SWITCH)). Their connections wait until they are taken.
+    /// False by default.
     pub hands_over: bool,
     /// After this time without traffic the kernel probes the peer's host, three times at a sixth of the time, and then
     /// closes the connection. 60 s.
@@ -118,7 +119,7 @@ pub(super) struct State {
     next: u64,
     /// For connections that leave the protocol.
     switched: Option<mpsc::UnboundedSender<std::net::TcpStream>>,
-    /// Until somebody takes them.
+    /// The other end of `switched`, until somebody takes it.
     waiting: Option<mpsc::UnboundedReceiver<std::net::TcpStream>>,
 }
 
@@ -160,7 +161,7 @@ impl State {
         }
     }
 
-    /// The connections that leave the protocol, for the first who asks.
+    /// The connections that leave the protocol, for the first caller only.
     pub(super) fn take_switched(&mut self) -> Option<mpsc::UnboundedReceiver<std::net::TcpStream>> {
         self.waiting.take()
     }
@@ -170,7 +171,7 @@ impl State {
         self.switched.is_some()
     }
 
-    /// Gives away a connection that has left the protocol; if nobody takes such any more, it closes.
+    /// Hands over a connection that has left the protocol. It closes if nobody takes such connections any more.
     pub(super) fn hand_over(&self, stream: TcpStream) {
         if let (Some(switched), Ok(stream)) = (&self.switched, stream.into_std()) {
             let _ = switched.send(stream);

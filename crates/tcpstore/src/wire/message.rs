@@ -1,4 +1,4 @@
-//! The messages: the requests of a client and the replies of a server. Not here: their effect, and when which is sent.
+//! The messages: the requests of a client and the replies of a server. Not here: their effect and their order.
 
 use super::{Key, Limits, Reader, Value, WireError, put_entries, put_keys, put_string};
 

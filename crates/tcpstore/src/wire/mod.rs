@@ -22,7 +22,7 @@ pub type Value = Vec<u8>;
 pub const MAGIC: u32 = 0x3C85_F7CE;
 
 /// Sent instead of an operation, with nothing after it: the connection leaves the protocol for another one, in which the server
-/// speaks first. PyTorch does not know it.
+/// speaks first. It is not part of PyTorch's protocol.
 pub const SWITCH: u8 = 0xF0;
 
 /// The prefix that libtorch's clients add to every key (`keyPrefix_` in `TCPStore.hpp`). Only `init/`, which counts the

@@ -9,7 +9,7 @@ use super::{Expect, Limits, Reader, WireError};
 /// Whether bytes contain a complete request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// The first bytes, this many, are a request.
+    /// This many bytes at the front are a request.
     Complete(usize),
     /// The request is incomplete: at least this many bytes are needed.
     Incomplete(usize),
@@ -29,7 +29,7 @@ impl Frame {
 /// How far the message at the front of a buffer has been scanned.
 ///
 /// All calls for one message must get the same bytes, and more at the end. Until [`Frame::Incomplete`] bytes are there, a
-/// call does no work, so a peer that sends byte by byte causes little.
+/// call does no work, so a peer that sends byte by byte causes little work.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// Bytes of complete fields.

@@ -22,7 +22,7 @@ fn missing(error: Error) -> Vec<String> {
     }
 }
 
-/// As where the system has no room for another thread.
+/// Also covers a system that has no room for another thread.
 #[tokio::test]
 async fn a_server_without_threads_for_connections_serves_on_the_one_that_accepts() {
     let server = server(ServerOptions { worker_threads: 0, ..ServerOptions::default() });
@@ -228,7 +228,7 @@ async fn a_server_that_comes_just_before_the_connect_timeout_has_its_time_to_ans
     }
 }
 
-/// Runs a server that answers each connection's opening with `answer` and then closes. A client that got no answer comes again for
+/// Runs a server that answers each connection's opening with `answer` and then closes. A client that gets no answer retries for
 /// `handshake_timeout`.
 async fn fake(answer: &'static [u8], handshake_timeout: Duration) -> Error {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
