@@ -26,7 +26,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 )]
 pub struct TooFewFiles {
     pub workers: usize,
-    /// Open files that the agent needs for them.
+    /// The number of open files that the agent needs for these workers.
     pub needed: u64,
     pub hard: u64,
 }
@@ -59,7 +59,7 @@ pub(super) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
     Ok(())
 }
 
-/// Receives bytes and their descriptors: the number of bytes, and the descriptors; `None` if the other end is closed.
+/// Receives bytes and their descriptors. Returns the number of bytes and the descriptors; `None` if the other end is closed.
 pub(super) fn receive<const N: usize>(
     socket: impl AsFd,
     bytes: &mut [u8],
@@ -100,28 +100,29 @@ const LISTEN: &str = "0A";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listener {
-    /// Its number in the kernel, which is unique while it exists.
+    /// The socket's number in the kernel, unique while the socket exists.
     pub inode: u64,
     pub port: u16,
-    /// The user who made it.
+    /// The user who created it.
     pub uid: u32,
 }
 
 impl Listener {
-    /// All in this process's network namespace.
+    /// Returns all listeners in this process's network namespace.
     #[must_use]
     pub fn all() -> BTreeSet<Self> {
         Self::seen_in(Path::new("/proc")).into_iter().collect()
     }
 
-    /// All in a network namespace, in the kernel's order. `folder` is `/proc`, or `/proc/PID` for the namespace of that process.
+    /// Returns all listeners in a network namespace, in the kernel's order. `folder` is `/proc`, or `/proc/PID` for the
+    /// namespace of that process.
     #[must_use]
     pub fn seen_in(folder: &Path) -> Vec<Self> {
         let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(folder.join(table)).unwrap_or_default());
         tables.iter().flat_map(|table| table.lines().filter_map(Self::parse)).collect()
     }
 
-    /// Those of a process.
+    /// Returns the listeners of a process.
     #[must_use]
     pub fn of(pid: u32) -> BTreeSet<Self> {
         let sockets = open_sockets(Path::new("/proc"), pid);

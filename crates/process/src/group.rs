@@ -16,7 +16,7 @@ use super::{Process, Signals};
 /// How long to wait for the members of a killed group. A member that hangs in the kernel, as on a broken file system,
 /// is abandoned.
 const REAP: Duration = Duration::from_secs(5);
-/// Interval between checks whether they are gone: a group has no descriptor to wait on.
+/// Interval between checks for members that still exist: a group has no descriptor to wait on.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A running program with its children. Dropping it kills and reaps all of them.
@@ -79,7 +79,7 @@ impl Group {
     }
 
     fn kill(&self) {
-        // Usually no member is left, which is an error.
+        // The call fails if no member is left, which is the usual case.
         let _ = kill_process_group(self.id, Signal::KILL);
     }
 

@@ -22,7 +22,7 @@ pub fn threads(pid: u32) -> Option<ThreadActivity> {
     threads_except(pid, &[])
 }
 
-/// The same without the threads of these names; `None` also if there are no others.
+/// Like `threads`, without the threads of these names; also `None` if there are no others.
 pub fn threads_except(pid: u32, names: &[&str]) -> Option<ThreadActivity> {
     let pid = i32::try_from(pid).ok()?;
     let mut stats = proc::threads(pid);
@@ -75,7 +75,8 @@ impl RunQueue {
 /// CPU time after which the measurement ends: several of the scheduler's time slices.
 const PROBE: Duration = Duration::from_millis(40);
 
-/// A process that sleeps until a deadline uses no CPU, and a watchdog must not end it for that.
+/// A process that sleeps until a deadline uses no CPU time: the sleep must be short enough that no watchdog ends the
+/// process.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// Returns `duration` multiplied by this process's slowdown from waiting for a core, at most 30 s. For deadlines that
@@ -125,7 +126,7 @@ mod tests {
     fn leaves_out_threads_of_a_name() {
         let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let pid = sleeper.id();
-        // Until then it has this program's name.
+        // Until it executes `sleep`, the child has this program's name.
         while Stat::of(pid as i32).unwrap().name != "sleep" {
             std::thread::yield_now();
         }

@@ -90,7 +90,6 @@ impl EarlierChildren {
         EarlierChildren(children.map(|child| (child.pid, child.start)).collect())
     }
 
-    /// Returns true if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -153,7 +152,7 @@ pub(super) fn present(criteria: &OrphanCriteria<'_>, scope: SweepScope<'_>) -> V
     criteria.orphans(&criteria.others(), scope).cloned().collect()
 }
 
-/// Describes those that are alive.
+/// Describes the orphans that are alive.
 pub(super) fn living(orphans: &[Stat]) -> Vec<Orphan> {
     orphans.iter().filter(|stat| !stat.is_dead()).map(Orphan::of).collect()
 }

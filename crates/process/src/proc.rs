@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
-/// An environment is read up to this length, in bytes. No variable is looked for after it.
+/// At most this much of an environment is read, in bytes. Variables beyond it are not found.
 const LARGEST_ENVIRONMENT: u64 = 8 << 20;
 /// A clock tick of `/proc`: `USER_HZ` is 100 on Linux.
 const TICK: Duration = Duration::from_millis(10);
@@ -101,7 +101,7 @@ fn thread_folders(pid: i32) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Returns true if a thread of this process is in a call that sleeps for a time, and waits for nothing else.
+/// Returns true if a thread of this process is in a call that only sleeps for a given time.
 pub fn is_in_sleep(thread: i32) -> bool {
     let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
     let number = call.split_ascii_whitespace().next().and_then(|number| number.parse().ok());
@@ -120,17 +120,17 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Reads those of the calling thread. Zero if the kernel does not keep these numbers.
+    /// Reads the times of the calling thread. Zero if the kernel does not keep these numbers.
     pub fn of_this_thread() -> Self {
         Self::in_folder(Path::new("/proc/thread-self"))
     }
 
-    /// Reads those of a thread of this process.
+    /// Reads the times of a thread of this process.
     pub fn of_thread(thread: i32) -> Self {
         Self::in_folder(Path::new(&format!("/proc/self/task/{thread}")))
     }
 
-    /// Reads those of a process's threads, with the threads' ids.
+    /// Reads the times of a process's threads, with the threads' ids.
     pub fn of_threads(pid: i32) -> Vec<(i32, Self)> {
         let numbered = |folder: PathBuf| Some((folder.file_name()?.to_str()?.parse().ok()?, Self::in_folder(&folder)));
         thread_folders(pid).into_iter().filter_map(numbered).collect()
@@ -162,7 +162,7 @@ impl Status {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
-    /// Returns true if the process has a handler for this signal. One that it ignores, or that would end it, has none.
+    /// Returns true if the process has a handler for this signal: it neither ignores it nor leaves it to the default action.
     pub fn handles(&self, signal: i32) -> bool {
         let caught = self.field("SigCgt").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
         (1..=64).contains(&signal) && caught >> (signal - 1) & 1 == 1
@@ -234,7 +234,7 @@ pub fn executable(pid: i32) -> Option<String> {
     Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
 }
 
-/// Returns true if a program of this name or path runs Python's scripts: `python3.11`, `/usr/bin/pypy3`.
+/// Returns true if a program of this name or path is a Python interpreter: `python3.11`, `/usr/bin/pypy3`.
 pub fn is_python(program: &str) -> bool {
     let name = program.rsplit('/').next().unwrap_or_default();
     name.starts_with("python") || name.starts_with("pypy")
@@ -291,7 +291,7 @@ impl ControlGroup {
         text.lines().filter_map(of_line).collect()
     }
 
-    /// Its folder and those of the groups around it.
+    /// Its folder and those of its parent groups.
     pub fn around(&self) -> impl Iterator<Item = &Path> {
         self.folder.ancestors().take_while(|folder| folder.starts_with(&self.mount))
     }

@@ -3,7 +3,8 @@
 //!
 //! A signal by descriptor never reaches another process that gets the same id later. Such descriptors (pidfd_open(2)) become readable when
 //! their process has ended. [`Deaths`] gathers them in an epoll instance, whose list of ready descriptors is first in, first out (epoll(7),
-//! fs/eventpoll.c). A runtime can wait for that instance; its own list would not do, since it wakes tasks and keeps no order among them.
+//! fs/eventpoll.c). A runtime can wait for that instance; the runtime's own readiness list does not help, since it wakes tasks in no
+//! particular order.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus};
@@ -25,7 +26,7 @@ use super::{Exit, proc};
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// How long a process may exist after SIGKILL. One that sleeps in the kernel (a dead network file system, a GPU driver) handles no
-/// signal at all, perhaps for ever; then it is abandoned.
+/// signal, perhaps forever; then it is abandoned.
 pub const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A child of this process. Dropping it neither ends nor reaps it.
@@ -75,7 +76,7 @@ impl Process {
         self.handle.ended()
     }
 
-    /// Waits for its end, or until the deadline. It is not reaped.
+    /// Waits for its end, or until the deadline. Does not reap it.
     pub fn wait_until(&self, deadline: Instant) {
         self.handle.wait_until(deadline);
     }
@@ -104,7 +105,7 @@ impl Handle {
         Ok(Handle { pid, pidfd: open(pid)? })
     }
 
-    /// Holds a child that `start` starts. If no descriptor can be opened for it, it is killed immediately.
+    /// Holds the child that `start` starts. If no descriptor can be opened for the child, it is killed immediately.
     pub(super) fn of_new(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<Self> {
         let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
         let pid = start()?;

@@ -83,7 +83,7 @@ pub enum Sink {
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The length of a first line that the kernel reads (`BINPRM_BUF_SIZE`, linux/binfmts.h), in bytes.
 const FIRST_LINE: u64 = 256;
-/// The most folders and links that the search for a closed folder looks at; a circle of links would have no end.
+/// The maximum number of folders and links that the search for a closed folder looks at, since links can form a cycle.
 const MOST_FOLDERS: usize = 1000;
 /// The folder in which the kernel lists handlers for other kinds of programs.
 const OTHER_KINDS: &str = "/proc/sys/fs/binfmt_misc";
@@ -166,7 +166,7 @@ pub(super) fn explain(path: &Path, source: io::Error) -> ProgramError {
     let path = path.to_owned();
     match check(&path) {
         Err(why) => why,
-        // The check leaves a file of no kind that it knows to the kernel, if the kernel knows other kinds.
+        // The check accepts files of unknown kinds if the kernel has handlers for other kinds.
         Ok(()) if source.raw_os_error() == Some(libc::ENOEXEC) => match head(&path).ok().and_then(|head| advice(&head))
         {
             Some(advice) => ProgramError::NotAProgram { path, advice },
@@ -223,7 +223,7 @@ fn check(path: &Path) -> Result<(), ProgramError> {
 pub fn closed_folder(path: &Path) -> Option<PathBuf> {
     let denied = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     let start = |path: &Path| PathBuf::from(if path.is_absolute() { "/" } else { "." });
-    // A link's target stands in its place: the folder that is closed may be behind one.
+    // Each link is replaced by its target: the closed folder may be behind a link.
     let (mut at, mut rest) = (start(path), components(path));
     for _ in 0..MOST_FOLDERS {
         let name = rest.pop().filter(|_| denied)?;
@@ -242,7 +242,7 @@ pub fn closed_folder(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The names in a path, the last one first.
+/// The components of a path, the last one first.
 fn components(path: &Path) -> Vec<OsString> {
     let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
     names.rev().map(|part| part.as_os_str().to_owned()).collect()
@@ -317,8 +317,8 @@ fn processor(head: &[u8]) -> Option<&'static str> {
     NAMES.iter().find(|(number, _)| *number == machine).map(|(_, name)| *name)
 }
 
-/// The processor for which a program or library was built, as `uname -m` writes it; nothing if the file is neither or the processor is not
-/// known here.
+/// The processor for which a program or library was built, as `uname -m` writes it; `None` if the file is neither or the processor is
+/// unknown.
 pub fn processor_of(path: &Path) -> Option<&'static str> {
     let mut head = [0; 20];
     File::open(path).and_then(|mut file| file.read_exact(&mut head)).ok()?;
@@ -430,7 +430,7 @@ mod tests {
         }
     }
 
-    /// Runs this on a thread without capabilities: root, too, then needs the permissions that a folder's mode gives.
+    /// Runs this on a thread without capabilities: then even root needs the permissions that a folder's mode gives.
     fn without_capabilities<T: Send>(run: impl FnOnce() -> T + Send) -> T {
         let drop_and_run = || {
             let none = CapabilitySet::empty();

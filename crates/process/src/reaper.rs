@@ -199,7 +199,7 @@ fn spawn(id: AgentId, messages: &[Message]) -> io::Result<(Process, UnixStream)>
     ours.set_nonblocking(true)?;
     let bytes: Vec<u8> = messages.iter().flat_map(Message::to_bytes).collect();
     (&ours).write_all(&bytes)?;
-    // The kernel's link stays right if the file is replaced meanwhile, as by a rebuild.
+    // The kernel's link still refers to this executable if the file has been replaced, for example by a rebuild.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(NAME).arg(REAPER).arg(id.to_string()).stdin(OwnedFd::from(theirs));
     Ok((Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?, ours))

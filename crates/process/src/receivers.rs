@@ -37,8 +37,8 @@ impl Workers {
         }
     }
 
-    /// The living workers that have a handler for this signal, or wait for programs that have one as a shell or timeout(1) does; by
-    /// index. A program that has just been started has no handler yet.
+    /// The living workers, by index, that have a handler for this signal or are a shell or timeout(1) that waits for a program with
+    /// one. A program that has just been started has no handler yet.
     pub fn that_handle(&self, signal: Signal) -> Vec<usize> {
         let living = self.workers.iter().filter(|(_, worker)| !worker.dead);
         let found = living.filter(|(pid, _)| !that_handle(**pid, signal).is_empty());
@@ -46,7 +46,7 @@ impl Workers {
     }
 
     /// Sends a signal to these workers themselves, not to the processes that they started. If a worker is a shell or timeout(1) that waits
-    /// for programs that handle the signal, they get it in its place.
+    /// for programs that handle the signal, those programs get the signal instead.
     pub fn signal_themselves(&self, workers: &[usize], signal: Signal) -> io::Result<()> {
         let mut named = self.workers.iter().filter(|(_, worker)| !worker.dead && workers.contains(&worker.index));
         named.try_for_each(|(pid, worker)| {
@@ -61,8 +61,8 @@ impl Workers {
 
     /// Sends this signal, which asks for an end. A worker that handles it gets it alone: to save a checkpoint first, it may need the
     /// processes that it started, such as data loaders. The whole process group of other workers gets it. A shell gets it together with
-    /// what runs under it, except below programs that handle it; so does timeout(1), in whose place such a program gets it, and once.
-    /// Stopped processes are continued, because they could not handle it otherwise.
+    /// what runs under it, except below programs that handle it; so does timeout(1), but a program under it that handles the signal
+    /// gets it in its place, so that it gets it only once. Stopped processes are continued, because they could not handle it otherwise.
     pub fn end(&mut self, signal: Signal) {
         let adopted = self.adopted();
         for (pid, worker) in &mut self.workers {
@@ -82,9 +82,9 @@ impl Workers {
         self.signal(Signal::CONT);
     }
 
-    /// Asks what dead workers left behind to end, if programs in it handle this signal: they have something to do first. Returns what still
-    /// lives; nothing if no program handles it. Only of workers that were shells or timeout(1), or ended by a signal as those do. No
-    /// process gets the signal twice.
+    /// Asks the processes that dead workers left behind to end, if any of them handles this signal: such programs have something to do
+    /// first. Returns those that are still alive; none if no program handles the signal. Covers only workers that were shells or
+    /// timeout(1), or that ended by a signal as those do. No process gets the signal twice.
     pub fn end_left(&mut self, signal: Signal) -> Vec<Left> {
         let of_programs = self.workers.iter().filter(|(_, worker)| worker.left_programs());
         let sessions: Vec<i32> = of_programs.map(|(pid, _)| *pid).collect();
@@ -108,7 +108,7 @@ impl Workers {
         found.into_iter().map(left).collect()
     }
 
-    /// Kills every worker's process group. When that is due is the caller's decision. [`Self::next`] still reports the deaths.
+    /// Kills every worker's process group. The caller decides when. [`Self::next`] still reports the deaths.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
     }
@@ -121,7 +121,8 @@ impl Workers {
 }
 
 impl Worker {
-    /// It has ended, and what it waited for may live on. Asks the system, since its death may not have been reported yet.
+    /// Returns true if it has ended and the programs that it waited for may still be alive. Asks the system, since its death
+    /// may not have been reported yet.
     fn left_programs(&self) -> bool {
         match self.process.ended() {
             Ok(Some(Exit::Signal(signal))) if REQUESTS.contains(&signal) => true,
@@ -134,7 +135,7 @@ impl Worker {
 
 /// The file names of shells. A shell that waits for a program does not pass its signals on.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ksh", "zsh", "busybox"];
-/// It sends a signal on twice, to its child and to its group (`cleanup` of coreutils' timeout.c).
+/// The program that forwards a signal twice: to its child and to its group (`cleanup` in coreutils' timeout.c).
 const TIMEOUT: &str = "timeout";
 
 /// A process that gets a signal.
@@ -145,7 +146,7 @@ struct Receiver {
     pidfd: OwnedFd,
 }
 
-/// What a process is to a signal.
+/// How a process treats a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiverKind {
     /// It waits for another program: a shell, or timeout(1).
@@ -174,8 +175,9 @@ impl Receiver {
     }
 }
 
-/// Those under these processes, themselves included, that get a signal that asks for an end: shells before what they wait for, so that
-/// they do not start another command. If programs handle the signal, those next to them do not get it, such as the reader of their output.
+/// The receivers, among these processes and their descendants, of a signal that asks for an end. Shells come before the programs that they
+/// wait for, so that they do not start another command. If programs handle the signal, their siblings, such as the reader of their output,
+/// do not get it.
 fn of_end(roots: impl Iterator<Item = i32>, signal: Signal) -> Vec<Receiver> {
     let mut found: Vec<Receiver> = roots.flat_map(|pid| below(pid, signal)).collect();
     if found.iter().any(|receiver| receiver.kind == ReceiverKind::Program) {
@@ -184,14 +186,14 @@ fn of_end(roots: impl Iterator<Item = i32>, signal: Signal) -> Vec<Receiver> {
     found
 }
 
-/// This process and what is under it, except below programs that handle the signal.
+/// This process and its descendants, except those below programs that handle the signal.
 fn below(pid: i32, signal: Signal) -> Vec<Receiver> {
     let mut found = Vec::new();
     visit(pid, signal, &mut found);
     found
 }
 
-/// The programs under this process, itself included, that handle a signal. A shell with a trap for it is one.
+/// The programs that handle a signal, among this process and its descendants. A shell with a trap for it is one.
 fn that_handle(pid: i32, signal: Signal) -> Vec<Receiver> {
     if handles(pid, signal) && !is_timeout(pid) {
         return Receiver::open(pid, ReceiverKind::Program).into_iter().collect();
@@ -225,7 +227,7 @@ fn visit(pid: i32, signal: Signal, found: &mut Vec<Receiver>) {
     }
 }
 
-/// Adds what a program without a handler has started and not made a group of its own.
+/// Adds the descendants of a program without a handler that are still in its process group.
 fn group_below(pid: i32, found: &mut Vec<Receiver>) {
     let group = Stat::of(pid).map(|stat| stat.group);
     for child in children_of(pid) {

@@ -1,7 +1,8 @@
 //! Whether the system has room for the processes and threads that this process is about to start.
 //!
 //! The user's limit (`ulimit -u`) and the control group's (`pids.max`) count both alike. At a limit, much of what starts threads panics or
-//! waits for ever, in libraries, too. So a command that needs some tries all of them first, and says in one sentence what is missing.
+//! waits for ever, in libraries, too. So a command first starts as many threads as it will need, and reports in one sentence what is
+//! missing.
 
 use std::fs;
 use std::io;
@@ -24,7 +25,7 @@ const STACK: usize = 64 << 10;
 )]
 pub struct NoRoom {
     pub needed: usize,
-    /// Those that could be started.
+    /// The number that could be started.
     pub found: usize,
     why: io::Error,
     limits: String,
@@ -32,7 +33,7 @@ pub struct NoRoom {
 
 /// Starts `needed` threads at once and ends them again.
 ///
-/// Other processes can take the room a moment later: what starts threads or processes still has to handle its errors.
+/// Other processes can take the room a moment later, so starting threads or processes can still fail.
 ///
 /// # Errors
 /// [`NoRoom`], if the system cannot start all of them.

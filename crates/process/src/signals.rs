@@ -108,7 +108,7 @@ impl Signals {
         Ok(Signals { pipes: heard.map(|signal| Ok((signal, pipe_of(signal)?))).collect::<io::Result<_>>()? })
     }
 
-    /// Listens to no signal, but to this pipe: when its other end is dropped, signal 0 arrives.
+    /// Listens to this pipe instead of signals: when its other end is dropped, signal 0 arrives.
     pub fn until_closed(pipe: UnixStream) -> io::Result<Self> {
         pipe.set_nonblocking(true)?;
         Ok(Signals { pipes: vec![(0, pipe)] })

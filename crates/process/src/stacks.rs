@@ -1,7 +1,7 @@
 //! The stacks of another process's threads, read by py-spy, gdb or eu-stack, whichever is installed.
 //!
-//! The process goes on running: it is held only while a tool reads it. A tool that takes too long is killed.
-//! [`NoProgress`] says why a process makes none: it is stopped, traced, or waits in the kernel so that not even SIGKILL ends it.
+//! The process goes on running: it is held only while a tool reads it. A tool that takes too long is killed. [`NoProgress`] says
+//! why a process makes none: it is stopped, traced, or waits in the kernel, where not even SIGKILL can end it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,7 @@ use super::{Group, Outcome, Signals, find_program};
 
 /// The longest output of a tool that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// How long a process waits in the kernel before no tool is tried on it.
+/// A process that has waited in the kernel for this long is not given to a tool.
 const IN_KERNEL: Duration = Duration::from_secs(1);
 /// The number of frames in the short form.
 const FRAMES: usize = 12;
@@ -34,7 +34,7 @@ struct Tool {
     before: &'static [&'static str],
     /// Its arguments after it.
     after: &'static [&'static str],
-    /// Begins the stack of the main thread, at the start of a line or later in it.
+    /// The text that begins the main thread's stack, anywhere in a line.
     main_thread: &'static str,
 }
 
@@ -51,7 +51,7 @@ const TOOLS: [Tool; 3] = [
     Tool { name: "eu-stack", python: false, before: &["-p"], after: &[], main_thread: "TID " },
 ];
 
-/// What could be learned of a process's stacks.
+/// The result of reading a process's stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stacks {
     /// A tool has read them.
@@ -93,7 +93,7 @@ impl Stacks {
     /// # Errors
     /// If the tools cannot be run at all, or a signal arrives meanwhile.
     pub fn of(pid: i32, limit: Duration, signals: &Signals) -> Result<Self, StacksError> {
-        // Attaching to it would wait for what it waits for.
+        // A tool that attaches would wait as long as the process does.
         if let Some(at) = NoProgress::in_kernel_for(pid, IN_KERNEL) {
             return Ok(Stacks::InKernel(at));
         }
@@ -177,7 +177,7 @@ fn ask(tool: &Tool, pid: i32, limit: Duration, signals: &Signals) -> Result<Resu
     }
 }
 
-/// How often a process that waits in the kernel is looked at.
+/// Interval between two looks at a process that waits in the kernel.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Why a process makes no progress.
@@ -185,7 +185,7 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct NoProgress {
     /// `T`, `t` or `D`, as in proc_pid_stat(5).
     pub state: char,
-    /// The kernel function in which it waits, if this user may know.
+    /// The kernel function in which it waits, if this user may see it.
     pub wait_channel: Option<String>,
     /// The file that it waits for, if its system call names one.
     pub file: Option<PathBuf>,
@@ -208,8 +208,8 @@ impl NoProgress {
         Some(NoProgress { state: thread.state, wait_channel: channel, file, tracer: tracer.and_then(named) })
     }
 
-    /// Looks at a process that may wait in the kernel for this long; `None` as soon as it does not. A short wait there is common: for a
-    /// disk, or for a child that was just started.
+    /// Watches for this period whether a process waits in the kernel; `None` as soon as it does not. A short wait there is common: for
+    /// a disk, or for a child that was just started.
     pub fn in_kernel_for(pid: i32, period: Duration) -> Option<Self> {
         let lasts = lasts(period, || waits_in_kernel(pid));
         Self::of(pid).filter(|at| lasts && at.in_kernel())
@@ -228,7 +228,7 @@ fn waits_in_kernel(pid: i32) -> BTreeSet<(i32, u64)> {
     waiting.filter_map(counted).collect()
 }
 
-/// Returns true if one wait is in all looks of this period.
+/// Returns true if the same wait is seen in every look of this period.
 fn lasts(period: Duration, mut look: impl FnMut() -> BTreeSet<(i32, u64)>) -> bool {
     let deadline = Instant::now() + period;
     let mut waits = look();

@@ -1,4 +1,4 @@
-//! Starts workers, and ties processes to the life of the one that starts them. All `unsafe` code of this crate is here.
+//! Starts workers, and makes processes die with the process that starts them. All `unsafe` code of this crate is here.
 //!
 //! A worker is a fork of the agent that becomes its program. fork(2) copies only the thread that calls it: if another thread holds a lock
 //! at that moment, such as the allocator's, it stays locked in the copy. So what the child does until it executes its program
@@ -263,12 +263,12 @@ impl Words {
 }
 
 impl StartReport {
-    /// Of a copy of a template, whose process writes the reason to the other end.
+    /// The report of a template's copy, which writes the reason to the other end.
     pub(super) fn of_copy(socket: UnixStream) -> Self {
         StartReport { socket, program: None }
     }
 
-    /// Why the program of a worker that has ended was never started; `None` if it was.
+    /// Why the program of an ended worker was never started; `None` if it was started.
     pub(super) fn reason(&self) -> Option<String> {
         let mut message = Vec::new();
         // Nothing written means that exec succeeded; an error is not a reason.

@@ -1,11 +1,12 @@
 //! Copies of a program that is ready to work, instead of new starts of it.
 //!
 //! Some programs take longer to start than their work takes: libtorch registers thousands of operators before `main`. A [`Template`] is
-//! such a program that has done this once, has done nothing else and has one thread. It [serves](serve) requests from the process that
-//! started it by forking. A copy has what only it may have: environment, folder, output, session.
+//! such a program, with one thread, that has done this once and nothing else. It [serves](serve) requests from the process that started
+//! it by forking. Each copy has its own environment, folder, output and session.
 //!
-//! The program forks twice. The process between ends at once, so that the kernel makes the copy a child of the nearest subreaper:
-//! the process that keeps the [`Workers`](super::Workers), which sees its end as that of a worker that it has started itself.
+//! The program forks twice. The intermediate process ends at once, so that the kernel makes the copy a child of the nearest
+//! subreaper: the process that keeps the [`Workers`](super::Workers), which sees the copy's end as that of a worker that it has
+//! started itself.
 //!
 //! One request is one packet on the template's standard input: the folder and the environment, with descriptors for the reason why no
 //! copy could be made, the standard output and the error output. The answer is the copy's process id.
@@ -30,7 +31,7 @@ use super::{Process, Sink, files, orphans};
 
 /// A variable that tells a program to [`serve`].
 const TEMPLATE: &str = "LOCKSTEP_TEMPLATE";
-/// How long a template may take to answer. It forks in milliseconds; one that does not answer is not waited for any longer.
+/// How long a template may take to answer. A fork takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(60);
 /// The longest request, in bytes: an environment has some thousand.
 const LONGEST: usize = 128 << 10;
@@ -102,25 +103,25 @@ impl Template {
 
 impl Drop for Template {
     fn drop(&mut self) {
-        // It has nothing to lose, and may have been reaped already.
+        // A template holds no work that could be lost. It may have been reaped already, so errors are ignored.
         let _ = self.process.signal(Signal::KILL);
         let _ = self.process.child.wait();
     }
 }
 
-/// What a program brings along that this crate cannot do, because it is unsafe in a process with several threads.
+/// Functions that the program supplies, because they are unsafe in a process with several threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Forking {
     /// fork(2): the child's process id, or `None` in the child.
     pub fork: fn() -> io::Result<Option<Pid>>,
     /// Changes the environment of this process: sets each variable to its value, or removes it.
     pub set_variables: fn(&[(OsString, Option<OsString>)]),
-    /// Ends this process without what `main` leaves to be done.
+    /// Ends this process without the cleanup that follows `main`.
     pub exit: fn(i32) -> !,
 }
 
-/// Waits for requests if this process was started as a [`Template`]. Returns true in each copy and, at once, in a process that was
-/// not; false when the agent has gone. Call it at the beginning of `main`, before anything starts a thread.
+/// Waits for requests if this process was started as a [`Template`]. Returns true in each copy, and immediately in any other
+/// process; false when the agent has gone. Call it at the beginning of `main`, before anything starts a thread.
 ///
 /// # Errors
 /// The system's error: the standard input is not the agent's socket.
@@ -148,7 +149,7 @@ pub fn serve(forking: &Forking) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Makes this process, a copy, what the request asks for.
+/// Applies the request to this process, which is a copy.
 fn begin(request: Request, parent: Pid, agent: Option<Pid>, socket: OwnedFd, forking: &Forking) -> io::Result<bool> {
     while getppid() == Some(parent) {
         std::thread::yield_now(); // the process between ends

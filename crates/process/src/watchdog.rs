@@ -8,7 +8,7 @@
 //! same rule to any processes. Where a deadline in seconds is required, [`scaled`] makes it longer on a busy machine,
 //! and [`RunQueue`] measures how much time processes spent waiting for a core.
 //!
-//! It does not cover processes on other machines.
+//! Processes on other machines are not covered.
 
 use std::fmt;
 use std::io::Read;
@@ -84,7 +84,7 @@ pub struct Stalled {
 }
 
 impl Watchdog {
-    /// Starts with a wait that begins now.
+    /// Starts to watch now.
     pub fn new() -> Self {
         let now = Instant::now();
         Watchdog {
@@ -142,7 +142,7 @@ impl fmt::Display for Stalled {
     }
 }
 
-/// As displayed, because `unwrap` prints it in the message of a panic.
+/// Same as `Display`, because `unwrap` prints it in the message of a panic.
 impl fmt::Debug for Stalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -181,7 +181,7 @@ pub fn until(mut holds: impl FnMut() -> bool) -> Result<(), Stalled> {
         if holds() {
             return Ok(());
         }
-        // A condition that starts a process, or reads all of `/proc`, takes the core from those that it waits for.
+        // A condition that starts a process, or reads all of `/proc`, takes CPU time from the processes that it waits for.
         let pause = POLL.max(4 * begun.elapsed()).min(PAUSE);
         watchdog.look()?;
         std::thread::sleep(pause);

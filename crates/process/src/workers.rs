@@ -42,7 +42,7 @@ pub struct Workers {
     earlier: EarlierChildren,
     own_session: i32,
     open_files: Option<u64>,
-    /// What was asked to end below shells, by process id and start time.
+    /// The processes below shells that were asked to end, by process id and start time.
     pub(super) asked: BTreeSet<(i32, u64)>,
 }
 
@@ -71,7 +71,7 @@ pub struct Died {
     pub exit: Exit,
     /// When the agent learned of it, to compute durations.
     pub at: Instant,
-    /// The same as the time of day.
+    /// The same moment as the time of day.
     pub wall: SystemTime,
 }
 
@@ -132,8 +132,8 @@ impl Workers {
         self.watch(index, process, started)
     }
 
-    /// Starts a worker as a copy of a [`Template`], which has its program and its arguments; `spec` says the rest. Its end will be
-    /// reported as that of any other worker.
+    /// Starts a worker as a copy of a [`Template`], which already has the program and its arguments; `spec` gives the rest. Its
+    /// end will be reported as that of any other worker.
     ///
     /// # Errors
     /// The template makes no copy: it has ended, or does not answer.
@@ -218,7 +218,7 @@ impl Workers {
         alive
     }
 
-    /// Those of them that have already ended, by index.
+    /// The workers that have ended although their end has not been reported yet, by index.
     pub fn ended(&self) -> Vec<usize> {
         let ended = |worker: &&Worker| matches!(worker.process.ended(), Ok(Some(_)));
         self.living().filter(ended).map(|worker| worker.index).collect()
@@ -251,7 +251,7 @@ impl Workers {
         };
         // What dead workers left behind are now children of the agent. Most leave nothing.
         if !sweep.over {
-            // Searched before the kill, because those that it ends immediately would not be found afterwards.
+            // Recorded before the kill: orphans that end immediately would not be found afterwards.
             let there = self.with_criteria(|criteria| orphans::living(&orphans::present(criteria, self.scope(&sweep))));
             sweep.swept.add(there);
             sweep.dead.iter().for_each(|pid| send(*pid, &self.workers[pid], Signal::KILL));
@@ -372,7 +372,8 @@ impl Drop for Children {
 
 pub(super) fn send(pid: i32, worker: &Worker, signal: Signal) {
     let Some(group) = Pid::from_raw(pid) else { return };
-    // A worker that is not reaped keeps its id and its group's. Before it has made its group, it is alone.
+    // The ids of a worker and of its group stay in use until it is reaped. Before it has created its group, the signal goes
+    // to it alone.
     if kill_process_group(group, signal).is_err() && !worker.dead {
         let _ = worker.process.signal(signal);
     }

@@ -1,4 +1,4 @@
-//! An agent in a process of its own, and what the tests check about processes.
+//! An agent in a process of its own, and helpers that inspect processes.
 
 use lockstep_process::proc::{self, Stat};
 use std::cell::Cell;

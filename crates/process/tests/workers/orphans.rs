@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("orphans::a_reaper_is_small_and_ends_with_the_agent", a_reaper_is_small_and_ends_with_the_agent),
 ];
 
-/// A child, one in a session of its own, one whose parents have ended, and one like it that has also cleared its
+/// A child, a child in its own session, one whose parents have ended, and another such one that has also cleared its
 /// environment.
 const FAMILY: &str = "sleep 1000 & a=$!; setsid sleep 1001 & b=$!; \
     c=$(setsid sh -c 'sleep 1002 >/dev/null & echo $!'); d=$(setsid env -i sh -c 'sleep 1003 >/dev/null & echo $!'); \

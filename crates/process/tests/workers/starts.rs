@@ -113,7 +113,7 @@ fn an_agent_reports_the_ends_of_a_hundred_workers() {
     agent.close();
 }
 
-/// The agent reaps every child that has ended, also one that another thread has just started and does not hold yet.
+/// The agent reaps every child that has ended, even one that another thread has just started and does not hold yet.
 fn a_command_that_ends_at_once_is_held_before_it_is_reaped() {
     let mut agent = AgentProcess::launch();
     assert_eq!(agent.ask("commands 300"), "started 300");
@@ -198,7 +198,7 @@ fn the_whole_group_receives_sigterm() {
 /// The shell's death has not been reported when the program that it leaves behind is asked to end.
 fn a_program_whose_shell_has_just_died_keeps_its_children() {
     let folder = tempfile::tempdir().unwrap();
-    // A shell under another name is a program.
+    // A shell under another name counts as a program, not as a shell.
     let program = folder.path().join("program");
     std::fs::copy("/bin/sh", &program).unwrap();
     let mut agent = AgentProcess::launch();
