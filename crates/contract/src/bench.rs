@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub rank: usize,
-    /// Restarts of the job before it.
+    /// How often the job was restarted before this rank connected.
     pub restart: u32,
     pub pid: i32,
 }
@@ -45,12 +45,12 @@ pub struct CollectiveOrder {
     pub bytes: Vec<u64>,
 }
 
-/// For each size, in their order.
+/// One value for each size, in the order of the sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveAnswer {
     /// Seconds of one operation: the median of several batches, each as long as its slowest rank took.
     pub seconds: Vec<f64>,
-    /// Elements that were not as they should be, on all ranks.
+    /// The number of wrong elements, on all ranks together.
     pub wrong: Vec<u64>,
 }
 
@@ -69,11 +69,11 @@ pub struct StepOrder {
     pub model: Model,
     /// Samples in a rank's batch.
     pub batch: u32,
-    /// Of [`Order::Step`] threes of steps: one that is not timed, one with communication, one without.
+    /// For [`Order::Step`], the number of groups of three steps: one that is not timed, one with communication, one without.
     pub steps: u32,
 }
 
-/// Medians of the steps in seconds, each the mean of all ranks where nothing else is said.
+/// Medians over the steps, in seconds. Each is the mean of all ranks unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepAnswer {
     /// The whole step.
@@ -86,18 +86,18 @@ pub struct StepAnswer {
     pub optimizer: f64,
     /// The backward pass without communication.
     pub backward_alone: f64,
-    /// All buckets reduced at once, with nothing else to do: of the slowest rank, for which the others wait.
+    /// All buckets reduced at once, without computation: the time of the slowest rank, for which the others wait.
     pub all_reduces: f64,
-    /// One of them, when each waits for the one before: the mean of all buckets.
+    /// One bucket, when each waits for the previous one: the mean of all buckets.
     pub one_all_reduce: f64,
     /// Bytes of the gradients.
     pub bytes: u64,
     pub buckets: u32,
-    /// Of rank 0's batch.
+    /// The loss of rank 0's batch.
     pub loss: f64,
     /// The norm of all gradients together, after a step with communication.
     pub gradient: f64,
-    /// The most bytes that tensors had on a GPU at a time, on the rank with the most; nothing on the CPU.
+    /// Peak bytes of tensors on a GPU, on the rank with the highest peak; `None` on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
 }
@@ -106,15 +106,15 @@ pub struct StepAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
-    /// Whole copies; the optimizer's states in parts.
+    /// Each rank has the whole model and a part of the optimizer's states.
     Zero,
-    /// Parameters, gradients and states in parts, gathered block by block.
+    /// Each rank has a part of parameters, gradients and optimizer's states. Parameters are gathered block by block.
     Sharded,
-    /// Parts of each layer.
+    /// Each rank has a part of each layer.
     Tensor,
 }
 
-/// Steps of a divided model, from the same weights in each order.
+/// Steps of a divided model. Every order starts from the same weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParallelOrder {
     /// How it is divided.
@@ -133,13 +133,13 @@ pub struct ParallelOrder {
 pub struct ParallelAnswer {
     /// Seconds of a step: the median.
     pub step: f64,
-    /// Of each step, also of those that were not timed.
+    /// The loss of each step, including those that were not timed.
     pub losses: Vec<f64>,
     /// Bytes that a rank wrote to sockets in a step.
     pub sent: f64,
     /// Bytes of a rank's tensors between two steps: parameters, gradients, the optimizer's states and DDP's buckets.
     pub kept: f64,
-    /// The most bytes of a rank's process in memory at once.
+    /// Peak memory of a rank's process, in bytes.
     pub peak: f64,
 }
 
@@ -148,11 +148,11 @@ pub struct ParallelAnswer {
 pub struct DrawOrder {
     /// An empty folder.
     pub folder: PathBuf,
-    /// How many.
+    /// The number of photographs.
     pub count: usize,
 }
 
-/// Where they are.
+/// Where the photographs are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrawAnswer {
     /// A folder with one folder for each class.
@@ -170,14 +170,15 @@ pub struct PicturesOrder {
     pub cache: Option<PathBuf>,
 }
 
-/// A pass.
+/// The result of a pass over photographs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PicturesAnswer {
     /// How long it took.
     pub seconds: f64,
-    /// How many came.
+    /// The number of photographs that were loaded.
     pub photographs: usize,
-    /// Of the first batch's absolute values, without augmentation: it is the same on all sides if they do the same work.
+    /// The mean of the first batch's absolute values, without augmentation. It is the same in Rust and in Python if both do
+    /// the same work.
     pub mean: f64,
 }
 
@@ -191,7 +192,7 @@ pub struct SnapshotOrder {
     pub background: bool,
 }
 
-/// Seconds, where nothing else is said.
+/// In seconds, unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SnapshotAnswer {
     /// A step without a snapshot.
@@ -200,13 +201,14 @@ pub struct SnapshotAnswer {
     pub stall: f64,
     /// What later steps lose to the writer in the background.
     pub lost: f64,
-    /// From the beginning of the save until it is on disk.
+    /// The time from the beginning of the save until it is on disk.
     pub written: f64,
-    /// Until model and optimizer have it again.
+    /// The time until model and optimizer have it again.
     pub loaded: f64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Of the absolute weights after loading: it is the same on all sides if they saved and loaded the same.
+    /// The sum of the absolute weights after loading. It is the same in Rust and in Python if both saved and loaded the
+    /// same.
     pub sum: f64,
 }
 
@@ -240,7 +242,6 @@ pub struct TracedBucket {
 }
 
 impl Model {
-    /// All of them.
     pub const ALL: [Model; 2] = [Model::Mlp, Model::Resnet];
 
     /// The name in orders.
@@ -253,7 +254,6 @@ impl Model {
 }
 
 impl Scheme {
-    /// All of them.
     pub const ALL: [Scheme; 3] = [Scheme::Zero, Scheme::Sharded, Scheme::Tensor];
 
     /// The name in orders.

@@ -13,12 +13,12 @@ use crate::foreign;
 /// The key that counts the rounds of the job.
 pub const ASKED: &str = "lockstep/desync_report/asked";
 
-/// The key of a rank's answer in one round. `rank` is that in the whole job.
+/// The key of a rank's answer in one round. `rank` is the rank in the whole job.
 pub fn answer_key(round: i64, rank: usize) -> String {
     format!("lockstep/desync_report/{round}/{rank}")
 }
 
-/// The key that a rank sets when it leaves a group. `rank` is that in the whole job.
+/// The key that a rank sets when it leaves a group. `rank` is the rank in the whole job.
 pub fn farewell_key(group: &str, rank: usize) -> String {
     format!("lockstep/desync_report/farewell/{group}/{rank}")
 }

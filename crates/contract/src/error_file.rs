@@ -106,7 +106,7 @@ pub fn record_text(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Installs a hook for panics of the *calling thread*: it records them at `path`, if there is one, before the stack unwinds, and prints
-/// one of libtorch's or the runtime's at the [line of the user](panic_place) that called them.
+/// a panic inside libtorch or the runtime at the [line of the user's code](panic_place) that called them.
 ///
 /// With `quiet`, a recorded panic is not printed too, because the launcher prints it. Panics of other threads go to the
 /// previous hook.
@@ -197,7 +197,7 @@ pub fn panic_text(payload: &dyn Any) -> Option<&str> {
     payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str))
 }
 
-/// A message of libtorch without what follows it, the frames of its C++. In a panic it may stand in its debug form.
+/// A message of libtorch without the C++ frames that follow it. In a panic the message may be in its debug form.
 #[must_use]
 pub fn without_frames(text: &str) -> &str {
     let begins = ["\nException raised from", "\\nException raised from"];

@@ -74,7 +74,7 @@ impl Answers {
         fs::rename(unfinished, self.of(rank))
     }
 
-    /// Writes that a rank begins with its input of this number, from 0.
+    /// Records that a rank begins with the input of this number, counted from 0.
     ///
     /// # Errors
     /// Those of the file system.

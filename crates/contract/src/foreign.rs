@@ -1,7 +1,7 @@
 //! Text that others wrote, within lines of our own: command lines, names, files' names, messages of libraries, error files.
 //!
-//! It may have several lines where one is promised, and characters that act on a terminal. Whoever prints such text takes it
-//! through one of these functions. None of them changes a text that it has returned before.
+//! Such text may have several lines where one is expected, and characters that control a terminal. Code that prints it
+//! passes it through one of these functions first. None of them changes a text that it has returned before.
 
 use std::path::Path;
 
@@ -20,17 +20,17 @@ pub fn one_line(text: &str) -> String {
     shortened(text, LINE)
 }
 
-/// A line that we made of other texts, as one line, whole.
+/// A line that we composed of other texts, as one line, not truncated.
 pub fn escaped(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// A text that may have several lines, whole.
+/// A text that may have several lines, not truncated.
 pub fn lines(text: &str) -> String {
     escape(&text.replace("\r\n", "\n"), |c| matches!(c, '\n' | '\t'))
 }
 
-/// A file's name, whole.
+/// A file's name, not truncated.
 pub fn path(path: &Path) -> String {
     escaped(&path.to_string_lossy())
 }

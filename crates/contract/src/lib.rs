@@ -8,10 +8,10 @@
 //! - [`desync_report`]: where the ranks are, after a failure or in a hang.
 //! - [`events`]: what each rank and each agent did.
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
-//! - [`exit`]: the exit codes of both.
+//! - [`exit`]: the exit codes of a launcher and of a training program.
 //! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
 //! - [`rules`]: lists of things that can be wrong, for a failed job, its nodes and its scripts.
-//! - [`scheduler`]: what Slurm, PBS and MPI's launchers say of a job.
+//! - [`scheduler`]: what Slurm, PBS and MPI's launchers say about a job.
 //! - [`snapshot_request`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
 //! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
 //! - [`foreign`]: text that others wrote, within lines of our own.
@@ -37,10 +37,10 @@ use snapshot_request::{LAUNCHER, SNAPSHOT_ON};
 
 /// 1: ranks use deterministic kernels only, so that a run can be compared bit by bit on a GPU, too. An empty value or 0: any.
 pub const DETERMINISTIC: &str = "LOCKSTEP_DETERMINISTIC";
-/// What cuBLAS needs for that, and the value that takes the most memory (24 MiB).
+/// The variable that cuBLAS needs for deterministic kernels, and the value that takes the most memory (24 MiB).
 pub const CUBLAS_WORKSPACE: (&str, &str) = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
 
-/// Names what carries the collectives of tensors in host memory: one of [`BACKENDS`]. An empty value counts as none.
+/// Names the backend for collectives of tensors in host memory: one of [`BACKENDS`]. An empty value counts as none.
 pub const BACKEND: &str = "LOCKSTEP_BACKEND";
 /// Shared memory if possible and Gloo otherwise; Gloo; shared memory.
 pub const BACKENDS: [&str; 3] = ["auto", "gloo", "shm"];
@@ -85,7 +85,7 @@ pub mod background {
     /// Waits for messages of Gloo's TCP connections. The shim names it (`gloo_options` in group.cpp).
     pub const GLOO: &str = "gloo transport";
 
-    /// Looks whether an answer of an exercise sleeps.
+    /// Checks whether an answer of an exercise sleeps.
     pub const SLEEP_WATCH: &str = "sleep watch";
 
     /// All of them.
@@ -137,8 +137,8 @@ pub mod snapshot_request {
     /// user is invited to retry" (sysexits.h).
     pub const SAVED: u8 = 75;
 
-    /// A scheduler sends SIGTERM several times: Slurm 22.05 to all processes of a step and of the job, within a millisecond; timeout(1) to its
-    /// child and to its group. What comes within this time of the first is not a second signal.
+    /// A scheduler sends SIGTERM several times: Slurm 22.05 to all processes of a step and of the job, within a millisecond; timeout(1) to
+    /// its child and to its group. A signal that comes within this time of the first counts as a repetition of it.
     pub const REPETITION: Duration = Duration::from_secs(2);
 
     /// The variable with the names of further signals that ask for a snapshot, as [`SAVE_AND_END`] does, joined by commas: `SIGTERM`. A program that

@@ -1,8 +1,8 @@
 //! Where a panic belongs: in the innermost call of the user's own code, if libtorch, its binding, the runtime or the standard library has
 //! panicked for it.
 //!
-//! tch panics in code that a program generated, thousands of lines away from the call that was wrong. A backtrace has the call's line
-//! where the program has line tables, which the course's profile makes.
+//! tch panics in code that a program generated, thousands of lines away from the call that was wrong. A backtrace contains the call's
+//! line if the program has line tables, which the course's profile generates.
 
 use std::backtrace::Backtrace;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ pub struct PanicPlace {
     pub place: String,
     /// That line of the file, if it can be read.
     pub source_line: Option<String>,
-    /// What lies between it and the panic, if the panic is in other code.
+    /// The calls between that line and the panic, if the panic is in other code.
     pub within: Option<Within>,
 }
 
@@ -86,7 +86,7 @@ pub fn is_own(file: &Path) -> bool {
         let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
         return !file.starts_with(&runtime);
     }
-    // The compiler writes paths in the checkout from its folder on.
+    // The compiler writes paths in the checkout relative to the checkout's folder.
     !(file.starts_with("crates") && runtime.parent().is_some_and(|checkout| checkout.join(file).is_file()))
 }
 
@@ -103,7 +103,7 @@ pub fn message(text: &str) -> String {
 }
 
 impl PanicPlace {
-    /// What is printed of a panic in other code; the first lines as the standard library prints them.
+    /// What is printed for a panic in other code; the first lines are as the standard library prints them.
     pub fn text(&self, info: &PanicHookInfo<'_>) -> String {
         let said =
             panic_text(info.payload()).map_or_else(|| "a panic whose payload is not a string".to_owned(), message);
@@ -136,7 +136,7 @@ fn file_of(place: &str) -> &Path {
     Path::new(file)
 }
 
-/// Backtraces write paths below the working folder from there on.
+/// Backtraces write paths below the working folder relative to that folder.
 fn absolute(file: &Path) -> PathBuf {
     match (file.strip_prefix("./"), std::env::current_dir()) {
         (Ok(rest), Ok(folder)) => folder.join(rest),

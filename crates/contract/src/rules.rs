@@ -29,17 +29,17 @@ pub struct Rule<S: Subject> {
     pub name: &'static str,
     /// How serious a finding is.
     pub level: S::Level,
-    /// What happens because of it; empty, where a finding says it.
+    /// What happens because of it; empty if the finding says so.
     pub why: &'static str,
-    /// What it is known from; empty, where a finding says it.
+    /// The source of the rule; empty if the finding gives it.
     pub source: &'static str,
-    /// What to do; empty, where a finding says it.
+    /// What to do; empty if the finding says so.
     pub fix: &'static str,
     /// An example that this rule finds.
     pub wrong: S::Example,
     /// An example that it does not find.
     pub right: S::Example,
-    /// Looks for it.
+    /// Checks facts for this fault.
     pub find: fn(&S::Facts<'_>) -> S::Found,
 }
 
@@ -57,9 +57,9 @@ pub struct Finding<P> {
     pub place: P,
     /// What is wrong, in the words of the machine or the script.
     pub what: String,
-    /// How it is known; empty, where the place shows it.
+    /// How it is known; empty if the place shows it.
     pub evidence: String,
-    /// What to do; empty, where the rule says it.
+    /// What to do; empty if the rule says so.
     pub fix: String,
 }
 
@@ -89,9 +89,9 @@ impl<P> Finding<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// It does not start, fails, hangs, loses data, or does something else than was asked.
+    /// It does not start, fails, hangs, loses data, or does something other than what was asked.
     Error,
-    /// It works, until it does not, or it is slow.
+    /// It works but may fail later, or it is slow.
     Warning,
     /// Good to know.
     Note,
@@ -111,7 +111,7 @@ impl fmt::Display for Level {
 ///
 /// # Panics
 /// If a rule does not find its wrong example, or finds its right one; if two have the same name; if a rule says neither why it matters
-/// nor what it is known from; if a text ends with a full stop.
+/// nor what its source is; if a text ends with a full stop.
 pub fn prove<S: Subject>(
     rules: impl Iterator<Item = &'static Rule<S>>,
     found: impl Fn(&'static Rule<S>, &S::Example) -> Vec<&'static str>,

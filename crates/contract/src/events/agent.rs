@@ -46,7 +46,7 @@ pub enum AgentEvent {
 pub struct VerdictRecord {
     /// The rank; `None` if the launcher itself failed.
     pub rank: Option<usize>,
-    /// Its host; `None` if it is another one, whose name is not known.
+    /// The rank's host; `None` if it is another host, whose name is not known.
     pub host: Option<String>,
     /// False if the rank or the launcher only noticed the failure, and who is at fault is unknown.
     pub at_fault: bool,

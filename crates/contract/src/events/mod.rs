@@ -78,9 +78,9 @@ pub enum Event {
     Collective { op: String, bytes: u64, seconds: f64 },
     /// Something went wrong.
     Fault { message: String },
-    /// The others wait for these ranks in their collectives, for this part of their time, because of `cause`: `loader`, `computing`,
-    /// `processor`, `other`. Without ranks: all wait for their loaders. Written by rank 0. Where ranks share memory, `waited` says
-    /// how many seconds each rank waited for these.
+    /// The other ranks wait for these ranks in collectives, for this fraction of their time, because of `cause`: `loader`,
+    /// `computing`, `processor`, `other`. If no ranks are listed, all wait for their loaders. Written by rank 0. If ranks share
+    /// memory, `waited` says how many seconds each rank waited for these.
     Late {
         ranks: Vec<usize>,
         cause: String,
@@ -89,7 +89,7 @@ pub enum Event {
         waited: Vec<f64>,
         message: String,
     },
-    /// The memory of this rank by kind, counted, and what it has passed to its group's operations so far.
+    /// This rank's memory by kind, as counted, and the bytes that it has passed to its group's operations so far.
     Memory { parameters: u64, gradients: u64, optimizer: u64, activations: u64, buckets: u64, sent: u64 },
     /// The process is about to exit.
     Exit { code: i32 },
@@ -170,7 +170,7 @@ impl Record {
     }
 }
 
-/// Non-finite floats, which JSON has no numbers for, become strings: readers of these files look for a loss that became
+/// Non-finite floats, which JSON cannot write as numbers, become strings: readers of these files look for a loss that became
 /// NaN.
 mod number {
     use serde::{Deserialize, Deserializer, Serializer};
@@ -300,7 +300,7 @@ pub fn memory_line(kinds: &[(&str, u64)], sent: u64) -> String {
     format!("{}: {}; sent {}", shown(total), kinds.join(", "), shown(sent))
 }
 
-/// In the largest unit of which there is one.
+/// In the largest unit that is not above the value.
 fn shown(bytes: u64) -> String {
     let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(power, _)| bytes >> power > 0);
     unit.map_or_else(

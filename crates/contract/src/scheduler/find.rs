@@ -10,7 +10,7 @@ impl Allocation {
     /// # Errors
     /// The host file cannot be read, or is not a list of hosts.
     pub fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
-        // The user's list counts, whatever that of PBS is like.
+        // The user's list replaces that of PBS, which is then not read.
         let variable = |name: &str| (read.variable)(name).filter(|_| hostfile.is_none() || name != "PBS_NODEFILE");
         let read = &Read { variable: &variable, file: read.file };
         let found = match slurm::find(read) {

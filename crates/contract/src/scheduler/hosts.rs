@@ -26,7 +26,7 @@ pub enum HostFileError {
         /// What is wrong with it, and what is expected.
         why: String,
     },
-    /// Lines that differ name one host.
+    /// Different lines name the same host.
     #[error(
         "the host file {} has {lines} different lines, and all of them name the host {host}, so each agent would train alone: name each \
          node by a name of its own, or one node in one line",
@@ -34,7 +34,7 @@ pub enum HostFileError {
     )]
     OneHost {
         path: PathBuf,
-        /// How many.
+        /// The number of these lines.
         lines: usize,
         host: String,
     },

@@ -1,7 +1,7 @@
 //! When a scheduler ends a job, and how long it waits between SIGTERM and SIGKILL.
 //!
-//! What no variable says, a command of the scheduler does. A [`Question`] is that command and the way to read its answer; whoever needs
-//! the answer runs it, since it costs a process and a request to the scheduler. Also: how often the job was started before.
+//! If no variable gives an answer, a command of the scheduler does. A [`Question`] is that command and the function that reads its
+//! output; the caller runs it, since it costs a process and a request to the scheduler. Also: how often the job was started before.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,12 +20,12 @@ pub struct Question<T> {
     answer: fn(&str, SystemTime) -> Option<T>,
 }
 
-/// What a scheduler's command says of a job that runs.
+/// What a scheduler's command says about a running job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobState {
     /// When it ends; `None` without a time limit.
     pub end: Option<SystemTime>,
-    /// How often it was started before, where no variable says so.
+    /// How often it was started before, if no variable says so.
     pub restarts: Option<u32>,
 }
 
@@ -34,7 +34,7 @@ impl<T> Question<T> {
         Question { words: words.iter().map(|word| (*word).to_owned()).collect(), answer }
     }
 
-    /// Reads the command's output of this time; `None` if it has no answer.
+    /// Reads the command's output, printed at this time; `None` if it has no answer.
     #[must_use]
     pub fn read(&self, output: &str, now: SystemTime) -> Option<T> {
         (self.answer)(output, now)
@@ -85,7 +85,7 @@ impl Allocation {
     }
 }
 
-/// The first time among the parts of a heterogeneous job.
+/// The earliest end among the parts of a heterogeneous job.
 fn slurm_state(output: &str, now: SystemTime) -> Option<JobState> {
     let end = output.lines().filter_map(|line| now.checked_add(duration(line.trim())?)).min()?;
     Some(JobState { end: Some(end), restarts: None })
@@ -105,7 +105,7 @@ fn pbs_state(output: &str, now: SystemTime) -> Option<JobState> {
     (end.is_some() || restarts.is_some()).then_some(JobState { end, restarts })
 }
 
-/// Torque says what is left; PBS Pro and OpenPBS when the job began.
+/// Torque prints the time that is left; PBS Pro and OpenPBS print when the job began.
 fn pbs_end(output: &str, now: SystemTime) -> Option<SystemTime> {
     if let Some(left) = attribute(output, "Walltime.Remaining").and_then(|text| text.parse().ok()) {
         return now.checked_add(Duration::from_secs(left));
@@ -119,7 +119,7 @@ fn pbs_end(output: &str, now: SystemTime) -> Option<SystemTime> {
 fn kill_delay(output: &str, _: SystemTime) -> Option<Duration> {
     let given =
         attribute(output, "kill_delay").map_or(Some(KILL_DELAY), |text| Some(Duration::from_secs(text.parse().ok()?)));
-    // Something else has answered.
+    // Without a queue type, this is the output of something else.
     given.filter(|_| attribute(output, "queue_type").is_some())
 }
 

@@ -1,4 +1,5 @@
-//! What Slurm, PBS, MPI's launchers or a host file say of a job: its nodes, its first node, and the place of a process in it.
+//! What Slurm, PBS, MPI's launchers or a host file say about a job: its nodes, its first node, and the place of a process in
+//! it.
 //!
 //! An [`Allocation`] is a job as `lockstep run` sees it, which is started once on each node; a [`Task`] is the place of a training
 //! program that `mpirun`, `mpiexec` or `srun` started once for each rank. Both read only variables and files; they run no command. A

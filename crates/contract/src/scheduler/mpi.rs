@@ -1,18 +1,18 @@
 //! MPI's launchers: the variables in which they number their processes. They do not name their nodes. A process is a training program
-//! that is a rank, see [`super::task`], or an agent, where one was started on each node.
+//! that is a rank, see [`super::task`], or an agent, if one was started on each node.
 //!
 //! The variables are those of Open MPI (prrte's `schizo_ompi.c`), MVAPICH2 (`mpispawn.c`), jsrun (IBM's "jsrun", environment variables),
 //! Hydra (MPICH's `pmip_cb.c`), PALS (HPE's mpiexec(1)) and PMI as Cray's library has it (intro_pmi(3)).
 //!
-//! prterun alone sets PMIx's variables only (`PMIx_server_setup_fork`): `PMIX_NAMESPACE` names the job and `PMIX_RANK` numbers the process.
-//! How many there are, in all or on a node, is in no variable; a program has to ask PMIx's server for it.
+//! prterun by itself sets only PMIx's variables (`PMIx_server_setup_fork`): `PMIX_NAMESPACE` names the job and `PMIX_RANK` numbers the
+//! process. No variable gives the number of processes, in all or on a node; a program has to ask PMIx's server for it.
 
 use super::task::Names;
 use super::{Allocation, Read, Scheduler, Started};
 
-/// All of them. Where several have the same numbers, the first comes first.
+/// All launchers, in the order in which they are tried, since some share variables.
 pub(super) const LAUNCHERS: [Names; 6] = [
-    // Also as prterun with --personality ompi, and Spectrum MPI.
+    // Also prterun with --personality ompi, and Spectrum MPI.
     Names {
         starter: "mpirun (Open MPI)",
         rank: "OMPI_COMM_WORLD_RANK",

@@ -58,7 +58,7 @@ pub enum TaskError {
         starter: &'static str,
         /// A variable that is set.
         set: &'static str,
-        /// Those that are not.
+        /// Variables that are not set.
         unset: Vec<&'static str>,
     },
     /// A variable is not a number.
@@ -115,7 +115,7 @@ impl std::fmt::Display for Number {
 }
 
 impl Task {
-    /// The host of rank 0, and where its name is from.
+    /// The host of rank 0, and where its name comes from.
     ///
     /// # Errors
     /// [`TaskError::NoAddress`] if the ranks are on several nodes and nothing names them.
@@ -133,8 +133,8 @@ impl Task {
         })
     }
 
-    /// The port at which the ranks meet, and what it follows from: the scheduler's job and, under Open MPI, which names the jobs of
-    /// mpirun, that name. A job without an id gets torch's default port.
+    /// The port at which the ranks meet, and what it is derived from: the scheduler's job and, under Open MPI, the name that mpirun
+    /// gives its job. A job without an id gets torch's default port.
     #[must_use]
     pub fn port(&self, read: &Read<'_>, job: Option<&Allocation>) -> (u16, String) {
         let namespace = (read.variable)("PMIX_NAMESPACE").map(|name| format!("PMIX_NAMESPACE={name}"));
