@@ -1,20 +1,20 @@
 //! `#[edit(FIND => REPLACE)]`: writes a function as an edit of the course's answer.
 //!
-//! Code is compared by tokens, so line breaks and comments do not count. What is sought must occur exactly once.
+//! Code is compared by tokens, so line breaks and comments do not count. The code to find must occur exactly once.
 
 use std::fs;
 use std::path::Path;
 
 use proc_macro2::{Delimiter, Group, Ident, Spacing, TokenStream, TokenTree};
 
-/// What is sought, and what replaces it.
+/// The code to find, and its replacement.
 struct Edit {
     find: Vec<TokenTree>,
     replace: TokenStream,
 }
 
 /// The function `item`, a name without a body, made from the answer in the file `answer`. `first` is the argument of the outermost
-/// attribute; `item` has those of the others.
+/// attribute; `item` contains the other attributes.
 pub(crate) fn edited(answer: &Path, task: &str, first: TokenStream, item: TokenStream) -> Result<TokenStream, String> {
     let text = fs::read_to_string(answer).map_err(|error| format!("cannot read {}: {error}", answer.display()))?;
     let text = text.parse().map_err(|error| format!("{}: {error}", answer.display()))?;
@@ -85,7 +85,7 @@ impl Edit {
         }
     }
 
-    /// Replaces what is sought, at every depth, and counts how often it occurred.
+    /// Replaces the code to find, at every depth, and counts its occurrences.
     fn apply(&self, tokens: Vec<TokenTree>, count: &mut usize) -> Vec<TokenTree> {
         let (mut edited, mut rest) = (Vec::new(), &tokens[..]);
         while let [first, after @ ..] = rest {
@@ -108,7 +108,7 @@ impl Edit {
     }
 }
 
-/// Returns true if both are the same code, wherever they stand.
+/// Returns true if both are the same code, regardless of position.
 fn same(one: &TokenTree, other: &TokenTree) -> bool {
     match (one, other) {
         (TokenTree::Group(one), TokenTree::Group(other)) => {
