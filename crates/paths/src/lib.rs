@@ -2,9 +2,9 @@
 //!
 //! It does not link libtorch, so labs and the `lockstep` command give the same answers.
 //!
-//! Outputs that a command line names are checked before anything runs: hours of training are worth more than a look at a folder. The check
-//! sees links that lead nowhere, files where folders are meant, folders where files are meant, and what permissions or a read-only file
-//! system forbid. What only a write shows, such as a full disk, it leaves to the write.
+//! Outputs that a command line names are checked before anything runs, so that a wrong path does not cost hours of training. The check
+//! finds broken links, files where folders are expected, folders where files are expected, and what permissions or a read-only file system
+//! forbid. It cannot find what only a write shows, such as a full disk.
 
 #![warn(missing_docs)] // people read its documentation without the source
 
@@ -27,10 +27,10 @@ pub enum Unwritable {
         /// What it points to.
         target: PathBuf,
     },
-    /// A folder is meant.
+    /// The path is a file, but should be a folder.
     #[error("{} is a file, and a folder is meant", foreign::path(.0))]
     NotAFolder(PathBuf),
-    /// A file is meant.
+    /// The path is a folder, but should be a file.
     #[error("{} is a folder, and a file is meant", foreign::path(.0))]
     NotAFile(PathBuf),
     /// The operating system forbids it.
@@ -44,7 +44,7 @@ pub enum Unwritable {
 }
 
 impl Unwritable {
-    /// In one line with what to do.
+    /// The error and what to do, in one line.
     pub fn with_advice(&self) -> String {
         let advice = match self {
             Unwritable::LinkToNowhere { .. } => "create that, or name another place",
@@ -77,7 +77,8 @@ pub fn check_folder(folder: &Path) -> Result<(), Unwritable> {
     Ok(())
 }
 
-/// Checks a file that is to be created or replaced, in a folder that exists or is to be created. A pipe or a device is written to.
+/// Checks a file that is to be created or replaced, in a folder that exists or is to be created. A pipe or a device is accepted if
+/// it may be written to.
 ///
 /// # Errors
 /// What is in the way.
@@ -132,10 +133,11 @@ fn may(path: &Path, what: Access) -> Result<(), Unwritable> {
     access(path, what).map_err(|error| Unwritable::Forbidden { path: path.to_owned(), source: error.into() })
 }
 
-/// Python's, except for the current folder: leftover files there would surprise.
+/// Python's list, without the current folder: files left over there would be a surprise.
 const OTHERS: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// The folder that `TMPDIR` names, or `/tmp`. If nothing can be created there, another one; stderr then says so, once.
+/// The folder that `TMPDIR` names, or `/tmp`. If nothing can be created there, another folder, which is reported once on
+/// stderr.
 pub fn temporary_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -148,7 +150,8 @@ pub fn temporary_folder() -> &'static Path {
     })
 }
 
-/// `wanted`, or the first other that `attempt` can use, with a note; `wanted` if there is none, for its error says what to do.
+/// `wanted`, or the first other that `attempt` can use, with a note; `wanted` if there is none, because its error says what to
+/// do.
 fn choose(wanted: &Path, attempt: impl Fn(&Path) -> io::Result<()>) -> (PathBuf, Option<String>) {
     let Err(error) = attempt(wanted) else { return (wanted.to_owned(), None) };
     let other = OTHERS.iter().map(Path::new).find(|other| *other != wanted && attempt(other).is_ok());
@@ -169,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with a file, a folder, a link to each, and links that lead nowhere and in a circle.
+    /// A folder with a file, a folder, a link to each, broken links, and circular links.
     fn example() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
