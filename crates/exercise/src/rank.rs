@@ -24,7 +24,7 @@ const TODO: &str = "not yet implemented";
 /// The interval at which a finished rank checks whether it may end.
 const POLL: Duration = Duration::from_millis(5);
 
-/// How the grader has one process, which has loaded libtorch, copied for each rank.
+/// Lets the grader copy one process, which has loaded libtorch, for each rank.
 const FORKING: Forking =
     Forking { fork: c10d::process::fork, set_variables: c10d::process::set_variables, exit: c10d::process::exit };
 
@@ -73,7 +73,7 @@ fn program() -> String {
 }
 
 thread_local! {
-    /// Where in the answer this thread has panicked the last time.
+    /// The place in the answer where this thread last panicked.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -105,7 +105,7 @@ fn record_panics() {
     }));
 }
 
-/// The innermost place of a backtrace that is in a lab's answer: tch panics for whoever has called it.
+/// The innermost place of a backtrace that is in a lab's answer: the panic itself may be in tch, which the answer called.
 fn in_answer(backtrace: &str) -> Option<String> {
     let is_answer = |file: &Path| {
         let file = file.to_string_lossy();
@@ -126,7 +126,7 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
 /// A function from inputs to results.
 pub(crate) type Run = dyn Fn(Vec<Value>, Begin<'_>) -> Result<Vec<Value>, Failure>;
 
-/// Is called with the number of an input before the answer is.
+/// Called with the number of an input before the answer is called with that input.
 pub(crate) type Begin<'a> = &'a dyn Fn(usize);
 
 /// A learner's function, together with the conversion of its inputs and results.

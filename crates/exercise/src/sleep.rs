@@ -1,5 +1,5 @@
 //! Shows other ranks that this one's answer sleeps. An answer must not pass because it guessed how long the others need: while it sleeps,
-//! those for which it waits take longer.
+//! the ranks for which it waits take longer.
 
 use std::fs::{self, File};
 use std::path::Path;

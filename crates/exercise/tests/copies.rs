@@ -1,7 +1,7 @@
-//! Copies of a program that has loaded libtorch: what they are to the process that asked for them, and how they end.
+//! Copies of a program that has loaded libtorch: how they relate to the process that requested them, and how they end.
 //!
-//! This executable is all of them: the test, the agent that keeps the workers (in a process of its own, since it adopts every orphan
-//! below it), its reaper, and the template.
+//! This executable plays all roles: the test, the agent that keeps the workers (in a process of its own, since it adopts every
+//! orphan below it), its reaper, and the template.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -82,7 +82,7 @@ fn program() -> ExitCode {
     }
     match std::env::var(TASK).unwrap_or_default().as_str() {
         "tell" => {
-            // A tensor: libtorch works in a copy.
+            // Computes with a tensor, because libtorch must work in a copy.
             let two = tch::Tensor::ones([2], tch::kind::FLOAT_CPU).sum(tch::Kind::Float).double_value(&[]);
             println!("{two} {} {}", std::env::current_dir().unwrap().display(), std::env::var_os("PATH").is_some());
             eprintln!("beside");
