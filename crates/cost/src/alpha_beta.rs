@@ -130,17 +130,17 @@ fn huber(errors: &[f64]) -> Vec<f64> {
 pub enum Collective {
     /// Sum on all ranks.
     AllReduce,
-    /// Sum on all ranks of a bucket of DDP's gradients, where it lies.
+    /// Sum on all ranks of a bucket of DDP's gradients, in place.
     AllReduceBucket,
     /// From one rank to all.
     Broadcast,
     /// Sum on one rank.
     Reduce,
-    /// Everyone's part to all.
+    /// Each rank's part to all ranks.
     AllGather,
-    /// Everyone's part to one rank.
+    /// Each rank's part to one rank.
     Gather,
-    /// A part to each rank from one.
+    /// A part from one rank to each rank.
     Scatter,
     /// Sum, of which each rank gets a part.
     ReduceScatter,
@@ -148,7 +148,7 @@ pub enum Collective {
     AllToAll,
     /// A message from each rank to the next, in a ring.
     SendRecv,
-    /// Nothing but waiting for all.
+    /// Only waits for all ranks.
     Barrier,
 }
 
@@ -167,7 +167,7 @@ impl Collective {
         Collective::Barrier,
     ];
 
-    /// PyTorch's name, where it has one.
+    /// PyTorch's name, if it has one.
     pub fn name(self) -> &'static str {
         match self {
             Collective::AllReduce => "all_reduce",
@@ -194,7 +194,8 @@ impl Collective {
         [AllGather, Gather, Scatter, ReduceScatter, AllToAll].contains(&self)
     }
 
-    /// The size of 4-byte elements that is nearest to `bytes` from above and that it can have on `ranks` ranks.
+    /// The smallest size of at least `bytes` that consists of 4-byte elements and, if it is split, of equal parts for
+    /// `ranks` ranks.
     pub fn size(self, bytes: u64, ranks: usize) -> u64 {
         let unit = if self.splits() { 4 * ranks as u64 } else { 4 };
         if self == Collective::Barrier { 0 } else { bytes.max(1).div_ceil(unit) * unit }

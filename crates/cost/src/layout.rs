@@ -5,8 +5,8 @@
 //!
 //! - A rank holds 16 bytes for each parameter that it has (single precision, Adam), and what its blocks keep for the backward pass, for as many
 //!   micro-batches as 1F1B holds on the first stage: s, or m if that is less.
-//! - A block has four all-reduces of V/(d·m) bytes for each micro-batch over t ranks, which nothing hides (Shoeybi and others,
-//!   "Megatron-LM", 2019).
+//! - A block has four all-reduces of V/(d·m) bytes for each micro-batch over t ranks, which do not overlap with computation
+//!   (Shoeybi and others, "Megatron-LM", 2019).
 //! - A pipeline takes (m + s − 1)/m times as long, and sends V/(d·m) bytes twice for each unit of that (Narayanan and others, "Efficient
 //!   Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021).
 //! - Copies average their gradients, 4 bytes for each parameter of a rank, in one all-reduce at the end.
@@ -55,7 +55,7 @@ pub struct TransformerStep {
     pub micro_batches: usize,
 }
 
-/// How many ranks divide what.
+/// How many ranks divide the batch, the layers and the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Copies, which divide the batch.
@@ -71,16 +71,16 @@ impl Cluster {
         self.nodes * self.per_node
     }
 
-    /// The link of a group that spans so many neighbouring ranks.
+    /// The link of a group of `span` neighbouring ranks.
     fn link(&self, span: usize) -> Link {
-        // Otherwise some group lies on two nodes, and the slowest group sets the pace.
+        // Otherwise some group lies on two nodes, and the slowest group determines the time.
         let fits = span <= self.per_node && (self.nodes == 1 || self.per_node.is_multiple_of(span));
         if fits { self.inside } else { self.between }
     }
 }
 
 impl Layout {
-    /// All layouts that take `ranks` ranks, in the order of their copies, then of their parts.
+    /// All layouts of `ranks` ranks, ordered by copies, then by parts.
     pub fn all(ranks: usize) -> impl Iterator<Item = Layout> {
         let divisors = move |of: usize| (1..=of).filter(move |number| of.is_multiple_of(*number));
         divisors(ranks).flat_map(move |data| {
@@ -145,10 +145,10 @@ pub enum ClusterFileError {
     /// It describes something else.
     #[error("{path}: {why}")]
     Contents { path: String, why: Box<ClusterFileError> },
-    /// It is not TOML, or lacks something: the parser's words.
+    /// It is not TOML, or lacks something; with the parser's message.
     #[error("not a file of a cluster and a transformer: {0}")]
     Form(String),
-    /// A number with which nothing can be computed.
+    /// A number that the model cannot compute with.
     #[error("{name} cannot be {value}")]
     Number {
         /// Its name in the file.
@@ -237,7 +237,7 @@ impl ClusterFile {
 }
 
 impl File {
-    /// Every number must be one that a division survives.
+    /// Every number must be finite, and above 0, or at least 0 for latencies and activations.
     fn check(&self) -> Result<(), ClusterFileError> {
         let File { nodes, node, network, transformer } = self;
         let positive = [

@@ -67,7 +67,7 @@ impl Schedule {
         Schedule::new(vec![actions; stages]).expect("GPipe's table for one stage and micro-batch or more is a schedule")
     }
 
-    /// One forward, one backward: a stage begins with as many forward passes as there are stages after it, then takes turns. It
+    /// One forward, one backward: a stage begins with as many forward passes as there are stages after it, then alternates. It
     /// holds the activations of at most one micro-batch more than that, however many there are.
     ///
     /// # Panics
@@ -124,7 +124,7 @@ impl Schedule {
         &self.stages[stage]
     }
 
-    /// The most micro-batches whose activations a stage holds at once.
+    /// The maximum number of micro-batches whose activations a stage holds at once.
     pub fn peak(&self, stage: usize) -> usize {
         let mut held = 0;
         let after = |action: &Action| {
@@ -170,7 +170,7 @@ impl Schedule {
         }
     }
 
-    /// When the inputs of an action are there; `None` if that is not known yet.
+    /// When the inputs of an action are available; `None` if that is not known yet.
     fn ready(&self, slots: &[Vec<Slot>], stage: usize, action: Action) -> Option<u64> {
         let end = |stage: usize, action| slots[stage].iter().find(|slot| slot.action == action).map(|slot| slot.end);
         match action {

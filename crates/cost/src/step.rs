@@ -8,8 +8,8 @@
 //!   are assumed to come at an even rate. (S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
 //!   2020.)
 //! - Sharding (FSDP, ZeRO's third stage) gathers each unit's parameters before its forward and its backward pass, and scatters its
-//!   gradients after the latter, while the pass computes other units. Nothing hides the first gather, nor the last scatter. Units are
-//!   of the same size. (S. Rajbhandari et al., "ZeRO", 2020.)
+//!   gradients after the latter, while the pass computes other units. The first gather and the last scatter do not overlap with
+//!   computation. Units are of the same size. (S. Rajbhandari et al., "ZeRO", 2020.)
 //!
 //! What it leaves out: ranks that wait for each other's data, links that several jobs share, trees, and the time that a hook computes
 //! except where it is given.
@@ -83,9 +83,9 @@ pub struct Prediction {
 pub enum Bound {
     /// Less than a hundredth of the step waits for communication.
     Compute,
-    /// Of the communication, the messages' number takes longer than their bytes.
+    /// The communication time depends more on the number of messages than on their bytes.
     Latency,
-    /// The other way round.
+    /// The communication time depends more on the bytes of messages than on their number.
     Bandwidth,
     /// The communication hook computes for longer than either takes.
     Hook,
@@ -192,7 +192,8 @@ pub struct Gustafson {
 }
 
 impl Amdahl {
-    /// Fits s to (ranks, seconds) with the least squared errors of T(n)/T(1). `None` without a time of one rank and another.
+    /// Fits s to (ranks, seconds) with the least squared errors of T(n)/T(1). `None` without a time for one rank and one for
+    /// another number.
     pub fn fit(times: &[(usize, f64)]) -> Option<Self> {
         let share = |ranks: f64, time: f64| (1.0 - 1.0 / ranks, time - 1.0 / ranks);
         Some(Amdahl { serial: slope(times, share)? })
@@ -210,21 +211,21 @@ impl Amdahl {
 }
 
 impl Gustafson {
-    /// Fits s to (ranks, seconds of one rank's share) with the least squared errors of n·T(1)/T(n). `None` without a time of one rank
-    /// and another.
+    /// Fits s to (ranks, seconds of one rank's share) with the least squared errors of n·T(1)/T(n). `None` without a time for one
+    /// rank and one for another number.
     pub fn fit(times: &[(usize, f64)]) -> Option<Self> {
         let lost = |ranks: f64, time: f64| (ranks - 1.0, ranks - ranks / time);
         Some(Gustafson { serial: slope(times, lost)? })
     }
 
-    /// n·T(1)/T(n): how many times one rank's work is done in its time.
+    /// n·T(1)/T(n): how many times one rank's work is done in one rank's time.
     pub fn speed_up(&self, ranks: usize) -> f64 {
         let ranks = ranks as f64;
         ranks - self.serial * (ranks - 1.0)
     }
 }
 
-/// The line through the origin and the points that `point` makes of ranks and of T(n)/T(1), for n above 1.
+/// The slope of the line through the origin that fits the points which `point` computes from n and T(n)/T(1), for n above 1.
 fn slope(times: &[(usize, f64)], point: impl Fn(f64, f64) -> (f64, f64)) -> Option<f64> {
     let (_, alone) = times.iter().find(|(ranks, _)| *ranks == 1)?;
     let points = times.iter().filter(|(ranks, _)| *ranks > 1);
@@ -243,7 +244,7 @@ pub struct AllReduce {
 
 impl Link {
     /// The link of a ring in which all-reduces take 2(n−1)·(α + S/(n·B)), with the least relative errors. Neither α nor 1/B is below 0;
-    /// where times do not grow with bytes, B is infinite. `None` if numbers of ranks and sizes are too few to tell α from B.
+    /// if times do not grow with bytes, B is infinite. `None` if there are too few numbers of ranks and sizes to separate α from B.
     pub fn fit(samples: &[AllReduce]) -> Option<Self> {
         let rows: Vec<[f64; 2]> =
             samples.iter().filter(|sample| sample.ranks > 1 && sample.seconds > 0.0).map(row).collect();
@@ -264,7 +265,7 @@ impl Link {
     }
 }
 
-/// What α and 1/B are multiplied with, divided by the time.
+/// The factors of α and 1/B, divided by the time.
 fn row(sample: &AllReduce) -> [f64; 2] {
     let messages = 2.0 * (sample.ranks - 1) as f64;
     [messages / sample.seconds, messages * sample.bytes / (sample.ranks as f64 * sample.seconds)]
@@ -299,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Four buckets of 25 MB on 2 ranks at 10 GB/s: 2.5 ms each, ready every 5 ms. Only the last is waited for.
+    /// Four buckets of 25 MB on 2 ranks at 10 GB/s: 2.5 ms each, ready every 5 ms. Only the last one adds waiting time.
     #[test]
     fn a_fast_link_exposes_only_the_last_bucket() {
         let found = Prediction::of(COMPUTE, SIZES, DDP, 2, link(0.0, 10e9));
@@ -345,7 +346,7 @@ mod tests {
         close(found.compute, 0.031);
     }
 
-    /// At 10 GB/s a unit's gather takes 0.5 ms: the first one is waited for in each pass, and the last scatter.
+    /// At 10 GB/s a unit's gather takes 0.5 ms: the step waits for the first one in each pass, and for the last scatter.
     #[test]
     fn sharding_waits_for_the_first_gather_and_the_last_scatter_on_a_fast_link() {
         let found = Prediction::of(COMPUTE, SIZES, Exchange::Sharded { units: 10 }, 2, link(0.0, 10e9));
