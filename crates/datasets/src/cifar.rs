@@ -164,7 +164,7 @@ pub fn names(split: Split) -> &'static [&'static str] {
 /// `dir`, or the folder in it that holds the files.
 ///
 /// # Errors
-/// Neither does; the message says what is there instead and what to download.
+/// Neither holds them; the message says what is there instead and what to download.
 pub fn folder(dir: &Path) -> Result<PathBuf, DataError> {
     let inner = dir.join(FOLDER);
     let found = [dir, &inner].into_iter().find(|folder| holds_any(folder));
@@ -174,7 +174,7 @@ pub fn folder(dir: &Path) -> Result<PathBuf, DataError> {
 /// The files of a split in `folder`, at least one.
 ///
 /// # Errors
-/// One is missing before others.
+/// A file is missing although a later one exists.
 pub fn batches(folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
     let there = |name: &&&str| folder.join(name).exists();
     let names = names(split);

@@ -62,7 +62,7 @@ pub fn decode(bytes: &[u8]) -> Result<RgbImage, DataError> {
         _ if bytes.starts_with(PNG_START) => (PNG, png),
         _ => return Err(refuse(JPEG_OR_PNG, guess(bytes), "convert or remove it")),
     };
-    // Both decoders should never panic. If one does, only this picture fails.
+    // Neither decoder should panic. If one does, only this picture fails.
     catch_unwind(|| decoder(bytes)).unwrap_or_else(|panic| {
         Err(damaged(format, format!("the decoder panicked: {}", panic_text(&*panic).unwrap_or("no message"))))
     })

@@ -72,7 +72,7 @@ pub struct SplitFolders {
 }
 
 impl SplitFolders {
-    /// Finds them in `dir`, ignoring case.
+    /// Finds the splits' folders in `dir`, ignoring case.
     ///
     /// # Errors
     /// Training or validation is missing (the message lists what is there), or two folders match one split.

@@ -118,7 +118,7 @@ impl Idx {
     fn encode(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&[0, 0, ElementType::U8 as u8, self.dims.len() as u8])?;
         for &dim in &self.dims {
-            out.write_all(&(dim as u32).to_be_bytes())?; // `new` and `read` let no larger one in
+            out.write_all(&(dim as u32).to_be_bytes())?; // `new` and `read` accept no larger one
         }
         out.write_all(&self.data)
     }
@@ -201,7 +201,7 @@ impl<'a> Source<'a> {
         self.check_claim(dims.collect(), expected as u64)
     }
 
-    /// Rejects dimensions that no file, or not this one, can hold.
+    /// Rejects dimensions that no file can hold, or that this one cannot.
     fn check_claim(&self, dims: Vec<usize>, header: u64) -> Result<Header, DataError> {
         let Some(bytes) = product(&dims).filter(|&bytes| bytes <= MAX_BYTES) else {
             let hint = "the header is damaged, or the file is not a data set, get it again";
@@ -257,7 +257,7 @@ impl<'a> Source<'a> {
         self.refuse(format!("a header of {expected} bytes"), found, "the file is cut off, get it again")
     }
 
-    /// Describes what the file is instead; if the stream breaks, the bytes before that decide.
+    /// Describes what the file is instead; if the stream breaks, the description depends on the bytes before that.
     fn not_idx(&mut self, mut start: Vec<u8>) -> DataError {
         if start.len() == 4 {
             start.extend(self.take(PEEK, 4).unwrap_or_default());

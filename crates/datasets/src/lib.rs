@@ -1,7 +1,7 @@
-//! The files of data sets: where they are, whether they are right, and the fault and the fix where they are not; and the pixels of
-//! pictures.
+//! The files of data sets: finds and checks them, explains what is wrong and how to fix it, and decodes pictures to pixels.
 //!
-//! Does not link libtorch, so that the command can check files, too. `lockstep` and `lockstep-vision` make data sets of them.
+//! Does not link libtorch, so that the command can check files, too. `lockstep` and `lockstep-vision` build data sets from
+//! them.
 
 pub mod cifar;
 pub mod decode;

@@ -23,11 +23,11 @@ impl Split {
     }
 }
 
-/// The first of a file's usual names that exists in `dir`: of a split's `images`, with 3 dimensions, or `labels`, with 1. Some archives
-/// have each file in a folder of its own with such a name (Kaggle's, and what some programs make of a `.gz` file).
+/// Finds a split's file in `dir`, the first of its usual names that exists: the `images`, with 3 dimensions, or the `labels`, with 1.
+/// Some archives have each file in a folder of its own with such a name (Kaggle's, and what some programs extract from a `.gz` file).
 ///
 /// # Errors
-/// None of them exists; the message says where they are instead.
+/// No such file exists; the message says where the files are instead.
 pub fn find(dir: &Path, split: Split, what: &str, dimensions: u8) -> Result<PathBuf, DataError> {
     let prefix = split.prefix();
     let names: Vec<String> = ["", ".gz"]

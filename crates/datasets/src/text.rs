@@ -1,4 +1,4 @@
-//! Texts for language models: which files of a folder they are, and what must be true of them.
+//! Texts for language models: which files of a folder belong to a text, and what they must satisfy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
