@@ -32,7 +32,7 @@ pub enum OpKind {
 }
 use OpKind::*;
 
-/// Two operations, one after the other: which one, its probability, and its level of strength (0 for those without).
+/// Two operations, one after the other, each with its probability and its level of strength (0 if it has none).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SubPolicy([(OpKind, f32, usize); 2]);
 
@@ -82,7 +82,7 @@ impl SubPolicy {
         steps.fold(picture, |picture, (((kind, _, level), negative), _)| kind.op(*level, negative, size).apply(picture))
     }
 
-    /// The two operations: which one, its probability, and its level.
+    /// The two operations, each with its probability and its level.
     pub fn steps(&self) -> [(OpKind, f32, usize); 2] {
         self.0
     }

@@ -187,7 +187,7 @@ fn color(mut picture: RgbImage, factor: f64) -> RgbImage {
     let mut greys = vec![[0; 3]; width];
     for row in picture.as_chunks_mut::<3>().0.chunks_exact_mut(width) {
         greys.iter_mut().zip(&*row).for_each(|(grey, pixel)| *grey = [luma(*pixel); 3]);
-        // Works on bytes, not pixels, so that several are done at a time.
+        // Works on bytes, not pixels, so that several are processed at once.
         let bytes = row.as_flattened_mut().iter_mut().zip(greys.as_flattened());
         bytes.for_each(|(value, grey)| *value = blend.of(*grey, *value));
     }

@@ -66,7 +66,7 @@ pub struct Transformed<P> {
     on_broken: OnBroken,
     in_training: bool,
     warn: Box<dyn Fn(String) + Send + Sync>,
-    /// Pictures with a warning already.
+    /// Pictures that have been warned about.
     warned: Mutex<BTreeSet<usize>>,
 }
 
@@ -192,7 +192,7 @@ impl<P: Pictures> Dataset for Transformed<P> {
 /// The tensor data of pictures of one size.
 #[derive(Default)]
 struct Stack {
-    /// Of all pictures of the batch, once the first has come.
+    /// The numbers of all pictures of the batch; `None` before the first picture.
     numbers: Option<Floats>,
     labels: Vec<i64>,
     /// Width and height.
@@ -200,7 +200,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// Adds one of a batch of `of`.
+    /// Adds one picture of a batch of `of`.
     fn add(&mut self, picture: &RgbImage, label: i64, normalize: &Normalize, of: usize) -> anyhow::Result<()> {
         let size = picture.dimensions();
         let numbers = picture.as_raw().len();

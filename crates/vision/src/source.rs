@@ -35,8 +35,8 @@ pub struct HouseSplits {
     pub notes: Vec<String>,
 }
 
-/// The photographs of `dir`, as [`Splits::open`] finds them, by way of `cache` if there is one, or, without a
-/// folder, drawn ones: `train` to train on and `validation`.
+/// The photographs of `dir`, as [`Splits::open`] finds them, through `cache` if there is one, or, without a folder, drawn
+/// ones: `train` to train on and `validation`.
 ///
 /// # Errors
 /// Fails when the folder does not have the expected contents.

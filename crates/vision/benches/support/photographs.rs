@@ -1,6 +1,7 @@
 //! Photographs on disk and the pipeline from there to a network's inputs, as in the damage classifier's loader.
 //!
-//! `lockstep measure loader` loads the same; torchvision does in `harness/src/bench/python/pictures.py`. Leaves out timing.
+//! `lockstep measure loader` loads the same photographs, and so does torchvision in `harness/src/bench/python/pictures.py`.
+//! Leaves out timing.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 
 use std::path::Path;

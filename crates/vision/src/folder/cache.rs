@@ -3,7 +3,8 @@
 //! Decoding is more than half of the time from a file to a tensor, and it gives the same pixels in each epoch. A folder on a file
 //! system in memory, such as `/dev/shm`, makes this a cache in memory.
 //!
-//! - A picture is one file, which is written under another name first. So it is whole or absent, whenever a process is killed.
+//! - A picture is one file, which is written under another name first. So it is complete or absent, no matter when a process
+//!   is killed.
 //! - It holds the identity of its source: inode, length, and the times of the last change of contents and of the inode. The
 //!   kernel sets the last of these, so a source that was changed or replaced never matches. A source that changed a moment ago is
 //!   not kept, because it may change again before the clock of its file system ticks.
@@ -26,15 +27,16 @@ use rustix::fs::{FlockOperation, flock};
 
 use lockstep::data::DataError;
 
-/// Raise this number whenever [`decode`](lockstep_datasets::decode::decode) gives other pixels than before: a test tells.
+/// Raise this number whenever [`decode`](lockstep_datasets::decode::decode) gives other pixels than before: a test detects
+/// that.
 const VERSION: u8 = 1;
 /// The first bytes of a file of the cache.
 const MAGIC: [u8; 7] = *b"pixels\0";
-/// The ending of these files' names.
+/// The extension of the cache's files.
 const ENDING: &str = "pixels";
-/// The beginning of the name of one that is being written.
+/// The beginning of the name of a file that is being written.
 const UNFINISHED: &str = ".unfinished-";
-/// The file that counts their bytes.
+/// The file that counts the bytes of all pictures.
 const USED: &str = "used";
 
 /// Decoded pictures in a folder.
@@ -51,8 +53,8 @@ impl DecodedCache {
     /// A picture is kept once its file has not changed for this time: clocks of file systems tick at least this often.
     pub const TICK: Duration = Duration::from_secs(2);
 
-    /// The cache in `folder`, which is made if it is missing, of at most `limit` bytes in all. Removes what killed processes left
-    /// half written. If the disk fills up later, `warn` is called once, and no more pictures are added.
+    /// The cache in `folder`, which is made if it is missing, of at most `limit` bytes in all. Removes files that killed
+    /// processes left half-written. If the disk fills up later, `warn` is called once, and no more pictures are added.
     ///
     /// # Errors
     /// The folder cannot be made or written.
@@ -83,7 +85,8 @@ impl DecodedCache {
         Ok(picture)
     }
 
-    /// The file of the picture in `path`. Two with the same name take turns, since their identities differ.
+    /// The file of the picture in `path`. If two pictures get the same name, each replaces the other, since their identities
+    /// differ.
     fn entry(&self, path: &Path) -> PathBuf {
         let mut hasher = DefaultHasher::new();
         path.hash(&mut hasher);
@@ -106,7 +109,7 @@ impl DecodedCache {
             .prefix(UNFINISHED)
             .permissions(Permissions::from_mode(0o644))
             .tempfile_in(&self.folder)?;
-        // Whoever opens the cache meanwhile sees that its writer lives.
+        // A process that opens the cache meanwhile sees that the writer is alive.
         flock(&named, FlockOperation::LockExclusive)?;
         named.as_file().write_all(&header(source, picture))?;
         named.as_file().write_all(picture.as_raw())?;
@@ -128,14 +131,14 @@ impl std::fmt::Debug for DecodedCache {
     }
 }
 
-/// What changes whenever a file does.
+/// Properties that change whenever a file does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     inode: u64,
     bytes: u64,
     /// Nanoseconds since 1970: the last change of the contents, which programs can set.
     modified: i64,
-    /// The same of the inode, which only the kernel sets.
+    /// The last change of the inode, which only the kernel sets.
     changed: i64,
 }
 
@@ -157,7 +160,7 @@ impl Identity {
     }
 }
 
-/// What stands before the pixels.
+/// Bytes before the pixels.
 const HEADER: usize = MAGIC.len() + 1 + 4 * 8 + 3 * 4;
 
 fn header(source: Identity, picture: &RgbImage) -> Vec<u8> {
@@ -216,7 +219,7 @@ impl Used {
         Ok(Used(file))
     }
 
-    /// What was last set; 0 if nothing was.
+    /// The count that was last set; 0 if none was.
     fn get(&mut self) -> io::Result<u64> {
         let mut text = String::new();
         self.0.rewind()?;
@@ -226,7 +229,7 @@ impl Used {
 
     fn set(&mut self, bytes: u64) -> io::Result<()> {
         self.0.rewind()?;
-        // As long as any other, so that nothing of a longer one remains.
+        // All numbers have the same length, so that no digits of an earlier one remain.
         writeln!(self.0, "{bytes:020}")
     }
 }
@@ -254,7 +257,7 @@ mod tests {
             self.folder.path().join("cache")
         }
 
-        /// A cache that takes sources as they come, and panics instead of warning.
+        /// A cache that also accepts sources that have just changed, and panics instead of warning.
         fn cache(&self, limit: u64) -> DecodedCache {
             DecodedCache {
                 tick: Duration::ZERO,

@@ -1,10 +1,10 @@
 //! Photographs of houses after a storm, drawn on the spot, so that the image-folder lab runs without a download.
 //!
-//! They replace the photographs of a damage classifier in the difficulties for the program (files of several sizes in a folder
-//! per class) and in the difficulty of learning: a convolutional network learns the three grades, a linear model on pixels does
-//! not, since sky, light, colours, and the house's shape and position carry no information about them. Accuracies are not
-//! comparable with those on real photographs. The grades are the classes of the DesignSafe classifier: C0 no damage, C2
-//! damaged, C4 destroyed.
+//! They pose the same kinds of difficulties as the photographs of a damage classifier. For the program: files of several sizes
+//! in a folder per class. For learning: a convolutional network learns the three grades, a linear model on pixels does not,
+//! since sky, light, colours, and the house's shape and position carry no information about them. Accuracies are not comparable
+//! with those on real photographs. The grades are the classes of the DesignSafe classifier: C0 no damage, C2 damaged, C4
+//! destroyed.
 //!
 //! This file composes the photograph, `house` and `damage` draw the house, `paint` renders pixels.
 
@@ -110,7 +110,7 @@ impl DrawnHouses {
         (CLASSES[self.label(index) as usize], format!("house-{index:05}.jpg"))
     }
 
-    /// Refuses a folder with files that would not be written over: the lab would take them for houses of this seed.
+    /// Refuses a folder with files that would not be overwritten: the lab would take them for houses of this seed.
     fn refuse_others(self, dir: &Path, count: usize) -> anyhow::Result<()> {
         let own: BTreeSet<PathBuf> =
             (0..count).map(|index| self.place(index)).map(|(class, name)| dir.join(class).join(name)).collect();

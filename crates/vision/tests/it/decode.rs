@@ -37,7 +37,7 @@ fn quietly(what: &str, bytes: &[u8]) -> Result<RgbImage, DataError> {
 #[test]
 fn notices_a_file_that_is_cut_off_at_any_byte() {
     let mut files = golden();
-    files.retain(|(name, _)| name != "jpeg with bytes after its end"); // whose end is not the file's
+    files.retain(|(name, _)| name != "jpeg with bytes after its end"); // its end marker is not the end of the file
     files.push(("jpeg photograph".into(), photograph(ImageFormat::Jpeg)));
     files.push(("png photograph".into(), photograph(ImageFormat::Png)));
     for (name, bytes) in files {
