@@ -1,5 +1,5 @@
-//! Builds two empty libraries, `libcuda.so` and `libnccl.so`, that depend on the simulated device. Loaded by the program itself, they
-//! are what the loader then finds under these names (see `src/library.rs`).
+//! Builds two empty libraries, `libcuda.so` and `libnccl.so`, that depend on the simulated device. Once the program itself has loaded
+//! them, the loader finds them under these names (see `src/library.rs`).
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo names it"));
     let source = out.join("empty.c");
     std::fs::write(&source, "").expect("OUT_DIR can be written");
-    // Only its name counts: the real one is loaded by its path.
+    // Only the library's name matters: the real one is loaded by its path.
     let device = link(&out, &source, DEVICE, None);
     for name in ["libcuda.so", "libnccl.so"] {
         link(&out, &source, name, Some(&device));

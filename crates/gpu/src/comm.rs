@@ -1,7 +1,7 @@
 //! NCCL's communicators and their operations.
 //!
-//! An operation returns when it is in its stream. Errors of other ranks come later, by [`Comm::check`]; an operation that does not match
-//! those of the other ranks never ends, unless [`Comm::abort`] ends it.
+//! An operation returns once it is queued in its stream. [`Comm::check`] reports errors of other ranks later; an operation that does not
+//! match those of the other ranks never ends, unless [`Comm::abort`] ends it.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int};
@@ -13,7 +13,7 @@ use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqu
 use crate::library::{self, Error, Result, nccl};
 use crate::{Buffer, Gpu, Stream};
 
-/// What the ranks of one communicator have in common. One rank makes it, the others get its bytes.
+/// Identifies one communicator. One rank creates it, the others get its bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId([u8; UniqueId::BYTES]);
 
@@ -26,7 +26,7 @@ pub enum Reduction {
     Min,
 }
 
-/// What a buffer's bytes are to an operation.
+/// The type as which an operation reads a buffer's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// As many floats as the buffer has elements.
@@ -37,7 +37,7 @@ pub enum Element {
     Bfloat16,
 }
 
-/// One rank's communicator. Dropped, it is aborted: wait for its streams before.
+/// One rank's communicator. Dropping it aborts it: wait for its streams first.
 pub struct Comm {
     /// Taken out when the communicator ends.
     handle: Mutex<Option<Handle>>,
@@ -56,7 +56,7 @@ unsafe impl Send for Handle {}
 impl UniqueId {
     pub const BYTES: usize = 128;
 
-    /// A new one. The process that makes it serves the others while they join.
+    /// A new id. The process that creates it serves the others while they join.
     ///
     /// # Errors
     /// Those of [`open`](crate::open), and NCCL's.
@@ -104,7 +104,7 @@ impl Comm {
         Ok(Comm::new(handle, gpu, rank, size))
     }
 
-    /// One process for all: a communicator for each of these devices, with ranks in their order.
+    /// Joins all ranks from one process: a communicator for each of these devices, with ranks in their order.
     ///
     /// # Errors
     /// NCCL's. [`Error::Grouped`] in a [`group`](crate::comm).
@@ -192,7 +192,7 @@ impl Comm {
         })
     }
 
-    /// Puts the elements of all ranks behind each other, on every rank.
+    /// Concatenates the elements of all ranks, on every rank.
     ///
     /// # Errors
     /// NCCL's. [`Error::Nccl`] if `to` is not as long as the parts of all ranks.
@@ -205,7 +205,7 @@ impl Comm {
         })
     }
 
-    /// Sends elements to a rank, which has to receive as many.
+    /// Sends elements to a rank, which must receive the same number.
     ///
     /// # Errors
     /// NCCL's.
@@ -216,7 +216,7 @@ impl Comm {
         })
     }
 
-    /// Receives elements from a rank, which has to send as many.
+    /// Receives elements from a rank, which must send the same number.
     ///
     /// # Errors
     /// NCCL's.
@@ -265,8 +265,8 @@ impl Comm {
         nccl("an operation of the communicator", found)
     }
 
-    /// Ends the communicator and operations that have not ended, without the other ranks. What they have written is not defined.
-    /// Another thread can call it while one waits for a stream.
+    /// Ends the communicator and its unfinished operations, without the other ranks. What these operations have written is
+    /// undefined. Another thread can call it while one waits for a stream.
     ///
     /// # Errors
     /// NCCL's. None if it has ended already. [`Error::Grouped`] in a [`group`](crate::comm).
@@ -321,7 +321,7 @@ fn operation(how: Reduction) -> ncclRedOp_t {
     }
 }
 
-/// Ranks, devices and keys are far below this limit; NCCL refuses what is not.
+/// Ranks, devices and keys are far below this limit; NCCL refuses larger numbers.
 fn number(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }
@@ -331,7 +331,7 @@ fn number(number: usize) -> c_int {
 type Free = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The groups that are open on this thread, one in another.
+    /// The number of nested groups that are open on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     /// What was dropped meanwhile: calls that NCCL has collected may use it.
     static LATER: RefCell<Vec<Free>> = const { RefCell::new(Vec::new()) };
@@ -349,11 +349,11 @@ pub fn group<R>(calls: impl FnOnce() -> Result<R>) -> Result<R> {
     // SAFETY: takes nothing; ended below, whatever the calls return.
     nccl("ncclGroupStart", unsafe { sys::ncclGroupStart() })?;
     DEPTH.set(DEPTH.get() + 1);
-    /// Ends the group, even if the calls panic: NCCL keeps it for the thread.
+    /// Ends the group, even if the calls panic: otherwise NCCL keeps it open for the thread.
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
-            // Only after a panic, so the result has nowhere to go.
+            // Only runs after a panic, so nothing can receive the result.
             let _ = end();
         }
     }
@@ -370,7 +370,7 @@ fn end() -> Result<()> {
     let ended = nccl("ncclGroupEnd", unsafe { sys::ncclGroupEnd() });
     DEPTH.set(DEPTH.get() - 1);
     if !is_open() {
-        // Taken out first: what is freed may drop more.
+        // Taken out first, because freeing may drop more.
         LATER.take().into_iter().for_each(|free| free());
     }
     ended

@@ -9,7 +9,7 @@ use crate::library::{self, Error, Result, cuda};
 use crate::stream::Kernels;
 use crate::{Kind, Tier, comm};
 
-/// The room for a name or a bus id.
+/// Bytes for a name or a bus id.
 const NAME: usize = 256;
 
 /// A device, with its primary context. Clones are the same device.
@@ -88,12 +88,12 @@ impl Gpu {
         self.inner.ordinal
     }
 
-    /// Its model. That of a simulated device says so.
+    /// The device's model; for a simulated device, a name that says so.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Its place on the PCI bus, which is its identity on the machine.
+    /// Its place on the PCI bus, which identifies it on the machine.
     pub fn bus_id(&self) -> &str {
         &self.inner.bus_id
     }
@@ -122,7 +122,7 @@ impl Gpu {
         Ok(Peer { access: can != 0, tier: library::between(self, other) })
     }
 
-    /// Memory for elements, whose values are not defined.
+    /// Allocates memory for elements, whose values are undefined.
     ///
     /// # Errors
     /// CUDA's: `CUDA_ERROR_OUT_OF_MEMORY`, or an error of work that was issued before.
@@ -145,7 +145,7 @@ impl Gpu {
         cuda("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Makes it the thread's current device, as each call needs.
+    /// Makes it the thread's current device, which each call requires.
     pub(crate) fn bind(&self) -> Result<()> {
         // SAFETY: a primary context that is never released.
         cuda("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.inner.context) })

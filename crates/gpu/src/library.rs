@@ -1,8 +1,8 @@
 //! Finds the libraries: NVIDIA's, or the simulated device.
 //!
-//! cudarc asks the loader for `libcuda.so` and `libnccl.so`. The loader gives a library that is loaded already if its name is the one
-//! that is asked for, wherever it came from. So the simulated device needs no LD_LIBRARY_PATH: this module loads it by its path, and
-//! then two empty libraries of those names that depend on it.
+//! cudarc asks the loader for `libcuda.so` and `libnccl.so`. If a library of the requested name is already loaded, the loader returns
+//! it, wherever it came from. So the simulated device needs no LD_LIBRARY_PATH: this module loads it by its path, and then two empty
+//! libraries of those names that depend on it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fs::File;
@@ -28,7 +28,7 @@ const STUBS: [(&str, &[u8]); 2] = [
     ("libnccl.so", include_bytes!(concat!(env!("OUT_DIR"), "/libnccl.so"))),
 ];
 
-/// What stands behind CUDA's functions.
+/// What implements CUDA's functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// GPUs and NVIDIA's libraries.
@@ -47,7 +47,7 @@ struct Loaded {
     kind: Kind,
     /// Where NVML's functions are, if it is there.
     nvml: Option<Library>,
-    /// With their files: the loader knows a library by its path, and a closed file's number is given again.
+    /// With their files: the loader knows a library by its path, and the number of a closed file is reused.
     _others: Vec<(Library, File)>,
 }
 
@@ -63,7 +63,7 @@ pub fn open() -> Result<Kind> {
 }
 
 /// As [`open`], but loads the simulated device, with this many devices. [`GPU`], [`SIMULATED_COUNT`](crate::SIMULATED_COUNT) and
-/// `CUDA_VISIBLE_DEVICES` do not count. Call it before anything else: what is loaded stays.
+/// `CUDA_VISIBLE_DEVICES` are ignored. Call it before anything else: loaded libraries stay loaded.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -115,7 +115,7 @@ fn real() -> Result<Loaded> {
     Ok(Loaded { kind: Kind::Real, nvml, _others: Vec::new() })
 }
 
-/// With as many devices as `count` says, or the environment.
+/// Loads the simulated device, with `count` devices or as many as the environment says.
 fn simulated(count: Option<usize>) -> Result<Loaded> {
     let path = device()?;
     let failed = |what: &str, why: &dyn std::fmt::Display| Error::Library(format!("cannot load {what}: {why}"));
@@ -142,7 +142,7 @@ fn simulated(count: Option<usize>) -> Result<Loaded> {
     Ok(Loaded { kind: Kind::Simulated, _others: others.collect::<Result<_>>()?, nvml: Some(device) })
 }
 
-/// Cargo builds the device into `deps` of the folder of the programs.
+/// Cargo builds the device into `deps`, in the folder of the programs.
 fn device() -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Error::Library(format!("where is this program? {error}")))?;
     let folder = program.parent().unwrap_or(Path::new("."));
@@ -152,7 +152,7 @@ fn device() -> Result<PathBuf> {
     })
 }
 
-// Errors: which function failed, and what the library says of it.
+// Errors: which function failed, and what the library says about it.
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -270,7 +270,7 @@ const SUCCESS: c_int = 0;
 const NVLINK: c_uint = 2;
 const P2P_OK: c_uint = 0;
 
-/// None without NVML, or where it does not know.
+/// `None` without NVML, or if NVML does not know.
 pub(crate) fn between(one: &Gpu, other: &Gpu) -> Option<Tier> {
     let nvml = library::nvml()?;
     // SAFETY: NVML's function, of this type; it may be called often.

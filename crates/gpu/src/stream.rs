@@ -21,7 +21,7 @@ pub(crate) fn count_wait() {
     WAITS.set(WAITS.get() + 1);
 }
 
-/// A queue of work for a device. Work on one stream runs in order; nothing orders two streams but an [`Event`].
+/// A queue of work for a device. Work on one stream runs in order; only an [`Event`] orders two streams.
 pub struct Stream {
     gpu: Gpu,
     handle: CUstream,
@@ -144,7 +144,7 @@ impl Stream {
 }
 
 impl Event {
-    /// Returns true if the stream has come to it.
+    /// Returns true if the stream has reached it.
     ///
     /// # Errors
     /// CUDA's, of any work that was issued before.
@@ -154,7 +154,7 @@ impl Event {
         is_ready("cuEventQuery", unsafe { sys::cuEventQuery(self.handle) })
     }
 
-    /// Waits, on the host, until the stream has come to it.
+    /// Waits, on the host, until the stream has reached it.
     ///
     /// # Errors
     /// CUDA's, of any work that was issued before.
@@ -205,7 +205,7 @@ impl Drop for Event {
 
 const THREADS: u32 = 256;
 
-/// One thread an element: thread i leaves at once if i is not below n.
+/// One thread per element: thread i returns immediately if i is not below n.
 macro_rules! kernel {
     ($name:literal, $second:literal, $body:literal) => {
         concat!(

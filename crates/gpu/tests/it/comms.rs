@@ -48,8 +48,8 @@ fn two(low: u16, high: u16) -> f32 {
 
 #[test]
 fn halves_are_added_as_halves() {
-    // 1.5 and 2048, plus 2.25 and 1, of which a half of 11 significant bits has no room for the last; in bfloat16 1.5 and 256 and the
-    // same.
+    // 1.5 + 2.25, and 2048 + 1, whose sum needs more than a half's 11 significant bits. In bfloat16, 256 + 1 needs more than its 8
+    // bits.
     for (element, first, second, sum) in [
         (Element::Half, two(0x3e00, 0x6800), two(0x4080, 0x3c00), two(0x4380, 0x6800)),
         (Element::Bfloat16, two(0x3fc0, 0x4380), two(0x4010, 0x3f80), two(0x4070, 0x4380)),
@@ -97,7 +97,7 @@ fn grouped_sends_and_receives_go_around_a_ring() {
 #[test]
 fn operations_that_do_not_match_wait_until_they_are_aborted() {
     let Some(ranks) = ranks(2, |_| vec![1.0]) else { return };
-    // Connections of both algorithms are made now, not by what hangs: to make one, NCCL's call waits for the other rank.
+    // Both algorithms connect now, not in the operation that hangs: to connect, NCCL's call waits for the other rank.
     group(|| ranks.iter().try_for_each(|it| it.comm.all_reduce(&it.buffer, Reduction::Sum, &it.stream))).unwrap();
     group(|| ranks.iter().try_for_each(|it| it.comm.broadcast(&it.buffer, 0, &it.stream))).unwrap();
     contents(&ranks);
@@ -123,7 +123,7 @@ fn operations_that_do_not_match_wait_until_they_are_aborted() {
     other.stream.synchronize().unwrap();
     let error = one.comm.all_reduce(&one.buffer, Reduction::Sum, &one.stream).unwrap_err();
     assert!(error.to_string().contains("aborted"), "{error}");
-    // The device itself is well: a new communicator works on it.
+    // The device itself still works: a new communicator can use it.
     let again = Comm::all(&[one.comm.gpu().clone(), other.comm.gpu().clone()]).unwrap();
     one.stream.fill(&one.buffer, 1.0).unwrap();
     other.stream.fill(&other.buffer, 2.0).unwrap();
@@ -162,7 +162,7 @@ fn what_is_dropped_in_a_group_is_freed_after_its_end() {
     let unused = Comm::all(&ranks.iter().map(|it| it.comm.gpu().clone()).collect::<Vec<_>>()).unwrap();
     group(|| {
         drop(unused);
-        // Not the end of the outer one.
+        // Its end does not end the outer group.
         group(|| {
             ranks.iter().try_for_each(|it| {
                 let stream = it.comm.gpu().stream()?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_gpu::{GPU, Gpu, Kind, open, simulate};
 
-/// Far more than anything here takes.
+/// Far longer than any test takes.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Set in a process that is one test's own.
 const ALONE: &str = "LOCKSTEP_TEST_ALONE";
@@ -30,7 +30,7 @@ fn gpus(count: usize) -> Option<Vec<Gpu>> {
     Some((0..count).map(|number| Gpu::open(number).unwrap()).collect())
 }
 
-/// The kind of device that the tests run on. What the caller's environment says of the number of simulated devices does not count.
+/// The kind of device that the tests run on. The number of simulated devices in the caller's environment is ignored.
 fn kind() -> Kind {
     let is_real = std::env::var(GPU).is_ok_and(|kind| kind == "real");
     if is_real { open().unwrap() } else { simulate(4).unwrap() }

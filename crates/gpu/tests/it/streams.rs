@@ -83,7 +83,7 @@ fn memory_is_counted_limited_and_given_back() {
     assert!(free <= total && total > 0);
     let error = gpus[0].buffer(total / 2).err().unwrap();
     assert!(error.is_cuda("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
-    // A refused allocation is no error that stays.
+    // The error of a refused allocation does not stay.
     let buffers: Vec<_> = (0..3).map(|_| gpus[0].buffer(1 << 20).unwrap()).collect();
     assert!(gpus[0].memory().unwrap().0 < free);
     drop(buffers);
