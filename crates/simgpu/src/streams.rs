@@ -14,7 +14,7 @@ const MOST_DELAY: Duration = Duration::from_millis(2);
 
 pub(crate) struct Stream {
     pub(crate) device: usize,
-    /// Whether it waits for the legacy default stream, and that for it.
+    /// Whether it and the legacy default stream wait for each other.
     blocking: bool,
     queue: VecDeque<Operation>,
     /// The numbers of the last operation that was issued, that has ended, and that somebody has asked for.
@@ -134,7 +134,7 @@ impl World {
         own.map(|(id, stream)| (*id, stream.issued)).collect()
     }
 
-    /// The handle is gone at once. What was issued still runs.
+    /// The handle is invalid immediately. Issued operations still run.
     pub(crate) fn destroy_stream(&mut self, stream: u64) -> Result<(), Cuda> {
         let own = self.streams.get_mut(&stream).filter(|own| !own.destroyed).ok_or(Cuda::INVALID_HANDLE)?;
         own.destroyed = true;
@@ -151,7 +151,7 @@ impl World {
 }
 
 /// Waits until a stream has come this far, and returns the error of its device. If that takes too long, the device has failed: nothing that
-/// is still queued writes to memory of a caller who waits no more.
+/// is still queued may write to the memory of a caller that no longer waits.
 pub(crate) fn wait_for(mut world: Guard, stream: u64, number: u64) -> Result<Guard, Cuda> {
     let Some(device) = world.streams.get(&stream).map(|stream| stream.device) else { return Ok(world) };
     world.want(stream, number);
@@ -278,7 +278,7 @@ fn delay(seed: u64, (stream, number): (u64, u64)) -> Duration {
 pub(crate) struct Event {
     /// The stream and the operation of the last record. None before the first: such an event counts as complete.
     pub(crate) place: Option<(u64, u64)>,
-    /// When the stream came to the last record.
+    /// When the stream reached the last record.
     pub(crate) reached: Option<Instant>,
 }
 
@@ -287,7 +287,7 @@ impl World {
         self.events.get_mut(&event).ok_or(Cuda::INVALID_HANDLE)
     }
 
-    /// The stream has come to this record of the event, which may have been recorded again or destroyed since.
+    /// Notes that the stream has reached this record of the event, which may have been recorded again or destroyed since.
     pub(crate) fn reach(&mut self, event: u64, place: (u64, u64)) {
         if let Some(event) = self.events.get_mut(&event).filter(|event| event.place == Some(place)) {
             event.reached = Some(Instant::now());
@@ -307,7 +307,8 @@ impl World {
     }
 }
 
-// The kernels that the device knows by name. It reads no instructions: of a module's PTX it takes the names of the entries.
+// The kernels that the device knows by name. It does not read instructions: it takes only the names of the entries from a
+// module's PTX.
 
 /// As on all of NVIDIA's devices since compute capability 2.0.
 pub(crate) const MOST_THREADS: u32 = 1024;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::Cuda;
 use crate::streams::{Event, Module, Stream};
 
-/// How long no call may come before streams start what nobody has asked for.
+/// After this time without a call, streams start work that nobody has asked for.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// The first handle, above those that CUDA gives a meaning (`CU_STREAM_LEGACY` is 1).
 const FIRST_HANDLE: u64 = 0x1000;
@@ -29,7 +29,7 @@ pub(crate) struct World {
 
 #[derive(Default)]
 pub(crate) struct Device {
-    /// Its number on the machine, of which this process may see a part.
+    /// Its number on the machine. The process may see only some of the machine's devices.
     pub(crate) physical: usize,
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     /// Devices whose memory its kernels may use.
@@ -82,7 +82,7 @@ pub(crate) fn wait(world: Guard, most: Duration) -> Guard {
     CHANGED.wait_timeout(world, most).unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Says that something took longer than the device's deadline, and returns the error for it.
+/// Prints that something took longer than the device's deadline, and returns the error for it.
 pub(crate) fn too_late(what: &str) -> Cuda {
     eprintln!("simulated device: {what} took more than {} s ({})", options().deadline.as_secs(), DEADLINE);
     Cuda::LAUNCH_TIMEOUT
@@ -134,7 +134,7 @@ pub const SEED: &str = "LOCKSTEP_GPU_SEED";
 /// The number of seconds after which a wait gives up, 300 by default.
 pub const DEADLINE: &str = "LOCKSTEP_GPU_DEADLINE";
 
-/// Of a machine that NVIDIA sells.
+/// As many as in a machine that NVIDIA sells.
 const MOST_DEVICES: u64 = 16;
 
 pub(crate) struct DeviceOptions {
@@ -183,7 +183,7 @@ fn visible(count: usize, named: Option<&str>) -> Vec<usize> {
 
 /// CUDA aligns allocations to 256 bytes at least.
 const ALIGNMENT: usize = 256;
-/// What new memory is filled with: as `f32` a NaN, so that memory that was never written shows.
+/// What new memory is filled with: as `f32` a NaN, so that reads of memory that was never written are noticed.
 const FRESH: u8 = 0xff;
 
 /// A piece of memory, freed when it is dropped.
@@ -281,7 +281,7 @@ impl World {
         Ok(())
     }
 
-    /// Reads memory of any device. The caller has asked for its owner.
+    /// Reads memory of any device. The caller has checked its owner.
     pub(crate) fn read_any(&self, address: u64, bytes: u64) -> Vec<u8> {
         let mut data = vec![0; bytes as usize];
         if self.owner(address, bytes).is_some() {
@@ -292,7 +292,7 @@ impl World {
         data
     }
 
-    /// Writes memory of any device. The caller has asked for its owner.
+    /// Writes memory of any device. The caller has checked its owner.
     pub(crate) fn write_any(&mut self, address: u64, data: &[u8]) {
         if self.owner(address, data.len() as u64).is_some() {
             // SAFETY: as in `read_any`; `self` is borrowed mutably.

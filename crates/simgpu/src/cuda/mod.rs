@@ -38,7 +38,7 @@ fn device_of(context: *mut c_void) -> Option<usize> {
     (context as usize).checked_sub(1)
 }
 
-/// The world and the thread's device, without an error on it.
+/// The world and the thread's device, unless the device has an error.
 fn here() -> Result<(Guard, usize), Cuda> {
     let mut world = world::call();
     let device = CURRENT.get().ok_or(Cuda::INVALID_CONTEXT)?;

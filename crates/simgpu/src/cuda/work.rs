@@ -46,7 +46,7 @@ extern "C" fn cuStreamQuery(handle: *mut c_void) -> Cuda {
     query().into()
 }
 
-/// A query asks for the work, too: who polls wants it to go on.
+/// A query asks for the work, too: a caller that polls wants progress.
 fn is_done(mut world: world::Guard, stream: u64, number: u64) -> Result<(), Cuda> {
     world.want(stream, number);
     if let Some(device) = world.streams.get(&stream).map(|stream| stream.device) {
@@ -291,7 +291,7 @@ extern "C" fn cuMemsetD8Async(address: u64, value: c_uchar, bytes: usize, stream
 
 // Modules and launches of kernels.
 
-/// A module of PTX. Compiled code (cubin, fatbin) is refused: there is nothing here that could run it.
+/// A module of PTX. Compiled code (cubin, fatbin) is refused: nothing here could run it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadData(to: *mut *mut c_void, image: *const c_void) -> Cuda {
     let load = || {
@@ -317,7 +317,7 @@ extern "C" fn cuModuleUnload(module: *mut c_void) -> Cuda {
     world::call().modules.remove(&(module as u64)).map(|_| ()).ok_or(Cuda::INVALID_HANDLE).into()
 }
 
-/// A function's handle: its module's, and its place in it.
+/// A function's handle combines its module's handle and its place in the module, which is below this number.
 const MOST_ENTRIES: u64 = 1 << 16;
 
 #[unsafe(no_mangle)]

@@ -32,7 +32,7 @@ struct State {
     refused: Option<String>,
     answers: HashMap<u64, Vec<u8>>,
     last_call: u64,
-    /// What `ncclCommGetAsyncError` gives.
+    /// What `ncclCommGetAsyncError` returns.
     error: Option<Nccl>,
     aborted: bool,
     /// The stream and the number of the last operation that was issued.
@@ -116,7 +116,7 @@ impl Comm {
         Err(refuse(Nccl::REMOTE_ERROR, why))
     }
 
-    /// Takes what the hub sends until the connection ends.
+    /// Receives what the hub sends until the connection ends.
     fn read(&self) {
         while let Some(reply) = wire::receive(&self.connection).ok().and_then(|bytes| Reply::decode(&bytes)) {
             let mut state = self.state();
@@ -155,7 +155,7 @@ impl Comm {
         wire::send(&self.connection, &request.encode())
     }
 
-    /// Asks for what this process has issued for other ranks of the communicator: this rank waits for them.
+    /// Asks for the work that this process has issued for other ranks of the communicator, because this rank waits for them.
     fn want_others(&self) {
         let is_other = |other: &&Arc<Comm>| other.place == self.place;
         let places: Vec<(u64, u64)> = comms().values().filter(is_other).filter_map(|other| other.last()).collect();
@@ -215,7 +215,7 @@ impl Comm {
             let state = self.state();
             (state.last, state.error)
         };
-        // Who asks waits for the communicator's work.
+        // A caller that asks for the error waits for the communicator's work.
         if let Some((stream, number)) = last {
             world::call().want(stream, number);
         }
@@ -244,7 +244,7 @@ impl Comm {
 }
 
 impl State {
-    /// What a waiting thread looks at, without the answers.
+    /// The state that a waiting thread checks, without the answers.
     fn copy(&self) -> State {
         let State { joined, last_call, error, aborted, last, .. } = *self;
         State { joined, refused: self.refused.clone(), answers: HashMap::new(), last_call, error, aborted, last }
@@ -298,7 +298,7 @@ pub(super) fn join_all(joins: Vec<Join>) -> Result<(), Nccl> {
     let threads = joins.into_iter().map(|join| {
         thread::spawn(move || {
             let Join { id, rank, size, device, to } = join;
-            // The reason is the thread's own, so it comes back with the error.
+            // The error's reason is stored per thread, so it is returned with the error.
             let joined = cuda::on_device(device, || Comm::join(&id, rank, size, device));
             (to, joined.map_err(|error| (error, super::LAST_ERROR.with_borrow(Clone::clone))))
         })
@@ -346,8 +346,8 @@ pub(super) fn end_group() -> Result<(), Nccl> {
     together.into_iter().try_for_each(|(comm, parts)| enqueue(comm, parts))
 }
 
-/// Issues parts of one communicator on the first of their streams. The others wait for it, and it for them; and all of it for what the
-/// communicator was given before, on whatever stream.
+/// Issues parts of one communicator on the first of their streams. The other streams wait for it, and it waits for them. All of them
+/// wait for the communicator's earlier operations, on any stream.
 fn enqueue(comm: Arc<Comm>, parts: Parts) -> Result<(), Nccl> {
     let first = parts[0].1;
     let others: Vec<u64> = parts.iter().map(|(_, stream)| *stream).filter(|stream| *stream != first).collect();
@@ -403,8 +403,8 @@ impl Part {
 }
 
 impl Exchange {
-    /// Reads what is sent when the stream comes here, and writes what comes back. An aborted operation leaves memory as it was, and ends
-    /// without an error; one that is not answered before the device's deadline fails.
+    /// Reads the data to send when the stream reaches this operation, and writes the answer. An aborted operation leaves memory as it
+    /// was, and ends without an error; one that is not answered before the device's deadline fails.
     pub(crate) fn run(self, device: usize) -> Result<(), Cuda> {
         let Exchange { comm, parts } = self;
         let read = |part: &Part| {

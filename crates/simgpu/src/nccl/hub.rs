@@ -20,9 +20,9 @@ struct Group {
     members: Vec<Option<Member>>,
     /// All ranks have joined. A unique id is good for one communicator.
     complete: bool,
-    /// Two ranks have sent operations that do not match: none of the ones behind them is answered.
+    /// Two ranks have sent operations that do not match: later ones are not answered.
     stuck: bool,
-    /// Messages by sender and receiver that have not met.
+    /// Messages without their counterpart yet, by sender and receiver.
     sends: HashMap<(u32, u32), VecDeque<Call>>,
     recvs: HashMap<(u32, u32), VecDeque<Call>>,
 }
@@ -173,7 +173,7 @@ impl Group {
         Some(format!("duplicate GPU detected: rank {one} and rank {other} are both on device {}", device(one)?.1))
     }
 
-    /// Those of other processes first: when this one has its answer, it may end.
+    /// Ranks of other processes get their replies first: this process may end once its own rank has its reply.
     fn tell_all(&self, reply: impl Fn(usize) -> Option<Reply>) {
         let mut present: Vec<(usize, &Member)> =
             self.members.iter().enumerate().filter_map(|(rank, member)| Some((rank, member.as_ref()?))).collect();
@@ -202,7 +202,7 @@ impl Group {
         self.members.iter_mut().map(|member| member.as_mut()?.collectives.pop_front()).collect()
     }
 
-    /// Answers sends and receives that have met. Those of unequal lengths wait, and those behind them.
+    /// Answers pairs of a send and a receive. Pairs of unequal lengths wait, and so do those behind them.
     fn messages(&mut self) {
         for ((from, to), sends) in &mut self.sends {
             let Some(recvs) = self.recvs.get_mut(&(*from, *to)) else { continue };

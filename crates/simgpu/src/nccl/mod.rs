@@ -1,9 +1,9 @@
 //! NCCL's entry points: communicators between processes and within one.
 //!
-//! Who makes a unique id serves it: a thread of that process, the hub, listens on the interface that `NCCL_SOCKET_IFNAME` names, and
-//! without it on the loopback device. Each rank of a communicator connects to the hub and sends it its operations; the hub answers an
-//! operation once all ranks have sent the same one. Operations that do not match are never answered: their ranks wait until somebody
-//! aborts, or fail at the device's deadline.
+//! The process that creates a unique id serves it: one of its threads, the hub, listens on the interface that `NCCL_SOCKET_IFNAME`
+//! names, or on the loopback device if it is not set. Each rank of a communicator connects to the hub and sends it its operations;
+//! the hub answers an operation once all ranks have sent the same one. Operations that do not match are never answered: their ranks
+//! wait until somebody aborts, or fail at the device's deadline.
 //!
 //! Stricter than NCCL: a send ends only when its receive has begun, however short it is. Not here: an upper limit on the number of
 //! channels, protocols, other networks than TCP over IPv4, and the wait for connections in the first use of an algorithm or peer.
@@ -139,7 +139,7 @@ unsafe extern "C" fn ncclCommSplit(
     split().into()
 }
 
-/// Ends operations that have not ended, and the communicator. Never waits for other ranks.
+/// Ends the communicator and its unfinished operations. Never waits for other ranks.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommAbort(handle: *mut c_void) -> Nccl {
     comm::take(handle).map(|comm| comm.abort()).into()
@@ -191,7 +191,7 @@ extern "C" fn ncclGetErrorString(error: Nccl) -> *const c_char {
     error.text().as_ptr()
 }
 
-/// The reason of this thread's last error. It is valid until the next.
+/// The reason for this thread's last error, valid until the next error.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetLastError(_comm: *mut c_void) -> *const c_char {
     LAST_ERROR.with_borrow(|text| text.as_ptr())
@@ -346,7 +346,7 @@ fn address() -> io::Result<Ipv4Addr> {
     })
 }
 
-/// The first that the rule names: beginnings of names with commas, whole names after `=`, all others after `^`.
+/// The first interface that matches the rule: beginnings of names with commas, whole names after `=`, all others after `^`.
 fn chosen(rule: &str, interfaces: &[(String, Ipv4Addr)]) -> Option<Ipv4Addr> {
     let (rule, is_negated) = rule.strip_prefix('^').map_or((rule, false), |rest| (rest, true));
     let (rule, is_whole) = rule.strip_prefix('=').map_or((rule, false), |rest| (rest, true));
@@ -357,7 +357,7 @@ fn chosen(rule: &str, interfaces: &[(String, Ipv4Addr)]) -> Option<Ipv4Addr> {
     interfaces.iter().find(|(name, _)| fits(name)).map(|(_, address)| *address)
 }
 
-/// A number of this machine.
+/// A number that identifies this machine.
 fn host() -> u64 {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mut hasher = DefaultHasher::new();

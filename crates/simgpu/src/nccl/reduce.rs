@@ -62,7 +62,7 @@ macro_rules! integers {
             }
 
             fn after_mean(self, ranks: usize) -> Self {
-                // Of more ranks than the type can count the mean is less than one.
+                // If there are more ranks than the type can count, the mean is less than one.
                 <$type>::try_from(ranks).map_or(0, |ranks| self / ranks)
             }
         }
@@ -116,7 +116,7 @@ impl Half for Float16 {
         f32::from_bits(magnitude.to_bits() | sign)
     }
 
-    /// The nearest, and of two the even one.
+    /// Rounds to the nearest value, and ties to even.
     fn to_bits(value: f32) -> u16 {
         let sign = (value.to_bits() >> 16) as u16 & 0x8000;
         let magnitude = value.abs();
@@ -260,7 +260,7 @@ mod tests {
             let bits = u16::from_le_bytes(all(&data, dtype, op).try_into().unwrap());
             if dtype == FLOAT16 { Float16::from_bits(bits) } else { Bfloat16::from_bits(bits) }
         };
-        // Twice one, and one of both is lost each time: neighbours of 2048 are 2 apart.
+        // 1 is added twice and lost both times: neighbours of 2048 are 2 apart.
         assert_eq!(of(&[2048.0, 1.0, 1.0], FLOAT16, SUM), 2048.0);
         assert_eq!(of(&[256.0, 1.0, 1.0], BFLOAT16, SUM), 256.0);
         assert_eq!(of(&[60_000.0, 60_000.0], FLOAT16, SUM), f32::INFINITY);

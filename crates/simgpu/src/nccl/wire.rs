@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 
 /// The most bytes of a frame: a message of 256 MiB, the memory of a device.
 const MOST: u32 = 1 << 29;
-/// Its last byte is in no text.
+/// The last byte occurs in no text.
 const MAGIC: [u8; 12] = *b"lockstepsim\xff";
 /// `NCCL_UNIQUE_ID_BYTES`.
 const ID_BYTES: usize = 128;
@@ -40,7 +40,7 @@ impl UniqueId {
         UniqueId(bytes)
     }
 
-    /// The place, unless something else made these bytes, or cut them off.
+    /// The hub's address; `None` if something else created these bytes, or they are truncated.
     pub(super) fn place(&self) -> Option<HubAddress> {
         let mut reader = Reader(&self.0[12..]);
         (self.0[..12] == MAGIC).then_some(())?;
@@ -92,13 +92,13 @@ pub(super) enum Request {
         device: u32,
     },
     Call(Call),
-    /// The rank leaves. The end of a connection without this word is the end of its process.
+    /// The rank leaves. If a connection ends without this message, the rank's process has ended.
     Leave,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Call {
-    /// By which the rank knows the answer.
+    /// The number by which the rank recognizes the answer.
     pub(super) number: u64,
     pub(super) kind: Kind,
     pub(super) dtype: u32,
