@@ -75,7 +75,7 @@ impl Transform for AutoAugment {
 }
 
 impl SubPolicy {
-    /// Draws which of the two operations are applied; strengths with a sign are negated when theirs is negative.
+    /// Applies those of the two operations that `happens` names; strengths with a sign are negated where `negative` says so.
     pub fn apply(&self, picture: RgbImage, happens: [bool; 2], negative: [bool; 2]) -> RgbImage {
         let size = picture.dimensions();
         let steps = self.0.iter().zip(negative).zip(happens).filter(|(_, happens)| *happens);

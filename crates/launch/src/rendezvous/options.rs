@@ -15,7 +15,7 @@ pub struct RendezvousOptions {
     pub close_timeout: Duration,
     /// How long one heartbeat may take.
     pub heartbeat_timeout: Duration,
-    /// How often each node increments its heartbeat.
+    /// How often each node sends a heartbeat.
     pub keep_alive_interval: Duration,
     /// For how many intervals a heartbeat may be missing.
     pub keep_alive_max_attempt: u32,

@@ -225,7 +225,7 @@ fn elsewhere(reporter: &Explained<'_>, evidence: &Evidence) -> Option<Verdict> {
 }
 
 impl Elsewhere {
-    /// Returns true if that node's rank has waited in vain, and the one that it waited for may be, or is, one of these.
+    /// Returns true if that node's message is about one of these ranks, or about a wait for a rank that it does not name.
     pub fn concerns(&self, ranks: &[usize]) -> bool {
         let named = self.message.strip_prefix("rank ").and_then(|rest| rest.split(':').next()?.parse().ok());
         let noticed = self.message.strip_prefix(NOTICED);

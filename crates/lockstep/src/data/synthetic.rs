@@ -52,7 +52,7 @@ impl LinearRegression {
     /// ones. Any floating kind, any device.
     ///
     /// # Errors
-    /// Panics when the number of weights or biases is not the rule's.
+    /// The number of weights or biases is not the rule's.
     pub fn distance(&self, weight: &Tensor, bias: &Tensor) -> anyhow::Result<f64> {
         let (learned, constant) = (to_vec(weight)?, to_vec(bias)?);
         ensure!(

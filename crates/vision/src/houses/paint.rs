@@ -1,7 +1,7 @@
 //! A canvas for flat shapes with soft edges and textures, and the noise functions for textures.
 //!
 //! Uses only additions, multiplications, divisions, square roots and rounding, which IEEE 754 defines exactly, and integer
-//! hashes. So the pictures of a seed are the same bytes on every machine. `scene` decides what is painted.
+//! hashes. So the pictures of a seed are the same bytes on every machine. The module around this one decides what is painted.
 
 use image::RgbImage;
 
