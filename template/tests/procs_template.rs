@@ -38,7 +38,7 @@ fn one_device_learns_each_kind_of_data() {
         let ended = Job::new(program).attempt(1, &ARGS);
         assert!(ended.succeeded(), "{}", ended.stderr());
         let loss = *losses(&ended.stdout()).last().unwrap();
-        margin::below(&format!("loss of {}", program.display()), loss, limit);
+        margin::below(format!("loss of {}", program.display()), loss, limit);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What every step of a world keeps.
 
-use super::{Life, World};
+use super::{Agent, Life, World};
 use crate::rendezvous::node::{Node, NodeId};
 use crate::rendezvous::state::State;
 
