@@ -26,6 +26,9 @@ const DIAL: Duration = Duration::from_secs(5);
 /// The same for a lost authority: a machine whose process has ended refuses within a round trip, and workers wait meanwhile.
 const FORMER: Duration = Duration::from_secs(1);
 
+/// The time between two attempts to connect to a process that may be ending.
+const AGAIN: Duration = Duration::from_millis(1);
+
 /// A connection.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
     /// The address of the other side.
@@ -178,7 +181,7 @@ impl Connection {
                     Some(listener) => return Some(self.take_over(*candidacy, listener).await),
                     None => Answer::Unknown,
                 },
-                Next::Ask(address) => match dial(&address, if search.asks_former() { FORMER } else { DIAL }).await {
+                Next::Ask(address) => match knock(&address, if search.asks_former() { FORMER } else { DIAL }).await {
                     Dialed::Dead => Answer::Dead,
                     Dialed::Open(stream) if !search.asks_former() => {
                         if let Some(ended) = self.follow(address, stream, &search).await {
@@ -355,6 +358,23 @@ pub(super) async fn dial_successor(address: String) -> Result<TcpStream, Ended> 
     }
 }
 
+/// Dials, and waits for the first byte or the limit. A process that ends may close its connections before its listener: one more
+/// connection opens then, and closes without a byte. So this one dials again.
+async fn knock(address: &str, limit: Duration) -> Dialed {
+    let begun = Instant::now();
+    loop {
+        let stream = match dial(address, limit).await {
+            Dialed::Open(stream) => stream,
+            other => return other,
+        };
+        match timeout(limit, stream.peek(&mut [0])).await {
+            Ok(Ok(1..)) | Err(_) => return Dialed::Open(stream),
+            Ok(Ok(0) | Err(_)) if begun.elapsed() < limit => sleep(AGAIN).await,
+            Ok(Ok(0) | Err(_)) => return Dialed::Unknown,
+        }
+    }
+}
+
 async fn dial(address: &str, limit: Duration) -> Dialed {
     match timeout(limit, TcpStream::connect(address)).await {
         // On loopback a socket can connect to itself if the port is in the ephemeral range.
@@ -392,4 +412,22 @@ async fn tell(address: &str, is_store: bool, run_id: &str, message: &ToAuthority
     };
     greet(&mut stream).await?;
     Ok(message::write(&mut stream, message).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_closes_its_listener_last_is_known_to_have_ended() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let ends = async {
+            drop(listener.accept().await);
+            drop(listener.accept().await);
+            drop(listener);
+        };
+        let (found, ()) = tokio::join!(knock(&address, Duration::from_secs(60)), ends);
+        assert!(matches!(found, Dialed::Dead));
+    }
 }
