@@ -1,7 +1,7 @@
 //! What a grader says about a result: a claim that it is right, or wrong in a way that has its own diagnosis; and the finding, which says
 //! what is wrong.
 
-use std::fmt::{self, Debug};
+use std::fmt::{self, Debug, Display};
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
@@ -286,9 +286,14 @@ fn shown<T: Debug + ?Sized>(value: &T) -> String {
     text
 }
 
+/// The items in words, with `between` each two of them.
+pub fn joined(items: &[impl Display], between: &str) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
+}
+
 /// Lists of numbers as rows of a table, for [`Claim::given`]: `rank 0: 1.5, 2.0`. `what` is what each row is of.
 pub fn rows(what: &str, lists: &[impl AsRef<[f64]>]) -> String {
-    let numbers = |list: &[f64]| list.iter().map(|number| format!("{number:?}")).collect::<Vec<_>>().join(", ");
+    let numbers = |list: &[f64]| joined(&list.iter().map(|number| format!("{number:?}")).collect::<Vec<_>>(), ", ");
     let row = |(number, list): (usize, &_)| format!("{what} {number}: {}", numbers(AsRef::as_ref(list)));
     lists.iter().enumerate().map(row).collect::<Vec<_>>().join("\n")
 }

@@ -50,13 +50,10 @@ fn of_all(given: &str, samples: &[Sample], weights: &[f64], loss: f64) -> anyhow
     let usual = usual_losses(samples, weights);
     let part = part(samples, weights, loss);
     let sum = usual.into_iter().any(|usual| near(usual * samples.len() as f64));
+    let [squares, half, absolute, huber, root] = usual.map(shown);
     let expected = format!(
-        "a mean over all {SAMPLES} samples: {} (squares), {} (their half), {} (absolute values), {} (Huber) or {} (root of the first)",
-        shown(usual[0]),
-        shown(usual[1]),
-        shown(usual[2]),
-        shown(usual[3]),
-        shown(usual[4])
+        "a mean over all {SAMPLES} samples: {squares} (squares), {half} (their half), {absolute} (absolute values), {huber} (Huber) or {root} \
+         (root of the first)"
     );
     Claim::that(usual.into_iter().any(near), expected, format!("a first loss of {}", shown(loss)))
         .given(given)

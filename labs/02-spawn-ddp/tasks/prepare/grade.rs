@@ -1,6 +1,6 @@
 //! Grades `prepare`: three ranks and a slow download.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given, joined};
 
 const RANKS: usize = 3;
 
@@ -30,7 +30,7 @@ fn shared(case: usize) -> String {
 fn check(case: usize, text: &str, prepared: &[&Prepared]) -> anyhow::Result<()> {
     let shared = shared(case);
     let counts: Vec<usize> = prepared.iter().map(|(count, _)| *count).collect();
-    Claim::that(counts.iter().sum::<usize>() == 1, "one download", format!("by rank: {}", counts.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")))
+    Claim::that(counts.iter().sum::<usize>() == 1, "one download", format!("by rank: {}", joined(&counts, ", ")))
         .given(&shared)
         .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
         .diagnose_if(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, joined};
 
 /// The number of workers that the program is asked to start.
 const NPROCS: usize = 2;
@@ -135,7 +135,7 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
 }
 
 fn listed(ranks: &[usize]) -> String {
-    if ranks.is_empty() { "none".into() } else { ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ") }
+    if ranks.is_empty() { "none".into() } else { joined(ranks, ", ") }
 }
 
 fn described(error: &Option<String>) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_grading::{Claim, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Runner, Verdict, explain, joined};
 
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
@@ -55,8 +55,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 impl VisibleCase {
     fn variables(&self) -> BTreeMap<&str, String> {
-        let text = |list: &Vec<usize>| list.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        self.list.iter().map(|list| (VISIBLE, text(list))).collect()
+        self.list.iter().map(|list| (VISIBLE, joined(list, ","))).collect()
     }
 
     /// The job's GPUs.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use lockstep_grading::{COMPUTES, Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{COMPUTES, Claim, Finding, Runner, Verdict, explain, joined};
 use serde::{Deserialize, Serialize};
 
 /// The processes, of which a start uses the first ones.
@@ -210,7 +210,7 @@ impl ReshardJob<'_> {
             let went_on = start > 0 && (before > 0 || self.ended_before(start, epoch));
             if went_on && before < order.len() {
                 let numbers = self.ranks[0].snapshots[start - 1].clone().unwrap_or_default();
-                let saved = format!("the snapshot holds the numbers {}", listed(&numbers));
+                let saved = format!("the snapshot holds the numbers {}", joined(&numbers, " and "));
                 match begin {
                     None => {
                         return Some(format!(
@@ -294,10 +294,6 @@ impl ReshardJob<'_> {
     fn ended_before(&self, start: usize, epoch: u64) -> bool {
         (0..start).any(|earlier| !self.taken(earlier, epoch).is_empty())
     }
-}
-
-fn listed(numbers: &[u64]) -> String {
-    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 fn why(finding: &Finding, apart: &str) -> Option<String> {

@@ -2,7 +2,7 @@
 //! (`torch/optim/sgd.py`).
 
 use lockstep_grading::runner::Inputs;
-use lockstep_grading::{Claim, Runner, close};
+use lockstep_grading::{Claim, Runner, close, joined};
 
 /// Initial weights, targets of two samples, and the steps at which the run is stopped.
 type Case = (Vec<f64>, [Vec<f64>; 2], Vec<u64>);
@@ -148,8 +148,8 @@ fn given(case: &Case) -> String {
         [] => format!("{end} steps, not stopped"),
         [one] => format!("{end} steps, stopped before step {one} and started again from the snapshot"),
         several => {
-            let several: Vec<String> = several.iter().map(u64::to_string).collect();
-            format!("{end} steps, stopped before steps {} and started again from the snapshots", several.join(" and "))
+            let several = joined(several, " and ");
+            format!("{end} steps, stopped before steps {several} and started again from the snapshots")
         }
     }
 }

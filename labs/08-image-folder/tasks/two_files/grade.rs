@@ -1,6 +1,6 @@
 //! Grades `two_files`: a job that is killed once at every possible moment, and twice at some.
 
-use lockstep_grading::{Claim, Runner, given};
+use lockstep_grading::{Claim, Runner, given, joined};
 
 /// The accuracy of each epoch, and after how many calls each run is killed.
 type Case = (Vec<f64>, Vec<u64>);
@@ -38,12 +38,9 @@ fn text((accuracies, kills): &Case) -> String {
     let killed = match &kills[..] {
         [] => "not killed".to_owned(),
         kills => {
-            let kills: Vec<String> = kills.iter().map(u64::to_string).collect();
             let again = if kills.len() > 1 { " of its calls, each time counted from the start" } else { " calls" };
-            format!(
-                "killed after {}{again} (of `train_and_validate`, `save_best_model`, `save_snapshot`)",
-                kills.join(" and ")
-            )
+            let kills = joined(kills, " and ");
+            format!("killed after {kills}{again} (of `train_and_validate`, `save_best_model`, `save_snapshot`)")
         }
     };
     format!("accuracies by epoch {}; {killed}", listed.join(", "))
