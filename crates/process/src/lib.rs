@@ -39,7 +39,7 @@ pub use group::{Group, Outcome};
 pub use orphans::{AGENT, Orphan, Swept};
 pub use proc::ControlGroup;
 pub use process::{Deaths, KILL_LIMIT, KillOnDrop, Process, kill_until_gone, reap_orphans};
-pub use program::{ProgramError, Sink, Spec, Stdin, closed_folder, find_program, processor_of};
+pub use program::{ClosedFolder, ProgramError, Sink, Spec, Stdin, find_program, processor_of};
 pub use reaper::internal_main;
 pub use receivers::Left;
 pub use room::{NoRoom, check_room, pids_limit};

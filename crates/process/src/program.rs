@@ -88,6 +88,19 @@ const MOST_FOLDERS: usize = 1000;
 /// The folder in which the kernel lists handlers for other kinds of programs.
 const OTHER_KINDS: &str = "/proc/sys/fs/binfmt_misc";
 
+/// This user may not enter a folder on the way to a file.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot reach {}: this user may not enter the folder {}: its owner runs `chmod a+x {}`, or use a copy elsewhere",
+    foreign::path(path),
+    foreign::path(folder),
+    foreign::path(folder)
+)]
+pub struct ClosedFolder {
+    path: PathBuf,
+    folder: PathBuf,
+}
+
 /// Why a program cannot be run, with advice.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
@@ -100,14 +113,8 @@ pub enum ProgramError {
     /// The path is a folder.
     #[error("{} is a folder, not a program: give the path of a file in it", foreign::path(path))]
     Folder { path: PathBuf },
-    /// This user may not enter a folder on the way.
-    #[error(
-        "cannot reach {}: this user may not enter the folder {}: its owner runs `chmod a+x {}`, or use a copy elsewhere",
-        foreign::path(path),
-        foreign::path(folder),
-        foreign::path(folder)
-    )]
-    ClosedFolder { path: PathBuf, folder: PathBuf },
+    #[error(transparent)]
+    ClosedFolder(#[from] ClosedFolder),
     /// The permission to execute is missing.
     #[error("{} is not executable: run `chmod +x {}`", foreign::path(path), foreign::path(path))]
     NotExecutable { path: PathBuf },
@@ -201,8 +208,8 @@ fn check(path: &Path) -> Result<(), ProgramError> {
             return Err(ProgramError::Missing { path: owned(), folder: current_folder() });
         }
         Err(source) => {
-            return Err(match closed_folder(path) {
-                Some(folder) => ProgramError::ClosedFolder { path: owned(), folder },
+            return Err(match ClosedFolder::on_the_way(path) {
+                Some(closed) => closed.into(),
                 None => ProgramError::Other { path: owned(), source },
             });
         }
@@ -219,27 +226,29 @@ fn check(path: &Path) -> Result<(), ProgramError> {
     check_kind(path)
 }
 
-/// The first folder on the way to this path that the user may not enter; `None` if the path can be reached or is missing.
-pub fn closed_folder(path: &Path) -> Option<PathBuf> {
-    let denied = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    let start = |path: &Path| PathBuf::from(if path.is_absolute() { "/" } else { "." });
-    // Each link is replaced by its target: the closed folder may be behind a link.
-    let (mut at, mut rest) = (start(path), components(path));
-    for _ in 0..MOST_FOLDERS {
-        let name = rest.pop().filter(|_| denied)?;
-        if access(&at, Access::EXEC_OK).is_err() {
-            return Some(at);
-        }
-        let next = at.join(name);
-        match fs::read_link(&next) {
-            Ok(target) => {
-                rest.extend(components(&target));
-                at = if target.is_absolute() { start(&target) } else { at };
+impl ClosedFolder {
+    /// The first such folder; `None` if the path can be reached or is missing.
+    pub fn on_the_way(path: &Path) -> Option<Self> {
+        fs::metadata(path).err().filter(|error| error.kind() == io::ErrorKind::PermissionDenied)?;
+        let start = |path: &Path| PathBuf::from(if path.is_absolute() { "/" } else { "." });
+        // Each link is replaced by its target: the closed folder may be behind a link.
+        let (mut at, mut rest) = (start(path), components(path));
+        for _ in 0..MOST_FOLDERS {
+            let name = rest.pop()?;
+            if access(&at, Access::EXEC_OK).is_err() {
+                return Some(ClosedFolder { path: path.to_owned(), folder: at });
             }
-            Err(_) => at = next,
+            let next = at.join(name);
+            match fs::read_link(&next) {
+                Ok(target) => {
+                    rest.extend(components(&target));
+                    at = if target.is_absolute() { start(&target) } else { at };
+                }
+                Err(_) => at = next,
+            }
         }
+        None
     }
-    None
 }
 
 /// The components of a path, the last one first.
@@ -450,10 +459,11 @@ mod tests {
         std::os::unix::fs::symlink("closed/inner/tool", &link).unwrap();
         let circle = folder.path().join("circle");
         std::os::unix::fs::symlink("circle", &circle).unwrap();
+        let closed_folder = |path: &PathBuf| ClosedFolder::on_the_way(path).map(|found| found.folder);
         assert_eq!(closed_folder(&program), None);
         let set = |mode| fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).unwrap();
         set(0o600);
-        let found = without_capabilities(|| [&program, &link, &circle].map(|path| closed_folder(path)));
+        let found = without_capabilities(|| [&program, &link, &circle].map(closed_folder));
         let refused = without_capabilities(|| refusal(&program));
         set(0o700);
         assert_eq!(found, [Some(closed.clone()), Some(closed.clone()), None]);

@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use lockstep_contract::foreign;
-use lockstep_process::closed_folder;
+use lockstep_process::ClosedFolder;
 use lockstep_process::proc::is_python;
 use rustix::fs::{Access, access};
 
@@ -64,18 +64,8 @@ pub enum ProgramError {
         path: PathBuf,
     },
     /// This user may not enter a folder on the way.
-    #[error(
-        "cannot reach {}: this user may not enter the folder {}: its owner runs `chmod a+x {}`, or use a copy elsewhere",
-        foreign::path(program),
-        foreign::path(folder),
-        foreign::path(folder)
-    )]
-    ClosedFolder {
-        /// As given.
-        program: PathBuf,
-        /// The first folder that is closed.
-        folder: PathBuf,
-    },
+    #[error(transparent)]
+    ClosedFolder(#[from] ClosedFolder),
     /// The file cannot be read.
     #[error("cannot read {}: {source}", foreign::path(path))]
     Unreadable {
@@ -180,10 +170,10 @@ fn kind(given: &OsStr, no_python: bool, env: Env<'_>) -> Result<Kind, ProgramErr
 fn is_script(given: &OsStr) -> Result<Option<String>, ProgramError> {
     let path = Path::new(given);
     let unreadable = |source| ProgramError::Unreadable { path: path.to_owned(), source };
-    let about = fs::metadata(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => missing(path, false),
-        _ if closed_folder(path).is_some() => missing(path, false),
-        _ => unreadable(source),
+    let about = fs::metadata(path).map_err(|source| match ClosedFolder::on_the_way(path) {
+        Some(closed) => closed.into(),
+        None if source.kind() == io::ErrorKind::NotFound => missing(path, false),
+        None => unreadable(source),
     })?;
     if about.is_dir() {
         let runs = path.join("__main__.py").is_file();
@@ -221,11 +211,11 @@ fn python(script: &str, env: Env<'_>) -> Result<OsString, ProgramError> {
         } else {
             in_path(&chosen, env).is_some()
         };
-        return match closed_folder(Path::new(&chosen)) {
-            _ if there => Ok(chosen),
-            Some(folder) => Err(ProgramError::ClosedFolder { program: chosen.into(), folder }),
-            None => Err(ProgramError::PythonExec { path: chosen.into() }),
-        };
+        if there {
+            return Ok(chosen);
+        }
+        let path = PathBuf::from(chosen);
+        return Err(ClosedFolder::on_the_way(&path).map_or_else(|| ProgramError::PythonExec { path }, Into::into));
     }
     let active = env("VIRTUAL_ENV").map(|folder| Path::new(&folder).join("bin/python")).filter(|path| is_program(path));
     let found = active.or_else(|| ["python3", "python"].iter().find_map(|name| in_path(OsStr::new(name), env)));
@@ -242,8 +232,8 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn missing(program: &Path, in_path: bool) -> ProgramError {
-    if let Some(folder) = closed_folder(program) {
-        return ProgramError::ClosedFolder { program: program.to_owned(), folder };
+    if let Some(closed) = ClosedFolder::on_the_way(program) {
+        return closed.into();
     }
     let folder = std::env::current_dir().map_or_else(|_| "gone".to_owned(), |folder| foreign::path(&folder));
     ProgramError::Missing { program: program.to_owned(), folder, in_path }
