@@ -8,7 +8,7 @@ use lockstep_contract::foreign;
 use crate::exit::{Code, Refused};
 use crate::prove::check_same::compare_weights;
 use crate::prove::evidence::{Tensor, Weights, read_weights};
-use crate::report::Screen;
+use crate::report::{Screen, count};
 
 /// Compare two files of weights bit by bit, such as those of a run that was killed and of one that was not
 #[derive(Args)]
@@ -36,7 +36,7 @@ fn compare(first: &Path, second: &Path) -> Result<(Code, String), Refused> {
         return Ok((Code::Failure, format!("not the same bits: {second} differs from {first}: {difference}")));
     }
     let values: usize = one.values().map(Tensor::len).sum();
-    Ok((Code::Success, format!("the same bits: {values} values in {} tensors", one.len())))
+    Ok((Code::Success, format!("the same bits: {} in {}", count(values, "value"), count(one.len(), "tensor"))))
 }
 
 fn read(path: &Path) -> Result<Weights, Refused> {
@@ -68,7 +68,7 @@ mod tests {
         let [a, b, c] =
             [("a", [1.0, 2.0]), ("b", [1.0, 2.0]), ("c", [1.0, -2.0])].map(|(name, values)| file(name, &values));
         let same = compare(&a, &b).unwrap();
-        assert_eq!(same, (Code::Success, "the same bits: 2 values in 1 tensors".to_owned()));
+        assert_eq!(same, (Code::Success, "the same bits: 2 values in 1 tensor".to_owned()));
         let (code, line) = compare(&a, &c).unwrap();
         assert_eq!(code, Code::Failure);
         assert!(line.contains("1 value of head.weight, the first is value 1: bits c0000000, not 40000000"), "{line}");

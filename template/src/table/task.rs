@@ -37,11 +37,17 @@ struct Table {
 impl Table {
     fn read(path: &FilePath) -> Result<Self> {
         let file = path.display();
-        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_path(path)?;
-        let columns: Vec<String> = reader.headers()?.iter().map(str::to_owned).collect();
+        let unreadable = || format!("cannot read {file}");
+        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_path(path).with_context(unreadable)?;
+        let columns: Vec<String> = reader.headers().with_context(unreadable)?.iter().map(str::to_owned).collect();
+        let are_names = columns.iter().any(|column| column.parse::<f32>().is_err());
+        ensure!(
+            are_names,
+            "{file} has only numbers in its first line: add a line with the names of the columns before it"
+        );
         let mut rows = Vec::new();
         for record in reader.records() {
-            let record = record.with_context(|| format!("cannot read {file}"))?;
+            let record = record.with_context(unreadable)?;
             let line = record.position().map_or(0, csv::Position::line);
             let number = |(text, column): (&str, &String)| {
                 let number: Option<f32> = text.parse().ok().filter(|number: &f32| number.is_finite());
