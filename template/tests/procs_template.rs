@@ -8,6 +8,18 @@ use std::path::Path;
 
 use lockstep_testkit::{Job, kill, margin};
 
+// The formatter looks for a link's modules beside its target. Listed here so that it finds them.
+#[cfg(any())]
+#[path = "../src"]
+mod tasks {
+    #[path = "images/task.rs"]
+    mod images;
+    #[path = "table/task.rs"]
+    mod table;
+    #[path = "tokens/task.rs"]
+    mod tokens;
+}
+
 /// For all runs. Weights are in the job's folder.
 const ARGS: [&str; 6] = ["--device", "cpu", "--snapshots", "snapshots", "--weights", "all.safetensors"];
 
