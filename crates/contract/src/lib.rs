@@ -45,6 +45,9 @@ pub const BACKEND: &str = "LOCKSTEP_BACKEND";
 /// Shared memory if possible and Gloo otherwise; Gloo; shared memory.
 pub const BACKENDS: [&str; 3] = ["auto", "gloo", "shm"];
 
+/// Replaces the seed of training tests, and of the inputs with which tests grade the course's answers.
+pub const TEST_SEED: &str = "LOCKSTEP_TEST_SEED";
+
 /// Variables that a launcher, or the developer's own shell, may have set.
 pub const CLEARED_VARIABLES: [&str; 23] = [
     "RANK",

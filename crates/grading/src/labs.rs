@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
+use lockstep_contract::TEST_SEED;
 
 use crate::{Answers, GradeResult, Lab, Options, Runner, learner};
 
@@ -58,10 +59,6 @@ fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {
 
 /// With these arguments, the executable grades answers with inputs from a seed: `grade-answers SEED ANSWER…`.
 const ANSWERS: &str = "grade-answers";
-
-/// The variable that replaces the seed of the inputs. Without it, a test has the same inputs each time; learners get other inputs each
-/// time.
-const SEED: &str = "LOCKSTEP_TEST_SEED";
 
 /// Compares the diagnoses of a task's wrong answers with those that are expected, and panics if they differ. Arguments: the name of
 /// the task, and a line for each wrong answer with its name, the verdict and the diagnosis.
@@ -137,7 +134,7 @@ fn wrong_answers(
 /// Grades answers to one task in another process and returns what was found. Their ranks die with the main thread of that
 /// process.
 fn graded(answers: &[String]) -> anyhow::Result<Vec<GradeResult>> {
-    let seed = std::env::var(SEED).unwrap_or_else(|_| "1".into());
+    let seed = std::env::var(TEST_SEED).unwrap_or_else(|_| "1".into());
     let output = Command::new(std::env::current_exe()?).arg(ANSWERS).arg(seed).args(answers).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     let found = String::from_utf8_lossy(&output.stdout);
@@ -152,7 +149,7 @@ fn graded(answers: &[String]) -> anyhow::Result<Vec<GradeResult>> {
 /// Prints a line for each answer: what was found.
 fn grade_answers(lab: &Lab, program: &str, seed: &str, answers: &[String]) -> ExitCode {
     let Ok(seed) = seed.parse() else {
-        let _ = writeln!(std::io::stderr(), "{SEED}={seed}: not a number");
+        let _ = writeln!(std::io::stderr(), "{TEST_SEED}={seed}: not a number");
         return ExitCode::FAILURE;
     };
     let options = Options::seeded(Some(seed));

@@ -4,12 +4,12 @@
 use std::env;
 use std::fmt::Display;
 
-/// The variable that replaces the seed of training tests.
-pub const SEED: &str = "LOCKSTEP_TEST_SEED";
+use lockstep_contract::TEST_SEED;
 
-/// The seed of a training test: the value of [`SEED`], or `usual` if it is not set.
+/// The seed of a training test: the value of [`TEST_SEED`], or `usual` if it is not set.
 pub fn seed(usual: u64) -> u64 {
-    env::var(SEED).map_or(usual, |seed| seed.parse().unwrap_or_else(|_| panic!("{SEED}={seed}: not a number")))
+    env::var(TEST_SEED)
+        .map_or(usual, |seed| seed.parse().unwrap_or_else(|_| panic!("{TEST_SEED}={seed}: not a number")))
 }
 
 /// Panics unless `result` is more than `limit`. `what` names the result in a few words.
