@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign;
-use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Layout, Link, Prediction, Sizes};
+use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Layout, Link, Prediction, Sizes, TransformerStep};
 use serde::Deserialize;
 
 use crate::bench::results::{Unit, digits};
@@ -289,25 +289,34 @@ pub(crate) fn tables(file: &ClusterFile, nodes: &[u32]) -> Vec<Table> {
     nodes.iter().map(|nodes| table(file, *nodes)).collect()
 }
 
-/// The layouts that divide heads and blocks equally, those with the shortest step first.
+/// The layouts of all ranks that divide heads and blocks equally, those with the shortest step first; before them the fastest that fits on
+/// fewer ranks, if it is faster.
 fn table(file: &ClusterFile, nodes: usize) -> Table {
     let ClusterFile { job, mut cluster } = *file;
     cluster.nodes = nodes;
     let ranks = cluster.ranks();
-    let mut layouts: Vec<Layout> = Layout::all(ranks).filter(|layout| layout.divides(&job)).collect();
-    layouts.sort_by(|one, other| one.step(&job, &cluster).total_cmp(&other.step(&job, &cluster)));
+    let layouts = by_step(&job, &cluster);
     let fits = |layout: &Layout| layout.memory(&job) <= cluster.memory;
     let fastest = layouts.iter().find(|layout| fits(layout)).copied();
-    let row = |layout: &Layout| {
+    let row = |layout: &Layout, cluster: &lockstep_cost::Cluster, note: String| {
+        let numbers = [layout.data, layout.tensor, layout.pipeline].map(|number| number.to_string());
+        let [held, step] = [Unit::Bytes.show(layout.memory(&job)), Unit::Seconds.show(layout.step(&job, cluster))];
+        numbers.into_iter().chain([held, step, note]).collect::<Vec<_>>()
+    };
+    let limit = fastest.map_or(f64::INFINITY, |layout| layout.step(&job, &cluster));
+    let fewer = on_fewer(&job, &cluster).filter(|(some, layout)| layout.step(&job, some) < limit);
+    let fewer = fewer.map(|(some, layout)| {
+        let (ranks, nodes) = (count(some.ranks(), "rank"), count(some.nodes, "node"));
+        row(&layout, &some, format!("faster than all: {ranks} on {nodes}"))
+    });
+    let all = layouts.iter().map(|layout| {
         let note = match layout {
             layout if Some(*layout) == fastest => "the fastest that fits",
             layout if fits(layout) => "",
             _ => "does not fit",
         };
-        let numbers = [layout.data, layout.tensor, layout.pipeline].map(|number| number.to_string());
-        let [held, step] = [Unit::Bytes.show(layout.memory(&job)), Unit::Seconds.show(layout.step(&job, &cluster))];
-        numbers.into_iter().chain([held, step, note.to_owned()]).collect()
-    };
+        row(layout, &cluster, note.to_owned())
+    });
     let headings = ["copies", "parts of a layer", "stages", "a rank holds", "step", ""].map(str::to_owned);
     Table {
         title: format!(
@@ -317,8 +326,30 @@ fn table(file: &ClusterFile, nodes: usize) -> Table {
             Unit::Bytes.show(cluster.memory)
         ),
         headings: headings.to_vec(),
-        rows: layouts.iter().map(row).collect(),
+        rows: fewer.into_iter().chain(all).collect(),
     }
+}
+
+/// The layouts of all ranks that divide heads and blocks equally, those with the shortest step first.
+fn by_step(job: &TransformerStep, cluster: &lockstep_cost::Cluster) -> Vec<Layout> {
+    let mut layouts: Vec<Layout> = Layout::all(cluster.ranks()).filter(|layout| layout.divides(job)).collect();
+    layouts.sort_by(|one, other| one.step(job, cluster).total_cmp(&other.step(job, cluster)));
+    layouts
+}
+
+/// The fastest layout that fits on a part of the ranks of one node, or on a part of the nodes, and that part of the cluster.
+fn on_fewer(job: &TransformerStep, cluster: &lockstep_cost::Cluster) -> Option<(lockstep_cost::Cluster, Layout)> {
+    let parts = |of: usize| (1..of).filter(move |part| of.is_multiple_of(*part));
+    let nodes = parts(cluster.nodes).map(|nodes| lockstep_cost::Cluster { nodes, ..*cluster });
+    let ranks = parts(cluster.per_node).map(|per_node| lockstep_cost::Cluster { nodes: 1, per_node, ..*cluster });
+    let fitting = |some: lockstep_cost::Cluster| {
+        let layout = by_step(job, &some).into_iter().find(|layout| layout.memory(job) <= some.memory)?;
+        Some((some, layout))
+    };
+    nodes
+        .chain(ranks)
+        .filter_map(fitting)
+        .min_by(|(one, first), (other, second)| first.step(job, one).total_cmp(&second.step(job, other)))
 }
 
 #[cfg(test)]
@@ -396,6 +427,20 @@ mod tests {
         assert_eq!(notes.iter().filter(|note| **note == "the fastest that fits").count(), 1);
         assert_eq!(table.rows.last().unwrap()[..3], ["32", "1", "1"]);
         assert_eq!(notes.last(), Some(&"does not fit"));
+    }
+
+    #[test]
+    fn says_when_fewer_ranks_are_faster() {
+        // So little computation that messages between nodes take longer, and parameters that fit on one rank.
+        let small = LAB.replace("13_000_000_000", "13_000_000").replace("step_s = 60", "step_s = 0.006");
+        let small =
+            ClusterFile::parse(&small.replace("_mb = 5_400", "_mb = 5").replace("_mb = 1_340", "_mb = 1")).unwrap();
+        let [table] = &tables(&small, &[])[..] else { panic!() };
+        assert!(table.rows[0][5].starts_with("faster than all: "), "{:?}", table.rows[0]);
+        assert_eq!(table.rows[1][5], "the fastest that fits");
+        let (some, layout) = on_fewer(&small.job, &small.cluster).unwrap();
+        let all = by_step(&small.job, &small.cluster)[0];
+        assert!(layout.step(&small.job, &some) < all.step(&small.job, &small.cluster));
     }
 
     #[test]
