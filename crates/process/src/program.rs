@@ -91,10 +91,9 @@ const OTHER_KINDS: &str = "/proc/sys/fs/binfmt_misc";
 /// This user may not enter a folder on the way to a file.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot reach {}: this user may not enter the folder {}: its owner runs `chmod a+x {}`, or use a copy elsewhere",
-    foreign::path(path),
-    foreign::path(folder),
-    foreign::path(folder)
+    "cannot reach {path}: this user may not enter the folder {folder}: its owner runs `chmod a+x {folder}`, or use a copy elsewhere",
+    path = foreign::path(path),
+    folder = foreign::path(folder)
 )]
 pub struct ClosedFolder {
     path: PathBuf,
