@@ -99,6 +99,29 @@ pub fn read(path: &Path) -> Result<String, DataError> {
     }
 }
 
+/// The prose of a page in Markdown: without code blocks, tables, and lines of HTML.
+pub fn prose(page: &str) -> String {
+    let mut text = String::new();
+    let (mut is_code, mut is_comment) = (false, false);
+    for line in page.lines() {
+        // A quotation is prose, too.
+        let line = line.strip_prefix("> ").unwrap_or(line);
+        let trimmed = line.trim_start();
+        if trimmed.starts_with("```") {
+            is_code = !is_code;
+            continue;
+        }
+        is_comment |= trimmed.starts_with("<!--");
+        let is_again_empty = trimmed.is_empty() && text.ends_with("\n\n");
+        if !(is_code || is_comment || is_again_empty || trimmed.starts_with(['<', '|'])) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        is_comment &= !line.contains("-->");
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +161,11 @@ mod tests {
         assert!(message("none.txt").starts_with("read ") && read(dir.path()).unwrap_err().found == "a folder");
         let none = folder(&[("validation.txt", b"x")]);
         assert!(TextFiles::find(none.path()).unwrap_err().to_string().contains("data make text"));
+    }
+
+    #[test]
+    fn keeps_the_prose_of_a_page() {
+        let page = "# Title\n\nOne line.\n\n> ```sh\n> ls\n> ```\n```rust\nlet a = 1;\n```\n\n<!-- include: x\n more -->\n| a | b |\n<div>\nThe *end*.\n";
+        assert_eq!(prose(page), "# Title\n\nOne line.\n\nThe *end*.\n");
     }
 }

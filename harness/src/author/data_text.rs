@@ -100,7 +100,7 @@ pub(crate) fn make(folder: &Path) -> anyhow::Result<()> {
     let (mut train, mut validation) = (String::new(), String::new());
     for (number, page) in pages(&read("SUMMARY.md")?).enumerate() {
         let to = if number % HELD_OUT == HELD_OUT - 1 { &mut validation } else { &mut train };
-        let _ = writeln!(to, "{}", prose(&read(page)?));
+        let _ = writeln!(to, "{}", text::prose(&read(page)?));
     }
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", foreign::path(folder)))?;
     for (name, text) in [("train.txt", train), ("validation.txt", validation)] {
@@ -119,36 +119,12 @@ fn pages(summary: &str) -> impl Iterator<Item = &str> {
         .filter(|page| page.ends_with(".md"))
 }
 
-/// A page without code blocks, tables, and lines of HTML.
-fn prose(page: &str) -> String {
-    let mut text = String::new();
-    let (mut is_code, mut is_comment) = (false, false);
-    for line in page.lines() {
-        // A quotation is prose, too.
-        let line = line.strip_prefix("> ").unwrap_or(line);
-        let trimmed = line.trim_start();
-        if trimmed.starts_with("```") {
-            is_code = !is_code;
-            continue;
-        }
-        is_comment |= trimmed.starts_with("<!--");
-        let is_again_empty = trimmed.is_empty() && text.ends_with("\n\n");
-        if !(is_code || is_comment || is_again_empty || trimmed.starts_with(['<', '|'])) {
-            let _ = writeln!(text, "{line}");
-        }
-        is_comment &= !line.contains("-->");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn keeps_prose_and_its_order() {
-        let page = "# Title\n\nOne line.\n\n> ```sh\n> ls\n> ```\n```rust\nlet a = 1;\n```\n\n<!-- include: x\n more -->\n| a | b |\n<div>\nThe *end*.\n";
-        assert_eq!(prose(page), "# Title\n\nOne line.\n\nThe *end*.\n");
+    fn finds_the_pages_in_their_order() {
         let summary = "# Summary\n\n[Introduction](introduction.md)\n\n- [A](a.md)\n  - [B](b.md)\n- [Draft]()\n";
         assert_eq!(pages(summary).collect::<Vec<_>>(), ["introduction.md", "a.md", "b.md"]);
     }

@@ -22,7 +22,7 @@ pub use crate::rng;
 pub use c10d::Floats;
 pub use dataset::{Batch, Dataset, IndexOutOfRange, Subset, SubsetError, check_indices};
 pub use digits::{Digits, mnist_or_drawn, real_data_dir};
-pub use lockstep_datasets::text::Texts;
+pub use lockstep_datasets::text::{Texts, prose};
 pub use lockstep_datasets::{DataError, idx, kind_of, write_atomically};
 pub use mnist::{Mnist, Split};
 pub use synthetic::{LinearRegression, Toy};
