@@ -51,6 +51,8 @@ pub struct Verify {
     /// The number of training samples.
     #[serde(default)]
     pub samples: u64,
+    /// The number of held-out samples, or of held-out tokens; a quarter of `samples` if not given.
+    pub held_out: Option<u64>,
     /// The program's arguments, separated by spaces. `{ranks}`, `{epochs}`, `{batch}`, `{samples}` and `{seed}` stand for
     /// numbers; `{weights}`, `{snapshots}` and `{results}` stand for folders of the run.
     pub args: String,

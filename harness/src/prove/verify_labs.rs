@@ -55,9 +55,13 @@ impl VerifiedLab {
 
     /// A run of this many ranks with batches of this size.
     pub(crate) fn plan(&self, ranks: usize, batch: usize) -> Plan {
-        let Verify { epochs, samples, checks, .. } = self.verify;
-        // On a single device nothing is held out.
-        let sizes = if checks == Checks::OneDevice { Sizes { train: samples, test: 0 } } else { Sizes::drawn(samples) };
+        let Verify { epochs, samples, held_out, checks, .. } = self.verify;
+        let sizes = match held_out {
+            Some(test) => Sizes { train: samples, test },
+            // On a single device nothing is held out.
+            None if checks == Checks::OneDevice => Sizes { train: samples, test: 0 },
+            None => Sizes::drawn(samples),
+        };
         Plan { ranks, batch, epochs, seed: 0, sizes }
     }
 
