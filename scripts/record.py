@@ -43,6 +43,7 @@ LAB_9 = "labs/09-many-nodes"
 LAB_10 = "labs/10-nccl/src"
 LAB_11 = "labs/11-scaling/src"
 LAB_12 = "labs/12-parallelism/src"
+LAB_13 = "labs/13-language-model/src"
 SLOW_11 = "lockstep run --standalone --nproc-per-node=4 lab-11-scaling --epochs 1 --bucket-mb 0.5"
 LAB_8 = "labs/08-image-folder/src"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
@@ -146,6 +147,7 @@ RECORDINGS = {
     "lab-12-sharded": (TWO_RANKS + " lab-12-parallelism --scheme sharded --steps 4", LAB_12, 2),
     "layouts": ("lockstep bench predict labs/12-parallelism/cluster.toml", "harness/src/bench/predict.rs", 0),
     "lab-12-pipeline": (TWO_RANKS + " lab-12-parallelism --scheme pipeline --steps 4", LAB_12, 2),
+    "lab-13": (TWO_RANKS + " lab-13-language-model --snapshots target/try/gpt", LAB_13, 2),
     "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),
     "launcher-missing-node": (
         "lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost --rdzv-conf=join_timeout=5 lab-03-torchrun-env",

@@ -1,0 +1,24 @@
+//! Calls the answers with the grader's inputs. You do not change this file: each task has its own file next to it.
+
+mod norm;
+mod resume;
+mod speed;
+mod token_mean;
+mod windows;
+
+#[path = "../../given/accumulating.rs"]
+mod accumulating;
+#[path = "../../given/resumable.rs"]
+mod resumable;
+#[path = "../../given/tasks.rs"]
+mod tasks;
+
+fn main() -> std::process::ExitCode {
+    lockstep_exercise::main([
+        tasks::windows(windows::windows),
+        tasks::token_mean(token_mean::token_mean),
+        tasks::norm(norm::norm),
+        tasks::resume(resume::resume),
+        tasks::speed(speed::speed),
+    ])
+}

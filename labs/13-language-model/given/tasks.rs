@@ -1,0 +1,146 @@
+//! Passes the grader's inputs to each task's function and its results back. You do not change this file.
+
+use anyhow::{Context, Result};
+use c10d::{GroupOptions, ProcessGroup, Rank};
+use lockstep::broadcast_object;
+use lockstep_exercise::{Task, numbers, tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::accumulating::{Batch as Micro, Model};
+use crate::norm::Gradient;
+use crate::resumable::{Batch, Run, Settings, Snapshot};
+use crate::speed::{Sizes, Speed, StepTimes};
+
+/// A training and its starts: where gradients overflow, the number of ranks, and the batches until the stop.
+#[derive(Deserialize)]
+struct Starts {
+    #[serde(flatten)]
+    settings: Settings,
+    loud: Vec<(u64, usize, f64)>,
+    starts: Vec<(usize, Option<usize>)>,
+}
+
+/// This rank's batches in each start, each epoch's order, and the learning rate after each number of steps.
+#[derive(Default, Serialize)]
+struct Done {
+    starts: Vec<Vec<Batch>>,
+    orders: Vec<Vec<usize>>,
+    rates: Vec<f64>,
+}
+
+/// Inputs: a training and its starts, each on the first ranks. Results: what was trained in each.
+pub fn resume(answer: fn(&mut Run) -> Result<()>) -> Task {
+    Task::in_group("resume", move |group, Starts { settings, loud, starts }: Starts| {
+        let (mut last, mut done) = (Snapshot::default(), Done::default());
+        for (ranks, until_stop) in starts {
+            let members: Vec<Rank> = (0..ranks).map(Rank::new).collect();
+            let mut batches = Vec::new();
+            if let Some(part) = group.new_group(&members, &GroupOptions::default())? {
+                // As the job's group, it lives until the process ends: others may wait for this rank, and must not lose it as a peer.
+                let part = Box::leak(Box::new(part));
+                let mut run = Run::new(settings, part, &loud, last.numbers.clone(), until_stop);
+                let ended = answer(&mut run);
+                if !run.was_stopped() {
+                    ended?;
+                }
+                done.orders = (0..settings.epochs).map(|epoch| run.order(epoch)).collect();
+                done.rates = (0..=settings.batches()).map(|steps| run.learning_rate(steps)).collect();
+                (last, batches) = run.end();
+            }
+            last = broadcast_object(group, group.rank().is_zero().then_some(&last))?;
+            done.starts.push(batches);
+        }
+        Ok(done)
+    })
+}
+
+/// A run: the model, the peak of a rank, and each rank's steps.
+#[derive(Deserialize)]
+struct Measured {
+    sizes: Sizes,
+    peak: f64,
+    ranks: Vec<Vec<StepTimes>>,
+}
+
+/// Inputs: a run. Results: how fast it was.
+pub fn speed(answer: fn(&Sizes, f64, &[Vec<StepTimes>]) -> Speed) -> Task {
+    Task::new("speed", move |Measured { sizes, peak, ranks }: Measured| Ok(answer(&sizes, peak, &ranks)))
+}
+
+/// A stream, and the rank that asks for its windows.
+#[derive(Deserialize)]
+struct Share {
+    stream: Vec<u32>,
+    window: usize,
+    rank: usize,
+    ranks: usize,
+    done: usize,
+}
+
+/// Inputs and targets of windows.
+type Windows = Vec<(Vec<u32>, Vec<u32>)>;
+
+/// Inputs: a stream, and a rank. Results: the rank's windows.
+pub fn windows(answer: fn(&[u32], usize, usize, usize, usize) -> Windows) -> Task {
+    Task::new("windows", move |Share { stream, window, rank, ranks, done }: Share| {
+        Ok(answer(&stream, window, rank, ranks, done))
+    })
+}
+
+/// The model's weights, and each rank's micro-batches.
+#[derive(Deserialize)]
+struct Accumulated {
+    weights: Vec<[f64; 3]>,
+    ranks: Vec<Vec<Micro>>,
+}
+
+/// The mean loss, the gradient, how often it was exchanged, and how many operations the group had.
+#[derive(Serialize)]
+struct Passed {
+    mean: f64,
+    gradient: Vec<f64>,
+    exchanges: u64,
+    calls: u64,
+}
+
+/// Inputs: a model, and each rank's micro-batches. Results: what this rank has after the passes.
+pub fn token_mean(answer: fn(&Model<'_>, &[Micro]) -> Result<f64>) -> Task {
+    Task::in_group("token_mean", move |group, Accumulated { weights, ranks }: Accumulated| {
+        let (model, before) = (Model::new(group, &weights), calls(group)?);
+        let mean = answer(&model, &ranks[group.rank().get()])?;
+        let (gradient, exchanges) = model.end()?;
+        Ok(Passed { mean, gradient, exchanges, calls: calls(group)? - before })
+    })
+}
+
+fn calls(group: &ProcessGroup) -> Result<u64> {
+    Ok(group.traffic().context("Gloo counts")?.calls)
+}
+
+/// The limit, and each rank's gradients.
+#[derive(Deserialize)]
+struct Clipped {
+    max_norm: f64,
+    ranks: Vec<Vec<(Vec<f64>, bool)>>,
+}
+
+/// The norm, the gradients' numbers after clipping, and how many operations the group had.
+#[derive(Serialize)]
+struct Norm {
+    norm: f64,
+    values: Vec<Vec<f64>>,
+    calls: u64,
+}
+
+/// Inputs: a limit, and each rank's gradients. Results: what this rank has after clipping.
+pub fn norm(answer: fn(&ProcessGroup, &mut [Gradient], f64) -> Result<f64>) -> Task {
+    Task::in_group("norm", move |group, Clipped { max_norm, ranks }: Clipped| {
+        let gradient = |(values, divided): &(Vec<f64>, bool)| Gradient { values: tensor(values), divided: *divided };
+        let mut gradients: Vec<Gradient> = ranks[group.rank().get()].iter().map(gradient).collect();
+        let before = calls(group)?;
+        let norm = answer(group, &mut gradients, max_norm)?;
+        let calls = calls(group)? - before;
+        let values = gradients.iter().map(|gradient| numbers(&gradient.values));
+        Ok(Norm { norm, values: values.collect::<Result<_>>()?, calls })
+    })
+}
