@@ -48,7 +48,7 @@ pub(super) struct How {
 #[non_exhaustive]
 pub enum ProgramError {
     /// The file or program does not exist.
-    #[error("cannot find {}: there is no such file (the current folder is {folder}){}", foreign::path(program), path_text(*in_path))]
+    #[error("cannot find {}: there is no such file (the current folder is {folder}){}", foreign::path(program), path_text(program, *in_path))]
     Missing {
         /// As given.
         program: PathBuf,
@@ -239,8 +239,14 @@ fn missing(program: &Path, in_path: bool) -> ProgramError {
     ProgramError::Missing { program: program.to_owned(), folder, in_path }
 }
 
-fn path_text(in_path: bool) -> &'static str {
-    if in_path { ", and PATH has no program of that name" } else { "" }
+fn path_text(program: &Path, in_path: bool) -> &'static str {
+    match (in_path, program.to_string_lossy().starts_with("lab-")) {
+        (true, true) => {
+            ", and PATH has no program of that name: `cargo build` in the checkout makes the programs of the labs"
+        }
+        (true, false) => ", and PATH has no program of that name",
+        (false, _) => "",
+    }
 }
 
 /// Replaces the known names in `text`.
