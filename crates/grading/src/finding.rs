@@ -14,6 +14,8 @@ pub type GradeResult = Result<(), Box<Finding>>;
 pub enum Verdict {
     /// The learner has not written an answer yet.
     NotStarted,
+    /// The compiler refuses the exercise.
+    NotCompiled,
     /// A result is wrong.
     WrongValue,
     /// Ranks that must agree have different results.
@@ -59,6 +61,7 @@ impl Verdict {
     pub fn words(self) -> &'static str {
         match self {
             Verdict::NotStarted => "not started",
+            Verdict::NotCompiled => "does not compile",
             Verdict::WrongValue => "wrong value",
             Verdict::RanksDisagree => "ranks disagree",
             Verdict::Hang => "hang",

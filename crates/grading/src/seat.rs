@@ -163,7 +163,8 @@ pub fn tell(folder: &Path, lab: &str, task: &str, found: &GradeResult) {
 }
 
 fn seat_finding(finding: &Finding) -> SeatFinding {
-    let diagnosis = finding.diagnosis.chars().take(LONGEST_DIAGNOSIS).collect();
+    let shown_below = finding.diagnosis.find("; see below").unwrap_or(finding.diagnosis.len());
+    let diagnosis = finding.diagnosis[..shown_below].chars().take(LONGEST_DIAGNOSIS).collect();
     SeatFinding { verdict: finding.verdict, diagnosis }
 }
 

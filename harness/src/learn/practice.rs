@@ -12,13 +12,14 @@ use lockstep_contract::foreign;
 use lockstep_grading::grade::{Submission, next};
 use lockstep_grading::labs::LABS;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, Options as Grading, checksums, learner};
+use lockstep_grading::{Finding, Lab, Options as Grading, Verdict, checksums, learner, seat};
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
-use crate::cargo::{Built, build};
+use crate::cargo::{Built, CompileError, build};
 use crate::exit::{Code, Refused};
 use crate::labs::{checkout, find, find_all};
 use crate::learn::grade_class::Class;
+use crate::learn::route::Route;
 use crate::learn::task;
 use crate::report::{Screen, Target};
 
@@ -92,12 +93,27 @@ pub(crate) fn grade(
         }
         Built::Broken(errors) => {
             writeln!(out, "{}", errors[0].text)?;
+            tell_class(root, lab, tasks, &errors[0]);
             let more = errors.len() - 1;
             let others = if more == 0 { String::new() } else { format!("; {more} more errors follow it") };
             writeln!(out, "✗ lab {}: the exercise does not compile{others}", lab.number())?;
             Ok(false)
         }
     }
+}
+
+/// Tells the class that the exercise does not compile, at the task that is being done: the one that is asked for, or whose file has the error, or
+/// the first one that has not passed.
+fn tell_class(root: &Path, lab: &Lab, asked: &[String], error: &CompileError) {
+    let Ok(tasks) = lab.tasks() else { return };
+    let progress = Progress::read(root).unwrap_or_default();
+    let in_file = error.file.as_deref().and_then(|file| Path::new(file).file_stem()?.to_str());
+    let named = asked.first().map(String::as_str).or(in_file).and_then(|name| tasks.find(name).ok());
+    let open = || tasks.tasks.iter().find(|task| progress.of(lab.number(), &task.name).is_none());
+    let Some(task) = named.or_else(open) else { return };
+    let words = error.text.lines().next().unwrap_or_default();
+    let finding = Finding::new(Verdict::NotCompiled, words);
+    seat::tell(&lab.exercise(root), lab.number(), &task.name, &Err(Box::new(finding)));
 }
 
 /// An editor's save is several events: it is over when no event has come for this long.
@@ -112,6 +128,9 @@ pub(crate) struct Watch {
     /// Only this task of the lab
     #[arg(requires = "lab")]
     task: Option<String>,
+    /// Name the next task of this route through the course, not of all tasks
+    #[arg(long, value_name = "NAME", conflicts_with = "lab")]
+    route: Option<String>,
     /// Look for changes at this interval in seconds, for network file systems without change events
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     poll: Option<u64>,
@@ -152,11 +171,13 @@ impl Watch {
     fn follow(&self, root: &Path) -> anyhow::Result<Code> {
         let (_watcher, changes) =
             self.watch(&there(root).map(|lab| lab.exercise(root).join("src")).collect::<Vec<_>>())?;
-        let (screen, mut last) = (Screen::new(false), Watched::next(root, None)?);
+        let tasks = self.tasks(root)?;
+        let (screen, mut last) = (Screen::new(false), Watched::next(root, &tasks, None)?);
         loop {
-            match &last {
-                Some(watched) => screen.line(watched.described()?),
-                None => screen.line("all tasks of the course are done"),
+            match (&last, &self.route) {
+                (Some(watched), _) => screen.line(watched.described()?),
+                (None, Some(route)) => screen.line(format_args!("all tasks of the route {route} are done")),
+                (None, None) => screen.line("all tasks of the course are done"),
             }
             screen.line("watching all exercises; Ctrl-C ends");
             // One that is begun is graded at once; then, as long as it is not right, whatever is saved.
@@ -165,7 +186,7 @@ impl Watch {
                 if let Some(watched) = &saved
                     && watched.grade(root)
                 {
-                    break Watched::next(root, Some(watched))?;
+                    break Watched::next(root, &tasks, Some(watched))?;
                 }
                 saved = loop {
                     let files = changed(&changes)?;
@@ -176,6 +197,19 @@ impl Watch {
                 };
             };
         }
+    }
+
+    /// The tasks to do, in their order: those of the route, or of all exercises that are here.
+    fn tasks(&self, root: &Path) -> anyhow::Result<Vec<(Lab, String)>> {
+        if let Some(route) = &self.route {
+            let plan = Route::find(route)?.plan()?;
+            return Ok(plan.into_iter().map(|planned| (planned.lab, planned.task.name)).collect());
+        }
+        let mut all = Vec::new();
+        for lab in there(root) {
+            all.extend(lab.tasks()?.tasks.into_iter().map(|task| (lab, task.name)));
+        }
+        Ok(all)
     }
 
     /// Reports the files that change in these folders, for as long as the watcher lives.
@@ -235,19 +269,16 @@ impl Watched {
         (file.extension()? == "rs" && tasks.find(name).is_ok()).then(|| Watched { lab, tasks: vec![name.into()] })
     }
 
-    /// The first task that has not passed: after this one, else of the whole course.
-    fn next(root: &Path, after: Option<&Watched>) -> anyhow::Result<Option<Self>> {
+    /// The first of these tasks that has not passed: after this one, else of all.
+    fn next(root: &Path, tasks: &[(Lab, String)], after: Option<&Watched>) -> anyhow::Result<Option<Self>> {
         let progress = Progress::read(root)?;
-        let mut all = Vec::new();
-        for lab in there(root) {
-            all.extend(lab.tasks()?.tasks.into_iter().map(|task| (lab, task.name)));
-        }
-        let here = after.and_then(|after| {
-            all.iter().position(|(lab, task)| lab.number() == after.lab.number() && after.tasks.first() == Some(task))
-        });
-        all.rotate_left(here.map_or(0, |here| here + 1));
-        let open = all.into_iter().find(|(lab, task)| progress.of(lab.number(), task).is_none());
-        Ok(open.map(|(lab, task)| Watched { lab, tasks: vec![task] }))
+        let is = |watched: &Watched, (lab, task): &(Lab, String)| {
+            lab.number() == watched.lab.number() && watched.tasks.first() == Some(task)
+        };
+        let here = after.and_then(|after| tasks.iter().position(|task| is(after, task)));
+        let (before, behind) = tasks.split_at(here.map_or(0, |here| here + 1));
+        let open = behind.iter().chain(before).find(|(lab, task)| progress.of(lab.number(), task).is_none());
+        Ok(open.map(|(lab, task)| Watched { lab: *lab, tasks: vec![task.clone()] }))
     }
 
     /// Where the task is done.

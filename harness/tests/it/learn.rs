@@ -62,10 +62,14 @@ impl Checkout {
         path
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(cargo_bin("lockstep"));
         command.args(args).current_dir(self.0.path()).env("CARGO", self.path("cargo"));
-        lockstep_process::watchdog::output(command).into()
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+        lockstep_process::watchdog::output(self.command(args)).into()
     }
 }
 
@@ -201,6 +205,19 @@ fn prints_the_compilers_first_error() {
 }
 
 #[test]
+fn tells_the_class_that_an_exercise_does_not_compile() {
+    let checkout = Checkout::new();
+    checkout.cargo(Err("error[E0308]: mismatched types"));
+    let class = checkout.path("class");
+    fs::create_dir_all(&class).unwrap();
+    let mut command = checkout.command(&["grade", "02", "average"]);
+    command.env("LOCKSTEP_CLASS", &class).env("LOCKSTEP_SEAT", "ann");
+    Ended::from(lockstep_process::watchdog::output(command)).code(1);
+    let seat = fs::read_to_string(class.join("ann.json")).unwrap();
+    assert!(seat.contains("average") && seat.contains("not-compiled") && seat.contains("E0308"), "{seat}");
+}
+
+#[test]
 fn bounds_what_a_hostile_answer_does() {
     let checkout = Checkout::new();
     let outside = checkout.path("outside");
@@ -303,9 +320,7 @@ fn watch_follows_the_learner_from_task_to_task() {
     let checkout = Checkout::new();
     let Some(program) = answers() else { return };
     checkout.cargo(Ok(&program));
-    let mut command = Command::new(cargo_bin("lockstep"));
-    command.arg("watch").current_dir(checkout.0.path()).env("CARGO", checkout.path("cargo"));
-    let running = Running::start(command);
+    let running = Running::start(checkout.command(&["watch"]));
     running.await_out("next, lab 02, task 1 of 6, shard", 1);
     running.await_out("watching all exercises", 1);
     fs::write(checkout.shard(), "mine").unwrap();
@@ -320,6 +335,16 @@ fn watch_follows_the_learner_from_task_to_task() {
     fs::write(checkout.path("labs/02-spawn-ddp/exercise/src/line.rs"), "yours").unwrap();
     running.await_out("line: ", 1);
     running.await_out("next, lab 02, ", 3);
+}
+
+#[test]
+fn watch_follows_a_route() {
+    let checkout = Checkout::new();
+    let running = Running::start(checkout.command(&["watch", "--route", "morning"]));
+    running.await_out("next, lab 01, task 1 of 4, batches", 1);
+    drop(running);
+    let unknown = checkout.run(&["watch", "--route", "evening"]).code(2).err;
+    assert!(unknown.contains("there is no route \"evening\""), "{unknown}");
 }
 
 /// A checkout in which `shard` was passed and `average` was begun.
