@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, joined};
 use serde::Serialize;
 
 #[derive(Clone, Debug, Serialize)]
@@ -32,8 +32,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let net = random.below(1..100) as u8;
     let node = |number: usize| {
         let host = number as u8 + 1;
+        let modem = of("wwan0", [0; 4], 0, 900_000, true, true, false);
         vec![
             of("lo", [127, 0, 0, 1], 8, 1_000_000, true, true, true),
+            Interface { address: None, ..modem },
             of("docker0", [172, 17, 0, 1], 16, 400_000, true, true, false),
             of("ib0", [10, net, 8, host], 24, 200_000, true, false, false),
             of("eno1", [10, net, 0, host], 20, 1000, true, true, false),
@@ -78,7 +80,17 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let host = number.min(count - 2) as u8 + 1;
         node.insert(0, of("ib2", [10, net, 80, host], 20, 700_000, true, true, false));
     }
-    let cases: [(Nodes, Option<Vec<String>>); 8] = [
+    // With a network more that is the fastest, and whose addresses are alike, but which the prefix divides between the first node and the
+    // others. Its addresses and prefixes are `of_first` on the first node.
+    let divided = |of_first: (u8, u8, u8), of_others: (u8, u8, u8)| {
+        let mut nodes = several.clone();
+        for (number, node) in nodes.iter_mut().enumerate() {
+            let (third, fourth, prefix) = if number == 0 { of_first } else { of_others };
+            node.insert(0, of("ib3", [10, net, third, fourth + number as u8 + 1], prefix, 600_000, true, true, false));
+        }
+        nodes
+    };
+    let cases: [(Nodes, Option<Vec<String>>); 11] = [
         (several.clone(), Some(fast.clone())),
         (turned, Some(fast.clone())),
         (slow, Some(vec!["eno1".into(); count])),
@@ -86,7 +98,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         (uneven(0), Some(fast.clone())),
         (uneven(count - 1), Some(fast.clone())),
         (bridge, Some(fast.clone())),
-        (twice, Some(fast)),
+        (twice, Some(fast.clone())),
+        // No prefix that is the same for all interfaces tells these halves of a network apart and does not divide the right one.
+        (divided((96, 0, 26), (96, 64, 26)), Some(fast.clone())),
+        // With one prefix for all nodes, that of any of them, these are in one network.
+        (divided((96, 0, 20), (97, 0, 24)), Some(fast.clone())),
+        (divided((97, 0, 24), (96, 0, 20)), Some(fast)),
     ];
     let inputs: Vec<&Nodes> = cases.iter().map(|(nodes, _)| nodes).collect();
     let outputs = runner.call::<_, Found>(1, &inputs)?;
@@ -98,32 +115,41 @@ fn of(name: &str, address: [u8; 4], prefix: u8, speed: u32, up: bool, carrier: b
 }
 
 fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Result<()> {
-    let given = nodes.iter().enumerate().map(|(number, node)| listed(number, node)).collect::<Vec<_>>().join("; ");
+    let given = nodes.iter().enumerate().map(|(number, node)| listed(number, node)).collect::<Vec<_>>();
+    let given = joined(&given, "\n");
     let Some(right) = right else {
-        return Claim::that(found.is_err(), "an error", format!("{found:?}")).given(given).or_fail(
+        return Claim::that(found.is_err(), "an error", described(found)).given(given).or_fail(
             "no network connects all nodes, but one was chosen: the ranks would wait for each other until a timeout",
         );
     };
-    let claim = Claim::equal(&Ok::<_, String>(right.to_vec()), found).given(given);
+    let holds = found.as_deref() == Ok(right);
+    let claim = Claim::that(holds, joined(right, ", "), described(found)).given(given);
     let Ok(names) = found else { return claim.or_fail("an error, although a network connects all nodes") };
     let chosen: Vec<Option<&Interface>> =
         nodes.iter().zip(names).map(|(node, name)| node.iter().find(|one| one.name == *name)).collect();
     let any = |what: fn(&Interface) -> bool| chosen.iter().flatten().any(|one| what(one));
     let fast = right.iter().zip(nodes).filter_map(|(name, node)| node.iter().find(|one| one.name == *name));
     let fast = fast.map(|one| one.speed).min().unwrap_or_default();
-    let absent = names.len() != nodes.len() || chosen.iter().any(Option::is_none);
+    let network = |one: &Option<&Interface>| one.and_then(Interface::network);
+    let connected = chosen.iter().all(|one| network(one) == network(&chosen[0]));
     let addresses: Vec<_> = chosen.iter().flatten().map(|one| one.address).collect();
     let same = addresses.iter().enumerate().any(|(at, one)| addresses[..at].contains(one));
     claim
         .diagnose_if(
-            absent,
+            names.len() != nodes.len(),
+            format!("there are {} nodes, so return {0} names, one of each node; these are {}", nodes.len(), names.len()),
+        )
+        .diagnose_if(
+            chosen.iter().any(Option::is_none),
             "a node has no interface of that name: names differ between nodes. What they share is the network",
         )
         .diagnose_if(any(|one| one.loopback), "a loopback leads only to its own node: every rank would look for the others there")
+        .diagnose_if(any(|one| !one.up), "an interface that is switched off (`up` is false) leads nowhere")
         .diagnose_if(
             any(|one| !one.carrier),
             "an interface without a carrier: it is switched on, but nothing answers at its other end",
         )
+        .diagnose_if(any(|one| one.address.is_none()), "an interface without an address is in no network: no rank can connect to it")
         .diagnose_if(
             same && addresses.iter().all(|one| *one == addresses[0]),
             "the same address on all nodes: the bridge of a container runtime or of virtual machines, whatever its name, exists on each \
@@ -135,7 +161,12 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
              one of the two reaches the other, or itself",
         )
         .diagnose_if(
-            chosen.iter().flatten().any(|one| one.network() != chosen[0].and_then(Interface::network)),
+            !connected && alike(&chosen),
+            "the addresses look alike, but are in different networks: each interface's own `prefix` says how many leading bits of its \
+             address name its network, and `network()` takes that many. Compare what it returns, the prefix included",
+        )
+        .diagnose_if(
+            !connected,
             "these are in different networks, so they do not connect the nodes: `network()` is the network of an interface",
         )
         .diagnose_if(
@@ -148,6 +179,21 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
         )
 }
 
+/// Returns true if the addresses have their first 20 bits in common: what a look at them takes for one network.
+fn alike(chosen: &[Option<&Interface>]) -> bool {
+    let bits = |one: &&Interface| one.address.map(|address| u32::from(address) >> 12);
+    let mut all = chosen.iter().flatten().map(bits);
+    let first = all.next();
+    all.all(|one| Some(one) == first)
+}
+
+fn described(found: &Found) -> String {
+    match found {
+        Ok(names) => joined(names, ", "),
+        Err(error) => format!("an error: {error}"),
+    }
+}
+
 fn listed(number: usize, node: &[Interface]) -> String {
     let one = |one: &Interface| {
         let state = if !one.up {
@@ -157,7 +203,8 @@ fn listed(number: usize, node: &[Interface]) -> String {
         } else {
             "no carrier"
         };
-        let address = one.address.map_or_else(String::new, |address| format!("{address}/{} ", one.prefix));
+        let address =
+            one.address.map_or_else(|| "no address ".to_owned(), |address| format!("{address}/{} ", one.prefix));
         format!("{} {address}{state} {} Mbit/s", one.name, one.speed)
     };
     format!("node {number}: {}", node.iter().map(one).collect::<Vec<_>>().join(", "))

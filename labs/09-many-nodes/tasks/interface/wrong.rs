@@ -81,6 +81,39 @@ pub fn three_numbers(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     by_network(&of_24_bits)
 }
 
+/// Takes all prefixes for 20.
+pub fn fixed_prefix(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let mut of_20_bits = nodes.to_vec();
+    of_20_bits.iter_mut().flatten().for_each(|one| one.prefix = 20);
+    by_network(&of_20_bits)
+}
+
+/// Searches each node for addresses in the first node's networks, whatever the prefixes there.
+pub fn prefix_of_the_first(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let choose = |first: &Interface| {
+        let same = |one: &&Interface| Interface { prefix: first.prefix, ..(*one).clone() }.network() == first.network();
+        nodes.iter().map(|node| node.iter().find(|one| works(one) && same(one))).collect::<Option<Vec<&Interface>>>()
+    };
+    let all = nodes[0].iter().filter(|one| works(one)).filter_map(choose).filter(|chosen| differ(chosen));
+    fastest(all.collect()).map(|chosen| names(&chosen))
+}
+
+/// Does so from the last node's.
+pub fn prefix_of_the_last(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let mut turned = nodes.to_vec();
+    turned.reverse();
+    let mut chosen = prefix_of_the_first(&turned)?;
+    chosen.reverse();
+    Ok(chosen)
+}
+
+/// Takes interfaces without an address for those of one network.
+pub fn no_address(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let on = |one: &Interface| one.up && one.carrier && !one.loopback;
+    let different = |chosen: &Vec<&Interface>| chosen.iter().all(|one| one.address.is_none()) || differ(chosen);
+    fastest(networks(nodes, on).into_iter().filter(different).collect()).map(|chosen| names(&chosen))
+}
+
 /// Takes the fastest interface of each node.
 pub fn fastest_of_each(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     let bridge = |one: &Interface| one.name == "docker0";
