@@ -20,6 +20,7 @@ pub fn mean(answer: fn(&ProcessGroup, &Tensor) -> Result<f64>) -> Task {
 struct Call {
     members: Vec<usize>,
     operation: String,
+    waited: bool,
 }
 
 /// A result, and the calls that it took.
@@ -29,6 +30,7 @@ fn called<T>(group: &ProcessGroup, answer: impl FnOnce() -> Result<T>) -> Result
     let call = |called: Called| Call {
         members: called.members.iter().map(|rank| rank.get()).collect(),
         operation: called.call.operation,
+        waited: called.waited,
     };
     Ok((result, group.called().into_iter().map(call).collect()))
 }

@@ -9,7 +9,8 @@ use c10d::{ProcessGroup, Rank, ReduceOp};
 use tch::Tensor;
 
 /// Replaces `tensor` by its sum over all ranks, on every rank. Node n has `nodes[n]` ranks: the first ranks are on node 0, the
-/// next ones on node 1, and so on. The lowest rank of a node is its leader.
+/// next ones on node 1, and so on. The lowest rank of a node is its leader. Only leaders send between nodes. A rank that only starts an
+/// operation (`reduce_async`) has to `wait` for it before the next step.
 pub fn leaders(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
     // <answer>
     //~ // `group.new_group(&ranks, &Default::default())?` is `Some` for the group's members. Every rank must call it for every

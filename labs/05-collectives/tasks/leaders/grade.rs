@@ -1,15 +1,16 @@
 //! Grades `leaders`: nodes of unequal size on 4 ranks.
 
-use lockstep_grading::{COMPUTES, Claim, Finding, JOINS, Numbers, Runner, Verdict, explain, given};
+use lockstep_grading::{COMPUTES, Claim, Finding, JOINS, Numbers, Runner, Verdict, explain, given, joined};
 use serde::Deserialize;
 
 const RANKS: usize = 4;
 
-/// A call of the answer: the ranks of the group, and the operation.
+/// A call of the answer: the ranks of the group, the operation, and whether the rank waited for it.
 #[derive(Deserialize)]
 struct Call {
     members: Vec<usize>,
     operation: String,
+    waited: bool,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -34,9 +35,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         }
         for (rank, calls) in calls.iter().enumerate() {
             check_calls(rank, nodes, calls)?;
+            check_waits(rank, nodes, calls)?;
         }
     }
     Ok(())
+}
+
+/// Checks that a rank waits for what it starts. Whoever sleeps instead reads the tensor too early on a slower machine, whatever it holds
+/// here. An operation on memory that another one still uses is refused by the group.
+fn check_waits(rank: usize, nodes: &[usize], calls: &[Call]) -> anyhow::Result<()> {
+    let words = |call: &Call| if call.waited { "waited for" } else { "not waited for" };
+    let shown: Vec<String> = calls.iter().map(|call| format!("{}: {}", call.operation, words(call))).collect();
+    Claim::that(calls.iter().all(|call| call.waited), "a wait for each operation", joined(&shown, "; "))
+        .on_rank(rank)
+        .given(format!("nodes of {nodes:?} ranks; the operations of this rank"))
+        .or_fail(
+            "the sum is right, but only because the operation had time to end: this rank starts it and does not `wait` for it. A sleep may \
+             be too short, and a look at `is_completed` does not return the operation's error",
+        )
 }
 
 /// The ranks of each node.

@@ -66,6 +66,19 @@ pub fn sleeps(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Res
     Ok(node.broadcast(tensor, Rank::ZERO)?)
 }
 
+/// Starts the first step, and sleeps until its result should be there.
+#[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; => {
+        let work = node.reduce_async(tensor.shallow_clone(), Rank::ZERO, ReduceOp::Sum)?;
+        while !work.is_completed() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    })]
+pub fn sleeps_until_completed() {}
+
+/// Right: starts the first step, and waits for it.
+#[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; => *tensor = node.reduce_async(tensor.shallow_clone(), Rank::ZERO, ReduceOp::Sum)?.wait()?;)]
+pub fn waits() {}
+
 /// Adds up over all ranks at once.
 pub fn at_once(group: &ProcessGroup, _: &[usize], tensor: &mut Tensor) -> Result<()> {
     Ok(group.all_reduce(tensor, ReduceOp::Sum)?)
