@@ -10,9 +10,14 @@
 //! - A pipeline takes (m + s − 1)/m times as long, and sends V/(d·m) bytes twice for each unit of that (Narayanan and others, "Efficient
 //!   Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021).
 //! - Copies average their gradients, 4 bytes for each parameter of a rank, in one all-reduce at the end.
+//! - Copies can divide Adam's states, 8 of the 16 bytes: then a reduce-scatter of gradients and an all-gather of parameters move as much as
+//!   that all-reduce. Or they divide all 16 bytes: for each micro-batch and block, they gather parameters in each of the two passes and
+//!   reduce-scatter gradients, half as much again as an all-reduce (Rajbhandari and others, "ZeRO: Memory Optimizations Toward Training
+//!   Trillion Parameter Models", 2020, stages 1 and 3).
 //!
 //! Ranks are laid out with the parts of a layer next to each other, then the stages, then the copies. A group whose ranks are on one node uses
-//! its links, any other the links between nodes. What it leaves out: overlap, sharded states, and ranks that wait for each other's data.
+//! its links, any other the links between nodes. What it leaves out: overlap, the block that fully sharded copies have gathered, and
+//! ranks that wait for each other's data.
 
 use std::path::Path;
 
@@ -22,6 +27,8 @@ use crate::Link;
 
 /// Bytes for each parameter: itself, its gradient, and Adam's two means, in single precision.
 const HELD: f64 = 16.0;
+/// Of these, Adam's two means.
+const STATES: f64 = 8.0;
 const GRADIENT: f64 = 4.0;
 
 /// Nodes of equal ranks.
@@ -66,6 +73,16 @@ pub struct Layout {
     pub pipeline: usize,
 }
 
+/// What the copies of a [`Layout`] divide among them besides the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharding {
+    None,
+    /// The optimizer's states: ZeRO, stage 1.
+    States,
+    /// Parameters, gradients and states: ZeRO, stage 3; FSDP.
+    Full,
+}
+
 impl Cluster {
     pub fn ranks(&self) -> usize {
         self.nodes * self.per_node
@@ -97,19 +114,47 @@ impl Layout {
         job.heads.is_multiple_of(self.tensor) && job.blocks.is_multiple_of(self.pipeline)
     }
 
-    /// Bytes that a rank of the first stage holds.
+    /// What its copies can divide; a single copy has nobody to divide with.
+    pub fn shardings(&self) -> &'static [Sharding] {
+        if self.data > 1 { &[Sharding::None, Sharding::States, Sharding::Full] } else { &[Sharding::None] }
+    }
+
+    /// Bytes that a rank of the first stage holds, if its copy is whole.
     pub fn memory(&self, job: &TransformerStep) -> f64 {
-        let parts = (self.tensor * self.pipeline) as f64;
+        self.memory_sharded(Sharding::None, job)
+    }
+
+    /// Bytes that a rank of the first stage holds.
+    pub fn memory_sharded(&self, sharding: Sharding, job: &TransformerStep) -> f64 {
+        let (parts, copies) = ((self.tensor * self.pipeline) as f64, self.data as f64);
+        let each = match sharding {
+            Sharding::None => HELD,
+            Sharding::States => HELD - STATES + STATES / copies,
+            Sharding::Full => HELD / copies,
+        };
         let held = self.pipeline.min(job.micro_batches) as f64 / job.micro_batches as f64;
-        HELD * job.parameters / parts + job.kept * job.blocks as f64 / parts / self.data as f64 * held
+        each * job.parameters / parts + job.kept * job.blocks as f64 / parts / copies * held
+    }
+
+    /// Seconds of a step, if copies are whole.
+    pub fn step(&self, job: &TransformerStep, cluster: &Cluster) -> f64 {
+        self.step_sharded(Sharding::None, job, cluster)
     }
 
     /// Seconds of a step.
-    pub fn step(&self, job: &TransformerStep, cluster: &Cluster) -> f64 {
+    pub fn step_sharded(&self, sharding: Sharding, job: &TransformerStep, cluster: &Cluster) -> f64 {
         let (blocks, micro) = (job.blocks as f64 / self.pipeline as f64, job.micro_batches as f64);
         let message = job.activations / self.data as f64 / micro;
         let exchange = cluster.link(self.tensor).all_reduce(self.tensor, message);
-        let busy = job.compute / self.ranks() as f64 + blocks * micro * 4.0 * exchange;
+        let gradients = GRADIENT * job.parameters / (self.tensor * self.pipeline) as f64;
+        let all_reduce = |bytes| cluster.link(self.ranks()).all_reduce(self.data, bytes);
+        // Of a block for each micro-batch, and at the end.
+        let (gathers, average) = match sharding {
+            Sharding::None | Sharding::States => (0.0, all_reduce(gradients)),
+            // Two all-gathers and a reduce-scatter, each half an all-reduce: a parameter has as many bytes as its gradient.
+            Sharding::Full => (1.5 * all_reduce(gradients / blocks), 0.0),
+        };
+        let busy = job.compute / self.ranks() as f64 + blocks * micro * (4.0 * exchange + gathers);
         let turns = micro + self.pipeline as f64 - 1.0;
         let stages = if self.pipeline > 1 {
             let link = cluster.link(self.tensor * self.pipeline);
@@ -117,8 +162,7 @@ impl Layout {
         } else {
             0.0
         };
-        let gradients = GRADIENT * job.parameters / (self.tensor * self.pipeline) as f64;
-        busy * turns / micro + stages + cluster.link(self.ranks()).all_reduce(self.data, gradients)
+        busy * turns / micro + stages + average
     }
 }
 
@@ -321,6 +365,41 @@ mod tests {
         // (4 + 3) / 4 of 1 s, and 2 · 7 messages of 0.25 GB.
         close(layout(1, 1, 4).step(&JOB, &CLUSTER), 1.75 + 3.5);
         close(layout(1, 1, 2).step(&JOB, &CLUSTER), 2.0 * 1.25 + 10.0 * 0.0025);
+    }
+
+    /// Of 16 GB for the parameters, 8 GB are Adam's states; blocks keep as much as before.
+    #[test]
+    fn copies_hold_less_of_what_they_divide() {
+        close(layout(4, 1, 1).memory_sharded(Sharding::None, &JOB), 16e9 + 2.5e9);
+        close(layout(4, 1, 1).memory_sharded(Sharding::States, &JOB), 8e9 + 2e9 + 2.5e9);
+        close(layout(4, 1, 1).memory_sharded(Sharding::Full, &JOB), 4e9 + 2.5e9);
+        close(layout(2, 2, 1).memory_sharded(Sharding::States, &JOB), 4e9 + 2e9 + 2.5e9);
+    }
+
+    #[test]
+    fn divided_states_move_as_much_as_whole_copies() {
+        for layout in Layout::all(4) {
+            close(layout.step_sharded(Sharding::States, &JOB, &CLUSTER), layout.step(&JOB, &CLUSTER));
+        }
+    }
+
+    #[test]
+    fn fully_sharded_copies_gather_in_each_pass_of_each_micro_batch() {
+        // 3 · 3/4 · 4 GB at 1 GB/s, once and for each of four micro-batches.
+        let once = TransformerStep { micro_batches: 1, ..JOB };
+        close(layout(4, 1, 1).step_sharded(Sharding::Full, &once, &CLUSTER), 1.0 + 9.0);
+        close(layout(4, 1, 1).step_sharded(Sharding::Full, &JOB, &CLUSTER), 1.0 + 4.0 * 9.0);
+        // Two stages of half the parameters, on two copies: 3 · 1/2 · 2 GB in each of five turns, and 2 · 5 messages of 0.125 GB.
+        close(layout(2, 1, 2).step_sharded(Sharding::Full, &JOB, &CLUSTER), 1.25 + 5.0 * 3.0 + 0.0125);
+        // Three collectives of each of 10 blocks, with three messages each.
+        let late = Cluster { between: Link { latency: 1e-3, ..SLOW }, ..CLUSTER };
+        close(layout(4, 1, 1).step_sharded(Sharding::Full, &once, &late), 1.0 + 9.0 + 0.09);
+    }
+
+    #[test]
+    fn a_single_copy_divides_nothing() {
+        assert_eq!(layout(1, 2, 2).shardings(), [Sharding::None]);
+        assert_eq!(layout(2, 2, 1).shardings(), [Sharding::None, Sharding::States, Sharding::Full]);
     }
 
     #[test]

@@ -14,6 +14,6 @@ mod schedule;
 mod step;
 
 pub use alpha_beta::{AlphaBeta, Collective, FitError};
-pub use layout::{Cluster, ClusterFile, ClusterFileError, Layout, TransformerStep};
+pub use layout::{Cluster, ClusterFile, ClusterFileError, Layout, Sharding, TransformerStep};
 pub use schedule::{Action, Schedule, ScheduleError, Slot};
 pub use step::{AllReduce, Amdahl, Bound, Compute, Exchange, Gustafson, Link, Prediction, Sizes};

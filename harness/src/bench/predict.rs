@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign;
-use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Layout, Link, Prediction, Sizes, TransformerStep};
+use lockstep_cost::{
+    Bound, ClusterFile, Compute, Exchange, Layout, Link, Prediction, Sharding, Sizes, TransformerStep,
+};
 use serde::Deserialize;
 
 use crate::bench::results::{Unit, digits};
@@ -123,7 +125,7 @@ impl PredictOptions {
             show(tables(&file, &self.nodes));
             say(
                 "a prediction, not a measurement, of layouts that divide heads and blocks equally: 16 bytes for each parameter, and what \
-                 blocks keep for the backward pass; no overlap",
+                 blocks keep for the backward pass; no overlap. Copies shard nothing, Adam's states, or all: the fastest that fits",
             );
             return Ok(Code::Success);
         }
@@ -289,35 +291,68 @@ pub(crate) fn tables(file: &ClusterFile, nodes: &[u32]) -> Vec<Table> {
     nodes.iter().map(|nodes| table(file, *nodes)).collect()
 }
 
+/// A layout with the sharding that suits it best.
+#[derive(Clone, Copy)]
+struct Choice {
+    layout: Layout,
+    sharding: Sharding,
+    /// In bytes, of a rank.
+    memory: f64,
+    /// In seconds.
+    step: f64,
+    fits: bool,
+}
+
+impl Choice {
+    /// Divides what makes the fastest step that fits, and of equal ones the least; if nothing fits, what holds least.
+    fn best(layout: Layout, job: &TransformerStep, cluster: &lockstep_cost::Cluster) -> Self {
+        let shardings = layout.shardings().iter().map(|sharding| {
+            let memory = layout.memory_sharded(*sharding, job);
+            let step = layout.step_sharded(*sharding, job, cluster);
+            Choice { layout, sharding: *sharding, memory, step, fits: memory <= cluster.memory }
+        });
+        let fitting = shardings.clone().filter(|choice| choice.fits);
+        let fastest = fitting.min_by(|one, other| one.step.total_cmp(&other.step));
+        let smallest = || shardings.min_by(|one, other| one.memory.total_cmp(&other.memory));
+        fastest.or_else(smallest).expect("a layout has a sharding")
+    }
+
+    fn row(&self, note: String) -> Vec<String> {
+        let Layout { data, tensor, pipeline } = self.layout;
+        let sharded = match self.sharding {
+            Sharding::None => "",
+            Sharding::States => "states",
+            Sharding::Full => "all",
+        };
+        let [held, step] = [Unit::Bytes.show(self.memory), Unit::Seconds.show(self.step)];
+        let [data, tensor, pipeline] = [data, tensor, pipeline].map(|number| number.to_string());
+        vec![data, sharded.to_owned(), tensor, pipeline, held, step, note]
+    }
+}
+
 /// The layouts of all ranks that divide heads and blocks equally, those with the shortest step first; before them the fastest that fits on
 /// fewer ranks, if it is faster.
 fn table(file: &ClusterFile, nodes: usize) -> Table {
     let ClusterFile { job, mut cluster } = *file;
     cluster.nodes = nodes;
     let ranks = cluster.ranks();
-    let layouts = by_step(&job, &cluster);
-    let fits = |layout: &Layout| layout.memory(&job) <= cluster.memory;
-    let fastest = layouts.iter().find(|layout| fits(layout)).copied();
-    let row = |layout: &Layout, cluster: &lockstep_cost::Cluster, note: String| {
-        let numbers = [layout.data, layout.tensor, layout.pipeline].map(|number| number.to_string());
-        let [held, step] = [Unit::Bytes.show(layout.memory(&job)), Unit::Seconds.show(layout.step(&job, cluster))];
-        numbers.into_iter().chain([held, step, note]).collect::<Vec<_>>()
-    };
-    let limit = fastest.map_or(f64::INFINITY, |layout| layout.step(&job, &cluster));
-    let fewer = on_fewer(&job, &cluster).filter(|(some, layout)| layout.step(&job, some) < limit);
-    let fewer = fewer.map(|(some, layout)| {
+    let choices = by_step(&job, &cluster);
+    let fastest = choices.iter().position(|choice| choice.fits);
+    let limit = fastest.map_or(f64::INFINITY, |at| choices[at].step);
+    let fewer = on_fewer(&job, &cluster).filter(|(_, choice)| choice.step < limit);
+    let fewer = fewer.map(|(some, choice)| {
         let (ranks, nodes) = (count(some.ranks(), "rank"), count(some.nodes, "node"));
-        row(&layout, &some, format!("faster than all: {ranks} on {nodes}"))
+        choice.row(format!("faster than all: {ranks} on {nodes}"))
     });
-    let all = layouts.iter().map(|layout| {
-        let note = match layout {
-            layout if Some(*layout) == fastest => "the fastest that fits",
-            layout if fits(layout) => "",
-            _ => "does not fit",
+    let all = choices.iter().enumerate().map(|(at, choice)| {
+        let note = match choice.fits {
+            true if Some(at) == fastest => "the fastest that fits",
+            true => "",
+            false => "does not fit",
         };
-        row(layout, &cluster, note.to_owned())
+        choice.row(note.to_owned())
     });
-    let headings = ["copies", "parts of a layer", "stages", "a rank holds", "step", ""].map(str::to_owned);
+    let headings = ["copies", "sharded", "parts", "stages", "a rank holds", "step", ""].map(str::to_owned);
     Table {
         title: format!(
             "{} on {}, each with {}",
@@ -331,25 +366,23 @@ fn table(file: &ClusterFile, nodes: usize) -> Table {
 }
 
 /// The layouts of all ranks that divide heads and blocks equally, those with the shortest step first.
-fn by_step(job: &TransformerStep, cluster: &lockstep_cost::Cluster) -> Vec<Layout> {
-    let mut layouts: Vec<Layout> = Layout::all(cluster.ranks()).filter(|layout| layout.divides(job)).collect();
-    layouts.sort_by(|one, other| one.step(job, cluster).total_cmp(&other.step(job, cluster)));
-    layouts
+fn by_step(job: &TransformerStep, cluster: &lockstep_cost::Cluster) -> Vec<Choice> {
+    let layouts = Layout::all(cluster.ranks()).filter(|layout| layout.divides(job));
+    let mut choices: Vec<Choice> = layouts.map(|layout| Choice::best(layout, job, cluster)).collect();
+    choices.sort_by(|one, other| one.step.total_cmp(&other.step));
+    choices
 }
 
 /// The fastest layout that fits on a part of the ranks of one node, or on a part of the nodes, and that part of the cluster.
-fn on_fewer(job: &TransformerStep, cluster: &lockstep_cost::Cluster) -> Option<(lockstep_cost::Cluster, Layout)> {
+fn on_fewer(job: &TransformerStep, cluster: &lockstep_cost::Cluster) -> Option<(lockstep_cost::Cluster, Choice)> {
     let parts = |of: usize| (1..of).filter(move |part| of.is_multiple_of(*part));
     let nodes = parts(cluster.nodes).map(|nodes| lockstep_cost::Cluster { nodes, ..*cluster });
     let ranks = parts(cluster.per_node).map(|per_node| lockstep_cost::Cluster { nodes: 1, per_node, ..*cluster });
     let fitting = |some: lockstep_cost::Cluster| {
-        let layout = by_step(job, &some).into_iter().find(|layout| layout.memory(job) <= some.memory)?;
-        Some((some, layout))
+        let choice = by_step(job, &some).into_iter().find(|choice| choice.fits)?;
+        Some((some, choice))
     };
-    nodes
-        .chain(ranks)
-        .filter_map(fitting)
-        .min_by(|(one, first), (other, second)| first.step(job, one).total_cmp(&second.step(job, other)))
+    nodes.chain(ranks).filter_map(fitting).min_by(|(_, first), (_, second)| first.step.total_cmp(&second.step))
 }
 
 #[cfg(test)]
@@ -422,11 +455,22 @@ mod tests {
         let file = ClusterFile::parse(LAB).unwrap();
         let [table] = &tables(&file, &[])[..] else { panic!() };
         assert_eq!(table.title, "32 ranks on 4 nodes, each with 37.3 GiB");
-        assert_eq!(table.rows[0], ["2", "4", "4", "13.7 GiB", "2.97 s", "the fastest that fits"]);
-        let notes: Vec<_> = table.rows.iter().map(|row| row[5].as_str()).collect();
+        assert_eq!(table.rows[0], ["2", "", "4", "4", "13.7 GiB", "2.97 s", "the fastest that fits"]);
+        let notes: Vec<_> = table.rows.iter().map(|row| row[6].as_str()).collect();
         assert_eq!(notes.iter().filter(|note| **note == "the fastest that fits").count(), 1);
-        assert_eq!(table.rows.last().unwrap()[..3], ["32", "1", "1"]);
-        assert_eq!(notes.last(), Some(&"does not fit"));
+    }
+
+    #[test]
+    fn copies_divide_no_more_than_they_must() {
+        // 13 · 10^9 parameters in 4 parts on 8 copies: 52 GB whole, 29 GB with divided states, 6.5 GB fully sharded, and what blocks keep.
+        for (memory, sharded, fits) in
+            [("80", "", true), ("40", "states", true), ("20", "all", true), ("6", "all", false)]
+        {
+            let file = ClusterFile::parse(&LAB.replace("memory_gb = 40", &format!("memory_gb = {memory}"))).unwrap();
+            let [table] = &tables(&file, &[])[..] else { panic!() };
+            let row = table.rows.iter().find(|row| row[0] == "8" && row[2] == "4").unwrap();
+            assert_eq!((row[1].as_str(), row[6] != "does not fit"), (sharded, fits), "{row:?}");
+        }
     }
 
     #[test]
@@ -436,11 +480,10 @@ mod tests {
         let small =
             ClusterFile::parse(&small.replace("_mb = 5_400", "_mb = 5").replace("_mb = 1_340", "_mb = 1")).unwrap();
         let [table] = &tables(&small, &[])[..] else { panic!() };
-        assert!(table.rows[0][5].starts_with("faster than all: "), "{:?}", table.rows[0]);
-        assert_eq!(table.rows[1][5], "the fastest that fits");
-        let (some, layout) = on_fewer(&small.job, &small.cluster).unwrap();
-        let all = by_step(&small.job, &small.cluster)[0];
-        assert!(layout.step(&small.job, &some) < all.step(&small.job, &small.cluster));
+        assert!(table.rows[0][6].starts_with("faster than all: "), "{:?}", table.rows[0]);
+        assert_eq!(table.rows[1][6], "the fastest that fits");
+        let (_, fewer) = on_fewer(&small.job, &small.cluster).unwrap();
+        assert!(fewer.step < by_step(&small.job, &small.cluster)[0].step);
     }
 
     #[test]
