@@ -301,6 +301,18 @@ pub fn rows(what: &str, lists: &[impl AsRef<[f64]>]) -> String {
     lists.iter().enumerate().map(row).collect::<Vec<_>>().join("\n")
 }
 
+/// A table for [`Claim::given`]: a row of names, then the others, in columns that end at the same place.
+pub fn table<const COLUMNS: usize>(names: [&str; COLUMNS], rows: &[[String; COLUMNS]]) -> String {
+    let names = names.map(str::to_owned);
+    let all: Vec<&[String; COLUMNS]> = [&names].into_iter().chain(rows).collect();
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
+    let line = |row: &&[String; COLUMNS]| {
+        joined(&row.iter().zip(widths).map(|(cell, width)| format!("{cell:>width$}")).collect::<Vec<_>>(), "  ")
+    };
+    joined(&all.iter().map(line).collect::<Vec<_>>(), "\n")
+}
+
 /// Numbers that may be NaN. JSON cannot represent NaN, so `null` stands for it.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<Option<f64>>")]
@@ -336,6 +348,12 @@ impl Deref for Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_of_a_table_end_at_the_same_place() {
+        let rows = [["0", "9.5"], ["11", "1234.0"]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(["rank", "ms"], &rows), "rank      ms\n   0     9.5\n  11  1234.0");
+    }
 
     fn finding(claim: Claim, diagnosis: &str) -> Finding {
         claim.or_fail(diagnosis).unwrap_err().downcast().unwrap()

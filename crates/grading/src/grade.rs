@@ -1,6 +1,7 @@
 //! Grades one task of an exercise.
 
 use std::fmt::Write as _;
+use std::mem;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -147,19 +148,21 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     text.split('\n').flat_map(|row| wrapped_row(row, width)).collect()
 }
 
+/// Keeps the spaces with which a row begins.
 fn wrapped_row(row: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in row.split(' ') {
-        let line = lines.last_mut().filter(|line| line.is_empty() || line.len() + 1 + word.len() <= width - INDENT);
-        match line {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            None => lines.push(word.to_owned()),
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for (at, word) in row.split(' ').enumerate() {
+        if at > 0 && !line.trim().is_empty() && line.len() + 1 + word.len() > width - INDENT {
+            lines.push(mem::replace(&mut line, word.to_owned()));
+            continue;
         }
+        if at > 0 {
+            line.push(' ');
+        }
+        line.push_str(word);
     }
+    lines.push(line);
     lines
 }
 
@@ -173,6 +176,7 @@ mod tests {
         let lengths: Vec<usize> = wrapped(&text, 100).iter().map(String::len).collect();
         assert_eq!(lengths, [80, 120, 1]);
         assert_eq!(wrapped("", 100), [""]);
+        assert_eq!(wrapped("rank  ms\n   0   5", 100), ["rank  ms", "   0   5"]);
         assert_eq!(wrapped("one two three", 20), ["one two", "three"]);
         assert_eq!(wrapped("rows:\none two three\nfour", 20), ["rows:", "one two", "three", "four"]);
     }
