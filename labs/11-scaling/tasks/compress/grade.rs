@@ -5,6 +5,8 @@ use serde::Deserialize;
 
 const RANKS: usize = 3;
 const COUNT: usize = 400;
+/// The largest number of half precision.
+const LARGEST: f64 = 65504.0;
 /// Above all small numbers.
 const SMALL: f64 = 1e-3;
 /// The unit roundoff of half precision: 11 bits of mantissa.
@@ -51,17 +53,28 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
     let is = |other: &[f64], tolerance: f64| close(other, values, tolerance);
     let apart = apart && !is(&gradients[rank], tolerance);
     let coarse = 8.0 * tolerance;
-    let error = means.iter().zip(values.iter()).map(|(mean, value)| (mean - value).abs()).fold(0.0, f64::max);
-    Claim::that(
-        is(&means, tolerance),
-        format!("the mean, within {tolerance:.2e}"),
-        format!("an error of {error:.2e}; the first numbers are {:?}", &values[..values.len().min(3)]),
-    )
+    let unlimited = values.iter().filter(|value| !value.is_finite()).count();
+    let largest_sum = sums.iter().copied().fold(0.0, f64::max);
+    Claim::that(is(&means, tolerance), format!("the mean, within {tolerance:.2e}"), described(values, &means))
     .on_rank(rank)
     .given(&given)
     .diagnose_if(
-        values.iter().any(|value| !value.is_finite()),
-        "the sum of the ranks' gradients is beyond 65504, the largest number of half precision: divide before you add up",
+        values.len() != COUNT,
+        format!("the result has {} numbers, and the gradient has {COUNT}: the mean has the gradient's shape", values.len()),
+    )
+    .diagnose_if(
+        unlimited > 0 && largest_sum > LARGEST,
+        format!(
+            "half precision has no number beyond {LARGEST}: the ranks' gradients add up to {largest_sum:.0}, and one that is scaled up may \
+             be larger. Divide before you add up, and do not multiply before",
+        ),
+    )
+    .diagnose_if(
+        unlimited > 0,
+        format!(
+            "infinite or not a number, although these gradients and their sum are far below {LARGEST}, the largest number of half precision: \
+             the cause is what they are divided by or multiplied with",
+        ),
     )
     .diagnose_if(is(&sums, RANKS as f64 * coarse), "summed, not averaged: divide by the number of ranks")
     .diagnose_if(is(&gradients[rank], tolerance), "this is the rank's own gradient: nothing was exchanged")
@@ -97,4 +110,18 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
         .on_rank(rank)
         .given(given)
         .or_fail("the mean is in half precision: the optimizer needs a gradient of the parameter's own kind")
+}
+
+/// The error of the values, if they have one.
+fn described(values: &[f64], means: &[f64]) -> String {
+    let unlimited = values.iter().filter(|value| !value.is_finite()).count();
+    let size = if values.len() != means.len() {
+        format!("{} numbers", values.len())
+    } else if unlimited > 0 {
+        format!("{unlimited} of {} numbers are infinite or NaN", values.len())
+    } else {
+        let error = means.iter().zip(values).map(|(mean, value)| (mean - value).abs()).fold(0.0, f64::max);
+        format!("an error of {error:.2e}")
+    };
+    format!("{size}; the first numbers are {:?}", &values[..values.len().min(3)])
 }

@@ -77,3 +77,23 @@ pub fn own_scale(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
 pub fn fixed_scale(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
     Ok(sum_as(group, &(gradient / 1024.0), Kind::Half)?.to_kind(Kind::Float) * (1024.0 / ranks(group)))
 }
+
+/// Multiplies by 1024, so that no small number loses bits.
+pub fn scales_up(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    Ok(sum_as(group, &(gradient * 1024.0 / ranks(group)), Kind::Half)?.to_kind(Kind::Float) / 1024.0)
+}
+
+/// Divides by the rank's number.
+pub fn divides_by_rank(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    let mut sum = (gradient / group.rank().get() as f64).to_kind(Kind::Half);
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    Ok(sum.to_kind(Kind::Float))
+}
+
+/// Returns the gradients of all ranks, one after the other.
+pub fn concatenates(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    let half = (gradient / ranks(group)).to_kind(Kind::Half);
+    let mut all: Vec<Tensor> = (0..group.size().get()).map(|_| half.zeros_like()).collect();
+    group.all_gather(&mut all, &half)?;
+    Ok(Tensor::cat(&all, 0).to_kind(Kind::Float))
+}
