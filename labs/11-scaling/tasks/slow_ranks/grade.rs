@@ -2,7 +2,7 @@
 //! lab have printed.
 
 use anyhow::Context;
-use lockstep_grading::{Claim, Inputs, Runner};
+use lockstep_grading::{Claim, Inputs, Runner, table};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize)]
@@ -138,12 +138,16 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
     let right = (kind.cause, rank);
     let exchange = |rank: usize| counters.get(rank).map_or(0.0, |of| of.exchange_ms);
     let longest = (0..counters.len()).max_by(|a, b| exchange(*a).total_cmp(&exchange(*b)));
+    let own = |of: &Counters| of.data_ms + of.compute_ms;
+    let usual = counters.iter().map(own).fold(f64::INFINITY, f64::min);
+    let Counters { steps, buckets, calls, .. } = &counters[0];
+    let calls = format!("{calls} calls in {steps} steps of {buckets} buckets");
     // The right answer stays with the learner, unless it follows from the reason.
-    Claim::that(found == right, "another cause or rank", format!("{:?}, rank {:?}", found.0, found.1))
-        .given(counters.iter().enumerate().map(listed).collect::<Vec<_>>().join("; "))
+    Claim::that(found == right, "another cause or rank", described(found))
+        .given(listed(counters))
         .diagnose_if(
             right.0 == Cause::Logging && found.0 != Cause::Logging,
-            "each step has more calls than buckets, on every rank: more than gradients is exchanged, and all ranks stop for it",
+            format!("{calls}, on every rank: more than gradients is exchanged in each step, and all ranks stop for it"),
         )
         .diagnose_if(
             right.0 == Cause::Logging,
@@ -151,13 +155,25 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
         )
         .diagnose_if(
             found.0 == Cause::Logging && kind.exchange == SLOW,
-            "the exchange is long on all ranks, but there are no more calls than buckets: the network is slow, and nothing else is \
-             exchanged",
+            format!(
+                "{calls} are no more than gradients need, so nothing else is exchanged: the exchange is long on all ranks because the \
+                 network is slow"
+            ),
         )
         .diagnose_if(
             found.0 == Cause::Logging,
-            "the exchange is long because ranks wait in it for a slow one: there are no more calls than buckets, so nothing else is \
-             exchanged",
+            format!(
+                "{calls} are no more than gradients need, so nothing else is exchanged: where the exchange is long, ranks wait in it for a \
+                 slow one"
+            ),
+        )
+        .diagnose_if(
+            found.1.is_none(),
+            "only a program that exchanges too much makes all ranks slow: with a slow loader or a straggler, name the rank",
+        )
+        .diagnose_if(
+            found.1.is_some_and(|rank| rank >= counters.len()),
+            format!("there is no such rank: the run has {} ranks, numbered from 0", counters.len()),
         )
         .diagnose_if(
             found.1 == longest,
@@ -171,13 +187,23 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
             found.1 == right.1,
             "the rank is right, but its data comes as fast as that of others: it computes for longer",
         )
-        .or_fail("compare what each rank does while it does not wait for others: its data, and its computing")
+        .or_fail(format!(
+            "this rank takes {:.0} ms for its data and its computing together, and the fastest rank {usual:.0} ms: another rank takes much \
+             longer, and it is the one that waits least",
+            found.1.and_then(|rank| counters.get(rank)).map_or(0.0, own)
+        ))
 }
 
-fn listed((rank, of): (usize, &Counters)) -> String {
-    let Counters { steps, buckets, calls, data_ms, compute_ms, exchange_ms } = of;
-    format!(
-        "rank {rank}: {steps} steps of {buckets} buckets, {calls} calls, data {data_ms:.0} ms, compute {compute_ms:.0} ms, exchange \
-         {exchange_ms:.0} ms"
-    )
+fn described((cause, rank): Found) -> String {
+    let rank = rank.map_or_else(|| "no rank".to_owned(), |rank| format!("rank {rank}"));
+    format!("{cause:?}, {rank}")
+}
+
+fn listed(counters: &[Counters]) -> String {
+    let row = |(rank, of): (usize, &Counters)| {
+        let [data, compute, exchange] = [of.data_ms, of.compute_ms, of.exchange_ms].map(|ms| format!("{ms:.0}"));
+        [rank.to_string(), of.steps.to_string(), of.buckets.to_string(), of.calls.to_string(), data, compute, exchange]
+    };
+    let rows: Vec<_> = counters.iter().enumerate().map(row).collect();
+    table(["rank", "steps", "buckets", "calls", "data_ms", "compute_ms", "exchange_ms"], &rows)
 }

@@ -57,6 +57,23 @@ pub fn blames_one(ranks: &[Counters]) -> (Cause, Option<usize>) {
     (if logs(ranks) { Cause::Logging } else { cause }, Some(rank))
 }
 
+/// Names no rank.
+pub fn no_rank(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    (more_data(ranks).0, None)
+}
+
+/// Compares the calls of a run with the buckets of a step.
+pub fn calls_of_a_step(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    if ranks[0].calls > ranks[0].buckets { (Cause::Logging, None) } else { own_time(ranks) }
+}
+
+/// Takes the second of the ranks in the order of their waiting.
+pub fn second(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    let mut order: Vec<usize> = (0..ranks.len()).collect();
+    order.sort_by(|a, b| ranks[*a].exchange_ms.total_cmp(&ranks[*b].exchange_ms));
+    if logs(ranks) { (Cause::Logging, None) } else { (Cause::Straggler, Some(order[1])) }
+}
+
 /// Right: finds the rank that waits least, and then what it does instead.
 pub fn waits_shortest(ranks: &[Counters]) -> (Cause, Option<usize>) {
     if logs(ranks) {
