@@ -2,8 +2,8 @@
 //! one where nothing fits, on one whose nodes are as near as ranks of a node, all of them drawn; and on the lab's own.
 
 use anyhow::Context;
-use lockstep_cost::{Cluster, ClusterFile, Layout, TransformerStep};
-use lockstep_grading::{Claim, Inputs, Runner};
+use lockstep_cost::{Cluster, ClusterFile, Layout, Link, TransformerStep};
+use lockstep_grading::{Claim, Inputs, Runner, joined};
 
 const LAB: &str = include_str!("../../cluster.toml");
 /// Bandwidths of networks, in GB/s, with their latencies in µs.
@@ -58,12 +58,17 @@ fn check(job: &TransformerStep, cluster: &Cluster, found: Option<Layout>) -> any
     let is = |condition: &dyn Fn(&Layout) -> bool| found.as_ref().is_some_and(condition);
     let described = |layout: Option<Layout>| match layout {
         Some(layout) => {
-            format!("{layout:?}: {:.1} GB a rank, {:.3} s a step", layout.memory(job) / 1e9, step(&layout))
+            let Layout { data, tensor, pipeline } = layout;
+            let held = layout.memory(job) / 1e9;
+            format!(
+                "data {data}, tensor {tensor}, pipeline {pipeline}: {held:.1} GB a rank, {:.3} s a step",
+                step(&layout)
+            )
         }
         None => "None".to_owned(),
     };
     Claim::that(found == best, described(best), described(found))
-        .given(format!("{job:?} on {cluster:?}"))
+        .given(listed(job, cluster))
         .diagnose_if(is(&|layout| layout.ranks() != ranks), format!("all {ranks} ranks must take part"))
         .diagnose_if(
             is(&|layout| !layout.divides(job)),
@@ -97,4 +102,27 @@ fn check(job: &TransformerStep, cluster: &Cluster, found: Option<Layout>) -> any
             "a layout fits: choose the fastest of those that fit, instead of checking only the fastest of all",
         )
         .or_fail("another layout that fits takes a shorter step")
+}
+
+fn listed(job: &TransformerStep, cluster: &Cluster) -> String {
+    let link = |link: Link| format!("{:.0} µs and {} GB/s", link.latency * 1e6, link.bandwidth / 1e9);
+    joined(
+        &[
+            format!("nodes: {} of {} ranks, each with {:.0} GB", cluster.nodes, cluster.per_node, cluster.memory / 1e9),
+            format!("links: {} within a node, {} between nodes", link(cluster.inside), link(cluster.between)),
+            format!(
+                "transformer: {} blocks, {} heads, {:.0} million parameters",
+                job.blocks,
+                job.heads,
+                job.parameters / 1e6
+            ),
+            format!(
+                "activations: {:.0} MB between blocks, {:.0} MB kept in each",
+                job.activations / 1e6,
+                job.kept / 1e6
+            ),
+            format!("step: {} micro-batches, {:.3} s on one rank", job.micro_batches, job.compute),
+        ],
+        "\n",
+    )
 }
