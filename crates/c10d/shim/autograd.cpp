@@ -9,6 +9,9 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <numeric>
+
 using namespace shim;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -69,6 +72,34 @@ struct Paired : torch::autograd::Function<Paired> {
     const auto group = c10::static_intrusive_pointer_cast<c10d::ProcessGroup>(ctx->saved_data["group"].toCapsule());
     const auto step = static_cast<Step>(ctx->saved_data["backward"].toInt());
     return {run(step, *group, grads[0], ctx->saved_data["dim"].toInt()), {}, {}, {}, {}};
+  }
+};
+
+// Rows of the first dimension: as many to each rank as `sends` has, and from each as `receives` has; none of the two lists for equal parts.
+at::Tensor rows_exchanged(c10d::ProcessGroup& group, const at::Tensor& given, std::vector<int64_t> sends,
+                          std::vector<int64_t> receives) {
+  auto from = given.detach().contiguous();
+  auto sizes = from.sizes().vec();
+  if (!receives.empty()) sizes.at(0) = std::accumulate(receives.begin(), receives.end(), int64_t{0});
+  auto to = at::empty(sizes, from.options());
+  group.alltoall_base(to, from, receives, sends)->wait();
+  return to;
+}
+
+struct RowsExchanged : torch::autograd::Function<RowsExchanged> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const std::vector<int64_t>& sends,
+                            const std::vector<int64_t>& receives, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    ctx->saved_data["group"] = c10::IValue::make_capsule(group);
+    ctx->saved_data["sends"] = sends;
+    ctx->saved_data["receives"] = receives;
+    return rows_exchanged(*group, input, sends, receives);
+  }
+
+  // Each row's gradient goes back to where the row came from.
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto group = c10::static_intrusive_pointer_cast<c10d::ProcessGroup>(ctx->saved_data["group"].toCapsule());
+    const auto list = [ctx](const char* name) { return ctx->saved_data[name].toIntVector(); };
+    return {rows_exchanged(*group, grads[0], list("receives"), list("sends")), {}, {}, {}};
   }
 };
 
@@ -184,6 +215,26 @@ Status lc_paired(GroupHandle* g, const at::Tensor* input, int64_t forward, int64
                       " has no dimension ", dim);
     auto result = Paired::apply(*input, static_cast<Step>(forward), static_cast<Step>(backward), dim, g->group);
     *out = new at::Tensor(std::move(result));
+  });
+}
+
+// Both lists have a number for each rank, or none.
+Status lc_rows_exchanged(GroupHandle* g, const at::Tensor* input, const int64_t* sends, const int64_t* receives, size_t n,
+                         at::Tensor** out) noexcept {
+  return guard([&] {
+    TORCH_CHECK_VALUE(input->dim() > 0, "a tensor without dimensions has no rows");
+    const std::vector<int64_t> to(sends, sends + n), from(receives, receives + n);
+    const auto world = g->group->getSize();
+    const auto negative = [](int64_t count) { return count < 0; };
+    TORCH_CHECK_VALUE(std::none_of(to.begin(), to.end(), negative) && std::none_of(from.begin(), from.end(), negative),
+                      "numbers of rows below 0: ", to, " to the ranks, ", from, " from them");
+    TORCH_CHECK_VALUE(n == 0 || static_cast<int64_t>(n) == world, n, " numbers of rows for a group of ", world);
+    const auto sum = std::accumulate(to.begin(), to.end(), int64_t{0});
+    TORCH_CHECK_VALUE(n == 0 || sum == input->size(0), "a tensor of shape ", input->sizes(), " does not have the ", sum,
+                      " rows that are to be sent");
+    TORCH_CHECK_VALUE(n != 0 || input->size(0) % world == 0, "the rows of a tensor of shape ", input->sizes(),
+                      " cannot be divided into ", world, " equal parts");
+    *out = new at::Tensor(RowsExchanged::apply(*input, to, from, g->group));
   });
 }
 

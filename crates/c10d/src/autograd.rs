@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::hooks::{drop_guarded, explain, guarded};
 use crate::tensors::backend_for;
 use crate::work::Call;
-use crate::{ProcessGroup, ffi, stragglers};
+use crate::{ProcessGroup, Splits, ffi, stragglers};
 
 /// What the ranks of a group do with one tensor per rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,38 @@ pub fn exchange(
     // SAFETY: the group is alive, the tensor is borrowed for the call, and one pointer is written.
     let status = unsafe {
         ffi::lc_paired(group.as_ptr(), input.as_ptr(), forward as i64, backward as i64, dim as i64, &mut out)
+    };
+    call.end(status.check())?;
+    // SAFETY: the call succeeded, so it is a new tensor that belongs to this caller; tch frees it.
+    Ok(unsafe { Tensor::from_ptr(out) })
+}
+
+/// Sends rows of `input` to each rank and returns what the ranks send here, in their order: [`ProcessGroup::all_to_all_single`] that
+/// autograd differentiates. The gradient of each row goes back to the rank that sent the row.
+///
+/// All ranks must use the result in the loss that they run backward from, even a rank that has received nothing (as a sum of no rows): the
+/// backward pass is a call of all ranks. It can be differentiated only once and belongs on the group's thread: run it by [`backward_over`].
+///
+/// Source: `torch/distributed/nn/functional.py`, `all_to_all_single`.
+///
+/// # Errors
+/// `BadArgument` for lists that do not have a number for each rank, or do not add up to the rows of `input`; any failure of the
+/// collective, with the state of the other ranks.
+pub fn all_to_all_single(group: &ProcessGroup, input: &Tensor, splits: &Splits) -> Result<Tensor> {
+    // Ranks may send different numbers of rows, so they compare only the dtype.
+    let operation = format!("all_to_all_single of {:?} in a layer", input.kind());
+    let call = Call::collective(group.inner(), operation).on(backend_for(group, std::slice::from_ref(input)));
+    let _waiting = stragglers::waiting();
+    let (receives, sends) = splits.lists();
+    if sends.len() != receives.len() {
+        let detail = format!("{} numbers of rows to send and {} to receive", sends.len(), receives.len());
+        return Err(Error::bad_argument("all_to_all_single", detail).at_rank(group.rank()));
+    }
+    let mut out = ptr::null_mut();
+    // SAFETY: the group is alive, tensor and lists are borrowed for the call, and one pointer is written.
+    let status = unsafe {
+        let (to, from) = (sends.as_ptr(), receives.as_ptr());
+        ffi::lc_rows_exchanged(group.as_ptr(), input.as_ptr(), to, from, sends.len(), &mut out)
     };
     call.end(status.check())?;
     // SAFETY: the call succeeded, so it is a new tensor that belongs to this caller; tch frees it.

@@ -439,7 +439,8 @@ pub enum Splits {
 }
 
 impl Splits {
-    fn lists(&self) -> (&[i64], &[i64]) {
+    /// What arrives from each rank, and what goes to each.
+    pub(crate) fn lists(&self) -> (&[i64], &[i64]) {
         match self {
             Splits::Equal => (&[], &[]),
             Splits::Sizes { input, output } => (output, input),

@@ -545,6 +545,14 @@ unsafe extern "C" {
         dim: i64,
         out: *mut *mut C_tensor,
     ) -> Status;
+    pub(crate) fn lc_rows_exchanged(
+        group: *mut GroupHandle,
+        input: TensorPtr,
+        sends: *const i64,
+        receives: *const i64,
+        n: usize,
+        out: *mut *mut C_tensor,
+    ) -> Status;
     pub(crate) fn lc_checkpoint(
         input: TensorPtr,
         body: CheckpointBody,

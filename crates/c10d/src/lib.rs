@@ -54,7 +54,7 @@ pub mod stragglers;
 mod tensors;
 mod work;
 
-pub use autograd::{Exchange, SyncBatchNorm, backward_over, checkpoint, exchange, sync_batch_norm};
+pub use autograd::{Exchange, SyncBatchNorm, all_to_all_single, backward_over, checkpoint, exchange, sync_batch_norm};
 pub use backend::{Backend, BackendConfig};
 pub use collectives::{ReduceOp, Splits};
 pub use desync_report::{Called, DesyncReport};

@@ -1,6 +1,6 @@
 //! Grades `checkpoints`: numbers of epochs that are multiples of the interval, and others.
 
-use lockstep_grading::{Claim, Runner, given};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -10,11 +10,20 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let cases = [(every * times + rest, every), (every * times, every), (every - 1, every), (times, 1), (0, every)];
     let outputs = runner
         .call::<_, Vec<u64>>(1, &cases)
+        .map_err(|error| explain(error, |finding| why(finding, &cases)))
         .map_err(|error| given(error, |case| format!("{} epochs, save every {}", cases[case].0, cases[case].1)))?;
     for (case, &(total, every)) in cases.iter().enumerate() {
         check(total, every, outputs.of(0, case))?;
     }
     Ok(())
+}
+
+fn why(finding: &Finding, cases: &[(u64, u64)]) -> Option<String> {
+    let no_epochs = finding.input.is_some_and(|case| cases[case].0 == 0);
+    let below_zero = finding.diagnosis.contains("attempt to subtract with overflow");
+    (finding.verdict == Verdict::Crash && no_epochs && below_zero).then(|| {
+        "a number below 0, which u64 does not have: a run of 0 epochs has no last epoch, so `total_epochs - 1` is not one".to_owned()
+    })
 }
 
 fn check(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
@@ -23,6 +32,9 @@ fn check(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
     let early: Vec<u64> = (0..total).filter(|epoch| epoch % every == 0).collect();
     let without_last: Vec<u64> = (0..total).filter(after).collect();
     let from_one: Vec<u64> = right.iter().map(|epoch| epoch + 1).collect();
+    let beyond = observed.iter().find(|epoch| **epoch >= total);
+    let mut in_order = observed.clone();
+    in_order.sort_unstable();
     let starts_early = total > 0 && every > 1 && observed.first() == Some(&0) && right.first() != Some(&0);
     Claim::equal(&right, observed)
         .given(format!("{total} epochs, save every {every}; the epochs, numbered from 0, after which a checkpoint is saved"))
@@ -41,11 +53,16 @@ fn check(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
             "an epoch is saved twice: here the last epoch also completes an interval",
         )
         .diagnose_if(*observed == from_one, "these are counts of finished epochs; the epochs themselves are numbered from 0")
+        .diagnose_if(in_order == right, "the epochs are right, but not in order: the run saves the earliest first")
         .diagnose_if(total == 0, "a run of 0 epochs has nothing to save: it has no last epoch")
         .diagnose_if(
             observed.len() > 1 && observed.windows(2).all(|pair| pair[1] == pair[0] + every) && observed.last() == right.last(),
             "the intervals are counted back from the last epoch: then the epochs that are saved depend on the length of the run. Count \
              them from the beginning, and save the last one, too",
+        )
+        .diagnose_if(
+            beyond.is_some(),
+            format!("there is no epoch {}: they are numbered from 0, so the last is {}", beyond.unwrap_or(&0), total.max(1) - 1),
         )
         .or_fail("save a checkpoint after every interval and after the last epoch")
 }

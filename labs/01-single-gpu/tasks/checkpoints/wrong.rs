@@ -1,4 +1,4 @@
-//! Wrong answers to `checkpoints`.
+//! Answers to `checkpoints`: wrong ones, and an unusual right one.
 
 /// The given program: counts the epochs from 0, as the tutorials do.
 pub fn early(total_epochs: u64, save_every: u64) -> Vec<u64> {
@@ -40,5 +40,36 @@ pub fn from_the_end(total_epochs: u64, save_every: u64) -> Vec<u64> {
     // Counted from the end, so that the last one is always among them.
     let mut saved: Vec<u64> = (0..total_epochs).rev().step_by(save_every as usize).collect();
     saved.reverse();
+    saved
+}
+
+/// Counts to the number of epochs, too.
+pub fn one_more(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    (0..=total_epochs).filter(|epoch| epoch % save_every == save_every - 1 || *epoch == total_epochs).collect()
+}
+
+/// Returns numbers of finished epochs.
+pub fn finished(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    (1..=total_epochs).filter(|done| done % save_every == 0 || *done == total_epochs).collect()
+}
+
+/// Has the last epoch first.
+pub fn last_first(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    let mut saved: Vec<u64> = (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0).collect();
+    if total_epochs % save_every != 0 {
+        saved.insert(0, total_epochs - 1);
+    }
+    saved
+}
+
+/// Saves early, and after the last epoch.
+pub fn early_and_last(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    (0..total_epochs).filter(|epoch| epoch % save_every == 0 || epoch + 1 == total_epochs).collect()
+}
+
+/// Right: steps from one multiple to the next.
+pub fn steps(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    let mut saved: Vec<u64> = (save_every..=total_epochs).step_by(save_every as usize).map(|done| done - 1).collect();
+    saved.extend((total_epochs % save_every > 0).then(|| total_epochs - 1));
     saved
 }
