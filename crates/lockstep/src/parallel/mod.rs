@@ -3,12 +3,16 @@
 //! - [`FullyShard`]: parameters, gradients and optimizer states in parts, gathered unit by unit;
 //! - the layers of [`tensor`], and the exchanges between them: parts of each layer on each rank;
 //! - [`Schedule`] and [`Pipeline`]: whole layers on each rank;
+//! - [`ring_attention`] and what is in [`context`]: parts of each sequence;
+//! - [`MixtureOfExperts`]: some of the experts on each rank;
 //! - [`Layout`]: what a rank would hold, and what a step would take;
 //! - [`c10d::checkpoint`]: fewer activations, computed twice.
 //!
 //! Data parallelism by whole copies is [`DistributedDataParallel`](crate::DistributedDataParallel); with the optimizer's states
 //! divided, [`ZeroRedundancyOptimizer`](crate::optim::ZeroRedundancyOptimizer). [`DeviceMesh`](crate::DeviceMesh) combines them.
 
+pub mod context;
+mod experts;
 mod pipeline;
 pub mod tensor;
 
@@ -16,6 +20,8 @@ use c10d::{ProcessGroup, ReduceOp, Result};
 use tch::{Tensor, no_grad};
 
 pub use crate::fully_shard::{FullyShard, FullyShardOptions, MixedPrecision, Piece, ShardBytes};
+pub use context::ring_attention;
+pub use experts::{MixtureOfExperts, Routed};
 pub use lockstep_cost::{
     Action, Cluster, ClusterFile, ClusterFileError, Layout, Link, Schedule, ScheduleError, Slot, TransformerStep,
 };

@@ -190,7 +190,7 @@ fn local_index(group: &ProcessGroup, indices: &Tensor, rows: i64) -> (Tensor, Te
 }
 
 /// This rank's part of a tensor that all ranks have.
-fn part_of(group: &ProcessGroup, whole: &Tensor, dim: usize) -> Result<Tensor> {
+pub(super) fn part_of(group: &ProcessGroup, whole: &Tensor, dim: usize) -> Result<Tensor> {
     let (size, ranks) = (whole.size(), group.size().get() as i64);
     match size.get(dim) {
         Some(length) if length % ranks == 0 => {

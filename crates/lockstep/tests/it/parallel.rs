@@ -1,16 +1,17 @@
-//! Layers divided over ranks against the same layers on one rank, and what they send.
+//! Layers divided over ranks against the same layers on one rank, and what they send; sequences on a ring; and experts on their ranks.
 //!
 //! Pipelines against one rank on the whole batch: the same gradients by any schedule, the messages of the theory, and failures that
 //! name their place in the schedule; alone and as copies on a mesh, with tensor parallelism next to them.
 
 use std::rc::Rc;
 
-use c10d::{ErrorKind, ProcessGroup, Traffic};
+use c10d::{ErrorKind, ProcessGroup, ReduceOp, Splits, Traffic};
 use lockstep::loss::CrossEntropy;
 use lockstep::optim::named_parameters;
 use lockstep::parallel::{
-    Action, Activations, ColumnParallelLinear, ParallelMlp, Pipeline, RowParallelLinear, Schedule, StepReport,
-    VocabParallelEmbedding, average_gradients, tensor, vocab_parallel_cross_entropy,
+    Action, Activations, ColumnParallelLinear, MixtureOfExperts, ParallelMlp, Pipeline, RowParallelLinear, Schedule,
+    StepReport, VocabParallelEmbedding, average_gradients, context, ring_attention, tensor,
+    vocab_parallel_cross_entropy,
 };
 use lockstep::{DdpOptions, DeviceMesh, DistributedDataParallel};
 use tch::nn::{Module, VarStore};
@@ -195,6 +196,225 @@ fn refuses_what_cannot_be_divided() {
         assert!(error.to_string().contains("cannot be divided into 2 equal parts"), "{error}");
         let error = tensor::all_gather(&group, &odd, 2).unwrap_err();
         assert!(error.to_string().contains("no dimension 2"), "{error}");
+    });
+}
+
+/// Positions that 2, 4, 6 and 8 divide.
+const LENGTH: i64 = 24;
+
+/// Queries, keys and values of two sequences and three heads; large scores, so that single blocks dominate.
+fn heads(kind: Kind) -> [Tensor; 3] {
+    [11, 12, 13].map(|salt| formula_tensor(&[2, 3, LENGTH, 4], salt, 3.0).to_kind(kind).set_requires_grad(true))
+}
+
+/// What the loss multiplies the outputs with, so that each has a gradient of its own.
+fn pull(kind: Kind) -> Tensor {
+    formula_tensor(&[2, 3, LENGTH, 4], 14, 1.0).to_kind(kind)
+}
+
+/// libtorch's attention and its gradients, on one rank.
+fn attended(kind: Kind) -> [Tensor; 4] {
+    let [q, k, v] = heads(kind);
+    let output = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<Tensor>, 0.0, true, None, false);
+    (&output * pull(kind)).sum(None::<Kind>).backward();
+    [output.detach(), q.grad(), k.grad(), v.grad()]
+}
+
+/// The largest difference of the same on a ring, and what it sends forward and backward.
+fn on_a_ring(group: &ProcessGroup, kind: Kind) -> (f64, [Traffic; 2]) {
+    let mine = |whole: &Tensor| context::zigzag(group, whole, 2).unwrap();
+    let [q, k, v] = heads(kind).map(|whole| mine(&whole.detach()).set_requires_grad(true));
+    let mut output = None;
+    let sent = traffic(group, || {
+        let attended = ring_attention(group, &q, &k, &v).unwrap();
+        let loss = &attended * mine(&pull(kind));
+        output = Some(attended.detach());
+        loss
+    });
+    let found = [output.unwrap(), q.grad(), k.grad(), v.grad()];
+    let difference = |(found, whole): (&Tensor, &Tensor)| (found - mine(whole)).abs().max().double_value(&[]);
+    (found.iter().zip(&attended(kind)).map(difference).fold(0.0, f64::max), sent)
+}
+
+#[test]
+fn attention_on_a_ring_equals_one_rank_to_1e_10_and_sends_each_block_around_once_each_way() {
+    for (kind, tolerance) in [(Kind::Double, 1e-10), (Kind::Float, 1e-4)] {
+        for world in [1, 2, 3, 4] {
+            let found = ranks(world, |group| on_a_ring(&group, kind));
+            println!("{world} ranks, {kind:?}: {found:?}");
+            let others = world as u64 - 1;
+            let block = 2 * (2 * 3 * 4) * LENGTH as u64 / world as u64 * kind.elt_size_in_bytes() as u64;
+            let each_way = Traffic { calls: others, bytes: others * block };
+            for (difference, sent) in found {
+                assert!(difference < tolerance, "{world} ranks: {difference:e}");
+                assert_eq!(sent, [each_way; 2], "{world} ranks");
+            }
+        }
+    }
+}
+
+#[test]
+fn refuses_a_sequence_that_does_not_have_two_chunks_for_each_rank() {
+    ranks(2, |group| {
+        let error = context::zigzag_positions(&group, 10).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadArgument);
+        assert!(error.to_string().contains("10 positions cannot be divided into 4 equal chunks"), "{error}");
+    });
+}
+
+const TOKENS_OF_ALL: i64 = 24;
+const EXPERTS: i64 = 12;
+
+/// Tokens, router, and the two layers of all experts.
+fn mixture() -> [Tensor; 4] {
+    let shapes: [(&[i64], f64); 4] = [
+        (&[TOKENS_OF_ALL, FEATURES], 1.0),
+        (&[EXPERTS, FEATURES], 1.0),
+        (&[EXPERTS, INNER, FEATURES], 0.3),
+        (&[EXPERTS, FEATURES, INNER], 0.3),
+    ];
+    let of = |(salt, (shape, scale)): (usize, (&[i64], f64))| {
+        formula_tensor(shape, salt as i64 + 21, scale).to_kind(Kind::Double)
+    };
+    let all: Vec<Tensor> = shapes.into_iter().enumerate().map(of).collect();
+    all.try_into().unwrap()
+}
+
+/// What the loss multiplies the outputs with.
+fn pull_of_tokens() -> Tensor {
+    formula_tensor(&[TOKENS_OF_ALL, FEATURES], 25, 1.0).to_kind(Kind::Double)
+}
+
+/// Token by token on one rank: outputs, dropped tokens, the balancing loss, and the gradients of tokens, router and layers for the sum of
+/// outputs and, ten times, the balancing loss.
+fn token_by_token(capacity: f64) -> (Tensor, i64, f64, [Tensor; 4]) {
+    let all = mixture().map(|whole| whole.set_requires_grad(true));
+    let [tokens, router, fc1, fc2] = &all;
+    let limit = (capacity * TOKENS_OF_ALL as f64 / EXPERTS as f64).ceil() as usize;
+    let probabilities = tokens.matmul(&router.tr()).softmax(-1, None::<Kind>);
+    let (mut taken, mut chosen) = (vec![0; EXPERTS as usize], vec![0.0; EXPERTS as usize]);
+    let rows: Vec<Tensor> = (0..TOKENS_OF_ALL)
+        .map(|at| {
+            let of = probabilities.get(at);
+            let expert = of.argmax(None, false).int64_value(&[]);
+            chosen[expert as usize] += 1.0 / TOKENS_OF_ALL as f64;
+            if taken[expert as usize] == limit {
+                return Tensor::zeros([FEATURES], (Kind::Double, Device::Cpu));
+            }
+            taken[expert as usize] += 1;
+            let inner = fc1.get(expert).matmul(&tokens.get(at)).gelu("none");
+            fc2.get(expert).matmul(&inner) * of.get(expert)
+        })
+        .collect();
+    let output = Tensor::stack(&rows, 0);
+    let mean = probabilities.mean_dim([0].as_slice(), false, None::<Kind>);
+    let balance = (mean * Tensor::from_slice(&chosen)).sum(None::<Kind>) * EXPERTS as f64;
+    ((&output * pull_of_tokens()).sum(None::<Kind>) + &balance * 10.0).backward();
+    let dropped = TOKENS_OF_ALL - taken.iter().sum::<usize>() as i64;
+    (output.detach(), dropped, balance.double_value(&[]), all.map(|whole| whole.grad()))
+}
+
+/// The largest difference of the same on several ranks; what this rank drops and passes to the group, forward and backward.
+fn on_their_ranks(group: &Rc<ProcessGroup>, capacity: f64) -> (f64, i64, [Traffic; 2]) {
+    let (world, rank) = (group.size().get(), group.rank().get());
+    let mine = |whole: &Tensor| whole.chunk(world as i64, 0)[rank].shallow_clone();
+    let [tokens, router, fc1, fc2] = mixture();
+    let vs = store(Kind::Double);
+    let layer = MixtureOfExperts::new(&vs.root(), [&router, &fc1, &fc2], capacity, group).unwrap();
+    let tokens = mine(&tokens).set_requires_grad(true);
+    let mut found = None;
+    let sent = traffic(group, || {
+        let routed = layer.try_forward(&tokens).unwrap();
+        let loss =
+            (&routed.output * mine(&pull_of_tokens())).sum(Kind::Double) + &routed.balance * (10.0 / world as f64);
+        found = Some(routed);
+        loss
+    });
+    let (output, dropped, balance, grads) = token_by_token(capacity);
+    let found = found.unwrap();
+    let summed = |tensor: &Tensor| {
+        let mut sum = tensor.detach().copy();
+        group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+        sum
+    };
+    let all_dropped = summed(&Tensor::from(found.dropped)).int64_value(&[]);
+    assert_eq!(all_dropped, dropped);
+    let variables = vs.variables();
+    let pairs = [
+        (found.output.detach(), mine(&output)),
+        (summed(&found.balance) / world as f64, Tensor::from(balance)),
+        (tokens.grad(), mine(&grads[0])),
+        (summed(&variables["router"].grad()), grads[1].shallow_clone()),
+        (variables["fc1.weight"].grad(), mine(&grads[2])),
+        (variables["fc2.weight"].grad(), mine(&grads[3])),
+    ];
+    let difference = |(found, right): &(Tensor, Tensor)| (found - right).abs().max().double_value(&[]);
+    (pairs.iter().map(difference).fold(0.0, f64::max), found.dropped, sent)
+}
+
+/// With a capacity of 1, some find no place; with 12, all do.
+#[test]
+fn experts_on_their_ranks_equal_one_rank_to_1e_10_and_send_each_token_there_and_back() {
+    for (capacity, drops) in [(1.0, true), (12.0, false)] {
+        for world in [1, 2, 3, 4] {
+            let found = ranks(world, |group| on_their_ranks(&group, capacity));
+            println!("{world} ranks, capacity {capacity}: {found:?}");
+            assert!(found.iter().all(|(difference, ..)| *difference < 1e-10), "{world} ranks: {found:?}");
+            let dropped: i64 = found.iter().map(|(_, dropped, _)| dropped).sum();
+            assert_eq!(dropped > 0, drops, "{found:?}");
+            let row = FEATURES as u64 * 8;
+            let both_ways = 2 * (TOKENS_OF_ALL - dropped) as u64 * row;
+            let counts = world as u64 * EXPERTS as u64 * 8;
+            let sum = |way: usize| found.iter().map(|(.., sent)| sent[way].bytes).sum::<u64>();
+            assert_eq!([sum(0), sum(1)], [both_ways + counts, both_ways], "{world} ranks");
+            assert!(found.iter().all(|(.., sent)| [sent[0].calls, sent[1].calls] == [3, 2]), "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_and_their_gradients_go_to_any_rank_and_back_even_if_a_rank_gets_none() {
+    for world in [1, 2, 3] {
+        ranks(world, |group| {
+            let rank = group.rank().get();
+            // Rank r sends r rows to rank 0, and one to itself unless it is the last.
+            let of =
+                |from: usize, to: usize| from as i64 * i64::from(to == 0) + i64::from(from == to && from + 1 < world);
+            let splits = Splits::Sizes {
+                input: (0..world).map(|to| of(rank, to)).collect(),
+                output: (0..world).map(|from| of(from, rank)).collect(),
+            };
+            let Splits::Sizes { input, output } = &splits else { unreachable!() };
+            let rows: i64 = input.iter().sum();
+            let given =
+                (Tensor::ones([rows, 2], (Kind::Double, Device::Cpu)) * (rank as f64 + 1.0)).set_requires_grad(true);
+            let found = c10d::all_to_all_single(&group, &given, &splits).unwrap();
+            let expected: Vec<f64> =
+                (0..world).flat_map(|from| vec![from as f64 + 1.0; 2 * output[from] as usize]).collect();
+            assert_eq!(Vec::<f64>::try_from(found.flatten(0, -1)).unwrap(), expected);
+            c10d::backward_over(&group, &(found * (rank as f64 + 10.0)).sum(Kind::Double)).unwrap();
+            let expected: Vec<f64> = (0..world).flat_map(|to| vec![to as f64 + 10.0; 2 * input[to] as usize]).collect();
+            assert_eq!(Vec::<f64>::try_from(given.grad().flatten(0, -1)).unwrap(), expected);
+        });
+    }
+}
+
+#[test]
+fn refuses_to_send_rows_that_are_not_there() {
+    ranks(2, |group| {
+        let rows = Tensor::zeros([3, 1], (Kind::Float, Device::Cpu));
+        let sizes = |input: &[i64], output: &[i64]| Splits::Sizes { input: input.to_vec(), output: output.to_vec() };
+        for (splits, says) in [
+            (sizes(&[1, 1], &[1, 1]), "does not have the 2 rows that are to be sent"),
+            (sizes(&[3], &[3]), "1 numbers of rows for a group of 2"),
+            (sizes(&[3, 0], &[3]), "2 numbers of rows to send and 1 to receive"),
+            (sizes(&[4, -1], &[3, 0]), "numbers of rows below 0"),
+            (Splits::Equal, "cannot be divided into 2 equal parts"),
+        ] {
+            let error = c10d::all_to_all_single(&group, &rows, &splits).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
     });
 }
 
