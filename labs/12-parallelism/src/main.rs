@@ -1,5 +1,5 @@
 //! Lab 12: parallelism. The same training of a small transformer as copies, with a part of the optimizer's states, of all states, of each
-//! layer or of the blocks on each rank; and what each rank then holds and sends. `--model resnet` trains the labs' ResNet.
+//! layer, of the blocks or of each sequence on each rank, or with experts of which each rank has some; and what each rank then holds and sends. `--model resnet` trains the labs' ResNet.
 //!
 //! Runs under `lockstep run` or torchrun, or alone.
 
@@ -54,6 +54,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             "held activations of {peak} micro-batches at once; {measured:.0} % of the last step was no computing, \
              {bubble:.0} % by the schedule alone"
         ));
+    }
+    if let Some(dropped) = training.dropped() {
+        report.say(format!("{dropped} of this rank's tokens found no place at an expert in the last step"));
     }
     let MemoryBytes { parameters, gradients, optimizer, buckets, .. } = training.held()?;
     if buckets > 0 {
@@ -125,6 +128,10 @@ pub(crate) enum Scheme {
     Tensor,
     /// Some of the blocks
     Pipeline,
+    /// The whole model, and a part of each sequence: keys and values go round the ranks
+    Context,
+    /// A share of the batch, and some of the experts that each block has in place of its two layers
+    Expert,
     /// One process with a copy of the model on each of some threads, as DataParallel has it
     Threads,
 }

@@ -10,12 +10,13 @@ use c10d::ProcessGroup;
 use lockstep::data::rng::KeyedRng;
 use lockstep::nn::raise;
 use lockstep::parallel::FullyShard;
+use lockstep::parallel::context::zigzag;
 use tch::nn::VarStore;
 use tch::{Kind, Tensor};
 
 use crate::model::{self, Layers, Transformer, Weights};
 use crate::resnet::{Pictures, ResNetPart, ResNetStart};
-use crate::{Args, Model};
+use crate::{Args, Model, Scheme};
 
 /// A network, or this rank's part of it.
 pub(crate) trait Network {
@@ -24,6 +25,11 @@ pub(crate) trait Network {
 
     /// The mean loss of the whole network's outputs.
     fn loss(&self, outputs: &Tensor, targets: &Tensor) -> Tensor;
+
+    /// How many of this rank's tokens found no place in the last forward pass, if it has experts.
+    fn dropped(&self) -> Option<i64> {
+        None
+    }
 
     /// The units, by the names with which their variables begin.
     fn units(&self) -> Vec<String>;
@@ -64,12 +70,21 @@ impl Run for FullyShard {
     }
 }
 
+/// What the ranks of a group divide in each block.
+#[derive(Clone, Copy)]
+pub(crate) enum Divided<'a> {
+    Nothing,
+    Layers(&'a Rc<ProcessGroup>),
+    Sequences(&'a Rc<ProcessGroup>),
+    Experts(&'a Rc<ProcessGroup>),
+}
+
 /// What a rank has of a network.
 pub(crate) struct Part<'a> {
     /// The blocks.
     pub(crate) blocks: Range<i64>,
-    /// The ranks that have parts of each layer.
-    pub(crate) tensor: Option<&'a Rc<ProcessGroup>>,
+    /// What the ranks have parts of.
+    pub(crate) divided: Divided<'a>,
     /// The ranks that have shares of each batch.
     pub(crate) data: Option<&'a Rc<ProcessGroup>>,
     pub(crate) recompute: bool,
@@ -84,9 +99,10 @@ pub(crate) enum Start {
 impl Start {
     pub(crate) fn draw(args: &Args, kind: Kind) -> Self {
         match args.model {
-            Model::Transformer => {
-                Start::Transformer { weights: model::draw(args.blocks, args.seed, kind), blocks: args.blocks }
-            }
+            Model::Transformer => Start::Transformer {
+                weights: model::draw(args.blocks, args.scheme == Scheme::Expert, args.seed, kind),
+                blocks: args.blocks,
+            },
             Model::Resnet => Start::ResNet(Box::new(ResNetStart::draw(args.seed, kind))),
         }
     }
@@ -104,7 +120,7 @@ impl Start {
         Ok(match self {
             Start::Transformer { weights, blocks } => {
                 vs.set_kind(weights["head"].kind());
-                let layers = Layers { vs: vs.root(), weights, tensor: part.tensor };
+                let layers = Layers { vs: vs.root(), weights, divided: part.divided };
                 Box::new(Transformer::new(&layers, part.blocks, *blocks, part.recompute)?)
             }
             Start::ResNet(start) => Box::new(ResNetPart::new(start, vs, part)),
@@ -152,6 +168,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// All sequences, of each the positions that are this rank's.
+    pub(crate) fn positions(&self, group: &ProcessGroup) -> c10d::Result<Batch> {
+        Ok(Batch { inputs: zigzag(group, &self.inputs, 1)?, targets: zigzag(group, &self.targets, 1)? })
+    }
+
     /// Equal parts of the batch, in order.
     pub(crate) fn chunk(&self, parts: usize) -> Vec<Batch> {
         let [inputs, targets] = [&self.inputs, &self.targets].map(|tensor| tensor.chunk(parts as i64, 0));

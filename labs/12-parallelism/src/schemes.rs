@@ -7,14 +7,16 @@ use anyhow::{Result, ensure};
 use c10d::{ProcessGroup, ReduceOp};
 use lockstep::memory::MemoryBytes;
 use lockstep::optim::{Adam, AdamOptions, Optimizer, ZeroRedundancyOptimizer, named_parameters};
-use lockstep::parallel::{Activations, FullyShard, FullyShardOptions, Pipeline, Schedule, ShardBytes, StepReport};
+use lockstep::parallel::{
+    Activations, FullyShard, FullyShardOptions, Pipeline, Schedule, ShardBytes, StepReport, average_gradients,
+};
 use lockstep::{DdpOptions, DistributedDataParallel, nn};
 use tch::nn::VarStore;
 use tch::{Kind, Tensor};
 
 use crate::model::{Layers, Transformer, Weights};
 use crate::network::Batch;
-use crate::network::{Network, Part, Plain, Start};
+use crate::network::{Divided, Network, Part, Plain, Start};
 use crate::{Args, Model, Order, Scheme};
 
 /// A model that is being trained, or this rank's part of it.
@@ -50,6 +52,8 @@ enum How {
     Replicated(DistributedDataParallel<Box<dyn Network>>),
     Sharded(Box<dyn Network>, FullyShard),
     Divided(Box<dyn Network>),
+    /// And this rank's part of a batch. Parameters that all ranks have get the mean of their gradients.
+    Averaged(Box<dyn Network>, fn(&Batch, &ProcessGroup) -> c10d::Result<Batch>),
     Staged(Box<dyn Network>, Pipeline),
     Threads(Threads),
 }
@@ -59,7 +63,7 @@ impl Training {
         let (world, rank) = (group.size().get(), group.rank().get());
         let parts = check(args, world)?;
         let all = 0..start.blocks();
-        let whole = Part { blocks: all.clone(), tensor: None, data: None, recompute: args.recompute };
+        let whole = Part { blocks: all.clone(), divided: Divided::Nothing, data: None, recompute: args.recompute };
         let mut vs = VarStore::new(group.device());
         let how = match args.scheme {
             Scheme::Ddp | Scheme::Zero => {
@@ -74,7 +78,15 @@ impl Training {
                 let units = FullyShard::new(&vs, Rc::clone(group), &names, &FullyShardOptions::default())?;
                 How::Sharded(net, units)
             }
-            Scheme::Tensor => How::Divided(start.network(&mut vs, Part { tensor: Some(group), ..whole })?),
+            Scheme::Tensor => How::Divided(start.network(&mut vs, Part { divided: Divided::Layers(group), ..whole })?),
+            Scheme::Context => How::Averaged(
+                start.network(&mut vs, Part { divided: Divided::Sequences(group), ..whole })?,
+                Batch::positions,
+            ),
+            Scheme::Expert => How::Averaged(
+                start.network(&mut vs, Part { divided: Divided::Experts(group), ..whole })?,
+                |batch, group| Ok(batch.chunk(group.size().get()).swap_remove(group.rank().get())),
+            ),
             Scheme::Pipeline => {
                 let first = |rank: usize| all.end * rank as i64 / world as i64;
                 ensure!(world as i64 <= all.end, "{world} stages need at least as many --blocks");
@@ -129,6 +141,13 @@ impl Training {
                 c10d::backward_over(&self.group, &loss)?;
                 loss.double_value(&[])
             }
+            How::Averaged(net, part) => {
+                let mine = part(batch, &self.group)?;
+                let loss = nn::caught(|| net.loss(&net.forward(&mine.inputs, &Plain), &mine.targets))?;
+                c10d::backward_over(&self.group, &loss)?;
+                self.average_gradients()?;
+                self.sum_over_ranks(loss.double_value(&[]) / world as f64)?
+            }
             How::Staged(stage, pipeline) => {
                 let micro = batch.chunk(pipeline.schedule().micro_batches());
                 let report = pipeline.step(
@@ -146,6 +165,21 @@ impl Training {
         Ok(loss)
     }
     // ANCHOR_END: step
+
+    /// The gradients of the mean loss of all ranks: an expert, which one rank has, already has those of all losses.
+    fn average_gradients(&self) -> Result<()> {
+        let named = self.params.iter().map(|(name, param)| (name.clone(), param.shallow_clone()));
+        let (experts, shared): (Vec<_>, Vec<_>) = named.partition(|(name, _)| name.contains(".experts."));
+        average_gradients(&self.group, &shared)?;
+        let world = self.group.size().get() as f64;
+        tch::no_grad(|| experts.iter().for_each(|(_, param)| drop(param.grad().g_div_scalar_(world))));
+        Ok(())
+    }
+
+    /// How many of this rank's tokens found no place at the experts in the last step.
+    pub(crate) fn dropped(&self) -> Option<i64> {
+        if let How::Averaged(net, _) = &self.how { net.dropped() } else { None }
+    }
 
     /// What this rank holds.
     pub(crate) fn held(&self) -> Result<MemoryBytes> {
@@ -184,8 +218,8 @@ fn check(args: &Args, world: usize) -> Result<i64> {
     let parts = match args.scheme {
         Scheme::Pipeline => args.micro_batches.get(),
         Scheme::Threads => args.replicas.get(),
-        Scheme::Tensor => 1,
-        Scheme::Ddp | Scheme::Zero | Scheme::Sharded => world,
+        Scheme::Tensor | Scheme::Context => 1,
+        Scheme::Ddp | Scheme::Zero | Scheme::Sharded | Scheme::Expert => world,
     } as i64;
     let size = args.batch_size;
     ensure!(size % parts == 0, "--batch-size {size} cannot be divided into {parts} equal parts");
@@ -195,7 +229,12 @@ fn check(args: &Args, world: usize) -> Result<i64> {
         "the scheme `threads` is one process: run it without a launcher, with --replicas"
     );
     ensure!(
-        args.model == Model::Transformer || !(is_threads || args.scheme == Scheme::Tensor || args.recompute),
+        args.scheme != Scheme::Expert || !args.recompute,
+        "--recompute is not for --scheme expert: the balancing loss would count no gradient"
+    );
+    let resnets = [Scheme::Ddp, Scheme::Zero, Scheme::Sharded, Scheme::Pipeline];
+    ensure!(
+        args.model == Model::Transformer || (resnets.contains(&args.scheme) && !args.recompute),
         "--model resnet is for the schemes ddp, zero, sharded and pipeline, without --recompute: its convolutions have no parts here, and batch \
          normalization would count a batch twice"
     );
@@ -224,7 +263,7 @@ impl Threads {
             own.set_kind(copies[0].1.kind());
             let weights: Weights = copies.iter().map(|(from, copy)| (name(from), copy.shallow_clone())).collect();
             let model = Transformer::new(
-                &Layers { vs: own.root(), weights: &weights, tensor: None },
+                &Layers { vs: own.root(), weights: &weights, divided: Divided::Nothing },
                 0..self.blocks,
                 self.blocks,
                 false,

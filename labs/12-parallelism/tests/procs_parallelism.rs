@@ -30,6 +30,12 @@ impl Ended {
         self.0.lines().filter_map(loss).collect()
     }
 
+    /// How many tokens of all ranks found no place in the last step.
+    fn dropped(&self) -> u64 {
+        let tokens = |line: &str| line.split_once(" of this rank's tokens")?.0.rsplit(' ').next()?.parse::<u64>().ok();
+        self.0.lines().filter_map(tokens).sum()
+    }
+
     /// Of a rank: bytes of parameters, gradients and states, bytes sent in a step, and calls.
     fn held(&self, rank: usize) -> [u64; 5] {
         let (tag, mark) = (format!("[rank {rank}]"), "parameters ");
@@ -47,7 +53,7 @@ fn furthest(one: &[f64], other: &[f64]) -> f64 {
     one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f64::max)
 }
 
-const SCHEMES: [&[&str]; 8] = [
+const SCHEMES: [&[&str]; 10] = [
     &["--scheme", "ddp"],
     &["--scheme", "zero"],
     &["--scheme", "sharded"],
@@ -56,15 +62,18 @@ const SCHEMES: [&[&str]; 8] = [
     &["--scheme", "tensor", "--recompute"],
     &["--scheme", "pipeline"],
     &["--scheme", "pipeline", "--schedule", "gpipe", "--recompute"],
+    &["--scheme", "context"],
+    &["--scheme", "context", "--recompute"],
 ];
 
-/// On three ranks: the stages of a pipeline then have different numbers of blocks.
+/// On three ranks the stages of a pipeline have different numbers of blocks; 32 positions do not have six equal chunks.
 #[test]
 fn every_scheme_learns_what_one_rank_does_to_1e_10_in_double_precision() {
     let one = Ended::of(1, &["--double"]).losses();
     assert!(one[STEPS - 1] < one[0], "{one:?}");
-    let on_four = SCHEMES.iter().filter(|scheme| divides_layers(scheme)).map(|scheme| (scheme, 4));
-    for (scheme, world) in SCHEMES.iter().map(|scheme| (scheme, 3)).chain(on_four) {
+    let on_three = SCHEMES.iter().filter(|scheme| scheme[1] != "context").map(|scheme| (scheme, 3));
+    let on_four = SCHEMES.iter().filter(|scheme| divides_blocks(scheme)).map(|scheme| (scheme, 4));
+    for (scheme, world) in on_three.chain(on_four) {
         let losses = Ended::of(world, &[scheme, &["--double"][..]].concat()).losses();
         assert!(furthest(&one, &losses) < 1e-10, "{scheme:?} on {world} ranks: {losses:?}, not {one:?}");
     }
@@ -73,8 +82,22 @@ fn every_scheme_learns_what_one_rank_does_to_1e_10_in_double_precision() {
 }
 
 /// On four ranks each has another part: a stage that is neither first nor last has a single block.
-fn divides_layers(scheme: &[&str]) -> bool {
-    matches!(scheme, [_, "tensor" | "pipeline"])
+fn divides_blocks(scheme: &[&str]) -> bool {
+    matches!(scheme, [_, "tensor" | "pipeline"] | [_, "context", ..])
+}
+
+/// Experts are another model, so their one rank has all of them. Which tokens find no place does not depend on the number of ranks.
+#[test]
+fn experts_on_several_ranks_learn_what_they_do_on_one_to_1e_10_in_double_precision() {
+    let on = |world| Ended::of(world, &["--scheme", "expert", "--double"]);
+    let one = on(1);
+    let losses = one.losses();
+    assert!(losses[STEPS - 1] < losses[0] && one.dropped() > 0, "{losses:?}");
+    for world in [2, 3, 4] {
+        let several = on(world);
+        assert!(furthest(&losses, &several.losses()) < 1e-10, "{world} ranks: {:?}, not {losses:?}", several.losses());
+        assert_eq!(several.dropped(), one.dropped(), "{world} ranks");
+    }
 }
 
 /// Batch normalization needs the whole batch, or the same micro-batches.
@@ -100,12 +123,13 @@ fn every_scheme_learns_what_one_rank_does_to_1e_3_and_each_rank_holds_its_share_
         learns_nearly_the_same(scheme, &one, ended);
     }
     let states = holds_all_alone(&one);
-    let [ddp, zero, sharded, _, tensor, _, pipeline, _] = &two;
+    let [ddp, zero, sharded, _, tensor, _, pipeline, _, context, _] = &two;
     assert_eq!(ddp.held(1), [ALL, ALL, states, ALL + LOSS, 2]);
     zero_divides_the_states(zero, states);
     sharding_divides_all(sharded);
     tensor_parallelism_divides_layers(tensor);
     a_pipeline_divides_blocks(pipeline);
+    context_parallelism_divides_sequences(context, states);
 }
 
 /// Adam divides a gradient by its own size, so rounding in the smallest ones shows in the second step.
@@ -174,6 +198,29 @@ fn a_pipeline_divides_blocks(pipeline: &Ended) {
     assert!(pipeline.0.contains("held activations of 2 micro-batches"), "{}", pipeline.0);
 }
 
+/// Of each block, half of the keys and values once round the ring forward and their gradients backward, which is as much as all activations.
+fn context_parallelism_divides_sequences(context: &Ended, states: u64) {
+    assert_eq!(context.held(1), [ALL, ALL, states, ALL + 4 * 2 * ACTIVATIONS + LOSS, 4 * 2 + 2]);
+}
+
+/// A quarter of the experts, which are twelve times the two layers, and all of the rest. The ranks pass each token that finds a place to its
+/// expert and back, forward and backward, and numbers of tokens in eight bytes.
+#[test]
+fn each_rank_holds_its_experts_and_sends_what_finds_a_place() {
+    const LAYERS: u64 = (8 * F * F + 5 * F) * 4;
+    const ROUTER: u64 = 12 * F * 4;
+    const REST: u64 = ALL - 4 * LAYERS + 4 * ROUTER;
+    let ended = Ended::of(4, &["--scheme", "expert"]);
+    let all = [0, 1, 2, 3].map(|rank| ended.held(rank));
+    for [parameters, gradients, states, _, calls] in all {
+        let held = REST + 4 * 3 * LAYERS;
+        assert_eq!([parameters, gradients, states, calls], [held, held, 2 * held, 4 * 5 + 2]);
+    }
+    let placed = 4 * 12 * 32 - ended.dropped();
+    let sent: u64 = all.iter().map(|[.., sent, _]| sent).sum();
+    assert_eq!(sent, 4 * placed * F * 4 + 4 * (4 * 12 * 8 + REST + LOSS));
+}
+
 #[test]
 fn each_rank_notes_its_bytes_by_kind_after_each_step() {
     let mut job = Job::new(lab());
@@ -212,7 +259,7 @@ fn reads_a_real_text() {
 fn the_python_script_has_the_same_losses_in_each_scheme() {
     let Some(mut twin) = Job::in_python("lab 12 and its Python script") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/parallelism.py");
-    for scheme in ["ddp", "zero", "sharded", "tensor", "pipeline"] {
+    for scheme in ["ddp", "zero", "sharded", "tensor", "pipeline", "context", "expert"] {
         let args = ["--double", "--steps", "3", "--scheme", scheme];
         let python = twin.succeeds(2, &[&[script], &args[..]].concat());
         let own = Job::new(lab()).succeeds(2, &args);
@@ -227,6 +274,7 @@ fn refuses_sizes_that_cannot_be_divided() {
         (&["--scheme", "pipeline", "--blocks", "1"], "2 stages need at least as many --blocks"),
         (&["--scheme", "threads"], "is one process"),
         (&["--scheme", "tensor", "--model", "resnet"], "its convolutions have no parts here"),
+        (&["--scheme", "expert", "--recompute"], "the balancing loss would count no gradient"),
     ] {
         let ended = Job::new(lab()).attempt(2, args);
         assert!(!ended.succeeded() && ended.stderr().contains(says), "{args:?}: {}", ended.stderr());

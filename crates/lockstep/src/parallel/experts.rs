@@ -45,8 +45,8 @@ pub struct Routed {
 
 impl MixtureOfExperts {
     /// Keeps this rank's part of the experts: of `fc1` `[experts, inner, features]` and `fc2` `[experts, features, inner]`, with biases
-    /// of zeros; and all of the `router` `[experts, features]`, as variables of these names. An expert takes at most `capacity` times
-    /// the tokens that it would have if all experts had as many.
+    /// of zeros, as variables `experts.fc1.weight` and so on; and all of the `router` `[experts, features]`, as the variable `router`. An
+    /// expert takes at most `capacity` times the tokens that it would have if all experts had as many.
     ///
     /// # Errors
     /// `BadArgument` if the number of experts is not a multiple of the number of ranks.
@@ -57,9 +57,9 @@ impl MixtureOfExperts {
         group: &Rc<ProcessGroup>,
     ) -> Result<Self> {
         let layer = |name: &str, whole: &Tensor| {
-            let weight = (vs / name).var_copy("weight", &part_of(group, whole, 0)?);
+            let weight = (vs / "experts" / name).var_copy("weight", &part_of(group, whole, 0)?);
             let size = weight.size();
-            Ok::<_, Error>((weight, (vs / name).zeros("bias", &size[..2])))
+            Ok::<_, Error>((weight, (vs / "experts" / name).zeros("bias", &size[..2])))
         };
         Ok(MixtureOfExperts {
             router: vs.var_copy("router", router),

@@ -345,8 +345,8 @@ fn on_their_ranks(group: &Rc<ProcessGroup>, capacity: f64) -> (f64, i64, [Traffi
         (summed(&found.balance) / world as f64, Tensor::from(balance)),
         (tokens.grad(), mine(&grads[0])),
         (summed(&variables["router"].grad()), grads[1].shallow_clone()),
-        (variables["fc1.weight"].grad(), mine(&grads[2])),
-        (variables["fc2.weight"].grad(), mine(&grads[3])),
+        (variables["experts.fc1.weight"].grad(), mine(&grads[2])),
+        (variables["experts.fc2.weight"].grad(), mine(&grads[3])),
     ];
     let difference = |(found, right): &(Tensor, Tensor)| (found - right).abs().max().double_value(&[]);
     (pairs.iter().map(difference).fold(0.0, f64::max), found.dropped, sent)
