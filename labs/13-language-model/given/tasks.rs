@@ -3,12 +3,16 @@
 use anyhow::{Context, Result};
 use c10d::{GroupOptions, ProcessGroup, Rank};
 use lockstep::broadcast_object;
+use lockstep::parallel::context::zigzag;
 use lockstep_exercise::{Task, numbers, tensor};
 use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
 
 use crate::accumulating::{Batch as Micro, Model};
+use crate::mixture::{Mixture, Routed, Used};
 use crate::norm::Gradient;
 use crate::resumable::{Batch, Run, Settings, Snapshot};
+use crate::ring::Ring;
 use crate::speed::{Sizes, Speed, StepTimes};
 
 /// A training and its starts: where gradients overflow, the number of ranks, and the batches until the stop.
@@ -142,5 +146,114 @@ pub fn norm(answer: fn(&ProcessGroup, &mut [Gradient], f64) -> Result<f64>) -> T
         let calls = calls(group)? - before;
         let values = gradients.iter().map(|gradient| numbers(&gradient.values));
         Ok(Norm { norm, values: values.collect::<Result<_>>()?, calls })
+    })
+}
+
+/// Four numbers for each position.
+type Positions = Vec<[f64; 4]>;
+
+/// A sequence, and the gradient of its result.
+#[derive(Deserialize)]
+struct Divided {
+    queries: Positions,
+    keys: Positions,
+    values: Positions,
+    pull: Positions,
+}
+
+/// This rank's result and gradients, how often it has sent, and how many pairs it has computed.
+#[derive(Serialize)]
+struct Attended {
+    output: Vec<f64>,
+    queries: Vec<f64>,
+    keys: Vec<f64>,
+    values: Vec<f64>,
+    shifts: u64,
+    pairs: i64,
+}
+
+/// Inputs: a sequence. Results: what this rank has after both passes.
+pub fn ring_attention(answer: fn(&Ring<'_>, &Tensor, &Tensor, &Tensor) -> Result<Tensor>) -> Task {
+    Task::in_group("ring_attention", move |group, Divided { queries, keys, values, pull }: Divided| {
+        let mine = |whole: Positions| zigzag(group, &Tensor::from_slice(&whole.concat()).view([-1, 4]), 0);
+        let own = [mine(queries)?, mine(keys)?, mine(values)?].map(|own| own.set_requires_grad(true));
+        let [queries, keys, values] = &own;
+        let ring = Ring::new(group);
+        let output = answer(&ring, queries, keys, values)?;
+        let (shifts, pairs) = ring.end();
+        let pull = mine(pull)?;
+        if output.size() == pull.size() && output.requires_grad() {
+            c10d::backward_over(group, &(&output * pull).sum(Kind::Double))?;
+        }
+        let [queries, keys, values] = [gradient(queries)?, gradient(keys)?, gradient(values)?];
+        Ok(Attended { output: doubles(&output)?, queries, keys, values, shifts, pairs })
+    })
+}
+
+fn doubles(tensor: &Tensor) -> Result<Vec<f64>> {
+    Ok(tensor.detach().to_kind(Kind::Double).flatten(0, -1).try_into()?)
+}
+
+/// No numbers, if the tensor has no gradient.
+fn gradient(of: &Tensor) -> Result<Vec<f64>> {
+    numbers_of(&of.grad())
+}
+
+fn numbers_of(gradient: &Tensor) -> Result<Vec<f64>> {
+    if gradient.defined() { doubles(gradient) } else { Ok(Vec::new()) }
+}
+
+/// Six numbers for each token.
+type Tokens = Vec<[f64; 6]>;
+
+/// Each rank's tokens and the gradients of their outputs; the layer, and what its balancing loss counts.
+#[derive(Deserialize)]
+struct Layer {
+    tokens: Vec<Tokens>,
+    pull: Vec<Tokens>,
+    router: Tokens,
+    experts: Vec<Tokens>,
+    limit: usize,
+    balance: f64,
+}
+
+/// What this rank has after both passes: outputs, gradients, and what it did.
+#[derive(Serialize)]
+struct Passages {
+    output: Vec<f64>,
+    dropped: usize,
+    balance: f64,
+    tokens: Vec<f64>,
+    router: Vec<f64>,
+    experts: Vec<Vec<f64>>,
+    used: Used,
+}
+
+/// Inputs: a layer and each rank's tokens. Results: what this rank has after both passes.
+pub fn experts(answer: fn(&Mixture<'_>, &Tensor) -> Result<Routed>) -> Task {
+    Task::in_group("experts", move |group, layer: Layer| {
+        let rows = |rows: &[[f64; 6]]| Tensor::from_slice(&rows.concat()).view([-1, 6]);
+        let learns = |rows: Tensor| rows.set_requires_grad(true);
+        let (rank, each) = (group.rank().get(), layer.experts.len() / group.size().get());
+        let own = layer.experts[rank * each..(rank + 1) * each].iter().map(|expert| learns(rows(expert)));
+        let mixture = Mixture::new(group, learns(rows(&layer.router)), own.collect(), layer.limit);
+        let tokens = learns(rows(&layer.tokens[rank]));
+        let Routed { output, dropped, balance } = answer(&mixture, &tokens)?;
+        let pull = rows(&layer.pull[rank]);
+        if output.size() == pull.size() {
+            let loss = (&output * pull).sum(Kind::Double) + &balance * layer.balance;
+            c10d::backward_over(group, &loss)?;
+        }
+        let (used, gradients) = mixture.end();
+        let mut gradients = gradients.iter().map(numbers_of);
+        Ok(Passages {
+            output: doubles(&output)?,
+            dropped,
+            balance: balance.double_value(&[]),
+            tokens: gradient(&tokens)?,
+            router: gradients.next().transpose()?.unwrap_or_default(),
+            experts: gradients.collect::<Result<_>>()?,
+            used,
+        })
     })
 }

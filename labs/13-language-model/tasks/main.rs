@@ -1,10 +1,14 @@
 //! All answers of the course: its own, wrong ones that must get their diagnosis, and unusual right ones that must pass. Written by
 //! `lockstep course skeleton`.
 
+#[path = "experts/answer.rs"]
+mod experts;
 #[path = "norm/answer.rs"]
 mod norm;
 #[path = "resume/answer.rs"]
 mod resume;
+#[path = "ring_attention/answer.rs"]
+mod ring_attention;
 #[path = "speed/answer.rs"]
 mod speed;
 #[path = "token_mean/answer.rs"]
@@ -14,18 +18,28 @@ mod windows;
 
 #[path = "../given/accumulating.rs"]
 mod accumulating;
+#[path = "../given/mixture.rs"]
+mod mixture;
 #[path = "../given/resumable.rs"]
 mod resumable;
+#[path = "../given/ring.rs"]
+mod ring;
 #[path = "../given/tasks.rs"]
 mod tasks;
 
 // Wrong answers break clippy's rules on purpose.
+#[allow(clippy::all)]
+#[path = "experts/wrong.rs"]
+mod wrong_experts;
 #[allow(clippy::all)]
 #[path = "norm/wrong.rs"]
 mod wrong_norm;
 #[allow(clippy::all)]
 #[path = "resume/wrong.rs"]
 mod wrong_resume;
+#[allow(clippy::all)]
+#[path = "ring_attention/wrong.rs"]
+mod wrong_ring_attention;
 #[allow(clippy::all)]
 #[path = "speed/wrong.rs"]
 mod wrong_speed;
@@ -40,10 +54,14 @@ mod wrong_windows;
 #[cfg(any())]
 #[path = "."]
 mod graders {
+    #[path = "experts/grade.rs"]
+    mod experts;
     #[path = "norm/grade.rs"]
     mod norm;
     #[path = "resume/grade.rs"]
     mod resume;
+    #[path = "ring_attention/grade.rs"]
+    mod ring_attention;
     #[path = "speed/grade.rs"]
     mod speed;
     #[path = "token_mean/grade.rs"]

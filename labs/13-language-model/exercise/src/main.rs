@@ -1,15 +1,21 @@
 //! Calls the answers with the grader's inputs. You do not change this file: each task has its own file next to it.
 
+mod experts;
 mod norm;
 mod resume;
+mod ring_attention;
 mod speed;
 mod token_mean;
 mod windows;
 
 #[path = "../../given/accumulating.rs"]
 mod accumulating;
+#[path = "../../given/mixture.rs"]
+mod mixture;
 #[path = "../../given/resumable.rs"]
 mod resumable;
+#[path = "../../given/ring.rs"]
+mod ring;
 #[path = "../../given/tasks.rs"]
 mod tasks;
 
@@ -20,5 +26,7 @@ fn main() -> std::process::ExitCode {
         tasks::norm(norm::norm),
         tasks::resume(resume::resume),
         tasks::speed(speed::speed),
+        tasks::ring_attention(ring_attention::ring_attention),
+        tasks::experts(experts::experts),
     ])
 }

@@ -1,0 +1,241 @@
+//! Grades `ring_attention`: on 1 to 4 ranks, with scores of which single ones dominate, and with some that overflow as exponentials.
+
+use std::ops::Range;
+
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, explain};
+use serde::{Deserialize, Serialize};
+
+const WIDTH: usize = 4;
+const TOLERANCE: f64 = 1e-9;
+
+type Row = [f64; WIDTH];
+
+#[derive(Clone, Debug, Serialize)]
+struct Case {
+    queries: Vec<Row>,
+    keys: Vec<Row>,
+    values: Vec<Row>,
+    /// The gradient of the result.
+    pull: Vec<Row>,
+}
+
+/// Of a rank, row by row.
+#[derive(Clone, Debug, Deserialize)]
+struct Done {
+    output: Numbers,
+    queries: Numbers,
+    keys: Numbers,
+    values: Numbers,
+    shifts: u64,
+    pairs: usize,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    for (ranks, chunk, scale) in [(2, 2, 1.0), (3, 2, 2.0), (4, 1, 1.0), (1, 3, 1.0), (2, 3, 30.0)] {
+        let case = draw(&mut random, 2 * ranks * chunk, scale);
+        let outputs = runner.call::<_, Done>(ranks, &[&case]).map_err(|error| {
+            explain(error, |finding| {
+                (finding.verdict == Verdict::Hang).then(|| {
+                    "a rank sends more often than another, or does not use what it got, so that it sends no gradient back: each rank sends \
+                     p − 1 times, and uses a part of each block"
+                        .into()
+                })
+            })
+        })?;
+        let found: Vec<&Done> = outputs.all(0).collect();
+        check(&case, &found)?;
+    }
+    Ok(())
+}
+
+fn draw(random: &mut Inputs, length: usize, scale: f64) -> Case {
+    let mut rows = |scale: f64| {
+        let number = |random: &mut Inputs| scale * (random.below(0..2001) as f64 - 1000.0) / 500.0;
+        (0..length).map(|_| [0; WIDTH].map(|_| number(random))).collect::<Vec<Row>>()
+    };
+    Case { queries: rows(scale), keys: rows(scale), values: rows(1.0), pull: rows(1.0) }
+}
+
+/// Whether a query, at the first position, sees a key, at the second.
+type Sees<'a> = &'a dyn Fn(usize, usize) -> bool;
+
+/// Result, and the gradients of queries, keys and values; of all positions.
+type Attended = [Vec<Row>; 4];
+
+fn dot(one: &Row, other: &Row) -> f64 {
+    one.iter().zip(other).map(|(one, other)| one * other).sum()
+}
+
+fn add(to: &mut Row, by: f64, row: &Row) {
+    to.iter_mut().zip(row).for_each(|(to, number)| *to += by * number);
+}
+
+impl Case {
+    fn length(&self) -> usize {
+        self.queries.len()
+    }
+
+    fn attended(&self, sees: Sees<'_>) -> Attended {
+        self.attended_with(sees, &|_, _| true, &|_, key| key)
+    }
+
+    /// With gradients of these pairs only, and for each pair the value at this position.
+    fn attended_with(&self, sees: Sees<'_>, back: Sees<'_>, value: &dyn Fn(usize, usize) -> usize) -> Attended {
+        let mut all = [(); 4].map(|()| vec![[0.0; WIDTH]; self.length()]);
+        let [output, of_queries, of_keys, of_values] = &mut all;
+        let scale = 1.0 / (WIDTH as f64).sqrt();
+        for query in 0..self.length() {
+            let seen: Vec<usize> = (0..self.length()).filter(|key| sees(query, *key)).collect();
+            let scores: Vec<f64> = seen.iter().map(|key| scale * dot(&self.queries[query], &self.keys[*key])).collect();
+            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
+            let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp() / sum).collect();
+            for (key, weight) in seen.iter().zip(&weights) {
+                add(&mut output[query], *weight, &self.values[value(query, *key)]);
+            }
+            let pulled = dot(&self.pull[query], &output[query]);
+            for (key, weight) in seen.iter().zip(&weights).filter(|(key, _)| back(query, **key)) {
+                add(&mut of_values[*key], *weight, &self.pull[query]);
+                let of_score = scale * weight * (dot(&self.pull[query], &self.values[*key]) - pulled);
+                add(&mut of_queries[query], of_score, &self.keys[*key]);
+                add(&mut of_keys[*key], of_score, &self.queries[query]);
+            }
+        }
+        all
+    }
+
+    /// Parts of the keys are attended to by themselves, and their outputs added up with the weight that so many parts have.
+    fn parted(&self, parts: &[Sees<'_>], weight: fn(usize) -> f64) -> Vec<Row> {
+        let outputs: Vec<Vec<Row>> = parts.iter().map(|sees| self.attended(sees)[0].clone()).collect();
+        let mut sum = vec![[0.0; WIDTH]; self.length()];
+        for (query, row) in sum.iter_mut().enumerate() {
+            let counts = parts.iter().filter(|sees| (0..self.length()).any(|key| sees(query, key))).count();
+            outputs.iter().for_each(|output| add(row, weight(counts), &output[query]));
+        }
+        sum
+    }
+
+    fn described(&self, ranks: usize) -> String {
+        let chunks = |rank: usize| format!("rank {rank}: chunks {rank} and {}", 2 * ranks - 1 - rank);
+        let rows: Vec<String> = (0..ranks).map(chunks).collect();
+        format!("{} positions in {} chunks\n{}", self.length(), 2 * ranks, rows.join("\n"))
+    }
+}
+
+/// The positions of a rank.
+fn positions(rank: usize, ranks: usize, length: usize) -> impl Iterator<Item = usize> + Clone {
+    let chunk = length / (2 * ranks);
+    let of = |number: usize| -> Range<usize> { number * chunk..(number + 1) * chunk };
+    of(rank).chain(of(2 * ranks - 1 - rank))
+}
+
+fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
+    let (ranks, length) = (found.len(), case.length());
+    let chunk = length / (2 * ranks);
+    let owner = |position: usize| (position / chunk).min(2 * ranks - 1 - position / chunk);
+    let sees = |query: usize, key: usize| key <= query;
+    let right = case.attended(&sees);
+    // The value of the query's rank that has the place of the key on its rank.
+    let at = |rank: usize, place: usize| positions(rank, ranks, length).nth(place).unwrap_or_default();
+    let beside = |query: usize, key: usize| {
+        let place = positions(owner(key), ranks, length).position(|position| position == key);
+        at(owner(query), place.unwrap_or_default())
+    };
+    let of_own = case.attended_with(&sees, &|query, key| owner(query) == owner(key), &|_, key| key);
+    // What a mistake would give, on all ranks.
+    let all_are = |other: &[Row]| {
+        let of = |rank: usize| positions(rank, ranks, length).flat_map(|at| other[at]).collect::<Vec<f64>>();
+        found.iter().enumerate().all(|(rank, done)| close(&of(rank), &done.output, TOLERANCE))
+    };
+    let is = |other: Sees<'_>| all_are(&case.attended(other)[0]);
+    let by_rank: Vec<Box<dyn Fn(usize, usize) -> bool>> = (0..ranks)
+        .map(|of| Box::new(move |query: usize, key: usize| key <= query && owner(key) == of) as Box<_>)
+        .collect();
+    let parts: Vec<Sees<'_>> = by_rank.iter().map(|sees| &**sees).collect();
+    let late = |position: usize| position / chunk >= ranks;
+    for (rank, done) in found.iter().enumerate() {
+        let mine = |all: &[Row]| positions(rank, ranks, length).flat_map(|at| all[at]).collect::<Vec<f64>>();
+        Claim::close(&mine(&right[0]), &done.output, TOLERANCE)
+            .on_rank(rank)
+            .given(case.described(ranks))
+            .diagnose_if(
+                done.output.len() != mine(&right[0]).len(),
+                format!("the result has {} numbers instead of {}: a row for each query", done.output.len(), mine(&right[0]).len()),
+            )
+            .diagnose_if(
+                done.output.iter().any(|number| !number.is_finite()),
+                "infinite or not a number: the exponential of a large score overflows. Subtract the larger logarithm before you take \
+                 exponentials, as `logaddexp` does",
+            )
+            .diagnose_if(
+                ranks > 1 && is(&|query, key| key <= query && owner(key) == owner(query)),
+                "the queries see the keys of their own rank only: send keys and values round the ring",
+            )
+            .diagnose_if(is(&|_, _| true), "the queries see later keys, too: the mask is causal")
+            .diagnose_if(
+                is(&|query, key| if owner(key) == owner(query) { key <= query } else { owner(key) < owner(query) }),
+                "blocks of lower ranks are taken for earlier ones, and those of higher ranks for later ones: each rank has an early and a \
+                 late chunk",
+            )
+            .diagnose_if(
+                is(&|query, key| owner(key) == owner(query) && key <= query || owner(key) != owner(query)),
+                "the queries see all keys of other ranks: of each block, some come later",
+            )
+            .diagnose_if(
+                all_are(&case.attended_with(&sees, &|_, _| false, &beside)[0]),
+                "the keys of other ranks are paired with this rank's values: both go round the ring",
+            )
+            .diagnose_if(all_are(&case.parted(&parts, |_| 1.0)), "the outputs of the blocks are added up: each counts by its part of the sum of exponentials")
+            .diagnose_if(
+                all_are(&case.parted(&parts, |blocks| 1.0 / blocks as f64)),
+                "the outputs of the blocks are averaged: a block counts by its part of the sum of exponentials",
+            )
+            .diagnose_if(
+                ranks > 1 && is(&|query, key| key <= query && (owner(key) == owner(query) || late(query))),
+                "the early chunk sees its own rank's keys only: the early chunks of lower ranks come before it",
+            )
+            .diagnose_if(
+                ranks > 2 && is(&|query, key| key <= query && owner(key) != (owner(query) + 1) % ranks),
+                "a block is missing: with p ranks, p − 1 others have keys",
+            )
+            .or_fail("each query sees all keys of its own and of earlier positions, and the weights of all of them add up to 1")?;
+        for (name, gradient, right) in [
+            ("queries", &done.queries, &right[1]),
+            ("keys", &done.keys, &right[2]),
+            ("values", &done.values, &right[3]),
+        ] {
+            Claim::close(&mine(right), gradient, TOLERANCE)
+                .on_rank(rank)
+                .given(format!("the gradient of the {name}\n{}", case.described(ranks)))
+                .diagnose_if(gradient.is_empty(), format!("the {name} have no gradient: the result does not depend on them for autograd"))
+                .diagnose_if(
+                    name != "queries" && [&of_own[2], &of_own[3]].into_iter().any(|own| close(&mine(own), gradient, TOLERANCE)),
+                    "no gradients come back from other ranks: the tensor that is sent must belong to the graph",
+                )
+                .or_fail("the result is right, and its gradient is not: a value is detached, or taken as a number, on the way")?;
+        }
+    }
+    // The causal pairs of the own block, whole; and half of the pairs of each other one.
+    let block = (2 * chunk) * (2 * chunk);
+    let fair = block + (ranks - 1) * block / 2;
+    for (rank, done) in found.iter().enumerate() {
+        Claim::that(done.pairs <= fair, format!("at most {fair} pairs"), format!("{} pairs", done.pairs))
+            .on_rank(rank)
+            .given(case.described(ranks))
+            .or_fail(
+                "pairs are computed that the mask then hides: of each block that arrives, only half of the pairs count, and which half \
+                 follows from the rank that it is of",
+            )?;
+        let least = ranks as u64 - 1;
+        Claim::that(
+            done.shifts <= 2 * least,
+            format!("at most {}, p − 1 for keys and values each", 2 * least),
+            done.shifts.to_string(),
+        )
+        .on_rank(rank)
+        .given(format!("calls of to_next on {ranks} ranks"))
+        .or_fail("a block that has gone round p − 1 times has been everywhere: the last one need not be sent home")?;
+    }
+    Ok(())
+}
