@@ -64,6 +64,10 @@ class Drawing:
         if below:
             self.text(middle, base + 9, below, "faint")
 
+    def half(self, x, y, width, height, kind):
+        """The part of a box under its diagonal."""
+        self.parts.append(f'<path class="{kind}" d="M{x:g} {y:g} L{x:g} {y + height:g} L{x + width:g} {y + height:g} Z"></path>')
+
     def line(self, *points, kind="line"):
         """A line through points: x1, y1, x2, y2, …"""
         pairs = list(zip(points[::2], points[1::2]))
