@@ -171,7 +171,6 @@ def start(model, weights):
     return model
 
 
-# ANCHOR: schemes
 def cross_entropy(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -188,6 +187,7 @@ class Training:
         mesh = init_device_mesh("cpu", (world,))
         optimizer = functools.partial(torch.optim.Adam, lr=args.lr)
         self.step = self.data_parallel
+        # ANCHOR: schemes
         match args.scheme:
             case "ddp":
                 self.model = DistributedDataParallel(self.model)
@@ -215,6 +215,7 @@ class Training:
                 self.step = self.averaged
             case "expert":
                 self.step = self.averaged
+        # ANCHOR_END: schemes
         self.optimizer = optimizer(self.model.parameters())
 
     def data_parallel(self, inputs, targets):
@@ -251,7 +252,6 @@ class Training:
         else:
             self.schedule.step()
         return added_up(torch.stack(losses).mean() if losses else torch.tensor(0.0))
-# ANCHOR_END: schemes
 
 
 def added_up(number):

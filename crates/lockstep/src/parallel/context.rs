@@ -56,6 +56,7 @@ pub fn ring_attention(group: &ProcessGroup, queries: &Tensor, keys: &Tensor, val
     let mut early = own.of(|x| chunk(x, 0));
     let mut late = own.of(|x| chunk(x, 1));
     let mut block = Tensor::stack(&[keys, values], 0);
+    // ANCHOR: ring
     for step in 1..ranks {
         block = to_next(group, &block)?;
         let (keys, values) = (block.get(0), block.get(1));
@@ -69,6 +70,7 @@ pub fn ring_attention(group: &ProcessGroup, queries: &Tensor, keys: &Tensor, val
             late = late.merge(&Partial::attend(&chunk(queries, 1), &keys, &values, false));
         }
     }
+    // ANCHOR_END: ring
     Ok(Tensor::cat(&[early.output, late.output], 2))
 }
 

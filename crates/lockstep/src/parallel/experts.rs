@@ -82,10 +82,12 @@ impl MixtureOfExperts {
         let (probability, expert) = probabilities.max_dim(1, false);
         let plan = Plan::new(group, &expert, experts, self.capacity)?;
 
+        // ANCHOR: route
         let there = all_to_all_single(group, &tokens.index_select(0, &plan.sent), &plan.splits(group, false))?;
         let here = self.pass(&there, &plan.received);
         let back = all_to_all_single(group, &here, &plan.splits(group, true))?;
         let weighted = back * probability.index_select(0, &plan.sent).unsqueeze(1);
+        // ANCHOR_END: route
         let mean = probabilities.mean_dim([0].as_slice(), false, None::<Kind>);
         let balance = (plan.shares.to_kind(mean.kind()) * mean).sum(None::<Kind>) * experts as f64;
         Ok(Routed {
