@@ -23,7 +23,7 @@ const WRONG: usize = 4;
 /// Minimum number of tasks per lab.
 const TASKS: usize = 3;
 /// How long a task may take, in minutes.
-const MINUTES: RangeInclusive<u32> = 5..=20;
+const MINUTES: RangeInclusive<u32> = 5..=30;
 
 /// The faults, one per line; empty if the lab is complete.
 pub(crate) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
