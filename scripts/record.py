@@ -147,6 +147,8 @@ RECORDINGS = {
     "lab-12-sharded": (TWO_RANKS + " lab-12-parallelism --scheme sharded --steps 4", LAB_12, 2),
     "layouts": ("lockstep bench predict labs/12-parallelism/cluster.toml", "harness/src/bench/predict.rs", 0),
     "lab-12-pipeline": (TWO_RANKS + " lab-12-parallelism --scheme pipeline --steps 4", LAB_12, 2),
+    "lab-12-context": (TWO_RANKS + " lab-12-parallelism --scheme context --steps 4", LAB_12, 2),
+    "lab-12-expert": (TWO_RANKS + " lab-12-parallelism --scheme expert --steps 4", LAB_12, 2),
     "lab-13": (TWO_RANKS + " lab-13-language-model --snapshots target/try/gpt", LAB_13, 2),
     "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),
     "launcher-missing-node": (
