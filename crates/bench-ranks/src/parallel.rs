@@ -12,7 +12,11 @@ use c10d::{ProcessGroup, ReduceOp};
 use lockstep::measure::Spread;
 use lockstep::memory::MemoryBytes;
 use lockstep::optim::{AdamW, AdamWOptions, Optimizer, ZeroRedundancyOptimizer, named_parameters};
-use lockstep::parallel::{ColumnParallelLinear, FullyShard, FullyShardOptions, ParallelMlp, RowParallelLinear};
+use lockstep::parallel::context::zigzag;
+use lockstep::parallel::{
+    ColumnParallelLinear, FullyShard, FullyShardOptions, MixtureOfExperts, ParallelMlp, RowParallelLinear,
+    average_gradients, ring_attention,
+};
 use lockstep::results::numbers;
 use lockstep::{DdpOptions, DistributedDataParallel, nn};
 use lockstep_contract::bench::{ParallelAnswer, ParallelOrder, Scheme};
@@ -26,7 +30,11 @@ const WARM_UP: usize = 2;
 /// Salts of the formula, larger than those of the weights.
 const INPUTS: i64 = 1000;
 const TARGETS: i64 = 2000;
-const RATE: f64 = 1e-3;
+/// With the formula's weights, attention learns by no larger steps.
+const RATE: f64 = 1e-4;
+/// On each rank.
+const EXPERTS: i64 = 2;
+const CAPACITY: f64 = 2.0;
 
 /// Every rank calls this with the same order.
 pub(crate) fn run(group: &Rc<ProcessGroup>, order: &ParallelOrder) -> Result<ParallelAnswer> {
@@ -62,7 +70,7 @@ pub(crate) fn run(group: &Rc<ProcessGroup>, order: &ParallelOrder) -> Result<Par
 struct Trainer {
     how: How,
     optimizer: Updates,
-    parameters: Vec<Tensor>,
+    params: Vec<(String, Tensor)>,
     group: Rc<ProcessGroup>,
     inputs: Tensor,
     targets: Tensor,
@@ -72,6 +80,8 @@ enum How {
     Copy(DistributedDataParallel<Vec<Whole>>),
     Sharded(Vec<Whole>, FullyShard),
     Divided(Vec<ParallelMlp>),
+    Sequence(Vec<Attention>),
+    Experts(Vec<MixtureOfExperts>),
 }
 
 enum Updates {
@@ -106,27 +116,41 @@ impl Trainer {
                 let block = |block| divided(&(vs.root() / block), block, features, group);
                 How::Divided((0..blocks).map(block).collect::<Result<_>>()?)
             }
+            Scheme::Context => {
+                How::Sequence((0..blocks).map(|block| Attention::new(&(vs.root() / block), block, features)).collect())
+            }
+            Scheme::Expert => {
+                let block = |block| experts(&(vs.root() / block), block, features, group);
+                How::Experts((0..blocks).map(block).collect::<Result<_>>()?)
+            }
         };
         let params = match &how {
             How::Sharded(_, units) => units.named_parameters(),
             _ => named_parameters(&vs),
         };
-        let parameters = params.iter().map(|(_, param)| param.shallow_clone()).collect();
+        let own = params.iter().map(|(name, param)| (name.clone(), param.shallow_clone())).collect();
         let options = AdamWOptions { lr: RATE, ..AdamWOptions::default() };
         let optimizer = match order.scheme {
-            Scheme::Zero => Updates::Shared(ZeroRedundancyOptimizer::new(params, options, Rc::clone(group))?),
-            _ => Updates::Own(AdamW::new(params, options)?),
+            Scheme::Zero => Updates::Shared(ZeroRedundancyOptimizer::new(own, options, Rc::clone(group))?),
+            _ => Updates::Own(AdamW::new(own, options)?),
         };
-        // Ranks that hold parts of one layer get the same rows.
-        let share = if order.scheme == Scheme::Tensor { 0 } else { group.rank().get() as i64 };
-        let rows = |salt: i64| formula(&[order.rows.into(), features], salt + share, 1.0);
-        let (inputs, targets) = (rows(INPUTS), rows(TARGETS));
-        Ok(Trainer { how, optimizer, parameters, group: Rc::clone(group), inputs, targets })
+        // Ranks that hold parts of one layer get the same rows, those with parts of one sequence rows of the same.
+        let share =
+            if matches!(order.scheme, Scheme::Tensor | Scheme::Context) { 0 } else { group.rank().get() as i64 };
+        let rows = |salt: i64| {
+            let whole = |rows: i64| formula(&[rows, features], salt + share, 1.0);
+            match order.scheme {
+                Scheme::Context => zigzag(group, &whole(i64::from(order.rows) * group.size().get() as i64), 0),
+                _ => Ok(whole(order.rows.into())),
+            }
+        };
+        let (inputs, targets) = (rows(INPUTS)?, rows(TARGETS)?);
+        Ok(Trainer { how, optimizer, params, group: Rc::clone(group), inputs, targets })
     }
 
     /// Runs a step that all ranks start together. Returns its seconds and the rank's loss.
     fn step(&mut self) -> Result<(f64, f64)> {
-        let Trainer { how, optimizer, group, inputs, targets, .. } = self;
+        let Trainer { how, optimizer, params, group, inputs, targets } = self;
         group.barrier()?;
         let begun = Instant::now();
         optimizer.optimizer().zero_grad();
@@ -157,6 +181,20 @@ impl Trainer {
                 c10d::backward_over(group, &loss)?;
                 loss
             }
+            How::Sequence(model) => {
+                let mut x = inputs.shallow_clone();
+                for block in model {
+                    x = block.forward(&x, group)?;
+                }
+                averaged(group, params, loss(&x))?
+            }
+            How::Experts(model) => {
+                let mut x = inputs.shallow_clone();
+                for block in model {
+                    x = &x + block.try_forward(&x)?.output;
+                }
+                averaged(group, params, loss(&x))?
+            }
         };
         optimizer.optimizer().step()?;
         Ok((begun.elapsed().as_secs_f64(), loss.double_value(&[])))
@@ -164,15 +202,16 @@ impl Trainer {
 
     /// What the rank keeps between two steps.
     fn held(&self) -> Result<MemoryBytes> {
+        let parameters: Vec<Tensor> = self.params.iter().map(|(_, param)| param.shallow_clone()).collect();
         Ok(match (&self.how, &self.optimizer) {
-            (How::Copy(ddp), Updates::Shared(zero)) => MemoryBytes::of_ddp(&self.parameters, zero, ddp.reducer())?,
-            (How::Copy(ddp), Updates::Own(own)) => MemoryBytes::of_ddp(&self.parameters, own, ddp.reducer())?,
+            (How::Copy(ddp), Updates::Shared(zero)) => MemoryBytes::of_ddp(&parameters, zero, ddp.reducer())?,
+            (How::Copy(ddp), Updates::Own(own)) => MemoryBytes::of_ddp(&parameters, own, ddp.reducer())?,
             // Units are freed between steps.
             (How::Sharded(_, units), Updates::Own(own)) => {
                 MemoryBytes { buckets: 0, ..MemoryBytes::of_sharded(units, own) }
             }
-            (_, Updates::Own(own)) => MemoryBytes::of(&self.parameters, own),
-            (_, Updates::Shared(zero)) => MemoryBytes::of(&self.parameters, zero),
+            (_, Updates::Own(own)) => MemoryBytes::of(&parameters, own),
+            (_, Updates::Shared(zero)) => MemoryBytes::of(&parameters, zero),
         })
     }
 }
@@ -198,8 +237,57 @@ fn divided(vs: &Path<'_>, block: i64, features: i64, group: &Rc<ProcessGroup>) -
     Ok(ParallelMlp::new(first, RowParallelLinear::new(&(vs / "second"), &second, None, group)?))
 }
 
+/// x + attention of normalized x to all earlier positions, with one head.
+struct Attention {
+    qkv: Tensor,
+    out: Tensor,
+}
+
+impl Attention {
+    fn new(vs: &Path<'_>, block: i64, features: i64) -> Self {
+        let weight = |size: &[i64], salt: i64| formula(size, salt, scale(features));
+        Attention {
+            qkv: vs.var_copy("qkv", &weight(&[3 * features, features], 2 * block + 1)),
+            out: vs.var_copy("out", &weight(&[features, features], 2 * block + 2)),
+        }
+    }
+
+    /// `x` `[rows, features]`, of this rank's positions.
+    fn forward(&self, x: &Tensor, group: &ProcessGroup) -> Result<Tensor> {
+        let normalized = x.layer_norm([x.size()[1]], None::<Tensor>, None::<Tensor>, 1e-5, false);
+        let parts = normalized.linear(&self.qkv, None::<Tensor>).chunk(3, 1);
+        let [queries, keys, values] = [0, 1, 2].map(|part| parts[part].unsqueeze(0).unsqueeze(0));
+        let attended = ring_attention(group, &queries, &keys, &values)?.view_as(x);
+        Ok(x + attended.linear(&self.out, None::<Tensor>))
+    }
+}
+
+/// Experts in place of the two layers, and a router that sends a row by its features.
+fn experts(vs: &Path<'_>, block: i64, features: i64, group: &Rc<ProcessGroup>) -> Result<MixtureOfExperts> {
+    let all = EXPERTS * group.size().get() as i64;
+    let router = formula(&[all, features], 3 * block + 3, scale(features));
+    let first = formula(&[all, 4 * features, features], 3 * block + 1, scale(features));
+    let second = formula(&[all, features, 4 * features], 3 * block + 2, scale(4 * features));
+    Ok(MixtureOfExperts::new(vs, [&router, &first, &second], CAPACITY, group)?)
+}
+
+/// Runs backward from a rank's loss; parameters get the gradients of the ranks' mean loss.
+fn averaged(group: &ProcessGroup, params: &[(String, Tensor)], loss: Tensor) -> Result<Tensor> {
+    c10d::backward_over(group, &loss)?;
+    let named = params.iter().map(|(name, param)| (name.clone(), param.shallow_clone()));
+    let (experts, shared): (Vec<_>, Vec<_>) = named.partition(|(name, _)| name.contains(".experts."));
+    average_gradients(group, &shared)?;
+    let ranks = group.size().get() as f64;
+    tch::no_grad(|| experts.iter().for_each(|(_, param)| drop(param.grad().g_div_scalar_(ranks))));
+    Ok(loss)
+}
+
+/// Of random weights for so many inputs.
+fn scale(inputs: i64) -> f64 {
+    (inputs as f64).sqrt().recip()
+}
+
 fn weights(block: i64, features: i64) -> [Tensor; 2] {
-    let scale = |inputs: i64| (inputs as f64).sqrt().recip();
     [
         formula(&[4 * features, features], 2 * block + 1, scale(features)),
         formula(&[features, 4 * features], 2 * block + 2, scale(4 * features)),

@@ -112,6 +112,10 @@ pub enum Scheme {
     Sharded,
     /// Each rank has a part of each layer.
     Tensor,
+    /// Each rank has a part of the sequence. Blocks are attention with one head, in place of the two layers.
+    Context,
+    /// Each rank has two experts of a block, which are two layers each.
+    Expert,
 }
 
 /// Steps of a divided model. Every order starts from the same weights.
@@ -122,7 +126,7 @@ pub struct ParallelOrder {
     /// Inputs and outputs of a block of two layers, with four times as many between them.
     pub features: u32,
     pub blocks: u32,
-    /// Rows of a rank's batch.
+    /// Rows of a rank's batch, or of its part of the sequence.
     pub rows: u32,
     /// Steps that are timed.
     pub steps: u32,
@@ -254,7 +258,7 @@ impl Model {
 }
 
 impl Scheme {
-    pub const ALL: [Scheme; 3] = [Scheme::Zero, Scheme::Sharded, Scheme::Tensor];
+    pub const ALL: [Scheme; 5] = [Scheme::Zero, Scheme::Sharded, Scheme::Tensor, Scheme::Context, Scheme::Expert];
 
     /// The name in orders.
     pub fn name(self) -> &'static str {
@@ -262,6 +266,8 @@ impl Scheme {
             Scheme::Zero => "zero",
             Scheme::Sharded => "sharded",
             Scheme::Tensor => "tensor",
+            Scheme::Context => "context",
+            Scheme::Expert => "expert",
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `lockstep bench parallel`: a training step of a model that is divided over the ranks, by the optimizer's states, by units, or within
-//! layers: its time, what a rank sends and what it holds.
+//! `lockstep bench parallel`: a training step of a model that is divided over the ranks, by the optimizer's states, by units, within
+//! layers, by the sequence or by experts: its time, what a rank sends and what it holds.
 //!
 //! In each turn all sides start from the same weights and take the same steps, so their losses must be equal. Leaves out GPUs: the kernel
 //! does not see what NCCL sends.
@@ -33,6 +33,11 @@ fn meaning(scheme: Scheme) -> &'static str {
         Scheme::Zero => "DDP, with the optimizer's states divided; in Python ZeroRedundancyOptimizer",
         Scheme::Sharded => "Parameters, gradients and states divided, block by block; in Python fully_shard (FSDP2)",
         Scheme::Tensor => "Each layer divided, by columns, then by rows; in Python torch.distributed.tensor.parallel",
+        Scheme::Context => {
+            "The sequence divided: attention, with a ring of keys and values; in Python an all-gather of them, since PyTorch's \
+             context_parallel has no kernel for CPUs"
+        }
+        Scheme::Expert => "Two experts of each block on a rank; in Python an all-to-all by hand",
     }
 }
 
@@ -51,7 +56,7 @@ pub(crate) struct ParallelOptions {
     /// Inputs and outputs of a block; a multiple of the ranks
     #[arg(long, value_name = "COUNT", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=8192))]
     features: u32,
-    /// Rows of a rank's batch
+    /// Rows of a rank's batch, or of its part of the sequence; even for context
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     rows: u32,
     /// Steps in a turn, after two that are not timed

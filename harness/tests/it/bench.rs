@@ -321,14 +321,15 @@ fn parallel_measures_what_each_scheme_sends_and_holds() {
     let site = Site::new();
     let ended = ended(&site, &[&PARALLEL[..], &[GLOO], &ONCE[..]].concat()).code(0);
     let samples = first_samples(&site, &ended);
-    assert_eq!(samples.len(), 3 * 4);
+    const SCHEMES: [&str; 5] = ["zero", "sharded", "tensor", "context", "expert"];
+    assert_eq!(samples.len(), SCHEMES.len() * 4);
     let sample = |scheme: &str, what: &str| {
         let case = format!("{scheme}, 2 ranks, 2 blocks of 16 features, 4 rows each");
         samples[&(case, what.to_owned())]
     };
-    let kept = ["zero", "sharded", "tensor"].map(|scheme| sample(scheme, "a rank's tensors between steps"));
-    assert!(kept[0] > kept[1] && kept[1] == kept[2], "{kept:?}");
-    for scheme in ["zero", "sharded", "tensor"] {
+    let [zero, sharded, tensor, _, expert] = SCHEMES.map(|scheme| sample(scheme, "a rank's tensors between steps"));
+    assert!(zero > sharded && sharded == tensor && expert > tensor, "{samples:?}");
+    for scheme in SCHEMES {
         assert!(sample(scheme, "step") > 0.0 && sample(scheme, "a rank sends in a step") > 0.0, "{samples:?}");
     }
     site.assert_no_process();
