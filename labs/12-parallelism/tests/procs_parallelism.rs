@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use lockstep_contract::events::Event;
+use lockstep_cost::{Experts, Layout, TransformerStep};
 use lockstep_testkit::Job;
 use lockstep_testkit::python::assert_prints_alike;
 
@@ -149,6 +150,19 @@ const LOSS: u64 = 8;
 /// Sequences × characters × f.
 const ACTIVATIONS: u64 = 12 * 32 * F * 4;
 
+/// For the model of costs, of which only the bytes that a block sends are compared.
+const MODEL: TransformerStep = TransformerStep {
+    blocks: 4,
+    heads: 12,
+    parameters: ALL as f64 / 4.0,
+    activations: ACTIVATIONS as f64,
+    kept: 0.0,
+    compute: 1.0,
+    micro_batches: 1,
+    sequences: Some(12),
+    experts: None,
+};
+
 /// Returns the bytes of the optimizer's states.
 fn holds_all_alone(one: &Ended) -> u64 {
     let [parameters, gradients, states, sent, calls] = one.held(0);
@@ -200,6 +214,8 @@ fn a_pipeline_divides_blocks(pipeline: &Ended) {
 
 /// Of each block, half of the keys and values once round the ring forward and their gradients backward, which is as much as all activations.
 fn context_parallelism_divides_sequences(context: &Ended, states: u64) {
+    let predicted = Layout { context: 2, ..Layout::ONE }.ring_bytes(&MODEL);
+    assert_eq!(predicted as u64, 2 * ACTIVATIONS);
     assert_eq!(context.held(1), [ALL, ALL, states, ALL + 4 * 2 * ACTIVATIONS + LOSS, 4 * 2 + 2]);
 }
 
@@ -219,6 +235,11 @@ fn each_rank_holds_its_experts_and_sends_what_finds_a_place() {
     let placed = 4 * 12 * 32 - ended.dropped();
     let sent: u64 = all.iter().map(|[.., sent, _]| sent).sum();
     assert_eq!(sent, 4 * placed * F * 4 + 4 * (4 * 12 * 8 + REST + LOSS));
+    // The model counts neither what stays on its rank, a quarter if all experts have as many tokens, nor dropped tokens.
+    let experts = Experts { number: 12, parameters: (4 * 12 * LAYERS / 4) as f64 };
+    let layout = Layout { data: 4, expert: 4, ..Layout::ONE };
+    let predicted = 4.0 * 4.0 * layout.expert_bytes(&TransformerStep { experts: Some(experts), ..MODEL });
+    assert_eq!(predicted as u64 * 4 / 3, 4 * (placed + ended.dropped()) * F * 4);
 }
 
 #[test]

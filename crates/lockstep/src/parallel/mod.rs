@@ -23,7 +23,8 @@ pub use crate::fully_shard::{FullyShard, FullyShardOptions, MixedPrecision, Piec
 pub use context::ring_attention;
 pub use experts::{MixtureOfExperts, Routed};
 pub use lockstep_cost::{
-    Action, Cluster, ClusterFile, ClusterFileError, Layout, Link, Schedule, ScheduleError, Slot, TransformerStep,
+    Action, Cluster, ClusterFile, ClusterFileError, Experts, Layout, Link, Schedule, ScheduleError, Slot,
+    TransformerStep,
 };
 pub use pipeline::{Activations, Pipeline, PipelineError, StepReport};
 pub use tensor::{

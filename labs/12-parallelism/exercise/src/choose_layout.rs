@@ -3,7 +3,7 @@
 //! A file describes a cluster and a transformer, as `labs/12-parallelism/cluster.toml` does. A layout says how many copies there are,
 //! into how many parts a layer is divided, and into how many stages the blocks. A model of costs (`crates/cost/src/layout.rs`) says
 //! what a rank then holds and what a step takes; `lockstep bench predict` shows it for such a file. Which layout is the fastest that
-//! fits?
+//! fits? No layout of this task divides sequences or experts: `context` and `expert` are 1.
 
 use std::path::Path;
 
@@ -15,5 +15,5 @@ use lockstep::parallel::{ClusterFile, Layout};
 pub fn choose_layout(file: &Path) -> Result<Option<Layout>> {
     let ClusterFile { job, cluster } = ClusterFile::read(file)?;
     // `Layout` has `divides(&job)`, `memory(&job)` in bytes, and `step(&job, &cluster)` in seconds.
-    Ok(Some(Layout { data: cluster.ranks(), tensor: 1, pipeline: 1 }))
+    Ok(Some(Layout { data: cluster.ranks(), ..Layout::ONE }))
 }

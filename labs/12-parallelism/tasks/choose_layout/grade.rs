@@ -17,7 +17,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let outputs = runner.call::<_, Option<[usize; 3]>>(1, &files)?;
     for (number, text) in files.iter().enumerate() {
         let ClusterFile { job, cluster } = ClusterFile::parse(text).context("the grader's file")?;
-        let layout = outputs.of(0, number).map(|[data, tensor, pipeline]| Layout { data, tensor, pipeline });
+        let layout = outputs.of(0, number);
+        let layout = layout.map(|[data, tensor, pipeline]| Layout { data, tensor, pipeline, ..Layout::ONE });
         check(&job, &cluster, layout)?;
     }
     Ok(())
@@ -58,7 +59,7 @@ fn check(job: &TransformerStep, cluster: &Cluster, found: Option<Layout>) -> any
     let is = |condition: &dyn Fn(&Layout) -> bool| found.as_ref().is_some_and(condition);
     let described = |layout: Option<Layout>| match layout {
         Some(layout) => {
-            let Layout { data, tensor, pipeline } = layout;
+            let Layout { data, tensor, pipeline, .. } = layout;
             let held = layout.memory(job) / 1e9;
             format!(
                 "data {data}, tensor {tensor}, pipeline {pipeline}: {held:.1} GB a rank, {:.3} s a step",

@@ -9,7 +9,9 @@ type Choice = Result<Option<Layout>>;
 
 fn layouts(ranks: usize) -> impl Iterator<Item = Layout> {
     let pairs = (1..=ranks).flat_map(move |data| (1..=ranks).map(move |tensor| (data, tensor)));
-    pairs.flat_map(move |(data, tensor)| (1..=ranks).map(move |pipeline| Layout { data, tensor, pipeline }))
+    pairs.flat_map(move |(data, tensor)| {
+        (1..=ranks).map(move |pipeline| Layout { data, tensor, pipeline, ..Layout::ONE })
+    })
 }
 
 fn fastest(layouts: impl Iterator<Item = Layout>, job: &TransformerStep, cluster: &Cluster) -> Option<Layout> {
@@ -29,7 +31,7 @@ fn of_file(file: &Path, choose: impl Fn(&TransformerStep, &Cluster) -> Option<La
 
 /// The given program: copies alone.
 pub fn only_data(file: &Path) -> Choice {
-    of_file(file, |_, cluster| Some(Layout { data: cluster.ranks(), tensor: 1, pipeline: 1 }))
+    of_file(file, |_, cluster| Some(Layout { data: cluster.ranks(), ..Layout::ONE }))
 }
 
 /// The layout that holds least.
