@@ -53,7 +53,11 @@ fn program(lab: &Path) -> Result<String, String> {
         listed += &answers(&task, &Answers::read(&text(&path)?));
         read.push(path);
     }
-    let main = format!("fn main() -> std::process::ExitCode {{ lockstep_exercise::main([{listed}]) }}");
+    let main = match lab.join("given/program.rs").exists() {
+        true => format!("main_of([{listed}], program::main)"),
+        false => format!("main([{listed}])"),
+    };
+    let main = format!("fn main() -> std::process::ExitCode {{ lockstep_exercise::{main} }}");
     Ok(rerun_if_changed(&read) + &main)
 }
 

@@ -7,5 +7,5 @@
 mod rank;
 mod sleep;
 
-pub use rank::{Task, main, numbers, tensor};
+pub use rank::{Task, main, main_of, numbers, tensor};
 pub use sleep::mark_sleep;

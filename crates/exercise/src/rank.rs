@@ -30,8 +30,19 @@ const FORKING: Forking =
 
 /// Runs the task that the grader requests.
 pub fn main(tasks: impl IntoIterator<Item = Task>) -> ExitCode {
+    main_of(tasks, || {
+        eprintln!("error: only the grader can start this program: run `cargo test -p {}`", name());
+        ExitCode::from(2)
+    })
+}
+
+/// The same for a lab whose answers together are a program: runs it if the grader requests nothing.
+pub fn main_of(tasks: impl IntoIterator<Item = Task>, program: impl FnOnce() -> ExitCode) -> ExitCode {
     match lockstep_process::serve(&FORKING) {
-        Ok(true) => run(tasks),
+        Ok(true) => match requested() {
+            Some((call, answers)) => run(tasks, &call, &answers),
+            None => program(),
+        },
         Ok(false) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: cannot wait for the grader's requests: {error}");
@@ -40,14 +51,10 @@ pub fn main(tasks: impl IntoIterator<Item = Task>) -> ExitCode {
     }
 }
 
-fn run(tasks: impl IntoIterator<Item = Task>) -> ExitCode {
-    let Some((call, answers)) = requested() else {
-        eprintln!("error: only the grader can start this program: run `cargo test -p {}`", program());
-        return ExitCode::from(2);
-    };
+fn run(tasks: impl IntoIterator<Item = Task>, call: &Path, answers: &Answers) -> ExitCode {
     let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
     tch::set_num_threads(1);
-    let answer = match Call::read(&call) {
+    let answer = match Call::read(call) {
         // A finding without the number of its input is better than none.
         Ok(call) => answer(tasks, call, &|input| drop(answers.begin(rank, input))),
         Err(error) => Answer::Misunderstood { why: format!("cannot read {}: {error}", call.display()) },
@@ -67,7 +74,7 @@ fn requested() -> Option<(PathBuf, Answers)> {
 }
 
 /// The name of this program, which is also the name of its package.
-fn program() -> String {
+fn name() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }

@@ -13,6 +13,8 @@ use crate::exercise::{Lab, Task, Tasks};
 pub const MAIN: &str = "main.rs";
 /// The path from a package's sources to the modules that the solution and the exercise share.
 pub const GIVEN: &str = "../../given";
+/// The module of a lab whose answers together are a program: it has the `main` of this program.
+const PROGRAM: &str = "program";
 
 /// Generates the files of a lab's exercise from the solution in this checkout, by their paths in the exercise's folder.
 ///
@@ -123,27 +125,35 @@ fn list_given(names: &BTreeSet<String>, path: &str) -> String {
 fn main(tasks: &Tasks, given: &BTreeSet<String>) -> String {
     let names: BTreeSet<&str> = tasks.tasks.iter().map(|task| &*task.name).collect();
     let own: String = names.iter().map(|name| format!("mod {name};\n")).collect();
+    let together = given.contains(PROGRAM);
     let given = list_given(given, GIVEN);
     let named = |task: &Task| format!("tasks::{0}({0}::{0})", task.name);
-    let listed = list(&tasks.tasks.iter().map(named).collect::<Vec<_>>());
+    let call = call(&tasks.tasks.iter().map(named).collect::<Vec<_>>(), together);
+    let also = if together { " Started without one, it is the program that\n//! they make together." } else { "" };
     format!(
         "\
-//! Calls the answers with the grader's inputs. You do not change this file: each task has its own file next to it.
+//! Calls the answers with the grader's inputs. You do not change this file: each task has its own file next to it.{also}
 
 {own}
 {given}
 fn main() -> std::process::ExitCode {{
-    lockstep_exercise::main([{listed}])
+{call}
 }}
 "
     )
 }
 
-/// The list between the brackets, as rustfmt formats it: on one line if that has at most 120 columns.
-fn list(items: &[String]) -> String {
-    const REST: usize = "    lockstep_exercise::main([])".len();
-    let line = items.join(", ");
-    if line.len() + REST <= 120 { line } else { format!("\n        {},\n    ", items.join(",\n        ")) }
+/// The call of the runtime as rustfmt formats it: on one line if that has at most 120 columns.
+fn call(tasks: &[String], together: bool) -> String {
+    let (name, rest, indent) = if together { ("main_of", ", program::main", 8) } else { ("main", "", 4) };
+    let line = format!("    lockstep_exercise::{name}([{}]{rest})", tasks.join(", "));
+    if line.len() <= 120 {
+        return line;
+    }
+    let items: String = tasks.iter().map(|task| format!("\n{:indent$}    {task},", "")).collect();
+    let list = format!("[{items}\n{:indent$}]", "");
+    let arguments = if together { format!("\n        {list},\n        program::main,\n    ") } else { list };
+    format!("    lockstep_exercise::{name}({arguments})")
 }
 
 fn manifest(lab: &Lab, solution: &str) -> anyhow::Result<String> {
@@ -285,12 +295,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_the_list_as_rustfmt_does() {
-        let items = |count| vec!["tasks::abcdefghi(abcdefghi::abcdefghi)".to_owned(); count];
-        assert_eq!(list(&items(1)), "tasks::abcdefghi(abcdefghi::abcdefghi)");
-        assert!(!list(&items(2)).contains('\n'));
-        assert!(list(&items(3)).starts_with("\n        tasks::abcdefghi("));
-        assert!(list(&items(3)).ends_with("),\n    "));
+    fn formats_the_call_as_rustfmt_does() {
+        let call = |count, together| call(&vec!["tasks::abcdefghi(abcdefghi::abcdefghi)".to_owned(); count], together);
+        let line = "    lockstep_exercise::main([tasks::abcdefghi(abcdefghi::abcdefghi)])";
+        assert_eq!(call(1, false), line);
+        assert!(!call(2, false).contains('\n'));
+        assert!(call(3, false).starts_with("    lockstep_exercise::main([\n        tasks::abcdefghi("));
+        assert!(call(3, false).ends_with("),\n    ])"));
+        assert!(call(1, true).ends_with("abcdefghi)], program::main)"));
+        assert!(call(3, true).starts_with("    lockstep_exercise::main_of(\n        [\n            tasks::abcdefghi("));
+        assert!(call(3, true).ends_with("),\n        ],\n        program::main,\n    )"));
     }
 
     const TWICE: &str = "fn twice(n: i64) -> i64 {\n    // <answer>\n    //~ // Twice.\n    //~ if true {\n    //~     todo!(\"twice\")\n    //~ }\n    2 * n\n    // </answer>\n}\n";

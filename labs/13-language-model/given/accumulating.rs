@@ -1,41 +1,62 @@
-//! A small model whose gradients are averaged over the ranks as DDP does it, for task `token_mean`: it predicts a token from three numbers. You
-//! do not change this file.
+//! A model whose gradients are averaged over the ranks as DDP does it, for task `token_mean`. You do not change this file.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use anyhow::Result;
-use c10d::{ProcessGroup, ReduceOp};
+use c10d::ProcessGroup;
 use lockstep::loss::IGNORE_INDEX;
-use serde::Deserialize;
-use tch::{Kind, Reduction, Tensor};
+use lockstep::parallel::average_gradients;
+use tch::{Reduction, Tensor};
 
 /// A micro-batch of tokens.
-#[derive(Deserialize)]
 pub struct Batch {
-    inputs: Vec<[f64; 3]>,
-    targets: Vec<i64>,
+    inputs: Tensor,
+    targets: Tensor,
 }
 
 impl Batch {
+    /// `targets` have one token for each row of logits that the model gives for `inputs`.
+    pub(crate) fn new(inputs: Tensor, targets: Tensor) -> Self {
+        Batch { inputs, targets }
+    }
+
     /// How many tokens have a target: those of a padded sequence have none at its end.
     pub fn tokens(&self) -> i64 {
-        self.targets.iter().filter(|target| **target != IGNORE_INDEX).count() as i64
+        self.targets.not_equal(IGNORE_INDEX).sum(None::<tch::Kind>).int64_value(&[])
     }
 }
+
+/// From a micro-batch's inputs to logits `[…, tokens]`, and what else counts in the loss of each token with a target, if anything does.
+type Forward<'a> = Box<dyn Fn(&Tensor) -> (Tensor, Option<Tensor>) + 'a>;
 
 /// The model, on each rank with the same weights.
 pub struct Model<'a> {
     group: &'a ProcessGroup,
-    weights: Tensor,
+    forward: Forward<'a>,
+    params: Vec<(String, Tensor)>,
+    /// What a loss is multiplied with.
+    scale: f64,
     syncs: Cell<bool>,
     exchanges: Cell<u64>,
+    exchanging: Cell<f64>,
 }
 
 impl<'a> Model<'a> {
-    /// `weights` has a row of three numbers for each token.
-    pub fn new(group: &'a ProcessGroup, weights: &[[f64; 3]]) -> Self {
-        let weights = Tensor::from_slice(&weights.concat()).view([-1, 3]).set_requires_grad(true);
-        Model { group, weights, syncs: Cell::new(true), exchanges: Cell::new(0) }
+    pub(crate) fn new(group: &'a ProcessGroup, params: Vec<(String, Tensor)>, forward: Forward<'a>) -> Self {
+        Model {
+            group,
+            forward,
+            params,
+            scale: 1.0,
+            syncs: Cell::new(true),
+            exchanges: Cell::new(0),
+            exchanging: Cell::new(0.0),
+        }
+    }
+
+    pub(crate) fn scaled(self, scale: f64) -> Self {
+        Self { scale, ..self }
     }
 
     /// The ranks.
@@ -45,10 +66,14 @@ impl<'a> Model<'a> {
 
     /// The sum of the losses of all tokens that have a target; 0 if none has.
     pub fn losses(&self, batch: &Batch) -> Tensor {
-        let inputs = Tensor::from_slice(&batch.inputs.concat()).view([-1, 3]);
-        let logits = inputs.matmul(&self.weights.tr());
-        let targets = Tensor::from_slice(&batch.targets);
-        logits.cross_entropy_loss::<Tensor>(&targets, None, Reduction::Sum, IGNORE_INDEX, 0.0)
+        let (logits, also) = (self.forward)(&batch.inputs);
+        let logits = logits.flatten(0, -2);
+        let targets = batch.targets.flatten(0, -1);
+        let losses = logits.cross_entropy_loss::<Tensor>(&targets, None, Reduction::Sum, IGNORE_INDEX, 0.0);
+        match also {
+            Some(also) => losses + also * batch.tokens() as f64,
+            None => losses,
+        }
     }
 
     /// Adds the gradients of `loss` to those that are there. Then the ranks exchange their gradients, and each has their **mean**; but not inside
@@ -57,12 +82,17 @@ impl<'a> Model<'a> {
     /// # Errors
     /// Those of the exchange.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
-        loss.backward();
+        c10d::backward(&(loss * self.scale))?;
         if self.syncs.get() {
-            let mut gradient = self.weights.grad();
-            self.group.all_reduce(&mut gradient, ReduceOp::Sum)?;
-            let _ = gradient.g_div_scalar_(self.group.size().get() as f64);
+            let begun = Instant::now();
+            // An expert that only this rank has got the gradients of all ranks' losses in the backward pass.
+            let named = self.params.iter().map(|(name, param)| (name.clone(), param.shallow_clone()));
+            let (own, shared): (Vec<_>, Vec<_>) = named.partition(|(name, _)| name.contains(".experts."));
+            average_gradients(self.group, &shared)?;
+            let ranks = self.group.size().get() as f64;
+            tch::no_grad(|| own.iter().for_each(|(_, param)| drop(param.grad().g_div_scalar_(ranks))));
             self.exchanges.set(self.exchanges.get() + 1);
+            self.exchanging.set(self.exchanging.get() + begun.elapsed().as_secs_f64());
         }
         Ok(())
     }
@@ -75,11 +105,13 @@ impl<'a> Model<'a> {
         result
     }
 
-    /// The gradient as it is now, row by row, and how often it was exchanged.
-    pub(crate) fn end(&self) -> Result<(Vec<f64>, u64)> {
-        let gradient = self.weights.grad();
-        let values =
-            if gradient.defined() { gradient.to_kind(Kind::Double).flatten(0, -1).try_into()? } else { Vec::new() };
-        Ok((values, self.exchanges.get()))
+    /// The seconds of these exchanges, in which the rank also waits for others.
+    pub(crate) fn exchanging(&self) -> f64 {
+        self.exchanging.get()
+    }
+
+    /// How often the gradients were exchanged.
+    pub(crate) fn exchanges(&self) -> u64 {
+        self.exchanges.get()
     }
 }

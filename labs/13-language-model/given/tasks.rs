@@ -1,5 +1,8 @@
 //! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use anyhow::{Context, Result};
 use c10d::{GroupOptions, ProcessGroup, Rank};
 use lockstep::broadcast_object;
@@ -11,7 +14,7 @@ use tch::{Kind, Tensor};
 use crate::accumulating::{Batch as Micro, Model};
 use crate::mixture::{Mixture, Routed, Used};
 use crate::norm::Gradient;
-use crate::resumable::{Batch, Run, Settings, Snapshot};
+use crate::resumable::{Batch, Run, Settings, Simulated, Snapshot};
 use crate::ring::Ring;
 use crate::speed::{Sizes, Speed, StepTimes};
 
@@ -42,14 +45,15 @@ pub fn resume(answer: fn(&mut Run) -> Result<()>) -> Task {
             if let Some(part) = group.new_group(&members, &GroupOptions::default())? {
                 // As the job's group, it lives until the process ends: others may wait for this rank, and must not lose it as a peer.
                 let part = Box::leak(Box::new(part));
-                let mut run = Run::new(settings, part, &loud, last.numbers.clone(), until_stop);
+                let passes = Rc::new(RefCell::new(Simulated::new(settings, part, &loud, &last, until_stop)));
+                let mut run = Run::new(settings, part, last.numbers.clone(), passes.clone());
                 let ended = answer(&mut run);
-                if !run.was_stopped() {
+                if !passes.borrow().was_stopped() {
                     ended?;
                 }
                 done.orders = (0..settings.epochs).map(|epoch| run.order(epoch)).collect();
                 done.rates = (0..=settings.batches()).map(|steps| run.learning_rate(steps)).collect();
-                (last, batches) = run.end();
+                (last, batches) = passes.borrow().end();
             }
             last = broadcast_object(group, group.rank().is_zero().then_some(&last))?;
             done.starts.push(batches);
@@ -91,11 +95,18 @@ pub fn windows(answer: fn(&[u32], usize, usize, usize, usize) -> Windows) -> Tas
     })
 }
 
-/// The model's weights, and each rank's micro-batches.
+/// The weights of a model that predicts a token from three numbers, and each rank's micro-batches.
 #[derive(Deserialize)]
 struct Accumulated {
     weights: Vec<[f64; 3]>,
-    ranks: Vec<Vec<Micro>>,
+    ranks: Vec<Vec<Tokens>>,
+}
+
+/// A micro-batch.
+#[derive(Deserialize)]
+struct Tokens {
+    inputs: Vec<[f64; 3]>,
+    targets: Vec<i64>,
 }
 
 /// The mean loss, the gradient, how often it was exchanged, and how many operations the group had.
@@ -110,10 +121,15 @@ struct Passed {
 /// Inputs: a model, and each rank's micro-batches. Results: what this rank has after the passes.
 pub fn token_mean(answer: fn(&Model<'_>, &[Micro]) -> Result<f64>) -> Task {
     Task::in_group("token_mean", move |group, Accumulated { weights, ranks }: Accumulated| {
-        let (model, before) = (Model::new(group, &weights), calls(group)?);
-        let mean = answer(&model, &ranks[group.rank().get()])?;
-        let (gradient, exchanges) = model.end()?;
-        Ok(Passed { mean, gradient, exchanges, calls: calls(group)? - before })
+        let rows = |rows: &[[f64; 3]]| Tensor::from_slice(&rows.concat()).view([-1, 3]);
+        let weights = rows(&weights).set_requires_grad(true);
+        let params = vec![("weights".to_owned(), weights.shallow_clone())];
+        let model = Model::new(group, params, Box::new(|inputs| (inputs.matmul(&weights.tr()), None)));
+        let micro = |of: &Tokens| Micro::new(rows(&of.inputs), Tensor::from_slice(&of.targets));
+        let batches: Vec<Micro> = ranks[group.rank().get()].iter().map(micro).collect();
+        let before = calls(group)?;
+        let mean = answer(&model, &batches)?;
+        Ok(Passed { mean, gradient: gradient(&weights)?, exchanges: model.exchanges(), calls: calls(group)? - before })
     })
 }
 
@@ -204,15 +220,15 @@ fn numbers_of(gradient: &Tensor) -> Result<Vec<f64>> {
 }
 
 /// Six numbers for each token.
-type Tokens = Vec<[f64; 6]>;
+type Rows = Vec<[f64; 6]>;
 
 /// Each rank's tokens and the gradients of their outputs; the layer, and what its balancing loss counts.
 #[derive(Deserialize)]
 struct Layer {
-    tokens: Vec<Tokens>,
-    pull: Vec<Tokens>,
-    router: Tokens,
-    experts: Vec<Tokens>,
+    tokens: Vec<Rows>,
+    pull: Vec<Rows>,
+    router: Rows,
+    experts: Vec<Rows>,
     limit: usize,
     balance: f64,
 }

@@ -57,7 +57,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     // Both count windows, not steps: so they mean the same on any number of ranks.
     let all = args.epochs * windows as u64;
     let schedule = Cosine::new(Warmup::new(args.lr, 0.1, all / 20)?, 0.1 * args.lr, all.max(1))?;
-    let options = SnapshotOptions { keep: args.keep, ..Default::default() };
+    let options = SnapshotOptions { keep: args.keep, sets_rates: true, ..Default::default() };
     let mut snapshots = Snapshots::new(&args.snapshots, run, options, &report);
     let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
 

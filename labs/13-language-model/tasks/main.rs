@@ -18,8 +18,12 @@ mod windows;
 
 #[path = "../given/accumulating.rs"]
 mod accumulating;
+#[path = "../given/gpt.rs"]
+mod gpt;
 #[path = "../given/mixture.rs"]
 mod mixture;
+#[path = "../given/program.rs"]
+mod program;
 #[path = "../given/resumable.rs"]
 mod resumable;
 #[path = "../given/ring.rs"]
