@@ -98,7 +98,8 @@ impl<'a> Mixture<'a> {
     }
 
     /// Sends the first `to[0]` rows to rank 0, the next `to[1]` to rank 1, and so on; returns `from[0]` rows of rank 0, then `from[1]` of
-    /// rank 1, and so on. In the backward pass the gradient of each row goes back.
+    /// rank 1, and so on. In the backward pass the gradient of each row goes back, so each rank must use what it gets, also if that is no row:
+    /// otherwise others wait for it.
     ///
     /// # Errors
     /// If `to` does not add up to the rows, or a rank sends another number than is expected; those of the exchange.

@@ -155,7 +155,8 @@ struct Norm {
 /// Inputs: a limit, and each rank's gradients. Results: what this rank has after clipping.
 pub fn norm(answer: fn(&ProcessGroup, &mut [Gradient], f64) -> Result<f64>) -> Task {
     Task::in_group("norm", move |group, Clipped { max_norm, ranks }: Clipped| {
-        let gradient = |(values, divided): &(Vec<f64>, bool)| Gradient { values: tensor(values), divided: *divided };
+        let gradient =
+            |(values, divided): &(Vec<f64>, bool)| Gradient { values: tensor(values).unsqueeze(0), divided: *divided };
         let mut gradients: Vec<Gradient> = ranks[group.rank().get()].iter().map(gradient).collect();
         let before = calls(group)?;
         let norm = answer(group, &mut gradients, max_norm)?;

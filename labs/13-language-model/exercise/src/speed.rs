@@ -37,7 +37,8 @@ pub struct Speed {
     pub tokens: f64,
     /// Model FLOPs utilization: the floating-point operations that the model needs in a second, as a part of the peak of all ranks.
     pub utilization: f64,
-    /// The part of the time in which a rank waits for its data, for others or for the network; the mean of all ranks.
+    /// The part of the time in which a rank waits: for its data, in the exchange, and after it until the slowest rank has ended the step. The
+    /// mean of all ranks.
     pub waiting: f64,
 }
 

@@ -12,7 +12,7 @@ use crate::mixture::{Mixture, Routed};
 /// ranks have as many tokens; numbers are in double precision.
 ///
 /// The output of a token is its expert's, multiplied with the probability of this expert; of a token that finds no place it is zeros. Only
-/// tokens that find a place are sent. Two exchanges are enough: there, and back.
+/// rows of tokens that find a place are sent, in one exchange there and one back.
 ///
 /// The balancing loss of this rank is `experts` · Σ fₑ · Pₑ over all experts: fₑ is the part of **all ranks'** tokens for which the expert is
 /// the most probable one, with a place or without; Pₑ is the mean of its probability over **this rank's** tokens. Gradients reach the router

@@ -1,6 +1,7 @@
 //! Answers to `experts`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
+use lockstep_answers::edit;
 use tch::{Kind, Tensor, no_grad};
 
 use crate::mixture::{Mixture, Routed};
@@ -254,6 +255,19 @@ pub fn padded(mixture: &Mixture<'_>, tokens: &Tensor) -> Result<Routed> {
     Ok(Routed { output, dropped, balance: balance(mixture, &probabilities, shares(&chosen)) })
 }
 
+/// Returns results in the order of the experts.
+#[edit(&Tensor::cat(&done, 0) => &Tensor::cat(&(0..own.len()).flat_map(|number| done[number..].iter().step_by(own.len())).collect::<Vec<_>>(), 0))]
+pub fn returned_by_expert() {}
+
+/// Takes what arrives for sorted by expert.
+#[edit(placed.iter().flat_map(|of| of[own.clone()].to_vec()) => own.clone().flat_map(|expert| placed.iter().map(move |of| of[expert])))]
+#[edit(number % own.len() => number / ranks)]
+pub fn arrived_by_expert() {}
+
+/// Takes one token less.
+#[edit(mixture.limit() as i64 => mixture.limit() as i64 - 1)]
+pub fn one_less() {}
+
 /// Right: sorts the tokens by expert, and finds places and ways with tensors.
 pub fn sorted(mixture: &Mixture<'_>, tokens: &Tensor) -> Result<Routed> {
     let (own, rank, ranks) = (mixture.own(), mixture.rank() as i64, mixture.ranks() as i64);
@@ -305,3 +319,7 @@ pub fn one_by_one(mixture: &Mixture<'_>, tokens: &Tensor) -> Result<Routed> {
         .collect();
     Ok(Routed { output: Tensor::stack(&rows, 0), ..routed })
 }
+
+/// Right: passes no rows through no expert.
+#[edit(mixture.expert(own.start + number % own.len(), part) => if part.size()[0] == 0 { Ok(part * 0.0) } else { mixture.expert(own.start + number % own.len(), part) })]
+pub fn skips_idle_experts() {}

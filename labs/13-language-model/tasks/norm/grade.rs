@@ -25,14 +25,16 @@ struct Done {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    // The limit, how many numbers all ranks have, and how many each has of its own in each divided gradient.
-    for (max_norm, whole, parts) in [
-        (1.0, &[3, 2][..], &[&[2, 4][..], &[3, 3]][..]),
-        (0.5, &[4], &[&[5], &[1], &[2]]),
-        (2.0, &[2], &[&[3, 1], &[], &[4], &[2, 2, 1]]),
-        (1000.0, &[3], &[&[2], &[2]]),
+    // The limit in norms, how many numbers all ranks have, and how many each has of its own in each divided gradient.
+    for (limit, whole, parts) in [
+        (Some(0.15), &[3, 2][..], &[&[2, 4][..], &[3, 3]][..]),
+        (Some(0.8), &[4], &[&[5], &[1], &[2]]),
+        (Some(0.3), &[2], &[&[3, 1], &[], &[4], &[2, 2, 1]]),
+        (Some(1.1), &[3], &[&[2], &[2]]),
+        (Some(0.5), &[], &[&[2], &[], &[3]]),
+        (None, &[2], &[&[1], &[2]]),
     ] {
-        let case = draw(&mut random, max_norm, whole, parts);
+        let case = draw(&mut random, limit, whole, parts);
         let outputs = runner.call::<_, Done>(parts.len(), &[&case]).map_err(|error| {
             explain(error, |finding| {
                 (finding.verdict == Verdict::Hang).then(|| {
@@ -48,14 +50,19 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn draw(random: &mut Inputs, max_norm: f64, whole: &[usize], parts: &[&[usize]]) -> Case {
-    let mut numbers = |count: usize| (0..count).map(|_| random.below(50..300) as f64 / 100.0).collect::<Vec<f64>>();
+/// Without a limit, all numbers are 0.
+fn draw(random: &mut Inputs, limit: Option<f64>, whole: &[usize], parts: &[&[usize]]) -> Case {
+    let mut number = || if limit.is_some() { random.below(50..300) as f64 / 100.0 } else { 0.0 };
+    let mut numbers = |count: usize| (0..count).map(|_| number()).collect::<Vec<f64>>();
     let all: Vec<Gradient> = whole.iter().map(|count| (numbers(*count), false)).collect();
     let of_rank = |counts: &&[usize]| {
         let own = counts.iter().map(|count| (numbers(*count), true)).collect::<Vec<Gradient>>();
         own.into_iter().chain(all.clone()).collect()
     };
-    Case { max_norm, ranks: parts.iter().map(of_rank).collect() }
+    let ranks: Vec<Vec<Gradient>> = parts.iter().map(of_rank).collect();
+    let all = squares(&ranks[0], false) + ranks.iter().map(|rank| squares(rank, true)).sum::<f64>();
+    let max_norm = limit.map_or(1.0, |limit| (100.0 * limit * all.sqrt()).round() / 100.0);
+    Case { max_norm, ranks }
 }
 
 /// The sum of the squares of a rank's gradients that are divided, or of the others.
@@ -131,7 +138,7 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
 }
 
 fn check_values(case: &Case, given: &str, norm: f64, found: &[&Done]) -> anyhow::Result<()> {
-    let factor = (case.max_norm / norm).min(1.0);
+    let factor = if norm > case.max_norm { case.max_norm / norm } else { 1.0 };
     for (rank, done) in found.iter().enumerate() {
         let of = |by: &dyn Fn(f64) -> f64| -> Vec<f64> {
             case.ranks[rank].iter().flat_map(|(numbers, _)| numbers).map(|number| by(*number)).collect()
@@ -139,10 +146,21 @@ fn check_values(case: &Case, given: &str, norm: f64, found: &[&Done]) -> anyhow:
         let expected = of(&|number| factor * number);
         let observed: Vec<f64> = done.values.iter().flat_map(|values| values.0.clone()).collect();
         let is = |by: &dyn Fn(f64) -> f64| close(&of(by), &observed, TOLERANCE);
+        let only = |divided: bool| -> Vec<f64> {
+            let by = |(numbers, of): &Gradient| {
+                let factor = if *of == divided { factor } else { 1.0 };
+                numbers.iter().map(|number| factor * number).collect::<Vec<f64>>()
+            };
+            case.ranks[rank].iter().flat_map(by).collect()
+        };
         let own = (squares(&case.ranks[rank], true) + squares(&case.ranks[rank], false)).sqrt();
         Claim::close(&expected, &observed, TOLERANCE)
             .on_rank(rank)
             .given(given)
+            .diagnose_if(
+                observed.iter().any(|number| number.is_nan()),
+                "NaN: if all gradients are 0, max_norm / norm is not a number. Multiply only if the norm is above max_norm",
+            )
             .diagnose_if(
                 factor < 1.0 && is(&|number| number),
                 "the norm is above the limit, and the gradients are as they were",
@@ -154,6 +172,10 @@ fn check_values(case: &Case, given: &str, norm: f64, found: &[&Done]) -> anyhow:
             .diagnose_if(
                 is(&|number| number * (case.max_norm / own).min(1.0)),
                 "each rank clips by its own norm, so the ranks' gradients no longer fit together: use the norm of all",
+            )
+            .diagnose_if(
+                [false, true].into_iter().any(|divided| close(&only(divided), &observed, TOLERANCE)),
+                "only the divided gradients are clipped, or only the others: all are multiplied by the same factor",
             )
             .diagnose_if(
                 is(&|number| number.clamp(-case.max_norm, case.max_norm)),

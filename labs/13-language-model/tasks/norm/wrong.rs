@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
+use lockstep_answers::edit;
 use tch::{Kind, Tensor};
 
 use crate::norm::Gradient;
@@ -128,6 +129,27 @@ pub fn one_by_one(group: &ProcessGroup, gradients: &mut [Gradient], max_norm: f6
     }
     clip(gradients, all.sqrt(), max_norm)
 }
+
+/// Compares the squares' sum with the limit.
+#[edit(norm > max_norm => norm * norm > max_norm)]
+pub fn compares_squares() {}
+
+/// Lets the norm exceed the limit.
+#[edit(norm > max_norm => norm > 1.5 * max_norm)]
+pub fn tolerates() {}
+
+/// Always multiplies.
+#[edit(norm > max_norm => true)]
+#[edit(max_norm / norm => norm.min(max_norm) / norm)]
+pub fn divides_by_zero() {}
+
+/// Is 0 on a rank that has no gradient.
+#[edit((squares(false) + parts.double_value(&[0])).sqrt() => if gradients.is_empty() { 0.0 } else { (squares(false) + parts.double_value(&[0])).sqrt() })]
+pub fn none_here() {}
+
+/// Clips what each rank has a part of.
+#[edit(gradients.iter_mut().for_each => gradients.iter_mut().filter(|gradient| gradient.divided).for_each)]
+pub fn clips_parts() {}
 
 /// Right: what all ranks have counts on rank 0 only; with PyTorch's small number in the factor.
 pub fn on_rank_zero(group: &ProcessGroup, gradients: &mut [Gradient], max_norm: f64) -> Result<f64> {

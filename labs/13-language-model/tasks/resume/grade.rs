@@ -1,7 +1,8 @@
-//! Grades `resume`: a training that is never stopped, and two that are stopped in the middle of epochs and go on with other numbers of ranks.
-//! Overflows are at given places of an epoch's order.
+//! Grades `resume`: a training that is never stopped, two that are stopped in the middle of epochs and go on with other numbers of ranks, and
+//! one that is stopped at the end of an epoch. Overflows are at given places of an epoch's order: on two ranks at once, one after another,
+//! and at a scale that has grown.
 
-use lockstep_grading::{COMPUTES, Claim, Runner, Verdict, explain, joined};
+use lockstep_grading::{Claim, Runner, Verdict, explain, joined};
 use serde::{Deserialize, Serialize};
 
 /// The processes, of which a start uses the first ones.
@@ -52,23 +53,30 @@ struct Expected {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let mut job = |starts: &[(usize, Option<usize>)]| {
-        let (windows, batch) = (random.below(26..30), 6);
-        // In the second batch of each epoch.
-        let loud = (0..2).map(|epoch| (epoch, batch + random.below(0..batch), SCALE / 2.0)).collect();
+    // Overflows: epoch, batch, place in it, and the largest scale without one. The last of five batches has fewer windows than some starts ranks.
+    let mut job = |starts: &[(usize, Option<usize>)], loud: &[(u64, usize, Option<usize>, f64)]| {
+        let (windows, batch) = (random.below(25..27), 6);
+        let mut place = |within: Option<usize>| within.unwrap_or_else(|| random.below(0..batch));
+        let loud = loud.iter().map(|(epoch, number, within, most)| (*epoch, number * batch + place(*within), *most));
+        let loud = loud.collect();
         let seed = random.below(0..1000) as u64;
         Job { epochs: 2, windows, batch, growth_interval: 3, warmup: 3, seed, loud, starts: starts.to_vec() }
     };
+    let (half, low) = (SCALE / 2.0, SCALE / 16.0);
     let jobs = [
-        job(&[(2, None)]),
-        job(&[(3, Some(2)), (2, Some(2)), (1, Some(3)), (4, None)]),
-        job(&[(1, Some(3)), (4, Some(1)), (2, None)]),
+        job(&[(2, None)], &[(0, 2, None, half), (1, 1, None, half)]),
+        job(
+            &[(3, Some(2)), (2, Some(2)), (1, Some(3)), (4, None)],
+            &[(0, 1, Some(0), half), (0, 1, Some(5), half), (1, 3, None, SCALE)],
+        ),
+        job(&[(1, Some(2)), (4, Some(3)), (2, None)], &[(0, 1, None, low), (0, 2, None, low), (0, 3, None, low)]),
+        job(&[(2, Some(5)), (3, None)], &[(0, 2, None, half)]),
     ];
     let outputs = runner.call::<_, Done>(PROCESSES, &jobs).map_err(|error| {
         explain(error, |finding| {
-            (finding.verdict == Verdict::Hang && finding.table.iter().any(|line| line.contains(COMPUTES))).then(|| {
-                "some ranks wait for a batch or for news of an overflow, while others have gone on: all ranks train each batch \
-                 together, also one without windows of its own"
+            (finding.verdict == Verdict::Hang).then(|| {
+                "some ranks wait for a batch or for news of an overflow that others do not have: all ranks train each batch together, also one \
+                 without windows of its own, and in each batch all exchange whether a gradient has overflowed"
                     .into()
             })
         })
@@ -216,6 +224,7 @@ impl Start<'_> {
             sorted
         };
         let right = of(&expected.windows);
+        let next = self.before + number;
         let same_epoch = ranks.iter().all(|batch| batch.epoch == expected.epoch);
         let place = once.iter().filter_map(|window| order.iter().position(|other| other == window)).min();
         let previous = self.number.checked_sub(1).map_or(1, |last| self.job.starts[last].0);
@@ -238,7 +247,23 @@ impl Start<'_> {
             resumed && ranks[0].scale == SCALE && expected.scale != SCALE && found == of(&self.all[0].windows),
             "the training begins again: it does not read the snapshot",
         )
+        .diagnose_if(
+            resumed && expected.at == 0 && ranks[0].epoch + 1 == expected.epoch,
+            "an epoch of which the snapshot has all batches is trained with again: the next one begins",
+        )
+        .diagnose_if(
+            !same_epoch && expected.windows.len() < self.job.batch && ranks[0].epoch == expected.epoch + 1,
+            "the last batch of the epoch is left out: it has fewer windows, and they count, too",
+        )
         .diagnose_if(!same_epoch, format!("this is epoch {}, not {}", ranks[0].epoch, expected.epoch))
+        .diagnose_if(
+            !resumed && next.checked_sub(1).is_some_and(|last| self.all[last].overflows && found == of(&self.all[last].windows)),
+            "a batch that has overflowed is trained with again: its step is left out, and the next batch follows",
+        )
+        .diagnose_if(
+            !resumed && expected.at == 0 && place.is_some_and(|place| place > 0),
+            "the epoch begins in the middle: the position is that of an epoch before, and each one begins at 0",
+        )
         .diagnose_if(is_at(0) && expected.at > 0, "the epoch begins again: the windows before the stop are trained with twice")
         .diagnose_if(
             is_at(own) && own != expected.at,
@@ -274,10 +299,36 @@ impl Start<'_> {
         let clean_here = (number as u64) >= self.job.growth_interval;
         Claim::that(found == expected.scale, format!("a scale of {}", expected.scale), found.to_string())
             .given(self.described(number))
-            .diagnose_if(resumed && found == SCALE, "the scale begins again: it is not taken from the snapshot")
+            .diagnose_if(
+                resumed && found != SCALE && last.is_some_and(|last| last.overflows && found == last.scale),
+                "this is the scale from before the overflow: the snapshot is saved before the scale changes",
+            )
+            .diagnose_if(
+                resumed && found == SCALE,
+                "the scale begins again: it is not taken from the snapshot, or is saved there before it changes",
+            )
             .diagnose_if(
                 in_start.is_some_and(|last| last.overflows && found == last.scale),
                 "the scale stays as it is after an overflow: halve it",
+            )
+            .diagnose_if(
+                last.is_some_and(|last| last.overflows && found < expected.scale),
+                "the scale is less than half of the one that overflowed: it is halved once, on however many ranks it overflows",
+            )
+            .diagnose_if(
+                expected.at == 0 && found == SCALE,
+                "the scale begins again with the epoch: it goes on, as the count of steps since the last overflow does",
+            )
+            .diagnose_if(
+                last.is_some_and(|last| found == last.scale && found == SCALE && expected.scale > SCALE),
+                "the scale does not grow: it may be above the first one, and the steps since the last overflow belong into the snapshot",
+            )
+            .diagnose_if(
+                last.is_some_and(|last| found == last.scale && expected.scale > found)
+                    && expected.at < self.job.batch * self.job.growth_interval as usize
+                    && expected.epoch > 0
+                    && number as u64 >= self.job.growth_interval,
+                "the scale does not grow: double it after `growth_interval` steps without an overflow, which are counted on from epoch to epoch",
             )
             .diagnose_if(
                 in_start.is_some_and(|last| last.overflows && found > last.scale),

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use c10d::ReduceOp;
+use lockstep_answers::edit;
 use tch::Tensor;
 
 use crate::resumable::{Run, SCALE, Settings};
@@ -171,6 +172,35 @@ pub fn drops_rest(run: &mut Run) -> Result<()> {
     };
     Way { share, ..RIGHT }.train(run)
 }
+
+/// The scale never grows above the first one.
+#[edit(2.0 * scale => (2.0 * scale).min(SCALE))]
+pub fn capped() {}
+
+/// The scale is never less than half of the first one.
+#[edit(scale / 2.0 => (scale / 2.0).max(SCALE / 2.0))]
+pub fn floored() {}
+
+/// Halves the scale for each rank that overflows.
+#[edit(ReduceOp::Max => ReduceOp::Sum)]
+#[edit(scale / 2.0 => scale / 2f64.powi(overflows.int64_value(&[]) as i32))]
+pub fn halves_for_each() {}
+
+/// Counts the steps without an overflow from each epoch's beginning.
+#[edit(at = 0; => (at, clean) = (0, 0);)]
+pub fn counts_in_epochs() {}
+
+/// Begins each epoch with the first scale.
+#[edit(at = 0; => (at, scale) = (0, SCALE);)]
+pub fn scale_of_epochs() {}
+
+/// Saves the beginning of an epoch at its end.
+#[edit(at as f64 => (at % windows) as f64)]
+pub fn same_epoch() {}
+
+/// Leaves out a batch of which this rank has no window.
+#[edit(let finite = => if mine.is_empty() { at += all.len(); continue; } let finite =)]
+pub fn skips_empty() {}
 
 /// Right: each rank takes a block of neighbours, and the position is that of all epochs.
 pub fn blocks(run: &mut Run) -> Result<()> {

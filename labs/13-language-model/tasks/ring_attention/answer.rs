@@ -12,7 +12,7 @@ use crate::ring::Ring;
 /// `values` `[t / p, d]` are those of this rank's two chunks, in double precision; so is the result. The engine runs the backward pass of
 /// what you compute.
 ///
-/// Keys and values go round the ring. Of each block that arrives, a rank computes only the pairs in which the key comes before the query: half.
+/// Keys and values go round the ring, in p − 1 steps. Of each block that arrives, a rank computes only the pairs in which the key comes before the query: half.
 /// For its own block, `attend` with a causal mask counts whole.
 ///
 /// # Errors

@@ -172,6 +172,10 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 ranks > 1 && is(&|query, key| key <= query && owner(key) == owner(query)),
                 "the queries see the keys of their own rank only: send keys and values round the ring",
             )
+            .diagnose_if(
+                ranks > 1 && is(&|query, key| key <= query || owner(key) == owner(query)),
+                "the queries see later keys of their own block: it needs the causal mask",
+            )
             .diagnose_if(is(&|_, _| true), "the queries see later keys, too: the mask is causal")
             .diagnose_if(
                 is(&|query, key| if owner(key) == owner(query) { key <= query } else { owner(key) < owner(query) }),
@@ -200,6 +204,9 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 "a block is missing: with p ranks, p − 1 others have keys",
             )
             .or_fail("each query sees all keys of its own and of earlier positions, and the weights of all of them add up to 1")?;
+    }
+    for (rank, done) in found.iter().enumerate() {
+        let mine = |all: &[Row]| positions(rank, ranks, length).flat_map(|at| all[at]).collect::<Vec<f64>>();
         for (name, gradient, right) in [
             ("queries", &done.queries, &right[1]),
             ("keys", &done.keys, &right[2]),

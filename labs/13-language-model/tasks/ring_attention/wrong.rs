@@ -1,6 +1,7 @@
 //! Answers to `ring_attention`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
+use lockstep_answers::edit;
 use tch::{Kind, Tensor, no_grad};
 
 use crate::ring::Ring;
@@ -194,6 +195,14 @@ pub fn home(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tensor) -
     drop(ring.to_next(&keys.detach())?);
     Ok(whole(all))
 }
+
+/// Has no mask in the own block.
+#[edit(ring.attend(queries, keys, values, true) => ring.attend(queries, keys, values, false))]
+pub fn own_not_causal() {}
+
+/// Takes the late keys of lower ranks.
+#[edit(&early(&keys), &early(&values) => &late(&keys), &late(&values))]
+pub fn late_keys() {}
 
 /// Right: keeps all blocks, and merges their parts in the end, with a softmax of the logarithms.
 pub fn merges_last(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {

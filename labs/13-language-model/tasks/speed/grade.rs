@@ -155,6 +155,16 @@ fn check_tokens(case: &Case, given: &str, found: f64) -> anyhow::Result<()> {
             near(rates.sum::<f64>() / (STEPS - 1) as f64, found),
             "this is the mean of the steps' rates, in which a short step weighs as much as a long one: divide all tokens by all seconds",
         )
+        .diagnose_if(is(all_tokens(&case.ranks), seconds), "the first step's tokens count, and its time does not: leave both out")
+        .diagnose_if(is(all / ranks.len() as f64, seconds), "this is the rate of one rank on average: those of all together are asked for")
+        .diagnose_if(
+            is(all, ranks.iter().map(|steps| seconds_of(steps)).sum::<f64>() / ranks.len() as f64),
+            "this is the mean of the ranks' times: a step ends when the slowest has ended it",
+        )
+        .diagnose_if(
+            is(all, longest(&ranks, |step| step.compute + step.exchange)) || is(all, longest(&ranks, |step| step.data + step.compute)),
+            "a part of a step's time is missing: its data, its computing and its exchange follow each other",
+        )
         .diagnose_if(
             is(all, longest(&ranks, |step| step.compute)),
             "only computing counts as time: waiting for data and for other ranks takes time, too",
@@ -176,6 +186,7 @@ fn check_utilization(case: &Case, given: &str, tokens: f64, found: f64) -> anyho
             is(dense, peaks) || is(dense, case.peak),
             "attention is missing: 12 · layers · width · context operations for each token",
         )
+        .diagnose_if(is(dense + attention / 2.0, peaks), "attention counts whole, as if no token were masked")
         .diagnose_if(is(attention, peaks), "the parameters are missing: 6 operations of each for each token")
         .diagnose_if(
             is((dense + attention) / 3.0, peaks) || is(dense / 3.0 + attention, peaks),
@@ -196,6 +207,7 @@ fn check_waiting(case: &Case, given: &str, found: f64) -> anyhow::Result<()> {
     Claim::that(near(right, found), format!("{right:.5} of the time"), format!("{found:.5}"))
         .given(given)
         .diagnose_if(near(1.0 - right, found), "this is the part in which ranks compute")
+        .diagnose_if(near(100.0 * right, found), "this is a part in percent: 1 means all of the time")
         .diagnose_if(
             near(count * right, found),
             "the waiting of all ranks is added up: the mean of the ranks is asked for",

@@ -10,7 +10,8 @@ use tch::Tensor;
 use crate::accumulating::{Batch, Model};
 
 /// Runs forward and backward passes of all `batches` of this rank. Afterwards the gradients on each rank are those of the mean loss over all tokens
-/// of all ranks that have a target, as if they were one batch, and this mean is returned. Gradients are exchanged once.
+/// of all ranks that have a target, as if they were one batch, and this mean is returned. Gradients are exchanged once, and
+/// numbers that the ranks add up at most three times, however many micro-batches there are.
 ///
 /// # Errors
 /// Those of the exchanges.

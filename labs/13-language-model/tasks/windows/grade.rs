@@ -20,9 +20,15 @@ type Pair = (Vec<u32>, Vec<u32>);
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     // Window, whole windows, tokens of the last one, ranks, windows that are done.
-    for (window, whole, rest, ranks, done) in
-        [(8, 6, 0, 1, 0), (8, 7, 0, 2, 0), (6, 8, 4, 3, 0), (7, 11, 3, 4, 5), (5, 12, 0, 3, 4), (6, 9, 2, 2, 3)]
-    {
+    for (window, whole, rest, ranks, done) in [
+        (8, 6, 0, 1, 0),
+        (8, 7, 0, 2, 0),
+        (6, 8, 4, 3, 0),
+        (7, 11, 3, 4, 5),
+        (5, 12, 0, 3, 4),
+        (6, 9, 2, 2, 3),
+        (6, 7, 1, 3, 0),
+    ] {
         let stream = draw(&mut random, window * whole + rest + 1);
         let case = |rank| Case { stream: stream.clone(), window, rank, ranks, done };
         let cases: Vec<Case> = (0..ranks).map(case).collect();
@@ -158,7 +164,7 @@ impl Checked<'_> {
              one's inputs end",
         )
         .diagnose_if(
-            self.wraps(),
+            twice > 0 && self.wraps(),
             "windows come twice, so that all ranks have as many: a rank may have one less",
         )
         .diagnose_if(
@@ -170,7 +176,11 @@ impl Checked<'_> {
             "the last window is left out, because it is shorter: its tokens count, too",
         )
         .diagnose_if(
-            missing.last() == Some(&(stream.len() - 1)) && again.is_empty(),
+            twice == 0 && *done > 0 && !again.is_empty() && again.iter().all(|target| *target <= done * window),
+            "windows that are done come again: `done` are those of all ranks together, so the first new one has this number",
+        )
+        .diagnose_if(
+            missing.first().is_some_and(|first| missing.len() == stream.len() - first) && again.is_empty(),
             "windows at the end are left out, so that all ranks have as many: a rank may have one more",
         )
         .or_fail("each token but the first is a target exactly once, on one of the ranks, or in the windows that are done")

@@ -1,5 +1,7 @@
 //! Answers to `windows`: wrong ones, and unusual right ones.
 
+use lockstep_answers::edit;
+
 type Windows = Vec<(Vec<u32>, Vec<u32>)>;
 
 /// The window that begins at this token.
@@ -97,6 +99,10 @@ pub fn last_input(stream: &[u32], window: usize, rank: usize, ranks: usize, done
 pub fn all_ranks(stream: &[u32], window: usize, _: usize, _: usize, done: usize) -> Windows {
     (done..count(stream, window)).map(|number| at(stream, number * window, window)).collect()
 }
+
+/// Loses a last window of one token.
+#[edit(targets.div_ceil(window) => (targets - 1).div_ceil(window))]
+pub fn one_token() {}
 
 /// Right: each rank takes the windows whose number has its remainder.
 pub fn by_remainder(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
