@@ -5,15 +5,16 @@
     (the lines between ANCHOR: ring and ANCHOR_END: ring)
     ```
 
-The path starts at the page. Excerpts of an output follow it, by the beginnings of their first and last lines: "passed" to "of 2 ranks".
+The path starts at the page. Excerpts of an output follow it, by the beginnings of their first and last lines: "passed" to "of 2 ranks", or to
+the end.
 """
 
 import pathlib
 import re
 
-MARK = re.compile(r"^<!-- include: (?P<path>[^\s:]+)(?P<anchor>:\S+)?(?P<excerpts>(?: \".+?\" to \".+?\")*) -->\n", re.M)
+MARK = re.compile(r"^<!-- include: (?P<path>[^\s:]+)(?P<anchor>:\S+)?(?P<excerpts>(?: \".+?\" to (?:\".+?\"|the end))*) -->\n", re.M)
 BLOCK = re.compile(r"(?P<fence>```+)(?P<kind>.*)\n(?P<text>(?:.*\n)*?)(?P=fence)\n")
-EXCERPT = re.compile(r"\"(.+?)\" to \"(.+?)\"")
+EXCERPT = re.compile(r"\"(.+?)\" to (?:\"(.+?)\"|the end)")
 
 
 def faults(page):
@@ -78,7 +79,7 @@ def excerpted(lines, excerpts, path):
     parts = [command]
     for first, last in excerpts:
         rest = rest[index_of(rest, first, path) :]
-        length = index_of(rest, last, path) + 1
+        length = index_of(rest, last, path) + 1 if last else len(rest)
         parts += ["…", *rest[:length]]
         rest = rest[length:]
     return [*parts, *["…"][: len(rest)], provenance]
