@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use lockstep_grading::Verdict;
-use lockstep_grading::seat::{Attempts, Seat};
+use lockstep_grading::seat::{Attempts, Seat, SeatFinding};
 use regex::Regex;
 
 use crate::learn::route::Planned;
@@ -108,6 +108,7 @@ fn row(plan: &[Planned], seat: &Seat, now: u64) -> Row {
         .iter()
         .map(|attempts| match attempts {
             Some(Attempts { passed: Some(_), .. }) => Mark::Passed,
+            Some(attempts) if attempts.finding.as_ref().is_some_and(not_started) => Mark::Open,
             Some(_) => Mark::Tried,
             None => Mark::Open,
         })
@@ -122,7 +123,7 @@ fn row(plan: &[Planned], seat: &Seat, now: u64) -> Row {
     let passed = all().filter_map(|attempts| attempts.passed).max().unwrap_or_default();
     let heard = all().map(|attempts| attempts.last).max().unwrap_or_default().max(seat.since);
     let here = at.and_then(|at| tried[at]);
-    let finding = here.and_then(|attempts| attempts.finding.as_ref()).filter(|it| it.verdict != Verdict::NotStarted);
+    let finding = here.and_then(|attempts| attempts.finding.as_ref()).filter(|finding| !not_started(finding));
     Row {
         name: seat.name.clone(),
         at,
@@ -132,6 +133,10 @@ fn row(plan: &[Planned], seat: &Seat, now: u64) -> Row {
         finding: finding.map(|finding| (finding.verdict, finding.diagnosis.clone())),
         marks,
     }
+}
+
+fn not_started(finding: &SeatFinding) -> bool {
+    finding.verdict == Verdict::NotStarted
 }
 
 /// Texts that differ in their numbers only are the same diagnosis.
@@ -182,8 +187,6 @@ fn minutes(seat: &Seat, planned: &Planned) -> Option<f64> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use lockstep_grading::seat::SeatFinding;
-
     use super::*;
 
     /// Tasks of lab 02, each planned with ten minutes.
@@ -255,5 +258,15 @@ pub(super) mod tests {
         let mut early = seat("early", &[]);
         early.tasks.entry("02".into()).or_default().insert(plan()[0].task.name.clone(), before);
         assert_eq!(minutes(&early, &plan()[0]), None);
+    }
+
+    #[test]
+    fn an_answer_that_is_not_begun_is_open() {
+        let mut seat = seat("ada", &[(1_060, Err("the answer is still a `todo!()`"))]);
+        for attempts in seat.tasks.values_mut().flat_map(BTreeMap::values_mut) {
+            attempts.finding.as_mut().unwrap().verdict = Verdict::NotStarted;
+        }
+        let view = View::new(plan(), vec![seat], 1_120);
+        assert!(view.rows[0].marks.iter().all(|mark| *mark == Mark::Open) && view.rows[0].finding.is_none());
     }
 }
