@@ -53,9 +53,7 @@ impl Message {
 
 /// Variables of the caller's shell that would replace what `.cargo/config.toml` says, by which programs find libtorch. The scripts leave
 /// them out, too (`scripts/lib/cargo.sh`).
-const REPLACING: [&str; 8] = [
-    "RUSTFLAGS",
-    "CARGO_ENCODED_RUSTFLAGS",
+const REPLACING: [&str; 6] = [
     "CARGO_BUILD_TARGET",
     "LIBTORCH_USE_PYTORCH",
     "LIBTORCH_INCLUDE",
@@ -69,8 +67,16 @@ pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     REPLACING.iter().for_each(|name| _ = command.env_remove(name));
+    let flags = std::env::vars_os().map(|(name, _)| name).filter(|name| has_flags(&name.to_string_lossy()));
+    flags.for_each(|name| _ = command.env_remove(name));
     command.current_dir(folder).args(words).args(["--quiet", "--message-format", "json"]).stdin(Stdio::null());
     command
+}
+
+/// Flags for the compilers, of which some name an architecture: `CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS`.
+fn has_flags(variable: &str) -> bool {
+    let flags = variable.strip_suffix("RUSTFLAGS").or_else(|| variable.strip_suffix("RUSTDOCFLAGS"));
+    flags.is_some_and(|before| before.is_empty() || before.starts_with("CARGO_"))
 }
 
 /// The messages in cargo's stdout; other lines are ignored.
@@ -152,7 +158,17 @@ mod tests {
     fn leaves_out_variables_that_would_replace_the_checkouts_configuration() {
         let command = build_command(Path::new("/checkout"), "ex-02");
         let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
-        assert!(removed.iter().any(|name| *name == "RUSTFLAGS") && removed.len() == REPLACING.len(), "{removed:?}");
+        assert!(REPLACING.iter().all(|name| removed.iter().any(|removed| removed == name)), "{removed:?}");
+        for (name, flags) in [
+            ("RUSTFLAGS", true),
+            ("CARGO_ENCODED_RUSTFLAGS", true),
+            ("CARGO_BUILD_RUSTDOCFLAGS", true),
+            ("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", true),
+            ("CARGO_TARGET_DIR", false),
+            ("MY_RUSTFLAGS", false),
+        ] {
+            assert_eq!(has_flags(name), flags, "{name}");
+        }
     }
 
     #[test]

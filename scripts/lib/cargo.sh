@@ -14,15 +14,20 @@ find_peer() {
   fi
 }
 
+# The variables with flags for the compilers, of which some name an architecture: CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS.
+flags_for_cargo() {
+  compgen -v | grep -E '^(CARGO_.*)?RUST(DOC)?FLAGS$' || true
+}
+
 # Sets TARGET, cargo's output folder, which is this architecture's and must be writable. Programs look for libtorch by a path relative to
 # that folder, but in the folders of LD_LIBRARY_PATH first, where a module may have put another PyTorch: ours goes before it, and serves a
 # TARGET elsewhere, too.
 prepare_cargo() {
   local name
-  for name in RUSTFLAGS CARGO_ENCODED_RUSTFLAGS RUSTDOCFLAGS CARGO_ENCODED_RUSTDOCFLAGS CARGO_BUILD_TARGET; do
+  for name in CARGO_BUILD_TARGET $(flags_for_cargo); do
     [ -z "${!name:-}" ] || say "leaving $name out: it would replace the settings of .cargo/config.toml"
+    unset "$name"
   done
-  unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS RUSTDOCFLAGS CARGO_ENCODED_RUSTDOCFLAGS CARGO_BUILD_TARGET
   unset LIBTORCH_USE_PYTORCH LIBTORCH_INCLUDE LIBTORCH_LIB LIBTORCH_STATIC LIBTORCH_CXX11_ABI
   TARGET=$(realpath -m "${CARGO_TARGET_DIR:-$(target_of "$MACHINE")}")
   export CARGO_TARGET_DIR=$TARGET
