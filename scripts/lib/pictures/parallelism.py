@@ -172,7 +172,7 @@ def tokens_to_experts(narrow):
     seat = {}
     for rank, (left, wide) in enumerate(columns):
         d.box(left, 22, wide, bottom + 20, kind="dotted")
-        d.text(left, 14, f"rank {rank}", "strong", "start")
+        d.text(left, 17, f"rank {rank}", "strong", "start")
         for at, chosen in enumerate((("d", "acf"), ("bg", "e"))[rank]):
             expert = 3 * place_wide + 10
             x = left + (4 if narrow else 12) + (expert + (6 if narrow else 14)) * at
@@ -223,7 +223,7 @@ def five_dimensions(narrow):
     batch, model = (76, 166) if narrow else (78, 154)
     texts = 296, 400, 544
     for x, words in zip((batch, model, *texts), ("batch", "model", "divides", "sends", "needs")[: 2 if narrow else 5]):
-        d.text(x, 14, words, "strong", "start")
+        d.text(x, 17, words, "strong", "start")
     own = "done", "compute"
     for number, (name, *words) in enumerate(rows):
         y = top + height * number + 10
