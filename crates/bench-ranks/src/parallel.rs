@@ -15,7 +15,7 @@ use lockstep::optim::{AdamW, AdamWOptions, Optimizer, ZeroRedundancyOptimizer, n
 use lockstep::parallel::context::zigzag;
 use lockstep::parallel::{
     ColumnParallelLinear, FullyShard, FullyShardOptions, MixtureOfExperts, ParallelMlp, RowParallelLinear,
-    average_gradients, ring_attention,
+    ring_attention,
 };
 use lockstep::results::numbers;
 use lockstep::{DdpOptions, DistributedDataParallel, nn};
@@ -274,11 +274,7 @@ fn experts(vs: &Path<'_>, block: i64, features: i64, group: &Rc<ProcessGroup>) -
 /// Runs backward from a rank's loss; parameters get the gradients of the ranks' mean loss.
 fn averaged(group: &ProcessGroup, params: &[(String, Tensor)], loss: Tensor) -> Result<Tensor> {
     c10d::backward_over(group, &loss)?;
-    let named = params.iter().map(|(name, param)| (name.clone(), param.shallow_clone()));
-    let (experts, shared): (Vec<_>, Vec<_>) = named.partition(|(name, _)| name.contains(".experts."));
-    average_gradients(group, &shared)?;
-    let ranks = group.size().get() as f64;
-    tch::no_grad(|| experts.iter().for_each(|(_, param)| drop(param.grad().g_div_scalar_(ranks))));
+    MixtureOfExperts::average_gradients(group, params)?;
     Ok(loss)
 }
 

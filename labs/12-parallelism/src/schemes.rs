@@ -8,7 +8,7 @@ use c10d::{ProcessGroup, ReduceOp};
 use lockstep::memory::MemoryBytes;
 use lockstep::optim::{Adam, AdamOptions, Optimizer, ZeroRedundancyOptimizer, named_parameters};
 use lockstep::parallel::{
-    Activations, FullyShard, FullyShardOptions, Pipeline, Schedule, ShardBytes, StepReport, average_gradients,
+    Activations, FullyShard, FullyShardOptions, MixtureOfExperts, Pipeline, Schedule, ShardBytes, StepReport,
 };
 use lockstep::{DdpOptions, DistributedDataParallel, nn};
 use tch::nn::VarStore;
@@ -145,7 +145,7 @@ impl Training {
                 let mine = part(batch, &self.group)?;
                 let loss = nn::caught(|| net.loss(&net.forward(&mine.inputs, &Plain), &mine.targets))?;
                 c10d::backward_over(&self.group, &loss)?;
-                self.average_gradients()?;
+                MixtureOfExperts::average_gradients(&self.group, &self.params)?;
                 self.sum_over_ranks(loss.double_value(&[]) / world as f64)?
             }
             How::Staged(stage, pipeline) => {
@@ -165,16 +165,6 @@ impl Training {
         Ok(loss)
     }
     // ANCHOR_END: step
-
-    /// The gradients of the mean loss of all ranks: an expert, which one rank has, already has those of all losses.
-    fn average_gradients(&self) -> Result<()> {
-        let named = self.params.iter().map(|(name, param)| (name.clone(), param.shallow_clone()));
-        let (experts, shared): (Vec<_>, Vec<_>) = named.partition(|(name, _)| name.contains(".experts."));
-        average_gradients(&self.group, &shared)?;
-        let world = self.group.size().get() as f64;
-        tch::no_grad(|| experts.iter().for_each(|(_, param)| drop(param.grad().g_div_scalar_(world))));
-        Ok(())
-    }
 
     /// How many of this rank's tokens found no place at the experts in the last step.
     pub(crate) fn dropped(&self) -> Option<i64> {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use c10d::ProcessGroup;
 use lockstep::loss::IGNORE_INDEX;
-use lockstep::parallel::average_gradients;
+use lockstep::parallel::MixtureOfExperts;
 use tch::{Reduction, Tensor};
 
 /// A micro-batch of tokens.
@@ -85,12 +85,7 @@ impl<'a> Model<'a> {
         c10d::backward(&(loss * self.scale))?;
         if self.syncs.get() {
             let begun = Instant::now();
-            // An expert that only this rank has got the gradients of all ranks' losses in the backward pass.
-            let named = self.params.iter().map(|(name, param)| (name.clone(), param.shallow_clone()));
-            let (own, shared): (Vec<_>, Vec<_>) = named.partition(|(name, _)| name.contains(".experts."));
-            average_gradients(self.group, &shared)?;
-            let ranks = self.group.size().get() as f64;
-            tch::no_grad(|| own.iter().for_each(|(_, param)| drop(param.grad().g_div_scalar_(ranks))));
+            MixtureOfExperts::average_gradients(self.group, &self.params)?;
             self.exchanges.set(self.exchanges.get() + 1);
             self.exchanging.set(self.exchanging.get() + begun.elapsed().as_secs_f64());
         }

@@ -16,6 +16,7 @@ use lockstep::data::{Texts, Tokenizer};
 use lockstep::loader::Position;
 use lockstep::loss::{CrossEntropy, IGNORE_INDEX};
 use lockstep::optim::{AdamW, AdamWOptions, Optimizer, named_parameters};
+use lockstep::parallel::MixtureOfExperts;
 use lockstep::parallel::context::zigzag;
 use lockstep::rng::KeyedRng;
 use lockstep::snapshot::{Run as SameRun, SnapshotOptions, Snapshots};
@@ -283,7 +284,7 @@ impl Training {
     fn clip(&mut self) -> Result<f64> {
         let scale = self.now.scale;
         let mut gradients: Vec<Gradient> = (self.optimizer.grads().into_iter())
-            .map(|(name, grad)| Gradient { values: grad / scale, divided: name.contains(".experts.") })
+            .map(|(name, grad)| Gradient { values: grad / scale, divided: MixtureOfExperts::has_parameter(&name) })
             .collect();
         let before = norm(self.group, &mut gradients, MAX_NORM)?;
         let all = self.optimizer.grads().into_iter().zip(gradients);

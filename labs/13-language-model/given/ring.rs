@@ -3,7 +3,8 @@
 use std::cell::Cell;
 
 use anyhow::{Result, ensure};
-use c10d::{ProcessGroup, Splits, all_to_all_single};
+use c10d::ProcessGroup;
+use lockstep::parallel::context::to_next;
 use tch::{Kind, Tensor};
 
 /// The ranks, in a ring.
@@ -35,10 +36,7 @@ impl<'a> Ring<'a> {
     /// Those of the exchange.
     pub fn to_next(&self, tensor: &Tensor) -> Result<Tensor> {
         self.shifts.set(self.shifts.get() + 1);
-        let (rank, ranks, rows) = (self.rank(), self.ranks(), tensor.size()[0]);
-        let only = |of: usize| (0..ranks).map(|rank| if rank == of { rows } else { 0 }).collect();
-        let splits = Splits::Sizes { input: only((rank + 1) % ranks), output: only((rank + ranks - 1) % ranks) };
-        Ok(all_to_all_single(self.group, tensor, &splits)?)
+        Ok(to_next(self.group, tensor)?)
     }
 
     /// Attention of these queries to these keys and no others, and for each query the logarithm of the sum of its scores' exponentials: by

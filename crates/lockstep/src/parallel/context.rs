@@ -106,8 +106,12 @@ impl Partial {
     }
 }
 
-/// Sends all to the next rank of the ring, and returns what the rank before has sent.
-fn to_next(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
+/// Sends a tensor to the next rank of the ring, and returns that of the rank before, which has the same shape. In the backward pass the
+/// gradient goes the other way, so all ranks must use what they get.
+///
+/// # Errors
+/// Any failure of the exchange.
+pub fn to_next(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     let (ranks, rank) = (group.size().get(), group.rank().get());
     let rows = |of: usize| (0..ranks).map(|rank| if rank == of { block.size()[0] } else { 0 }).collect();
     let splits = Splits::Sizes { input: rows((rank + 1) % ranks), output: rows((rank + ranks - 1) % ranks) };

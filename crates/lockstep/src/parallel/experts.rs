@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use c10d::{Error, OwnThread, ProcessGroup, Result, Splits, all_to_all_single};
 use tch::nn::Path;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use super::tensor::part_of;
 
@@ -71,7 +71,7 @@ impl MixtureOfExperts {
     }
 
     /// Passes this rank's `tokens` `[tokens, features]` through their experts. All ranks have as many tokens, call it in the same order,
-    /// and run backward by [`c10d::backward_over`]. The gradients of experts are then those of all ranks' losses, added up.
+    /// and run backward by [`c10d::backward_over`]; then [`average_gradients`](Self::average_gradients).
     ///
     /// # Errors
     /// Any failure of a collective; `BadArgument` on another thread than the one that made the layer.
@@ -95,6 +95,23 @@ impl MixtureOfExperts {
             balance,
             dropped: tokens.size()[0] - plan.sent.size()[0],
         })
+    }
+
+    /// Returns true if a parameter of this name is an expert's: a part of the name is `experts`.
+    pub fn has_parameter(name: &str) -> bool {
+        name.split('.').any(|part| part == "experts")
+    }
+
+    /// [`average_gradients`](super::average_gradients) for a model with experts. Each rank has the parameters of other ones, with the gradients of all ranks' losses already, added up. They are divided by the number of ranks.
+    ///
+    /// # Errors
+    /// Any failure of the all-reduce.
+    pub fn average_gradients(group: &ProcessGroup, params: &[(String, Tensor)]) -> Result<()> {
+        let (experts, shared): (Vec<_>, Vec<_>) = params.iter().partition(|(name, _)| Self::has_parameter(name));
+        super::average(group, shared.into_iter().map(|(_, param)| param))?;
+        let grads = experts.into_iter().map(|(_, param)| param.grad()).filter(Tensor::defined);
+        no_grad(|| grads.for_each(|mut grad| grad /= group.size().get() as f64));
+        Ok(())
     }
 
     /// Rows of each rank in its order, and of each of these for the own experts in their order, through the experts.

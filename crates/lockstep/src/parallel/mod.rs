@@ -39,7 +39,11 @@ use crate::optim::by_dtype_and_device;
 /// # Errors
 /// Any failure of the all-reduce.
 pub fn average_gradients(group: &ProcessGroup, params: &[(String, Tensor)]) -> Result<()> {
-    let grads = params.iter().map(|(_, param)| param.grad()).filter(Tensor::defined).collect();
+    average(group, params.iter().map(|(_, param)| param))
+}
+
+fn average<'a>(group: &ProcessGroup, params: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+    let grads = params.map(Tensor::grad).filter(Tensor::defined).collect();
     for mut batch in by_dtype_and_device(grads, |grad| grad) {
         group.all_reduce_coalesced(&mut batch, ReduceOp::Sum)?;
         no_grad(|| batch.iter_mut().for_each(|grad| *grad /= group.size().get() as f64));
