@@ -30,6 +30,8 @@ mod resumable;
 mod ring;
 #[path = "../given/tasks.rs"]
 mod tasks;
+#[path = "../given/training.rs"]
+mod training;
 
 // Wrong answers break clippy's rules on purpose.
 #[allow(clippy::all)]

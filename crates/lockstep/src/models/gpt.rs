@@ -153,7 +153,7 @@ impl Gpt {
     /// # Errors
     /// `BadArgument` for an empty prompt, a token outside the vocabulary, and a temperature that is negative or not finite.
     pub fn generate(&self, prompt: &[u32], count: usize, sampling: Sampling) -> Result<Vec<u32>> {
-        let Sampling { temperature, seed } = sampling;
+        let temperature = sampling.temperature;
         if prompt.is_empty() || !(temperature.is_finite() && temperature >= 0.0) {
             let why = format!(
                 "a prompt of {} tokens and a temperature of {temperature}: give 1 token or more, and 0 or more",
@@ -169,16 +169,7 @@ impl Gpt {
             self.check(&seen)?;
             let seen = seen.to_device(self.wte.device());
             let logits = no_grad(|| self.forward_units(&seen, &|_, inputs, body| body(inputs)));
-            let last = logits.select(1, -1).flatten(0, -1).to_kind(Kind::Double);
-            tokens.push(match temperature {
-                0.0 => last.argmax(-1, false).int64_value(&[]) as u32,
-                _ => {
-                    let chances = (last / temperature).softmax(-1, Kind::Double).to_device(Device::Cpu);
-                    let chances: Vec<f64> =
-                        chances.try_into().map_err(|error| Error::of_torch("read the next token's chances", &error))?;
-                    drawn(&chances, KeyedRng::new(&[seed, GENERATE, place as u64]).next_u64())
-                }
-            });
+            tokens.push(sampling.choose(&logits.select(1, -1), place as u64)?);
         }
         Ok(tokens)
     }
@@ -206,6 +197,23 @@ impl Gpt {
             }
         }
         Ok(())
+    }
+}
+
+impl Sampling {
+    /// Chooses the token at this place of a text, by its logits `[…, vocabulary]` for one token.
+    ///
+    /// # Errors
+    /// libtorch fails.
+    pub fn choose(self, logits: &Tensor, place: u64) -> Result<u32> {
+        let logits = logits.flatten(0, -1).to_kind(Kind::Double);
+        if self.temperature == 0.0 {
+            return Ok(logits.argmax(-1, false).int64_value(&[]) as u32);
+        }
+        let chances = (logits / self.temperature).softmax(-1, Kind::Double).to_device(Device::Cpu);
+        let chances: Vec<f64> =
+            chances.try_into().map_err(|error| Error::of_torch("read the next token's chances", &error))?;
+        Ok(drawn(&chances, KeyedRng::new(&[self.seed, GENERATE, place]).next_u64()))
     }
 }
 

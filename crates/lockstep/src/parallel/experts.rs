@@ -102,7 +102,8 @@ impl MixtureOfExperts {
         name.split('.').any(|part| part == "experts")
     }
 
-    /// [`average_gradients`](super::average_gradients) for a model with experts. Each rank has the parameters of other ones, with the gradients of all ranks' losses already, added up. They are divided by the number of ranks.
+    /// [`average_gradients`](super::average_gradients) for a model with experts. Each rank has other ones, whose gradients are those of all
+    /// ranks' losses already, added up: they are divided by the number of ranks.
     ///
     /// # Errors
     /// Any failure of the all-reduce.

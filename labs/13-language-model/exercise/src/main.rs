@@ -23,6 +23,8 @@ mod resumable;
 mod ring;
 #[path = "../../given/tasks.rs"]
 mod tasks;
+#[path = "../../given/training.rs"]
+mod training;
 
 fn main() -> std::process::ExitCode {
     lockstep_exercise::main_of(
