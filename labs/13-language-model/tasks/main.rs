@@ -68,6 +68,8 @@ mod graders {
     mod resume;
     #[path = "ring_attention/grade.rs"]
     mod ring_attention;
+    #[path = "routing.rs"]
+    mod routing;
     #[path = "speed/grade.rs"]
     mod speed;
     #[path = "token_mean/grade.rs"]

@@ -1,30 +1,14 @@
 //! Grades `experts`: with too few places, a rank that sends nothing, an expert that gets nothing, and on one rank. The experts of tokens are
 //! chosen here: a token is made to point to its expert.
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, explain, table};
-use serde::{Deserialize, Serialize};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, explain};
+use serde::Deserialize;
 
-const WIDTH: usize = 6;
+use super::routing::{Case, Passed, Placed, Row, WIDTH};
+
 const TOLERANCE: f64 = 1e-9;
 /// What the balancing loss counts, so that a mistake shows in the gradients.
 const BALANCE: f64 = 3.0;
-
-type Row = [f64; WIDTH];
-
-#[derive(Clone, Debug, Serialize)]
-struct Case {
-    /// Of each rank.
-    tokens: Vec<Vec<Row>>,
-    /// The gradient of the output.
-    pull: Vec<Vec<Row>>,
-    router: Vec<Row>,
-    experts: Vec<[Row; WIDTH]>,
-    limit: usize,
-    balance: f64,
-    /// The expert to which each token points.
-    #[serde(skip)]
-    chosen: Vec<Vec<usize>>,
-}
 
 /// Of a rank, row by row.
 #[derive(Clone, Debug, Deserialize)]
@@ -94,188 +78,66 @@ fn draw(random: &mut Inputs, limit: usize, experts: usize, chosen: &[&[usize]]) 
     Case { tokens, pull, router, experts, limit, balance: BALANCE, chosen }
 }
 
-fn dot(one: &Row, other: &Row) -> f64 {
-    one.iter().zip(other).map(|(one, other)| one * other).sum()
-}
-
-/// Which of a rank's tokens have a place.
-type Placed = Vec<Vec<bool>>;
-
-/// Outputs and gradients.
-struct Passed {
-    output: Vec<Vec<Row>>,
-    balance: Vec<f64>,
-    tokens: Vec<Vec<Row>>,
-    /// Of all ranks.
-    router: Vec<Row>,
-    experts: Vec<[Row; WIDTH]>,
-}
-
-impl Case {
-    fn total(&self) -> usize {
-        self.chosen.iter().map(Vec::len).sum()
-    }
-
-    fn probabilities(&self, token: &Row) -> Vec<f64> {
-        let exp: Vec<f64> = self.router.iter().map(|of| dot(of, token).exp()).collect();
-        let sum: f64 = exp.iter().sum();
-        exp.into_iter().map(|exp| exp / sum).collect()
-    }
-
-    fn through(&self, expert: usize, token: &Row) -> Row {
-        std::array::from_fn(|at| dot(&self.experts[expert][at], token))
-    }
-
-    /// Tokens have their places by this order of ranks and, within each, of tokens.
-    fn placed(&self, limit: impl Fn(usize) -> usize, each: bool, order: impl Fn(&mut Vec<(usize, usize)>)) -> Placed {
-        let mut all: Vec<(usize, usize)> = (0..self.chosen.len())
-            .flat_map(|rank| (0..self.chosen[rank].len()).map(move |token| (rank, token)))
-            .collect();
-        order(&mut all);
-        let mut placed: Placed = self.chosen.iter().map(|of| vec![false; of.len()]).collect();
-        let mut taken = vec![vec![0; self.router.len()]; self.chosen.len()];
-        for (rank, token) in all {
-            let expert = self.chosen[rank][token];
-            let counter = &mut taken[if each { rank } else { 0 }][expert];
-            placed[rank][token] = *counter < limit(rank);
-            *counter += usize::from(placed[rank][token]);
-        }
-        placed
-    }
-
-    fn right(&self) -> Placed {
-        self.placed(|_| self.limit, false, |_| ())
-    }
-
-    /// Each token's output: with its probability or without, and of those without a place zeros or the token.
-    fn output(&self, placed: &Placed, weighted: bool, passes: bool) -> Vec<Vec<Row>> {
-        let of = |rank: usize, token: usize| {
-            let (row, expert) = (&self.tokens[rank][token], self.chosen[rank][token]);
-            let weight = if weighted { self.probabilities(row)[expert] } else { 1.0 };
-            match placed[rank][token] {
-                true => self.through(expert, row).map(|number| weight * number),
-                false => row.map(|number| if passes { number } else { 0.0 }),
-            }
-        };
-        (0..self.chosen.len()).map(|rank| (0..self.chosen[rank].len()).map(|token| of(rank, token)).collect()).collect()
-    }
-
-    /// Outputs if what arrives is taken for sorted by expert; `returned` if it is not, but its results are returned so.
-    fn crossed(&self, placed: &Placed, returned: bool) -> Vec<Vec<Row>> {
-        let mut output: Vec<Vec<Row>> = self.chosen.iter().map(|of| vec![[0.0; WIDTH]; of.len()]).collect();
-        let each = self.router.len() / self.chosen.len();
-        for owner in 0..self.chosen.len() {
-            let all =
-                (0..self.chosen.len()).flat_map(|rank| (0..self.chosen[rank].len()).map(move |token| (rank, token)));
-            let mut arrived: Vec<(usize, usize)> = all
-                .filter(|(rank, token)| placed[*rank][*token] && self.chosen[*rank][*token] / each == owner)
-                .collect();
-            arrived.sort_by_key(|(rank, token)| (*rank, self.chosen[*rank][*token], *token));
-            let mut sorted = arrived.clone();
-            sorted.sort_by_key(|(rank, token)| (self.chosen[*rank][*token], *rank, *token));
-            for ((rank, token), (other, of)) in arrived.into_iter().zip(sorted) {
-                let (row, expert) = (&self.tokens[rank][token], self.chosen[other][of]);
-                let passed = self.through(expert, if returned { &self.tokens[other][of] } else { row });
-                let weight = self.probabilities(row)[self.chosen[rank][token]];
-                output[rank][token] = passed.map(|number| weight * number);
-            }
-        }
-        output
-    }
-
-    /// The part of the tokens that chose each expert.
-    fn shares<'a>(&self, chosen: impl Iterator<Item = &'a usize>) -> Vec<f64> {
-        let mut counts = vec![0.0; self.router.len()];
-        let mut all = 0.0;
-        chosen.for_each(|expert| (counts[*expert], all) = (counts[*expert] + 1.0, all + 1.0));
-        counts.into_iter().map(|count| if all > 0.0 { count / all } else { 0.0 }).collect()
-    }
-
-    fn balance(&self, rank: usize, shares: &[f64]) -> f64 {
-        let rows = &self.tokens[rank];
-        let sum: f64 =
-            rows.iter().map(|row| self.probabilities(row).iter().zip(shares).map(|(p, f)| p * f).sum::<f64>()).sum();
-        self.router.len() as f64 * sum / rows.len() as f64
-    }
-
-    fn passed(&self, placed: &Placed) -> Passed {
-        let shares = self.shares(self.chosen.iter().flatten());
-        let ranks = 0..self.chosen.len();
-        let mut tokens: Vec<Vec<Row>> = self.chosen.iter().map(|of| vec![[0.0; WIDTH]; of.len()]).collect();
-        let mut router = vec![[0.0; WIDTH]; self.router.len()];
-        let mut experts = vec![[[0.0; WIDTH]; WIDTH]; self.router.len()];
-        for (rank, token) in ranks.clone().flat_map(|rank| (0..self.chosen[rank].len()).map(move |token| (rank, token)))
-        {
-            let (row, pull, expert) = (&self.tokens[rank][token], &self.pull[rank][token], self.chosen[rank][token]);
-            let probabilities = self.probabilities(row);
-            let scale = self.balance * self.router.len() as f64 / self.chosen[rank].len() as f64;
-            let mut of_probabilities: Vec<f64> = shares.iter().map(|share| scale * share).collect();
-            if placed[rank][token] {
-                let (weight, passed) = (probabilities[expert], self.through(expert, row));
-                of_probabilities[expert] += dot(pull, &passed);
-                for at in 0..WIDTH {
-                    for from in 0..WIDTH {
-                        experts[expert][at][from] += weight * pull[at] * row[from];
-                        tokens[rank][token][from] += weight * pull[at] * self.experts[expert][at][from];
-                    }
-                }
-            }
-            let mean: f64 = probabilities.iter().zip(&of_probabilities).map(|(p, of)| p * of).sum();
-            for number in 0..self.router.len() {
-                let of_score = probabilities[number] * (of_probabilities[number] - mean);
-                for from in 0..WIDTH {
-                    router[number][from] += of_score * row[from];
-                    tokens[rank][token][from] += of_score * self.router[number][from];
-                }
-            }
-        }
-        let balance = ranks.map(|rank| self.balance(rank, &shares)).collect();
-        Passed { output: self.output(placed, true, false), balance, tokens, router, experts }
-    }
-
-    fn described(&self) -> String {
-        let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-        let each = self.router.len() / self.chosen.len();
-        let row = |(rank, of): (usize, &Vec<usize>)| {
-            [rank.to_string(), list(&(rank * each..(rank + 1) * each).collect::<Vec<_>>()), list(of)]
-        };
-        let rows: Vec<[String; 3]> = self.chosen.iter().enumerate().map(row).collect();
-        format!(
-            "an expert takes {}\n{}",
-            self.limit,
-            table(["rank", "experts", "most probable ones of its tokens"], &rows)
-        )
-    }
-}
-
 fn flat(rows: &[Row]) -> Vec<f64> {
     rows.concat()
 }
 
 fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
-    let ranks = found.len();
-    let (placed, tokens) = (case.right(), case.total());
-    let right = case.passed(&placed);
-    let is =
-        |other: &[Vec<Row>]| found.iter().zip(other).all(|(done, rows)| close(&flat(rows), &done.output, TOLERANCE));
-    let places = |placed: &Placed| is(&case.output(placed, true, false));
-    let backwards = |all: &mut Vec<(usize, usize)>| all.reverse();
-    let ranks_backwards = |all: &mut Vec<(usize, usize)>| all.sort_by_key(|(rank, token)| (usize::MAX - rank, *token));
-    let by_probability = |all: &mut Vec<(usize, usize)>| {
-        let of = |(rank, token): &(usize, usize)| {
-            case.probabilities(&case.tokens[*rank][*token])[case.chosen[*rank][*token]]
+    let placed = case.right();
+    let checked = Checked { case, found, right: case.passed(&placed), placed };
+    let ranks = 0..found.len();
+    ranks.clone().try_for_each(|rank| checked.check_output(rank))?;
+    for rank in ranks.clone() {
+        checked.check_dropped(rank)?;
+        checked.check_balance(rank)?;
+    }
+    for rank in ranks {
+        checked.check_gradients(rank)?;
+        checked.check_experts(rank)?;
+        checked.check_exchanges(rank)?;
+    }
+    Ok(())
+}
+
+/// What all ranks have, and what is right.
+struct Checked<'a> {
+    case: &'a Case,
+    found: &'a [&'a Done],
+    placed: Placed,
+    right: Passed,
+}
+
+impl Checked<'_> {
+    /// Returns true if all ranks have these outputs.
+    fn are(&self, other: &[Vec<Row>]) -> bool {
+        self.found.iter().zip(other).all(|(done, rows)| close(&flat(rows), &done.output, TOLERANCE))
+    }
+
+    /// Each rank's outputs in the order in which its tokens were sent.
+    fn by_expert(&self) -> Vec<Vec<Row>> {
+        (self.right.output.iter().zip(&self.case.chosen).zip(&self.placed))
+            .map(|((rows, chosen), placed)| {
+                let mut order: Vec<usize> = (0..rows.len()).collect();
+                order.sort_by_key(|token| (!placed[*token], chosen[*token]));
+                order.into_iter().map(|token| rows[token]).collect()
+            })
+            .collect()
+    }
+
+    fn check_output(&self, rank: usize) -> anyhow::Result<()> {
+        let Checked { case, found, placed, right } = self;
+        let (done, ranks, tokens) = (found[rank], found.len(), case.total());
+        let is = |other: &[Vec<Row>]| self.are(other);
+        let places = |placed: &Placed| is(&case.output(placed, true, false));
+        let backwards = |all: &mut Vec<(usize, usize)>| all.reverse();
+        let ranks_backwards =
+            |all: &mut Vec<(usize, usize)>| all.sort_by_key(|(rank, token)| (usize::MAX - rank, *token));
+        let by_probability = |all: &mut Vec<(usize, usize)>| {
+            let of = |(rank, token): &(usize, usize)| {
+                case.probabilities(&case.tokens[*rank][*token])[case.chosen[*rank][*token]]
+            };
+            all.sort_by(|one, other| of(other).total_cmp(&of(one)));
         };
-        all.sort_by(|one, other| of(other).total_cmp(&of(one)));
-    };
-    // In the order in which they were sent.
-    let by_expert: Vec<Vec<Row>> = (right.output.iter().zip(&case.chosen).zip(&placed))
-        .map(|((rows, chosen), placed)| {
-            let mut order: Vec<usize> = (0..rows.len()).collect();
-            order.sort_by_key(|token| (!placed[*token], chosen[*token]));
-            order.into_iter().map(|token| rows[token]).collect()
-        })
-        .collect();
-    for (rank, done) in found.iter().enumerate() {
         Claim::close(&flat(&right.output[rank]), &done.output, TOLERANCE)
             .on_rank(rank)
             .given(case.described())
@@ -305,15 +167,15 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 "the most probable tokens take the places: here those of lower ranks come first, and of a rank the earlier ones",
             )
             .diagnose_if(
-                is(&case.output(&placed, false, false)),
+                is(&case.output(placed, false, false)),
                 "the outputs are not multiplied with the probability: the router would learn nothing from them",
             )
             .diagnose_if(
-                is(&case.output(&placed, true, true)),
+                is(&case.output(placed, true, true)),
                 "tokens without a place return themselves: their output is zeros, and the sum around the layer passes them on",
             )
             .diagnose_if(
-                is(&case.crossed(&placed, true)) || is(&case.crossed(&placed, false)),
+                is(&case.crossed(placed, true)) || is(&case.crossed(placed, false)),
                 "outputs of other tokens, or of other experts: what arrives is in the order of the ranks, and of each rank in the order of the \
                  experts; results go back in this order",
             )
@@ -321,10 +183,13 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 [case.limit.saturating_sub(1), case.limit + 1].iter().any(|limit| places(&case.placed(|_| *limit, false, |_| ()))),
                 "an expert takes one token less or more than its limit",
             )
-            .diagnose_if(is(&by_expert), "the outputs are in the order in which tokens were sent: put each where its token is")
-            .or_fail("a token's output is that of its most probable expert, times the probability")?;
+            .diagnose_if(is(&self.by_expert()), "the outputs are in the order in which tokens were sent: put each where its token is")
+            .or_fail("a token's output is that of its most probable expert, times the probability")
     }
-    for (rank, done) in found.iter().enumerate() {
+
+    fn check_dropped(&self, rank: usize) -> anyhow::Result<()> {
+        let Checked { case, found, placed, .. } = self;
+        let done = found[rank];
         let lost = |placed: &[bool]| placed.iter().filter(|placed| !**placed).count();
         let all: usize = placed.iter().map(|of| lost(of)).sum();
         Claim::equal(&lost(&placed[rank]), &done.dropped)
@@ -334,7 +199,12 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 done.dropped == all,
                 "these are the dropped tokens of all ranks: those of this rank are asked for",
             )
-            .or_fail("a token is dropped if its expert has no place left for it")?;
+            .or_fail("a token is dropped if its expert has no place left for it")
+    }
+
+    fn check_balance(&self, rank: usize) -> anyhow::Result<()> {
+        let Checked { case, found, placed, right } = self;
+        let done = found[rank];
         let observed = done.balance.unwrap_or(f64::NAN);
         let of = |shares: Vec<f64>| close(&[case.balance(rank, &shares)], &[observed], TOLERANCE);
         let chosen = || case.chosen.iter().flatten();
@@ -354,12 +224,15 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 close(&[experts * hard], &[observed], TOLERANCE),
                 "the parts are multiplied with themselves: one of the two is the mean probability, by which the router learns",
             )
-            .or_fail("the number of experts times the sum of fₑ · Pₑ")?;
+            .or_fail("the number of experts times the sum of fₑ · Pₑ")
     }
-    let router: Vec<f64> = (0..WIDTH * case.router.len())
-        .map(|at| found.iter().map(|done| done.router.get(at).copied().unwrap_or(f64::NAN)).sum())
-        .collect();
-    for (rank, done) in found.iter().enumerate() {
+
+    fn check_gradients(&self, rank: usize) -> anyhow::Result<()> {
+        let Checked { case, found, right, .. } = self;
+        let done = found[rank];
+        let router: Vec<f64> = (0..WIDTH * case.router.len())
+            .map(|at| found.iter().map(|done| done.router.get(at).copied().unwrap_or(f64::NAN)).sum())
+            .collect();
         Claim::close(&flat(&right.tokens[rank]), &done.tokens, TOLERANCE)
             .on_rank(rank)
             .given(format!("the gradient of the tokens\n{}", case.described()))
@@ -370,16 +243,18 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
             .given(format!("the gradient of the router, added up over the ranks\n{}", case.described()))
             .or_fail(
                 "the router learns from the probabilities in the output and from the mean ones in the balancing loss",
-            )?;
-        let each = done.experts.len();
+            )
+    }
+
+    fn check_experts(&self, rank: usize) -> anyhow::Result<()> {
+        let Checked { case, found, right, .. } = self;
+        let done = found[rank];
         for (number, gradient) in done.experts.iter().enumerate() {
-            let expert = rank * each + number;
+            let expert = rank * done.experts.len() + number;
             let whole = right.experts[expert].concat();
             // None is as good as zeros, if no token has passed it.
-            if gradient.is_empty() && whole.iter().all(|number| *number == 0.0) {
-                continue;
-            }
-            Claim::close(&whole, gradient, TOLERANCE)
+            let is_idle = gradient.is_empty() && whole.iter().all(|number| *number == 0.0);
+            Claim::close(&whole, if is_idle { &whole } else { gradient }, TOLERANCE)
                 .on_rank(rank)
                 .given(format!("the gradient of expert {expert}\n{}", case.described()))
                 .or_fail("an expert learns from all tokens that have passed it, of whichever rank")?;
@@ -392,6 +267,13 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
             .given(case.described())
             .or_fail(format!("expert {expert} computes more tokens than it takes: the others need not be sent"))?;
         }
+        Ok(())
+    }
+
+    fn check_exchanges(&self, rank: usize) -> anyhow::Result<()> {
+        let Checked { case, found, placed, .. } = self;
+        let (done, ranks) = (found[rank], found.len());
+        let each = done.experts.len();
         let sent = placed[rank].iter().filter(|placed| **placed).count();
         let received: usize = (0..ranks)
             .flat_map(|of| placed[of].iter().zip(&case.chosen[of]))
@@ -408,7 +290,6 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
         )
         .on_rank(rank)
         .given(case.described())
-        .or_fail("rows are sent that are no tokens with a place: an exchange takes another number for each rank")?;
+        .or_fail("rows are sent that are no tokens with a place: an exchange takes another number for each rank")
     }
-    Ok(())
 }

@@ -44,7 +44,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             })
         })?;
         let found: Vec<&Done> = outputs.all(0).collect();
-        check(&case, &found)?;
+        check_output(&case, &found)?;
+        check_gradients(&case, &found)?;
+        check_work(&case, &found)?;
     }
     Ok(())
 }
@@ -130,10 +132,20 @@ fn positions(rank: usize, ranks: usize, length: usize) -> impl Iterator<Item = u
     of(rank).chain(of(2 * ranks - 1 - rank))
 }
 
-fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
+/// The rank of a position.
+fn owner(position: usize, ranks: usize, length: usize) -> usize {
+    let number = position / (length / (2 * ranks));
+    number.min(2 * ranks - 1 - number)
+}
+
+/// The numbers of the positions of a rank.
+fn rows_of(rank: usize, ranks: usize, all: &[Row]) -> Vec<f64> {
+    positions(rank, ranks, all.len()).flat_map(|at| all[at]).collect()
+}
+
+fn check_output(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
     let (ranks, length) = (found.len(), case.length());
-    let chunk = length / (2 * ranks);
-    let owner = |position: usize| (position / chunk).min(2 * ranks - 1 - position / chunk);
+    let owner = |position: usize| owner(position, ranks, length);
     let sees = |query: usize, key: usize| key <= query;
     let right = case.attended(&sees);
     // The value of the query's rank that has the place of the key on its rank.
@@ -142,20 +154,18 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
         let place = positions(owner(key), ranks, length).position(|position| position == key);
         at(owner(query), place.unwrap_or_default())
     };
-    let of_own = case.attended_with(&sees, &|query, key| owner(query) == owner(key), &|_, key| key);
     // What a mistake would give, on all ranks.
     let all_are = |other: &[Row]| {
-        let of = |rank: usize| positions(rank, ranks, length).flat_map(|at| other[at]).collect::<Vec<f64>>();
-        found.iter().enumerate().all(|(rank, done)| close(&of(rank), &done.output, TOLERANCE))
+        found.iter().enumerate().all(|(rank, done)| close(&rows_of(rank, ranks, other), &done.output, TOLERANCE))
     };
     let is = |other: Sees<'_>| all_are(&case.attended(other)[0]);
     let by_rank: Vec<Box<dyn Fn(usize, usize) -> bool>> = (0..ranks)
         .map(|of| Box::new(move |query: usize, key: usize| key <= query && owner(key) == of) as Box<_>)
         .collect();
     let parts: Vec<Sees<'_>> = by_rank.iter().map(|sees| &**sees).collect();
-    let late = |position: usize| position / chunk >= ranks;
+    let late = |position: usize| 2 * position >= length;
     for (rank, done) in found.iter().enumerate() {
-        let mine = |all: &[Row]| positions(rank, ranks, length).flat_map(|at| all[at]).collect::<Vec<f64>>();
+        let mine = |all: &[Row]| rows_of(rank, ranks, all);
         Claim::close(&mine(&right[0]), &done.output, TOLERANCE)
             .on_rank(rank)
             .given(case.described(ranks))
@@ -205,8 +215,17 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
             )
             .or_fail("each query sees all keys of its own and of earlier positions, and the weights of all of them add up to 1")?;
     }
+    Ok(())
+}
+
+fn check_gradients(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
+    let (ranks, length) = (found.len(), case.length());
+    let sees = |query: usize, key: usize| key <= query;
+    let right = case.attended(&sees);
+    let owns_both = |query: usize, key: usize| owner(query, ranks, length) == owner(key, ranks, length);
+    let of_own = case.attended_with(&sees, &owns_both, &|_, key| key);
     for (rank, done) in found.iter().enumerate() {
-        let mine = |all: &[Row]| positions(rank, ranks, length).flat_map(|at| all[at]).collect::<Vec<f64>>();
+        let mine = |all: &[Row]| rows_of(rank, ranks, all);
         for (name, gradient, right) in [
             ("queries", &done.queries, &right[1]),
             ("keys", &done.keys, &right[2]),
@@ -223,8 +242,13 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 .or_fail("the result is right, and its gradient is not: a value is detached, or taken as a number, on the way")?;
         }
     }
+    Ok(())
+}
+
+fn check_work(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
     // The causal pairs of the own block, whole; and half of the pairs of each other one.
-    let block = (2 * chunk) * (2 * chunk);
+    let ranks = found.len();
+    let block = (case.length() / ranks).pow(2);
     let fair = block + (ranks - 1) * block / 2;
     for (rank, done) in found.iter().enumerate() {
         Claim::that(done.pairs <= fair, format!("at most {fair} pairs"), format!("{} pairs", done.pairs))

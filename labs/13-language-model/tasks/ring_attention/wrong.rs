@@ -72,9 +72,9 @@ pub fn own_keys(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tenso
     Ok(ring.attend(queries, keys, values, true)?.0)
 }
 
-/// Has no mask.
-pub fn not_causal(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
-    let mut all = ring.attend(queries, keys, values, false)?;
+/// All pairs with the keys of other ranks.
+fn whole_blocks(ring: &Ring<'_>, [queries, keys, values]: [&Tensor; 3], own_causal: bool) -> Result<Tensor> {
+    let mut all = ring.attend(queries, keys, values, own_causal)?;
     let mut block = Tensor::stack(&[keys, values], 0);
     for _ in 1..ring.ranks() {
         block = ring.to_next(&block)?;
@@ -83,15 +83,14 @@ pub fn not_causal(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Ten
     Ok(all.0)
 }
 
+/// Has no mask.
+pub fn not_causal(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
+    whole_blocks(ring, [queries, keys, values], false)
+}
+
 /// Takes all of each block of another rank.
 pub fn all_of_others(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
-    let mut all = ring.attend(queries, keys, values, true)?;
-    let mut block = Tensor::stack(&[keys, values], 0);
-    for _ in 1..ring.ranks() {
-        block = ring.to_next(&block)?;
-        all = merge(&all, &ring.attend(queries, &block.get(0), &block.get(1), false)?);
-    }
-    Ok(all.0)
+    whole_blocks(ring, [queries, keys, values], true)
 }
 
 /// Takes lower ranks for earlier ones, as if each had one chunk.
