@@ -9,11 +9,13 @@
 //! - [`Prediction`]: what a training step takes on a cluster, and what bounds it.
 
 mod alpha_beta;
+mod cluster_file;
 mod layout;
 mod schedule;
 mod step;
 
 pub use alpha_beta::{AlphaBeta, Collective, FitError};
-pub use layout::{Cluster, ClusterFile, ClusterFileError, Experts, Layout, Sharding, TransformerStep};
+pub use cluster_file::{ClusterFile, ClusterFileError};
+pub use layout::{Cluster, Experts, Layout, Sharding, TransformerStep};
 pub use schedule::{Action, Schedule, ScheduleError, Slot};
 pub use step::{AllReduce, Amdahl, Bound, Compute, Exchange, Gustafson, Link, Prediction, Sizes};

@@ -20,6 +20,7 @@ mod ddp;
 mod job;
 mod launch;
 mod launcher;
+mod layouts;
 mod machine;
 mod nodes;
 mod page;
