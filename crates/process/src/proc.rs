@@ -158,6 +158,11 @@ impl Status {
         Self::of(std::process::id() as i32)
     }
 
+    /// The sums over all mappings of the process, with the same names as in smaps.
+    pub fn of_memory(pid: i32) -> Option<Self> {
+        Some(Status(fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?))
+    }
+
     pub fn field(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }

@@ -224,15 +224,15 @@ impl<'a> BenchJob<'a> {
         Ok(())
     }
 
-    /// Resident memory of the agents, with their helpers and without ranks: bytes of each, on average.
+    /// Resident memory of the agents, with what their helpers do not share, and without ranks: bytes of each, on average.
     pub(crate) fn memory(&self) -> f64 {
         let workers: BTreeSet<i32> = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid)).collect();
         let parents = proc::parents();
         let of_agent = |agent: &Agent| {
             let agent = agent.process.pid().as_raw_pid();
             let helpers = proc::descendants(agent, &parents);
-            let all = helpers.into_iter().chain([agent]).filter(|pid| !workers.contains(pid));
-            all.collect::<BTreeSet<_>>().into_iter().map(resident).sum::<u64>()
+            let helpers: BTreeSet<i32> = helpers.into_iter().filter(|pid| !workers.contains(pid)).collect();
+            resident(agent) + helpers.into_iter().map(private).sum::<u64>()
         };
         self.agents.iter().map(of_agent).sum::<u64>() as f64 / self.agents.len() as f64
     }
@@ -371,6 +371,13 @@ impl Drop for BenchJob<'_> {
 /// In bytes.
 fn resident(pid: i32) -> u64 {
     proc::Status::of(pid).and_then(|status| status.number("VmRSS")).map_or(0, |kib| kib * 1024)
+}
+
+/// Resident memory that the process shares with no other one, in bytes.
+fn private(pid: i32) -> u64 {
+    let Some(memory) = proc::Status::of_memory(pid) else { return 0 };
+    let kib = ["Private_Clean", "Private_Dirty"].map(|field| memory.number(field).unwrap_or(0));
+    kib.iter().sum::<u64>() * 1024
 }
 
 /// A port that nobody listens on now. Agents must know it before one of them listens.
