@@ -19,7 +19,7 @@ const HEAD: &str = "# Passed tasks, by lab. The grader writes this file; `lockst
 #[serde(transparent)]
 pub struct Progress(BTreeMap<String, BTreeMap<String, Passed>>);
 
-/// When and with which seed a task was last passed.
+/// When and with which seed a task was first passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Passed {
     /// Local time.
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// When a task was last passed, if ever.
+    /// When a task was first passed, if ever.
     pub fn of(&self, lab: &str, task: &str) -> Option<&Passed> {
         self.0.get(lab)?.get(task)
     }
@@ -60,13 +60,16 @@ impl Progress {
         })
     }
 
-    /// Records in the checkout that contains `folder` that a task was passed.
+    /// Records in the checkout that contains `folder` that a task was passed. A task that had passed before keeps its time.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read), and when the file cannot be written.
     pub fn record(folder: &Path, lab: &str, task: &str, seed: u64) -> anyhow::Result<()> {
-        let at = Local::now().format(TIME).to_string();
         let mut progress = Self::read(folder)?;
+        if progress.of(lab, task).is_some() {
+            return Ok(());
+        }
+        let at = Local::now().format(TIME).to_string();
         progress.0.entry(lab.into()).or_default().insert(task.into(), Passed { at, seed });
         progress.write(&file(folder))
     }
@@ -119,8 +122,9 @@ mod tests {
         fs::write(root.path().join("Cargo.lock"), "").unwrap();
         Progress::record(&exercise, "02", "shard", 7).unwrap();
         Progress::record(&exercise, "02", "average", 8).unwrap();
+        Progress::record(&exercise, "02", "shard", 9).unwrap();
         let read = Progress::read(root.path()).unwrap();
-        assert_eq!(read.of("02", "shard").unwrap().seed, 7);
+        assert_eq!(read.of("02", "shard").unwrap().seed, 7, "a task that passes again keeps its first time");
         assert!(read.of("02", "other").is_none() && read.of("03", "shard").is_none());
         assert!(Progress::forget(&exercise, "02", Some("other")).unwrap().is_empty());
         assert_eq!(Progress::forget(&exercise, "02", Some("shard")).unwrap(), ["shard"]);
