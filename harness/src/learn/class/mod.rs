@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::Args;
+use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_grading::seat::{Attempts, Seat, now};
 
@@ -129,6 +130,7 @@ fn file_name(file: &str, index: usize, hidden: bool) -> String {
 fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
     let style = screen.style();
     let mut table = style.table(&["seat", "done", "at", "for", "graded", "last finding"]);
+    table.load_style(style.table_style().row_separator(LineStyle::none()));
     for (index, row) in view.rows.iter().enumerate() {
         let done = format!("{} of {}", row.done(), view.plan.len());
         let at = row
@@ -137,7 +139,7 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
         let found = row
             .finding
             .as_ref()
-            .map(|(verdict, diagnosis)| format!("{}: {diagnosis}", verdict.words()))
+            .map(|(verdict, diagnosis)| format!("{}: {}", verdict.words(), beginning(diagnosis)))
             .unwrap_or_default();
         let (since, tries) = match row.at {
             Some(_) => (page::span(row.since), row.tries.to_string()),
@@ -154,6 +156,12 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
         let file = file_name(file, index, hidden);
         screen.line(format!("not a seat's file: {file}: {}", foreign::one_line(why)));
     }
+}
+
+/// What is wrong, without the explanation that follows.
+fn beginning(diagnosis: &str) -> &str {
+    let end = [": ", "; ", ". "].iter().filter_map(|end| diagnosis.find(end)).min();
+    &diagnosis[..end.unwrap_or(diagnosis.len())]
 }
 
 /// A case for each lab that a seat has graded.
