@@ -1,7 +1,8 @@
-//! What a seat tells its class: which tasks were tried and passed, in one small file of a folder that all seats of the class share.
+//! What a seat tells its class: when it joined, which tasks were tried and passed, in one small file of a folder that all seats of the class
+//! share.
 //!
 //! `LOCKSTEP_CLASS` names the folder, and each grading adds to the seat's own file there. Nothing else in the folder is touched. A file is
-//! replaced as a whole, so a reader sees the old one or the new one. If it cannot be written, grading goes on after one note.
+//! replaced as a whole, so a reader sees the old one or the new one. If it cannot be written, the command goes on after one note.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -133,16 +134,27 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
+/// Tells the class that the seat is there, if the environment names a class: from now on it works on its first task. `folder` is in the
+/// learner's checkout.
+pub fn join(folder: &Path) {
+    update(folder, |_, _| ());
+}
+
 /// Tells the class how the grading of a task ended, if the environment names a class. `folder` is in the learner's checkout.
 pub fn tell(folder: &Path, lab: &str, task: &str, found: &GradeResult) {
+    let (lab, task) = (lab.to_owned(), task.to_owned());
+    let finding = found.as_ref().err().map(|finding| seat_finding(finding));
+    update(folder, move |seat, now| seat.record(&lab, &task, finding, now));
+}
+
+/// Changes the seat's file, or prints why it cannot.
+fn update(folder: &Path, change: impl FnOnce(&mut Seat, u64) + Send + 'static) {
     let Some(class) = std::env::var_os(CLASS).filter(|class| !class.is_empty()) else { return };
     let class = PathBuf::from(class);
-    let (folder, lab, task) = (folder.to_owned(), lab.to_owned(), task.to_owned());
-    let finding = found.as_ref().err().map(|finding| seat_finding(finding));
-    let file = class.clone();
+    let (file, folder) = (class.clone(), folder.to_owned());
     let (done, ended) = channel();
     // A thread, since a network file system can hang.
-    let write = move || drop(done.send(record(&file, &folder, &lab, &task, finding)));
+    let write = move || drop(done.send(rewrite(&file, &folder, change)));
     let why = match std::thread::Builder::new().spawn(write) {
         Err(error) => format!("cannot start a thread: {error}"),
         Ok(_) => match ended.recv_timeout(DEADLINE) {
@@ -157,7 +169,7 @@ pub fn tell(folder: &Path, lab: &str, task: &str, found: &GradeResult) {
         let class = foreign::path(&class);
         let _ = writeln!(
             std::io::stderr(),
-            "note: cannot tell the class in {class} of this grading: {why}; grading goes on (look at the folder, or unset {CLASS})"
+            "note: cannot tell the class in {class} how far this seat is: {why}; all else goes on (look at the folder, or unset {CLASS})"
         );
     });
 }
@@ -168,7 +180,7 @@ fn seat_finding(finding: &Finding) -> SeatFinding {
     SeatFinding { verdict: finding.verdict, diagnosis }
 }
 
-fn record(class: &Path, folder: &Path, lab: &str, task: &str, finding: Option<SeatFinding>) -> anyhow::Result<()> {
+fn rewrite(class: &Path, folder: &Path, change: impl FnOnce(&mut Seat, u64)) -> anyhow::Result<()> {
     let now = now();
     let name = name();
     let file = class.join(format!("{}.json", file_stem(&name)));
@@ -184,8 +196,8 @@ fn record(class: &Path, folder: &Path, lab: &str, task: &str, finding: Option<Se
         seat.since = now;
     }
     seat.name = name;
-    seat.record(lab, task, finding, now);
-    // The grading has already reported damaged progress.
+    change(&mut seat, now);
+    // The command has already reported damaged progress.
     seat.add(&Progress::read(folder).unwrap_or_default());
     seat.write(&file)
 }
@@ -212,6 +224,10 @@ fn file_stem(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn record(class: &Path, finding: Option<SeatFinding>) {
+        rewrite(class, class, |seat, now| seat.record("02", "shard", finding, now)).unwrap();
+    }
 
     fn wrong(diagnosis: &str) -> Option<SeatFinding> {
         Some(SeatFinding { verdict: Verdict::WrongValue, diagnosis: diagnosis.into() })
@@ -245,8 +261,9 @@ mod tests {
     #[test]
     fn a_file_is_read_as_it_was_written_and_replaced_as_a_whole() {
         let class = tempfile::tempdir().unwrap();
-        record(class.path(), class.path(), "02", "shard", wrong("off by one")).unwrap();
-        record(class.path(), class.path(), "02", "shard", None).unwrap();
+        rewrite(class.path(), class.path(), |_, _| ()).unwrap();
+        record(class.path(), wrong("off by one"));
+        record(class.path(), None);
         let files: Vec<_> = fs::read_dir(class.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(files.len(), 1, "{files:?}");
         let seat = Seat::read(&files[0]).unwrap();
@@ -254,7 +271,7 @@ mod tests {
         assert_eq!(fs::metadata(&files[0]).unwrap().permissions().mode() & 0o777, 0o644);
         // A damaged file of its own is replaced.
         fs::write(&files[0], "{\"name\":").unwrap();
-        record(class.path(), class.path(), "02", "shard", None).unwrap();
+        record(class.path(), None);
         assert_eq!(Seat::read(&files[0]).unwrap().tasks["02"]["shard"].count, 1);
     }
 

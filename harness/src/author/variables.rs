@@ -192,8 +192,9 @@ pub(crate) const VARIABLES: &[Variables] = &[
     },
     Variables {
         names: &["LOCKSTEP_CLASS"],
-        by: "`lockstep grade`, `lockstep watch`, `cargo test` of an exercise",
-        meaning: "a folder that all seats of a class share; each grading adds to the seat's own file there, which `lockstep class` shows",
+        by: "`lockstep grade`, `watch` and `progress`, `cargo test` of an exercise",
+        meaning: "a folder that all seats of a class share; the seat joins with any of these, and each grading adds to its own file there, \
+            which `lockstep class` shows",
     },
     Variables { names: &["LOCKSTEP_SEAT"], by: "the same", meaning: "the seat's name; if unset, the user on the host" },
     Variables {

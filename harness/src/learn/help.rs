@@ -12,7 +12,7 @@ use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, package};
+use lockstep_grading::{Lab, package, seat};
 
 use crate::exit::{Code, Refused};
 use crate::labs::{checkout, find, find_all};
@@ -97,6 +97,7 @@ impl ShowProgress {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (root, screen) = (checkout()?, Screen::new(false));
         let progress = Progress::read(&root)?;
+        seat::join(&root);
         if let Some(name) = &self.route {
             Route::find(name)?.show(&root, &progress, &screen)?;
             return Ok(Code::Success);

@@ -145,6 +145,7 @@ struct Watched {
 impl Watch {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let root = checkout()?;
+        seat::join(&root);
         match &self.lab {
             Some(name) => {
                 let lab = find(name)?;

@@ -103,6 +103,16 @@ fn shows_a_table_and_refuses_what_it_cannot_serve() {
 }
 
 #[test]
+fn a_seat_joins_before_it_grades() {
+    let (checkout, folder) = (Checkout::new(), tempfile::tempdir().unwrap());
+    let mut command = Command::new(cargo_bin("lockstep"));
+    command.arg("progress").current_dir(checkout.path(""));
+    ended(command.env("LOCKSTEP_CLASS", folder.path()).env("LOCKSTEP_SEAT", "ann")).code(0);
+    let table = ended(&mut class(folder.path(), &["--route", "day"])).code(0).out;
+    assert!(table.contains("ann") && table.contains("0 of"), "{table}");
+}
+
+#[test]
 fn grading_tells_the_class_and_goes_on_where_it_cannot() {
     let checkout = Checkout::new();
     let Some(program) = answers() else { return };
@@ -116,7 +126,7 @@ fn grading_tells_the_class_and_goes_on_where_it_cannot() {
         command.env("CARGO", checkout.path("cargo")).env("LOCKSTEP_CLASS", class).env("LOCKSTEP_SEAT", "ann/../bob");
         let graded = ended(&mut command).code(0);
         assert!(graded.out.contains("✓ task 1 of"), "{graded}");
-        assert_eq!(graded.err.contains("grading goes on"), note, "{graded}");
+        assert_eq!(graded.err.contains("all else goes on"), note, "{graded}");
     }
     let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files, ["ann_.._bob.json"]);

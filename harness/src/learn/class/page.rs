@@ -101,8 +101,9 @@ fn nobody(frame: &Frame<'_>) -> Markup {
     html! {
         section {
             h2 { "No seat has reported yet" }
-            p { "Each participant puts this into the shell, and grades as always:" }
+            p { "With these commands a participant is seen here and begins the first task; then they grade as always:" }
             (crate::report::html::command(&format!("export LOCKSTEP_CLASS={}", lockstep_launch::command::quoted(frame.folder))))
+            (crate::report::html::command("lockstep progress"))
         }
     }
 }
