@@ -95,7 +95,7 @@ ensure_toolchain() {
 check_python() {
   local candidate
   PYTHON='' PYTHON_HAS=''
-  for candidate in ${1:-python3 python3.14 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3}; do
+  for candidate in ${1:-python3 $(seq -f python3.%g "$PYTHON_MAX" -1 "$PYTHON_MIN") /usr/bin/python3}; do
     python_version_ok "$candidate" || continue
     PYTHON=${PYTHON:-$candidate}
     PYTHON_HAS=$(python_has "$candidate") || continue
