@@ -225,7 +225,7 @@ impl Claim {
         if self.holds {
             return Ok(());
         }
-        Err(Finding { diagnosis: self.known.unwrap_or_else(|| diagnosis.into()), ..rounded_values(self.finding) }
+        Err(Finding { diagnosis: self.known.unwrap_or_else(|| diagnosis.into()), ..readable_values(self.finding) }
             .into())
     }
 }
@@ -236,14 +236,71 @@ pub fn close(expected: &[f64], observed: &[f64], tolerance: f64) -> bool {
     expected.len() == observed.len() && expected.iter().zip(observed).all(near)
 }
 
-/// Rounds the numbers of the values to what matters, unless these would then be equal.
-fn rounded_values(finding: Finding) -> Finding {
-    let [expected, observed] = [&finding.expected, &finding.observed].map(|text| text.as_deref().map(rounded));
-    let given = finding.given.as_deref().map(rounded);
-    if expected == observed && finding.expected != finding.observed {
-        return Finding { given, ..finding };
+/// The finding with values as people write them: without the types of Rust, and with numbers rounded to what matters, unless the values
+/// would then be equal.
+fn readable_values(finding: Finding) -> Finding {
+    let [given, expected, observed] =
+        [&finding.given, &finding.expected, &finding.observed].map(|text| text.as_deref().map(without_types));
+    let short = |text: &Option<String>| text.as_deref().map(rounded);
+    let (rounded_expected, rounded_observed) = (short(&expected), short(&observed));
+    let differ = rounded_expected != rounded_observed || expected == observed;
+    let (expected, observed) = if differ { (rounded_expected, rounded_observed) } else { (expected, observed) };
+    Finding { given: short(&given), expected, observed, ..finding }
+}
+
+/// The text with what `Debug` shows of an `Option`, a `Result` and a struct in words: `Ok([1])` becomes `[1]`, `None` `nothing`, `Err("x")`
+/// `the error "x"`, `Bytes { sent: 4 }` `sent: 4`. What stands in quotation marks or backquotes stays.
+fn without_types(text: &str) -> String {
+    let (mut out, mut rest, mut last, mut quote) = (String::with_capacity(text.len()), text, ' ', None);
+    // For each bracket that is open, whether it is the text's own.
+    let mut own = Vec::new();
+    while let Some(c) = rest.chars().next() {
+        let begins_word = quote.is_none() && !is_of_name(last);
+        if let Some((length, words)) = begins_word.then(|| type_at(rest)).flatten() {
+            out += words;
+            if !rest[..length].ends_with(is_of_name) {
+                own.push(false);
+            }
+            (last, rest) = (' ', &rest[length..]);
+            continue;
+        }
+        let stays = match (quote, c) {
+            (None, '(' | '{') => {
+                own.push(true);
+                true
+            }
+            (None, ')' | '}') => own.pop().unwrap_or(true),
+            _ => true,
+        };
+        match quote {
+            Some(begun) if c == begun && last != '\\' => quote = None,
+            None if matches!(c, '"' | '`') => quote = Some(c),
+            _ => (),
+        }
+        if stays {
+            out.push(c);
+        } else if c == '}' {
+            out.truncate(out.trim_end().len());
+        }
+        (last, rest) = (c, &rest[c.len_utf8()..]);
     }
-    Finding { given, expected, observed, ..finding }
+    out
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The length of the type that the text begins with, with the bracket that it opens, and what is said instead.
+fn type_at(text: &str) -> Option<(usize, &'static str)> {
+    let (word, after) = text.split_at(text.find(|c| !is_of_name(c)).unwrap_or(text.len()));
+    match word {
+        "Some" | "Ok" if after.starts_with('(') => Some((word.len() + 1, "")),
+        "Err" if after.starts_with('(') => Some((word.len() + 1, "the error ")),
+        "None" => Some((word.len(), "nothing")),
+        _ if word.starts_with(char::is_uppercase) && after.starts_with(" { ") => Some((word.len() + 3, "")),
+        _ => None,
+    }
 }
 
 /// The text, with six digits of each fraction that has more. What stands in quotation marks is the answer's own text, and stays.
@@ -395,6 +452,26 @@ mod tests {
         assert_eq!(near.observed.as_deref(), Some("0.12345679"));
         let far = finding(Claim::equal(&(1.0 / 3.0), &(2.0 / 3.0)), "twice");
         assert_eq!((far.expected.as_deref(), far.observed.as_deref()), (Some("0.333333"), Some("0.666667")));
+    }
+
+    #[test]
+    fn values_have_no_types_of_rust() {
+        for (debug, words) in [
+            (format!("{:?}", Some(Ok::<_, String>((1, vec![2])))), "(1, [2])"),
+            (format!("{:?}", [None::<i32>, Some(3)]), "[nothing, 3]"),
+            (format!("{:?}", Err::<(), _>("a \"Some(x)\" of Ok(1)")), r#"the error "a \"Some(x)\" of Ok(1)""#),
+            (format!("counted: {:?}", Ratio { of: Some(4), to: [1.5] }), "counted: of: 4, to: [1.5]"),
+            ("`Some(x)`, NoneSuch, f(x) and Someone (Ok)".to_owned(), "`Some(x)`, NoneSuch, f(x) and Someone (Ok)"),
+        ] {
+            assert_eq!(without_types(&debug), words);
+        }
+    }
+
+    #[derive(Debug)]
+    #[expect(dead_code, reason = "shown")]
+    struct Ratio {
+        of: Option<i32>,
+        to: [f64; 1],
     }
 
     #[test]
