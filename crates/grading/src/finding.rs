@@ -2,6 +2,7 @@
 //! what is wrong.
 
 use std::fmt::{self, Debug, Display};
+use std::mem;
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,9 @@ pub struct Finding {
     pub tolerance: Option<f64>,
     /// What is wrong.
     pub diagnosis: String,
+    /// What the runner saw of a hang or a crash, where [`explain`] has replaced it by the cause.
+    #[serde(default)]
+    pub seen: Option<String>,
     /// Where each rank was, one line per rank.
     pub table: Vec<String>,
     /// The last lines that the ranks printed.
@@ -84,6 +88,7 @@ impl Finding {
             observed: None,
             tolerance: None,
             diagnosis: diagnosis.into(),
+            seen: None,
             table: Vec::new(),
             printed: Vec::new(),
         }
@@ -120,7 +125,8 @@ pub fn explain(mut error: anyhow::Error, why: impl FnOnce(&Finding) -> Option<St
     if let Some(finding) = error.downcast_mut::<Finding>()
         && let Some(diagnosis) = why(finding)
     {
-        finding.diagnosis = diagnosis;
+        let seen = mem::replace(&mut finding.diagnosis, diagnosis);
+        finding.seen.get_or_insert(seen);
     }
     error
 }
@@ -344,6 +350,12 @@ fn shown<T: Debug + ?Sized>(value: &T) -> String {
         text.push('…');
     }
     text
+}
+
+/// `1 rank`, `8 ranks`, `2 batches`.
+pub fn counted<N: Display + PartialEq + From<u8>>(number: N, what: &str) -> String {
+    let plural = if what.ends_with("ch") { "es" } else { "s" };
+    format!("{number} {what}{}", if number == N::from(1) { "" } else { plural })
 }
 
 /// The items in words, with `between` each two of them.

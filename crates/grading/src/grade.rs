@@ -65,12 +65,17 @@ pub fn find(
     }
 }
 
-/// Turns the finding into "not started": the file is still as the course wrote it, so its bugs are not the learner's.
+/// Turns the finding into "not started": the file is still as the course wrote it. So it says what the program does, and leaves the cause
+/// to the learner.
 fn not_started(finding: Finding) -> Finding {
     if finding.verdict == Verdict::NotStarted {
         return finding;
     }
-    let diagnosis = format!("the program is still as it was given. What it does now: {}", finding.diagnosis);
+    let does = match &finding.observed {
+        Some(_) => "`observed` shows what it does now: find out why".to_owned(),
+        None => format!("What it does now: {}", finding.seen.as_ref().unwrap_or(&finding.diagnosis)),
+    };
+    let diagnosis = format!("the program is still as it was given. {does}");
     Finding { verdict: Verdict::NotStarted, diagnosis, ..finding }
 }
 
@@ -169,6 +174,18 @@ fn wrapped_row(row: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explain;
+
+    #[test]
+    fn an_untouched_program_gets_what_was_seen_without_its_cause() {
+        let wrong = Finding { observed: Some("2".into()), ..Finding::new(Verdict::WrongValue, "summed, not averaged") };
+        let found = not_started(wrong);
+        assert_eq!(found.verdict, Verdict::NotStarted);
+        assert!(found.diagnosis.ends_with("find out why"), "{}", found.diagnosis);
+        let hang = explain(Finding::new(Verdict::Hang, "no rank moves").into(), |_| Some("each sends first".into()));
+        let found = not_started(hang.downcast().unwrap());
+        assert!(found.diagnosis.ends_with("What it does now: no rank moves"), "{}", found.diagnosis);
+    }
 
     #[test]
     fn breaks_lines_at_spaces_and_keeps_long_words() {

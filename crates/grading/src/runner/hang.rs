@@ -16,7 +16,7 @@ use tcpstore::Server;
 use super::Options;
 use super::call::{CallResult, RunningCall, last_lines};
 use super::outcome::{RankOutcome, is_done};
-use crate::{Finding, Verdict};
+use crate::{Finding, Verdict, counted};
 
 /// The interval between two looks for the ranks' answers.
 const POLL: Duration = Duration::from_millis(5);
@@ -116,8 +116,7 @@ impl RunningCall<'_> {
             Some(_) => format!("rank {rank}: has died"),
             None => format!("rank {rank}: {}", positions.get(&rank).map_or("does not answer", String::as_str)),
         };
-        let diagnosis = format!("{what}; see below where each rank was");
-        Finding { table: outcomes.iter().enumerate().map(line).collect(), ..Finding::new(Verdict::Hang, diagnosis) }
+        Finding { table: outcomes.iter().enumerate().map(line).collect(), ..Finding::new(Verdict::Hang, what) }
     }
 }
 
@@ -183,7 +182,7 @@ impl HangDetector {
     /// Returns why these processes hang, if they do. Must be called often.
     pub(super) fn hang(&mut self, deadline: Duration, pids: &[u32], now: Instant) -> Option<String> {
         if self.ranks.are_stalled(pids, now) && self.is_stalled_below(pids, now) {
-            return Some(format!("no rank has done anything for {} s", STILL.as_secs()));
+            return Some(format!("the ranks have done nothing for {} s", STILL.as_secs()));
         }
         let now = self.moment(pids, now);
         let over = now.is_later(deadline, self.begun) && self.turns.0 >= deadline;
@@ -277,10 +276,12 @@ fn describe(at: &RankState) -> String {
         RankState::Failed { call, why } => format!("failed in {call} ({why})"),
         RankState::Joining { group, .. } if group == WHOLE_JOB => "waits in init_process_group".into(),
         RankState::Joining { group, members } => format!("{JOINS} {group} of ranks {members:?}"),
-        RankState::Between { finished } => format!("is in no call, after {finished} finished calls"),
-        RankState::Left { finished, panicking: false } => format!("has left the group after {finished} calls"),
-        RankState::Left { finished, panicking: true } => format!("panicked after {finished} calls"),
-        RankState::Aborted { finished } => format!("has aborted the group after {finished} calls"),
+        RankState::Between { finished } => format!("is in no call, after {}", counted(*finished, "finished call")),
+        RankState::Left { finished, panicking: false } => {
+            format!("has left the group after {}", counted(*finished, "call"))
+        }
+        RankState::Left { finished, panicking: true } => format!("panicked after {}", counted(*finished, "call")),
+        RankState::Aborted { finished } => format!("has aborted the group after {}", counted(*finished, "call")),
     }
 }
 
