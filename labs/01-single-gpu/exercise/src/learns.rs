@@ -8,9 +8,9 @@ use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use tch::nn::{Linear, Module, VarStore};
 use tch::{Reduction, Tensor};
 
-/// Trains the layer, whose weights are in `vs`, on `inputs` (`Float [n, 20]`) and `targets` (`Float [n, 1]`). Each step uses
-/// all samples in one batch. Returns the loss before each step: the mean over the samples of the squared errors, or of another usual loss of
-/// a regression (half the squares, absolute values, Huber's, the root of the mean square).
+/// Trains the layer, whose weights are in `vs`, on `inputs` (`Float [n, 20]`) and `targets` (`Float [n, 1]`). Each step uses all samples in
+/// one batch. Returns the loss before each step, a mean over the samples: that of the squared errors, or another usual loss of a regression
+/// (half the squares, absolute values, Huber's, the root of the mean square).
 pub fn learns(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
     let mut losses = Vec::new();

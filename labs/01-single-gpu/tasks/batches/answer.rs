@@ -1,7 +1,7 @@
 //! Task 1: cut the samples into batches.
 //!
-//! Before a loader loads anything, it decides which samples go into which batch. Every sample must be in exactly one batch, and
-//! no batch may contain a sample that does not exist.
+//! Before a loader loads anything, it decides which samples go into which batch. Every sample must be in exactly one batch, and a batch
+//! must not contain a sample that does not exist.
 
 use std::ops::Range;
 

@@ -24,8 +24,7 @@ fn check(samples: usize, size: usize, observed: &Batches) -> anyhow::Result<()> 
         .given(format!("{samples} samples, batch size {size}"))
         .diagnose_if(
             observed == full,
-            "the samples that do not fill a batch are dropped, and without shuffling they are always the same ones: the last batch may be \
-             smaller",
+            "the last samples do not fill a batch and are dropped, without shuffling always the same ones: the last batch may be smaller",
         )
         .diagnose_if(
             covered.iter().any(|place| *place >= samples),
@@ -33,11 +32,11 @@ fn check(samples: usize, size: usize, observed: &Batches) -> anyhow::Result<()> 
         )
         .diagnose_if(
             observed.iter().any(|batch| batch.0 >= batch.1),
-            "there is an empty batch, whose mean loss is 0 / 0: if all batches are full, no samples remain for another one",
+            "there is an empty batch, whose mean loss is 0 / 0: if all batches are full, do not add another one",
         )
         .diagnose_if(
             covered.len() < samples,
-            "some samples are in no batch",
+            "some samples are missing from the batches",
         )
         .diagnose_if(
             covered.windows(2).any(|pair| pair[1] <= pair[0]),

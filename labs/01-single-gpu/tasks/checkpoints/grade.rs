@@ -22,7 +22,7 @@ fn why(finding: &Finding, cases: &[(u64, u64)]) -> Option<String> {
     let no_epochs = finding.input.is_some_and(|case| cases[case].0 == 0);
     let below_zero = finding.diagnosis.contains("attempt to subtract with overflow");
     (finding.verdict == Verdict::Crash && no_epochs && below_zero).then(|| {
-        "a number below 0, which u64 does not have: a run of 0 epochs has no last epoch, so `total_epochs - 1` is not one".to_owned()
+        "`total_epochs - 1` is below 0 in a run of 0 epochs, and a u64 cannot be: such a run does not have a last epoch".to_owned()
     })
 }
 
@@ -40,8 +40,8 @@ fn check(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
         .given(format!("{total} epochs, save every {every}; the epochs, numbered from 0, after which a checkpoint is saved"))
         .diagnose_if(
             *observed == early,
-            "epochs count from 0, so the first checkpoint comes after one epoch, and the epochs after the last multiple are \
-             lost: count the epochs that are done, and save after the last",
+            "epochs count from 0, so the first checkpoint comes after one epoch, and the epochs after the last checkpoint are lost: count \
+             the epochs that are done, and save after the last one, too",
         )
         .diagnose_if(starts_early, "epochs count from 0, so the first checkpoint comes after one epoch: count those that are done")
         .diagnose_if(
@@ -54,11 +54,11 @@ fn check(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
         )
         .diagnose_if(*observed == from_one, "these are counts of finished epochs; the epochs themselves are numbered from 0")
         .diagnose_if(in_order == right, "the epochs are right, but not in order: the run saves the earliest first")
-        .diagnose_if(total == 0, "a run of 0 epochs has nothing to save: it has no last epoch")
+        .diagnose_if(total == 0, "a run of 0 epochs has nothing to save")
         .diagnose_if(
             observed.len() > 1 && observed.windows(2).all(|pair| pair[1] == pair[0] + every) && observed.last() == right.last(),
-            "the intervals are counted back from the last epoch: then the epochs that are saved depend on the length of the run. Count \
-             them from the beginning, and save the last one, too",
+            "the intervals are counted back from the last epoch, so the saved epochs depend on the length of the run: count from the \
+             beginning, and save the last epoch, too",
         )
         .diagnose_if(
             beyond.is_some(),

@@ -57,7 +57,7 @@ fn of_all(given: &str, samples: &[Sample], weights: &[f64], loss: f64) -> anyhow
     );
     Claim::that(usual.into_iter().any(near), expected, format!("a first loss of {}", shown(loss)))
         .given(given)
-        .diagnose_if(sum, "the layer learns, but the losses are sums over the samples: return the mean, so that losses of batches compare")
+        .diagnose_if(sum, "the layer learns, but the losses are sums over the samples, which grow with their number: return the mean")
         .diagnose_if(
             part.is_some(),
             format!(
@@ -67,8 +67,8 @@ fn of_all(given: &str, samples: &[Sample], weights: &[f64], loss: f64) -> anyhow
             ),
         )
         .or_fail(
-            "the layer learns, but the first loss is none of the usual ones over all samples with the weights before the first step: use all \
-             samples in one batch, one step for it, and a usual loss of a regression",
+            "the layer learns, but the first loss is not a usual one of all samples before the first step: use all samples in one batch, \
+             take one step for it, and use a usual loss of a regression",
         )
 }
 
@@ -99,8 +99,8 @@ fn before_the_step(samples: &[Sample], (before, after, _, losses): &Trained) -> 
     Claim::that(near(before) || !near(after), expected, shown(losses[0]))
         .given(format!("{SAMPLES} samples, 1 step"))
         .or_fail(
-            "the layer learns, but these are the losses after each step, which take a second forward pass: return the loss of the step's \
-             own forward pass, which comes before the step",
+            "the layer learns, but these are the losses after each step, which take a second forward pass: return the loss from which the \
+             step was computed",
         )
 }
 
@@ -135,10 +135,10 @@ fn moves(given: &str, before: &[f64], after: &[f64], gradients: &[f64], losses: 
         .given(given)
         .diagnose_if(
             losses.iter().all(|loss| loss.abs() < 1e-6),
-            "the loss is 0 whatever the layer's output is: cross-entropy takes the softmax over the classes, and over one class \
-             that is always 1. A loss that cannot change has no gradient, so nothing is learned",
+            "the loss is 0 whatever the layer's output is: cross-entropy takes the softmax over the classes, and over one class that is \
+             always 1. A loss that cannot change has no gradient, so the layer learns nothing",
         )
-        .diagnose_if(steepest > MOVED, "there are gradients, but the weights do not move: no step is taken")
+        .diagnose_if(steepest > MOVED, "there are gradients, but the weights do not move: call the optimizer's `step`")
         .diagnose_if(
             losses[0].abs() > 1e-3,
             "the gradients are 0 when the step is taken: were they set to zero between the backward pass and the step? Do that before the \
@@ -197,8 +197,7 @@ fn finds(
         )
         .diagnose_if(
             losses[0] < 0.0,
-            "the loss is negative, and grows without end: a step goes where the loss falls, so the loss must be small where the outputs are \
-             near their targets",
+            "the loss is negative and falls without end: it must be small where the outputs are near their targets",
         )
         .diagnose_if(
             !end.is_finite() || end > 100.0 * begin,
@@ -210,8 +209,8 @@ fn finds(
         )
         .diagnose_if(
             losses[STEPS - 1].is_finite() && losses[STEPS - 1] < losses[0] && losses[STEPS - 1] > losses[0] / 2.0,
-            "the loss hardly falls, although the layer can produce all targets: the loss compares them not with the layer's output, but \
-             with something that cannot reach them, such as its sigmoid",
+            "the loss hardly falls, although the layer can produce all targets: it compares them with something that cannot reach them, \
+             such as the sigmoid of the layer's output",
         )
         .or_fail("the weights move, but not towards the rule: does the loss measure how far the outputs are from the targets?")
 }
@@ -243,7 +242,7 @@ fn why(finding: &Finding) -> Option<String> {
     let cut = finding.verdict == Verdict::Crash && finding.diagnosis.contains("does not require grad");
     cut.then(|| {
         format!(
-            "the loss no longer depends on the weights, so the backward pass has no graph: something between the layer and the loss cuts \
+            "the loss no longer depends on the weights, so the backward pass has no graph: something between the layer and the loss removes \
              it, such as no_grad, detach, or a tensor made of plain numbers ({})",
             finding.diagnosis
         )

@@ -82,7 +82,7 @@ fn check(epoch: &[Vec<Sample>], observed: &Numbers) -> anyhow::Result<()> {
             .diagnose_if(
                 seen(sum(&mean) / count),
                 format!(
-                    "the mean of the batches' means: a sample of the short last batch counts more than any other. Add up \
+                    "this is the mean of the batches' means, in which a sample of the short last batch counts more than any other: add up \
                      {name} times length, and divide by the number of samples, once"
                 ),
             )
