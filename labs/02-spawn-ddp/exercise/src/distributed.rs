@@ -1,9 +1,8 @@
 //! Task 6: make it distributed.
 //!
-//! Lab 01's program trains on one device. Started once for each rank, it must train one model on all ranks together: with the same
-//! losses and weights as one process with the same `batch_size`, which counts the samples of all ranks. Each sample is visited once an
-//! epoch, in a different order in each. One rank reports an epoch's mean loss over all samples, and one rank saves. At the end all
-//! ranks read the checkpoint.
+//! Lab 01's program trains on one device. Started once for each rank, it must train one model on all ranks together. Its losses and weights
+//! must be those of one process with the same `batch_size`, which counts the samples of all ranks. Each epoch visits each sample once, in a
+//! different order. One rank reports an epoch's mean loss over all samples, and one rank saves. At the end all ranks read the checkpoint.
 
 use std::rc::Rc;
 

@@ -125,8 +125,8 @@ impl Run<'_> {
         .given(self.given())
         .diagnose_if(
             sizes.iter().all(|sizes| sizes.is_empty()),
-            "no rank joins a process group: each trains its own model. Call init_process_group(env, …) \
-                 before anything that communicates",
+            "the ranks do not join a process group, so each trains its own model: call init_process_group(env, …) before anything that \
+             communicates",
         )
         .or_fail("not all ranks join the process group")
     }
@@ -269,12 +269,13 @@ impl Run<'_> {
                 )
                 .diagnose_if(
                     all_follow(ranks),
-                    "each step is too long by the number of ranks: the learning rate is multiplied by it, or gradients are added up. DDP \
-                     averages, and `batch_size` counts all ranks, so that a step is that of one process: the rate stays as it is",
+                    "each step is as many times too long as there are ranks: the learning rate is multiplied by their number, or gradients \
+                     are added up. DDP averages, and `batch_size` counts all ranks, so leave the rate as it is",
                 )
                 .diagnose_if(
                     all_follow(1.0 / ranks),
-                    "each step is too short by the number of ranks: something is divided by it again, although DDP has already averaged",
+                    "each step is as many times too short as there are ranks: something is divided by their number, although DDP has \
+                     already averaged",
                 )
                 .or_fail("the weights are not those of one process that takes the same samples in each step")?;
         }
@@ -288,7 +289,7 @@ impl Run<'_> {
         Claim::that(reporting == 1, "one rank reports", format!("reports by rank: {reports:?}"))
             .given(self.given())
             .diagnose_if(reporting == 0, "no rank reports the losses")
-            .or_fail("several ranks report, so each line is printed once for each: let rank 0 alone do it")?;
+            .or_fail("several ranks report, so each line is printed several times: let rank 0 alone report")?;
         let Some((rank, seen)) = self.seen().enumerate().find(|(_, seen)| !seen.reports.is_empty()) else {
             return Ok(());
         };
@@ -311,7 +312,8 @@ impl Run<'_> {
             .diagnose_if(is(&times(1.0 / ranks)), "the loss is divided by the number of ranks twice")
             .diagnose_if(
                 is(&plain),
-                "each step counts the same, and the last one of an epoch has fewer samples: weigh a batch's mean by its number of samples",
+                "each step counts the same, although the last one of an epoch has fewer samples: weight a batch's mean by its number of \
+                 samples",
             )
             .or_fail("this is not the mean loss over all samples of the epoch")
     }

@@ -55,7 +55,7 @@ fn rest(samples: usize, shares: &[&[usize]]) -> anyhow::Result<()> {
     Claim::that(
         missing == 0 && visited.len() == samples,
         "every sample once, over all ranks",
-        format!("{missing} samples never, {} visits in all", visited.len()),
+        format!("samples never visited: {missing}; visits in all: {}", visited.len()),
     )
     .given(format!("{samples} samples, which {RANKS} ranks cannot share equally"))
     .verdict(Verdict::RanksDisagree)
@@ -88,11 +88,11 @@ fn all_differ(rank: usize, given: &str, visited: &Visited) -> anyhow::Result<()>
         .given(given)
         .diagnose_if(
             same_pairs.len() == pairs().count(),
-            "every epoch has the same order, so it has the same batches: the sampler never learns which epoch it is",
+            "every epoch has the same order, and so the same batches: nothing sets the sampler's epoch",
         )
         .diagnose_if(
             same_pairs == [(0, 1)],
-            "the sampler lags an epoch behind: it learns the epoch only after the order was drawn",
+            "the sampler is one epoch behind: its epoch is set only after the order was drawn",
         )
         .or_fail("some epochs have the same order")
 }
@@ -109,8 +109,8 @@ fn other_shares(given: &str, visited: Vec<&[Vec<usize>]>) -> anyhow::Result<()> 
         .on_rank(0)
         .given(given)
         .or_fail(
-            "each rank visits the same samples in all epochs, in a different order: it takes its share first and shuffles that. All ranks \
-             shuffle the numbers of all samples, and then take their shares, so that a rank sees different samples in the next epoch",
+            "each rank visits the same samples in all epochs, in a different order: it takes its share first and shuffles that. Shuffle the \
+             numbers of all samples first, so that a rank sees other samples in the next epoch",
         )
 }
 
@@ -136,8 +136,8 @@ fn dealt_out(given: &str, samples: usize, shares: &[&[usize]]) -> anyhow::Result
         .diagnose_if(alike, "all ranks visit the same samples: each must take its own share of the order")
         .diagnose_if(
             often.is_some() && never.is_some(),
-            "the ranks have not shuffled in the same way: each takes its share of a different order, so some samples are visited by \
-             several ranks and others by none. The shuffle must not depend on the rank: all ranks start it with the same seed",
+            "each rank takes its share of a different order, so several ranks visit some samples, and others are left out: the shuffle must \
+             not depend on the rank. All ranks start it with the same seed",
         )
         .or_fail("the ranks' shares are not the samples of the data set")
 }

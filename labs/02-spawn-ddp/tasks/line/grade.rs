@@ -99,8 +99,8 @@ fn check(given: &str, points: &Points, shares: &[Points], batch_size: usize, lin
         .given(format!("{given}; expected is the line that one process fits to all points"))
         .diagnose_if(
             seen(batch_size * ranks, RATE),
-            "each rank takes `batch_size` points per step, so a step uses too many points, and there are too few steps: \
-             `batch_size` is that of all ranks together",
+            "each rank takes `batch_size` points per step, so there are too few steps of too many points: `batch_size` counts the points of \
+             all ranks together",
         )
         .diagnose_if(
             seen(batch_size, RATE * ranks as f64),
@@ -130,7 +130,7 @@ fn check_bytes(given: &str, rank: usize, steps: usize, bytes: usize) -> anyhow::
         .on_rank(rank)
         .given(given)
         .or_fail(
-            "the line is right, but the points themselves are sent: if each rank gets all of them, every rank does the work of one \
-             process. Compute on the rank's own share, and exchange the gradients",
+            "the line is right, but the points themselves are sent, and a rank that gets all of them does the work of one process: compute \
+             on the rank's own share, and exchange the gradients",
         )
 }

@@ -7,8 +7,8 @@ const RANKS: usize = 3;
 /// When the last rank comes, and how to say so.
 const LAST: [(&str, &str); 3] = [
     ("together", ""),
-    ("at_half", ", the last of which comes when half of the file is there"),
-    ("at_end", ", the last of which comes after the download"),
+    ("at_half", "; the last one comes when half of the file is there"),
+    ("at_end", "; the last one comes after the download"),
 ];
 
 /// How often a rank has downloaded the file, and the text that it has read.
@@ -35,13 +35,13 @@ fn check(case: usize, text: &str, prepared: &[&Prepared]) -> anyhow::Result<()> 
         .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
         .diagnose_if(
             LAST[case].0 == "at_end", // and the ranks that came together have downloaded it once
-            "a rank that came later downloaded the file again: a rank that sees no download in progress believes that it is the first. \
-             Choose the rank by its number, not by which comes first",
+            "a rank that came later downloaded the file again, as if it were the first: choose the rank that downloads by its number, not \
+             by which comes first",
         )
         .diagnose_if(
             counts.iter().all(|count| *count > 0),
-            "every rank downloads the file. To the same path, it disturbs ranks that write or read there; in turn, or to different paths, \
-             it is still one download for each rank. One is enough: let one rank prepare the data while the others wait",
+            "every rank downloads the file: let one rank prepare the data while the others wait. Downloads to one path disturb each other, \
+             and downloads in turn or to different paths are still one for each rank",
         )
         .or_fail("the file is downloaded more than once")?;
     for (rank, (_, read)) in prepared.iter().enumerate() {
@@ -67,8 +67,8 @@ fn why(finding: &Finding) -> Option<String> {
     let rank = finding.rank.unwrap_or(0);
     match finding.verdict {
         Verdict::Crash if finding.diagnosis.contains("(os error 2)") => Some(format!(
-            "rank {rank} looked for the file before it was there: it did not wait until the rank that downloads was done. A sleep is no wait. \
-             `barrier` is one, if every rank calls it, and the one that downloads after its download ({})",
+            "rank {rank} looked for the file before it was there: a sleep may end before the download does. `barrier` waits for the other \
+             ranks, if every rank calls it, and the one that downloads calls it after its download ({})",
             finding.diagnosis
         )),
         Verdict::Crash if finding.diagnosis.contains("(os error 17)") => Some(format!(

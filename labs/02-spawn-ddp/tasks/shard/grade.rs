@@ -1,6 +1,6 @@
 //! Grades `shard`: compares the shares of all ranks with the rule of `DistributedSampler` (`torch/utils/data/distributed.py`).
 
-use lockstep_grading::{Claim, Runner, given};
+use lockstep_grading::{Claim, Runner, counted, given};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -10,8 +10,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     worlds.extend((0..4).map(|_| (random.below(20..60), random.below(2..6))));
     let of_all_ranks = |&(samples, ranks): &(usize, usize)| (0..ranks).map(move |rank| (samples, ranks, rank));
     let inputs: Vec<_> = worlds.iter().flat_map(of_all_ranks).collect();
-    let shown =
-        |(samples, ranks, rank): (usize, usize, usize)| format!("{samples} samples, {ranks} ranks, rank {rank}");
+    let shown = |(samples, ranks, rank): (usize, usize, usize)| format!("{}, rank {rank}", sizes(samples, ranks));
     let outputs = runner.call::<_, Vec<usize>>(1, &inputs).map_err(|error| given(error, |case| shown(inputs[case])))?;
     for (case, &(samples, ranks, rank)) in inputs.iter().enumerate() {
         let (right, observed) = (right(samples, ranks, rank), outputs.of(0, case));
@@ -21,16 +20,15 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let dropped = &right[..samples / ranks];
         Claim::equal(&right, observed)
             .on_rank(rank)
-            .given(format!("{samples} samples, {ranks} ranks"))
+            .given(sizes(samples, ranks))
             .diagnose_if(
                 *observed == block,
-                "each rank takes a block of neighbours; it must take the samples whose number is its rank plus a multiple of \
-                 the world size",
+                "each rank takes a block of neighbours: let it take the samples whose number is its rank plus a multiple of the world size",
             )
             .diagnose_if(
                 *observed == without_padding,
-                "some ranks have one sample more than others, and would wait for the others forever in a collective: fill the shorter \
-                 shares with samples from the beginning",
+                "some ranks have one sample more than others, and would wait for them forever in a collective: fill the shorter shares with \
+                 samples from the beginning",
             )
             .diagnose_if(*observed == dropped, "the remaining samples are dropped, so they are never visited")
             .diagnose_if(
@@ -55,9 +53,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .diagnose_if(
                 observed.len() > right.len(),
                 format!(
-                    "{} samples, where {} are enough for equal shares: a share is samples / ranks, rounded up; if the samples divide \
+                    "{}, where {} are enough for equal shares: a share is samples / ranks, rounded up; if the samples divide \
                      evenly, nothing is added",
-                    observed.len(),
+                    counted(observed.len(), "sample"),
                     right.len()
                 ),
             )
@@ -73,6 +71,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .or_fail("the shares are not those of DistributedSampler without shuffling")?;
     }
     Ok(())
+}
+
+fn sizes(samples: usize, ranks: usize) -> String {
+    format!("{}, {}", counted(samples, "sample"), counted(ranks, "rank"))
 }
 
 fn right(samples: usize, ranks: usize, rank: usize) -> Vec<usize> {
