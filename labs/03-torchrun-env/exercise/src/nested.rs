@@ -1,9 +1,9 @@
 //! Task 3: a program that starts its own processes. Spot the bug.
 //!
-//! The program starts the workers of a job, each with its rank, and waits for all of them, as `spawn` does in lab 02. The user
-//! starts it like any other program, without a launcher. If a launcher has started it, it must return an error before it asks for any
-//! worker, also if the launcher starts only one process. All launchers set `RANK` and `WORLD_SIZE`, to look at one of them is enough; not
-//! all set torchrun's own variables, and an address alone may come from the user.
+//! The program starts the workers of a job, each with its rank, and waits for all of them, as `spawn` does in lab 02. The user starts it
+//! like any other program, without a launcher. If a launcher has started it, it must return an error before it asks for any worker, even if
+//! the launcher starts only one process. All launchers set `RANK` and `WORLD_SIZE`, and one of the two is enough to look at. Not all of
+//! them set torchrun's own variables, and an address alone may come from the user.
 
 use std::process::Child;
 

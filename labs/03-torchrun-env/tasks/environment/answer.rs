@@ -31,7 +31,7 @@ pub struct Worker {
 ///
 /// # Errors
 /// When a variable is not set or is not a valid number: the error says which one, by its name. When the rank is not below the world size:
-/// the text of this error is up to you.
+/// you choose the text of this error.
 pub fn environment(variables: &Variables) -> Result<Worker> {
     // <answer>
     //~ // `variables.get("RANK")` is `Some("3")` or `None`. `.with_context(|| format!("…"))?`, on an `Option` or a `Result`,

@@ -134,17 +134,13 @@ fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> an
 /// What comes of a value that is guessed for the first of these variables, or for all of them.
 fn guessed(names: &[&str]) -> &'static str {
     match names {
-        ["MASTER_ADDR"] => {
-            "on a node that is not the store's, the process waits for a store that is on another one, until its timeout"
-        }
+        ["MASTER_ADDR"] => "on any node but the store's, the process then waits at the wrong address until its timeout",
         ["MASTER_PORT"] => {
-            "two jobs on one host then meet at one port, or a process waits at a port that nobody has opened"
+            "two jobs on one host then meet at one port, or a process waits at a port on which no store listens"
         }
         ["LOCAL_RANK"] => "several processes of a node can then take the same GPU",
         ["LOCAL_WORLD_SIZE"] => "the processes of a node then do not know how many share its cores and GPUs",
-        _ => {
-            "without a launcher, every process would believe that it is the only one and train alone on all of the data"
-        }
+        _ => "without a launcher, every process would then train alone on all of the data, as if it were the only one",
     }
 }
 

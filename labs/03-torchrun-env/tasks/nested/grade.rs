@@ -36,13 +36,13 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
             .given(format!("nprocs {nprocs}, started by its user, {with}"))
             .diagnose_if(
                 refuses && case == 0,
-                "the program refuses, although `variables` is empty: it reads something else, perhaps the environment of this process, \
-                 which another kind of launcher has started. `variables` has all that the program may know about its launcher",
+                "the program refuses, although `variables` is empty: it reads something else, perhaps the environment of this process. Only \
+                 `variables` says whether a launcher has started the program",
             )
             .diagnose_if(
                 refuses,
-                "the program refuses, although no launcher has started it: an address alone may come from the user. Only the variables of \
-                 ranks show that a launcher started it",
+                "the program refuses, although its user has started it: an address alone may come from the user. Only RANK and the other \
+                 variables of ranks show a launcher",
             )
             .or_fail("a program that its user has started must start its workers, each with its rank, and wait for them")?;
     }
@@ -76,14 +76,14 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
         .given(&given)
         .diagnose_if(
             ended.iter().all(|(_, error)| error.is_some()),
-            "the program refuses, but only after it has asked for workers. Those that are killed again have claimed their ranks, too: look \
-             for the launcher first",
+            "the program refuses, but only after it has asked for workers, which have claimed their ranks by then: look for the launcher \
+             first",
         )
         .diagnose_if(
             ended.iter().all(|(started, _)| started.len() == NPROCS),
             format!(
-                "each of the {LAUNCHED} processes that the launcher has started starts {NPROCS} of its own: {} processes, \
-                 several of which claim to be rank 0, compete for one address. A launched program must not launch others",
+                "each of the {LAUNCHED} processes that the launcher has started starts {NPROCS} of its own. These {} processes compete for \
+                 one address, and several claim to be rank 0: a launched program must not launch others",
                 LAUNCHED * NPROCS
             ),
         )

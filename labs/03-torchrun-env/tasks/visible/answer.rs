@@ -1,14 +1,14 @@
 //! Task 4: one GPU for each process. Spot the bug.
 //!
-//! A process hides all GPUs except its own from itself, so that no library in it can use another one by mistake. (CUDA is
-//! simulated here: see `given/simulated.rs`.) If a batch system has set `CUDA_VISIBLE_DEVICES`, it lists the GPUs of the job; the
-//! other GPUs of the node belong to other jobs. The list has an order of its own, and may be empty: then the job has no GPU.
+//! A process hides all GPUs except its own from itself, so that its libraries cannot use another one by mistake. (CUDA is simulated here:
+//! see `given/simulated.rs`.) If a batch system has set `CUDA_VISIBLE_DEVICES`, it lists the GPUs of the job; the other GPUs of the node
+//! belong to other jobs. The list has an order of its own. If it is empty, the job has no GPU.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::simulated::{CudaProcess, Gpu, VISIBLE};
 
-/// Opens the GPU of a process. Its local rank is a position among the job's GPUs on this node. The process sees no other GPU.
+/// Opens the GPU of a process. Its local rank is a position among the job's GPUs on this node. Afterwards the process sees only this GPU.
 ///
 /// # Errors
 /// When the job has too few GPUs.

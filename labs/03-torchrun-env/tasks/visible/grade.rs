@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_grading::{Claim, Runner, Verdict, explain, joined};
+use lockstep_grading::{Claim, Runner, Verdict, counted, explain, joined};
 
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
@@ -70,8 +70,8 @@ impl VisibleCase {
 
     fn check(&self, (returned, opened, variable, seen): &Opened) -> anyhow::Result<()> {
         let observed = match returned {
-            Ok(gpu) => format!("GPU {gpu}, and the process sees {seen}"),
-            Err(error) => format!("the error \"{error}\", and the process sees {seen}"),
+            Ok(gpu) => format!("GPU {gpu}, and the process sees {}", counted(*seen, "GPU")),
+            Err(error) => format!("the error \"{error}\", and the process sees {}", counted(*seen, "GPU")),
         };
         let own = self.own();
         let Some(expected) = own.get(self.local_rank) else {
@@ -80,14 +80,14 @@ impl VisibleCase {
                 .diagnose_if(
                     own.is_empty(),
                     format!(
-                        "an empty {VISIBLE} is not the same as none: the batch system has given the job no GPU, and the process takes one of \
-                         another job"
+                        "{VISIBLE} is set and empty, so the job has no GPU, and the process takes one of another job: return an error"
                     ),
                 )
                 .or_fail("the job has no GPU for this local rank, but the process takes one anyway");
         };
         let right = returned.as_ref() == Ok(expected) && *opened == Some(*expected) && *seen == 1;
-        let claim = Claim::that(right, format!("GPU {expected}, and the process sees 1"), observed).given(self.given());
+        let claim =
+            Claim::that(right, format!("GPU {expected}, and the process sees 1 GPU"), observed).given(self.given());
         // The variable names one GPU, and yet the process sees as many as before.
         let late = *seen == own.len()
             && *seen > 1
@@ -95,8 +95,8 @@ impl VisibleCase {
         let claim = claim.diagnose_if(
             late && opened.is_none_or(|gpu| gpu == own[0]),
             format!(
-                "{VISIBLE} was set when CUDA was already initialized, so it has no effect, and every process opens the first GPU. Counting the \
-                 devices is enough to initialize CUDA: set the variable before"
+                "{VISIBLE} was set when CUDA was already initialized, so it has no effect, and every process opens the first GPU. Counting \
+                 the devices initializes CUDA: set the variable before that"
             ),
         );
         match returned {
@@ -107,8 +107,8 @@ impl VisibleCase {
                 )
                 .diagnose_if(
                     gpu == expected,
-                    "this is the right GPU, but the process sees the others, too: any library that opens device 0 by default takes \
-                     memory on the first process's GPU",
+                    "this is the right GPU, but the process sees the others, too: a library that opens device 0 by default takes memory on \
+                     the first process's GPU",
                 )
                 .diagnose_if(
                     !own.contains(gpu) && self.gpus > MOST_WITH_ONE_DIGIT,
