@@ -15,7 +15,7 @@ enum Outcome {
     Error(String),
 }
 
-/// How often an answer may find that a message is late which is not.
+/// How often an answer may report a message as late that is not.
 const TRIES: usize = 3;
 /// What a clock may round away, in milliseconds.
 const ROUNDED: u64 = 10;
@@ -83,8 +83,8 @@ impl DeadlineCase {
             let what = match (finding.verdict, self.does) {
                 (Verdict::Hang, _) => {
                     return Some(
-                        "the receive never gives up, whatever the deadline is: `recv` and `wait` use the group's timeout, and a look at \
-                         the clock comes after they have returned. `wait_for` takes a deadline"
+                        "the receive goes on after the deadline: `recv` and `wait` end at the group's timeout, and a look at the clock after \
+                         they have returned comes too late. `wait_for` takes a deadline"
                             .into(),
                     );
                 }
@@ -92,10 +92,7 @@ impl DeadlineCase {
                 (Verdict::Crash, "leaves") => "a peer that has closed its connection is `Gone`",
                 _ => return None,
             };
-            Some(format!(
-                "{what}, an outcome that the caller asks for, so do not return the error of `irecv` or `wait_for`: {}",
-                finding.diagnosis
-            ))
+            Some(format!("{what}: return that, and not the error of `irecv` or `wait_for` ({})", finding.diagnosis))
         });
         match error.downcast::<Finding>() {
             Ok(finding) => finding.given(self.given.clone()).into(),
@@ -103,11 +100,11 @@ impl DeadlineCase {
         }
     }
 
-    /// Who tries again waits longer than `patience`.
+    /// An answer that tries again waits longer than `patience`.
     fn check_tries(&self, started: usize) -> anyhow::Result<()> {
         Claim::that(started <= 1, "one receive", format!("{started} receives")).on_rank(0).given(self.given.clone()).or_fail(
-            "a second try waits as long again, but the deadline is for the whole call: the caller decides whether to try again, and with \
-             Gloo a group in which a deadline has passed is closed",
+            "a second try waits as long again, but the deadline is for the whole call. The caller decides whether to try again; with Gloo, \
+             the group is closed once a deadline has passed in it",
         )
     }
 
@@ -119,7 +116,7 @@ impl DeadlineCase {
             .on_rank(0)
             .given(self.given.clone())
             .or_fail(
-                "gives up before the deadline: wait for all of `patience`; `as_secs()` drops its fraction of a second",
+                "the receive gives up before the deadline: wait for all of `patience`; `as_secs()` drops its fraction of a second",
             )
     }
 

@@ -1,10 +1,10 @@
 //! Task 2: messages to both neighbours at the same time.
 //!
-//! A row of numbers that is too long for one device is divided into pieces, one per rank. The same is done with images and
-//! volumes. A convolution reads the neighbours of every number, and at the two ends of a piece these are on other ranks. So
-//! before each layer, the ranks exchange the numbers at their borders. Here the row is a ring: the first rank's piece follows
-//! the last rank's. Each message that is started must be waited for. No message may hold up another: start both sends before you wait for
-//! anything. Use messages, and no collective. Tags are up to you.
+//! A row of numbers that is too long for one device is divided into pieces, one per rank. The same is done with images and volumes. A
+//! convolution reads the neighbours of every number, and at the two ends of a piece these are on other ranks. So before each layer, the
+//! ranks exchange the numbers at their borders. Here the row is a ring: the first rank's piece follows the last rank's. Wait for each
+//! message that you start. So that one message does not hold up the other, start both sends before you wait for anything. Use messages, not
+//! a collective. You choose the tags.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};

@@ -80,8 +80,8 @@ fn check_waits(rank: usize, calls: &[Called]) -> anyhow::Result<()> {
         .on_rank(rank)
         .given(format!("the calls: {}", calls.iter().map(|(call, _)| &**call).collect::<Vec<_>>().join(", ")))
         .or_fail(
-            "the numbers are right, but a message that was started is dropped without `wait`: only `wait` shows that it has left, and one \
-             that is dropped earlier may never leave, so that its receiver waits forever",
+            "the numbers are right, but a message that was started is dropped without `wait`: it may never leave, and its receiver waits \
+             forever. Only `wait` shows that it has left",
         )
 }
 
@@ -102,16 +102,16 @@ fn check_messages(rank: usize, calls: &[Called], waited_before: &[usize]) -> any
         .given("the calls")
         .diagnose_if(
             collective,
-            "the numbers are right, but a collective brings the borders of all ranks to all: with many ranks, a rank needs almost nothing \
-             of what it gets, and it waits for ranks that are not its neighbours. Send two messages and receive two",
+            "the numbers are right, but a collective brings the borders of all ranks to all: a rank waits for ranks that are not its \
+             neighbours, and needs little of what it gets. Send two messages and receive two",
         )
         .diagnose_if(
             blocks,
-            "the numbers are right, but a `send` that blocks holds up the other three, and the ranks must take turns: start all four with \
-             `isend` and `irecv`",
+            "the numbers are right, but a `send` that blocks holds up the other three messages, so the ranks take turns: start all four \
+             with `isend` and `irecv`",
         )
         .or_fail(
-            "the numbers are right, but one message was waited for before the other was sent: so one direction waits for the other. Start \
-             all four, then wait for all",
+            "the numbers are right, but the rank waited for one message before it sent the other, so one direction waits for the other: \
+             start all four, then wait for all",
         )
 }

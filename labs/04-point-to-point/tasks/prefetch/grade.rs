@@ -1,6 +1,6 @@
 //! Grades `prefetch`: the results, and whether receiving and computing overlapped.
 
-use lockstep_grading::{CallOptions, Claim, Numbers, Runner, rows};
+use lockstep_grading::{CallOptions, Claim, Numbers, Runner, counted, rows};
 use serde::Deserialize;
 
 use super::waits;
@@ -29,7 +29,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let options = CallOptions { ranks: 2, env, ..CallOptions::default() };
     // Two calls: a receive that the first one leaves behind would take a message of the second.
     for batches in [&batches[..], &batches[..1]] {
-        let given = format!("{} of {length} numbers\n{}", count(batches.len()), rows("batch", batches));
+        let given = format!("{} of {length} numbers\n{}", counted(batches.len(), "batch"), rows("batch", batches));
         let outputs = runner
             .call_with::<_, Prefetched>(&options, &[batches])
             .map_err(|error| lockstep_grading::given(waits::explain_hang(error), |_| given.clone()))?;
@@ -42,14 +42,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn count(batches: usize) -> String {
-    if batches == 1 { "1 batch".to_owned() } else { format!("{batches} batches") }
-}
-
 /// `compute` was called once for each batch.
 fn check_computed(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Result<()> {
     let calls = seen.changed.len();
-    Claim::that(calls == batches, format!("{batches} calls of `compute`"), format!("{calls} calls"))
+    Claim::that(calls == batches, format!("{} of `compute`", counted(batches, "call")), counted(calls, "call"))
         .on_rank(1)
         .given(given)
         .or_fail("the sums are right, but `compute` was not called once for each batch: its results are what is asked")
@@ -77,18 +73,17 @@ fn check_sums(given: &str, batches: &[Vec<f64>], seen: &Prefetched) -> anyhow::R
     .given(given)
     .diagnose_if(
         seen.results.len() != batches.len(),
-        format!("`compute` processed {} of {} batches", seen.results.len(), batches.len()),
+        format!("`compute` processed {} of {}", seen.results.len(), counted(batches.len(), "batch")),
     )
     .diagnose_if(
         changed.is_some() && shifted,
-        "while `compute` worked on a batch, it turned into the next one: the receive in progress writes into the memory that \
-         `compute` reads. The type prevents reads of the tensor that was passed to `irecv`, but not reads through another \
-         handle to its memory",
+        "while `compute` worked on a batch, it turned into the next one: the receive in progress writes into the memory that `compute` \
+         reads. The compiler forbids reads of the tensor that was passed to `irecv`, but not reads of another handle to its memory",
     )
     .diagnose_if(
         read_late,
-        "only the last batch is right: the others were read, or copied, after the receive of the next batch into the same memory was \
-         started. From then on the memory belongs to that receive, even if the message comes a little later: copy before you start it",
+        "only the last batch is right: the others were read, or copied, after the next receive into the same memory was started. From then \
+         on the memory belongs to that receive, even before its message comes: copy before you start it",
     )
     .diagnose_if(
         changed.is_some() || seen.results.iter().all(|sum| sum.is_nan()) || seen.results.first() == Some(&0.0),
@@ -108,13 +103,13 @@ fn check_overlap(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Resu
     .given(given)
     .diagnose_if(
         seen.arrived.first() == Some(&batches),
-        "the sums are right, but all batches were received before the first was computed on: while `compute` works nothing is in progress, \
-         and the memory must hold all of them",
+        "the sums are right, but all batches were received before `compute` began: nothing is in progress while it works, and all batches \
+         must fit into memory",
     )
     .diagnose_if(
         seen.arrived.first().is_some_and(|arrived| *arrived > 1),
-        "the sums are right, but the next batch was waited for before `compute` worked on this one: while it works nothing is in progress. \
-         Start the receive before `compute`, and wait for it after",
+        "the sums are right, but the answer waited for the next batch before `compute` worked on this one, so nothing is in progress while \
+         it works: start the receive before `compute`, and wait for it after",
     )
     .or_fail(
         "the sums are right, but receiving and computing no longer overlap: start to receive the next batch into other memory \
@@ -123,11 +118,11 @@ fn check_overlap(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Resu
 }
 
 fn check_receives(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Result<()> {
-    Claim::that(seen.started <= batches, format!("{batches} receives"), format!("{} receives", seen.started))
+    Claim::that(seen.started <= batches, counted(batches, "receive"), counted(seen.started, "receive"))
         .on_rank(1)
         .given(given)
         .or_fail(
-            "the sums are right, but a receive was started for which no batch is left: it takes whatever rank 0 sends next, or waits for \
-             it, and is dropped without a wait. Before `compute` works on the last batch, do not start another receive",
+            "the sums are right, but there is one receive more than batches: it takes whatever rank 0 sends next. Before `compute` works on \
+             the last batch, do not start another receive",
         )
 }

@@ -1,10 +1,9 @@
 //! Task 1: a ring of blocking messages.
 //!
-//! Each rank starts with one tensor and must end with the tensors of all ranks. A rank exchanges messages only with its two
-//! neighbours. In every step it sends the tensor that it received in the previous step (in the first step, its own tensor) to
-//! the next rank, and receives a tensor from the previous rank. After `size - 1` steps, every tensor has been on every rank.
-//! `send` and `recv` block: a send ends when the other side receives. Use these two alone. A job may also have one rank, which has no
-//! neighbour but itself and sends nothing.
+//! Each rank starts with one tensor and must end with the tensors of all ranks. A rank exchanges messages only with its two neighbours. In
+//! every step it sends the tensor that it received in the previous step (in the first step, its own tensor) to the next rank, and receives
+//! a tensor from the previous rank. After `size - 1` steps, every tensor has been on every rank. `send` and `recv` block: a send ends when
+//! the other side receives. Use these two alone. A job may also have a single rank, which sends nothing.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};

@@ -1,6 +1,6 @@
 //! Grades `ring`: every rank must end with the tensors of all ranks, on 3, 4 and 1 ranks.
 
-use lockstep_grading::{Claim, Numbers, Runner, rows};
+use lockstep_grading::{Claim, Numbers, Runner, counted, rows};
 
 use super::waits;
 
@@ -53,8 +53,8 @@ fn check(
     let unfilled = observed.iter().position(|numbers| numbers.iter().all(|value| *value == 0.0));
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
-        .given(format!("the tensors of {ranks} ranks\n{}", rows("rank", given)))
-        .diagnose_if(observed.len() != ranks, format!("there are {ranks} ranks but {} tensors", observed.len()))
+        .given(format!("the tensors of {}\n{}", counted(ranks, "rank"), rows("rank", given)))
+        .diagnose_if(observed.len() != ranks, format!("there are {} but {}", counted(ranks, "rank"), counted(observed.len(), "tensor")))
         .diagnose_if(
             misplaced,
             "all tensors are here, but not at the positions of their owners: the tensor that arrives in step s belongs to the rank s \
@@ -100,21 +100,21 @@ fn check_calls(rank: usize, ranks: usize, calls: &[Called]) -> anyhow::Result<()
     let shown: Vec<&str> = calls.iter().map(|(call, _)| &**call).collect();
     Claim::that(
         blocking && elsewhere.is_none() && (count("send"), count("recv")) == (steps, steps),
-        format!("{steps} times send {next} and recv {previous}"),
+        format!("{} {next}, {} {previous}", counted(steps, "send"), counted(steps, "recv")),
         shown.join(", "),
     )
     .on_rank(rank)
-    .given(format!("the calls with {ranks} ranks"))
+    .given(format!("the calls with {}", counted(ranks, "rank")))
     .diagnose_if(
         !blocking,
-        "the tensors are right, but not by `send` and `recv` alone: this task is about blocking messages, and the order in which they \
-         pass around a ring without a cycle of waiting ranks",
+        "the tensors are right, but came by other calls than `send` and `recv`: this task is about the order in which blocking messages \
+         pass around a ring",
     )
     .diagnose_if(
         elsewhere.is_some(),
         format!(
-            "the tensors are right, but this rank exchanges messages with a rank that is not its neighbour in that direction ({}): it \
-             sends to the next rank only, and receives from the previous one only",
+            "the tensors are right, but this rank exchanges messages with another rank than its neighbour in that direction ({}): send to \
+             the next rank only, and receive from the previous one only",
             elsewhere.map_or("", |(call, _)| call)
         ),
     )
