@@ -1,10 +1,10 @@
 //! Task 2: a transposition over all ranks.
 //!
-//! A matrix of `rows` x `columns` is divided into blocks of rows: with 2 ranks, rank 0 has the upper half and rank 1 the lower
-//! half. Its transpose must be divided in the same way, so every rank has to send something to every other rank. Transformers
-//! for long sequences do this in each layer: outside of the attention, a rank has part of the sequence with all heads; inside, it
-//! has the whole sequence with some of the heads. A rank receives only what it returns: whole blocks would be several times as much.
-//! Large blocks take no more calls than small ones.
+//! A matrix of `rows` x `columns` is divided into blocks of rows: with 2 ranks, rank 0 has the upper half and rank 1 the lower half. Its
+//! transpose must be divided in the same way, so every rank has to send something to every other rank. Transformers for long sequences do
+//! this in each layer: outside of the attention, a rank has part of the sequence with all heads; inside, it has the whole sequence with
+//! some of the heads. A rank receives only what it returns: whole blocks would be several times as much. Large blocks take as few calls as
+//! small ones.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Splits};

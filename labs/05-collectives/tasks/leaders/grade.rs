@@ -41,8 +41,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that a rank waits for what it starts. Whoever sleeps instead reads the tensor too early on a slower machine, whatever it holds
-/// here. An operation on memory that another one still uses is refused by the group.
+/// Checks that a rank waits for what it starts. An answer that sleeps instead reads the tensor too early on a slower machine, whatever it
+/// holds here. The group refuses an operation on memory that another one still uses.
 fn check_waits(rank: usize, nodes: &[usize], calls: &[Call]) -> anyhow::Result<()> {
     let words = |call: &Call| if call.waited { "waited for" } else { "not waited for" };
     let shown: Vec<String> = calls.iter().map(|call| format!("{}: {}", call.operation, words(call))).collect();
@@ -51,7 +51,7 @@ fn check_waits(rank: usize, nodes: &[usize], calls: &[Call]) -> anyhow::Result<(
         .given(format!("nodes of {nodes:?} ranks; the operations of this rank"))
         .or_fail(
             "the sum is right, but only because the operation had time to end: this rank starts it and does not `wait` for it. A sleep may \
-             be too short, and a look at `is_completed` does not return the operation's error",
+             be too short, and `is_completed` does not return the operation's error",
         )
 }
 
@@ -118,9 +118,9 @@ fn why(finding: &Finding) -> Option<String> {
     }
     let some_rank = |words: &str| finding.table.iter().any(|line| line.contains(words));
     let why = if some_rank(JOINS) {
-        "ranks wait in new_group. Each rank counts its calls of new_group, and the count is the group's name: ranks that have \
-         made different calls wait for each other under different names, or meet the members of another group. Every rank must \
-         call it for every group, in the same order, even for groups that it is not in"
+        "ranks wait in new_group, because they have made different calls of it: every rank must call it for every group, in the same order, \
+         even for groups that it is not in. A group's name is the number of the call, so ranks now wait for each other under different \
+         names, or meet the members of another group"
     } else if some_rank("is in no call") {
         "a rank waits, but not in an operation of a group, so the others cannot wake it. The ranks of a node must wait for their leader \
          in the operation that passes the result on"
@@ -163,8 +163,8 @@ fn check(
         .diagnose_if(
             leader > 0 && !leads && observed[0] == &expected[..],
             format!(
-                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, does not: all leaders need it, so they \
-                 add up with all_reduce, or rank 0 broadcasts to them what `reduce` has left only there"
+                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, does not: `reduce` leaves the sum on one \
+                 rank, and all leaders need it. Use all_reduce, or broadcast the sum to them"
             ),
         )
         .diagnose_if(

@@ -1,6 +1,6 @@
 //! Grades `mean`: shards of unequal length on 3 ranks, one of them empty in the last case.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, counted, explain, given};
 
 /// Wide enough for single precision. Wrong results are off by more than 0.1.
 const TOLERANCE: f64 = 1e-4;
@@ -32,8 +32,8 @@ fn absent(finding: &Finding) -> Option<String> {
     let is = |rank: usize, what: &str| finding.table.get(rank).is_some_and(|line| line.contains(what));
     let left = finding.verdict == Verdict::Hang && is(1, "has finished") && (is(0, "waits in") || is(2, "waits in"));
     left.then(|| {
-        "rank 1 has no samples and did not take part, so the others wait for it in a collective: every rank must call it, even \
-         with nothing to add"
+        "rank 1 has no samples and did not take part, so the others wait for it in a collective: every rank must call it, even if it has \
+         nothing to add"
             .into()
     })
 }
@@ -55,7 +55,7 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
         .all(|mean| (mean - observed[rank]).abs() <= TOLERANCE || (mean.is_nan() && observed[rank].is_nan()));
     Claim::close(&[expected], &observed[rank..=rank], TOLERANCE)
         .on_rank(rank)
-        .given(format!("{} samples on rank {rank}, by rank: {shards:?}", own.len()))
+        .given(format!("{} on rank {rank}, by rank: {shards:?}", counted(own.len(), "sample")))
         .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree })
         .diagnose_if(
             means_by(shards.len()) || means_by(means().count()),
@@ -64,8 +64,8 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
         )
         .diagnose_if(
             observed.iter().all(|mean| mean.is_nan()) && shards.iter().any(Vec::is_empty),
-            "this is NaN on every rank, because a rank without samples has put NaN into the sum: the mean of no numbers is 0 / 0, which is \
-             NaN, and NaN times 0 is NaN again. The sum of no numbers is 0: add up sums, not means",
+            "this is NaN on every rank, because a rank without samples has put NaN into the sum: its mean is 0 / 0, which is NaN, and so is \
+             NaN times 0. Its sum is 0: add up sums, not means",
         )
         .diagnose_if(
             observed[rank].is_nan() && own.is_empty(),

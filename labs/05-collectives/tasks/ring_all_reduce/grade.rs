@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain, given};
+use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, counted, explain, given};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -34,9 +34,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let cases = lengths.map(|length| (0..ranks).map(|rank| of_rank(rank, length)).collect::<Vec<_>>());
         let outputs = runner.call::<_, Reduced>(ranks, &cases).map_err(|error| {
             let of = |case: usize| cases[case][0].len();
-            given(explain(error, |finding| why(finding, of(finding.input?), ranks)), |case| {
-                format!("{} numbers on each of {ranks} ranks", of(case))
-            })
+            given(explain(error, |finding| why(finding, of(finding.input?), ranks)), |case| sizes(of(case), ranks))
         })?;
         for (case, given) in cases.iter().enumerate() {
             for (rank, reduced) in outputs.all(case).enumerate() {
@@ -58,8 +56,8 @@ fn why(finding: &Finding, length: usize, ranks: usize) -> Option<String> {
     let differ = finding.verdict == Verdict::Crash && sizes.iter().any(|words| finding.diagnosis.contains(words));
     if differ {
         return Some(format!(
-            "the chunk that arrived is not as long as the one it was added or copied to: chunks have unequal lengths, so in each step \
-             expect the chunk number that the previous rank sends ({})",
+            "the chunk that arrived is not as long as the one that it was added or copied to: chunks have unequal lengths, so in each step \
+             use the chunk number that the previous rank sends ({})",
             finding.diagnosis
         ));
     }
@@ -81,7 +79,7 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
     };
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
-        .given(format!("{length} numbers on each of {ranks} ranks: {given:?}"))
+        .given(format!("{}: {given:?}", sizes(length, ranks)))
         .diagnose_if(observed == &given[rank][..] && even > 0, UNCHANGED)
         .diagnose_if(observed == with_one_chunk(given, rank, &expected), UNCHANGED)
         .diagnose_if(
@@ -102,8 +100,8 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
         )
         .diagnose_if(
             observed == &simulated(given, Half::Again)[rank][..],
-            "the second half begins with a chunk that is not finished: it sends the same numbers of chunks as the first half. After the \
-             first half rank r has finished chunk r + 1, the one that arrived last, and sends that one first",
+            "the second half begins with a chunk that is not finished, the same one as the first half: after the first half, rank r has \
+             finished chunk r + 1, which arrived last, and sends that one first",
         )
         .diagnose_if(
             even < length && wrong_only(even..length),
@@ -122,18 +120,22 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
         .or_fail("this is not the sum over all ranks")
 }
 
+fn sizes(length: usize, ranks: usize) -> String {
+    format!("{}, {} on each", counted(ranks, "rank"), counted(length, "number"))
+}
+
 /// Checks that the ranks did not send too much.
 fn check_traffic(rank: usize, given: &[Vec<f64>], sent: usize) -> anyhow::Result<()> {
     let (ranks, length) = (given.len(), given[0].len());
     let most = 2 * (ranks - 1) * length.div_ceil(ranks);
     let whole = (ranks - 1) * length;
-    Claim::that(sent <= most, format!("at most {most} elements sent"), format!("{sent} elements sent"))
+    Claim::that(sent <= most, format!("at most {} sent", counted(most, "element")), format!("{} sent", counted(sent, "element")))
         .on_rank(rank)
-        .given(format!("{length} numbers on each of {ranks} ranks"))
+        .given(sizes(length, ranks))
         .diagnose_if(
             sent >= whole,
-            "the sum is right, but whole tensors go around: with p ranks, a rank that sends one chunk in each step sends \
-             2 (p - 1) / p of the tensor instead of (p - 1) whole tensors",
+            "the sum is right, but whole tensors go around, p - 1 of them from each of p ranks: a rank that sends one chunk in each step \
+             sends only 2 (p - 1) / p of a tensor",
         )
         .or_fail("the sum is right, but the ranks sent more than one chunk in each of 2 (p - 1) steps")
 }

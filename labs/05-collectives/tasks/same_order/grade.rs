@@ -48,8 +48,8 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<(
             .given(format!("`{name}` on the ranks\n{}", rows("rank", &of_ranks.iter().map(|one| [*one]).collect::<Vec<_>>())))
             .diagnose_if(
                 moved,
-                "this is the right mean of another metric: the ranks have reduced in the same order, but the means were then matched with \
-                 the names in a different order, that of the map. Keep the names in the order of the values",
+                "this is the right mean of another metric: the ranks have reduced in the same order, but the names were then taken in a \
+                 different order, that of the map. Keep the names in the order of the values",
             )
             .diagnose_if(
                 mixed.is_some(),

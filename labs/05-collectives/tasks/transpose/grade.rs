@@ -41,8 +41,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             explain(error, |finding| {
                 if finding.verdict == Verdict::Crash && finding.diagnosis.contains("equal parts") {
                     return Some(format!(
-                        "the input is divided by rows, and these are not what the others need: rank r needs this block's columns from r * \
-                         columns / size on. Transpose first, and they are rows ({})",
+                        "the input is divided by rows, and the other ranks need columns: rank r needs this block's columns from r * columns \
+                         / size on. Transpose first, and they are rows ({})",
                         finding.diagnosis
                     ));
                 }
@@ -132,8 +132,8 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
     .on_rank(rank)
     .given(format!("{ranks} ranks"))
     .or_fail(
-        "the result is right, but it takes a call for each row of the block or for each column, and each call takes time, however little \
-         it sends: put everything for a rank into one tensor, and exchange all with one call",
+        "the result is right, but it takes a call for each row or each column of the block, and each call takes time, however little it \
+         sends: put everything for a rank into one tensor, and exchange all with one call",
     )?;
     Claim::that(
         numbers <= most,
@@ -147,8 +147,8 @@ fn check_received(rank: usize, observed: &Matrix, calls: &[Call]) -> anyhow::Res
         "the result is right, but more arrives than is returned: do not send what every rank knows, such as the sizes",
     )
     .or_fail(
-        "the result is right, but whole blocks are sent to every rank, which keeps a part of each: with p ranks that is p times as much as \
-         is needed. Send every rank only its part, as all_to_all does",
+        "the result is right, but every rank gets whole blocks and keeps a part of each: with p ranks, p times as much as it needs. Send \
+         every rank only its part, as all_to_all does",
     )
 }
 
@@ -163,8 +163,8 @@ fn check_sent(rank: usize, ranks: usize, observed: &Matrix, bytes: u64) -> anyho
             "the result is right, but more is sent than a block: do not send what every rank knows, such as the sizes",
         )
         .or_fail(
-            "the result is right, but whole blocks are sent: the rank sends more than its block, and every rank keeps only a part of what \
-             it gets. Send every rank its own part only",
+            "the result is right, but the rank sends more than its block, and every rank keeps only a part of what it gets: send every rank \
+             its own part only",
         )
 }
 
