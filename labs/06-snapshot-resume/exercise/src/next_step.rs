@@ -1,9 +1,8 @@
 //! Task 1: where to continue. Spot the bug.
 //!
-//! A run saves a snapshot every few steps, and no more often, since a save takes time.
-//! If it is killed at any moment and started again, it must end with a model that was
-//! trained exactly once with every step of every epoch, in order. The steps since the last snapshot are repeated, because the
-//! loaded model has not seen them. No other steps are repeated.
+//! A run saves a snapshot every few steps, and not more often, since a save takes time. If it is killed at any moment and started again, it
+//! must end with a model that was trained exactly once with every step of every epoch, in order. The steps since the last snapshot are
+//! repeated, because the loaded model has not seen them. Other steps are not repeated.
 
 use crate::snapshots::{KillableJob, Killed};
 

@@ -1,8 +1,7 @@
 //! Task 3: an order that needs no saving. Spot the bug.
 //!
-//! Each epoch visits the samples in a different random order. A run that resumes in epoch 3 must use the same order there as a
-//! run that began with epoch 0: it depends on the seed and the epoch, and on nothing else. Every seed, 0 too, and every epoch gives
-//! another order.
+//! Each epoch visits the samples in a different random order. A run that resumes in epoch 3 must use the same order there as a run that
+//! began with epoch 0: it depends only on the seed and the epoch. Every seed, 0 too, and every epoch gives another order.
 
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
 //! Task 4: a snapshot that a kill cannot tear.
 //!
-//! A process may be killed in the middle of a write, and a machine may lose power. Then either the whole old snapshot or the
-//! whole new one must be there. A half-written file must not have the name of a snapshot: `snapshot-….safetensors`. Once this
-//! function has returned, the new snapshot and its name survive a power failure. The next start saves in the same folder: what a killed
-//! save has left there must not stop it. The new bytes go into another file of the same folder first; the old snapshot keeps its
-//! name until the new one takes it. If a write or a sync fails (a full disk, a broken one), the error is returned.
+//! A process may be killed in the middle of a write, and a machine may lose power. Then either the whole old snapshot or the whole new one
+//! must be there. A half-written file must not have the name of a snapshot: `snapshot-….safetensors`. Once this function has returned, the
+//! new snapshot and its name survive a power failure. The next start saves in the same folder: what a killed save has left there must not
+//! stop it. The new bytes go into another file of the same folder first; the old snapshot keeps its name until the new one takes it. If a
+//! write or a sync fails (the disk is full or broken), the error is returned.
 //!
 //! `crate::disk` has `File`, `rename` and other items with the same names as in `std::fs`. It shows the grader which operations
 //! you perform and in which order.

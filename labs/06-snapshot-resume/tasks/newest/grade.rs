@@ -64,7 +64,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     check_unreadable(outputs.of(0, folders_to_try.len()))
 }
 
-/// Checks that a folder that cannot be read is not taken for one without a snapshot.
+/// Checks that an unreadable folder is not taken for one without a snapshot.
 fn check_unreadable(found: &Found) -> anyhow::Result<()> {
     Claim::that(found.is_err(), "an error", format!("{found:?}")).given(UNREADABLE).or_fail(
         "the folder is there but cannot be read, and training starts from the beginning without a message: only `ErrorKind::NotFound` is the \
@@ -92,8 +92,8 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
         )
         .diagnose_if(
             observed.is_some() && of(&observed).is_none(),
-            "this file can be read, but is not a snapshot: its name has no position. A writer that was killed before it could rename leaves \
-             such a file, and other programs save under other names",
+            "this file can be read, but is not a snapshot: its name has no position. A writer that was killed before its rename leaves such \
+             a file, and so do other programs",
         )
         .diagnose_if(
             further && observed.is_none(),
@@ -110,8 +110,7 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
         )
         .diagnose_if(
             step_first,
-            "the greater step was chosen, in an earlier epoch: a later epoch comes after an earlier one, whatever the steps are. Compare \
-             the pair, as `position` returns it: the epoch first",
+            "the snapshot with the greater step was chosen, of an earlier epoch: compare the pair that `position` returns, the epoch first",
         )
         .or_fail("choose the good snapshot with the furthest position")
 }

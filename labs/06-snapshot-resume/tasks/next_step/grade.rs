@@ -1,6 +1,6 @@
 //! Grades `next_step`: a job that is killed at several moments must train its model with every step once.
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, counted, joined};
 
 /// Epoch and step.
 type Position = (u64, u64);
@@ -28,33 +28,34 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     cases.iter().enumerate().try_for_each(|(case, given)| check_saves(given, outputs.of(0, case)))
 }
 
-/// A save costs time: one is due after every `save_every` steps. Who counts the steps of each epoch may save once more in each run.
+/// A save takes time: one is due after every `save_every` steps. An answer that counts the steps of each epoch may save once more in each
+/// run.
 fn check_saves(case: &Case, (model, repeated, saves): &(Vec<Position>, Vec<u64>, u64)) -> anyhow::Result<()> {
     let (_, _, save_every, kills) = case;
     let trained = model.len() as u64 + repeated.iter().sum::<u64>();
     let most = trained / save_every + kills.len() as u64 + 1;
-    Claim::that(*saves <= most, format!("at most {most} snapshots"), format!("{saves} snapshots in {trained} steps"))
+    Claim::that(*saves <= most, format!("at most {}", counted(most, "snapshot")), format!("{} in {trained} steps", counted(*saves, "snapshot")))
         .given(given(case))
         .or_fail(format!(
-            "the model is right, but snapshots are saved more often than after every {save_every} steps: training waits for each. Save \
-             neither after each step nor, in addition, at the end of each epoch"
+            "the model is right, but snapshots are saved more often than after every {save_every} steps, and training waits for each: do not \
+             save after each step, nor in addition at the end of each epoch"
         ))
 }
 
-/// A kill costs the steps since the last snapshot, and no others.
+/// Only the steps since the last snapshot are lost in a kill.
 fn check_repeated(case: &Case, repeated: &[u64]) -> anyhow::Result<()> {
     let (_, steps, save_every, _) = case;
-    // Who counts the steps of each epoch saves a little later after its end.
+    // An answer that counts the steps of each epoch saves a little later after its end.
     let most = save_every - 1 + steps % save_every;
     let found = repeated.iter().copied().max().unwrap_or_default();
     Claim::that(
         found <= most,
-        format!("at most {most} steps are trained again after a kill"),
-        format!("{repeated:?} steps were trained again"),
+        format!("at most {} trained again after a kill", counted(most, "step")),
+        format!("steps trained again after each kill: {}", joined(repeated, ", ")),
     )
     .given(given(case))
     .or_fail(format!(
-        "the model is right, but {found} steps were trained again after a kill: save a snapshot after every {save_every} steps, in the \
+        "the model is right, but {found} steps were trained again after a kill: save after every {save_every} steps, in the \
          middle of an epoch, too, and continue from it"
     ))
 }
@@ -86,15 +87,14 @@ fn check(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
         (None, Some((epoch, step)), _) => claim.diagnose_if(
             true,
             format!(
-                "the snapshot names the last step, not the next one: the loaded model had already been trained with step {step} of \
-                 epoch {epoch}, and was trained with it again"
+                "the snapshot names the last step, not the next one, so the model was trained with step {step} of epoch {epoch} twice"
             ),
         ),
         (None, None, Some((epoch, 0))) if observed.len() + 1 == expected.len() => claim.diagnose_if(
             true,
             format!(
-                "only step 0 of epoch {epoch} was skipped: the saved position means the step that is done in one case, and the next step \
-                 in another, such as the end of an epoch. Let it always mean the next step"
+                "only step 0 of epoch {epoch} was skipped: the saved position means the last step in one case, and the next step in another, \
+                 such as the end of an epoch. Let it always mean the next step"
             ),
         ),
         (None, None, Some((epoch, 0))) => claim.diagnose_if(

@@ -28,7 +28,7 @@ pub fn reshard(run: &mut Run) -> Result<()> {
         // The samples that all ranks together have taken: the beginning of the epoch's order, whichever rank took them.
         let mut taken = if epoch == first { done } else { 0 };
         let left = run.order(epoch).split_off(taken);
-        // A step of all ranks. Whoever cuts a share of his own into batches has a step more than a rank whose share is shorter.
+        // A step of all ranks. If each rank cut its own share into batches, a rank with a longer share would have one more step.
         for step in left.chunks(run.settings.batch_size * run.ranks) {
             let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
             run.train(epoch, &batch)?;

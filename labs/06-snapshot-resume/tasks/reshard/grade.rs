@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use lockstep_grading::{COMPUTES, Claim, Finding, Runner, Verdict, explain, joined};
+use lockstep_grading::{COMPUTES, Claim, Finding, Runner, Verdict, counted, explain, joined};
 use serde::{Deserialize, Serialize};
 
 /// The processes, of which a start uses the first ones.
@@ -29,8 +29,8 @@ struct ReshardCase {
 impl ReshardCase {
     fn given(&self) -> String {
         let one = |(ranks, stop): &Start| match stop {
-            Some(stop) => format!("{ranks} ranks, stopped after {stop} steps"),
-            None => format!("{ranks} ranks to the end"),
+            Some(stop) => format!("{}, stopped after {}", counted(*ranks, "rank"), counted(*stop, "step")),
+            None => format!("{} to the end", counted(*ranks, "rank")),
         };
         let starts: Vec<String> = self.starts.iter().map(one).collect();
         let ReshardCase { samples, batch_size, .. } = *self;
@@ -91,8 +91,8 @@ pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
 
 fn beyond(finding: &Finding) -> String {
     format!(
-        "the snapshot after the last step of an epoch cannot be resumed from. Does it name a position beyond the end, since a whole step is \
-         added where the last one had fewer samples? ({})",
+        "the answer cannot resume from the snapshot after the last step of an epoch: does it name a position beyond the end, because a \
+         whole step is added where the last one had fewer samples? ({})",
         finding.diagnosis
     )
 }
@@ -154,7 +154,7 @@ impl ReshardJob<'_> {
         let claim = Claim::that(
             twice == 0 && never == 0,
             format!("each of {} samples once in epoch {epoch}", self.case.samples),
-            format!("{twice} samples twice or more, {never} not at all"),
+            format!("{} twice or more, {never} not at all", counted(twice, "sample")),
         )
         .given(self.case.given());
         let claim = match self.why(epoch) {
@@ -180,13 +180,13 @@ impl ReshardJob<'_> {
                 let right = sum == left.min(batch * ranks) && of_step.iter().all(|size| *size <= batch);
                 Claim::that(
                     right,
-                    format!("{} samples, at most {batch} on a rank", left.min(batch * ranks)),
+                    format!("{}, at most {batch} on a rank", counted(left.min(batch * ranks), "sample")),
                     format!("samples of the ranks in step {step} of epoch {epoch}: {of_step:?}"),
                 )
                 .given(self.case.given())
                 .diagnose_if(
                     of_step.iter().any(|size| *size > batch),
-                    format!("a rank's batch has more than `batch_size` samples, {batch}: divide the step among the ranks"),
+                    format!("a rank's batch has more than `batch_size` = {batch} samples: divide the step among the ranks"),
                 )
                 .or_fail(format!(
                     "each sample is visited once, but in steps of another size: `batch_size` counts the samples of one rank, so a step of \
@@ -214,15 +214,15 @@ impl ReshardJob<'_> {
                 match begin {
                     None => {
                         return Some(format!(
-                            "{} samples of epoch {epoch} were left, and no rank took them: a snapshot in the middle of an epoch must say \
-                             how much of it is done ({saved})",
-                            order.len() - before
+                            "the ranks did not take what was left of epoch {epoch}, {}: a snapshot in the middle of an epoch must say how \
+                             much of it is done ({saved})",
+                            counted(order.len() - before, "sample")
                         ));
                     }
                     Some(begin) if begin == before => {}
                     Some(0) if self.pads(&own, &order[before..]) => {
                         return Some(format!(
-                            "samples from the beginning of epoch {epoch} fill up its last step, as `DistributedSampler` does, so they are \
+                            "samples from the beginning of epoch {epoch} fill up its last step, as with `DistributedSampler`, and are \
                              trained twice: here a rank may have fewer samples than others in the last step, or none"
                         ));
                     }
@@ -240,7 +240,8 @@ impl ReshardJob<'_> {
                     }
                     Some(begin) if begin == of_rank => {
                         return Some(format!(
-                            "the snapshot counts the samples of one rank, {of_rank}; all ranks together had taken {before} of epoch {epoch}"
+                            "the snapshot counts the samples of one rank, {of_rank}: count those that all ranks together have taken of epoch \
+                             {epoch}, here {before}"
                         ));
                     }
                     Some(begin) => {
@@ -274,7 +275,7 @@ impl ReshardJob<'_> {
         let left = order.len().saturating_sub(before);
         if before == 0 {
             return Some(format!(
-                "no sample of epoch {epoch} was taken: set the number of samples taken back to 0 when an epoch begins"
+                "the ranks took none of the samples of epoch {epoch}: set the number of samples taken back to 0 when an epoch begins"
             ));
         }
         (left > 0).then(|| {

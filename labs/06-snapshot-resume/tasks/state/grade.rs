@@ -88,10 +88,10 @@ fn begins(case: &Case, stop: usize, steps: &[u64], first: Option<&[f64]>, last: 
         from > 0 && computed.first() == Some(&0),
         "after the stop the steps are counted from 0 again: the loop must begin with the step that was saved, and end with `until`",
     )
-    .or_fail("a run must compute each step once: from the step that was saved up to `until`, without it")?;
+    .or_fail("a run must compute each step once: from the step that was saved up to the one before `until`")?;
     Claim::equal(last, first.filter(|_| stop > 0).unwrap_or(last))
         .given(given(case))
-        .or_fail("the start from the snapshot does not begin with the weights that the run before has ended with")
+        .or_fail("the start from the snapshot does not begin with the last weights of the run before")
 }
 
 /// Runs of as many steps: without a stop, with one, and with two.
@@ -123,7 +123,7 @@ fn check(case: &Case, undisturbed: &[f64], observed: &[f64]) -> anyhow::Result<(
         .diagnose_if(
             as_if(Loses::Nothing),
             "the weights are nearly the same, but not to the last bit: a number is rounded in the snapshot, or computed in another way \
-             after a stop than without one, such as by a power instead of step by step",
+             after a stop, such as by a power instead of step by step",
         )
         .diagnose_if(
             far(observed) < 1e-6,
@@ -132,14 +132,14 @@ fn check(case: &Case, undisturbed: &[f64], observed: &[f64]) -> anyhow::Result<(
         )
         .diagnose_if(
             as_if(Loses::Behind),
-            "the learning rate is one step behind after a stop: the snapshot holds the rate of the step that was done, and the next step \
-             reads the one that has fallen since",
+            "the learning rate is one step behind after a stop: the snapshot holds the rate of the last step, and the next step needs the \
+             one that has fallen since",
         )
         .diagnose_if(
             as_if(Loses::Ahead),
             "the learning rate is one step ahead after a stop: it falls once more between the last step before the stop and the next",
         )
-        .or_fail("the resumed run does not end like the undisturbed one: what else does the next step read?")
+        .or_fail("the resumed run does not end like one without a stop: what else does the next step read?")
 }
 
 fn given(case: &Case) -> String {

@@ -84,7 +84,7 @@ fn fails(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
             .given(given)
             .diagnose_if(
                 error.is_none(),
-                format!("{ignored}: the caller believes that the snapshot is safe. Return the error, before the rename if it comes before"),
+                format!("{ignored}, so the caller believes that the snapshot is safe: return it, before the rename if it comes before"),
             )
             .or_fail("the error is returned, but the old snapshot is lost: a save that fails must leave it as it was")?;
     }
@@ -109,7 +109,7 @@ fn killed(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
             matches!(there, Content::Torn(_)),
             "`write` may write only a part of the bytes, and returns how many: the rest is missing, without an error. Use `write_all`",
         )
-        .or_fail("the bytes were not written to a file in order, so no kill in the middle was possible")?;
+        .or_fail("the bytes were not written to a file in order, so the grader could not kill the process in the middle")?;
     let expected = "the whole old snapshot";
     Claim::that(there == Content::Old(old), expected, there.words())
         .given(&given)
@@ -142,8 +142,8 @@ fn again(runner: &mut Runner, path: &Path, new: usize, given: &str) -> anyhow::R
         lockstep_grading::given(
             explain(error, |finding| {
                 Some(format!(
-                    "the save after a killed one fails, and so will all later ones: the file that the killed one has left already exists. \
-                     Empty a temporary file of the same name, and write it again ({})",
+                    "the save after a killed one fails, and so will all later ones: its temporary file already exists, left by the killed \
+                     one. Empty that file and write it again ({})",
                     finding.diagnosis
                 ))
             }),
