@@ -57,8 +57,8 @@ fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
         claim
             .diagnose_if(
                 differ && is(mean(&each[rank])),
-                "the mean of the batches' accuracies on this rank alone: a picture in a short batch weighs more, and the other ranks' \
-                 pictures are missing",
+                "this is the mean of the batches' accuracies on this rank alone: a picture in a short batch weighs more, and the other \
+                 ranks' pictures are missing",
             )
             .diagnose_if(
                 is(own_or_zero[rank]),
@@ -99,7 +99,7 @@ fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 !differ && all.len() == counts.len() && (seen / right - 1.0).abs() < 0.004,
-                "nearly right: beyond 2048 half precision has even numbers only, and bfloat16 beyond 256, so neither can count pictures. \
+                "nearly right: half precision has only even numbers beyond 2048, and bfloat16 beyond 256, so neither can count pictures. \
                  Sum whole numbers, or in Double",
             )
             .or_fail("divide the right predictions of all ranks by the pictures of all ranks")?;
@@ -111,7 +111,7 @@ fn why(finding: &Finding) -> Option<String> {
     let left = finding.table.iter().any(|line| line.contains("has finished"));
     let waits = finding.table.iter().any(|line| line.contains("waits in"));
     (finding.verdict == Verdict::Hang && left && waits).then(|| {
-        "some ranks wait in a collective that others never call: the ranks have different numbers of batches, one of them none. Add up on \
+        "some ranks wait in a collective that others never call: the ranks have different numbers of batches, and one has none. Add up on \
          each rank first, and let all ranks call one all-reduce at the end"
             .into()
     })

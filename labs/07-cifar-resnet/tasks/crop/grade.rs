@@ -50,8 +50,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .on_rank(1)
             .given(describe(*key))
             .or_fail(
-                "a picture is cropped differently on another rank, which has cropped other pictures before: the crop depends on \
-                 history or on the rank, not only on seed, epoch and picture",
+                "a picture is cropped differently on another rank, which has cropped other pictures before: the crop must depend on seed, \
+                 epoch and picture, not on the rank or on earlier crops",
             )?;
     }
     keyed(&places)?;
@@ -212,8 +212,8 @@ fn independent(blocks: &[Vec<Key>], places: &BTreeMap<Key, Place>) -> anyhow::Re
             Claim::that(false, "no connection between two keys", format!("{} on both", at(places[&key])))
                 .given(format!("{}, and {}; a padding of {WIDE}", describe(key), describe(twin)))
                 .or_fail(format!(
-                    "{} is cropped like {}, and so are {} of {IN_BLOCK} pictures in a row: the parts of the key are joined into a \
-                     number that other keys have, too, such as a sum. Give the generator all three numbers",
+                    "{} is cropped like {}, and so are {} of {IN_BLOCK} pictures in a row: the parts of the key are joined into one number, \
+                     such as a sum, that other keys have, too. Give the generator all three numbers",
                     describe(key),
                     describe(twin),
                     twins.len()

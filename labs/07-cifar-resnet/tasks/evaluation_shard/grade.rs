@@ -1,6 +1,6 @@
 //! Grades `evaluation_shard`: the shares of all ranks, mostly with a remainder.
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, counted};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -25,7 +25,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
     let ranks = shares.len();
-    let given = format!("{samples} pictures, {ranks} ranks");
+    let given = format!("{}, {}", counted(samples, "picture"), counted(ranks, "rank"));
     let total: usize = shares.iter().map(|share| share.len()).sum();
     let count = |picture: usize| shares.iter().flat_map(|share| share.iter()).filter(|one| **one == picture).count();
     let beyond = shares.iter().flat_map(|share| share.iter()).find(|picture| **picture >= samples);
@@ -59,7 +59,7 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
             own_steps,
             format!(
                 "pictures {twice:?} count more than once: the shares have the right lengths, but each rank begins at its number times its \
-                 own length. The ranks before it may have a longer share"
+                 own length, and the ranks before it may have longer shares"
             ),
         )
         .or_fail(format!("pictures {twice:?} count more than once"))?;
@@ -88,8 +88,8 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
         .diagnose_if(
             lengths.iter().copied().eq((0..ranks).map(left)),
             format!(
-                "rounded up: all ranks have {long} pictures, and the last ranks get what is left. Round down, and give one more picture to \
-                 as many ranks as there are pictures left over"
+                "rounded up: the first ranks have {long} pictures each, and the last ranks get what is left. Round down, and give one more \
+                 picture to as many ranks as there are pictures left over"
             ),
         )
         .or_fail("the lengths differ too much: the other ranks wait for the longest share")

@@ -1,6 +1,6 @@
 //! Grades `learning_rate`: the rates of single steps, for recipes that are scaled up, down and not at all.
 
-use lockstep_grading::{Claim, Runner, given};
+use lockstep_grading::{Claim, Runner, counted, given};
 
 /// The recipe's rate and batch, a rank's batch, the number of ranks, the steps of the warm-up.
 type Recipe = (f64, usize, usize, usize, u64);
@@ -73,11 +73,11 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
         )
         .diagnose_if(
             rising && step > 0 && is(rate * growth.powf(step as f64 / warmup as f64)),
-            "rises by equal factors: along a line, each step of the warm-up adds the same amount",
+            "the rate rises by equal factors: along a line, each step of the warm-up adds the same amount",
         )
         .diagnose_if(
             rising && step > 0 && is(line(rate, rate + full, step)),
-            "rises beyond the scaled rate and falls back to it: the steps together must add the scaled rate minus the recipe's own",
+            "the rate rises beyond the scaled rate and falls back to it: the steps together must add the scaled rate minus the recipe's own",
         )
         .diagnose_if(
             rising && step > 0 && is(rate + (full - rate) * step as f64 / (warmup - 1) as f64),
@@ -89,7 +89,7 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
         )
         .diagnose_if(
             rising && (is(full * (step + 1) as f64 / warmup as f64) || is(full * (step + 1) as f64 / (warmup + 1) as f64)),
-            "warmed up from a part of the scaled rate, whatever the recipe's own: start with that, which is known to work",
+            "warmed up from a part of the scaled rate: start with the recipe's own rate, which is known to work",
         )
         .diagnose_if(rising && is(full), "no warm-up: the first steps use the full scaled rate")
         .diagnose_if(rising && is(line(rate, full, step + 1)), "one step early: step 0 uses the recipe's own rate")
@@ -99,7 +99,7 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
         )
         .diagnose_if(
             step < warmup && full < rate && is(line(rate, full, step)),
-            "starts with a larger rate than the scaled one: with a smaller batch, no warm-up is needed",
+            "starts with a larger rate than the scaled one: with a smaller batch, do not warm up",
         )
         .diagnose_if(
             step >= warmup && full < rate && is(rate),
@@ -118,6 +118,8 @@ fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
 
 fn described((rate, batch, batch_of_rank, ranks, warmup): Recipe, step: u64) -> String {
     format!(
-        "step {step}; rate {rate} for batches of {batch}, {ranks} ranks with {batch_of_rank} each, a warm-up of {warmup} steps"
+        "step {step}; rate {rate} for batches of {batch}, {} with {batch_of_rank} each, a warm-up of {}",
+        counted(ranks, "rank"),
+        counted(warmup, "step")
     )
 }
