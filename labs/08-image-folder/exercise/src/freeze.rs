@@ -1,9 +1,9 @@
 //! Task 1: freeze a backbone, and count. Spot the bug.
 //!
-//! In transfer learning, only the new head is trained at first. All other parameters keep their values: no gradient is computed
-//! for them, and neither the optimizer nor DDP handles them. Count the numbers that are still trained, because a network that was
-//! not frozen by mistake trains without any warning. Buffers, such as a batch norm's running mean, are variables that nobody trains: those of
-//! the head do not count either.
+//! In transfer learning, only the new head is trained at first. All other parameters keep their values: the backward pass no longer
+//! computes their gradients, and the optimizer and DDP leave them out. Count the numbers that are still trained, because a network that you
+//! forgot to freeze trains without any warning. Buffers, such as a batch norm's running mean, are variables that are not trained: do not
+//! count those of the head.
 
 use tch::Tensor;
 use tch::nn::VarStore;

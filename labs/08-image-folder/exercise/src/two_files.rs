@@ -1,8 +1,8 @@
 //! Task 5: two files, and a kill between them. Spot the bug.
 //!
-//! A run keeps its best model in one file and the state that it resumes from in another, the snapshot. It may be killed before
-//! either file is written, or between the two. After a restart, it must end with the same best model as a run without a kill;
-//! of equal epochs, the first is the best, even if no photograph was classified correctly (an accuracy of 0). Training is reproducible to the bit, so a repeated epoch gives the same model again.
+//! A run keeps its best model in one file and the state that it resumes from in another, the snapshot. It may be killed before either file
+//! is written, or between the two. After a restart, it must end with the same best model as a run without a kill; of equal epochs, the
+//! first is the best, even with an accuracy of 0. Training is reproducible to the bit, so a repeated epoch gives the same model again.
 
 use crate::job::{Best, Killed, Snapshot, TwoFileJob};
 

@@ -43,7 +43,7 @@ fn sum(ranks: &[(usize, usize)]) -> (usize, usize) {
     ranks.iter().fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1))
 }
 
-/// Checks the accuracy next to an epoch that is the right one.
+/// Checks the accuracy of an epoch that is the right one.
 fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result<()> {
     // Of one epoch alone, this rank's own accuracy may be the highest one.
     let highest = |epoch: u64| epochs[epoch as usize].iter().copied().map(ratio).fold(0.0, f64::max);
@@ -117,7 +117,7 @@ fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 differ && rank > 0 && observed[0] == right && !seen.iter().all(Option::is_none),
-                "rank 0 keeps the right epochs, and this rank others: `reduce` leaves the sums on one rank, and all ranks make the \
+                "rank 0 keeps the right epochs, and this rank keeps others: `reduce` leaves the sums on one rank, and all ranks make the \
                  decision",
             )
             .diagnose_if(
@@ -138,8 +138,8 @@ fn why(finding: &Finding) -> Option<String> {
     let waits = finding.table.iter().any(|line| line.contains("waits in"));
     let others = finding.table.iter().any(|line| !line.contains("waits in"));
     (finding.verdict == Verdict::Hang && waits && others).then(|| {
-        "a rank waits in a collective that others do not call: whether it is called must not depend on a rank's own numbers, \
-         neither on its accuracy nor on whether it has a photograph. Sum first, on all ranks and in every epoch, and then decide"
+        "a rank waits in a collective that others do not call: sum first, on all ranks and in every epoch, and then decide. Whether a rank \
+         makes the call must not depend on its own accuracy or number of photographs"
             .into()
     })
 }

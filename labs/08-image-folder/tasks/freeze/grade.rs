@@ -49,12 +49,12 @@ fn check((head, layers): &(String, Vec<Layer>), (count, changed, buffers): &Froz
         .given(&given)
         .diagnose_if(
             all.iter().all(|name| changed.contains(name)),
-            "nothing is frozen: a training step changes the backbone as well. `detach` returns another tensor and leaves the parameter \
-             as it was. There is no warning, just as for `require_grad = False` (sic) in Python",
+            "nothing is frozen: a training step changes the backbone as well. `detach` returns another tensor and leaves the parameter as \
+             it was. Nothing warns of it, as nothing warns of the misspelt `require_grad = False` in Python",
         )
         .diagnose_if(
             changed.is_empty(),
-            "the head is frozen, too: nothing is trained. Its parameters may be those of modules in it, as `head.0.bias`",
+            "the head is frozen, too, so nothing is trained: its parameters may be those of modules in it, such as `head.0.bias`",
         )
         .diagnose_if(
             !changed.iter().any(|name| expected.contains(name)),
@@ -66,7 +66,7 @@ fn check((head, layers): &(String, Vec<Layer>), (count, changed, buffers): &Froz
         )
         .diagnose_if(
             *changed == tensors(&|name| name.split('.').any(|part| part == head)),
-            format!("a module of the backbone with the name \"{head}\" is trained, too: the head is the one at the beginning of the name"),
+            format!("a module \"{head}\" within the backbone is trained, too: the names of the head's parameters begin with \"{head}.\""),
         )
         .diagnose_if(
             changed.iter().all(|name| expected.contains(name) || name.ends_with(".bias")),
@@ -76,7 +76,7 @@ fn check((head, layers): &(String, Vec<Layer>), (count, changed, buffers): &Froz
     Claim::that(buffers.is_empty(), "no gradient for a buffer", buffers.join(", "))
         .given(&given)
         .or_fail(
-            "a batch norm's running mean and variance are buffers, which no optimizer may train: `vs.variables()` lists them, too. Do not set \
+            "a batch norm's running mean and variance are buffers, which are not trained, and `vs.variables()` lists them, too: do not set \
              `requires_grad` where it was not set",
         )?;
     // Weights and biases of a batch norm, and its two buffers.

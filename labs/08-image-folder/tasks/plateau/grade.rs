@@ -68,7 +68,7 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         .given(format!("rate {rate}, factor {factor}, patience {patience}, losses {}", listed.join(" ")))
         .diagnose_if(
             is(Flaw::SkipsNan) && !is(Flaw::NotANumber),
-            "an epoch with a loss of NaN is not counted: NaN is never better, so the epoch counts as a bad one",
+            "an epoch with a loss of NaN is not counted: count it as a bad one, since NaN is never better",
         )
         .diagnose_if(
             is(Flaw::Impatient),
@@ -82,7 +82,7 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
             is(Flaw::NoNewCount),
             "reduced in every epoch once the patience has run out: reset the count after a reduction",
         )
-        .diagnose_if(is(Flaw::AddsUp), "all bad epochs are counted: count only those in a row, since a better epoch resets the count")
+        .diagnose_if(is(Flaw::AddsUp), "all bad epochs are counted: count only those in a row, and let a better epoch reset the count")
         .diagnose_if(
             is(Flaw::Creeping),
             "the best loss moved with a loss that was not better: only a loss that is less than best * (1 - THRESHOLD) becomes the best. \

@@ -62,7 +62,7 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(loss / classes),
-            "the mean over pictures and classes: the terms of a picture's classes are summed, and the mean is taken over pictures only",
+            "this is the mean over pictures and classes: sum the terms of a picture's classes, and take the mean over pictures only",
         )
         .diagnose_if(
             is(of_targets(case, 1.0 - epsilon, epsilon / classes, &across_classes(logits))),
@@ -70,7 +70,7 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(of_targets(case, 1.0 - epsilon + epsilon / classes, epsilon / classes, &across_pictures(logits))),
-            "the softmax is taken over the pictures, dimension 0: it is taken over the classes of each picture, the last dimension",
+            "the softmax is taken over the pictures, dimension 0: take it over the classes of each picture, the last dimension",
         )
         .diagnose_if(
             is(of_targets(case, 1.0 - epsilon + epsilon / pictures, epsilon / pictures, &across_classes(logits))),

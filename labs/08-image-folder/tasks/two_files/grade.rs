@@ -1,6 +1,6 @@
 //! Grades `two_files`: a job that is killed once at every possible moment, and twice at some.
 
-use lockstep_grading::{Claim, Runner, given, joined};
+use lockstep_grading::{Claim, Runner, counted, given, joined};
 
 /// The accuracy of each epoch, and after how many calls each run is killed.
 type Case = (Vec<f64>, Vec<u64>);
@@ -38,9 +38,10 @@ fn text((accuracies, kills): &Case) -> String {
     let killed = match &kills[..] {
         [] => "not killed".to_owned(),
         kills => {
-            let again = if kills.len() > 1 { " of its calls, each time counted from the start" } else { " calls" };
-            let kills = joined(kills, " and ");
-            format!("killed after {kills}{again} (of `train_and_validate`, `save_best_model`, `save_snapshot`)")
+            let again = if kills.len() > 1 { ", each time counted from the start" } else { "" };
+            let kills: Vec<String> = kills.iter().map(|calls| counted(*calls, "call")).collect();
+            let kills = joined(&kills, " and after ");
+            format!("killed after {kills} of `train_and_validate`, `save_best_model` or `save_snapshot`{again}")
         }
     };
     format!("accuracies by epoch {}; {killed}", listed.join(", "))
@@ -74,18 +75,17 @@ fn check(case: &Case, &(file, said, trained, untrained): &Ended) -> anyhow::Resu
         )
         .diagnose_if(
             kills.is_empty() && file.is_some_and(|file| file > best),
-            "a worse model has replaced the best one, without any restart: write the best model only after an epoch that is better than \
-             the best one before",
+            "a worse model has replaced the best one, without a restart: write the best model only after an epoch that is better than the \
+             best one before",
         )
         .diagnose_if(
             file.is_some_and(|file| file > best),
-            "a worse model has replaced the best one after a restart: the best accuracy so far is not in the snapshot (one that is \
-             written first cannot hold it), or is not read from it, so the first model after the restart counts as the best",
+            "a worse model has replaced the best one after a restart, where the first model counts as the best: save the best accuracy so \
+             far in a snapshot that is written after the model, and read it from there",
         )
         .diagnose_if(
             best == 0 && file.is_none(),
-            "the first epoch's model is the best one, and was never written: before there is another one, the first is the best, even with an \
-             accuracy of 0",
+            "the first epoch's model is the best one, and was never written: the first model is the best so far, even with an accuracy of 0",
         )
         .diagnose_if(
             file.is_none_or(|file| file < best) && !kills.is_empty(),
@@ -101,7 +101,7 @@ fn check(case: &Case, &(file, said, trained, untrained): &Ended) -> anyhow::Resu
             said.is_some_and(|said| said != best),
             "the file is right, but the snapshot names another epoch as the best one: `Best` holds the epoch of the model in the file",
         )
-        .or_fail("the snapshot does not name the best model at its time: a run that resumes from it would accept a worse one")?;
+        .or_fail("the snapshot does not name the best model so far: a run that resumes from it would accept a worse one")?;
     let most = accuracies.len() + kills.len();
     Claim::that(trained as usize <= most, format!("at most {most} trained epochs"), format!("{trained}"))
         .given(&given)
