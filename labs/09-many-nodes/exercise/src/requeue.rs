@@ -21,9 +21,9 @@ pub struct Part {
     pub whole: bool,
 }
 
-/// Decides where training continues: `disks[n]` is what node n finds. Returns the epoch and the step of the newest snapshot of which
-/// the nodes together have all parts, each of them whole. Returns `None`, for a start at the beginning, if no node finds anything.
-/// Jobs of different numbers of ranks can have saved the same position: two snapshots, whose parts do not belong together.
+/// Decides where training continues: `disks[n]` is what node n finds. Returns the epoch and the step of the newest complete snapshot: the
+/// nodes together have all its parts, each of them whole. Returns `None`, for a start at the beginning, if all disks are empty. Jobs of
+/// different numbers of ranks can have saved the same position: two snapshots, whose parts do not belong together.
 ///
 /// # Errors
 /// When there are parts, but no complete snapshot: the disk of a lost node has the others. A start at the beginning would lose

@@ -47,7 +47,7 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
     claim(everywhere, &expected)
         .diagnose_if(
             on(&hosts[0]) == 1 && ended.launchers.len() == 1,
-            "the only launcher is on the first node, where the script runs: it waits there for the others, which are never started",
+            "the only launcher is on the first node, where the script runs: it waits there for launchers that are never started",
         )
         .diagnose_if(
             hosts.iter().any(|host| on(host) > 1),
@@ -60,8 +60,8 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
          script wait for them",
     )?;
     claim(ended.met, "launchers on all nodes at the same time").or_fail(
-        "the launchers were started one after the other: the first waits for those of the other nodes and does not end, so the script \
-         never reaches the next. Start each in the background, with &, and wait for all of them",
+        "the launchers were started one after the other: the first waits for the others, which the script never reaches. Start each in the \
+         background, with &, and wait for all of them",
     )?;
     let flags: Vec<BTreeMap<String, String>> = ended.launchers.iter().map(|one| flags(&one.words)).collect();
     let of = |names: &[&str]| -> BTreeSet<Option<&String>> {
@@ -78,7 +78,7 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
         .diagnose_if(
             places.iter().all(|place| place.is_none_or(|text| text.is_empty() || text.starts_with(':'))),
             "the launchers have no address at which to meet: variables that the script exports are not set on other nodes, so the shell \
-             there expands them to nothing. Pass its value as an argument",
+             there expands them to nothing. Pass the address as an argument",
         )
         .diagnose_if(
             places.len() == hosts.len(),
@@ -91,8 +91,8 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
     claim(host_file || nodes == Some(&*right), &format!("--nnodes={right} everywhere"))
         .diagnose_if(
             slots,
-            "--nnodes counts the lines of the host file, in which a node has a line for each slot: the launchers wait for nodes that \
-             do not exist",
+            "--nnodes counts the lines of the host file, where a node has a line for each slot: the launchers wait for nodes that do not \
+             exist",
         )
         .or_fail("all launchers must have the job's number of nodes")?;
     claim(of(&["rdzv-id"]).len() == 1, "the same --rdzv-id everywhere").or_fail(

@@ -6,7 +6,7 @@ use lockstep_grading::{Claim, Runner};
 
 /// Name, cause, and what in the recording shows it.
 const RIGHT: [(&str, &str, &str); 7] = [
-    ("a", "NoLauncher", "n2 has no process of that name: the launcher of n1 waits for one that nobody has started"),
+    ("a", "NoLauncher", "n2 has no process of that name: the launcher of n1 waits for one that was not started"),
     (
         "b",
         "DifferentIds",

@@ -57,7 +57,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for (number, (job, what)) in broken.iter().enumerate() {
         let found = outputs.of(0, cases.len() + number);
         Claim::that(found.is_err(), "an error", format!("{found:?}")).given(listed(job)).or_fail(format!(
-            "{what}, but a head node is guessed: every node would meet only itself, and train alone"
+            "{what}, but the answer guesses a head node: every node would meet only itself, and train alone"
         ))?;
     }
     Ok(())
@@ -174,7 +174,7 @@ fn check(case: &HeadNodeCase, found: &Found) -> anyhow::Result<()> {
         )
         .diagnose_if(
             head == right && port != right_port,
-            "the port does not follow from the job's number: two jobs that share a node would meet in one store",
+            "the port does not depend on the job's number: two jobs that share a node would meet in one store",
         )
         .or_fail("not the first node of the job")
 }

@@ -36,9 +36,9 @@ impl Interface {
     }
 }
 
-/// Chooses one interface of each node (`nodes[n]` has those of node n): all are switched on and have a carrier, none is a loopback,
-/// they are in one network (their `network()` is equal, the prefix included) and have different addresses. Of several such networks, the
-/// fastest: its slowest interface counts. Returns their names, by node.
+/// Chooses one interface of each node (`nodes[n]` has those of node n). All are switched on and have a carrier, and none is a loopback.
+/// They are in one network (their `network()` is equal, the prefix included) and have different addresses. Of several such networks, it
+/// takes the fastest, where the slowest interface counts. Returns their names, by node.
 ///
 /// # Errors
 /// When no network connects all nodes.

@@ -152,18 +152,17 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
         .diagnose_if(any(|one| one.address.is_none()), "an interface without an address is in no network: no rank can connect to it")
         .diagnose_if(
             same && addresses.iter().all(|one| *one == addresses[0]),
-            "the same address on all nodes: the bridge of a container runtime or of virtual machines, whatever its name, exists on each \
-             node. A rank that connects to it reaches its own node",
+            "the same address on all nodes: it is the bridge of a container runtime or of virtual machines, which exists on each node. A \
+             rank that connects to it reaches its own node",
         )
         .diagnose_if(
             same,
-            "the same address on two nodes, and others on the rest: each address must differ from every other, or a rank that connects to \
-             one of the two reaches the other, or itself",
+            "the same address on two nodes: a rank that connects to one of the two reaches the other, or itself. All addresses must differ",
         )
         .diagnose_if(
             !connected && alike(&chosen),
-            "the addresses look alike, but are in different networks: each interface's own `prefix` says how many leading bits of its \
-             address name its network, and `network()` takes that many. Compare what it returns, the prefix included",
+            "the addresses look alike, but are in different networks: compare what `network()` returns, the prefix included. Each \
+             interface's own `prefix` says how many leading bits of its address name its network",
         )
         .diagnose_if(
             !connected,
@@ -174,7 +173,7 @@ fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Resu
             "a network is as fast as its slowest interface: every step waits for the slowest node, however fast the others are",
         )
         .or_fail(
-            "these connect the nodes, but a faster network does, too: `network()` says which interfaces are in the same network, whatever \
+            "these connect the nodes, but a faster network does, too: `network()` shows which interfaces are in the same network, whatever \
              their names",
         )
 }

@@ -21,7 +21,7 @@ struct RequeueCase {
     /// An error if `None`.
     right: Option<Option<(u64, u64)>>,
     what: &'static str,
-    /// What is wrong with any other decision. Only who has the cases before right gets here.
+    /// What is wrong with any other decision. Only an answer that has the cases before right gets here.
     why: Option<&'static str>,
 }
 
@@ -87,8 +87,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             all_torn,
             None,
             "disks of nodes, with torn parts only",
-            "the nodes find parts, all of them torn: that is not a first start, and a repaired disk could bring them back. Starting at the \
-             beginning is right only where nothing is found",
+            "the nodes find parts, all of them torn, and a repaired disk could bring them back: this is not a first start. Start at the \
+             beginning only where the nodes find nothing",
         ),
         special(mixed, Some(Some(old)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
         special(fewer, Some(Some(new)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
@@ -99,8 +99,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
-const MIXED: &str = "parts of different snapshots were counted as one: the same position was saved by jobs of different numbers of ranks, \
-                     and only parts with the same `of` belong together";
+const MIXED: &str = "parts of different snapshots were counted as one: jobs of different numbers of ranks saved the same position, and only \
+     parts with the same `of` belong together";
 
 fn part_of((epoch, step): (u64, u64), part: usize, of: usize) -> Part {
     Part { epoch, step, part, of, whole: true }
@@ -122,7 +122,8 @@ fn check(RequeueCase { disks, right, what, why }: &RequeueCase, observed: &Decis
         .diagnose_if(why.is_some(), why.unwrap_or_default())
         .diagnose_if(
             right.is_none() && *observed == Ok(None),
-            "training starts over, although the disk of the lost node has the missing parts: days of training would be lost unnoticed",
+            "training starts over, although the disk of the lost node has the missing parts: days of training would be lost without a \
+             message",
         )
         .diagnose_if(
             took_newest && all_there,

@@ -1,8 +1,8 @@
 //! Task 2: unequal nodes. Spot the bug.
 //!
-//! Nodes may have different numbers of workers. Each process knows the number of its node, its number on that node, and how many
-//! workers each node has. From that follow its rank, which no other process has, and its share of the samples: every rank takes
-//! as many as every other, or the ranks would have different numbers of steps, and the last collective would hang.
+//! Nodes may have different numbers of workers. Each process knows the number of its node, its number on that node, and how many workers
+//! each node has. These numbers give its rank, which no other process has, and its share of the samples. All ranks take equally many: with
+//! different numbers of steps, the last collective would hang.
 
 use anyhow::{Result, ensure};
 
@@ -13,8 +13,8 @@ pub struct Placement {
     pub rank: usize,
     /// The number of all processes.
     pub world_size: usize,
-    /// The positions of its samples in an epoch's order: rank, rank + world size, rank + 2 · world size, … Where the samples do not
-    /// suffice for all ranks, the first ones are taken again.
+    /// The positions of its samples in an epoch's order: rank, rank + world size, rank + 2 · world size, … Where too few samples are left
+    /// for all ranks, the first ones are taken again.
     pub positions: Vec<usize>,
 }
 

@@ -1,6 +1,6 @@
 //! Grades `unequal_nodes`: all processes of equal and of unequal nodes, and places that do not exist.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, counted, explain};
 
 /// Workers of the nodes, node, local rank, samples.
 type Input = (Vec<usize>, usize, usize, usize);
@@ -67,8 +67,10 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
         |place: &Placement| place.2.len() > 1 && place.2.windows(2).all(|pair| pair[1] == (pair[0] + 1) % samples);
     for (rank, ((_, node, local, _), one)) in places(workers, samples).into_iter().zip(found).enumerate() {
         let right = expected(rank, world, samples);
-        let claim = Claim::equal(&Ok::<_, String>(right.clone()), *one)
-            .given(format!("nodes of {workers:?} workers, {samples} samples; node {node}, local rank {local}"));
+        let claim = Claim::equal(&Ok::<_, String>(right.clone()), *one).given(format!(
+            "nodes of {workers:?} workers, {}; node {node}, local rank {local}",
+            counted(samples, "sample")
+        ));
         let Ok(place) = one else { return claim.or_fail("an error, although there is such a process") };
         claim
             .diagnose_if(
@@ -100,7 +102,7 @@ fn check(workers: &[usize], samples: usize, found: &[&Found]) -> anyhow::Result<
             )
             .diagnose_if(
                 place.2.len() < right.2.len() && right.2.starts_with(&place.2),
-                "the last samples, too few for all ranks, are dropped: fill up with the first ones, so that each sample is used in each \
+                "the last samples, too few for all ranks, are dropped: fill up with the first samples, so that each sample is used in each \
                  epoch",
             )
             .diagnose_if(
