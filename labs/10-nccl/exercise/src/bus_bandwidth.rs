@@ -22,14 +22,14 @@ pub struct Measured {
     pub count: u64,
     /// Bytes of an element.
     pub element: u64,
-    /// Of one call, on average.
+    /// Seconds of one call, on average.
     pub seconds: f64,
 }
 
 /// Gigabytes (10⁹ bytes) a second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bandwidth {
-    /// What the caller gets: bytes of the operation by its time.
+    /// What the caller gets: the operation's bytes divided by its time.
     pub algorithm: f64,
     /// What the links carry.
     pub bus: f64,

@@ -82,8 +82,8 @@ fn check(case: &Measured, found: &Bandwidth) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(size, 1.0, 1e9),
-            "both are the same: in an all-reduce over a ring each link carries 2 (n - 1) / n of the size, and that is what it can be \
-             compared with",
+            "both are the same: in an all-reduce over a ring each link carries 2 (n - 1) / n of the size, and bus bandwidth counts what a \
+             link carries",
         )
         .diagnose_if(
             is(size, 2.0 * (n - 1.0) / n, 1e9),
@@ -97,5 +97,5 @@ fn check(case: &Measured, found: &Bandwidth) -> anyhow::Result<()> {
             of_all && is(size, n - 1.0, 1e9),
             "the n parts were counted twice: the size is that of all parts together, and a link carries n - 1 of the n",
         )
-        .or_fail("algorithm bandwidth is size by time; the factor of bus bandwidth is the part of the size that crosses a link")
+        .or_fail("algorithm bandwidth is size divided by time; the factor of bus bandwidth is the part of the size that crosses a link")
 }

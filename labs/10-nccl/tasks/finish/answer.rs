@@ -1,7 +1,7 @@
 //! Task 4: abort what hangs.
 //!
-//! If another rank has called something else, or nothing, an operation waits forever, and NCCL reports no error. A watchdog gives it a
-//! time, and then ends it.
+//! If another rank has called something else, or nothing, an operation waits forever, and NCCL does not report an error. A watchdog gives
+//! it a time limit, and then ends it.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use lockstep_gpu::{Comm, Event};
 
 use crate::tasks::Ended;
 
-/// Waits until `done` is reached, but not longer than `patience`, and not after an error of the communicator: then it aborts.
+/// Waits until `done` is reached. After `patience`, or after an error of the communicator, it aborts.
 pub fn finish(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
     // <answer>
     //~ todo!("ask the event again and again, and abort when the time is over")

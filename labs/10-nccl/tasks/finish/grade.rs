@@ -38,8 +38,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         Claim::that(does != "another" || waited >= patience, "an abort after the patience", format!("after {waited} ms"))
             .given(given)
             .or_fail(
-                "no rank has waited for the whole of `patience` before the abort: a rank that comes later, but in time, would be lost. \
-                 Compare durations as they are; `as_secs` drops what is less than a second",
+                "the answer aborts before `patience` is over, so a rank that comes later, but in time, would be lost: compare durations as \
+                 they are. `as_secs` drops what is less than a second",
             )?;
     }
     Ok(())
@@ -62,16 +62,16 @@ fn explained(error: anyhow::Error, does: &str, given: &str) -> anyhow::Error {
                  takes that long. Query the event again and again, with a short sleep, and return as soon as it is reached"
             }
             (Verdict::Hang, "another") => {
-                "the operation waits for another rank's, which never comes, and nothing ends it: NCCL reports no error, a wait has no \
-                 time limit, and the operation goes on if you stop waiting. After `patience`, call `abort`, which removes it from the stream"
+                "the operation waits for another rank's, which never comes: NCCL does not report an error, and the operation goes on if you \
+                 stop waiting. After `patience`, call `abort`, which removes it from the stream"
             }
             (Verdict::Hang, _) => {
                 "the operation never ends, since a rank has ended: `check` reports that as an error of the communicator, long before \
-                 `patience` has passed. Call it in each iteration, and `abort` after an error, too"
+                 `patience` is over. Call it in each iteration, and `abort` after an error, too"
             }
             (Verdict::Crash, "lost") if finding.diagnosis.contains("the answer returned an error") => {
-                "the answer returned the error of the communicator, and the operation is still in the stream: after an error, `abort` \
-                 ends it, and that is how it ended"
+                "the answer returned the error of the communicator, and the operation is still in the stream: after an error, call `abort` \
+                 and return `Aborted`"
             }
             _ => return None,
         };

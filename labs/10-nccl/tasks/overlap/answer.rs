@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::pass::{Pass, Side};
 
-/// Backward pass, all-reduce and optimizer's step of all layers. The host never waits, no backward pass waits for an all-reduce, and
+/// Backward pass, all-reduce and optimizer's step of all layers. The host never waits, backward passes do not wait for all-reduces, and
 /// only the all-reduce of the last layer waits for the last backward pass.
 pub fn overlap(pass: &Pass) -> Result<()> {
     // <answer>

@@ -70,11 +70,11 @@ fn check(rank: usize, layers: &[Vec<Layer>], seen: &Seen) -> anyhow::Result<()> 
 }
 
 fn check_overlap(rank: usize, seen: &Seen) -> anyhow::Result<()> {
-    Claim::that(seen.waits == 0, "the host never waits", format!("it waited {} times", seen.waits))
+    Claim::that(seen.waits == 0, "the host never waits", format!("its waits: {}", seen.waits))
         .on_rank(rank)
         .or_fail(
-            "the weights are right, but the host waited for the device: it could not give the device more work meanwhile. An event makes \
-             one stream wait for the other, and the host continues",
+            "the weights are right, but the host waited for the device, and could not give it more work meanwhile: let one stream wait for \
+             an event of the other, so that the host continues",
         )?;
     Claim::that(!seen.exposed, "no backward pass waits for an all-reduce", "one does").on_rank(rank).or_fail(
         "the weights are right, but a layer's backward pass waits for an all-reduce of the layer before: nothing overlaps. Only the \
@@ -84,7 +84,7 @@ fn check_overlap(rank: usize, seen: &Seen) -> anyhow::Result<()> {
     Claim::that(seen.late.is_empty(), "only the last layer's all-reduce waits for the last backward pass", late())
         .on_rank(rank)
         .or_fail(
-            "the weights are right, but gradients that were ready before wait for the last backward pass: nothing can overlap with the \
-             all-reduces. An all-reduce should wait for an event after the backward pass of its own layer",
+            "the weights are right, but gradients that were ready before wait for the last backward pass, so the all-reduces overlap with \
+             nothing: let each wait for an event after the backward pass of its own layer",
         )
 }

@@ -1,6 +1,6 @@
 //! Grades `ring`: rings of 3 and of 4 ranks.
 
-use lockstep_grading::{Claim, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Runner, Verdict, counted, explain};
 
 use super::device;
 
@@ -19,12 +19,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             check(rank, &elements, &found.0)?;
         }
         for (rank, (_, collectives)) in outputs.all(0).enumerate() {
-            Claim::that(*collectives == 0, "a send and a receive", format!("{collectives} collectives"))
+            Claim::that(*collectives == 0, "a send and a receive", counted(*collectives, "collective"))
                 .on_rank(rank)
                 .given(format!("{ranks} ranks"))
                 .or_fail(
                     "the elements are right, but a collective has sent them to every rank, and only one needs them: a ring sends each \
-                     element once, however many ranks there are",
+                     element once",
                 )?;
         }
     }
@@ -34,9 +34,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 fn explained(error: anyhow::Error) -> anyhow::Error {
     explain(error, |finding| {
         (finding.verdict == Verdict::Hang).then(|| {
-            "every rank's send waits for a receive, and that receive comes after the next rank's own send: a cycle. A communicator runs \
-             its calls in order, even on different streams. Calls between the begin and the end of one group are one operation, in \
-             which no call waits for another"
+            "every rank's send waits for a receive that comes after the next rank's own send: a cycle. A communicator runs its calls in \
+             order, even on different streams. Calls within one group are one operation, and do not wait for each other"
                 .into()
         })
     })

@@ -1,4 +1,4 @@
-//! Grades `share_id`: pairs of communicators of three ranks, of which one asks for its ids when the others have theirs.
+//! Grades `share_id`: pairs of communicators of three ranks. One rank asks for its ids when the others have theirs.
 
 use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
@@ -46,8 +46,8 @@ fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined]) -> anyhow:
         .verdict(Verdict::RanksDisagree)
         .diagnose_if(
             (0..RANKS).any(of_another),
-            "a rank has the id of another communicator: both ids had the same key, so a rank that reads late finds the newer one, or a \
-             rank that reads early the older one. Each communicator needs its own key in the store",
+            "a rank has the id of another communicator: both ids had the same key, so a rank can find the older or the newer one. Each \
+             communicator needs its own key in the store",
         )
         .diagnose_if(differ(&|one, other| one != other && one == cut(other)), AS_TEXT)
         .or_fail(
@@ -90,8 +90,8 @@ fn listed(found: &[&Joined]) -> String {
 fn by_a_look(finding: &Finding) -> Option<String> {
     (finding.verdict == Verdict::Crash).then(|| {
         format!(
-            "a rank looked for an id that was not there yet, since the rank that makes it is late: a sleep is a guess. \
-             `get` waits in the store until the key is there ({})",
+            "a rank looked for an id that was not there yet, since the rank that makes it is late: a sleep may be too short. `get` waits in \
+             the store until the key is there ({})",
             finding.diagnosis
         )
     })
