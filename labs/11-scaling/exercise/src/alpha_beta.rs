@@ -1,7 +1,7 @@
 //! Task 1: α, β and the size of a bucket.
 //!
-//! An all-reduce of n bytes takes about α + β·n. Measured times differ by some percent, and one size does not fit the model: the
-//! library uses a different algorithm for it, or its message just does not fit into a buffer.
+//! An all-reduce of n bytes takes about α + β·n. Measured times are off by a few percent, and one size does not fit the model: the library
+//! uses a different algorithm for it, or its message is just too large for a buffer.
 //!
 //! DDP sends a bucket while the backward pass fills the next. If sending takes no longer than filling, the step waits only for the last
 //! bucket: a bucket of b bytes is hidden if α + β·b ≤ b · backward / gradients. The bucket may be larger than all gradients together.

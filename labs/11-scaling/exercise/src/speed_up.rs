@@ -19,7 +19,8 @@ pub struct SpeedUp {
     pub gustafson: f64,
 }
 
-/// What follows from `times`, of (ranks, seconds) for the same work, sorted, and what both laws predict for `ranks` ranks.
+/// Fits the model to `times`, (ranks, seconds) for the same work, sorted. Returns what follows from it, and what both laws predict for
+/// `ranks` ranks.
 pub fn speed_up(times: &[(usize, f64)], ranks: usize) -> Result<SpeedUp> {
     todo!("fit A + B/n, then apply both laws")
 }

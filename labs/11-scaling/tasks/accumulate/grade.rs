@@ -1,6 +1,6 @@
 //! Grades `accumulate`: the gradient against one large batch, and the operations, bytes and samples of a pass that it took.
 
-use lockstep_grading::{Claim, Numbers, Runner, Verdict, close};
+use lockstep_grading::{Claim, Numbers, Runner, Verdict, close, counted};
 use serde::Deserialize;
 
 const RANKS: usize = 2;
@@ -74,22 +74,22 @@ fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, found: &Counte
         )
         .diagnose_if(
             is(&only_first),
-            "only the first pass has exchanged its gradient, and those after it were added on this rank alone: a pass exchanges all that \
-             has been added up so far, so the last one has to be outside of no_sync",
+            "only the first pass has exchanged its gradient, and those after it were added on this rank alone: let the last pass run \
+             outside of no_sync, since a pass exchanges all that was added up so far",
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0))) && found.calls > 1,
-            "the means of all micro-batches are added up, so the step is too large by their number; and gradients are exchanged in each \
-             pass",
+            "the means of all micro-batches are added up, so the step is as many times too large as there are micro-batches; and gradients \
+             are exchanged in each pass",
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0))),
-            "the means of all micro-batches are added up, so the step is too large by their number: weight each micro-batch by its share \
-             of the samples",
+            "the means of all micro-batches are added up, so the step is as many times too large as there are micro-batches: weight each by \
+             its share of the samples",
         )
         .diagnose_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0 / passes as f64))),
-            "each micro-batch has the same weight, but the last one has fewer samples: they count for more than the others",
+            "each micro-batch has the same weight, so the samples of the last one, which has fewer, count for more than the others",
         )
         .diagnose_if(is(&mean(&|micro| whole(&micro[..passes - 1]))), "the last micro-batch is left out")
         .diagnose_if(
@@ -118,7 +118,7 @@ fn check_cost(given: &str, sizes: &[usize], rank: usize, found: &Counted) -> any
     Claim::that(
         (found.calls, found.bytes) == (1, bytes),
         format!("1 operation with {bytes} bytes"),
-        format!("{} operations with {} bytes", found.calls, found.bytes),
+        format!("{} with {} bytes", counted(found.calls, "operation"), found.bytes),
     )
     .on_rank(rank)
     .given(given)
@@ -132,15 +132,15 @@ fn check_cost(given: &str, sizes: &[usize], rank: usize, found: &Counted) -> any
     let (_, passes, samples) = found.result;
     Claim::that(
         passes <= 1 && samples <= most,
-        format!("at most {most} samples in 1 pass at a time"),
-        format!("{samples} samples in {passes}"),
+        format!("at most {} in 1 pass at a time", counted(most, "sample")),
+        format!("{} in {}", counted(samples, "sample"), counted(passes, "pass")),
     )
     .on_rank(rank)
     .given(given)
     .diagnose_if(
         passes > 1,
-        "the gradient is right, but a forward pass begins before the backward pass of the one before it: the activations of all of them \
-         are kept, which takes as much memory as one large batch",
+        "the gradient is right, but a forward pass begins before the backward pass of the one before it: keeping the activations of all \
+         takes as much memory as one large batch",
     )
-    .or_fail("the gradient is right, but a pass takes more than one micro-batch, for which there is not enough memory")
+    .or_fail("the gradient is right, but a pass takes more than one micro-batch, and the memory is too small for that")
 }

@@ -84,8 +84,8 @@ fn check(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
     .given(listed(case))
     .diagnose_if(
         is(absolute, 1e-6),
-        "the squares of absolute errors depend only on the longest messages: these take a thousand times as long, and their noise grows \
-         with them. Divide each error by its time",
+        "the squares of absolute errors depend almost only on the longest messages, which take a thousand times as long as short ones: \
+         divide each error by its time",
     )
     .diagnose_if(
         is(all, 1e-6),
@@ -94,8 +94,7 @@ fn check(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
     )
     .diagnose_if(
         is(ends, 1e-6),
-        "that is the line through the first and the last time alone: the model may not hold at one of them, and only the other sizes \
-         show it",
+        "that is the line through the first and the last time alone: the model may fail at one of them, and only the other sizes show it",
     )
     .or_fail("these are not the line through all sizes but one")?;
     check_bucket(case, found)
@@ -128,8 +127,8 @@ fn check_bucket(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
         .diagnose_if(
             bucket.is_some_and(|bytes| bytes > measured.gradients)
                 && (found.bucket.is_none() || is(measured.gradients)),
-            "the smallest bucket that is hidden has more bytes than there are gradients, and it was cut off there: whether there are as \
-             many does not matter here. A bucket of all gradients takes longer to send than to fill",
+            "the bucket was limited to the bytes of all gradients, and one of that size takes longer to send than to fill: return the \
+             larger one, even if there are not as many gradients",
         )
         .diagnose_if(
             bucket.is_none(),

@@ -1,6 +1,6 @@
 //! Grades `compress`: the error, the kind, and the bytes of the mean, for gradients of usual size, large ones and small ones.
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, counted};
 use serde::Deserialize;
 
 const RANKS: usize = 3;
@@ -65,8 +65,8 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
     .diagnose_if(
         unlimited > 0 && largest_sum > LARGEST,
         format!(
-            "half precision has no number beyond {LARGEST}: the ranks' gradients add up to {largest_sum:.0}, and one that is scaled up may \
-             be larger. Divide before you add up, and do not multiply before",
+            "half precision ends at {LARGEST}: the ranks' gradients add up to {largest_sum:.0}, and one that is scaled up may be larger. \
+             Divide before you add up, and do not multiply before",
         ),
     )
     .diagnose_if(
@@ -81,13 +81,13 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
     .verdict(if apart { Verdict::RanksDisagree } else { Verdict::WrongValue })
     .diagnose_if(
         apart,
-        "the ranks have different means, although each has the same sum: the numbers that are added up, or what becomes of the sum, \
-         depend on the rank, such as a scale by the rank's own largest number. A scale must be the same on all ranks",
+        "the ranks have different means, although each has the same sum: something depends on the rank, such as a scale by the rank's own \
+         largest number. A scale must be the same on all ranks",
     )
     .diagnose_if(
         largest < SMALL,
-        "half precision has 11 bits down to 6e-5, and fewer below: the scale has moved these numbers below. A fixed scale that keeps \
-         large numbers from overflow costs small ones their bits; a division by the number of ranks is enough",
+        "half precision has 11 bits down to 6e-5, and fewer below: a fixed scale has moved small numbers below that. A division by the \
+         number of ranks is enough to keep large ones from overflow",
     )
     .diagnose_if(
         is(&means, coarse),
@@ -97,7 +97,7 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
     Claim::that(
         (found.calls, found.bytes) == (1, 2 * COUNT as u64),
         format!("1 operation with {} bytes", 2 * COUNT),
-        format!("{} operations with {} bytes", found.calls, found.bytes),
+        format!("{} with {} bytes", counted(found.calls, "operation"), found.bytes),
     )
     .on_rank(rank)
     .given(&given)

@@ -1,6 +1,6 @@
 //! Grades `large_batch`: the rate of each step, and what a training on two ranks makes of it.
 
-use lockstep_grading::{Claim, Numbers, Runner, close};
+use lockstep_grading::{Claim, Numbers, Runner, close, counted};
 use serde::Serialize;
 
 const RANKS: usize = 2;
@@ -52,7 +52,9 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
     let right = rising(lr, lr * times);
     let ends = format!("the loss ends at {loss:.1e}");
     let given = format!(
-        "rate {lr:.5} for batches of {batch}; now {ranks} ranks with batches of {batch_of_a_rank}, warm-up of {warm_up} steps"
+        "rate {lr:.5} for batches of {batch}; now {} with batches of {batch_of_a_rank}, warm-up of {}",
+        counted(ranks, "rank"),
+        counted(warm_up, "step")
     );
     let shown = |rates: &[f64]| {
         let at = |step: usize| format!("step {step}: {:.5}", rates[step]);
@@ -66,8 +68,8 @@ fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
         .given(&given)
         .diagnose_if(
             warm_up == 0 && rates.iter().any(|rate| rate.is_nan()),
-            "the rate is not a number: without a warm-up, 0 steps of 0 are 0 / 0. From step `warm_up` on, which is step 0 here, the rate \
-             is the scaled one",
+            "the rate is NaN: without a warm-up, `step / warm_up` is 0 / 0. From step `warm_up` on, which is step 0 here, the rate is the \
+             scaled one",
         )
         .diagnose_if(
             warm_up == 0 && rates.first() == Some(&lr),

@@ -1,6 +1,6 @@
 //! Grades `log_loss`: the log on every rank, and the operations that it took.
 
-use lockstep_grading::{Claim, Numbers, Runner, Verdict, close};
+use lockstep_grading::{Claim, Numbers, Runner, Verdict, close, counted};
 use serde::Deserialize;
 
 const RANKS: usize = 3;
@@ -21,7 +21,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .map(|rank| random.numbers(steps).iter().map(|number| number + 10.0 * (rank + 1) as f64).collect())
         .collect();
     let outputs = runner.call::<_, Counted>(RANKS, &[(&losses, every)])?;
-    let given = format!("{steps} steps on {RANKS} ranks, a line for {every} steps");
+    let given = format!("{} on {RANKS} ranks, a line for {}", counted(steps, "step"), counted(every, "step"));
     for (rank, found) in outputs.all(0).enumerate() {
         check_values(&given, &losses, every, rank, &found.result.0, &outputs.of(0, 0).result.0)?;
     }
@@ -30,14 +30,14 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let (calls, others) = (found.calls, found.result.1);
         Claim::that(
             (1..=lines).contains(&calls) && others == 0,
-            format!("1 to {lines} operations"),
-            format!("{calls} operations, and {others} further groups"),
+            format!("at least 1 operation, and at most {lines}"),
+            format!("{}, and {}", counted(calls, "operation"), counted(others, "further group")),
         )
             .on_rank(rank)
             .given(&given)
             .diagnose_if(
                 others > 0,
-                "the log is right, but it was exchanged in another group than the given one: ranks wait just as long in that",
+                "the log is right, but it was exchanged in another group than the given one, where ranks wait just as long",
             )
             .diagnose_if(
                 calls >= 2 * steps as u64,

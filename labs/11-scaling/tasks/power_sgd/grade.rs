@@ -27,7 +27,7 @@ struct LeftOut {
     gradient: f64,
 }
 
-/// What an answer may do otherwise.
+/// What an answer may do differently.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Right,
@@ -174,7 +174,7 @@ fn check_part(rank: usize, left_out: &[Vec<LeftOut>], found: &[(Numbers, f64)], 
             close(&parts(|step| step.gradient), &found, TOLERANCE),
             "what is left out is compared with this step's gradient: more than that was due, since earlier steps have left something out",
         )
-        .diagnose_if(found.iter().all(|part| *part == 0.0), "two thin matrices do not have all of it: something is left out")
+        .diagnose_if(found.iter().all(|part| *part == 0.0), "two thin matrices do not hold the whole gradient: something is left out")
         .or_fail("the result is right, but this is not the part that it leaves out: ‖due − result‖ / ‖due‖")
 }
 
@@ -185,7 +185,7 @@ fn check_sent(rank: usize, counted: &Counted, given: &str) -> anyhow::Result<()>
     Claim::that(
         (counted.calls, counted.bytes) == due,
         format!("{} operations with {} bytes", due.0, due.1),
-        format!("{} operations with {} bytes", counted.calls, counted.bytes),
+        format!("{} with {} bytes", lockstep_grading::counted(counted.calls, "operation"), counted.bytes),
     )
     .on_rank(rank)
     .given(given)

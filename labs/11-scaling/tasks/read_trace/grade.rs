@@ -203,8 +203,8 @@ fn check_rest(case: &ReadTraceCase, given: &str, exposed: &[f64], found: &Readin
         .given(given)
         .diagnose_if(
             Some(found.straggler) == least,
-            "the least of this rank's communication is exposed, because it computes something else meanwhile: it waits as long as others. \
-             The one for which they wait calls its all-reduces last, so that these are short",
+            "this rank has the least exposed communication, but only because it computes something else meanwhile: it waits as long as \
+             others. The straggler calls its all-reduces last, so they are short",
         )
         .diagnose_if(
             case.calls_first_last() == Some(found.straggler),
@@ -213,8 +213,8 @@ fn check_rest(case: &ReadTraceCase, given: &str, exposed: &[f64], found: &Readin
         )
         .diagnose_if(
             Some(found.straggler) == most_compute,
-            "this rank computes for longest, and still does not come last: another one begins later, because it waits for its loader. The \
-             others wait for the rank that calls its all-reduces last, whatever the reason",
+            "this rank computes for longest, and still does not come last: another one waits for its loader and begins later. The others \
+             wait for the rank that calls its all-reduces last, whatever the reason",
         )
         .diagnose_if(
             longest.contains(&Some(found.straggler)),

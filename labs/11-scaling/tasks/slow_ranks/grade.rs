@@ -177,7 +177,7 @@ fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) 
         )
         .diagnose_if(
             found.1 == longest,
-            "this rank waits for longest in the exchange, because it finishes first: the rank that all wait for hardly waits itself",
+            "this rank waits for longest in the exchange, because it comes there first: the rank that all wait for hardly waits itself",
         )
         .diagnose_if(
             found.1 == right.1 && right.0 == Cause::Loader,

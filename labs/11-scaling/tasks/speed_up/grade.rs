@@ -1,6 +1,6 @@
 //! Grades `speed_up`: times of runs with a drawn serial share, from one rank on and from more.
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, counted};
 use serde::Deserialize;
 
 /// Noise of 0.2 % moves the serial share by less than a hundredth.
@@ -48,8 +48,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 }
 
 fn check(case: &SpeedUpCase, found: &SpeedUp) -> anyhow::Result<()> {
-    let times: Vec<String> = case.times.iter().map(|(ranks, time)| format!("{ranks} ranks: {time:.2} s")).collect();
-    let given = format!("{}; predict {} ranks", times.join(", "), case.ranks);
+    let times: Vec<String> =
+        case.times.iter().map(|(ranks, time)| format!("{}: {time:.2} s", counted(*ranks, "rank"))).collect();
+    let given = format!("{}; predict {}", times.join(", "), counted(case.ranks, "rank"));
     let number = |number: Option<f64>| number.unwrap_or(f64::NAN);
     let serial = number(found.serial);
     let (most, time) = case.times[case.times.len() - 1];
@@ -72,13 +73,13 @@ fn check(case: &SpeedUpCase, found: &SpeedUp) -> anyhow::Result<()> {
     )
     .diagnose_if(
         case.times[0].0 > 1,
-        "the smallest run has several ranks, so its time is not that of one rank: that is A + B, even if it could not be measured",
+        "the smallest run has several ranks, so its time is not that of one rank: one rank takes A + B, even if that could not be measured",
     )
     .or_fail("this is not A / (A + B) of the line through the times")?;
     let observed = number(found.efficiency);
     Claim::that(
         is(observed, efficiency),
-        format!("efficiency {efficiency:.3} on {most} ranks"),
+        format!("efficiency {efficiency:.3} on {}", counted(most, "rank")),
         format!("{observed:.3}"),
     )
     .given(&given)
@@ -110,6 +111,6 @@ fn check_laws(case: &SpeedUpCase, given: &str, serial: f64, found: &SpeedUp) -> 
         )
         .or_fail("one rank takes 1, n ranks take the serial share and an n-th of the rest")?;
     Claim::that(is(other, gustafson), format!("Gustafson: {gustafson:.3}"), format!("{other:.3}")).given(given).or_fail(
-        "with n times the work to share, one rank would take the serial share and n times the rest; n ranks take 1",
+        "with n times the work to share, one rank would take the serial share and n times the rest, where n ranks take 1",
     )
 }
