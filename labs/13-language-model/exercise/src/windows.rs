@@ -1,7 +1,7 @@
 //! Task 1: a stream of tokens for many ranks.
 //!
-//! A text of some hundred tokens is cut into windows for one to four ranks. Some epochs begin in the middle: `done` windows of the stream were
-//! trained with before the program was stopped, by all ranks together, and there may have been more or fewer ranks then.
+//! A text of some hundred tokens is cut into windows for one to four ranks. Some epochs begin in the middle: before the program was
+//! stopped, all ranks together had trained with `done` windows of the stream, perhaps on more or fewer ranks.
 
 /// Inputs and targets of each window that this rank trains with, in this order.
 ///

@@ -1,7 +1,7 @@
 //! Grades `experts`: with too few places, a rank that sends nothing, an expert that gets nothing, and on one rank. The experts of tokens are
 //! chosen here: a token is made to point to its expert.
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, explain};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, counted, explain};
 use serde::Deserialize;
 
 use super::routing::{Case, Passed, Placed, Row, WIDTH};
@@ -45,8 +45,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let outputs = runner.call::<_, Done>(chosen.len(), &[&case]).map_err(|error| {
             explain(error, |finding| match finding.verdict {
                 Verdict::Hang => Some(
-                    "the ranks do not make the same calls: a rank whose tokens find no place takes part in both exchanges, with no rows, \
-                     and so does one whose experts get none; and in the backward pass, for which their results must belong to its output"
+                    "the ranks do not make the same calls: a rank without a row to send or to receive takes part in both exchanges, too, and \
+                     in the backward pass, for which the results must belong to its output"
                         .into(),
                 ),
                 Verdict::Crash if finding.diagnosis.contains("mismatch between collectives") => Some(
@@ -168,7 +168,7 @@ impl Checked<'_> {
             )
             .diagnose_if(
                 is(&case.output(placed, false, false)),
-                "the outputs are not multiplied with the probability: the router would learn nothing from them",
+                "the outputs are not multiplied by the probability, so the router would learn nothing from them",
             )
             .diagnose_if(
                 is(&case.output(placed, true, true)),
@@ -216,13 +216,13 @@ impl Checked<'_> {
             .given(case.described())
             .diagnose_if(
                 close(&[right.balance[rank] / experts], &[observed], TOLERANCE),
-                "the sum is not multiplied with the number of experts: so the loss would depend on it",
+                "the sum is not multiplied by the number of experts, so the loss depends on it",
             )
             .diagnose_if(of(case.shares(case.chosen[rank].iter())), "the parts are those of this rank's tokens: all ranks' count")
             .diagnose_if(of(case.shares(kept)), "the parts are those of tokens with a place: all that chose the expert count")
             .diagnose_if(
                 close(&[experts * hard], &[observed], TOLERANCE),
-                "the parts are multiplied with themselves: one of the two is the mean probability, by which the router learns",
+                "the parts are multiplied by themselves: one of the two is the mean probability, by which the router learns",
             )
             .or_fail("the number of experts times the sum of fₑ · Pₑ")
     }
@@ -257,15 +257,15 @@ impl Checked<'_> {
             Claim::close(&whole, if is_idle { &whole } else { gradient }, TOLERANCE)
                 .on_rank(rank)
                 .given(format!("the gradient of expert {expert}\n{}", case.described()))
-                .or_fail("an expert learns from all tokens that have passed it, of whichever rank")?;
+                .or_fail("an expert learns from all tokens that have passed through it, from all ranks")?;
             Claim::that(
                 done.used.computed[number] <= case.limit,
-                format!("at most {} tokens", case.limit),
-                format!("{} tokens", done.used.computed[number]),
+                format!("at most {}", counted(case.limit, "token")),
+                counted(done.used.computed[number], "token"),
             )
             .on_rank(rank)
             .given(case.described())
-            .or_fail(format!("expert {expert} computes more tokens than it takes: the others need not be sent"))?;
+            .or_fail(format!("expert {expert} computes more tokens than it takes: do not send the others"))?;
         }
         Ok(())
     }
@@ -285,11 +285,11 @@ impl Checked<'_> {
             .or_fail("one exchange brings all tokens to their experts, and one brings them back")?;
         Claim::that(
             done.used.sent <= sent + received,
-            format!("{} rows, there and back", sent + received),
-            format!("{} rows", done.used.sent),
+            format!("{}, there and back", counted(sent + received, "row")),
+            counted(done.used.sent, "row"),
         )
         .on_rank(rank)
         .given(case.described())
-        .or_fail("rows are sent that are no tokens with a place: an exchange takes another number for each rank")
+        .or_fail("more rows are sent than tokens have a place: an exchange takes a number of rows for each rank, and these may differ")
     }
 }

@@ -1,4 +1,4 @@
-//! Grades `norm`: gradients of which ranks have the same, a part, or none, above and below the limit.
+//! Grades `norm`: gradients that are equal on all ranks, divided, or missing on some; with norms above and below the limit.
 
 use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, explain, joined};
 use serde::{Deserialize, Serialize};
@@ -163,11 +163,11 @@ fn check_values(case: &Case, given: &str, norm: f64, found: &[&Done]) -> anyhow:
             )
             .diagnose_if(
                 factor < 1.0 && is(&|number| number),
-                "the norm is above the limit, and the gradients are as they were",
+                "the norm is above the limit, and the gradients have not changed: multiply them by max_norm / norm",
             )
             .diagnose_if(
                 factor == 1.0 && is(&|number| number * case.max_norm / norm),
-                "the norm is below the limit: the gradients stay as they are, they are not made larger",
+                "the norm is below the limit, and the gradients have changed: leave them as they are",
             )
             .diagnose_if(
                 is(&|number| number * (case.max_norm / own).min(1.0)),

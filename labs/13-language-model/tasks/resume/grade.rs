@@ -1,8 +1,8 @@
-//! Grades `resume`: a training that is never stopped, two that are stopped in the middle of epochs and go on with other numbers of ranks, and
-//! one that is stopped at the end of an epoch. Overflows are at given places of an epoch's order: on two ranks at once, one after another,
-//! and at a scale that has grown.
+//! Grades `resume`: a training that is never stopped, two that are stopped in the middle of epochs and go on with other numbers of ranks,
+//! and one that is stopped at the end of an epoch. Overflows come at given places of an epoch's order: on two ranks at once, one after
+//! another, and at a scale that has grown.
 
-use lockstep_grading::{Claim, Runner, Verdict, explain, joined};
+use lockstep_grading::{Claim, Runner, Verdict, counted, explain, joined};
 use serde::{Deserialize, Serialize};
 
 /// The processes, of which a start uses the first ones.
@@ -75,8 +75,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let outputs = runner.call::<_, Done>(PROCESSES, &jobs).map_err(|error| {
         explain(error, |finding| {
             (finding.verdict == Verdict::Hang).then(|| {
-                "some ranks wait for a batch or for news of an overflow that others do not have: all ranks train each batch together, also one \
-                 without windows of its own, and in each batch all exchange whether a gradient has overflowed"
+                "some ranks wait for others in a batch, or in the exchange of overflows: all ranks train each batch together, even a rank \
+                 without windows, and in each batch all exchange whether a gradient has overflowed"
                     .into()
             })
         })
@@ -140,7 +140,7 @@ fn check(job: &Job, ranks: &[&Done]) -> anyhow::Result<()> {
         }
         before += lengths[0];
         let expected = until.unwrap_or(all.len() - start.before);
-        Claim::that(lengths[0] == expected, format!("{expected} batches"), format!("{} batches", lengths[0]))
+        Claim::that(lengths[0] == expected, counted(expected, "batch"), counted(lengths[0], "batch"))
             .given(start.described(lengths[0]))
             .diagnose_if(
                 until.is_some(),
@@ -155,8 +155,8 @@ impl Start<'_> {
     fn described(&self, batch: usize) -> String {
         let Job { windows, batch: size, epochs, growth_interval, starts, .. } = self.job;
         let start = |(ranks, until): &(usize, Option<usize>)| match until {
-            Some(until) => format!("{ranks} ranks, stopped after {until} batches"),
-            None => format!("{ranks} ranks, to the end"),
+            Some(until) => format!("{}, stopped after {}", counted(*ranks, "rank"), counted(*until, "batch")),
+            None => format!("{}, to the end", counted(*ranks, "rank")),
         };
         let starts = joined(&starts.iter().map(start).collect::<Vec<_>>(), "; ");
         format!(
@@ -184,7 +184,8 @@ impl Start<'_> {
     fn check_agreement(&self, number: usize, ranks: &[&Batch]) -> anyhow::Result<()> {
         let scales: Vec<f64> = ranks.iter().map(|batch| batch.scale).collect();
         let rates: Vec<String> = ranks.iter().map(|batch| rate(batch.rate)).collect();
-        let one_overflow = "an overflow on one rank counts on all: the gradients were averaged. Tell all ranks of it";
+        let one_overflow = "an overflow on one rank counts on all, since gradients are averaged: exchange it, so that all ranks leave out \
+             the step";
         Claim::that(
             ranks.iter().all(|batch| batch.rate.is_some() == ranks[0].rate.is_some()),
             "a step on all ranks, or on none",
@@ -249,7 +250,7 @@ impl Start<'_> {
         )
         .diagnose_if(
             resumed && expected.at == 0 && ranks[0].epoch + 1 == expected.epoch,
-            "an epoch of which the snapshot has all batches is trained with again: the next one begins",
+            "the snapshot has all batches of an epoch, and that epoch is trained again: begin the next one",
         )
         .diagnose_if(
             !same_epoch && expected.windows.len() < self.job.batch && ranks[0].epoch == expected.epoch + 1,
@@ -289,7 +290,7 @@ impl Start<'_> {
             format!("by rank: {}", joined(&shares, ", ")),
         )
         .given(self.described(number))
-        .or_fail("a rank with more windows than the others lets them wait: divide the batch as equally as possible")
+        .or_fail("the others wait for a rank with more windows: divide the batch as equally as possible")
     }
 
     fn check_scale(&self, number: usize, expected: &Expected, found: f64) -> anyhow::Result<()> {
@@ -321,7 +322,7 @@ impl Start<'_> {
             )
             .diagnose_if(
                 last.is_some_and(|last| found == last.scale && found == SCALE && expected.scale > SCALE),
-                "the scale does not grow: it may be above the first one, and the steps since the last overflow belong into the snapshot",
+                "the scale does not grow: it may rise above the first one, and the steps since the last overflow belong in the snapshot",
             )
             .diagnose_if(
                 last.is_some_and(|last| found == last.scale && expected.scale > found)
@@ -336,7 +337,7 @@ impl Start<'_> {
             )
             .diagnose_if(
                 last.is_some_and(|last| found == last.scale && expected.scale > found) && !clean_here && self.number > 0,
-                "the scale grows too late: how many steps there were since the last overflow belongs into the snapshot, too",
+                "the scale grows too late: the number of steps since the last overflow belongs in the snapshot, too",
             )
             .diagnose_if(
                 last.is_some_and(|last| found == last.scale && expected.scale > found),
@@ -362,7 +363,7 @@ impl Start<'_> {
             .diagnose_if(found.is_none(), "no step follows, although all gradients are finite")
             .diagnose_if(
                 self.number > 0 && is(expected.steps - self.all[self.before].steps),
-                "the schedule begins again with this start: the number of steps belongs into the snapshot, too",
+                "the schedule begins again with this start: the number of steps belongs in the snapshot, too",
             )
             .diagnose_if(
                 is((self.before + number) as u64),
@@ -372,7 +373,7 @@ impl Start<'_> {
                 is(expected.steps + 1),
                 "this is the learning rate of the next step: `steps` are those before this one",
             )
-            .or_fail(format!("{} steps were taken before this one", expected.steps))
+            .or_fail(format!("the number of steps before this one is {}", expected.steps))
     }
 }
 

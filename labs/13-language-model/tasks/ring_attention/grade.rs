@@ -1,8 +1,8 @@
-//! Grades `ring_attention`: on 1 to 4 ranks, with scores of which single ones dominate, and with some that overflow as exponentials.
+//! Grades `ring_attention`: on 1 to 4 ranks, with single scores that dominate the others, and with scores whose exponentials overflow.
 
 use std::ops::Range;
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, explain};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, counted, explain};
 use serde::{Deserialize, Serialize};
 
 const WIDTH: usize = 4;
@@ -37,7 +37,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let outputs = runner.call::<_, Done>(ranks, &[&case]).map_err(|error| {
             explain(error, |finding| {
                 (finding.verdict == Verdict::Hang).then(|| {
-                    "a rank sends more often than another, or does not use what it got, so that it sends no gradient back: each rank sends \
+                    "a rank sends more often than another, or does not use what it got and so does not send a gradient back: each rank sends \
                      p − 1 times, and uses a part of each block"
                         .into()
                 })
@@ -189,8 +189,8 @@ fn check_output(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
             .diagnose_if(is(&|_, _| true), "the queries see later keys, too: the mask is causal")
             .diagnose_if(
                 is(&|query, key| if owner(key) == owner(query) { key <= query } else { owner(key) < owner(query) }),
-                "blocks of lower ranks are taken for earlier ones, and those of higher ranks for later ones: each rank has an early and a \
-                 late chunk",
+                "blocks of lower ranks are taken for earlier ones, and those of higher ranks for later ones, although each rank has an \
+                 early and a late chunk",
             )
             .diagnose_if(
                 is(&|query, key| owner(key) == owner(query) && key <= query || owner(key) != owner(query)),
@@ -251,12 +251,12 @@ fn check_work(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
     let block = (case.length() / ranks).pow(2);
     let fair = block + (ranks - 1) * block / 2;
     for (rank, done) in found.iter().enumerate() {
-        Claim::that(done.pairs <= fair, format!("at most {fair} pairs"), format!("{} pairs", done.pairs))
+        Claim::that(done.pairs <= fair, format!("at most {fair} pairs"), counted(done.pairs, "pair"))
             .on_rank(rank)
             .given(case.described(ranks))
             .or_fail(
-                "pairs are computed that the mask then hides: of each block that arrives, only half of the pairs count, and which half \
-                 follows from the rank that it is of",
+                "pairs are computed that the mask then hides: of each block that arrives, only half of the pairs count, and its rank says \
+                 which half",
             )?;
         let least = ranks as u64 - 1;
         Claim::that(
@@ -265,8 +265,8 @@ fn check_work(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
             done.shifts.to_string(),
         )
         .on_rank(rank)
-        .given(format!("calls of to_next on {ranks} ranks"))
-        .or_fail("a block that has gone round p − 1 times has been everywhere: the last one need not be sent home")?;
+        .given(format!("calls of to_next on {}", counted(ranks, "rank")))
+        .or_fail("after p − 1 steps a block has been on every rank: do not send it once more")?;
     }
     Ok(())
 }

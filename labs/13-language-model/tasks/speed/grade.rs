@@ -129,11 +129,11 @@ fn check_tokens(case: &Case, given: &str, found: f64) -> anyhow::Result<()> {
         .diagnose_if(is(all_tokens(&case.ranks), together(&case.ranks)), "the first step counts, too: leave it out")
         .diagnose_if(
             [0, 1].into_iter().any(|first| each(first, &|steps| is(tokens_of(steps), seconds_of(steps)))),
-            "this is the rate of one rank by itself: the ranks train with different tokens, so those of all count",
+            "this is the rate of one rank by itself: the ranks train with different tokens, so count those of all",
         )
         .diagnose_if(
             each(1, &|steps| is(tokens_of(steps), seconds)),
-            "these are the tokens of one rank: the ranks train with different tokens, so those of all count",
+            "these are the tokens of one rank: the ranks train with different tokens, so count those of all",
         )
         .diagnose_if(
             is(all, ranks.iter().map(|steps| seconds_of(steps)).sum()),
@@ -149,7 +149,8 @@ fn check_tokens(case: &Case, given: &str, found: f64) -> anyhow::Result<()> {
         )
         .diagnose_if(
             near(ranks.iter().map(|steps| tokens_of(steps) / seconds_of(steps)).sum(), found),
-            "the ranks' own rates are added up: a rank that ends its step early waits for the others, and that time counts, too",
+            "the ranks' own rates are added up, which leaves out the time in which a rank waits for slower ones: divide all tokens by the \
+             seconds of all steps",
         )
         .diagnose_if(
             near(rates.sum::<f64>() / (STEPS - 1) as f64, found),
@@ -163,13 +164,13 @@ fn check_tokens(case: &Case, given: &str, found: f64) -> anyhow::Result<()> {
         )
         .diagnose_if(
             is(all, longest(&ranks, |step| step.compute + step.exchange)) || is(all, longest(&ranks, |step| step.data + step.compute)),
-            "a part of a step's time is missing: its data, its computing and its exchange follow each other",
+            "a part of a step's time is missing: add up its data, its computing and its exchange",
         )
         .diagnose_if(
             is(all, longest(&ranks, |step| step.compute)),
             "only computing counts as time: waiting for data and for other ranks takes time, too",
         )
-        .or_fail("divide the tokens of all ranks by the seconds in which they were trained with: those of the slowest rank, step by step")
+        .or_fail("divide the tokens of all ranks by the seconds of all steps, in each of which the slowest rank counts")
 }
 
 fn check_utilization(case: &Case, given: &str, tokens: f64, found: f64) -> anyhow::Result<()> {

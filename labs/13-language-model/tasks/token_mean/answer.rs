@@ -9,9 +9,9 @@ use tch::Tensor;
 
 use crate::accumulating::{Batch, Model};
 
-/// Runs forward and backward passes of all `batches` of this rank. Afterwards the gradients on each rank are those of the mean loss over all tokens
-/// of all ranks that have a target, as if they were one batch, and this mean is returned. Gradients are exchanged once, and
-/// numbers that the ranks add up at most three times, however many micro-batches there are.
+/// Runs forward and backward passes of all `batches` of this rank. Afterwards the gradients on each rank are those of the mean loss over
+/// all tokens of all ranks that have a target, as if they were one batch. Returns this mean. However many micro-batches there are,
+/// gradients are exchanged once, and numbers that the ranks add up at most three times.
 ///
 /// # Errors
 /// Those of the exchanges.

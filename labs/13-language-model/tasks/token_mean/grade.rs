@@ -152,13 +152,13 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
             .diagnose_if(is(&scaled(all / ranks)), "the sums are not divided by the number of tokens")
             .diagnose_if(
                 is(&scaled(1.0 / ranks)),
-                "too small by the number of ranks: the exchange already takes the ranks' mean, so multiply by their number",
+                "too small by a factor of the number of ranks: the exchange already takes the ranks' mean, so multiply by their number",
             )
             .diagnose_if(
                 is(&scaled(2.0)),
-                "twice as large: too large by the number of ranks, or a backward pass runs twice",
+                "twice as large: there is a factor of the number of ranks too many, or a backward pass runs twice",
             )
-            .diagnose_if(is(&scaled(ranks)), "too large by the number of ranks")
+            .diagnose_if(is(&scaled(ranks)), "too large by a factor of the number of ranks")
             .diagnose_if(
                 is(&scaled(all / padded as f64)),
                 "divided by all tokens: those without a target do not count",
@@ -185,8 +185,8 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
             )
             .diagnose_if(is(mean * all), "the loss is a sum: divide it by the number of all tokens")
             .diagnose_if(is(sums / all), "this rank's part of the mean: add the parts up over the ranks")
-            .diagnose_if(is(mean / ranks), "the loss is too small by the number of ranks")
-            .diagnose_if(is(mean * ranks), "the loss is too large by the number of ranks")
+            .diagnose_if(is(mean / ranks), "the loss is too small by a factor of the number of ranks")
+            .diagnose_if(is(mean * ranks), "the loss is too large by a factor of the number of ranks")
             .diagnose_if(observed.is_nan(), "the loss is NaN: a rank may have no token with a target")
             .or_fail("the loss is the sum of the losses of all tokens on all ranks, divided by their number")?;
         Claim::that(done.exchanges == 1, "one exchange of gradients", done.exchanges.to_string())

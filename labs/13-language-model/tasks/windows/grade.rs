@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_grading::{Claim, Inputs, Runner, joined};
+use lockstep_grading::{Claim, Inputs, Runner, counted, joined};
 use serde::Serialize;
 
 #[derive(Clone, Debug, Serialize)]
@@ -65,7 +65,12 @@ impl Checked<'_> {
 
     fn given(&self) -> String {
         let Case { stream, window, ranks, done, .. } = self.case;
-        format!("{} tokens in windows of {window}, on {ranks} ranks, {done} windows done", stream.len())
+        format!(
+            "{} tokens in windows of {window}, on {}, {} done",
+            stream.len(),
+            counted(*ranks, "rank"),
+            counted(*done, "window")
+        )
     }
 
     /// Each target follows its input.
@@ -85,7 +90,7 @@ impl Checked<'_> {
                 )
                 .on_rank(rank)
                 .given(format!("{}; window {number} of this rank", self.given()))
-                .diagnose_if(inputs.is_empty(), "a window without inputs: a rank may have fewer windows, but no empty ones")
+                .diagnose_if(inputs.is_empty(), "a window without inputs: a rank may have fewer windows, but not empty ones")
                 .diagnose_if(
                     inputs == targets,
                     "the targets are the inputs themselves, so the model learns to copy: the target of a token is the one that follows",
@@ -133,9 +138,9 @@ impl Checked<'_> {
             missing.is_empty() && again.is_empty() && twice == 0,
             format!("the tokens {} to {} as targets, each once", done * window + 1, stream.len() - 1),
             format!(
-                "{} of them missing, {} targets more than once, {} from before",
+                "{} of them missing, {} more than once, {} from before",
                 missing.len(),
-                found.len() - once.len(),
+                counted(found.len() - once.len(), "target"),
                 again.len()
             ),
         )
@@ -146,12 +151,12 @@ impl Checked<'_> {
         )
         .diagnose_if(
             every_one,
-            "the first token of each window is no target: pieces of window + 1 tokens do not overlap, but a window's last target is the \
-             next one's first input",
+            "the first token of each window is never a target: pieces of window + 1 tokens do not overlap, but a window's last target is \
+             the next one's first input",
         )
         .diagnose_if(
             *done > 0 && begin == 0 && missing.is_empty() && twice == 0,
-            "the windows that are done come again: the epoch goes on after them",
+            "the windows that are done come again: go on after them",
         )
         .diagnose_if(*done > 0 && begin == *done, "`done` counts windows, not tokens")
         .diagnose_if(
