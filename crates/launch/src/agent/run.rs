@@ -223,7 +223,11 @@ impl Agent<'_> {
 
     fn announce(&self, restart: &Restart) {
         let Restart { reason, counted, left } = restart;
-        let what = if *counted { format!("{left} restarts left") } else { "not counted as a restart".to_owned() };
+        let what = match left {
+            _ if !counted => "not counted as a restart".to_owned(),
+            1 => "1 restart left".to_owned(),
+            left => format!("{left} restarts left"),
+        };
         self.say(&format!("{reason}: stopping all workers of this node to restart them ({what})"));
         let attempt = self.current.attempt.unwrap_or(0);
         self.context.events.emit(&AgentEvent::Restarting { attempt, restarts_left: *left, reason: reason.clone() });

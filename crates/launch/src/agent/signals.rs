@@ -126,7 +126,7 @@ impl Agent<'_> {
         self.pass_on(&to, signal);
         let listed = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         match (&to[..], &others[..]) {
-            ([], []) => self.say(&format!("received {name}: no worker runs that it could be passed on to")),
+            ([], []) => self.say(&format!("received {name}, but no worker runs to pass it on to")),
             (to, []) => self.say(&format!("received {name}: passed it on to local rank {}", listed(to))),
             (to, others) => {
                 let to = if to.is_empty() { "no worker".to_owned() } else { format!("local rank {}", listed(to)) };

@@ -163,7 +163,7 @@ impl Current {
             context.events.emit(&formed);
             let (number, group_rank) = (round.number, round.group_rank());
             tracing::info!(
-                "round {number}: {nodes} nodes, {world_size} ranks; this is node {group_rank}; attempt {attempt}"
+                "round {number}: nodes {nodes}, ranks {world_size}; this is node {group_rank}; attempt {attempt}"
             );
         }
     }

@@ -243,7 +243,7 @@ fn kernel_sleep_limit(host: &HostInfo<'_>) -> (Option<Duration>, Option<String>)
         None => (
             None,
             Some(format!(
-                "{KERNEL_SLEEP}={} is no number of seconds: workers that sleep in the kernel are not looked for",
+                "{KERNEL_SLEEP}={} is not a number of seconds: workers that sleep in the kernel are not looked for",
                 foreign::escaped(&text)
             )),
         ),
@@ -344,7 +344,7 @@ mod tests {
         }
         for unread in ["soon", "inf", "1e300"] {
             let (limit, notice) = read(unread);
-            assert!(limit.is_none() && notice.unwrap().contains(&format!("={unread} is no number of seconds")));
+            assert!(limit.is_none() && notice.unwrap().contains(&format!("={unread} is not a number of seconds")));
         }
     }
 

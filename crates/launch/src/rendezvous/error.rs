@@ -290,10 +290,11 @@ impl fmt::Display for Reason {
             Reason::TooFew { came, min } => write!(f, "{came} of at least {min} nodes have come"),
             Reason::LastCall { came, min, max, left } => {
                 let left = seconds(Duration::from_secs(left.as_secs_f64().ceil() as u64));
-                write!(f, "{came} nodes have come, at least {min} are needed; up to {max} may still come for {left}")
+                let came = nodes_have(*came);
+                write!(f, "{came} come, at least {min} are needed; up to {max} may still come for {left}")
             }
             Reason::Expecting { nodes, came, more } => {
-                write!(f, "{came} nodes have come back; still waiting for {}", names(nodes, *more))
+                write!(f, "{} come back; still waiting for {}", nodes_have(*came), names(nodes, *more))
             }
             Reason::Complete { came, max } => write!(f, "all of {came} nodes have come (at most {max})"),
             Reason::Spare { place, max, members, more } => write!(
@@ -316,6 +317,10 @@ impl fmt::Display for Reason {
             Reason::Found => f.write_str("the rendezvous requires it"),
         }
     }
+}
+
+fn nodes_have(number: usize) -> String {
+    if number == 1 { "1 node has".to_owned() } else { format!("{number} nodes have") }
 }
 
 fn names(nodes: &[Node], more: usize) -> String {

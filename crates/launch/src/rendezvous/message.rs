@@ -308,7 +308,7 @@ impl Cause {
 /// Reads a message of at most `most` bytes.
 ///
 /// # Errors
-/// The connection ended, or the bytes are no such message.
+/// The connection ended, or the bytes are not such a message.
 pub(super) async fn read<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin), most: usize) -> io::Result<T> {
     let length = read_length(stream, most).await?;
     read_rest(stream, length).await

@@ -238,7 +238,7 @@ impl From<&Elsewhere> for Verdict {
     fn from(Elsewhere { rank, host, message }: &Elsewhere) -> Self {
         let (class, cause) = match message.strip_prefix(NOTICED) {
             Some(cause) => (Class::PeerGone, cause),
-            None if message.is_empty() => (Class::Unknown, "unknown: its node names no cause"),
+            None if message.is_empty() => (Class::Unknown, "unknown: its node does not name a cause"),
             None => (Class::Cause, message.as_str()),
         };
         Verdict {
