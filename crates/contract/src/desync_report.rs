@@ -113,17 +113,21 @@ impl fmt::Display for RankState {
                 write!(f, "was joining group {group} of ranks {}", members.join(", "))
             }
             RankState::Between { finished } => {
-                write!(f, "was outside any collective, after {finished} finished calls")
+                write!(f, "was outside any collective, after {}", calls(*finished))
             }
             RankState::Left { finished, panicking: false } => {
-                write!(f, "has left the group after {finished} finished calls")
+                write!(f, "has left the group after {}", calls(*finished))
             }
             RankState::Left { finished, panicking: true } => {
-                write!(f, "panicked after {finished} finished calls")
+                write!(f, "panicked after {}", calls(*finished))
             }
-            RankState::Aborted { finished } => write!(f, "has aborted the group after {finished} finished calls"),
+            RankState::Aborted { finished } => write!(f, "has aborted the group after {}", calls(*finished)),
         }
     }
+}
+
+fn calls(finished: u64) -> String {
+    format!("{finished} finished call{}", if finished == 1 { "" } else { "s" })
 }
 
 impl fmt::Display for Call {
