@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use lockstep_grading::{Claim, Runner, joined};
+use lockstep_grading::{Claim, Runner, joined, table};
 use serde::Serialize;
 
 #[derive(Clone, Debug, Serialize)]
@@ -115,8 +115,9 @@ fn of(name: &str, address: [u8; 4], prefix: u8, speed: u32, up: bool, carrier: b
 }
 
 fn check(nodes: &Nodes, right: Option<&[String]>, found: &Found) -> anyhow::Result<()> {
-    let given = nodes.iter().enumerate().map(|(number, node)| listed(number, node)).collect::<Vec<_>>();
-    let given = joined(&given, "\n");
+    let interfaces =
+        nodes.iter().enumerate().flat_map(|(number, node)| node.iter().map(move |one| listed(number, one)));
+    let given = table(["node", "interface", "address", "state", "Mbit/s"], &interfaces.collect::<Vec<_>>());
     let Some(right) = right else {
         return Claim::that(found.is_err(), "an error", described(found)).given(given).or_fail(
             "no network connects all nodes, but one was chosen: the ranks would wait for each other until a timeout",
@@ -193,18 +194,12 @@ fn described(found: &Found) -> String {
     }
 }
 
-fn listed(number: usize, node: &[Interface]) -> String {
-    let one = |one: &Interface| {
-        let state = if !one.up {
-            "down"
-        } else if one.carrier {
-            "up"
-        } else {
-            "no carrier"
-        };
-        let address =
-            one.address.map_or_else(|| "no address ".to_owned(), |address| format!("{address}/{} ", one.prefix));
-        format!("{} {address}{state} {} Mbit/s", one.name, one.speed)
+fn listed(node: usize, one: &Interface) -> [String; 5] {
+    let state = match (one.up, one.carrier) {
+        (false, _) => "down",
+        (true, false) => "no carrier",
+        (true, true) => "up",
     };
-    format!("node {number}: {}", node.iter().map(one).collect::<Vec<_>>().join(", "))
+    let address = one.address.map_or_else(|| "none".to_owned(), |address| format!("{address}/{}", one.prefix));
+    [node.to_string(), one.name.clone(), address, state.to_owned(), one.speed.to_string()]
 }
