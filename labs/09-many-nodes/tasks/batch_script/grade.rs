@@ -130,5 +130,5 @@ fn seen(ended: &Ended) -> String {
     if ended.code != Some(0) {
         lines.push(format!("exit code {:?}: {}", ended.code, ended.printed));
     }
-    lines.join("; ")
+    lines.join("\n")
 }
