@@ -309,7 +309,7 @@ fn type_at(text: &str) -> Option<(usize, &'static str)> {
     }
 }
 
-/// The text, with six digits of each fraction that has more. What stands in quotation marks is the answer's own text, and stays.
+/// The text, with six digits of each fraction that has more. Whole numbers keep theirs. What stands in quotation marks is the answer's own text, and stays.
 fn rounded(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '_';
     let (mut all, mut number, mut quoted, mut last) = (String::new(), String::new(), false, ' ');
@@ -334,7 +334,7 @@ fn six_digits(number: &str) -> String {
     let is_fraction = number.contains('.') && number.starts_with(|c: char| c.is_ascii_digit());
     let digits = number.chars().take_while(|c| *c != 'e').filter(char::is_ascii_digit).count();
     match number.parse::<f64>() {
-        Ok(value) if is_fraction && digits > SIGNIFICANT => {
+        Ok(value) if is_fraction && value.fract() != 0.0 && digits > SIGNIFICANT => {
             let short: f64 = format!("{value:.0$e}", SIGNIFICANT - 1).parse().unwrap_or(value);
             format!("{short:?}")
         }
@@ -456,8 +456,8 @@ mod tests {
     fn rounds_numbers_to_six_digits_where_they_still_differ() {
         assert_eq!(rounded("[4.9999999999999996e-6, -0.30000000000000004, 1.5, NaN]"), "[5e-6, -0.3, 1.5, NaN]");
         assert_eq!(
-            rounded("epoch 1234567: 12.3456789 s at 127.0.0.1 of v1.2345678"),
-            "epoch 1234567: 12.3457 s at 127.0.0.1 of v1.2345678"
+            rounded("epoch 1234567: 12.3456789 s of 70001234.0 at 127.0.0.1 of v1.2345678"),
+            "epoch 1234567: 12.3457 s of 70001234.0 at 127.0.0.1 of v1.2345678"
         );
         assert_eq!(rounded("the error \"0.123456789\", not 0.123456789"), "the error \"0.123456789\", not 0.123457");
         let near = finding(Claim::equal(&0.123_456_78, &0.123_456_79), "last bits");
