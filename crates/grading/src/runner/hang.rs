@@ -16,7 +16,7 @@ use tcpstore::Server;
 use super::Options;
 use super::call::{CallResult, RunningCall, last_lines};
 use super::outcome::{RankOutcome, is_done};
-use crate::{Finding, Verdict, counted};
+use crate::{Finding, Verdict, counted, joined};
 
 /// The interval between two looks for the ranks' answers.
 const POLL: Duration = Duration::from_millis(5);
@@ -116,7 +116,21 @@ impl RunningCall<'_> {
             Some(_) => format!("rank {rank}: has died"),
             None => format!("rank {rank}: {}", positions.get(&rank).map_or("does not answer", String::as_str)),
         };
-        Finding { table: outcomes.iter().enumerate().map(line).collect(), ..Finding::new(Verdict::Hang, what) }
+        let table: Vec<String> = outcomes.iter().enumerate().map(line).collect();
+        let of = |begins: &str| -> Vec<&str> {
+            let ranks = table.iter().filter_map(|line| line.split_once(": ").filter(|(_, is)| is.starts_with(begins)));
+            ranks.map(|(rank, _)| rank).collect()
+        };
+        let does = |ranks: &[&str], one: &str, more: &str| {
+            format!("{} {}", joined(ranks, ", "), if ranks.len() == 1 { one } else { more })
+        };
+        let (waiting, finished) = (of("waits in"), of("has finished"));
+        let mut diagnosis = what.to_owned();
+        if !waiting.is_empty() && !finished.is_empty() {
+            let (waiting, finished) = (does(&waiting, "waits", "wait"), does(&finished, "has", "have"));
+            diagnosis += &format!(": {waiting} in a call, and {finished} finished without it");
+        }
+        Finding { table, ..Finding::new(Verdict::Hang, diagnosis) }
     }
 }
 
