@@ -6,6 +6,8 @@ use Outline::{Area, Oval};
 use Paint::{Body, Dark, Glass, Light, Trim};
 use lockstep::data::rng::KeyedRng;
 
+use crate::houses::paint::mix;
+
 /// The colour of a part.
 #[derive(Clone, Copy)]
 pub(crate) enum Paint {
@@ -431,7 +433,7 @@ impl Scene {
     /// The colour at a point of the picture, in pixels.
     pub(crate) fn at(&self, x: f32, y: f32) -> [f32; 3] {
         let deep = (y - self.horizon.0 - self.horizon.1 * x + 0.5).clamp(0.0, 1.0);
-        let base = blend(self.above, self.below, deep);
+        let base = mix(self.above, self.below, deep);
         self.blotches.iter().fold(base, |colour, blotch| blotch.over(colour, x, y))
     }
 }
@@ -449,13 +451,8 @@ impl Blotch {
     /// Blends the blotch over the colour behind it; it fades out towards its edge.
     fn over(&self, behind: [f32; 3], x: f32, y: f32) -> [f32; 3] {
         let (dx, dy) = ((x - self.middle.0) / self.radii.0, (y - self.middle.1) / self.radii.1);
-        blend(behind, self.colour, (1.6 * (1.0 - dx * dx - dy * dy)).clamp(0.0, 0.85))
+        mix(behind, self.colour, (1.6 * (1.0 - dx * dx - dy * dy)).clamp(0.0, 0.85))
     }
-}
-
-/// A random mix of `a` and `b`.
-pub(crate) fn blend(a: [f32; 3], b: [f32; 3], part: f32) -> [f32; 3] {
-    [0, 1, 2].map(|i| a[i] + (b[i] - a[i]) * part)
 }
 
 /// A similar colour: lighter or darker, and slightly different in hue.

@@ -9,7 +9,8 @@ use lockstep::data::rng::KeyedRng;
 use lockstep_datasets::cifar::{PIXELS, RECORD, SIDE};
 
 use super::Cifar10;
-use super::kinds::{KINDS, ObjectKind, Outline, Paint, Scene, Theme, View, blend, varied};
+use super::kinds::{KINDS, ObjectKind, Outline, Paint, Scene, Theme, View, varied};
+use crate::houses::paint::mix;
 
 /// Keep the random streams of labels and pictures apart.
 const LABELS: u64 = u64::from_be_bytes(*b"oblabels");
@@ -170,7 +171,7 @@ impl Palette {
         let body = if rng.below(5) == 0 { varied([128; 3], 110.0, rng) } else { varied(usual, 28.0, rng) };
         let other = varied([150; 3], 90.0, rng);
         Self {
-            trim: blend(body.map(|part| part * 0.78), other, rng.between(0.0, 0.7)),
+            trim: mix(body.map(|part| part * 0.78), other, rng.between(0.0, 0.7)),
             body,
             dark: varied([32; 3], 24.0, rng),
             light: varied([222; 3], 30.0, rng),

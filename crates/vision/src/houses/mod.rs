@@ -10,7 +10,7 @@
 
 mod damage;
 mod house;
-mod paint;
+pub(crate) mod paint;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,9 +62,7 @@ impl DrawnHouses {
     /// in random order, so that small sets are balanced.
     pub fn label(self, index: usize) -> i64 {
         let mut rng = KeyedRng::new(&[self.seed, LABELS, self.split, (index / 3) as u64]);
-        let mut order = [0, 1, 2];
-        (1..3).rev().for_each(|i| order.swap(i, rng.below(i + 1)));
-        order[index % 3]
+        rng.shuffled::<3>()[index % 3].into()
     }
 
     /// The photograph of house `index`. Other sizes show the same house.

@@ -10,7 +10,7 @@ use lockstep::data::rng::KeyedRng;
 /// A point, x to the right and y downwards.
 pub(super) type Point = (f32, f32);
 /// Red, green and blue, 0 to 1.
-pub(super) type Colour = [f32; 3];
+pub(crate) type Colour = [f32; 3];
 
 /// An unfinished picture. Its coordinates are in units of [`Canvas::unit`] pixels from the centre, so that a scene looks the
 /// same in any size.
@@ -161,7 +161,7 @@ fn span(places: impl Iterator<Item = f32>, reach: f32, pixels: usize) -> std::op
 }
 
 /// The colour at fraction `part` between two colours.
-pub(super) fn mix(from: Colour, to: Colour, part: f32) -> Colour {
+pub(crate) fn mix(from: Colour, to: Colour, part: f32) -> Colour {
     std::array::from_fn(|c| from[c] + (to[c] - from[c]) * part)
 }
 
