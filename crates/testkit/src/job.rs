@@ -16,6 +16,7 @@ use lockstep_process::watchdog::{drain, receive};
 use tempfile::TempDir;
 
 use crate::python::PythonRanks;
+use crate::text;
 
 /// A private folder for a job.
 ///
@@ -138,10 +139,7 @@ impl Job {
 
     /// The file names in the folder of snapshots, sorted.
     pub fn snapshots(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.path("snapshots")).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+        crate::names(&self.path("snapshots"))
     }
 
     /// Each rank's events, with the number of their attempt.
@@ -163,11 +161,11 @@ impl Attempt {
     }
 
     pub fn stderr(&self) -> String {
-        self.0.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect()
+        self.0.iter().map(|output| text(&output.stderr)).collect()
     }
 
     pub fn stdout(&self) -> String {
-        self.0.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect()
+        self.0.iter().map(|output| text(&output.stdout)).collect()
     }
 }
 

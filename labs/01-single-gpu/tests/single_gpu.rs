@@ -3,68 +3,45 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 use std::{fs, thread};
 
 use anyhow::{Context, Result, ensure};
-use assert_cmd::assert::{Assert, OutputAssertExt};
+use assert_cmd::assert::OutputAssertExt;
 use assert_cmd::cargo::cargo_bin;
 use c10d::Rank;
 use lockstep::events::{self, Event};
+use lockstep_process::watchdog;
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Job, margin};
+use lockstep_testkit::{Job, margin, names, numbers, text};
 use predicates::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use tch::{Device, IndexOp, Kind, Tensor};
-use tempfile::TempDir;
 
-/// A private folder in which the lab runs.
-struct Lab(TempDir);
+fn lab() -> Job {
+    Job::new(cargo_bin!("lab-01-single-gpu"))
+}
 
-impl Lab {
-    fn new() -> Self {
-        Lab(tempfile::tempdir().unwrap())
-    }
+/// Runs the lab to its end on the CPU. Returns what it printed.
+fn run(lab: &Job, args: &[&str]) -> String {
+    text(&lab.alone(&[args, &["--device", "cpu"]].concat()).assert().success().get_output().stdout)
+}
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
+/// Runs the lab where a limit on the size of files, as a full disk, lets it write none.
+fn run_on_a_full_disk(lab: &Job, args: &[&str]) -> Output {
+    // The shell sets the limit, so it applies only to the lab.
+    let mut shell = lab.command("sh");
+    shell.args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""]);
+    shell.arg(lab.program()).args(args).args(["--device", "cpu"]).env_remove(events::FOLDER);
+    watchdog::output(shell).assert().code(1).get_output().clone()
+}
 
-    /// Runs the lab to its end.
-    fn assert(&self, args: &[&str]) -> Assert {
-        let mut command = Command::new(cargo_bin!("lab-01-single-gpu"));
-        command.current_dir(self.0.path()).args(args);
-        command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events")).env_remove("RUST_BACKTRACE");
-        lockstep_process::watchdog::output(command).assert()
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.assert(&[args, &["--device", "cpu"]].concat()).success().get_output().clone()
-    }
-
-    /// Runs the lab where a limit on the size of files, as a full disk, lets it write none.
-    fn run_on_a_full_disk(&self, args: &[&str]) -> Output {
-        // The shell sets the limit, so it applies only to the lab.
-        let mut shell = Command::new("sh");
-        shell.arg0("sh").args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""]);
-        shell.arg(cargo_bin!("lab-01-single-gpu")).args(args).args(["--device", "cpu"]).current_dir(self.0.path());
-        lockstep_process::watchdog::output(shell).assert().code(1).get_output().clone()
-    }
-
-    fn events(&self) -> Vec<Event> {
-        let logs = events::read_folder(&self.path("events")).unwrap();
-        logs[&0].records.iter().map(|record| record.event.clone()).collect()
-    }
-
-    /// The bytes of the checkpoint after a separate run.
-    fn checkpoint_of(args: &[&str]) -> Vec<u8> {
-        let lab = Lab::new();
-        lab.run(args);
-        fs::read(lab.path("checkpoint.safetensors")).unwrap()
-    }
+/// The bytes of the checkpoint after a separate run.
+fn checkpoint_of(args: &[&str]) -> Vec<u8> {
+    let lab = lab();
+    run(&lab, args);
+    fs::read(lab.path("checkpoint.safetensors")).unwrap()
 }
 
 /// A tensor of a checkpoint: shape and values.
@@ -76,35 +53,23 @@ fn tensor(checkpoint: &[u8], name: &str) -> (Vec<usize>, Vec<f32>) {
     (view.shape().to_vec(), values.collect())
 }
 
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
 /// The numbers of the epochs after which the lab reports a checkpoint.
-fn saved_after(output: &Output) -> Vec<u64> {
+fn saved_after(printed: &str) -> Vec<u64> {
     let line =
         |line: &str| line.strip_suffix(" | Training checkpoint saved at checkpoint.safetensors").map(str::to_owned);
-    stdout(output).lines().filter_map(line).map(|line| line.strip_prefix("Epoch ").unwrap().parse().unwrap()).collect()
+    printed.lines().filter_map(line).map(|line| line.strip_prefix("Epoch ").unwrap().parse().unwrap()).collect()
 }
 
 /// The mean loss of each epoch, as printed.
-fn losses(output: &Output) -> Vec<f64> {
-    let loss = |line: &str| line.split_once(" | Loss: ").map(|(_, loss)| loss.parse().unwrap());
-    stdout(output).lines().filter_map(loss).collect()
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
+fn losses(printed: &str) -> Vec<f64> {
+    numbers(printed, " | Loss: ")
 }
 
 #[test]
 fn learns_to_a_loss_lower_by_a_wide_factor() {
-    let output = Lab::new().run(&["10", "2", "--seed", &margin::seed(0).to_string()]);
-    assert!(stdout(&output).contains("[rank 0] Epoch 9 | Batchsize: 32 | Steps: 64\n"));
-    let losses = losses(&output);
+    let printed = run(&lab(), &["10", "2", "--seed", &margin::seed(0).to_string()]);
+    assert!(printed.contains("[rank 0] Epoch 9 | Batchsize: 32 | Steps: 64\n"));
+    let losses = losses(&printed);
     assert_eq!(losses.len(), 10);
     margin::above("loss of the first epoch over that of the tenth", losses[0] / losses[9], 10.0);
     assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
@@ -112,25 +77,25 @@ fn learns_to_a_loss_lower_by_a_wide_factor() {
 
 #[test]
 fn saves_only_after_every_nth_epoch_and_the_last() {
-    assert_eq!(saved_after(&Lab::new().run(&["5", "2"])), [1, 3, 4]);
-    assert_eq!(saved_after(&Lab::new().run(&["4", "2"])), [1, 3]);
-    assert_eq!(saved_after(&Lab::new().run(&["2", "9"])), [1]);
+    assert_eq!(saved_after(&run(&lab(), &["5", "2"])), [1, 3, 4]);
+    assert_eq!(saved_after(&run(&lab(), &["4", "2"])), [1, 3]);
+    assert_eq!(saved_after(&run(&lab(), &["2", "9"])), [1]);
 }
 
 #[test]
 fn writes_no_checkpoint_before_its_time() {
     // The first attempt to save ends the run, after two epochs.
-    assert_eq!(losses(&Lab::new().run_on_a_full_disk(&["5", "2"])).len(), 2);
+    assert_eq!(losses(&text(&run_on_a_full_disk(&lab(), &["5", "2"]).stdout)).len(), 2);
 }
 
 #[test]
 fn overwrites_the_checkpoint_with_later_weights() {
-    assert_ne!(Lab::checkpoint_of(&["2", "2"]), Lab::checkpoint_of(&["4", "2"]));
+    assert_ne!(checkpoint_of(&["2", "2"]), checkpoint_of(&["4", "2"]));
 }
 
 #[test]
 fn saves_a_safetensors_file_with_pythons_names_and_shapes() {
-    let checkpoint = Lab::checkpoint_of(&["1", "1"]);
+    let checkpoint = checkpoint_of(&["1", "1"]);
     let mut names: Vec<String> =
         SafeTensors::deserialize(&checkpoint).unwrap().names().into_iter().map(str::to_owned).collect();
     names.sort();
@@ -145,7 +110,7 @@ fn learns_the_rule_that_made_the_data_with_every_weight() {
     use lockstep::data::Toy;
     // A learning rate of 0 keeps the initial weights.
     let seed = margin::seed(0).to_string();
-    let of = |args: [&str; 4]| Lab::checkpoint_of(&[&args[..], &["--seed", &seed]].concat());
+    let of = |args: [&str; 4]| checkpoint_of(&[&args[..], &["--seed", &seed]].concat());
     let (before, after) = (of(["1", "1", "--lr", "0"]), of(["40", "40", "--lr", "0.05"]));
     let ((_, before), (_, after)) = (tensor(&before, "weight"), tensor(&after, "weight"));
     assert!(before.iter().zip(&after).all(|(a, b)| a != b), "some weight did not move: {before:?} {after:?}");
@@ -158,27 +123,25 @@ fn learns_the_rule_that_made_the_data_with_every_weight() {
 
 #[test]
 fn gives_the_same_bits_only_for_the_same_seed() {
-    let seven = Lab::checkpoint_of(&["3", "3", "--seed", "7"]);
-    assert_eq!(seven, Lab::checkpoint_of(&["3", "3", "--seed", "7"]));
-    assert_ne!(seven, Lab::checkpoint_of(&["3", "3", "--seed", "8"]));
+    let seven = checkpoint_of(&["3", "3", "--seed", "7"]);
+    assert_eq!(seven, checkpoint_of(&["3", "3", "--seed", "7"]));
+    assert_ne!(seven, checkpoint_of(&["3", "3", "--seed", "8"]));
 }
 
 #[test]
 fn visits_every_sample_once_per_epoch_in_a_new_order() {
-    let lab = Lab::new();
-    lab.run(&["2", "2", "--batch-size", "100"]);
-    let orders: Vec<Vec<u64>> = lab
-        .events()
-        .into_iter()
-        .filter_map(|event| if let Event::Samples { indices, .. } = event { Some(indices) } else { None })
-        .collect();
+    let lab = lab();
+    run(&lab, &["2", "2", "--batch-size", "100"]);
+    let events: Vec<Event> = lab.events().remove(&0).unwrap().into_iter().map(|(_, event)| event).collect();
+    let order = |event: &Event| if let Event::Samples { indices, .. } = event { Some(indices.clone()) } else { None };
+    let orders: Vec<Vec<u64>> = events.iter().filter_map(order).collect();
     assert_ne!(orders[0], orders[1]);
     for mut order in orders {
         order.sort_unstable();
         assert_eq!(order, (0..2048).collect::<Vec<u64>>());
     }
     let trained = |event: &Event| if let Event::Step { epoch: 1, samples, .. } = event { Some(*samples) } else { None };
-    let batches: Vec<u64> = lab.events().iter().filter_map(trained).collect();
+    let batches: Vec<u64> = events.iter().filter_map(trained).collect();
     assert_eq!((batches.len(), batches[20], batches.iter().sum::<u64>()), (21, 48, 2048));
 }
 
@@ -191,42 +154,42 @@ fn rejects_invalid_arguments_by_name_with_exit_code_2() {
         (&["--device", "abacus"], "'abacus' for '--device <DEVICE>'"),
         (&["--rank", "0"], "'--rank'"),
     ] {
-        let lab = Lab::new();
-        lab.assert(args).code(2).stdout("").stderr(predicate::str::contains(named));
-        assert!(names(lab.0.path()).is_empty());
+        let lab = lab();
+        lab.alone(args).assert().code(2).stdout("").stderr(predicate::str::contains(named));
+        assert!(names(&lab.path("")).is_empty());
     }
 }
 
 #[test]
 fn rejects_a_learning_rate_that_is_nan() {
     let refusal = predicate::str::contains("invalid lr for SGD: NaN");
-    Lab::new().assert(&["--lr", "nan", "--device", "cpu"]).code(1).stderr(refusal);
+    lab().alone(&["--lr", "nan", "--device", "cpu"]).assert().code(1).stderr(refusal);
 }
 
 #[test]
 fn refuses_a_checkpoint_that_cannot_be_written_before_it_trains() {
-    let lab = Lab::new();
+    let lab = lab();
     fs::write(lab.path("file"), "").unwrap();
     fs::create_dir(lab.path("c.safetensors")).unwrap();
     for (path, why) in [
         ("file/c.safetensors", "file is a file, and a folder is meant"),
         ("c.safetensors", "c.safetensors is a folder, and a file is meant"),
     ] {
-        lab.assert(&["1", "1", "--device", "cpu", "--checkpoint", path]).code(2).stderr(predicate::str::contains(why));
+        let args = ["1", "1", "--device", "cpu", "--checkpoint", path];
+        lab.alone(&args).assert().code(2).stderr(predicate::str::contains(why));
     }
-    assert_eq!(names(lab.0.path()), ["c.safetensors", "file"]);
+    assert_eq!(names(&lab.path("")), ["c.safetensors", "file"]);
 }
 
 #[test]
 fn keeps_the_last_good_checkpoint_when_the_next_cannot_be_written() {
-    let lab = Lab::new();
-    lab.run(&["1", "1"]);
+    let lab = lab();
+    run(&lab, &["1", "1"]);
     let good = fs::read(lab.path("checkpoint.safetensors")).unwrap();
-    let output = lab.run_on_a_full_disk(&["1", "1", "--seed", "5"]);
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = text(&run_on_a_full_disk(&lab, &["1", "1", "--seed", "5"]).stderr);
     assert!(message.contains("failed to save a checkpoint to checkpoint.safetensors"), "{message}");
     assert_eq!(fs::read(lab.path("checkpoint.safetensors")).unwrap(), good);
-    assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events"]);
+    assert_eq!(names(&lab.path("")), ["checkpoint.safetensors", "events"]);
 }
 
 #[test]
@@ -234,10 +197,9 @@ fn the_losses_are_those_of_the_python_script() {
     let Some(twin) = Job::in_python("lab 01 and its Python script") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/single_gpu.py");
     let python = twin.alone(&[script, "3", "2", "--lr", "0.01", "--seed", "5"]);
-    assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
-    let own = Lab::new().run(&["3", "2", "--lr", "0.01", "--seed", "5"]);
-    let [own, python] = [own, python].map(|output| String::from_utf8(output.stdout).unwrap());
-    assert_prints_alike(&own, &python, &["Loss: "], 1e-3);
+    assert!(python.status.success(), "{}", text(&python.stderr));
+    let own = run(&lab(), &["3", "2", "--lr", "0.01", "--seed", "5"]);
+    assert_prints_alike(&own, &text(&python.stdout), &["Loss: "], 1e-3);
 }
 
 // ANCHOR: result

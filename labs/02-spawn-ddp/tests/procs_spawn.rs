@@ -3,79 +3,37 @@
 #![allow(clippy::unwrap_used)] // a test may
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
 use std::sync::mpsc::channel;
 
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use assert_cmd::cargo::cargo_bin;
 use lockstep::data::{Digits, real_data_dir};
 use lockstep::events::{self, Event};
-use lockstep_process::watchdog::{drain, receive};
+use lockstep_process::watchdog::{drain, output, receive};
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Job, KillOnDrop, clear_launcher, margin};
+use lockstep_testkit::{Job, KillOnDrop, margin, names, numbers, text};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tempfile::TempDir;
 
-struct Lab(TempDir);
-
-impl Lab {
-    fn new() -> Self {
-        Lab(tempfile::tempdir().unwrap())
-    }
-
-    fn folder(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// The program at `binary`, in this folder, with its output piped.
-    fn command(&self, binary: &Path, args: &[&str]) -> Command {
-        let mut command = Command::new(binary);
-        clear_launcher(&mut command).env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
-        command.args(args).current_dir(self.folder());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    /// Runs the program to its end.
-    fn run(&self, binary: &Path, args: &[&str]) -> Assert {
-        finish(self.command(binary, args)).assert()
-    }
-
-    /// What each rank wrote, by rank.
-    fn events(&self) -> BTreeMap<usize, Vec<Event>> {
-        let logs = events::read_folder(&self.path("events")).unwrap();
-        let events = |log: events::EventLog| log.records.into_iter().map(|record| record.event).collect();
-        logs.into_iter().map(|(rank, log)| (rank, events(log))).collect()
-    }
-
-    /// The names of all files in the folder.
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.folder()).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
+/// What each rank wrote, by rank.
+fn events(job: &Job) -> BTreeMap<usize, Vec<Event>> {
+    let events = |all: Vec<(u32, Event)>| all.into_iter().map(|(_, event)| event).collect();
+    job.events().into_iter().map(|(rank, all)| (rank, events(all))).collect()
 }
 
-/// Runs `command` until it and all processes that inherited its output have ended. A worker that is left behind is a failure.
-fn finish(command: Command) -> Output {
-    lockstep_process::watchdog::output(command)
+/// Runs the program to its end.
+fn run(program: &Path, args: &[&str]) -> Assert {
+    Job::new(program).alone(args).assert()
 }
 
 fn stdout(run: &Assert) -> String {
-    String::from_utf8(run.get_output().stdout.clone()).unwrap()
+    text(&run.get_output().stdout)
 }
 
 fn stderr(run: &Assert) -> String {
-    String::from_utf8(run.get_output().stderr.clone()).unwrap()
+    text(&run.get_output().stderr)
 }
 
 fn toy_model() -> &'static Path {
@@ -86,16 +44,10 @@ fn linear_regression() -> &'static Path {
     cargo_bin!("lab-02-linear-regression")
 }
 
-/// The number after `label` in each line that contains it.
-fn numbers(text: &str, label: &str) -> Vec<f64> {
-    let number = |line: &str| line.split_once(label).map(|(_, rest)| rest.trim().parse().unwrap());
-    text.lines().filter_map(number).collect()
-}
-
 #[test]
 fn one_step_on_different_data_leaves_the_same_weights_on_any_number_of_ranks() {
     for nprocs in [1, 4] {
-        let run = Lab::new().run(toy_model(), &["--nprocs", &nprocs.to_string()]).success();
+        let run = run(toy_model(), &["--nprocs", &nprocs.to_string()]).success();
         let text = stdout(&run);
         assert_eq!(numbers(&text, "weights differ between ranks by "), vec![0.0; nprocs]);
         let losses = text.lines().filter_map(|line| Some(line.split_once(": loss ")?.1.split_once(',')?.0));
@@ -108,7 +60,7 @@ fn learns_the_true_line_on_one_and_three_ranks() {
     let seed = margin::seed(0).to_string();
     for nprocs in ["1", "3"] {
         let args = ["--nprocs", nprocs, "--epochs", "6", "--seed", &seed];
-        let run = Lab::new().run(linear_regression(), &args).success();
+        let run = run(linear_regression(), &args).success();
         let far = numbers(&stdout(&run), "[rank 0] Epoch 5 | distance from the true line: ");
         assert_eq!(far.len(), 1, "{}", stdout(&run));
         margin::below(format!("distance from the true line, ranks: {nprocs}"), far[0], 0.05);
@@ -117,8 +69,8 @@ fn learns_the_true_line_on_one_and_three_ranks() {
 
 #[test]
 fn all_ranks_have_the_same_line_after_each_epoch_learned_from_every_sample() {
-    let lab = Lab::new();
-    let run = lab.run(linear_regression(), &["--samples", "101", "--epochs", "3"]).success();
+    let job = Job::new(linear_regression());
+    let run = job.alone(&["--samples", "101", "--epochs", "3"]).assert().success();
     let of = |rank: u32| -> Vec<f64> {
         let epochs = 0..3;
         let label = |epoch| format!("[rank {rank}] Epoch {epoch} | distance from the true line: ");
@@ -127,7 +79,7 @@ fn all_ranks_have_the_same_line_after_each_epoch_learned_from_every_sample() {
     assert_eq!((of(0).len(), of(0)), (3, of(1)));
 
     let samples = |event| if let Event::Samples { epoch: 0, indices } = event { Some(indices) } else { None };
-    let mut seen: Vec<u64> = lab.events().into_values().flatten().filter_map(samples).flatten().collect();
+    let mut seen: Vec<u64> = events(&job).into_values().flatten().filter_map(samples).flatten().collect();
     seen.sort_unstable();
     assert_eq!(seen.len(), 102, "one sample pads the last turn");
     seen.dedup();
@@ -139,18 +91,12 @@ fn the_toy_models_losses_are_those_of_the_python_script() {
     let Some(twin) = Job::in_python("lab 02 and its Python script") else { return };
     let python = twin.alone(&[concat!(env!("CARGO_MANIFEST_DIR"), "/spawn_ddp.py"), "--nprocs", "3"]);
     assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
-    let own = Lab::new().run(toy_model(), &["--nprocs", "3", "--device", "cpu"]).success();
-    let python = String::from_utf8(python.stdout).unwrap();
-    assert_prints_alike(&stdout(&own), &python, &["Running ", "loss "], 1e-3);
+    let own = run(toy_model(), &["--nprocs", "3", "--device", "cpu"]).success();
+    assert_prints_alike(&stdout(&own), &text(&python.stdout), &["Running ", "loss "], 1e-3);
 }
 
 fn mnist() -> &'static Path {
     cargo_bin!("lab-02-spawn-ddp")
-}
-
-/// The bytes of each rank's weights, by rank.
-fn weights(lab: &Lab, nprocs: usize) -> Vec<Vec<u8>> {
-    (0..nprocs).map(|rank| fs::read(lab.path(&format!("weights/rank-{rank}.safetensors"))).unwrap()).collect()
 }
 
 /// Accuracy and number of samples of each evaluation of a rank.
@@ -164,21 +110,20 @@ fn evaluations(events: &[Event]) -> Vec<(f64, u64)> {
 
 #[test]
 fn more_ranks_than_digits_train_without_a_hang() {
-    let lab = Lab::new();
+    let job = Job::new(mnist());
     let args = ["--nprocs", "3", "--samples", "2", "--epochs", "1", "--weights", "weights", "--device", "cpu"];
-    lab.run(mnist(), &args).success();
-    let all = weights(&lab, 3);
-    assert!(all.iter().all(|weights| *weights == all[0]));
-    assert_eq!(evaluations(&lab.events()[&2]), evaluations(&lab.events()[&0]));
+    job.alone(&args).assert().success();
+    job.weights(3);
+    assert_eq!(evaluations(&events(&job)[&2]), evaluations(&events(&job)[&0]));
 }
 
 #[test]
 fn learns_drawn_digits() {
-    let lab = Lab::new();
+    let job = Job::new(mnist());
     let seed = margin::seed(0).to_string();
     let args = ["--samples", "1500", "--epochs", "3", "--batch-size", "16", "--device", "cpu", "--seed", &seed];
-    let run = lab.run(mnist(), &args).success();
-    let accuracy = evaluations(&lab.events()[&0]);
+    let run = job.alone(&args).assert().success();
+    let accuracy = evaluations(&events(&job)[&0]);
     margin::below("errors after three epochs", 1.0 - accuracy[2].0, 0.2);
     assert!(stdout(&run).contains(&format!("Epoch: 2, Accuracy: {:.4}, Loss: ", accuracy[2].0)));
 }
@@ -189,17 +134,17 @@ fn learns_the_real_digits_to_96_percent() {
         println!("not verified here: accuracy on the real MNIST; set LOCKSTEP_DATA to a folder that has mnist/");
         return;
     };
-    let lab = Lab::new();
+    let job = Job::new(mnist());
     let (data, seed) = (data.to_str().unwrap(), margin::seed(0).to_string());
-    lab.run(mnist(), &["--data", data, "--epochs", "4", "--device", "cpu", "--seed", &seed]).success();
-    let evaluated = evaluations(&lab.events()[&0]);
+    job.alone(&["--data", data, "--epochs", "4", "--device", "cpu", "--seed", &seed]).assert().success();
+    let evaluated = evaluations(&events(&job)[&0]);
     let best = evaluated.iter().map(|(accuracy, _)| *accuracy).fold(0.0, f64::max);
     margin::below(format!("least errors on {} held-out digits", evaluated[0].1), 1.0 - best, 0.04);
 }
 
 #[test]
 fn names_a_data_folder_that_does_not_exist() {
-    let run = Lab::new().run(mnist(), &["--data", "absent"]).code(1);
+    let run = run(mnist(), &["--data", "absent"]).code(1);
     let message = stderr(&run);
     assert!(message.starts_with("error: process ") && message.contains("find the train images in absent"), "{message}");
     assert!(message.contains("that folder does not exist, check the path"), "{message}");
@@ -207,41 +152,41 @@ fn names_a_data_folder_that_does_not_exist() {
 
 #[test]
 fn names_the_file_that_is_missing() {
-    let lab = Lab::new();
-    Digits::write_idx(&lab.path("digits"), 0, 20, 10).unwrap();
-    std::fs::remove_file(lab.path("digits/t10k-labels-idx1-ubyte.gz")).unwrap();
-    let message = stderr(&lab.run(mnist(), &["--data", "digits"]).code(1));
+    let job = Job::new(mnist());
+    Digits::write_idx(&job.path("digits"), 0, 20, 10).unwrap();
+    std::fs::remove_file(job.path("digits/t10k-labels-idx1-ubyte.gz")).unwrap();
+    let message = stderr(&job.alone(&["--data", "digits"]).assert().code(1));
     assert!(message.contains("find the t10k labels in digits"), "{message}");
 }
 
 #[test]
 fn names_the_file_that_is_cut_short() {
-    let lab = Lab::new();
-    Digits::write_idx(&lab.path("digits"), 0, 20, 10).unwrap();
-    let broken = lab.path("digits/train-images-idx3-ubyte.gz");
+    let job = Job::new(mnist());
+    Digits::write_idx(&job.path("digits"), 0, 20, 10).unwrap();
+    let broken = job.path("digits/train-images-idx3-ubyte.gz");
     let bytes = std::fs::read(&broken).unwrap();
     std::fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
-    let message = stderr(&lab.run(mnist(), &["--data", "digits"]).code(1));
+    let message = stderr(&job.alone(&["--data", "digits"]).assert().code(1));
     assert!(message.contains("digits/train-images-idx3-ubyte.gz"), "{message}");
 }
 
 #[test]
 fn trains_on_files_as_well_as_on_drawn_digits() {
-    let lab = Lab::new();
-    Digits::write_idx(&lab.path("digits"), 0, 20, 10).unwrap();
-    lab.run(mnist(), &["--data", "digits", "--epochs", "1", "--nprocs", "1", "--device", "cpu"]).success();
+    let job = Job::new(mnist());
+    Digits::write_idx(&job.path("digits"), 0, 20, 10).unwrap();
+    job.alone(&["--data", "digits", "--epochs", "1", "--nprocs", "1", "--device", "cpu"]).assert().success();
 }
 
 #[test]
 fn rejects_to_run_under_a_launcher() {
-    let lab = Lab::new();
-    let mut command = lab.command(mnist(), &[]);
+    let job = Job::new(mnist());
+    let mut command = job.command(mnist());
     command.env("RANK", "1").env("WORLD_SIZE", "2");
-    let output = finish(command);
-    let message = String::from_utf8(output.stderr).unwrap();
+    let output = output(command);
+    let message = text(&output.stderr);
     assert_eq!((output.status.code(), output.stdout), (Some(2), Vec::new()), "{message}");
     assert!(message.starts_with("error: cannot spawn under a launcher (RANK=1, WORLD_SIZE=2)"), "{message}");
-    assert!(lab.names().is_empty());
+    assert!(names(&job.path("")).is_empty());
 }
 
 #[test]
@@ -257,25 +202,26 @@ fn rejects_bad_arguments_with_exit_code_2() {
         (linear_regression(), ["--batch-size", "0"], "'0' for '--batch-size <BATCH_SIZE>'"),
         (linear_regression(), ["--samples", "0"], "'0' for '--samples <SAMPLES>'"),
     ] {
-        let message = stderr(&Lab::new().run(binary, &args).code(2).stdout(""));
+        let message = stderr(&run(binary, &args).code(2).stdout(""));
         assert!(message.contains(named), "{message}");
     }
 }
 
 #[test]
 fn names_weights_that_it_cannot_write() {
-    let lab = Lab::new();
-    std::fs::write(lab.path("file"), "").unwrap();
+    let job = Job::new(mnist());
+    std::fs::write(job.path("file"), "").unwrap();
     let args = ["--samples", "8", "--epochs", "1", "--weights", "file/weights", "--device", "cpu"];
-    let message = stderr(&lab.run(mnist(), &args).code(2));
+    let message = stderr(&job.alone(&args).assert().code(2));
     assert!(message.contains("file is a file, and a folder is meant"), "{message}");
-    assert_eq!(lab.names(), ["file"]);
+    assert_eq!(names(&job.path("")), ["file"]);
 }
 
 /// A run that does not end by itself, after both of its ranks have started to train.
-fn endless(lab: &Lab) -> (KillOnDrop, impl Read + Send + use<>) {
-    let mut command = lab.command(mnist(), &["--samples", "64", "--epochs", "1000000", "--device", "cpu"]);
-    let mut child = KillOnDrop(command.process_group(0).spawn().unwrap());
+fn endless(job: &Job) -> (KillOnDrop, impl Read + Send + use<>) {
+    let mut command = job.command(job.program());
+    command.args(["--samples", "64", "--epochs", "1000000", "--device", "cpu"]).process_group(0);
+    let mut child = KillOnDrop(command.spawn().unwrap());
     let mut lines = BufReader::new(child.0.stdout.take().unwrap());
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -305,29 +251,29 @@ fn id_of(child: &KillOnDrop) -> Pid {
 
 #[test]
 fn leaves_nothing_after_ctrl_c() {
-    let lab = Lab::new();
-    let (child, stdout) = endless(&lab);
+    let job = Job::new(mnist());
+    let (child, stdout) = endless(&job);
     // As a terminal does: to all processes in the foreground.
     kill_process_group(id_of(&child), Signal::INT).unwrap();
     end_of(child, stdout);
-    assert_eq!(lab.names(), ["events"]);
+    assert_eq!(names(&job.path("")), ["events"]);
 }
 
 #[test]
 fn leaves_nothing_after_sigterm() {
-    let lab = Lab::new();
-    let (child, stdout) = endless(&lab);
+    let job = Job::new(mnist());
+    let (child, stdout) = endless(&job);
     kill_process(id_of(&child), Signal::TERM).unwrap();
     assert_eq!(end_of(child, stdout).0, Some(Signal::TERM.as_raw()));
-    assert_eq!(lab.names(), ["events"]);
+    assert_eq!(names(&job.path("")), ["events"]);
 }
 
 #[test]
 fn names_the_rank_that_was_killed_and_stops_the_other() {
-    let lab = Lab::new();
-    let (child, stdout) = endless(&lab);
+    let job = Job::new(mnist());
+    let (child, stdout) = endless(&job);
     let started = |event: Event| if let Event::Start { pid, .. } = event { Some(pid) } else { None };
-    let log = events::read(&lab.path("events/rank-1.jsonl")).unwrap();
+    let log = events::read(&job.path("events/rank-1.jsonl")).unwrap();
     let pid = log.records.into_iter().find_map(|record| started(record.event)).unwrap();
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
     let (_, message) = end_of(child, stdout);

@@ -6,8 +6,8 @@
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin;
-use lockstep_testkit::Job;
 use lockstep_testkit::python::assert_prints_alike;
+use lockstep_testkit::{Job, text};
 
 /// Short measurements: the tests do not check times.
 const QUICK: [&str; 10] =
@@ -15,10 +15,6 @@ const QUICK: [&str; 10] =
 
 fn lab() -> Job {
     Job::new(cargo_bin!("lab-04-point-to-point"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Runs ranks that are threads of one process.

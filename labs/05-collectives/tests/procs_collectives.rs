@@ -4,15 +4,11 @@
 #![allow(clippy::unwrap_used)] // a test may
 
 use assert_cmd::cargo::cargo_bin;
-use lockstep_testkit::Job;
+use lockstep_testkit::{Job, text};
 use serde_json::{Value, json};
 
 fn lab() -> Job {
     Job::new(cargo_bin!("lab-05-collectives"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// What each rank wrote with `--results results`.

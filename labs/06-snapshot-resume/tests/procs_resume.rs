@@ -26,14 +26,6 @@ fn lab() -> &'static Path {
     assert_cmd::cargo::cargo_bin!("lab-06-snapshot-resume")
 }
 
-fn new_job() -> Job {
-    Job::new(lab())
-}
-
-fn job_with(faults: &[RankFault]) -> Job {
-    Job::with(lab(), faults)
-}
-
 fn undisturbed(world: usize, args: &[&str]) -> Vec<u8> {
     lockstep_testkit::undisturbed(lab(), world, args)
 }
@@ -50,7 +42,7 @@ fn survives_kills(world: usize) {
         kill(last, 1, 4),
         kill(0, 1, steps - 1),
     ];
-    let mut job = job_with(&faults);
+    let mut job = Job::with(lab(), &faults);
     assert_eq!(job.finish(world, &args), 7);
     assert_eq!(job.injected(), 6);
     assert!(job.weights(world) == undisturbed(world, &args), "the weights have other bits");
@@ -70,7 +62,7 @@ fn kills_of_either_of_two_ranks_change_no_bit() {
 #[test]
 fn the_convolutional_network_survives_kills_on_three_ranks() {
     let args = quick("conv", "2");
-    let mut job = job_with(&[kill(1, 0, 4), kill(2, 1, 2)]);
+    let mut job = Job::with(lab(), &[kill(1, 0, 4), kill(2, 1, 2)]);
     assert_eq!(job.finish(3, &args), 3);
     assert!(job.weights(3) == undisturbed(3, &args), "the weights have other bits");
 }
@@ -80,7 +72,7 @@ fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
     let args = quick("mlp", "2");
     let phases = [SavePhase::HalfWritten, SavePhase::Written, SavePhase::Named];
     let faults = phases.map(|phase| while_saving(0, 6, phase, &[Act::Signal(9)]));
-    let mut job = job_with(&faults);
+    let mut job = Job::with(lab(), &faults);
     for (phase, newest) in phases.into_iter().zip(["000000-00000003", "000000-00000003", "000000-00000006"]) {
         assert!(!job.attempt(2, &args).succeeded());
         let names = job.snapshots();
@@ -108,7 +100,7 @@ fn resumes_from_the_one_before(job: &mut Job, damaged: u64, message: &str) -> At
 fn a_torn_snapshot_and_one_with_a_flipped_bit_are_each_skipped_for_the_one_before() {
     let args = quick("mlp", "2");
     let harmed = |step, harm| while_saving(1, step, SavePhase::Named, &[harm, Act::Signal(9)]);
-    let mut job = job_with(&[harmed(6, Act::TearSnapshot), harmed(9, Act::FlipSnapshotBit)]);
+    let mut job = Job::with(lab(), &[harmed(6, Act::TearSnapshot), harmed(9, Act::FlipSnapshotBit)]);
     assert!(!job.attempt(2, &args).succeeded());
     assert!(!resumes_from_the_one_before(&mut job, 6, "torn: ").succeeded());
     let resumed = resumes_from_the_one_before(&mut job, 9, "damaged: its checksum is ");
@@ -127,7 +119,7 @@ fn a_torn_snapshot_and_one_with_a_flipped_bit_are_each_skipped_for_the_one_befor
 #[test]
 fn starts_from_the_beginning_when_the_only_snapshot_is_torn() {
     let args = quick("mlp", "2");
-    let mut job = job_with(&[while_saving(0, 3, SavePhase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
+    let mut job = Job::with(lab(), &[while_saving(0, 3, SavePhase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
     assert_eq!(job.finish(2, &args), 2);
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
 }
@@ -138,7 +130,7 @@ fn survives_exits_and_panics() {
     let fault = |rank, act| while_saving(0, rank, SavePhase::Written, &[act]);
     let mut panics = kill(1, 0, 4);
     panics.acts = vec![Act::Panic];
-    let mut job = job_with(&[panics, fault(6, Act::Exit(7))]);
+    let mut job = Job::with(lab(), &[panics, fault(6, Act::Exit(7))]);
     let first = job.attempt(2, &args);
     assert!(first.stderr().contains("a panic was asked for"), "{}", first.stderr());
     let second = job.attempt(2, &args);
@@ -153,7 +145,7 @@ fn survives_exits_and_panics() {
 #[test]
 fn a_finished_run_only_writes_its_weights_again_and_goes_on_if_it_is_asked_for_more_epochs() {
     let args = quick("mlp", "2");
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     assert!(job.attempt(2, &args).succeeded());
     let weights = job.weights(2);
     std::fs::remove_dir_all(job.path("weights")).unwrap();
@@ -177,7 +169,7 @@ fn a_resumed_python_script_prints_what_an_undisturbed_run_does() {
         printed += &python.stdout();
     }
     assert!(printed.contains("Resuming training from snapshot at Epoch 1\n"), "{printed}");
-    let own = new_job().attempt(2, &["--samples", "300", "--seed", "3", "--epochs", "2", "--device", "cpu"]);
+    let own = Job::new(lab()).attempt(2, &["--samples", "300", "--seed", "3", "--epochs", "2", "--device", "cpu"]);
     assert!(own.succeeded(), "{}", own.stderr());
     assert_prints_alike(&own.stdout(), &printed, &["Epoch: "], 1e-3);
 }
@@ -209,7 +201,7 @@ fn saved(job: &Job) -> Vec<(u64, u64)> {
 #[test]
 fn a_signal_to_any_one_rank_saves_and_ends_all_ranks_after_the_same_step() {
     let args = quick("mlp", "2");
-    let mut job = job_with(&[signal(0, 0, 3, SAVE_AND_END), signal(1, 0, 6, SAVE_AND_END)]);
+    let mut job = Job::with(lab(), &[signal(0, 0, 3, SAVE_AND_END), signal(1, 0, 6, SAVE_AND_END)]);
     assert_saved(&job.attempt(2, &args));
     assert_eq!(saved(&job), [(0, 3), (0, 5)], "a signal after step 3 is noted there and granted after step 4");
     assert_saved(&job.attempt(2, &args));
@@ -221,7 +213,7 @@ fn a_signal_to_any_one_rank_saves_and_ends_all_ranks_after_the_same_step() {
 #[test]
 fn a_signal_to_any_one_rank_saves_once_and_changes_no_bit() {
     let args = quick("mlp", "2");
-    let mut job = job_with(&[signal(0, 0, 3, SAVE), signal(1, 0, 9, SAVE)]);
+    let mut job = Job::with(lab(), &[signal(0, 0, 3, SAVE), signal(1, 0, 9, SAVE)]);
     assert_eq!(job.finish(2, &args), 1);
     assert_eq!(saved(&job)[..6], [(0, 3), (0, 5), (0, 6), (0, 9), (0, 11), (0, 12)]);
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
@@ -230,12 +222,10 @@ fn a_signal_to_any_one_rank_saves_once_and_changes_no_bit() {
 #[test]
 fn signals_of_both_kinds_to_several_ranks_at_once_end_the_run_once() {
     let args = quick("mlp", "2");
-    let mut job = job_with(&[
-        signal(0, 0, 6, SAVE),
-        signal(1, 0, 6, SAVE_AND_END),
-        signal(2, 0, 6, SAVE),
-        signal(2, 0, 7, SAVE_AND_END),
-    ]);
+    let mut job = Job::with(
+        lab(),
+        &[signal(0, 0, 6, SAVE), signal(1, 0, 6, SAVE_AND_END), signal(2, 0, 6, SAVE), signal(2, 0, 7, SAVE_AND_END)],
+    );
     assert_saved(&job.attempt(3, &args));
     assert_eq!(saved(&job), [(0, 3), (0, 6), (0, 8)]);
     assert_eq!(job.finish(3, &args), 1);
@@ -245,7 +235,7 @@ fn signals_of_both_kinds_to_several_ranks_at_once_end_the_run_once() {
 #[test]
 fn a_process_alone_saves_and_ends_after_the_step_of_the_signal() {
     let args = quick("mlp", "1");
-    let job = job_with(&[signal(0, 0, 9, SAVE_AND_END)]);
+    let job = Job::with(lab(), &[signal(0, 0, 9, SAVE_AND_END)]);
     assert_eq!(job.alone(&args).status.code(), Some(SAVED.into()));
     assert_eq!(saved(&job), [(0, 3), (0, 6), (0, 9), (0, 10)]);
     assert!(job.alone(&args).status.success());
@@ -267,7 +257,7 @@ fn trains(job: &Job, launcher: u32) -> Running {
 fn sigterm_of_a_scheduler_saves_and_ends_and_that_of_the_launcher_ends_at_once() {
     let me = std::process::id();
     let end = |launcher: u32| {
-        let job = new_job();
+        let job = Job::new(lab());
         let rank = trains(&job, launcher);
         kill_process(Pid::from_raw(rank.pid() as i32).unwrap(), Signal::TERM).unwrap();
         rank.end().status
@@ -279,7 +269,7 @@ fn sigterm_of_a_scheduler_saves_and_ends_and_that_of_the_launcher_ends_at_once()
 #[test]
 fn a_run_that_sigterm_ended_goes_on_with_the_same_bits() {
     let args = quick("mlp", "8");
-    let job = job_with(&[signal(0, 0, 3, 15)]);
+    let job = Job::with(lab(), &[signal(0, 0, 3, 15)]);
     let run = || {
         let mut command = job.command(lab());
         command.args(&args).env(SNAPSHOT_ON, "SIGTERM").env(LAUNCHER, "1").output().unwrap()

@@ -11,7 +11,7 @@ use lockstep::data::{Split, real_data_dir};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, RankFault, SavePhase};
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Job, Running, kill, margin, undisturbed, while_saving};
+use lockstep_testkit::{Job, Running, kill, margin, numbers, text, undisturbed, while_saving};
 use lockstep_vision::Objects;
 use tch::{Kind, Tensor};
 
@@ -20,14 +20,6 @@ const SIZES: [&str; 6] = ["--samples", "24", "--batch-size", "4", "--width", "4"
 
 fn lab() -> &'static Path {
     assert_cmd::cargo::cargo_bin!("lab-07-cifar-resnet")
-}
-
-fn new_job() -> Job {
-    Job::new(lab())
-}
-
-fn job_with(faults: &[RankFault]) -> Job {
-    Job::with(lab(), faults)
 }
 
 /// The quick job's arguments and more.
@@ -40,16 +32,6 @@ fn tensors(job: &Job, file: &str) -> BTreeMap<String, Tensor> {
     Tensor::read_safetensors(job.path(file)).unwrap().into_iter().collect()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The number after these words in each line that contains them.
-fn numbers(printed: &str, words: &str) -> Vec<f64> {
-    let after = printed.lines().filter_map(|line| line.split_once(words));
-    after.map(|(_, rest)| rest.split([',', ' ']).next().unwrap().parse().unwrap()).collect()
-}
-
 const WEIGHTS: &str = "weights/rank-0.safetensors";
 
 /// The largest difference between two numbers at the same position.
@@ -60,14 +42,14 @@ fn distance(a: &BTreeMap<String, Tensor>, b: &BTreeMap<String, Tensor>) -> f64 {
 }
 
 fn after(world: usize, args: &[&str]) -> BTreeMap<String, Tensor> {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     job.succeeds(world, args);
     tensors(&job, WEIGHTS)
 }
 
 #[test]
 fn ranks_learn_together_and_end_with_the_same_weights() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     // Many small steps: with few large ones, rounding alone moves the last loss by as much as it falls.
     let sizes = ["--samples", "1024", "--batch-size", "16", "--width", "16", "--lr", "0.003", "--epochs", "6"];
     let folders = ["--snapshots", "snapshots", "--weights", "weights", "--device", "cpu"];
@@ -88,7 +70,7 @@ fn every_picture_counts_once_per_epoch_and_once_per_evaluation() {
     // Nine pictures to test: padded shards of two ranks would count ten.
     let args: Vec<&str> =
         quick(&["--epochs", "2"]).into_iter().map(|arg| if arg == "24" { "36" } else { arg }).collect();
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     job.succeeds(2, &args);
     let mut taken = [Vec::new(), Vec::new()];
     for (rank, events) in job.events() {
@@ -165,7 +147,7 @@ fn the_tutorials_flags_the_usual_ones_and_the_courses_mean_the_same() {
         ["--epochs", "--batch-size", "--lr", "--seed", "--snapshots", "--model-filename"],
     ];
     let models = spellings.map(|flags| {
-        let job = new_job();
+        let job = Job::new(lab());
         let values = ["1", "4", "0.01", "3", "saved", "m.safetensors"];
         let given = flags.into_iter().zip(values).flat_map(|(flag, value)| [flag, value]);
         let rest = ["--samples", "24", "--width", "4", "--device", "cpu"];
@@ -178,7 +160,7 @@ fn the_tutorials_flags_the_usual_ones_and_the_courses_mean_the_same() {
 
 #[test]
 fn accepts_local_rank_without_effect_and_rejects_a_wrong_one() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     let message = "--local-rank is accepted and of no effect";
     let ended = job.succeeds(1, &quick(&["--epochs", "0", "--local_rank", "0"]));
     assert_eq!(ended.stdout().matches(message).count(), 1, "{}", ended.stdout());
@@ -189,7 +171,7 @@ fn accepts_local_rank_without_effect_and_rejects_a_wrong_one() {
 
 #[test]
 fn rejects_a_model_that_is_not_a_safetensors_file_and_a_last_batch_of_one() {
-    let job = new_job();
+    let job = Job::new(lab());
     for (more, message) in [
         (&["--model_filename", "resnet_distributed.pth"][..], "a file's name that ends in .safetensors"),
         (&["--model_filename", "../m.safetensors"], "its folder with --model-dir"),
@@ -209,7 +191,7 @@ fn rejects_a_model_that_is_not_a_safetensors_file_and_a_last_batch_of_one() {
 
 #[test]
 fn resumes_from_snapshots_only_with_the_flag_and_refuses_to_start_next_to_them() {
-    let job = new_job();
+    let job = Job::new(lab());
     let run = |more: &[&str]| job.alone(&quick(more));
     let first = run(&["--epochs", "1", "--resume"]);
     assert!(
@@ -232,7 +214,7 @@ fn resumes_from_snapshots_only_with_the_flag_and_refuses_to_start_next_to_them()
 fn prints_the_sample_count_after_a_resume_and_no_warning_for_a_scheduled_rate() {
     let args = |more: &[&'static str]| quick(&[&["--epochs", "1", "--save-every-steps", "2"], more].concat());
     let resumed = |before: &[&str], after: &[&str]| {
-        let mut job = job_with(&[while_saving(0, 2, SavePhase::Named, &[Act::Signal(9)])]);
+        let mut job = Job::with(lab(), &[while_saving(0, 2, SavePhase::Named, &[Act::Signal(9)])]);
         assert!(!job.attempt(2, before).succeeded());
         job.succeeds(2, after)
     };
@@ -247,7 +229,7 @@ fn prints_the_sample_count_after_a_resume_and_no_warning_for_a_scheduled_rate() 
 #[test]
 fn warns_or_stops_all_ranks_when_the_model_cannot_be_saved() {
     for (choice, code) in [("continue", 0), ("stop", 1)] {
-        let mut job = new_job();
+        let mut job = Job::new(lab());
         // Where the model would be written first.
         fs::create_dir_all(job.path("snapshots/resnet_distributed.partial.safetensors")).unwrap();
         let ended = job.attempt(2, &quick(&["--epochs", "2", "--on-save-error", choice]));
@@ -260,10 +242,10 @@ fn warns_or_stops_all_ranks_when_the_model_cannot_be_saved() {
 
 #[test]
 fn all_ranks_refuse_together_when_rank_0_finds_snapshots() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     job.succeeds(2, &quick(&["--epochs", "1"]));
     // A new job in the same folder, not a restart.
-    let mut fresh = new_job();
+    let mut fresh = Job::new(lab());
     let folder = job.path("snapshots");
     let args = quick(&["--epochs", "1", "--model-dir"]);
     let args: Vec<&str> = args.into_iter().filter(|arg| !["--snapshots", "snapshots"].contains(arg)).collect();
@@ -282,7 +264,7 @@ fn write_data(job: &Job) {
 
 #[test]
 fn reads_files_and_explains_an_invalid_folder() {
-    let job = new_job();
+    let job = Job::new(lab());
     write_data(&job);
     let output = job.alone(&quick(&["--epochs", "0", "--data", "data"]));
     assert!(text(&output.stdout).starts_with("30 pictures to train on, 7 to test\n"), "{output:?}");
@@ -309,7 +291,7 @@ fn two_ranks_have_the_losses_of_two_ranks_of_the_python_script() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/cifar_resnet.py");
     let python = twin.attempt(2, &[&[script, "--data", "objects"], &args[..]].concat());
     assert!(python.succeeded(), "{}", python.stderr());
-    let own = new_job().succeeds(2, &[&["--samples", "32", "--device", "cpu"], &args[..]].concat());
+    let own = Job::new(lab()).succeeds(2, &[&["--samples", "32", "--device", "cpu"], &args[..]].concat());
     // Before the first epoch, over it, and after it. A rounding that moves a number across a ReLU's zero changes what follows.
     assert_prints_alike(&own.stdout(), &python.stdout(), &["Epoch: 0, "], 1e-3);
     for (words, count) in [("train loss: ", 1), ("Loss: ", 2)] {
@@ -328,7 +310,7 @@ fn args<'a>(more: &[&'a str]) -> Vec<&'a str> {
 
 /// Starts the job again after each fault, until it succeeds.
 fn survives(world: usize, faults: &[RankFault], args: &[&str]) {
-    let mut job = job_with(faults);
+    let mut job = Job::with(lab(), faults);
     assert_eq!(job.finish(world, args), faults.len() + 1);
     assert_eq!(job.injected(), faults.len());
     let names = tensors(&job, "weights/rank-0.safetensors");
@@ -371,7 +353,7 @@ fn kills_in_bfloat16_with_channels_last_change_no_bit() {
 
 #[test]
 fn a_run_that_is_killed_once_its_last_snapshot_has_its_name_has_its_model_and_then_only_evaluates() {
-    let mut job = job_with(&[while_saving(2, 0, SavePhase::Named, &[Act::Signal(9)])]);
+    let mut job = Job::with(lab(), &[while_saving(2, 0, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(2, &args(&[])).succeeded());
     let before = model(&job);
     fs::remove_file(job.path(MODEL)).unwrap();
@@ -389,7 +371,7 @@ fn two_ranks_learn_to_sort_40_percent_of_real_photographs() {
         println!("not verified here: lab 07 on CIFAR-10; set LOCKSTEP_DATA to a folder that has cifar-10-batches-bin/");
         return;
     };
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     let (data, seed) = (data.to_str().unwrap(), margin::seed(0).to_string());
     let sizes = ["--width", "32", "--epochs", "8", "--seed", &seed];
     // A minute or so on two quiet cores.

@@ -22,14 +22,6 @@ fn lab() -> &'static Path {
     assert_cmd::cargo::cargo_bin!("lab-08-image-folder")
 }
 
-fn new_job() -> Job {
-    Job::new(lab())
-}
-
-fn job_with(faults: &[RankFault]) -> Job {
-    Job::with(lab(), faults)
-}
-
 /// The quick job's arguments and more.
 fn quick<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let rest = ["--lr", "0.001", "--weights", "weights", "--device", "cpu"];
@@ -96,7 +88,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn ranks_end_with_the_same_weights_in_which_everything_has_moved_but_what_is_frozen() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     job.succeeds(2, &quick(&["--epochs", "0"]));
     let before = tensors(&job, WEIGHTS);
     all_have_moved(&mut job, &before);
@@ -130,7 +122,7 @@ fn freezing_leaves_every_bit_but_the_heads_and_the_running_statistics(
 #[test]
 fn validation_counts_every_house_once_and_its_loss_is_possible() {
     // Nine houses to validate on: padded shards of two ranks would count ten.
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     let args = quick(&["--epochs", "2"]);
     let args: Vec<&str> = args.into_iter().map(|arg| if arg == "24" { "36" } else { arg }).collect();
     job.succeeds(2, &args);
@@ -149,7 +141,7 @@ fn validation_counts_every_house_once_and_its_loss_is_possible() {
 
 #[test]
 fn starts_with_the_weights_of_a_file_and_names_what_did_not_match() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     job.succeeds(2, &quick(&["--epochs", "1"]));
     // As if it had been trained on ImageNet: one linear layer for a thousand classes, and a layer of another width.
     let mut published = tensors(&job, WEIGHTS);
@@ -194,7 +186,7 @@ fn normalizing_over_all_ranks_gives_the_weights_of_one_rank_with_the_whole_batch
         args.into_iter().enumerate().map(|(i, arg)| if i == at { batch } else { arg }).collect::<Vec<_>>()
     };
     let [two, one] = [(2, "4"), (1, "8")].map(|(world, batch)| {
-        let mut job = new_job();
+        let mut job = Job::new(lab());
         job.succeeds(world, &args(batch));
         tensors(&job, WEIGHTS)
     });
@@ -204,7 +196,7 @@ fn normalizing_over_all_ranks_gives_the_weights_of_one_rank_with_the_whole_batch
 
 #[test]
 fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     draw_houses(&job);
     copy(&job.path("houses/Validation"), &job.path("houses/Test"));
     let args = quick(&["--epochs", "1", "--data", "houses"]);
@@ -233,7 +225,7 @@ fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
 
 #[test]
 fn a_broken_photograph_stops_the_run_with_its_path_or_is_skipped_with_a_warning() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     draw_houses(&job);
     let folder = job.path("houses/Train/C4");
     let broken = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
@@ -268,7 +260,7 @@ fn photographs(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_batch_of_only_broken_photographs_blocks_no_rank() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     draw_houses(&job);
     let broken = cut(photographs(&job.path("houses/Train/C4"))) + cut(photographs(&job.path("houses/Validation/C2")));
     assert_eq!(broken, 8 + 2);
@@ -291,7 +283,7 @@ fn a_batch_of_only_broken_photographs_blocks_no_rank() {
 
 #[test]
 fn photographs_from_the_cache_train_the_same_weights() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     draw_houses(&job);
     let weights = |job: &mut Job, options: &[&str]| {
         let args = [&["--epochs", "2", "--data", "houses"], options].concat();
@@ -309,7 +301,7 @@ fn photographs_from_the_cache_train_the_same_weights() {
 
 #[test]
 fn warns_once_about_skipped_files_in_a_folder() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     draw_houses(&job);
     fs::write(job.path("houses/Train/C0/notes.txt"), "").unwrap();
     fs::write(job.path("houses/Train/C0/.hidden.jpg"), "").unwrap();
@@ -321,7 +313,7 @@ fn warns_once_about_skipped_files_in_a_folder() {
 
 #[test]
 fn rejects_a_batch_without_a_variance_for_batch_norm() {
-    let job = new_job();
+    let job = Job::new(lab());
     let args = ["--samples", "5", "--batch-size", "4", "--image-size", "32", "--width", "4", "--device", "cpu"];
     let output = job.alone(&args);
     let message = String::from_utf8_lossy(&output.stderr);
@@ -334,7 +326,7 @@ fn rejects_a_batch_without_a_variance_for_batch_norm() {
 
 #[test]
 fn rejects_arguments_that_would_fail_later() {
-    let job = new_job();
+    let job = Job::new(lab());
     for (more, message) in [
         (["--best", "best.pt"], "give a file's name that ends in .safetensors"),
         (["--width", "0"], "--width"),
@@ -348,7 +340,7 @@ fn rejects_arguments_that_would_fail_later() {
 
 #[test]
 fn draws_every_class_for_every_split_or_fails() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     assert_eq!(draw(&job, "2").status.code(), Some(2));
     assert!(draw(&job, "8").status.success());
     job.succeeds(1, &quick(&["--epochs", "0", "--data", "houses"]));
@@ -359,7 +351,7 @@ fn the_schedule_reduces_the_rate_after_its_patience_even_with_a_kill_in_between(
     // The steps are so large that the loss is NaN, which is never better: the sixth such epoch reduces the rate.
     let args = quick(&["--epochs", "8", "--freeze"]);
     let args: Vec<&str> = args.into_iter().map(|arg| if arg == "0.001" { "1e38" } else { arg }).collect();
-    let mut job = job_with(&[kill(1, 4, 0)]);
+    let mut job = Job::with(lab(), &[kill(1, 4, 0)]);
     assert!(!job.attempt(2, &args).succeeded());
     let ended = job.succeeds(2, &args);
     let printed = ended.stdout();
@@ -376,7 +368,7 @@ fn the_python_script_measures_the_best_model_as_the_lab_does() {
     let (houses, best) = (twin.path("houses"), twin.path("best.safetensors"));
     let (houses, best) = (houses.to_str().unwrap(), best.to_str().unwrap());
     let args = ["--data", houses, "--best", best, "--batch-size", "4", "--image-size", "40"];
-    let own = new_job()
+    let own = Job::new(lab())
         .succeeds(2, &[&["--epochs", "1", "--lr", "0.0001", "--width", "64", "--device", "cpu"], &args[..]].concat());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/image_folder.py");
     let python = twin.attempt(2, &[&[script, "--epochs", "0"], &args[..]].concat());
@@ -405,7 +397,7 @@ fn with_seed(seed: &'static str) -> Vec<&'static str> {
 /// the seeds that give such a run depend on the last bits, and so on the processor.
 fn that_gets_better() -> (Vec<&'static str>, Left) {
     let gets_better = |args: Vec<&'static str>| {
-        let mut job = new_job();
+        let mut job = Job::new(lab());
         let ended = job.succeeds(2, &args);
         let gets_better = ended.stdout().contains("Prev best val acc");
         gets_better.then(|| (args, left(&job, 2, &ended.stdout())))
@@ -421,14 +413,14 @@ fn left(job: &Job, world: usize, printed: &str) -> Left {
 }
 
 fn undisturbed(world: usize, args: &[&str]) -> Left {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     let ended = job.succeeds(world, args);
     left(&job, world, &ended.stdout())
 }
 
 /// Restarts the job after each fault until it succeeds, with the results of a run without faults. Returns the output.
 fn survives(world: usize, args: &[&str], faults: &[RankFault], undisturbed: &Left) -> Vec<String> {
-    let (mut job, mut printed) = (job_with(faults), Vec::new());
+    let (mut job, mut printed) = (Job::with(lab(), faults), Vec::new());
     for attempt in 0..=faults.len() {
         let ended = job.attempt(world, args);
         assert!(!ended.stderr().contains("is not in"), "no best model may get lost: {}", ended.stderr());
@@ -480,7 +472,7 @@ fn a_torn_snapshot_costs_an_epoch_and_no_bit() {
 
 #[test]
 fn a_finished_run_that_is_started_again_reports_the_same() {
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     let first = job.succeeds(2, &args());
     let first = left(&job, 2, &first.stdout());
     let again = job.succeeds(2, &args());
@@ -490,7 +482,7 @@ fn a_finished_run_that_is_started_again_reports_the_same() {
 
 #[test]
 fn warns_and_continues_when_the_best_model_was_moved_away() {
-    let mut job = job_with(&[kill(1, 2, 0)]);
+    let mut job = Job::with(lab(), &[kill(1, 2, 0)]);
     assert!(!job.attempt(2, &args()).succeeded());
     fs::remove_file(job.path("snapshots/best_model.safetensors")).unwrap();
     let ended = job.succeeds(2, &args());
@@ -502,7 +494,7 @@ fn warns_and_continues_when_the_best_model_was_moved_away() {
 fn two_ranks_learn_to_grade_in_the_run_without_options() {
     let seed = margin::seed(0).to_string();
     let args = ["--device", "cpu", "--seed", &seed];
-    let mut job = new_job();
+    let mut job = Job::new(lab());
     job.succeeds(2, &args);
     let accuracies: Vec<f64> = job.events()[&0]
         .iter()

@@ -12,7 +12,7 @@ use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
 use lockstep::events::{self, Event};
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Job, clear_launcher};
+use lockstep_testkit::{Job, clear_launcher, text};
 use tempfile::TempDir;
 
 const ARGS: [&str; 14] = [
@@ -105,10 +105,6 @@ fn outputs(ranks: Vec<Command>) -> Vec<Output> {
     let start = |rank| std::thread::spawn(|| lockstep_process::watchdog::output(rank));
     let ranks: Vec<_> = ranks.into_iter().map(start).collect();
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Equal nodes, and others, are compared by `lockstep verify 09`.

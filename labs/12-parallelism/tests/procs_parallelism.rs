@@ -6,8 +6,8 @@ use std::path::Path;
 
 use lockstep_contract::events::Event;
 use lockstep_cost::{Experts, Layout, TransformerStep};
-use lockstep_testkit::Job;
 use lockstep_testkit::python::assert_prints_alike;
+use lockstep_testkit::{Job, numbers};
 
 const STEPS: usize = 6;
 
@@ -27,8 +27,7 @@ impl Ended {
     }
 
     fn losses(&self) -> Vec<f64> {
-        let loss = |line: &str| line.split_once(" loss ").and_then(|(_, loss)| loss.parse().ok());
-        self.0.lines().filter_map(loss).collect()
+        numbers(&self.0, " loss ")
     }
 
     /// How many tokens of all ranks found no place in the last step.

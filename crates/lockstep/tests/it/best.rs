@@ -8,6 +8,7 @@ use lockstep::best::Best;
 use lockstep::metrics::Evaluation;
 use lockstep::snapshot::OnSaveError;
 use lockstep::{BestModel, LaunchEnv, Reporter};
+use lockstep_testkit::names;
 use tch::nn::{self, VarStore};
 use tch::{Device, Tensor};
 
@@ -53,13 +54,6 @@ fn run(folder: &Path, group: &ProcessGroup, best: Option<Best>, epochs: &[(u64, 
 fn alone<T: Send>(body: impl Fn(&Path, &ProcessGroup) -> T + Send + Sync) -> T {
     let folder = tempfile::tempdir().unwrap();
     crate::common::ranks(1, |group| body(folder.path(), &group)).pop().unwrap()
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[test]

@@ -22,6 +22,7 @@ use libtest_mimic::{Arguments, Trial};
 use lockstep_contract::clear_launcher;
 pub(crate) use lockstep_process::KillOnDrop;
 use lockstep_process::watchdog::{drain, receive};
+pub(crate) use lockstep_testkit::text;
 
 const CASE: &str = "LOCKSTEP_TEST_CASE";
 
@@ -82,8 +83,4 @@ pub(crate) fn finish(command: Command) -> Output {
 /// Waits until every process that holds this end of a pipe has ended.
 pub(crate) fn until_closed(pipe: impl Read + Send + 'static) {
     receive(&drain(pipe)).expect("something still holds the pipe");
-}
-
-pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -267,8 +267,7 @@ fn assert_says(place: &TestCluster, job: &str, path: &str, expected: &[&str]) {
 
 /// What Slurm has written for a job.
 fn outputs(place: &TestCluster, job: &str) -> String {
-    let files =
-        fs::read_dir(place.site.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let files = lockstep_testkit::names(&place.site.path("")).into_iter();
     let files = files.filter(|name| name.starts_with(&format!("{job}-")) && name.ends_with(".out"));
     files.map(|name| place.site.read(&name)).collect()
 }

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use lockstep_testkit::Job;
+use lockstep_testkit::{Job, numbers};
 
 /// What a run printed, on rank 0.
 struct Ended(String);
@@ -17,14 +17,8 @@ impl Ended {
         Ended(ended.stdout())
     }
 
-    /// The numbers that follow the word in its lines, to four digits after the point.
-    fn numbers(&self, word: &str) -> Vec<f64> {
-        let number = |line: &str| line.split_once(word)?.1.split([' ', ',']).next()?.parse().ok();
-        self.0.lines().filter_map(number).collect()
-    }
-
     fn perplexity(&self) -> f64 {
-        self.numbers("perplexity ")[0]
+        numbers(&self.0, "perplexity ")[0]
     }
 
     fn written(&self) -> Vec<String> {
@@ -47,11 +41,11 @@ fn learns_the_same_on_any_number_of_ranks_and_with_divided_windows() {
     let on = |ranks, args: &[&str]| Ended::of(&mut job(), ranks, &[&["--windows", "328"], args].concat());
     let one = on(1, &[]);
     assert!(one.0.contains("windows: 10496 of 10496 characters are learned"), "{}", one.0);
-    let losses = one.numbers("loss ");
+    let losses = numbers(&one.0, "loss ");
     assert!(one.perplexity() < 30.0, "guessing is 101: {}", one.0);
     for other in [on(3, &[]), on(2, &["--context"])] {
-        alike(&losses, &other.numbers("loss "));
-        alike(&one.numbers("norm "), &other.numbers("norm "));
+        alike(&losses, &numbers(&other.0, "loss "));
+        alike(&numbers(&one.0, "norm "), &numbers(&other.0, "norm "));
         assert_eq!(one.perplexity(), other.perplexity());
     }
 }
