@@ -144,6 +144,15 @@ impl Ended {
         panic!("no failure is in stderr:\n{}", self.err)
     }
 
+    /// The report of a failure without its frame and the lines that are in all of them.
+    #[track_caller]
+    pub(crate) fn failure_in_short(&self) -> String {
+        let common =
+            ["===", "---", "sh FAILED", "  time  ", "  host  ", "  error_file: <N/A>", "  traceback : To enable "];
+        let told = |line: &&str| !common.iter().any(|start| line.starts_with(start));
+        self.failure().split_inclusive('\n').filter(told).collect()
+    }
+
     /// The lines of stdout, sorted.
     pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.out.lines().collect();

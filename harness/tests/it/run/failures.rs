@@ -87,32 +87,18 @@ fn of_two_simultaneous_deaths_the_kernels_first_is_the_root_cause_and_both_are_f
     site.until("both are dead", || dead(0) && dead(1));
     running.signal(Signal::CONT);
     let ended = running.ended().code(1);
-    assert_snapshot!(ended.failure(), @r#"
+    assert_snapshot!(ended.failure_in_short(), @r#"
     verdict: rank 1 on [host]: it ended itself with exit code 5 after "up" (evidence: its exit code and its last line); advice: the program ended itself: look for the message in its source
-    ============================================================
-    sh FAILED
-    ------------------------------------------------------------
     Failures:
     [1]:
-      time      : [time]
-      host      : [host]
       rank      : 0 (local_rank: 0)
       exitcode  : 6 (pid: [pid])
-      error_file: <N/A>
-      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
-    ------------------------------------------------------------
     Root Cause (first observed failure):
     [0]:
-      time      : [time]
-      host      : [host]
       rank      : 1 (local_rank: 1)
       exitcode  : 5 (pid: [pid])
-      error_file: <N/A>
-      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
-    ------------------------------------------------------------
     Last lines of rank 1:
       up
-    ============================================================
     "#);
 }
 
@@ -123,29 +109,17 @@ fn a_worker_that_another_process_killed_was_not_stopped_by_the_agent() {
     let script = "if [ $RANK = 0 ]; then while [ ! -e up ]; do sleep 0.01; done; exit 4; fi; \
         trap 'trap - ABRT; kill -ABRT $$$$' TERM; ulimit -c 0; : > up; while :; do sleep 0.02; done";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", script]).code(1);
-    assert_snapshot!(ended.failure(), @r"
+    assert_snapshot!(ended.failure_in_short(), @r"
     verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: @record or an error file says more
-    ============================================================
-    sh FAILED
-    ------------------------------------------------------------
     Failures:
     [1]:
-      time      : [time]
-      host      : [host]
       rank      : 1 (local_rank: 1)
       exitcode  : -6 (pid: [pid]) (SIGABRT)
-      error_file: <N/A>
       traceback : Signal 6 (SIGABRT) received by PID [pid]
-    ------------------------------------------------------------
     Root Cause (first observed failure):
     [0]:
-      time      : [time]
-      host      : [host]
       rank      : 0 (local_rank: 0)
       exitcode  : 4 (pid: [pid])
-      error_file: <N/A>
-      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
-    ============================================================
     ");
 }
 
@@ -187,27 +161,19 @@ fn an_error_that_python_recorded_is_the_traceback_and_is_propagated() {
         site.lockstep(&["--standalone", "sh", "-c", "cp recorded.json \"$TORCHELASTIC_ERROR_FILE\"; exit 1"]);
     command.env("TORCHELASTIC_ERROR_FILE", site.path("handed-up.json"));
     let ended = Running::start(command).ended().code(1);
-    assert_snapshot!(ended.failure(), @r#"
+    assert_snapshot!(ended.failure_in_short(), @r#"
     verdict: rank 0 on [host]: ValueError: no such layer (evidence: its error file); advice: start at that line
-    ============================================================
-    sh FAILED
-    ------------------------------------------------------------
     Failures:
       <NO_OTHER_FAILURES>
-    ------------------------------------------------------------
     Root Cause (first observed failure):
     [0]:
-      time      : [time]
-      host      : [host]
       rank      : 0 (local_rank: 0)
       exitcode  : 1 (pid: [pid])
       error_file: [folder]/tmp/[logs]/attempt_0/0/error.json
       traceback : Traceback (most recent call last):
         File "x.py"
       ValueError: no such layer
-    ------------------------------------------------------------
     Logs: [folder]/tmp/[logs]
-    ============================================================
     "#);
     let handed: Value = serde_json::from_str(&site.read("handed-up.json")).unwrap();
     assert_eq!(handed["message"]["message"], "ValueError: no such layer");
@@ -274,27 +240,17 @@ fn a_worker_that_fails_while_others_are_stopped_is_distinguished_from_them() {
     };
     // On a busy machine rank 2 may not have handled the signal by then, and is killed, too.
     let ended = longer_and_longer(run, |ended| ended.err.contains("exit code 6"));
-    assert_snapshot!(ended.failure(), @r"
+    assert_snapshot!(ended.failure_in_short(), @r"
     verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: @record or an error file says more
-    ============================================================
-    sh FAILED
-    ------------------------------------------------------------
     Failures:
       <NO_OTHER_FAILURES>
-    ------------------------------------------------------------
     Root Cause (first observed failure):
     [0]:
-      time      : [time]
-      host      : [host]
       rank      : 0 (local_rank: 0)
       exitcode  : 4 (pid: [pid])
-      error_file: <N/A>
-      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
-    ------------------------------------------------------------
     Stopped by the agent because of this (no failures of their own):
       rank 2 (local_rank: 2, pid: [pid]): exit code 6
       rank 1 (local_rank: 1, pid: [pid]): SIGKILL
-    ============================================================
     ");
     site.assert_no_process();
 }

@@ -39,20 +39,9 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
       3. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
          -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
     ");
-    assert_snapshot!(fixed.ended().code(1).failure(), @r"
-    verdict: the launcher on [host]: 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
-    lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
-      came [seconds] s ago: node 1 ([host], 127.[net].1, node_rank 0, pid [pid])
-      missing: 1 node
-      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the most likely first:
-      1. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
-         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
-      2. the launcher does not run on the other nodes, or ended there
-         -> run the same `lockstep run` command on each node, each with its own --node-rank, and see each agent's output
-      3. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
-         -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
-    ");
+    let own_rank =
+        "the same `lockstep run` command on each node, each with its own --node-rank, and see each agent's output";
+    fixed.ended().code(1).says(&[", node_rank 0, pid ", own_rank]);
     site.assert_no_process();
     assert_eq!(site.leftovers().len(), 0);
 }
@@ -68,38 +57,16 @@ fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
     };
     let slurm = start(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_NNODES", "2")]);
     let pbs = start(&[("PBS_JOBID", "7.server"), ("PBS_NODEFILE", &site.file("nodes", "n1\nn2\n"))]);
-    assert_snapshot!(slurm.ended().code(1).failure(), @r"
-    verdict: the launcher on [host]: the job has 2 nodes (SLURM_JOB_ID=7), but an agent was started on this one only: the job script runs only on the first node (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: start one agent on each node: srun --nodes=2 --ntasks-per-node=1 lockstep run ...
-    lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
-      came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
-      missing: 1 node
-      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the most likely first:
-      1. the job has 2 nodes (SLURM_JOB_ID=7), but an agent was started on this one only: the job script runs only on the first node
-         -> start one agent on each node: srun --nodes=2 --ntasks-per-node=1 lockstep run ...
-      2. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
-         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
-      3. the launcher does not run on the other nodes, or ended there
-         -> run the same `lockstep run` command on each node, and see each agent's output
-      4. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
-         -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
-    ");
-    assert_snapshot!(pbs.ended().code(1).failure(), @r"
-    verdict: the launcher on [host]: the job has 2 nodes (PBS_JOBID=7.server), but an agent was started on this one only: the job script runs only on the first node (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: start one agent on each node: pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)
-    lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
-      came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
-      missing: 1 node; nodes of the batch job that have not joined: n1, n2
-      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the most likely first:
-      1. the job has 2 nodes (PBS_JOBID=7.server), but an agent was started on this one only: the job script runs only on the first node
-         -> start one agent on each node: pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)
-      2. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
-         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
-      3. the launcher does not run on the other nodes, or ended there
-         -> run the same `lockstep run` command on each node, and see each agent's output
-      4. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
-         -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
-    ");
+    let cause = |id: &str, start: &str| {
+        format!(
+            "  1. the job has 2 nodes ({id}), but an agent was started on this one only: the job script runs only on the first node\n     \
+             -> start one agent on each node: {start}\n  2. "
+        )
+    };
+    slurm.ended().code(1).says(&[&cause("SLURM_JOB_ID=7", "srun --nodes=2 --ntasks-per-node=1 lockstep run ...")]);
+    let start = "pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)";
+    let missing = "  missing: 1 node; nodes of the batch job that have not joined: n1, n2\n";
+    pbs.ended().code(1).says(&[&cause("PBS_JOBID=7.server", start), missing]);
 }
 
 #[test]
