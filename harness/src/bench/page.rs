@@ -9,7 +9,7 @@ use crate::bench::statistics::Spread;
 use crate::bench::{shown, speed_up};
 use crate::report::formatting::plain;
 use crate::report::html::{command, fact, machine, numbers, page};
-use crate::report::plot::{
+use lockstep_plot::{
     Axis, CHART_HEIGHT, COLOURS, Chart, MARGIN, Series, Vertical, WIDTH, column, dot, extent, round_up, stacked,
     svg_image, title,
 };
@@ -182,6 +182,7 @@ fn curve(measures: &[Measure]) -> Option<Chart> {
         Series {
             name: side.name.clone(),
             dots: points.iter().flat_map(dots).collect(),
+            bars: Vec::new(),
             line: points.iter().filter_map(median).filter(|(_, time)| is_drawn(time)).collect(),
             model: shown::alpha_beta(measures, place)
                 .map(|line| Box::new(move |size: f64| 1e-6 * line.time(size)) as Box<dyn Fn(f64) -> f64>),

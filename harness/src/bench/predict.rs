@@ -14,8 +14,8 @@ use serde::Deserialize;
 use crate::bench::layouts;
 use crate::bench::results::{Unit, digits};
 use crate::exit::{Code, Refused};
-use crate::report::plot::Chart;
 use crate::report::{Screen, Table, numbers_table, save, wrapped};
+use lockstep_plot::Chart;
 
 /// A file to begin with.
 const EXAMPLE: &str = include_str!("cluster.toml");
@@ -282,7 +282,7 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::plot::Series;
+    use lockstep_plot::Series;
 
     fn example(from: &str, to: &str) -> Result<Cluster, String> {
         assert!(EXAMPLE.contains(from), "{from}");

@@ -5,8 +5,8 @@ use lockstep_cost::{AllReduce, Amdahl, Gustafson, Link};
 use crate::bench::nodes::{BUCKET, EXPOSED, Mode, NodeSpan, ONE, STEP};
 use crate::bench::results::{Measure, Results, Unit, digits, ratio};
 use crate::bench::statistics::{Ratio, Spread};
-use crate::report::plot::Chart;
 use crate::report::{Table, count};
+use lockstep_plot::Chart;
 
 /// A side of a mode and a model, with its times by number of ranks.
 struct Curve<'a> {
@@ -264,7 +264,7 @@ mod tests {
     use crate::bench::results::Side;
     use crate::bench::results::Unit::Seconds;
     use crate::bench::results::testing::sample;
-    use crate::report::plot::Series;
+    use lockstep_plot::Series;
 
     /// Times of 1, 2 and 4 ranks on 2 cores, with a serial part of a tenth.
     fn results() -> Results {

@@ -26,8 +26,8 @@ use crate::bench::ranks::{Program, Ranks};
 use crate::bench::results::Unit;
 use crate::bench::statistics::Spread;
 use crate::exit::Code;
-use crate::report::plot::{Axis, COLOURS, MARGIN, WIDTH, column, round_up, stacked, svg_image, title};
 use crate::report::{HostInfo, Screen, Table, count, numbers_table, save, wrapped};
+use lockstep_plot::{Axis, COLOURS, MARGIN, WIDTH, column, round_up, stacked, svg_image, title};
 
 /// Show a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
 #[derive(Args)]

@@ -3,7 +3,6 @@
 //! - [`Report`] and its [`ReportCase`]s: what ran, on which [`HostInfo`], and what it showed.
 //! - [`Finding`]: a claim with its verdict.
 //! - [`History`]: what every rank did, from the event files; [`Timeline`]: the same, to be drawn; [`Recovery`]: what each failure cost.
-//! - [`plot`]: axes, lines and dots of all pictures.
 //!
 //! The commands decide what is claimed, and from which evidence.
 
@@ -14,7 +13,6 @@ pub(crate) mod history;
 pub(crate) mod html;
 mod model;
 pub(crate) mod picture;
-pub(crate) mod plot;
 pub(crate) mod recovery;
 pub(crate) mod screen;
 mod table;

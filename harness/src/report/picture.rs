@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use crate::report::formatting::{plain, seconds};
-use crate::report::plot::round_up;
 use crate::report::timeline::{Mark, MarkKind, Node, Redone, Row, Span, State, Timeline};
+use lockstep_plot::{round_up, stacked};
 
 /// Heights in pixels: of the time axis, of a node's line, of a rank's line, and of the bar in it.
 const AXIS: usize = 26;
@@ -80,7 +80,7 @@ pub(crate) fn draw(index: usize, timeline: &Timeline) -> Markup {
                 div.strip tabindex="0" role="region" aria-labelledby=(title) {
                     svg.picture role="img" aria-labelledby=(named) width="100%" height=(height) {
                         (axis(timeline.seconds, height))
-                        @for (top, line) in placed(timeline) { (line.draw(top, timeline.seconds)) }
+                        @for (top, line) in stacked(AXIS, lines(timeline).map(|line| (line.height(), line))) { (line.draw(top, timeline.seconds)) }
                     }
                 }
             }
@@ -108,15 +108,6 @@ fn lines(timeline: &Timeline) -> impl Iterator<Item = Line<'_>> {
     lines.take_while(move |line| {
         ranks += usize::from(matches!(line, Line::Rank(_)));
         ranks <= MOST_RANKS
-    })
-}
-
-/// Each line with its vertical position.
-fn placed(timeline: &Timeline) -> impl Iterator<Item = (usize, Line<'_>)> {
-    lines(timeline).scan(AXIS, |top, line| {
-        let place = *top;
-        *top += line.height();
-        Some((place, line))
     })
 }
 
