@@ -7,7 +7,9 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::{DataError, Split, kind_of, write_atomically};
+use lockstep_paths::write_atomically;
+
+use crate::{DataError, Split, kind_of};
 
 /// Pixels along each side of a picture.
 pub const SIDE: usize = 32;

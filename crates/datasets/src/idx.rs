@@ -17,8 +17,9 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
+use lockstep_paths::write_atomically;
 
-use crate::{DataError, kind_of, write_atomically};
+use crate::{DataError, kind_of};
 
 /// Maximum number of data bytes to read or write: 1 GiB. MNIST's training images have 47 MB, EMNIST's largest set has 547 MB.
 pub const MAX_BYTES: u64 = 1 << 30;

@@ -11,9 +11,8 @@ pub mod mnist;
 pub mod text;
 
 use std::fmt;
-use std::fs::{File, Metadata, Permissions};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::Metadata;
+use std::io;
 use std::path::Path;
 
 use lockstep_contract::foreign;
@@ -103,23 +102,6 @@ impl DataError {
 /// Describes something that is not a regular file.
 pub fn kind_of(about: &Metadata) -> &'static str {
     if about.is_dir() { "a folder" } else { "a pipe, socket or device" }
-}
-
-/// Writes the output of `fill` to `path`: first to a temporary file in the same folder, which is then synced and renamed.
-///
-/// # Errors
-/// The errors of the disk and of `fill`. The temporary file is then removed, and an existing file stays unchanged.
-pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let readable = Permissions::from_mode(0o666); // less the umask, as for any new file
-    let file = tempfile::Builder::new().prefix(".data-").permissions(readable).tempfile_in(folder)?;
-    let mut out = BufWriter::new(file.as_file());
-    fill(&mut out)?;
-    out.flush()?;
-    drop(out);
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -95,12 +95,9 @@ impl Progress {
     }
 
     fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let context = || format!("cannot write {}", file.display());
-        let folder = file.parent().unwrap_or(Path::new("."));
-        let mut unfinished = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
-        unfinished.write_all(format!("{HEAD}{}", toml::to_string(self)?).as_bytes()).with_context(context)?;
-        unfinished.persist(file).with_context(context)?;
-        Ok(())
+        let text = format!("{HEAD}{}", toml::to_string(self)?);
+        let written = lockstep_paths::write_atomically(file, |out| out.write_all(text.as_bytes()));
+        written.with_context(|| format!("cannot write {}", foreign::path(file)))
     }
 }
 

@@ -119,12 +119,12 @@ impl Seat {
 
     /// Replaces the file.
     fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let folder = file.parent().unwrap_or(Path::new("."));
-        let mut unfinished = tempfile::Builder::new().prefix(".seat-").tempfile_in(folder)?;
-        unfinished.write_all(&serde_json::to_vec(self)?)?;
-        // The instructor's account must be able to read it, whatever the umask.
-        unfinished.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
-        unfinished.persist(file)?;
+        let json = serde_json::to_vec(self)?;
+        lockstep_paths::write_atomically(file, |out| {
+            // The instructor's account must be able to read it, whatever the umask.
+            out.get_ref().set_permissions(fs::Permissions::from_mode(0o644))?;
+            out.write_all(&json)
+        })?;
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use lockstep_paths::write_atomically;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tch::{Kind, Tensor};
@@ -55,10 +56,7 @@ impl Results {
         let path = folder.join(format!("rank-{}.json", self.rank));
         let attempt = || -> Result<()> {
             fs::create_dir_all(folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
-            serde_json::to_writer(&mut file, &self.parts)?;
-            file.persist(&path)?;
-            Ok(())
+            Ok(write_atomically(&path, |out| Ok(serde_json::to_writer(out, &self.parts)?))?)
         };
         attempt().with_context(|| format!("failed to save results to {}", path.display()))
     }

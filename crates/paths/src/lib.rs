@@ -4,12 +4,13 @@
 //!
 //! Outputs that a command line names are checked before anything runs, so that a wrong path does not cost hours of training. The check
 //! finds broken links, files where folders are expected, folders where files are expected, and what permissions or a read-only file system
-//! forbid. It cannot find what only a write shows, such as a full disk.
+//! forbid. It cannot find what only a write shows, such as a full disk: [`write_atomically`] does not replace a file then.
 
 #![warn(missing_docs)] // people read its documentation without the source
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -133,6 +134,32 @@ fn may(path: &Path, what: Access) -> Result<(), Unwritable> {
     access(path, what).map_err(|error| Unwritable::Forbidden { path: path.to_owned(), source: error.into() })
 }
 
+/// Writes the output of `fill` to `path`: first to a temporary file in the same folder, which is then synced and renamed. Where a file
+/// server is full or the user's quota there is used up, only the sync fails: the writes before it succeed.
+///
+/// # Errors
+/// The errors of the disk and of `fill`. The temporary file is then removed, and an existing file stays unchanged.
+pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
+    write_and_sync(path, fill, File::sync_all)
+}
+
+fn write_and_sync(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let readable = Permissions::from_mode(0o666); // less the umask, as for any new file
+    let file = tempfile::Builder::new().prefix(".lockstep-").permissions(readable).tempfile_in(folder)?;
+    let mut out = BufWriter::new(file.as_file());
+    fill(&mut out)?;
+    out.flush()?;
+    drop(out);
+    sync(file.as_file())?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
 /// Python's list, without the current folder: files left over there would be a surprise.
 const OTHERS: [&str; 2] = ["/tmp", "/var/tmp"];
 
@@ -233,6 +260,23 @@ mod tests {
         assert!(matches!(&error, Unwritable::Forbidden { path, .. } if path == Path::new("/proc/sys")), "{error}");
         let error = check_file(Path::new(&"long".repeat(100))).unwrap_err();
         assert!(matches!(&error, Unwritable::Forbidden { .. }), "{error}");
+    }
+
+    #[test]
+    fn replaces_a_file_only_once_all_its_bytes_are_on_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        write_atomically(&file, |out| out.write_all(b"old")).unwrap();
+        let quota = || io::Error::from_raw_os_error(122);
+        let fill = |out: &mut BufWriter<&File>| out.write_all(b"new");
+        let written = |_: &mut BufWriter<&File>| Err(quota());
+        for error in [write_and_sync(&file, fill, |_| Err(quota())), write_atomically(&file, written)] {
+            assert_eq!(error.unwrap_err().to_string(), "Disk quota exceeded (os error 122)");
+            let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!((fs::read_to_string(&file).unwrap().as_str(), left), ("old", vec!["file".into()]));
+        }
+        write_atomically(&file, fill).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     }
 
     /// The choice where only these folders can be used.

@@ -105,7 +105,7 @@ pub(crate) fn make(folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", foreign::path(folder)))?;
     for (name, text) in [("train.txt", train), ("validation.txt", validation)] {
         let path = folder.join(name);
-        let written = lockstep_datasets::write_atomically(&path, |out| std::io::Write::write_all(out, text.as_bytes()));
+        let written = lockstep_paths::write_atomically(&path, |out| std::io::Write::write_all(out, text.as_bytes()));
         written.with_context(|| format!("cannot write {}", foreign::path(&path)))?;
     }
     Ok(())
