@@ -1,10 +1,12 @@
 //! Ensures one job per folder: rank 0 holds a lock on it for as long as it may save there.
 //!
-//! The kernel releases the lock when the process ends for any reason, so a killed job can start again at once. The lock is on
-//! the folder itself (flock(2)), so it leaves no file.
+//! The kernel releases the lock when the process ends for any reason, so a killed job can start again at once. On a local disk the lock
+//! is on the folder itself (flock(2)), so it leaves no file.
 //!
-//! On a network file system the server holds the lock. When a node is lost, nothing informs the server, which keeps the lock
-//! until its lease ends: 90 seconds for Linux's NFS server. So a held lock is retried for longer than that.
+//! On a network file system the server holds the lock, and it is on a file in the folder: NFS and FUSE pass locks of files on to the
+//! server, but lock a folder on this node alone (`nfs_dir_operations` in Linux's fs/nfs/dir.c has no `flock`). When a node is lost, nothing
+//! informs the server, which keeps the lock until its lease ends: 90 seconds for Linux's NFS server. So a held lock is retried for longer
+//! than that.
 //!
 //! **Fencing**: an attempt of a job that the scheduler has replaced saves nothing more once a later attempt has saved.
 //! A lock ends with its process. When the network is cut, a scheduler starts the job again elsewhere, while the processes on the cut
@@ -45,6 +47,9 @@ const SERVED: [u32; 10] = [
     0x1983_0326, // BeeGFS
     0x6573_5546, // FUSE
 ];
+
+/// The file that is locked on a server.
+const LOCK: &str = ".snapshot-lock";
 
 /// The result of claiming the folder.
 pub(super) enum Claim {
@@ -101,7 +106,7 @@ fn until_free(
 
 fn ask(folder: &Path) -> Claim {
     match folder::make(folder)
-        .and_then(|()| File::open(folder))
+        .and_then(|()| lockable(folder, is_served(folder)))
         .map_err(TryLockError::Error)
         .and_then(|file| file.try_lock().map(|()| file))
     {
@@ -111,12 +116,27 @@ fn ask(folder: &Path) -> Claim {
     }
 }
 
+/// What stands for the folder.
+fn lockable(folder: &Path, served: bool) -> io::Result<File> {
+    if !served {
+        return File::open(folder);
+    }
+    // A change makes this node forget what it knows of the folder, which may be old: sshfs keeps lists for 20 s.
+    let (prefix, suffix) = folder::TEMPORARY;
+    drop(tempfile::Builder::new().prefix(prefix).suffix(suffix).tempfile_in(folder)?);
+    // NFS refuses an exclusive lock on a file that is not open for writing.
+    File::options().write(true).create(true).truncate(false).open(folder.join(LOCK))
+}
+
 /// How long a lock may outlive the process that held it.
 fn patience(folder: &Path) -> Duration {
-    // The type has the machine's word size; its lower half is sufficient.
-    let served = |folder: &Path| statfs(folder).is_ok_and(|of| SERVED.contains(&(of.f_type as u32)));
     let there = folder.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
-    if served(there) { ON_A_SERVER } else { ON_THIS_MACHINE }
+    if is_served(there) { ON_A_SERVER } else { ON_THIS_MACHINE }
+}
+
+fn is_served(folder: &Path) -> bool {
+    // The type has the machine's word size; its lower half is sufficient.
+    statfs(folder).is_ok_and(|of| SERVED.contains(&(of.f_type as u32)))
 }
 
 impl Attempt {
@@ -188,6 +208,24 @@ mod tests {
     #[test]
     fn uses_the_limit_of_the_parents_file_system_for_a_missing_folder() {
         assert_eq!(patience(Path::new("/proc/absent/snapshots")), ON_THIS_MACHINE);
+    }
+
+    #[test]
+    fn locks_a_file_on_a_server_and_leaves_none_on_a_local_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = || std::fs::read_dir(folder.path()).unwrap().count();
+        for (served, left) in [(false, 0), (true, 1)] {
+            let (first, second) = (lockable(folder.path(), served).unwrap(), lockable(folder.path(), served).unwrap());
+            first.try_lock().unwrap();
+            assert!(matches!(second.try_lock(), Err(TryLockError::WouldBlock)));
+            assert_eq!(files(), left);
+        }
+        // As NFS demands for an exclusive lock.
+        let file = lockable(folder.path(), true).unwrap();
+        assert!(rustix::fs::fcntl_getfl(&file).unwrap().contains(rustix::fs::OFlags::WRONLY));
+        // It is no snapshot, and no temporary file that another job sweeps.
+        folder::sweep(folder.path());
+        assert_eq!((folder::list(folder.path()).unwrap(), files()), (vec![], 1));
     }
 
     #[test]
