@@ -283,6 +283,12 @@ impl ClassWorkspace {
         let mut bounded = std::process::Command::new("sh");
         bounded.args(["-c", &format!("ulimit -v {MEMORY}; exec \"$@\""), "sh"]).arg(cargo.get_program());
         bounded.args(cargo.get_args()).current_dir(&self.folder).stdin(Stdio::null());
+        for (name, value) in cargo.get_envs() {
+            match value {
+                Some(value) => bounded.env(name, value),
+                None => bounded.env_remove(name),
+            };
+        }
         bounded.env("CARGO_TARGET_DIR", self.root.join("target"));
         let mut messages =
             tempfile::tempfile_in(temporary_folder()).context("cannot make a file for cargo's messages")?;
