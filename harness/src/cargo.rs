@@ -51,9 +51,9 @@ impl Message {
     }
 }
 
-/// Variables of the caller's shell that would replace what `.cargo/config.toml` says, by which programs find libtorch. The scripts leave
-/// them out, too (`scripts/lib/cargo.sh`).
-const REPLACING: [&str; 6] = [
+/// Variables of the caller's shell that would change what is built: for another processor, with another libtorch. With those that have flags
+/// ([`has_flags`]), they are left out, as the scripts do (`scripts/lib/cargo.sh`).
+const CHANGING: [&str; 6] = [
     "CARGO_BUILD_TARGET",
     "LIBTORCH_USE_PYTORCH",
     "LIBTORCH_INCLUDE",
@@ -66,7 +66,7 @@ const REPLACING: [&str; 6] = [
 pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    REPLACING.iter().for_each(|name| _ = command.env_remove(name));
+    CHANGING.iter().for_each(|name| _ = command.env_remove(name));
     let flags = std::env::vars_os().map(|(name, _)| name).filter(|name| has_flags(&name.to_string_lossy()));
     flags.for_each(|name| _ = command.env_remove(name));
     command.current_dir(folder).args(words).args(["--quiet", "--message-format", "json"]).stdin(Stdio::null());
@@ -88,7 +88,7 @@ pub(crate) fn messages(stdout: &[u8]) -> Vec<Message> {
 /// The result of a build.
 pub(crate) enum Built {
     Program(PathBuf),
-    /// It does not compile.
+    /// The package's own source does not compile.
     Broken(Vec<CompileError>),
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
 /// Builds a package of the checkout; cargo's own output goes to stderr.
 ///
 /// # Errors
-/// cargo cannot be started, or fails without a compiler error; the system has no room for its processes.
+/// cargo cannot be started, or fails without an error in the package's source; the system has no room for its processes.
 pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     check_room(TASKS)?; // without it, rustup's cargo panics
     let mut command = build_command(root, package);
@@ -123,16 +123,26 @@ pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
 /// Extracts the result for `package` from cargo's messages.
 ///
 /// # Errors
-/// The build failed, and no message says why.
+/// The build failed, and not because of the package's source: a full disk, a missing library or compiler, an error in another package.
 pub(crate) fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
     let messages = messages(stdout);
     if success {
         let program = messages.iter().rev().find_map(|message| message.program(package));
         return Ok(Built::Program(program.with_context(|| format!("cargo built no program {package}"))?.into()));
     }
-    let errors: Vec<_> = messages.into_iter().filter_map(|message| compile_error(message.message?)).collect();
-    anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; see its output above");
-    Ok(Built::Broken(errors))
+    let is_own = |message: &Message| message.target.as_ref().is_some_and(|target| target.name == package);
+    let (own, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_own);
+    let errors = |messages: Vec<Message>| -> Vec<_> {
+        messages.into_iter().filter_map(|message| compile_error(message.message?)).collect()
+    };
+    let (own, others) = (errors(own), errors(others));
+    // Such as a failed linker's, which names no file of the source.
+    if own.iter().all(|error| error.file.is_none()) {
+        let text = others.iter().chain(&own).map(|error| error.text.trim_end()).next();
+        let text = text.map_or("see its output above", |text| text);
+        anyhow::bail!("cargo cannot build {package}, and its source is not the reason: {text}");
+    }
+    Ok(Built::Broken(own))
 }
 
 fn compile_error(diagnostic: Diagnostic) -> Option<CompileError> {
@@ -155,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_variables_that_would_replace_the_checkouts_configuration() {
+    fn leaves_out_variables_that_would_change_what_is_built() {
         let command = build_command(Path::new("/checkout"), "ex-02");
         let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
-        assert!(REPLACING.iter().all(|name| removed.iter().any(|removed| removed == name)), "{removed:?}");
+        assert!(CHANGING.iter().all(|name| removed.iter().any(|removed| removed == name)), "{removed:?}");
         for (name, flags) in [
             ("RUSTFLAGS", true),
             ("CARGO_ENCODED_RUSTFLAGS", true),
@@ -179,5 +189,25 @@ mod tests {
         let expected = CompileError { file: Some("src/shard.rs".into()), text: "mismatched types".into() };
         assert_eq!(errors, [expected]);
         assert!(built(b"", "ex-02", false).is_err());
+    }
+
+    #[test]
+    fn does_not_blame_the_source_for_a_disk_a_linker_or_another_package() {
+        let message = |target: &str, text: &str, spans: &str| {
+            format!(
+                r#"{{"reason":"compiler-message","target":{{"name":"{target}"}},"message":{{"level":"error","rendered":"{text}","spans":[{spans}]}}}}"#
+            )
+        };
+        let place = r#"{"file_name":"src/lib.rs","is_primary":true}"#;
+        for (target, text, spans) in [
+            ("ex-02", "error: linking with `cc` failed: No space left on device", ""),
+            ("ex-02", "error: failed to write ex_02.rmeta: Disk quota exceeded (os error 122)", ""),
+            ("lockstep", "error[E0463]: can't find crate for `std`", place),
+        ] {
+            let error = built(message(target, text, spans).as_bytes(), "ex-02", false).err().unwrap().to_string();
+            assert_eq!(error, format!("cargo cannot build ex-02, and its source is not the reason: {text}"));
+        }
+        let both = [message("ex-02", "mismatched types", place), message("ex-02", "aborting", "")].join("\n");
+        assert!(matches!(built(both.as_bytes(), "ex-02", false), Ok(Built::Broken(errors)) if errors.len() == 2));
     }
 }

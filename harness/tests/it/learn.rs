@@ -48,7 +48,11 @@ impl Checkout {
     pub(crate) fn cargo(&self, built: Result<&Path, &str>) {
         let message = match built {
             Ok(program) => serde_json::json!({"target": {"name": "ex-02"}, "executable": program}),
-            Err(error) => serde_json::json!({"message": {"level": "error", "rendered": error, "spans": []}}),
+            Err(error) => {
+                let place = serde_json::json!([{"file_name": "src/other.rs", "is_primary": true}]);
+                let message = serde_json::json!({"level": "error", "rendered": error, "spans": place});
+                serde_json::json!({"target": {"name": "ex-02"}, "message": message})
+            }
         };
         let code = i32::from(built.is_err());
         self.script("cargo", &format!("cat <<'END'\n{message}\nEND\nexit {code}\n"));
