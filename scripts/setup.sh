@@ -10,6 +10,8 @@ LIB=$ROOT/scripts/lib
 . "$LIB/say.sh"
 # shellcheck source=scripts/lib/arch.sh
 . "$LIB/arch.sh"
+# shellcheck source=scripts/lib/cargo.sh
+. "$LIB/cargo.sh"
 
 # for_machine MACHINE: all that follows is for this architecture.
 for_machine() {
@@ -290,10 +292,13 @@ describe() {
 
 # Variables that make cargo ignore .libtorch.
 warn_of_variables() {
-  local name
+  local name file
   for name in LIBTORCH_USE_PYTORCH LIBTORCH_INCLUDE LIBTORCH_LIB LIBTORCH_STATIC LIBTORCH_CXX11_ABI RUSTFLAGS CARGO_ENCODED_RUSTFLAGS; do
     [ -z "${!name:-}" ] || warn "the variable $name is set: plain cargo commands will not build as .cargo/config.toml says; unset $name"
   done
+  file=$(configured_target)
+  [ -z "${CARGO_BUILD_TARGET:-}" ] || file="the variable CARGO_BUILD_TARGET"
+  [ -z "$file" ] || warn "$file names a target: plain cargo puts programs into target/TARGET/debug, not into target/debug"
 }
 
 main() {

@@ -19,15 +19,37 @@ flags_for_cargo() {
   compgen -v | grep -E '^(CARGO_.*)?RUST(DOC)?FLAGS$' || true
 }
 
+# The first of the user's cargo configurations that sets [build] target, in the order in which cargo reads them. cargo then puts programs
+# into a folder of the target's name, and nothing but another target takes that back.
+configured_target() {
+  local folder=$ROOT home=~ files=() file
+  while [ "$folder" != / ]; do
+    folder=$(dirname "$folder")
+    files+=("${folder%/}/.cargo/config" "${folder%/}/.cargo/config.toml")
+  done
+  files+=("${CARGO_HOME:-$home/.cargo}/config" "${CARGO_HOME:-$home/.cargo}/config.toml")
+  for file in "${files[@]}"; do
+    [ -r "$file" ] || continue
+    if awk '/^[ \t]*\[/ { build = /^[ \t]*\[ *build *\]/ }
+      build && /^[ \t]*target[ \t]*=/ || /^[ \t]*build *\. *target[ \t]*=/ { found = 1 } END { exit !found }' "$file"; then
+      echo "$file"
+      return
+    fi
+  done
+}
+
 # Sets TARGET, cargo's output folder, which is this architecture's and must be writable. Programs look for libtorch by a path relative to
 # that folder, but in the folders of LD_LIBRARY_PATH first, where a module may have put another PyTorch: ours goes before it, and serves a
 # TARGET elsewhere, too.
 prepare_cargo() {
-  local name
+  local name file
   for name in CARGO_BUILD_TARGET $(flags_for_cargo); do
-    [ -z "${!name:-}" ] || say "leaving $name out: it would replace the settings of .cargo/config.toml"
+    [ -z "${!name:-}" ] || say "leaving $name out: it would change what is built"
     unset "$name"
   done
+  file=$(configured_target)
+  [ -z "$file" ] || die "$file sets [build] target, by which cargo puts programs where these scripts do not find them" \
+    "take that line out, or work by hand with plain cargo and the programs in target/TARGET/debug"
   unset LIBTORCH_USE_PYTORCH LIBTORCH_INCLUDE LIBTORCH_LIB LIBTORCH_STATIC LIBTORCH_CXX11_ABI
   TARGET=$(realpath -m "${CARGO_TARGET_DIR:-$(target_of "$MACHINE")}")
   export CARGO_TARGET_DIR=$TARGET

@@ -131,6 +131,10 @@ fn the_scripts_name_what_a_site_forbids_before_anything_is_built() {
             "cannot write to /dev/null/target, where cargo puts what it builds",
         ),
         ("export TMPDIR=/no/such/folder; check_temporary", "no temporary files can be made (mktemp: "),
+        (
+            "printf '[net]\\n[build] # mine\\n target = \"x\"\\n' > config.toml; export CARGO_HOME=$PWD; prepare_cargo",
+            "/config.toml sets [build] target, by which cargo puts programs where these scripts do not find them",
+        ),
     ] {
         with_functions(line).code(1).says(&[says, "to fix it: "]);
     }
@@ -138,6 +142,18 @@ fn the_scripts_name_what_a_site_forbids_before_anything_is_built() {
     let shown =
         with_functions(&(paths.to_owned() + "echo \"${LD_LIBRARY_PATH#\"$PWD/\"} ${PYTHONPATH:-none}\"")).code(0);
     assert_eq!(shown.out, ".libtorch/lib:/opt/torch none\n", "ours is found first");
+}
+
+#[test]
+fn the_scripts_leave_out_what_would_change_the_build() {
+    let exported = "export CARGO_BUILD_TARGET=x CARGO_TARGET_X_RUSTFLAGS=-g CARGO_HOME=$PWD; ";
+    let other = "printf '[target.x]\\ntarget = 1\\n[build]\\ntarget-dir = \"t\"\\n# target = \"x\"\\n' > config.toml; ";
+    let shown = "prepare_cargo; echo \"${CARGO_BUILD_TARGET:-none} ${CARGO_TARGET_X_RUSTFLAGS:-none}\"";
+    let ended = with_functions(&[exported, other, shown].concat()).code(0);
+    assert_eq!(ended.out, "none none\n");
+    for name in ["CARGO_BUILD_TARGET", "CARGO_TARGET_X_RUSTFLAGS"] {
+        assert!(ended.err.contains(&format!("leaving {name} out: it would change what is built")), "{ended}");
+    }
 }
 
 #[test]
