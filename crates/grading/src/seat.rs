@@ -40,6 +40,9 @@ pub struct Seat {
     pub name: String,
     /// When the file was first written.
     pub since: u64,
+    /// When it was last written; 0 if an older version wrote it.
+    #[serde(default)]
+    pub written: u64,
     /// By the lab's number, then by the task's name.
     pub tasks: BTreeMap<String, BTreeMap<String, Attempts>>,
 }
@@ -88,6 +91,21 @@ impl Seat {
             bail!("its name is longer than {LONGEST_NAME} characters");
         }
         Ok(seat)
+    }
+
+    /// The seat with times by the clock of the file system, by which its file was written at `at`: all seats share that clock, and a
+    /// seat's own may be wrong.
+    pub fn by_clock_of_folder(mut self, at: u64) -> Self {
+        if self.written == 0 {
+            return self;
+        }
+        let late = at.wrapping_sub(self.written).cast_signed();
+        let attempts = self.tasks.values_mut().flat_map(BTreeMap::values_mut);
+        let times = attempts.flat_map(|attempts| {
+            [Some(&mut attempts.first), Some(&mut attempts.last), attempts.passed.as_mut()].into_iter().flatten()
+        });
+        times.chain([&mut self.since, &mut self.written]).for_each(|time| *time = time.saturating_add_signed(late));
+        self
     }
 
     fn record(&mut self, lab: &str, task: &str, finding: Option<SeatFinding>, now: u64) {
@@ -196,6 +214,7 @@ fn rewrite(class: &Path, folder: &Path, change: impl FnOnce(&mut Seat, u64)) -> 
         seat.since = now;
     }
     seat.name = name;
+    seat.written = now;
     change(&mut seat, now);
     // The command has already reported damaged progress.
     seat.add(&Progress::read(folder).unwrap_or_default());
@@ -244,6 +263,21 @@ mod tests {
         assert_eq!(seat.tasks["02"]["shard"], shard);
         let average = Attempts { first: 40, last: 40, count: 1, passed: None, finding: wrong("a sum") };
         assert_eq!(seat.tasks["02"]["average"], average);
+    }
+
+    #[test]
+    fn a_wrong_clock_of_a_seat_is_corrected_by_that_of_the_folder() {
+        let mut seat = Seat { since: 1_000, written: 1_600, ..Seat::default() };
+        seat.record("02", "shard", None, 1_200);
+        seat.record("02", "average", wrong("a sum"), 1_600);
+        for folders in [5_600, 1_600, 1_100] {
+            let moved = seat.clone().by_clock_of_folder(folders);
+            let (shard, average) = (&moved.tasks["02"]["shard"], &moved.tasks["02"]["average"]);
+            let ago = [moved.since, shard.first, shard.passed.unwrap(), average.last].map(|time| folders - time);
+            assert_eq!((moved.written, ago), (folders, [600, 400, 400, 0]));
+        }
+        let older = Seat { written: 0, ..seat };
+        assert_eq!(older.clone().by_clock_of_folder(9_999), older);
     }
 
     #[test]

@@ -97,7 +97,10 @@ impl ClassFolder {
         for file in files.iter().take(MOST_SEATS) {
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             match Seat::read(file) {
-                Ok(seat) => read.seats.push(seat),
+                Ok(seat) => read.seats.push(match written(file) {
+                    Some(at) => seat.by_clock_of_folder(at),
+                    None => seat,
+                }),
                 Err(error) => read.broken.push((name, format!("{error:#}"))),
             }
         }
@@ -109,6 +112,12 @@ impl ClassFolder {
         }
         Ok(read)
     }
+}
+
+/// When a file was last written, in seconds since 1970, by the clock of its file system.
+fn written(file: &Path) -> Option<u64> {
+    let time = fs::metadata(file).ok()?.modified().ok()?;
+    Some(time.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs())
 }
 
 /// Returns true for `NAME.json`. A hidden file is one that is being written.
@@ -216,10 +225,13 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         write("ann.json", &serde_json::to_string(&seat("ann", &[])).unwrap());
         write("torn.json", "{\"name\":\"bo");
-        write(".seat-x.json", "being written");
+        write(".lockstep-x.json", "being written");
         write("notes.txt", "not a seat's");
+        let ahead = Seat { written: now() + 3_600, since: now() + 3_000, ..seat("bea", &[]) };
+        write("bea.json", &serde_json::to_string(&ahead).unwrap());
         let read = ClassFolder(folder.path().into()).read().unwrap();
-        assert_eq!(read.seats.len(), 1);
+        assert_eq!(read.seats.len(), 2);
+        assert!(read.seats[1].since <= now() - 600, "{:?}", read.seats[1]);
         assert_eq!(read.broken.len(), 1);
         assert!(read.broken[0].0 == "torn.json" && read.broken[0].1.starts_with("torn"), "{:?}", read.broken);
         assert!(ClassFolder(folder.path().join("gone")).read().is_err());

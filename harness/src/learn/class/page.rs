@@ -57,7 +57,7 @@ pub(super) fn render(frame: &Frame<'_>, view: &View) -> String {
             }
             @if !frame.broken.is_empty() { (broken(frame)) }
         }
-        footer { "When a seat graded is by its own clock, how long ago that was by this machine's. A seat works on a task from when it passed the one before." }
+        footer { "Times are by the clock of the folder's file system, whatever a seat's own says. A seat works on a task from when it passed the one before." }
     };
     page_with("Lockstep class", &head, body)
 }

@@ -1,6 +1,6 @@
 //! What the files of a class's seats say together: who is where and since when, what most have met, how long tasks take.
 //!
-//! Times are the seats' own clocks'. A seat works on a task from when it passed the one before, or from when it joined the class.
+//! Times are by the clock of the folder's file system. A seat works on a task from when it passed the one before, or from when it joined the class.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
