@@ -291,7 +291,7 @@ fn events(hostname: &str, folder: Option<&Path>, warn: impl Fn(&str)) -> AgentSi
     let Some(folder) = folder else { return AgentSink::default() };
     let node = format!("{hostname}-{}", std::process::id());
     AgentSink::open(folder, &node).unwrap_or_else(|error| {
-        warn(&format!("warning: {error}; the agent runs without an event file"));
+        warn(&format!("warning: {:#}; the agent runs without an event file", anyhow::Error::from(error)));
         AgentSink::default()
     })
 }
