@@ -82,12 +82,13 @@ struct Extra {
 /// When the file cannot be written.
 pub fn record(path: &Path, error: &anyhow::Error) -> io::Result<()> {
     let unix_nanos = unix_nanos(); // before the backtrace: resolving its symbols takes long
-    let backtrace = error.backtrace();
-    let trace = (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string()));
-    write(
-        path,
-        Extra { panic: false, text: clip(format!("{error:#}")), location: None, source_line: None, trace, unix_nanos },
-    )
+    let (text, trace) = (clip(format!("{error:#}")), trace(error.backtrace()).map(clip));
+    write(path, Extra { panic: false, text, location: None, source_line: None, trace, unix_nanos })
+}
+
+/// The calls of a backtrace, if one was asked for.
+fn trace(backtrace: &Backtrace) -> Option<String> {
+    (backtrace.status() == BacktraceStatus::Captured).then(|| panic_place::short(&backtrace.to_string()))
 }
 
 /// The error and its causes, each on a line, as programs print it to stderr: the launcher reads it there if no file was written.
@@ -124,11 +125,7 @@ pub fn report_panics(path: Option<PathBuf>, quiet: bool) {
             return;
         }
         match place.filter(|place| place.within.is_some()) {
-            Some(place) => {
-                let trace = Backtrace::capture();
-                let trace = if trace.status() == BacktraceStatus::Captured { trace.to_string() } else { String::new() };
-                eprintln!("{}{trace}", place.text(info));
-            }
+            Some(place) => eprintln!("{}", place.text(info, &trace(&Backtrace::capture()).unwrap_or_default())),
             None => previous(info),
         }
     }));
@@ -207,13 +204,12 @@ pub fn without_frames(text: &str) -> &str {
 
 fn record_panic(path: &Path, info: &PanicHookInfo<'_>, place: Option<&PanicPlace>, unix_nanos: u64) -> io::Result<()> {
     let text = panic_text(info.payload()).unwrap_or("a panic whose payload is not a string");
-    let backtrace = Backtrace::capture();
     let extra = Extra {
         panic: true,
         text: clip(panic_place::message(text)),
         location: place.map(|place| place.place.clone()),
         source_line: place.and_then(|place| place.source_line.clone()).map(clip),
-        trace: (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string())),
+        trace: trace(&Backtrace::capture()).map(clip),
         unix_nanos,
     };
     write(path, extra)

@@ -60,19 +60,49 @@ pub fn innermost(backtrace: &str, panic: &str, is_own: &dyn Fn(&Path) -> bool) -
         match line.strip_prefix("at ") {
             Some(place) if !function.is_empty() && is_own(&absolute(file_of(place))) => {
                 let place = place.strip_prefix("./").unwrap_or(place).to_owned();
-                let within =
-                    Within { function: without_hash(function).to_owned(), panic: panic.to_owned(), calls, crates };
+                // An inlined closure has no other name.
+                let function = if function.starts_with("{closure") { "a closure" } else { without_hash(function) };
+                let within = Within { function: function.to_owned(), panic: panic.to_owned(), calls, crates };
                 return Some(PanicPlace { source_line: line_of(&place), place, within: Some(within) });
             }
             Some(_) => {}
             None => {
                 calls += usize::from(!function.is_empty());
                 crates.extend(crate_of(function));
+                if is_of_the_panic(function) {
+                    (calls, crates) = (0, BTreeSet::new());
+                }
                 function = line.split_once(": ").map_or(line, |(_, name)| name);
             }
         }
     }
     None
+}
+
+/// Returns true for the last calls of the panic itself: the hook, which asks for the backtrace, is among those that come before.
+fn is_of_the_panic(function: &str) -> bool {
+    function.contains("rust_begin_unwind") || function.contains("__rust_end_short_backtrace")
+}
+
+/// The calls of a backtrace, in the form of [`Backtrace`]'s `Display`, that the standard library prints of a panic: those from `main` or the
+/// thread's function to the panic or the error. All of them with `RUST_BACKTRACE=full`.
+#[must_use]
+pub fn short(backtrace: &str) -> String {
+    if std::env::var_os("RUST_BACKTRACE").is_some_and(|asked| asked == "full") {
+        return backtrace.to_owned();
+    }
+    within_main(backtrace)
+}
+
+fn within_main(backtrace: &str) -> String {
+    let mut lines: Vec<&str> =
+        backtrace.lines().take_while(|line| !line.contains("__rust_begin_short_backtrace")).collect();
+    if let Some(panic) = lines.iter().position(|line| line.contains("__rust_end_short_backtrace")) {
+        // The place of a call, if it is known, has a line of its own.
+        let place = lines.get(panic + 1).is_some_and(|line| line.trim_start().starts_with("at "));
+        lines.drain(..=panic + usize::from(place));
+    }
+    lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Returns true if the file belongs neither to the standard library, to an installed package nor to the runtime.
@@ -103,8 +133,9 @@ pub fn message(text: &str) -> String {
 }
 
 impl PanicPlace {
-    /// What is printed for a panic in other code; the first lines are as the standard library prints them.
-    pub fn text(&self, info: &PanicHookInfo<'_>) -> String {
+    /// What is printed for a panic in other code; the first lines are as the standard library prints them. `trace` is empty if none was
+    /// asked for.
+    pub fn text(&self, info: &PanicHookInfo<'_>, trace: &str) -> String {
         let said =
             panic_text(info.payload()).map_or_else(|| "a panic whose payload is not a string".to_owned(), message);
         let thread = std::thread::current();
@@ -116,10 +147,11 @@ impl PanicPlace {
         }
         if let Some(Within { function, panic, calls, crates }) = &self.within {
             let crates: Vec<&str> = crates.iter().map(String::as_str).collect();
+            let advice = if trace.is_empty() { "; RUST_BACKTRACE=1 prints the calls" } else { "" };
             let _ = writeln!(text, "  in {function}, through {calls} calls in {}", crates.join(", "));
-            let _ = writeln!(text, "  the panic itself is at {panic}; RUST_BACKTRACE=1 prints all calls");
+            let _ = writeln!(text, "  the panic itself is at {panic}{advice}");
         }
-        text
+        text + trace
     }
 }
 
@@ -183,6 +215,33 @@ mod tests {
         assert_eq!(innermost(CALLS, "", &|_| false), None);
         for (end, _) in CALLS.char_indices() {
             innermost(&CALLS[..end], "", &own);
+        }
+    }
+
+    /// As in a hook.
+    const WHOLE: &str = "   0: lockstep_contract::error_file::report_panics::{{closure}}\n   \
+                         1: std::sys::backtrace::__rust_end_short_backtrace::<f, !>\n             at /rustc/abc/library/std/src/sys/backtrace.rs:182:18\n   \
+                         2: __rustc::rust_begin_unwind\n   \
+                         3: core::result::unwrap_failed\n   \
+                         4: tch::wrappers::tensor_generated::<impl tch::Tensor>::embedding\n   \
+                         5: {closure#0}\n             at /home/ada/mine/src/main.rs:84:20\n   \
+                         6: __rust_begin_short_backtrace<fn() -> std::process::ExitCode, std::process::ExitCode>\n   \
+                         7: main\n";
+
+    #[test]
+    fn counts_no_calls_of_the_panic_itself() {
+        let within = innermost(WHOLE, "", &|file| file.starts_with("/home/ada")).unwrap().within.unwrap();
+        assert_eq!((within.function.as_str(), within.calls), ("a closure", 2));
+        assert_eq!(within.crates.into_iter().collect::<Vec<_>>(), ["tch"]);
+    }
+
+    #[test]
+    fn shortens_a_backtrace_to_the_calls_between_main_and_the_panic() {
+        let (begin, end) = (WHOLE.find("   2: ").unwrap(), WHOLE.find("   6: ").unwrap());
+        assert_eq!(within_main(WHOLE), WHOLE[begin..end]);
+        assert_eq!(within_main(CALLS), CALLS, "neither end is in it");
+        for (end, _) in WHOLE.char_indices() {
+            within_main(&WHOLE[..end]);
         }
     }
 
