@@ -231,7 +231,7 @@ fn part(drift: f64) -> String {
 }
 
 /// The largest difference between two weights, relative to the largest weight.
-fn drift(many: &Weights, one: &Weights) -> Result<f64, String> {
+pub(crate) fn drift(many: &Weights, one: &Weights) -> Result<f64, String> {
     if !many.keys().eq(one.keys()) {
         return Err("A and B saved tensors of different names".into());
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use lockstep_contract::foreign;
 
 use crate::exit::{Code, Refused};
-use crate::prove::check_same::compare_weights;
+use crate::prove::check_same::{compare_weights, drift};
 use crate::prove::evidence::{Tensor, Weights, read_weights};
 use crate::report::{Screen, count};
 
@@ -33,7 +33,11 @@ fn compare(first: &Path, second: &Path) -> Result<(Code, String), Refused> {
     let [one, other] = [read(first)?, read(second)?];
     if let Err(difference) = compare_weights(&one, &other) {
         let (first, second) = (foreign::path(first), foreign::path(second));
-        return Ok((Code::Failure, format!("not the same bits: {second} differs from {first}: {difference}")));
+        // How far apart they are tells rounding from another training.
+        let apart =
+            drift(&other, &one).map(|drift| format!("; the values differ by at most {drift:.1e} of the largest"));
+        let apart = apart.unwrap_or_default();
+        return Ok((Code::Failure, format!("not the same bits: {second} differs from {first}: {difference}{apart}")));
     }
     let values: usize = one.values().map(Tensor::len).sum();
     Ok((Code::Success, format!("the same bits: {} in {}", count(values, "value"), count(one.len(), "tensor"))))
@@ -71,7 +75,8 @@ mod tests {
         assert_eq!(same, (Code::Success, "the same bits: 2 values in 1 tensor".to_owned()));
         let (code, line) = compare(&a, &c).unwrap();
         assert_eq!(code, Code::Failure);
-        assert!(line.contains("1 value of head.weight, the first is value 1: bits c0000000, not 40000000"), "{line}");
+        let expected = "1 value of head.weight, the first is value 1: bits c0000000, not 40000000; the values differ by at most 2.0e0 of the largest";
+        assert!(line.ends_with(expected), "{line}");
         // The bits of 0 and -0 differ, although the numbers are equal.
         assert_eq!(compare(&file("d", &[0.0]), &file("e", &[-0.0])).unwrap().0, Code::Failure);
         for path in [folder.path().join("none"), file("empty", &[])] {
