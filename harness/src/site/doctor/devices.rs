@@ -29,7 +29,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
                     "`nvidia-smi` and `dmesg | grep -i nvrm`; a card that fell off the bus needs a restart of the node"
                 };
                 Some([
-                    format!("{} GPUs are here, but nvidia-smi fails", node.gpus.present),
+                    format!("GPUs are here ({}), but nvidia-smi fails", node.gpus.present),
                     why.clone(),
                     fix.to_owned(),
                 ])

@@ -121,7 +121,7 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
                     .collect();
                 (!down.is_empty()).then(|| {
                     [
-                        format!("{} ports of adapters are not active", down.len()),
+                        format!("ports of adapters are not active ({})", down.len()),
                         down.join(", "),
                         "`ibstat`; the cable, the switch, or a subnet manager that does not run".to_owned(),
                     ]

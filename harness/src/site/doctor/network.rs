@@ -286,7 +286,11 @@ fn is_unplugged(interface: &Interface) -> bool {
 fn describe(node: &Node) -> String {
     let shown = node.interfaces.iter().map(|interface| {
         let state = if interface.up { "up" } else { "down" };
-        format!("{} {state}, {} addresses", interface.name, interface.addresses.len())
+        let addresses = match interface.addresses.len() {
+            1 => "1 address".to_owned(),
+            number => format!("{number} addresses"),
+        };
+        format!("{} {state}, {addresses}", interface.name)
     });
     shown.collect::<Vec<_>>().join("; ")
 }

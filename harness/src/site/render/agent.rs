@@ -8,6 +8,7 @@ use lockstep_launch::command::quoted;
 
 use super::job::{BatchJob, Group};
 use super::profile::{Container, Profile, Rendezvous, Scheduler};
+use crate::report::count;
 
 /// What schedulers differ in.
 pub(super) struct SchedulerParts {
@@ -58,13 +59,14 @@ fn files(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
          {}\
          awk '$1 ~ /^[^#]/ && !seen[$1]++ {{ print $1 }}' {} | sed -n 1,{nodes}p >\"$run/hosts\"\n\
          if [ \"$(wc -l <\"$run/hosts\")\" -ne {nodes} ]; then\n  \
-           echo \"error: this job needs {nodes} nodes; those that there are stand in $run/hosts\" >&2\n  \
+           echo \"error: this job needs {}; those that it has are in $run/hosts\" >&2\n  \
            exit 1\n\
          fi\n",
         place.id,
         quoted(&profile.shared().display().to_string()),
         place.prepare,
         place.hosts,
+        count(nodes as usize, "node"),
     )
 }
 

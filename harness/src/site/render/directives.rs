@@ -7,6 +7,7 @@ use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::launchers::each;
 use super::script::{Command, Scheduler, Script};
 use super::words::is_plain;
+use crate::report::count;
 
 pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
     Rule {
@@ -164,7 +165,7 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
                 .map(|(line, workers)| {
                     finding(
                         line,
-                        format!("{workers} workers on a node with {gpus} GPU(s)"),
+                        format!("{} on a node with {}", count(workers as usize, "worker"), count(gpus as usize, "GPU")),
                         format!("--nproc-per-node={gpus}, or ask for {workers} GPUs"),
                     )
                 })

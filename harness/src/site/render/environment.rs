@@ -8,6 +8,7 @@ use super::evaluate::mentions;
 use super::launchers::each;
 use super::script::{Command, Exported, STARTERS, Script, base};
 use super::words::made_outside;
+use crate::report::count;
 
 /// Variables that programs read from their environment: set without `export` they do nothing.
 const READ_BY_PROGRAMS: [&str; 12] = [
@@ -211,7 +212,11 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
                 },
                 |launch| {
                     (
-                        format!("{} workers, but {visible} visible device(s)", launch.workers().unwrap_or_default()),
+                        format!(
+                            "{} workers, but {}",
+                            launch.workers().unwrap_or_default(),
+                            count(visible, "visible device")
+                        ),
                         format!("--nproc-per-node={visible}"),
                     )
                 },
