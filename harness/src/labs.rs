@@ -43,7 +43,7 @@ pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<L
     let labs: Vec<Lab> = folders.iter().map(|folder| Lab::read(folder)).collect::<anyhow::Result<_>>()?;
     let absent = texts.iter().find(|text| !labs.iter().any(|lab| lab.is_called(text)));
     if let Some(text) = absent {
-        return Err(Refused(format!("no folder in {} is a lab called {text}", foreign::path(&folder))).into());
+        return Err(Refused(format!("{} has no lab called {text}", foreign::path(&folder))).into());
     }
     let chosen = |lab: &Lab| texts.is_empty() || texts.iter().any(|text| lab.is_called(text));
     Ok(labs.into_iter().filter(chosen).collect())

@@ -8,7 +8,7 @@ use lockstep_grading::{Lab, package};
 use crate::author::{course_check, new_lab, reference};
 use crate::exit::Code;
 use crate::labs::{checkout, find, in_checkout};
-use crate::report::Screen;
+use crate::report::{Screen, count};
 
 /// Keep exercises in step with their solutions, and make labs
 #[derive(Args)]
@@ -94,6 +94,6 @@ fn check(root: &Path, labs: &[Lab], build: bool, whole: clap::Command) -> anyhow
         found.not_verified.iter().for_each(|what| screen.line(format_args!("not verified here: {what}")));
     }
     faults.iter().for_each(|fault| screen.line(fault));
-    screen.line(format_args!("{} labs: {} faults", labs.len(), faults.len()));
+    screen.line(format_args!("{}: {}", count(labs.len(), "lab"), count(faults.len(), "fault")));
     Ok(if faults.is_empty() { Code::Success } else { Code::Failure })
 }

@@ -16,7 +16,7 @@ use lockstep_grading::{GradeResult, Lab, Options, Runner, Verdict, checksums, le
 use crate::cargo::{self, Message};
 use crate::exit::{Code, Refused};
 use crate::labs::{self, program_beside};
-use crate::report::{Screen, whole_words};
+use crate::report::{Screen, count, whole_words};
 
 /// Minimum number of wrong answers per lab.
 const WRONG: usize = 4;
@@ -73,10 +73,10 @@ fn too_few(root: &Path, lab: &Lab, tasks: &Tasks) -> Vec<String> {
         }
     }
     if tasks.tasks.len() < TASKS {
-        faults.push(format!("{} tasks, of {TASKS} at least", tasks.tasks.len()));
+        faults.push(format!("{}, of {TASKS} at least", count(tasks.tasks.len(), "task")));
     }
     if wrong < WRONG {
-        faults.push(format!("{wrong} wrong answers, of {WRONG} at least"));
+        faults.push(format!("{}, of {WRONG} at least", count(wrong, "wrong answer")));
     }
     if right == 0 {
         faults.push("no unusual right answer".into());
@@ -209,7 +209,7 @@ pub(crate) fn try_out(root: &Path, lab: &Lab, answers: &[String], options: &Opti
         table.add_row([answer, verdict, &diagnosis]);
     }
     screen.line(whole_words(table, screen.style()));
-    screen.line(format!("lab {}, seed {}: {} answers", lab.number(), options.seed, answers.len()));
+    screen.line(format!("lab {}, seed {}: {}", lab.number(), options.seed, count(answers.len(), "answer")));
     Ok(Code::Success)
 }
 

@@ -18,8 +18,8 @@ use maud::{Markup, PreEscaped, html};
 
 use crate::author::data::{Layout, Part, Set};
 use crate::exit::{Code, Refused};
-use crate::report::Screen;
 use crate::report::html::page;
+use crate::report::{Screen, count};
 
 /// How many faults are printed before there is only a count.
 const SHOWN: usize = 20;
@@ -75,7 +75,11 @@ fn describe(part: &Part) -> String {
     let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
     let size = part.size().map_or(String::new(), |(width, height)| format!(" of {width} x {height}"));
     let each = if least == most { format!("{least} each") } else { format!("{least} to {most}") };
-    format!("{} pictures{size}; {} classes of {each}", part.labels.len(), counts.len())
+    format!(
+        "{}{size}; {} of {each}",
+        count(part.labels.len(), "picture"),
+        if counts.len() == 1 { "1 class".to_owned() } else { format!("{} classes", counts.len()) }
+    )
 }
 
 /// How many files are not samples, by reason, with the first of each.
@@ -104,11 +108,10 @@ fn check_file(path: &Path) -> anyhow::Result<CheckedData> {
         () if ends(&[".jpg", ".jpeg", ".png"]) => lockstep_datasets::decode::read(path)
             .map(|picture| format!("a picture of {} x {} pixels", picture.width(), picture.height())),
         () if ends(&[".bin"]) => {
-            cifar::read(path).map(|records| format!("{} records of CIFAR-10", records.len() / cifar::RECORD))
+            cifar::read(path).map(|records| format!("{} of CIFAR-10", count(records.len() / cifar::RECORD, "record")))
         }
-        () if ends(&[".txt"]) => {
-            lockstep_datasets::text::read(path).map(|text| format!("a text of {} characters", text.chars().count()))
-        }
+        () if ends(&[".txt"]) => lockstep_datasets::text::read(path)
+            .map(|text| format!("a text of {}", count(text.chars().count(), "character"))),
         () if name.contains("idx") || ends(&["ubyte", "ubyte.gz"]) => {
             Idx::read(path, IdxKind::Any).map(|idx| format!("an IDX file of bytes {:?}", idx.dims()))
         }
@@ -139,11 +142,11 @@ impl CheckedData {
             }
         }
         if self.faults.len() > SHOWN {
-            let _ = writeln!(text, "and {} more faults", self.faults.len() - SHOWN);
+            let _ = writeln!(text, "and {}", count(self.faults.len() - SHOWN, "more fault"));
         }
         match self.faults.len() {
             0 => text + "no fault found\n",
-            count => text + &format!("{count} fault{} found\n", if count == 1 { "" } else { "s" }),
+            number => text + &format!("{} found\n", count(number, "fault")),
         }
     }
 }

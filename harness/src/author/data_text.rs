@@ -90,7 +90,7 @@ impl TextPart {
 /// Writes the prose of the book's pages to `train.txt`, in the book's order, and that of every tenth page to `validation.txt`.
 ///
 /// # Errors
-/// This folder is in no checkout, a page cannot be read, or a file cannot be written.
+/// This folder is not in a checkout, a page cannot be read, or a file cannot be written.
 pub(crate) fn make(folder: &Path) -> anyhow::Result<()> {
     let book = labs::checkout()?.join("book/src");
     let read = |name: &str| {

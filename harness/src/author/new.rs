@@ -158,7 +158,7 @@ fn name(folder: &Path, lock: &str) -> Result<String, Refused> {
     }
     if let Some((_, why)) = RESERVED.iter().find(|(names, _)| names.split_whitespace().any(|reserved| reserved == name))
     {
-        return Err(Refused(format!("{name} is reserved, cargo gives it to no package: {why}; choose another name")));
+        return Err(Refused(format!("cargo does not accept {name} as a package name: {why}; choose another name")));
     }
     // Programs share the checkout's target folder, and not all are named as their package.
     let is_taken = lock.contains(&format!("\nname = \"{name}\"\n"));
@@ -271,7 +271,7 @@ mod tests {
     fn says_that_a_name_is_reserved_and_for_what() {
         let why = |text: &str| name(Path::new(text), "").unwrap_err().to_string();
         let expected =
-            "test is reserved, cargo gives it to no package: it is Rust's built-in test library; choose another name";
+            "cargo does not accept test as a package name: it is Rust's built-in test library; choose another name";
         assert_eq!(why("../test"), expected);
         for (name, part) in [
             ("build", "folder of cargo's"),

@@ -21,7 +21,7 @@ use crate::labs::{checkout, find, find_all};
 use crate::learn::grade_class::Class;
 use crate::learn::route::Route;
 use crate::learn::task;
-use crate::report::{Screen, Target};
+use crate::report::{Screen, Target, count};
 
 /// Grade the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
@@ -95,7 +95,7 @@ pub(crate) fn grade(
             writeln!(out, "{}", errors[0].text)?;
             tell_class(root, lab, tasks, &errors[0]);
             let more = errors.len() - 1;
-            let others = if more == 0 { String::new() } else { format!("; {more} more errors follow it") };
+            let others = if more == 0 { String::new() } else { format!("; {} after it", count(more, "more error")) };
             writeln!(out, "✗ lab {}: the exercise does not compile{others}", lab.number())?;
             Ok(false)
         }

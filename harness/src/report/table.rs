@@ -3,7 +3,7 @@
 use comfy_table::{Cell, ColumnConstraint, Width};
 
 use crate::report::fit::{numbers, whole_words};
-use crate::report::formatting::{instant, plain, plain_line, seconds};
+use crate::report::formatting::{count, instant, plain, plain_line, seconds};
 use crate::report::model::{Finding, Report, ReportCase, Verdict};
 use crate::report::screen::{TextStyle, costs, failures, summary};
 use crate::report::timeline::{MarkKind, Row, State, Timeline};
@@ -121,7 +121,7 @@ pub(crate) fn draw(timeline: &Timeline, width: u16, unicode: bool) -> String {
     }
     let left_out = timeline.rows().count().saturating_sub(MOST_ROWS);
     if left_out > 0 {
-        lines.push(format!("and {left_out} more ranks"));
+        lines.push(format!("and {}", count(left_out, "more rank")));
     }
     lines.extend(legend(&used, width, unicode));
     lines.join("\n")

@@ -310,7 +310,9 @@ impl Pen<'_> {
 
     fn mark(&mut self, t: f64, event: &Event) {
         let (kind, detail) = match event {
-            Event::Epoch { epoch, steps, .. } => (MarkKind::Epoch, format!("epoch {epoch} begins, {steps} steps")),
+            Event::Epoch { epoch, steps, .. } => {
+                (MarkKind::Epoch, format!("epoch {epoch} begins, {}", counted(*steps as usize, "step")))
+            }
             Event::Snapshot { epoch, step, path, seconds, .. } => {
                 (MarkKind::Snapshot, format!("saved for epoch {epoch} step {step} in {seconds:.3} s: {path}"))
             }

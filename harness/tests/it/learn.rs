@@ -271,7 +271,7 @@ fn creates_a_lab_that_lacks_only_tasks() {
     let lacks = checkout.run(&["course", "check", "9"]).code(1).out;
     let faults: Vec<&str> = lacks.lines().filter(|line| line.starts_with("labs/")).collect();
     assert_eq!(faults.len(), 2, "{lacks}");
-    assert!(faults[0].contains("1 tasks, of 3 at least") && faults[1].contains("3 wrong answers, of 4"), "{lacks}");
+    assert!(faults[0].contains("1 task, of 3 at least") && faults[1].contains("3 wrong answers, of 4"), "{lacks}");
     let edit = |file: &str, from: &str, to: &str| {
         let path = checkout.path("labs/09-mixed-precision").join(file);
         let text = fs::read_to_string(&path).unwrap();

@@ -80,7 +80,7 @@ impl BenchJob<'_> {
             records.find(next).map(|record| record.t - since)
         };
         let formed: Vec<f64> = logs.values().filter_map(formed).collect();
-        ensure!(formed.len() == self.agents.len(), "{} agents have formed another round", formed.len());
+        ensure!(formed.len() == self.agents.len(), "agents that have formed another round: {}", formed.len());
         Ok(formed.into_iter().fold(0.0, f64::max))
     }
 

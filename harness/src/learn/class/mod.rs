@@ -106,7 +106,7 @@ impl ClassFolder {
         }
         if files.len() > MOST_SEATS {
             read.broken.push((
-                format!("{} more files", files.len() - MOST_SEATS),
+                count(files.len() - MOST_SEATS, "more file"),
                 format!("a class has at most {MOST_SEATS} seats"),
             ));
         }

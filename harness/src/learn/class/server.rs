@@ -128,7 +128,7 @@ pub(super) fn serve(
                     .timer(TokioTimer::new())
                     .header_read_timeout(SILENT)
                     .serve_connection(TokioIo::new(stream), service);
-                // A browser that goes away is no error.
+                // A browser that goes away is not an error.
                 let _ = tokio::time::timeout(LONGEST, connection).await;
                 drop(place);
             });
