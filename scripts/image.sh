@@ -82,7 +82,7 @@ choose_engine() {
   esac
   # shellcheck disable=SC2086 # words
   ENGINE=$(first_of $engines) ||
-    die "no program here builds images: none of ${engines// /, } is on PATH and works" \
+    die "cannot build an image: none of ${engines// /, } is on PATH and works" \
       "$(packages 'buildah' 'apptainer'), or 'module load apptainer' on a cluster; on Debian 12, apptainer is not among its packages"
   if [ "$ENGINE" = apptainer ]; then KIND=apptainer; else KIND=oci; fi
 }
