@@ -297,16 +297,20 @@ fn not_text(path: &Path) -> DataError {
     DataError::new("name the class of").at(path).hint("the folder's name is not UTF-8; rename it")
 }
 
+fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 fn no_classes(root: &Path, files: &[OsString]) -> DataError {
     let pictures = files.iter().filter(|name| ends_in(name, &PICTURES)).count();
     let (found, hint): (String, _) = match (files.len(), pictures) {
         (0, _) => ("no folder, but nothing".into(), "give the folder that holds one folder of pictures per class"),
         (_, 0) => (
-            format!("no folder, but {} files", files.len()),
+            format!("no folder, but {}", counted(files.len(), "file")),
             "give the folder that holds one folder of pictures per class",
         ),
         _ => (
-            format!("no folder, but {pictures} pictures"),
+            format!("no folder, but {}", counted(pictures, "picture")),
             "put them into one folder per class, or give the folder above",
         ),
     };

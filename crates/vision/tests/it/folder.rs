@@ -144,10 +144,10 @@ fn refuses_a_folder_without_class_folders_and_says_what_is_there() {
     let folder = tempfile::tempdir().unwrap();
     assert!(refused(folder.path()).contains("found no folder, but nothing; give the folder that holds one folder"));
     add(folder.path(), "list.csv", b"");
-    assert!(refused(folder.path()).contains("but 1 files; give the folder"));
+    assert!(refused(folder.path()).contains("but 1 file; give the folder"));
     add(folder.path(), "a.jpg", b"");
     let error = refused(folder.path());
-    assert!(error.contains("but 1 pictures; put them into one folder per class"), "{error}");
+    assert!(error.contains("but 1 picture; put them into one folder per class"), "{error}");
 }
 
 #[test]
