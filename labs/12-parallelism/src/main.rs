@@ -50,9 +50,10 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     }
     if let Some((step, bubble)) = &training.report {
         let (peak, measured, bubble) = (step.peak, 100.0 * step.bubble(), 100.0 * bubble);
+        let batches = if peak == 1 { "micro-batch" } else { "micro-batches" };
         report.say(format!(
-            "held activations of {peak} micro-batches at once; {measured:.0} % of the last step was no computing, \
-             {bubble:.0} % by the schedule alone"
+            "held activations of {peak} {batches} at once; {measured:.0} % of the last step without computing, {bubble:.0} % by \
+             the schedule alone"
         ));
     }
     if let Some(dropped) = training.dropped() {

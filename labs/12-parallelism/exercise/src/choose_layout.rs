@@ -1,9 +1,9 @@
 //! Task 5: choose a layout for a cluster.
 //!
-//! A file describes a cluster and a transformer, as `labs/12-parallelism/cluster.toml` does. A layout says how many copies there are,
-//! into how many parts a layer is divided, and into how many stages the blocks. A model of costs (`crates/cost/src/layout.rs`) says
-//! what a rank then holds and what a step takes; `lockstep bench predict` shows it for such a file. Which layout is the fastest that
-//! fits? No layout of this task divides sequences or experts: `context` and `expert` are 1.
+//! A file describes a cluster and a transformer, as `labs/12-parallelism/cluster.toml` does. A layout says how many copies there are, into
+//! how many parts a layer is divided, and into how many stages the blocks. A model of costs (`crates/cost/src/layout.rs`) says what a rank
+//! then holds and what a step takes; `lockstep bench predict` shows it for such a file. Which layout is the fastest that fits? Layouts of
+//! this task do not divide sequences or experts: `context` and `expert` are 1.
 
 use std::path::Path;
 

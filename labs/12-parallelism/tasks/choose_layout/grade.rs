@@ -87,7 +87,7 @@ fn check(job: &TransformerStep, cluster: &Cluster, found: Option<Layout>) -> any
         )
         .diagnose_if(
             is(&|layout| best.is_some_and(|best| layout.memory(job) < best.memory(job))),
-            "it needs less memory, and takes longer: a layout that fits need not use less",
+            "this layout needs less memory and takes longer than another that fits: among those that fit, only the step's time counts",
         )
         .diagnose_if(
             is(&|layout| layout.tensor <= cluster.per_node) && best.is_some_and(|best| best.tensor > cluster.per_node),
@@ -100,7 +100,7 @@ fn check(job: &TransformerStep, cluster: &Cluster, found: Option<Layout>) -> any
         )
         .diagnose_if(
             found.is_none(),
-            "a layout fits: choose the fastest of those that fit, instead of checking only the fastest of all",
+            "a layout fits, although the fastest of all does not: choose the fastest of those that fit",
         )
         .or_fail("another layout that fits takes a shorter step")
 }

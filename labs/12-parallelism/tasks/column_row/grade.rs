@@ -1,6 +1,6 @@
 //! Grades `column_row`: the outputs, the operations and bytes, and how much of each weight a rank takes; on 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Numbers, Runner, close};
+use lockstep_grading::{Claim, Numbers, Runner, close, counted};
 use serde::Deserialize;
 
 const TOLERANCE: f64 = 1e-9;
@@ -150,7 +150,7 @@ impl ColumnRowCase {
         Claim::that(
             (found.calls, found.bytes) == (1, bytes),
             format!("1 operation with {bytes} bytes"),
-            format!("{} operations with {} bytes", found.calls, found.bytes),
+            format!("{} with {} bytes", counted(found.calls, "operation"), found.bytes),
         )
         .on_rank(rank)
         .given(given)

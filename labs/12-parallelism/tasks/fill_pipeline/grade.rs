@@ -1,7 +1,7 @@
 //! Grades `fill_pipeline`: whether the table is a schedule, how many micro-batches each stage holds, how long it takes, and the bubble.
 
 use lockstep_cost::{Action, Schedule, ScheduleError};
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, counted, explain};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -36,7 +36,7 @@ fn action(text: &str) -> anyhow::Result<Action> {
 }
 
 fn check((stages, micro_batches): (usize, usize), table: &[Vec<String>], bubble: f64) -> anyhow::Result<()> {
-    let given = format!("{stages} stages, {micro_batches} micro-batches");
+    let given = format!("{}, {}", counted(stages, "stage"), counted(micro_batches, "micro-batch"));
     let rows: Vec<Vec<Action>> =
         table.iter().map(|row| row.iter().map(|text| action(text)).collect()).collect::<anyhow::Result<_>>()?;
     let schedule = Schedule::new(rows).map_err(|error| {
@@ -85,8 +85,8 @@ fn check_waits(given: &str, schedule: &Schedule) -> anyhow::Result<()> {
         )
         .diagnose_if(
             (0..stages - 1).any(|stage| schedule.peak(stage) < (stages - stage).min(micro_batches)),
-            "a stage holds fewer micro-batches than it may, and so it waits: its first one comes back after it has been through all later \
-             stages, and until then the stage needs one forward pass for each of them and one of its own",
+            "a stage holds fewer micro-batches than it may, and so it waits: its first one comes back only after all later stages. Until \
+             then the stage needs one forward pass for each of them and one of its own",
         )
         .or_fail("the stages wait longer than they must")
 }

@@ -1,7 +1,7 @@
 //! Grades `free_units`: the gradients, which are NaN where a freed weight was read; gathers, reduces and bytes; and how much is whole at
 //! once. On 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Numbers, Runner, close};
+use lockstep_grading::{Claim, Numbers, Runner, close, counted};
 use serde::Deserialize;
 
 const TOLERANCE: f64 = 1e-6;
@@ -88,7 +88,8 @@ impl FreeUnitsCase {
         found: &Sharded,
     ) -> anyhow::Result<()> {
         let part = self.f * self.f / self.ranks;
-        let given = format!("{UNITS} units of {} features, {} rows on each of {} ranks", self.f, self.n, self.ranks);
+        let given =
+            format!("{UNITS} units of {} features, {} on each of {} ranks", self.f, counted(self.n, "row"), self.ranks);
         let twice = found.gathers > UNITS as u64;
         let nan: Vec<bool> =
             found.gradients.iter().map(|numbers| numbers.iter().any(|number| number.is_nan())).collect();
@@ -178,8 +179,8 @@ impl FreeUnitsCase {
                  after both of its gradients",
             )
             .or_fail(
-                "the gradients are right, but several weights were gathered long before they are needed, or freed long after: gather a \
-                 unit when it is needed, or one unit ahead, and free it when both of its gradients are ready",
+                "the gradients are right, but too many weights are whole at once: gather a unit when it is needed, or one unit ahead, and \
+                 free it when both of its gradients are ready",
             )?;
         Claim::that(gradients <= 2, "at most two whole gradients at once", format!("{gradients} whole gradients at once"))
             .on_rank(rank)

@@ -99,8 +99,8 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Sharded, Bytes { sent: all, ..counted }),
-            "two all-gathers of a block count this rank's part of its weights each, and the reduce-scatter all of its gradients, which a \
-             rank gives to it",
+            "each of a block's two all-gathers counts this rank's part of the weights, and the reduce-scatter counts all gradients of the \
+             block, which a rank contributes",
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: counted.sent / 2, ..counted }),
@@ -130,8 +130,7 @@ fn check(
         )
         .diagnose_if(
             is(Scheme::Zero, Bytes { sent: all + all / ranks, ..counted }),
-            "a broadcast of n bytes counts n on each rank, on those that receive as on the one that sends: all ranks take part in all of \
-             them",
+            "a broadcast of n bytes counts n on each rank, also on those that receive: all ranks take part in all broadcasts",
         )
         .diagnose_if(
             is(Scheme::Tensor, Bytes { sent: counted.sent - rows * features * 4, ..counted }),
