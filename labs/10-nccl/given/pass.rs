@@ -30,6 +30,8 @@ pub struct Pass {
     /// The work that each stream comes after.
     after: [RefCell<BTreeSet<Work>>; 2],
     exposed: Cell<bool>,
+    unready: RefCell<Vec<usize>>,
+    unaveraged: RefCell<Vec<usize>>,
     /// The last backward pass, and the backward passes that each all-reduce came after.
     last: Cell<Option<usize>>,
     reduced: RefCell<Vec<(usize, BTreeSet<Work>)>>,
@@ -60,6 +62,10 @@ pub struct StreamPoint {
 #[derive(Serialize)]
 pub struct Seen {
     weights: Vec<f32>,
+    /// The layers whose all-reduce nothing orders after their backward pass.
+    unready: Vec<usize>,
+    /// The layers whose optimizer's step nothing orders after their all-reduce.
+    unaveraged: Vec<usize>,
     /// A layer's backward pass had to wait for an all-reduce.
     exposed: bool,
     /// The layers whose all-reduce came after the last backward pass, without the one of that pass.
@@ -85,6 +91,8 @@ impl Pass {
             communication,
             after: Default::default(),
             exposed: Cell::default(),
+            unready: RefCell::default(),
+            unaveraged: RefCell::default(),
             last: Cell::default(),
             reduced: RefCell::default(),
             waits: host_waits(),
@@ -112,6 +120,9 @@ impl Pass {
     pub fn all_reduce(&self, layer: usize) -> Result<()> {
         self.comm.all_reduce(&self.layers[layer].gradient, Reduction::Avg, &self.communication)?;
         let mut after = self.set(Side::Communication).borrow_mut();
+        if !after.contains(&Work::Backward(layer)) {
+            self.unready.borrow_mut().push(layer);
+        }
         self.reduced.borrow_mut().push((layer, after.clone()));
         after.insert(Work::AllReduce(layer));
         Ok(())
@@ -119,6 +130,9 @@ impl Pass {
 
     /// Puts the optimizer's step for a layer into the compute stream: a kernel that adds the gradient to the weight.
     pub fn optimizer(&self, layer: usize) -> Result<()> {
+        if !self.set(Side::Compute).borrow().contains(&Work::AllReduce(layer)) {
+            self.unaveraged.borrow_mut().push(layer);
+        }
         let Layer { gradient, weight, .. } = &self.layers[layer];
         Ok(self.compute.add(weight, gradient)?)
     }
@@ -149,7 +163,9 @@ impl Pass {
         let weights = self.layers.iter().map(weight).collect::<Result<_>>()?;
         // The other ranks may still need this one's part.
         self.communication.synchronize()?;
-        Ok(Seen { weights, exposed: self.exposed.get(), late: self.late(), waits })
+        let (exposed, late) = (self.exposed.get(), self.late());
+        let (unready, unaveraged) = (self.unready.take(), self.unaveraged.take());
+        Ok(Seen { weights, unready, unaveraged, exposed, late, waits })
     }
 
     fn late(&self) -> Vec<usize> {
