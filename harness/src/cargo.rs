@@ -73,7 +73,7 @@ pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Flags for the compilers, of which some name an architecture: `CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS`.
+/// Flags for the compilers. Some names have an architecture in them: `CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS`.
 fn has_flags(variable: &str) -> bool {
     let flags = variable.strip_suffix("RUSTFLAGS").or_else(|| variable.strip_suffix("RUSTDOCFLAGS"));
     flags.is_some_and(|before| before.is_empty() || before.starts_with("CARGO_"))

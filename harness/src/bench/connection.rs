@@ -36,7 +36,7 @@ impl Mark {
 pub(crate) enum Listener {
     /// In this folder. Its path may be too long for a socket (unix(7)); that of the descriptor is not.
     Here(UnixListener, File),
-    /// Who connects must know the word.
+    /// A rank that connects must know the word.
     Anywhere(TcpListener, String),
 }
 

@@ -196,7 +196,7 @@ impl Unit {
         if large { grouped(value.round_ties_even() as u64) } else { digits(value) }
     }
 
-    /// The largest unit of which the value has at least one, and its size.
+    /// The largest unit that is not larger than the value, and its size.
     pub(super) fn scale(self, value: f64) -> (&'static str, f64) {
         let units: &[(&str, f64)] = match self {
             Unit::Seconds => &[(" s", 1.0), (" ms", 1e-3), (" µs", 1e-6), (" ns", 1e-9)],

@@ -83,7 +83,7 @@ impl Agent<'_> {
             }
             Response::SaveAndEnd if self.machine.is_running() => {
                 self.say(&format!(
-                    "received {name}: stopping the workers, not all of which can save a snapshot on SIGUSR2"
+                    "received {name}: stopping the workers, since not all can save a snapshot on SIGUSR2"
                 ));
                 Some(Event::Signalled(signal))
             }

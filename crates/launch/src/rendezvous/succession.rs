@@ -9,7 +9,7 @@
 //! - Two majorities of one round have a member in common, and a member follows one candidate at a time. A member that took a later round
 //!   says so, and that round counts, too.
 //! - A candidate without a majority has seen all before it in the order refuse connections, while the authority could not have removed it
-//!   yet: its *lease*, which runs from the sending of the last beat that was answered. Whoever could lead without it needs a majority
+//!   yet: its *lease*, which runs from the sending of the last beat that was answered. An agent that could lead without it needs a majority
 //!   among the members that do not follow it. So at most half may be missing. Of those that are known dead only the authority is not
 //!   missing: another candidate may have led before it died, and its followers may still do so.
 //! - A candidate that waits for missing members waits for a lease. So a later one has seen it alive, or has lost its own lease.

@@ -335,7 +335,7 @@ fn workers_that_cannot_save_are_stopped_by_sigterm() {
         let running = site.start(&[&["--standalone"], &flags[..], &["sh", "-c", cannot]].concat());
         running.await_out("up", 1);
         running.signal(signal);
-        let ended = running.ended().code(1).says(&["stopping the workers, not all of which can save a snapshot"]);
+        let ended = running.ended().code(1).says(&["stopping the workers, since not all can save a snapshot"]);
         assert!(ended.out.contains("stopped by SIGTERM"), "{}", ended.out);
         site.assert_no_process();
     }
