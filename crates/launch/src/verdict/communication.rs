@@ -113,6 +113,26 @@ pub(super) const NETWORK: &[Rule<Causes>] = &[
         ..RULE
     },
     Rule {
+        name: "store-unreachable",
+        level: Waiting,
+        source: "the store's client: the address to which it tried to connect",
+        fix: "rank 0's node hosts the store: is it the one that MASTER_ADDR names, does the name resolve here (`getent hosts NAME`), does the \
+              port answer (`timeout 5 bash -c '</dev/tcp/NAME/PORT'`)?",
+        wrong: ended(
+            1,
+            "torch.distributed.DistNetworkError: The client socket has timed out after 2000ms while trying to connect to (n1, 29500).",
+        ),
+        right: ended(1, "torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1"),
+        find: |worker| {
+            let line = worker.line(&["client socket has timed out"])?;
+            let (host, port) = between(line, "connect to (", ")")?.rsplit_once(", ")?;
+            let millis =
+                number_after(line, "timed out after ").map(|millis| format!(" ({millis} ms)")).unwrap_or_default();
+            Some(worker.found(format!("no store answered at {host}:{port} in time{millis}"), line))
+        },
+        ..RULE
+    },
+    Rule {
         name: "nccl-own-error",
         source: "the exception",
         fix: "run with NCCL_DEBUG=WARN: the line before says what the system refused (memory locks: `ulimit -l`; /dev/shm; drivers)",
@@ -187,11 +207,34 @@ pub(super) const HANGS: &[Rule<Causes>] = &[
         find: |worker| {
             let line = worker.line(&["detected mismatch between collectives"])?;
             let other = line.rsplit_once("but Rank ").and_then(|(_, rest)| number_after(rest, ""));
-            let call =
-                between(line, "but Rank ", ")").and_then(|rest| rest.split("OpType=").nth(1)).unwrap_or("another call");
+            let call = between(line, "but Rank ", ")").and_then(|rest| rest.split("OpType=").nth(1));
+            let call = call.and_then(|call| call.split(", TensorDtypes=").next()).unwrap_or("another call");
             let names = other.map(|rank| rank as usize);
             let text = names.map_or_else(String::new, |rank| format!(": rank {rank} is in {call}"));
-            Some(worker.found(format!("ranks are in different collectives{text}"), line).at(names))
+            Some(worker.found(format!("the ranks' calls differ{text}"), line).at(names))
+        },
+        ..RULE
+    },
+    Rule {
+        name: "sizes-differ",
+        level: Waiting,
+        source: "Gloo's message on a receipt: the bytes that came, and those for which there is room",
+        fix: "all ranks must make the same calls in the same order, with the same shapes: TORCH_DISTRIBUTED_DEBUG=DETAIL names a rank that does not",
+        wrong: ended(
+            -6,
+            "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:464] op.preamble.length <= op.nbytes. 699052 vs 349528. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
+        ),
+        right: ended(
+            1,
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:40112",
+        ),
+        find: |worker| {
+            let line = worker.line(&["op.preamble.length <= op.nbytes"])?;
+            let (sent, room) = line.split_once("op.nbytes. ")?.1.split_once(" vs ")?;
+            let room = room.split(|c: char| !c.is_ascii_digit()).next().filter(|room| !room.is_empty())?;
+            let cause =
+                format!("another rank sent {sent} bytes where this one had room for {room}: their calls differ");
+            Some(worker.found(cause, line))
         },
         ..RULE
     },

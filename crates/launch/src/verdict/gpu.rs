@@ -101,6 +101,8 @@ pub(super) const GPU: &[Rule<Causes>] = &[
                 "cuda driver initialization failed",
                 "libcuda.so.1: cannot",
                 "torch not compiled with cuda enabled",
+                "only supported with gpus, no gpus found", // ProcessGroupNCCL of PyTorch 2.11
+                "requires at least one cuda device",       // the same in 2.15
             ];
             worker.words(&marks, "the worker sees no GPU")
         },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_contract::rules::{Finding, Rule};
 
-use super::rules::{Causes, RULE, WorkerFinding, ended, last_quoted};
+use super::rules::{Causes, RULE, WorkerFinding, between, ended, last_quoted};
 use super::worker_end::WorkerEnd;
 
 /// Where shared memory is.
@@ -123,6 +123,26 @@ pub(super) const FILES: &[Rule<Causes>] = &[
         right: ended(1, "PermissionError: [Errno 13] Permission denied: '/data/1.tar'"),
         find: |worker| {
             on_disk(worker, &["filenotfounderror:", "no such file or directory (os error 2)"], "a file does not exist")
+        },
+        ..RULE
+    },
+    Rule {
+        name: "snapshot-refused",
+        source: "the exception",
+        fix: "if you trust who wrote the file: `torch.serialization.add_safe_globals` with that class, or `weights_only=False`; otherwise save \
+              tensors, numbers and texts only",
+        wrong: ended(
+            1,
+            "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two options\n\tWeightsUnpickler error: Unsupported global: GLOBAL datetime.timedelta was not an allowed global by default.",
+        ),
+        right: ended(
+            1,
+            "_pickle.UnpicklingError: Weights only load failed.\n\tWeightsUnpickler error: Unsupported operand 103",
+        ),
+        find: |worker| {
+            let line = worker.line(&["unsupported global: global "])?;
+            let class = between(line, "Unsupported global: GLOBAL ", " was not")?;
+            Some(worker.found(format!("torch.load refused a snapshot that has a {class}"), line))
         },
         ..RULE
     },

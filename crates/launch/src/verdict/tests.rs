@@ -293,7 +293,41 @@ fn the_rank_that_the_evidence_names_is_at_fault() {
     assert_eq!((own.rank, own.rule), (2, "exception"), "{own}");
     let differ = all().find(|rule| rule.name == "calls-differ").unwrap().wrong.output;
     let found = verdict(&[ended(0, 1, 3_000, differ)], &evidence());
-    assert_eq!((found.rank, found.cause.as_str()), (1, "ranks are in different collectives: rank 1 is in BROADCAST"));
+    assert_eq!((found.rank, found.cause.as_str()), (1, "the ranks' calls differ: rank 1 is in BROADCAST"));
+}
+
+#[test]
+fn knows_what_pytorch_2_15_prints() {
+    for (exitcode, text, rule, cause) in [
+        (
+            1,
+            "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:6043: Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the application. Check the logs of the remote worker before reporting an error. GLHF! \u{1f3d6}\u{fe0f}",
+            "peer-gone",
+            "it lost a connection: the other end, usually another rank, had ended first",
+        ),
+        (
+            1,
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 34675, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "port-in-use",
+            "it tried to listen on a port that is taken",
+        ),
+        (
+            1,
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu, layout=Strided (default), requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))), but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=1, OpType=BROADCAST, TensorShape=[4], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu, layout=Strided (default), requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))).Collectives differ in the following aspects: \tOp type: ALLREDUCEvs BROADCAST",
+            "calls-differ",
+            "the ranks' calls differ: rank 1 is in BROADCAST, TensorShape=[4]",
+        ),
+        (1, "RuntimeError: nccl2 requires at least one CUDA device", "gpu-invisible", "the worker sees no GPU"),
+        (
+            1,
+            "torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1",
+            "collective-timed-out",
+            "a rank did not take part in a collective in time (2000 ms)",
+        ),
+    ] {
+        let found = alone(exitcode, text);
+        assert_eq!((found.rule, found.cause.as_str()), (rule, cause), "{found}");
+    }
 }
 
 #[test]

@@ -372,6 +372,9 @@ pub(super) const WORDS: &[Bad] = &[
         "a GPU that this node does not have"
     ),
     raises!("Error", "'No CUDA GPUs are available'", "the worker sees no GPU"),
+    // PyTorch 2.11, and 2.15
+    raises!("Error", "'ProcessGroupNCCL is only supported with GPUs, no GPUs found!'", "the worker sees no GPU"),
+    raises!("Error", "'nccl2 requires at least one CUDA device'", "the worker sees no GPU"),
     raises!(
         "Error",
         "'The NVIDIA driver on your system is too old (found version 11040).'",
