@@ -64,7 +64,8 @@ pub(super) fn replaced_rates(built_with: &[f64], saved: &[f64]) -> Vec<String> {
     let pairs = built_with.iter().zip(saved).enumerate().filter(|(_, (here, saved))| here != saved);
     let describe = |(group, (here, saved)): (usize, (&f64, &f64))| {
         format!(
-            "the learning rate of parameter group {group} goes on as the snapshot's, {saved}, and is not {here} as asked for"
+            "the learning rate of parameter group {group} goes on as the snapshot's, {saved}, and is not {here} as asked for; \
+             if your program sets it before each step, say so: SnapshotOptions {{ sets_rates: true, .. }}"
         )
     };
     pairs.map(describe).collect()
