@@ -74,7 +74,7 @@ pub fn accumulate<W: AveragesGradients, B>(
     count: impl Fn(&B) -> i64,
     mut sum: impl FnMut(&B) -> Result<Tensor>,
 ) -> Result<f64> {
-    const ACCUMULATE: &str = "accumulate gradients";
+    const ACCUMULATE: &str = "accumulate";
     let group = model.group();
     let own = batches.iter().map(count).sum::<i64>();
     let mut sums = Tensor::from_slice(&[own as f64, f64::from(batches.is_empty())]).to_device(group.device());

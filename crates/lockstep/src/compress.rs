@@ -64,7 +64,7 @@ impl CompressedAverage {
         };
         if rank < 1 {
             let detail = format!("PowerSGD needs matrices of rank 1 at least, not {rank}");
-            return Err(Error::bad_argument("compress gradients", detail));
+            return Err(Error::bad_argument("gradient compression", detail));
         }
         let (large, whole): (Vec<Tensor>, Vec<Tensor>) = parameters.partition(|parameter| is_worth_it(parameter, rank));
         let matrix = |(number, parameter)| Matrix::new(parameter, rank, [seed, number as u64]);
@@ -144,7 +144,7 @@ fn gradient(parameter: &Tensor) -> Result<Tensor> {
         return Ok(gradient);
     }
     let detail = format!("a parameter of shape {:?} has no gradient: call backward before", parameter.size());
-    Err(Error::bad_argument("compress gradients", detail))
+    Err(Error::bad_argument("gradient compression", detail))
 }
 
 /// Returns true if two thin matrices have fewer numbers than the matrix.

@@ -66,8 +66,8 @@ impl CrossEntropy {
     }
 
     fn reduced(&self, logits: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor> {
-        const COMPUTE: &str = "compute the cross entropy";
-        let classes = check(COMPUTE, logits, targets)?;
+        const LOSS: &str = "the cross entropy";
+        let classes = check(LOSS, logits, targets)?;
         let (rows, numbers) = match targets.dim() {
             1 => (logits.shallow_clone(), targets.shallow_clone()),
             _ => (logits.reshape([-1, classes]), targets.reshape([-1])),
@@ -75,7 +75,7 @@ impl CrossEntropy {
         rows.f_cross_entropy_loss(&numbers, None::<&Tensor>, reduction, self.ignore_index, self.label_smoothing)
             .map_err(|error| {
                 let (logits, targets) = (logits.size(), targets.size());
-                Error::of_torch(format!("{COMPUTE} of logits {logits:?} with targets {targets:?}"), &error)
+                Error::of_torch(format!("{LOSS} of logits {logits:?} with targets {targets:?}"), &error)
             })
     }
 

@@ -285,11 +285,11 @@ impl Confusion {
     /// # Errors
     /// The shapes do not fit, or the logits have another number of classes.
     pub fn try_add(&mut self, logits: &Tensor, targets: &Tensor) -> c10d::Result<()> {
-        const COUNT: &str = "count predictions by class";
-        let (n, found) = (self.classes.len() as i64, check(COUNT, logits, targets)?);
+        const MATRIX: &str = "the confusion matrix";
+        let (n, found) = (self.classes.len() as i64, check(MATRIX, logits, targets)?);
         if n != found {
             return Err(Error::bad_argument(
-                COUNT,
+                MATRIX,
                 format!("the logits have {found} classes, and {n} have names: name them all"),
             ));
         }

@@ -84,7 +84,7 @@ impl Gpt {
     /// `BadArgument` for a size of 0, a width that the heads do not divide, and rotary positions with heads of an odd size.
     pub fn new(vs: &Path<'_>, config: GptConfig) -> Result<Self> {
         let GptConfig { vocabulary, context, layers, heads, width, positions } = config;
-        let refused = |why: String| Err(Error::bad_argument("make a GPT", why));
+        let refused = |why: String| Err(Error::bad_argument("the GPT", why));
         if [vocabulary, context, layers, heads, width].contains(&0) {
             return refused(format!("a size is 0: {config:?}"));
         }
@@ -159,7 +159,7 @@ impl Gpt {
                 "a prompt of {} tokens and a temperature of {temperature}: give 1 token or more, and 0 or more",
                 prompt.len()
             );
-            return Err(Error::bad_argument("generate a text", why));
+            return Err(Error::bad_argument("the GPT", why));
         }
         let mut tokens = prompt.to_vec();
         for place in 0..count {
@@ -178,7 +178,7 @@ impl Gpt {
         let (size, GptConfig { context, vocabulary, .. }) = (tokens.size(), self.config);
         let refused = |why: String| {
             let tokens = format!("tokens of shape {size:?} and kind {:?}", tokens.kind());
-            Err(Error::bad_argument("run the GPT", format!("{tokens}: {why}")))
+            Err(Error::bad_argument("the GPT", format!("{tokens}: {why}")))
         };
         if size.len() != 2 || tokens.kind() != Kind::Int64 {
             return refused("it takes Int64 of shape [sequences, tokens]".to_owned());

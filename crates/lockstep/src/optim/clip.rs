@@ -50,7 +50,7 @@ impl<'a> GradParts<'a> {
 /// # Errors
 /// `BadArgument` for a `max_norm` that is not above 0, and a sparse gradient; any failure of an all-reduce.
 pub fn clip_grad_norm(parts: &[GradParts<'_>], max_norm: f64) -> Result<f64> {
-    const CLIP: &str = "clip gradients by their norm";
+    const CLIP: &str = "clip_grad_norm";
     if max_norm.is_nan() || max_norm <= 0.0 {
         return Err(Error::bad_argument(CLIP, format!("max_norm is {max_norm}: choose one above 0")));
     }
