@@ -4,12 +4,19 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses only a part
 
 use std::cell::Cell;
+use std::fmt::Debug;
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use c10d::{Backend, BackendConfig, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize, stragglers};
-use tch::Device;
+use c10d::{
+    Backend, BackendConfig, Endpoint, Error, ErrorKind, GroupOptions, ProcessGroup, Rank, Reducer, ReducerOptions,
+    Store, WorldSize, stragglers,
+};
+use tch::{Device, Kind, Tensor};
+
+const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
 /// Longer than any test takes on a busy machine; a test that hangs fails after this time.
 pub const DEADLINE: Duration = Duration::from_secs(600);
@@ -125,6 +132,35 @@ pub fn join_on(
     options: &GroupOptions,
 ) -> c10d::Result<ProcessGroup> {
     ProcessGroup::new(backend, store, rank, size, &on_host(HOSTS[rank.get()], backend.into(), options))
+}
+
+/// The error of a call with arguments that are refused.
+#[track_caller]
+pub fn refused<T: Debug>(result: c10d::Result<T>) -> Error {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
+    error
+}
+
+/// The gradients of one weight, each rank's number and 1, are averaged in a bucket in shared memory, which stays readable after the
+/// group.
+pub fn assert_buckets_are_shared(group: ProcessGroup, mean: f64) {
+    let scale = (group.rank().get() + 1) as f64;
+    let mut weight = Tensor::ones([60_000], FLOAT).set_requires_grad(true);
+    let params = [("weight".to_owned(), weight.shallow_clone())];
+    let options = ReducerOptions { gradient_as_bucket_view: true, ..ReducerOptions::default() };
+    let reducer = Reducer::new(Rc::new(group), &params, &options).unwrap();
+    for _ in 0..3 {
+        c10d::clear_grad(&mut weight).unwrap();
+        reducer.prepare_for_forward().unwrap();
+        reducer.rebuild_buckets().unwrap();
+        let loss = (&weight * scale).sum(Kind::Float);
+        reducer.prepare_for_backward(std::slice::from_ref(&loss)).unwrap();
+        reducer.backward(&loss).unwrap();
+        assert!(is_shared(&weight.grad()));
+    }
+    drop((reducer, params));
+    assert_eq!(weight.grad(), Tensor::full([60_000], mean, FLOAT));
 }
 
 /// Returns true if the tensor's memory is in a file that peers map.

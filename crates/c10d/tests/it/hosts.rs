@@ -1,18 +1,16 @@
 //! Groups over several simulated hosts: which backend the ranks choose, the same values as Gloo's in every layout, and which rank is
 //! named when one is lost or late.
 
-use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use c10d::{
-    Backend, BackendConfig, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions,
-    Splits, Store,
-};
+use c10d::{Backend, BackendConfig, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, Rank, ReduceOp, Splits, Store};
 use lockstep_process::watchdog::scaled;
 use tch::{Device, Kind, Tensor};
 
-use crate::common::{DEADLINE, findings, is_shared, listening, options, rank, ranks_on, ranks_over};
+use crate::common::{
+    DEADLINE, assert_buckets_are_shared, findings, listening, options, rank, ranks_on, ranks_over, refused,
+};
 
 /// Each rank's host: in order, alternating, unequal numbers, some alone, and without order.
 const LAYOUTS: [&[usize]; 6] =
@@ -166,8 +164,7 @@ fn ranks_on_several_hosts_that_insist_on_memory_are_refused() {
                 let options = GroupOptions { simulated_host: Some(me.to_string()), ..options() };
                 let world = c10d::WorldSize::new(2).unwrap();
                 let joined = ProcessGroup::new(Backend::SharedMemory, &store, rank(me), world, &options);
-                let error = joined.map(drop).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
+                let error = refused(joined.map(drop));
                 assert!(error.to_string().contains("ranks 0 and 1 are on different hosts"), "{error}");
             });
         }
@@ -204,24 +201,7 @@ fn subgroups_choose_for_themselves_and_work_at_the_same_time() {
 
 #[test]
 fn buckets_of_ranks_on_several_hosts_are_in_shared_memory() {
-    ranks_over(&[0, 1, 0], Backend::Auto, &options(), |group| {
-        let scale = (group.rank().get() + 1) as f64;
-        let mut weight = Tensor::ones([60_000], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-        let params = [("weight".to_owned(), weight.shallow_clone())];
-        let with_views = ReducerOptions { gradient_as_bucket_view: true, ..ReducerOptions::default() };
-        let reducer = Reducer::new(Rc::new(group), &params, &with_views).unwrap();
-        for _ in 0..3 {
-            c10d::clear_grad(&mut weight).unwrap();
-            reducer.prepare_for_forward().unwrap();
-            reducer.rebuild_buckets().unwrap();
-            let loss = (&weight * scale).sum(Kind::Float);
-            reducer.prepare_for_backward(std::slice::from_ref(&loss)).unwrap();
-            reducer.backward(&loss).unwrap();
-            assert!(is_shared(&weight.grad()));
-        }
-        drop(reducer);
-        assert_eq!(weight.grad(), Tensor::full([60_000], 2, (Kind::Float, Device::Cpu)));
-    });
+    ranks_over(&[0, 1, 0], Backend::Auto, &options(), |group| assert_buckets_are_shared(group, 2.0));
 }
 
 /// A collective of each kind, in which every rank waits for all others.
