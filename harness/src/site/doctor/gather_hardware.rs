@@ -393,9 +393,8 @@ mod tests {
 
     #[test]
     fn reads_ports_gids_and_plugins() {
-        let dir = tempfile::tempdir().unwrap();
         let port = "sys/class/infiniband/mlx5_0/ports/1";
-        for (path, text) in [
+        let files = [
             (format!("{port}/state"), "4: ACTIVE\n"),
             (format!("{port}/link_layer"), "Ethernet\n"),
             (format!("{port}/gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n"),
@@ -405,11 +404,8 @@ mod tests {
             (format!("usr/lib/{ARCH}-linux-gnu/libnccl-net-ofi.so"), ""),
             ("usr/lib/m68k-linux-gnu/libnccl-net.so".into(), ""),
             ("usr/lib64/libnccl.so.2".into(), ""),
-        ] {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
+        ];
+        let dir = root(&files.each_ref().map(|(path, text)| (path.as_str(), *text)));
         let found = fabric(dir.path(), None);
         assert_eq!((found.efa, found.cxi, found.plugins.len()), (false, false, 2));
         let port = &found.adapters[0].ports[0];
@@ -421,13 +417,7 @@ mod tests {
     }
 
     fn installation(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in [("torch/lib/libtorch_cpu.so", "")].iter().chain(files) {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        dir
+        root(&[&[("torch/lib/libtorch_cpu.so", "")], files].concat())
     }
 
     #[test]
