@@ -72,8 +72,10 @@ fn header(frame: &Frame<'_>, view: &View) -> Markup {
         header {
             h1 { "Class in " span.name { (plain(frame.folder)) } }
             p.verdict {
-                strong { (count(view.rows.len(), "seat")) } "; the one in the middle has done "
-                strong { (median) " of " (count(tasks, "task")) }
+                strong { (count(view.rows.len(), "seat")) }
+                @if !view.rows.is_empty() {
+                    "; the one in the middle has done " strong { (median) " of " (count(tasks, "task")) }
+                }
             }
             nav {
                 "Route: "
