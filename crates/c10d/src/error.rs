@@ -3,6 +3,7 @@
 //! libtorch reports most failures of a peer as plain text; only this file parses it.
 
 use std::fmt;
+use std::panic::Location;
 use std::time::Duration;
 
 use lockstep_contract::error_file::without_frames;
@@ -97,6 +98,7 @@ struct Inner {
     elapsed: Duration,
     detail: String,
     desync_report: Option<DesyncReport>,
+    called_at: Option<&'static Location<'static>>,
 }
 
 /// The result of every fallible call of this crate.
@@ -136,7 +138,15 @@ impl Error {
             elapsed: Duration::ZERO,
             detail,
             desync_report: None,
+            called_at: None,
         }))
+    }
+
+    /// Says where the call stands that failed, for code that builds on this crate: a function with `#[track_caller]` knows its caller.
+    #[must_use]
+    pub fn called_at(mut self, place: &'static Location<'static>) -> Self {
+        self.0.called_at = Some(place);
+        self
     }
 
     pub(crate) fn at_rank(mut self, rank: Rank) -> Self {
@@ -232,7 +242,8 @@ impl fmt::Display for Error {
         if let Some(desync_report) = &e.desync_report {
             write!(f, ": {desync_report}")?;
         }
-        write!(f, ": {}", e.detail)
+        write!(f, ": {}", e.detail)?;
+        e.called_at.map_or(Ok(()), |place| write!(f, " (called at {place})"))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Cross entropy with label smoothing, for training and evaluation; of class numbers in any shape, with an index to ignore.
 
+use std::panic::Location;
+
 use c10d::{Error, Result};
 use tch::{Kind, Reduction, Tensor};
 
@@ -38,7 +40,7 @@ impl CrossEntropy {
     /// [`DistributedDataParallel::forward_with`]: crate::DistributedDataParallel::forward_with
     #[track_caller]
     pub fn loss(&self, logits: &Tensor, targets: &Tensor) -> Tensor {
-        match self.try_loss(logits, targets) {
+        match self.reduced(logits, targets, Reduction::Mean) {
             Ok(loss) => loss,
             Err(error) => raise(error),
         }
@@ -47,17 +49,21 @@ impl CrossEntropy {
     /// As [`loss`](Self::loss).
     ///
     /// # Errors
-    /// `BadArgument` with both shapes where they do not fit; libtorch's, for a target that is not a class.
+    /// `BadArgument` with both shapes where they do not fit; libtorch's, for a target that is not a class. They name the caller's line.
+    #[track_caller]
     pub fn try_loss(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        self.reduced(logits, targets, Reduction::Mean)
+        let place = Location::caller();
+        self.reduced(logits, targets, Reduction::Mean).map_err(|error| error.called_at(place))
     }
 
     /// The sum over all targets that count: 0 where none does. Sums can be added over micro-batches and ranks, and divided once.
     ///
     /// # Errors
     /// As [`try_loss`](Self::try_loss).
+    #[track_caller]
     pub fn sum(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        self.reduced(logits, targets, Reduction::Sum)
+        let place = Location::caller();
+        self.reduced(logits, targets, Reduction::Sum).map_err(|error| error.called_at(place))
     }
 
     /// How many targets count.
@@ -167,6 +173,7 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             assert!(error.contains(part), "{error}");
+            assert!(error.contains(&format!("(called at {}:", file!())), "{error}");
         }
         let error = CrossEntropy::default()
             .try_loss(&zeros(&[1, 3], Kind::Float), &Tensor::from_slice(&[3_i64]))

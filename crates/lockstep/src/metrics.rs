@@ -64,6 +64,7 @@ impl Evaluation {
     ///
     /// # Errors
     /// The shapes do not fit, or a target is not a class.
+    #[track_caller]
     pub fn score(&mut self, criterion: &CrossEntropy, logits: &Tensor, targets: &Tensor) -> c10d::Result<()> {
         let loss = criterion.try_loss(logits, targets)?.double_value(&[]);
         self.add_mean(criterion, logits, targets, loss)

@@ -9,6 +9,8 @@
 //! Names and initial weights are those of Karpathy's nanoGPT, whose dropout is left out. Sources: Radford and others, "Language Models are
 //! Unsupervised Multitask Learners" (2019); rotary positions: Su and others, "RoFormer" (2021), with the halves as in GPT-NeoX.
 
+use std::panic::Location;
+
 use c10d::{Error, Result};
 use tch::nn::{Init, LayerNorm, Linear, LinearConfig, Module, ModuleT, Path, layer_norm, linear};
 use tch::{Device, Kind, Tensor, no_grad};
@@ -112,10 +114,13 @@ impl Gpt {
     /// The logits of tokens, `Int64 [n, t]`: `[n, t, vocabulary]`, each row for the token that follows.
     ///
     /// # Errors
-    /// `BadArgument` for another shape or kind, more tokens than the context, and, on the CPU, a token outside the vocabulary.
+    /// `BadArgument` for another shape or kind, more tokens than the context, and, on the CPU, a token outside the vocabulary. It names the
+    /// caller's line.
+    #[track_caller]
     pub fn try_forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        self.check(tokens)?;
-        Ok(self.forward_units(tokens, &|_, inputs, body| body(inputs)))
+        let place = Location::caller();
+        self.check(tokens).map_err(|error| error.called_at(place))?;
+        Ok(self.forward_units(tokens, &whole))
     }
 
     /// The units for [`FullyShard`](crate::parallel::FullyShard): one for each block, and the first for the rest.
@@ -223,11 +228,16 @@ impl ModuleT for Gpt {
     /// [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward) the failure is that call's error instead.
     #[track_caller]
     fn forward_t(&self, tokens: &Tensor, _train: bool) -> Tensor {
-        match self.try_forward(tokens) {
-            Ok(logits) => logits,
+        match self.check(tokens) {
+            Ok(()) => self.forward_units(tokens, &whole),
             Err(error) => raise(error),
         }
     }
+}
+
+/// Runs a unit's layers as they are.
+fn whole(_unit: &str, inputs: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor) -> Tensor {
+    layers(inputs)
 }
 
 impl Block {
@@ -335,6 +345,7 @@ mod tests {
                 .contains("tokens of shape [3] and kind Int64: it takes Int64 of shape [sequences, tokens]")
         );
         assert!(message(zeros(&[1, 9])).contains("at most 8 tokens"));
+        assert!(message(zeros(&[3])).contains(&format!("(called at {}:", file!())), "{}", message(zeros(&[3])));
         assert!(message(zeros(&[1, 2]) + 11).contains("token 11 is outside the vocabulary of 11"));
         for config in
             [GptConfig { heads: 3, ..SMALL }, GptConfig { layers: 0, ..SMALL }, GptConfig { heads: 8, ..SMALL }]

@@ -1,5 +1,7 @@
 //! Clipping gradients by their norm, also where parameters are divided among ranks.
 
+use std::panic::Location;
+
 use c10d::{Error, ProcessGroup, ReduceOp, Result};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -48,8 +50,14 @@ impl<'a> GradParts<'a> {
 /// a [`GradScaler`](crate::amp::GradScaler), call its `unscale` first. An infinite `max_norm` only measures.
 ///
 /// # Errors
-/// `BadArgument` for a `max_norm` that is not above 0, and a sparse gradient; any failure of an all-reduce.
+/// `BadArgument` for a `max_norm` that is not above 0, and a sparse gradient; any failure of an all-reduce. They name the caller's line.
+#[track_caller]
 pub fn clip_grad_norm(parts: &[GradParts<'_>], max_norm: f64) -> Result<f64> {
+    let place = Location::caller();
+    clipped(parts, max_norm).map_err(|error| error.called_at(place))
+}
+
+fn clipped(parts: &[GradParts<'_>], max_norm: f64) -> Result<f64> {
     const CLIP: &str = "clip_grad_norm";
     if max_norm.is_nan() || max_norm <= 0.0 {
         return Err(Error::bad_argument(CLIP, format!("max_norm is {max_norm}: choose one above 0")));
