@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::foreign;
+use crate::{counted, foreign};
 
 /// The key that counts the rounds of the job.
 pub const ASKED: &str = "lockstep/desync_report/asked";
@@ -113,21 +113,19 @@ impl fmt::Display for RankState {
                 write!(f, "was joining group {group} of ranks {}", members.join(", "))
             }
             RankState::Between { finished } => {
-                write!(f, "was outside any collective, after {}", calls(*finished))
+                write!(f, "was outside any collective, after {}", counted(*finished, "finished call"))
             }
             RankState::Left { finished, panicking: false } => {
-                write!(f, "has left the group after {}", calls(*finished))
+                write!(f, "has left the group after {}", counted(*finished, "finished call"))
             }
             RankState::Left { finished, panicking: true } => {
-                write!(f, "panicked after {}", calls(*finished))
+                write!(f, "panicked after {}", counted(*finished, "finished call"))
             }
-            RankState::Aborted { finished } => write!(f, "has aborted the group after {}", calls(*finished)),
+            RankState::Aborted { finished } => {
+                write!(f, "has aborted the group after {}", counted(*finished, "finished call"))
+            }
         }
     }
-}
-
-fn calls(finished: u64) -> String {
-    format!("{finished} finished call{}", if finished == 1 { "" } else { "s" })
 }
 
 impl fmt::Display for Call {

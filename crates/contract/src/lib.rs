@@ -30,6 +30,7 @@ pub mod panic_place;
 pub mod rules;
 pub mod scheduler;
 
+use std::fmt::Display;
 use std::process::Command;
 
 use fault::FAULTS;
@@ -74,6 +75,12 @@ pub const CLEARED_VARIABLES: [&str; 23] = [
     LAUNCHER,
     FAULTS,
 ];
+
+/// A number of things in words: `1 rank`, `8 ranks`, `2 batches`, `0 classes`.
+pub fn counted<N: Display + PartialEq + From<u8>>(number: N, what: &str) -> String {
+    let plural = if what.ends_with("ch") || what.ends_with("ss") { "es" } else { "s" };
+    format!("{number} {what}{}", if number == N::from(1) { "" } else { plural })
+}
 
 /// Removes these variables from the environment of `command`.
 pub fn clear_launcher(command: &mut Command) -> &mut Command {

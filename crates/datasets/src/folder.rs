@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use lockstep_contract::counted;
 use rustix::fs::Access;
 
 use crate::{DataError, kind_of};
@@ -295,10 +296,6 @@ fn ends_in(name: &OsStr, extensions: &[&str]) -> bool {
 
 fn not_text(path: &Path) -> DataError {
     DataError::new("name the class of").at(path).hint("the folder's name is not UTF-8; rename it")
-}
-
-fn counted(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 fn no_classes(root: &Path, files: &[OsString]) -> DataError {

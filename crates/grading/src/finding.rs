@@ -352,12 +352,6 @@ fn shown<T: Debug + ?Sized>(value: &T) -> String {
     text
 }
 
-/// `1 rank`, `8 ranks`, `2 batches`.
-pub fn counted<N: Display + PartialEq + From<u8>>(number: N, what: &str) -> String {
-    let plural = if what.ends_with("ch") { "es" } else { "s" };
-    format!("{number} {what}{}", if number == N::from(1) { "" } else { plural })
-}
-
 /// The items in words, with `between` each two of them.
 pub fn joined(items: &[impl Display], between: &str) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)

@@ -25,7 +25,8 @@ pub mod seat;
 
 pub use answers::Answers;
 pub use exercise::{Grading, Lab};
-pub use finding::{Claim, Finding, GradeResult, Numbers, Verdict, close, counted, explain, given, joined, rows, table};
+pub use finding::{Claim, Finding, GradeResult, Numbers, Verdict, close, explain, given, joined, rows, table};
+pub use lockstep_contract::counted;
 pub use package::checksums;
 pub use runner::{
     BESIDE, COMPUTES, CallOptions, DEADLINE, Inputs, JOINS, Options, Outputs, RankOutcome, Runner, SEPARATOR,

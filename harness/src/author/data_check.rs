@@ -75,11 +75,7 @@ fn describe(part: &Part) -> String {
     let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
     let size = part.size().map_or(String::new(), |(width, height)| format!(" of {width} x {height}"));
     let each = if least == most { format!("{least} each") } else { format!("{least} to {most}") };
-    format!(
-        "{}{size}; {} of {each}",
-        count(part.labels.len(), "picture"),
-        if counts.len() == 1 { "1 class".to_owned() } else { format!("{} classes", counts.len()) }
-    )
+    format!("{}{size}; {} of {each}", count(part.labels.len(), "picture"), count(counts.len(), "class"))
 }
 
 /// How many files are not samples, by reason, with the first of each.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+pub(crate) use lockstep_contract::counted as count;
 use lockstep_contract::foreign;
 use lockstep_launch::command::quoted;
 use quick_junit::XmlString;
@@ -45,11 +46,6 @@ pub(crate) fn grouped(number: u64) -> String {
 /// `1 rank`, `2 ranks`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{} {noun}{}", grouped(count as u64), if count == 1 { "" } else { "s" })
-}
-
-/// `1 rank`, `8 ranks`.
-pub(crate) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// `2026-02-03 04:05:06 UTC`.

@@ -223,10 +223,9 @@ impl Agent<'_> {
 
     fn announce(&self, restart: &Restart) {
         let Restart { reason, counted, left } = restart;
-        let what = match left {
-            _ if !counted => "not counted as a restart".to_owned(),
-            1 => "1 restart left".to_owned(),
-            left => format!("{left} restarts left"),
+        let what = match counted {
+            true => format!("{} left", lockstep_contract::counted(*left, "restart")),
+            false => "not counted as a restart".to_owned(),
         };
         self.say(&format!("{reason}: stopping all workers of this node to restart them ({what})"));
         let attempt = self.current.attempt.unwrap_or(0);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use lockstep_contract::counted;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -320,7 +321,7 @@ impl fmt::Display for Reason {
 }
 
 fn nodes_have(number: usize) -> String {
-    if number == 1 { "1 node has".to_owned() } else { format!("{number} nodes have") }
+    format!("{} {}", counted(number, "node"), if number == 1 { "has" } else { "have" })
 }
 
 fn names(nodes: &[Node], more: usize) -> String {

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lockstep_contract::counted;
 use lockstep_contract::foreign::quotation;
 
 pub use tail::{Late, MemoryUse, Progress, Tail};
@@ -43,7 +44,6 @@ pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, late: Option
 }
 
 fn who(view: &AgentView) -> String {
-    let counted = |count, noun| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     match view.ranks {
         0 => "no group yet".into(),
         ranks => format!("{} on {}", counted(ranks, "rank"), counted(view.nodes, "node")),

@@ -17,7 +17,7 @@ use super::folder::Folder;
 use super::machine::{ClusterProcess, PROC};
 use super::{ClusterName, ClusterSpec, Machine, Node, network, slurm};
 use crate::exit::{Code, Refused};
-use crate::report::{Screen, whole_words};
+use crate::report::{Screen, count, whole_words};
 
 /// The file that names the process which holds the cluster.
 pub(super) const HOLDER: &str = "holder.json";
@@ -316,8 +316,7 @@ impl Status {
 /// The cluster in a line.
 pub(super) fn title(name: &ClusterName, spec: &ClusterSpec) -> String {
     let slurm = if spec.slurm { "under Slurm" } else { "without Slurm" };
-    let nodes = if spec.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", spec.nodes) };
-    format!("cluster `{name}`: {nodes} and the head node {}, {slurm}", Machine::Head)
+    format!("cluster `{name}`: {} and the head node {}, {slurm}", count(spec.nodes, "node"), Machine::Head)
 }
 
 fn rows(cluster: &Cluster) -> anyhow::Result<Vec<Row>> {

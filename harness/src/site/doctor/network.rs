@@ -9,6 +9,7 @@ use super::examples;
 use super::facts::{Interface, JobFacts, Link, Names, Node, Outcome, User};
 use super::names::{self, ChosenInterface};
 use super::rules::{NodeFinding, Nodes, RULE, each, found};
+use crate::report::count;
 
 pub(super) const NETWORK: &[Rule<Nodes>] = &[
     Rule {
@@ -286,11 +287,7 @@ fn is_unplugged(interface: &Interface) -> bool {
 fn describe(node: &Node) -> String {
     let shown = node.interfaces.iter().map(|interface| {
         let state = if interface.up { "up" } else { "down" };
-        let addresses = match interface.addresses.len() {
-            1 => "1 address".to_owned(),
-            number => format!("{number} addresses"),
-        };
-        format!("{} {state}, {addresses}", interface.name)
+        format!("{} {state}, {}", interface.name, count(interface.addresses.len(), "address"))
     });
     shown.collect::<Vec<_>>().join("; ")
 }
