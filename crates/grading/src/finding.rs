@@ -257,40 +257,46 @@ fn readable_values(finding: Finding) -> Finding {
 /// The text with what `Debug` shows of an `Option`, a `Result` and a struct in words: `Ok([1])` becomes `[1]`, `None` `nothing`, `Err("x")`
 /// `the error "x"`, `Bytes { sent: 4 }` `sent: 4`. What stands in quotation marks or backquotes stays.
 fn without_types(text: &str) -> String {
-    let (mut out, mut rest, mut last, mut quote) = (String::with_capacity(text.len()), text, ' ', None);
     // For each bracket that is open, whether it is the text's own.
     let mut own = Vec::new();
-    while let Some(c) = rest.chars().next() {
-        let begins_word = quote.is_none() && !is_of_name(last);
-        if let Some((length, words)) = begins_word.then(|| type_at(rest)).flatten() {
-            out += words;
-            if !rest[..length].ends_with(is_of_name) {
-                own.push(false);
+    outside_quotes(text, |part| {
+        let (mut out, mut rest, mut last) = (String::with_capacity(part.len()), part, ' ');
+        while let Some(c) = rest.chars().next() {
+            if let Some((length, words)) = (!is_of_name(last)).then(|| type_at(rest)).flatten() {
+                out += words;
+                if !rest[..length].ends_with(is_of_name) {
+                    own.push(false);
+                }
+                (last, rest) = (' ', &rest[length..]);
+                continue;
             }
-            (last, rest) = (' ', &rest[length..]);
-            continue;
-        }
-        let stays = match (quote, c) {
-            (None, '(' | '{') => {
+            if matches!(c, '(' | '{') {
                 own.push(true);
-                true
             }
-            (None, ')' | '}') => own.pop().unwrap_or(true),
-            _ => true,
-        };
-        match quote {
-            Some(begun) if c == begun && last != '\\' => quote = None,
-            None if matches!(c, '"' | '`') => quote = Some(c),
-            _ => (),
+            if !matches!(c, ')' | '}') || own.pop().unwrap_or(true) {
+                out.push(c);
+            } else if c == '}' {
+                out.truncate(out.trim_end().len());
+            }
+            (last, rest) = (c, &rest[c.len_utf8()..]);
         }
-        if stays {
-            out.push(c);
-        } else if c == '}' {
-            out.truncate(out.trim_end().len());
-        }
-        (last, rest) = (c, &rest[c.len_utf8()..]);
+        out
+    })
+}
+
+/// The text, changed where it does not stand in quotation marks or backquotes: what does is the answer's own text.
+fn outside_quotes(text: &str, mut change: impl FnMut(&str) -> String) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((begin, quote)) = rest.char_indices().find(|(_, c)| matches!(c, '"' | '`')) {
+        out += &change(&rest[..begin]);
+        let quoted = &rest[begin + 1..];
+        // Debug writes a backslash before a quotation mark within the text.
+        let end = quoted.char_indices().find(|(at, c)| *c == quote && !quoted[..*at].ends_with('\\'));
+        let length = end.map_or(rest.len(), |(at, _)| begin + 1 + at + 1);
+        out += &rest[begin..length];
+        rest = &rest[length..];
     }
-    out
+    out + &change(rest)
 }
 
 fn is_of_name(c: char) -> bool {
@@ -309,20 +315,23 @@ fn type_at(text: &str) -> Option<(usize, &'static str)> {
     }
 }
 
-/// The text, with six digits of each fraction that has more. Whole numbers keep theirs. What stands in quotation marks is the answer's own text, and stays.
+/// The text, with six digits of each fraction that has more. Whole numbers and what stands in quotation marks keep theirs.
 fn rounded(text: &str) -> String {
+    outside_quotes(text, rounded_numbers)
+}
+
+fn rounded_numbers(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '_';
-    let (mut all, mut number, mut quoted, mut last) = (String::new(), String::new(), false, ' ');
+    let (mut all, mut number, mut last) = (String::new(), String::new(), ' ');
     for c in text.chars().chain(['\n']) {
         // An exponent may have a sign.
         let of_exponent = c == '-' && last == 'e' && number.starts_with(|c: char| c.is_ascii_digit());
         if is_part(c) || of_exponent {
             number.push(c);
         } else {
-            all += &(if quoted { number.clone() } else { six_digits(&number) });
+            all += &six_digits(&number);
             number.clear();
             all.push(c);
-            quoted ^= c == '"';
         }
         last = c;
     }
