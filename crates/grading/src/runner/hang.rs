@@ -117,14 +117,12 @@ impl RunningCall<'_> {
             None => format!("rank {rank}: {}", positions.get(&rank).map_or("does not answer", String::as_str)),
         };
         let table: Vec<String> = outcomes.iter().enumerate().map(line).collect();
-        let of = |begins: &str| -> Vec<&str> {
-            let ranks = table.iter().filter_map(|line| line.split_once(": ").filter(|(_, is)| is.starts_with(begins)));
-            ranks.map(|(rank, _)| rank).collect()
+        let is_waiting = |rank: &usize| {
+            outcomes[*rank].is_none() && positions.get(rank).is_some_and(|at| at.starts_with("waits in"))
         };
-        let does = |ranks: &[&str], one: &str, more: &str| {
-            format!("{} {}", joined(ranks, ", "), if ranks.len() == 1 { one } else { more })
-        };
-        let (waiting, finished) = (of("waits in"), of("has finished"));
+        let has_finished = |rank: &usize| matches!(outcomes[*rank], Some(RankOutcome::Answered(_)));
+        let waiting: Vec<usize> = (0..self.ranks).filter(is_waiting).collect();
+        let finished: Vec<usize> = (0..self.ranks).filter(has_finished).collect();
         let mut diagnosis = what.to_owned();
         if !waiting.is_empty() && !finished.is_empty() {
             let (waiting, finished) = (does(&waiting, "waits", "wait"), does(&finished, "has", "have"));
@@ -132,6 +130,12 @@ impl RunningCall<'_> {
         }
         Finding { table, ..Finding::new(Verdict::Hang, diagnosis) }
     }
+}
+
+/// `rank 0 waits`, `rank 0, rank 2 wait`.
+fn does(ranks: &[usize], one: &str, more: &str) -> String {
+    let names: Vec<String> = ranks.iter().map(|rank| format!("rank {rank}")).collect();
+    format!("{} {}", joined(&names, ", "), if ranks.len() == 1 { one } else { more })
 }
 
 /// Ranks that have slept this long are stalled.
