@@ -104,6 +104,19 @@ struct Inner {
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The result of a function with `#[track_caller]`; its error says where that function was called.
+///
+/// # Errors
+/// That of the result.
+#[track_caller]
+pub fn from_caller<T>(result: Result<T>) -> Result<T> {
+    let place = Location::caller();
+    result.map_err(|mut error| {
+        error.0.called_at = Some(place);
+        error
+    })
+}
+
 impl Error {
     pub(crate) fn new(operation: impl Into<String>, exception: Exception) -> Self {
         let kind = ErrorKind::of(&exception);
@@ -140,13 +153,6 @@ impl Error {
             desync_report: None,
             called_at: None,
         }))
-    }
-
-    /// Says where the call stands that failed, for code that builds on this crate: a function with `#[track_caller]` knows its caller.
-    #[must_use]
-    pub fn called_at(mut self, place: &'static Location<'static>) -> Self {
-        self.0.called_at = Some(place);
-        self
     }
 
     pub(crate) fn at_rank(mut self, rank: Rank) -> Self {

@@ -58,7 +58,7 @@ pub use autograd::{Exchange, SyncBatchNorm, all_to_all_single, backward_over, ch
 pub use backend::{Backend, BackendConfig};
 pub use collectives::{ReduceOp, Splits};
 pub use desync_report::{Called, DesyncReport};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, from_caller};
 pub use group::{Aborter, ProcessGroup, Traffic};
 pub use hooks::{Pack, Unpack, add_grad, on_gradient, with_saved_tensors};
 pub use kernels::{

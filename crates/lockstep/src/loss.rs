@@ -1,8 +1,6 @@
 //! Cross entropy with label smoothing, for training and evaluation; of class numbers in any shape, with an index to ignore.
 
-use std::panic::Location;
-
-use c10d::{Error, Result};
+use c10d::{Error, Result, from_caller};
 use tch::{Kind, Reduction, Tensor};
 
 use crate::nn::raise;
@@ -52,8 +50,7 @@ impl CrossEntropy {
     /// `BadArgument` with both shapes where they do not fit; libtorch's, for a target that is not a class. They name the caller's line.
     #[track_caller]
     pub fn try_loss(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let place = Location::caller();
-        self.reduced(logits, targets, Reduction::Mean).map_err(|error| error.called_at(place))
+        from_caller(self.reduced(logits, targets, Reduction::Mean))
     }
 
     /// The sum over all targets that count: 0 where none does. Sums can be added over micro-batches and ranks, and divided once.
@@ -62,8 +59,7 @@ impl CrossEntropy {
     /// As [`try_loss`](Self::try_loss).
     #[track_caller]
     pub fn sum(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let place = Location::caller();
-        self.reduced(logits, targets, Reduction::Sum).map_err(|error| error.called_at(place))
+        from_caller(self.reduced(logits, targets, Reduction::Sum))
     }
 
     /// How many targets count.

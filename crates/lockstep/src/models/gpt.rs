@@ -9,9 +9,7 @@
 //! Names and initial weights are those of Karpathy's nanoGPT, whose dropout is left out. Sources: Radford and others, "Language Models are
 //! Unsupervised Multitask Learners" (2019); rotary positions: Su and others, "RoFormer" (2021), with the halves as in GPT-NeoX.
 
-use std::panic::Location;
-
-use c10d::{Error, Result};
+use c10d::{Error, Result, from_caller};
 use tch::nn::{Init, LayerNorm, Linear, LinearConfig, Module, ModuleT, Path, layer_norm, linear};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -118,8 +116,7 @@ impl Gpt {
     /// caller's line.
     #[track_caller]
     pub fn try_forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        let place = Location::caller();
-        self.check(tokens).map_err(|error| error.called_at(place))?;
+        from_caller(self.check(tokens))?;
         Ok(self.forward_units(tokens, &whole))
     }
 
@@ -173,7 +170,7 @@ impl Gpt {
             let seen = seen.unsqueeze(0);
             self.check(&seen)?;
             let seen = seen.to_device(self.wte.device());
-            let logits = no_grad(|| self.forward_units(&seen, &|_, inputs, body| body(inputs)));
+            let logits = no_grad(|| self.forward_units(&seen, &whole));
             tokens.push(sampling.choose(&logits.select(1, -1), place as u64)?);
         }
         Ok(tokens)

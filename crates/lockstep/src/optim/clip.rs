@@ -1,8 +1,6 @@
 //! Clipping gradients by their norm, also where parameters are divided among ranks.
 
-use std::panic::Location;
-
-use c10d::{Error, ProcessGroup, ReduceOp, Result};
+use c10d::{Error, ProcessGroup, ReduceOp, Result, from_caller};
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// Added to the norm before dividing by it, as in PyTorch.
@@ -53,8 +51,7 @@ impl<'a> GradParts<'a> {
 /// `BadArgument` for a `max_norm` that is not above 0, and a sparse gradient; any failure of an all-reduce. They name the caller's line.
 #[track_caller]
 pub fn clip_grad_norm(parts: &[GradParts<'_>], max_norm: f64) -> Result<f64> {
-    let place = Location::caller();
-    clipped(parts, max_norm).map_err(|error| error.called_at(place))
+    from_caller(clipped(parts, max_norm))
 }
 
 fn clipped(parts: &[GradParts<'_>], max_norm: f64) -> Result<f64> {
