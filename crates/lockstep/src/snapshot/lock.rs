@@ -105,14 +105,23 @@ fn until_free(
 }
 
 fn ask(folder: &Path) -> Claim {
-    match folder::make(folder)
-        .and_then(|()| lockable(folder, is_served(folder)))
-        .map_err(TryLockError::Error)
-        .and_then(|file| file.try_lock().map(|()| file))
-    {
-        Ok(file) => Claim::Held(file),
-        Err(TryLockError::WouldBlock) => Claim::Taken(Duration::ZERO),
-        Err(TryLockError::Error(error)) => Claim::Unknown(error),
+    let locked = || -> io::Result<Option<File>> {
+        folder::make(folder)?;
+        let served = is_served(folder);
+        let file = lockable(folder, served)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            locked => locked?,
+        }
+        if served {
+            forget_list(folder)?;
+        }
+        Ok(Some(file))
+    };
+    match locked() {
+        Ok(Some(file)) => Claim::Held(file),
+        Ok(None) => Claim::Taken(Duration::ZERO),
+        Err(error) => Claim::Unknown(error),
     }
 }
 
@@ -121,11 +130,14 @@ fn lockable(folder: &Path, served: bool) -> io::Result<File> {
     if !served {
         return File::open(folder);
     }
-    // A change makes this node forget what it knows of the folder, which may be old: sshfs keeps lists for 20 s.
-    let (prefix, suffix) = folder::TEMPORARY;
-    drop(tempfile::Builder::new().prefix(prefix).suffix(suffix).tempfile_in(folder)?);
     // NFS refuses an exclusive lock on a file that is not open for writing.
     File::options().write(true).create(true).truncate(false).open(folder.join(LOCK))
+}
+
+/// Makes this node forget what it knows of the folder, by a change: that may be old, as sshfs keeps lists for 20 s.
+fn forget_list(folder: &Path) -> io::Result<()> {
+    let (prefix, suffix) = folder::TEMPORARY;
+    tempfile::Builder::new().prefix(prefix).suffix(suffix).tempfile_in(folder).map(drop)
 }
 
 /// How long a lock may outlive the process that held it.
