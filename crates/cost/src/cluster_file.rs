@@ -162,11 +162,15 @@ impl File {
             ("transformer.activations_mb", transformer.activations_mb),
             ("transformer.kept_mb", transformer.kept_mb),
         ];
-        let bad = positive.into_iter().find(|(_, number)| !(number.is_finite() && *number > 0.0));
-        let bad =
-            bad.or_else(|| none_below_zero.into_iter().find(|(_, number)| !(number.is_finite() && *number >= 0.0)));
+        let bad = first_unusable(&positive, &none_below_zero);
         bad.map_or(Ok(()), |(name, value)| Err(ClusterFileError::Number { name, value }))
     }
+}
+
+/// The first number that nothing can be computed with: not finite, not above 0, or, of the second list, below 0.
+pub fn first_unusable<'a>(positive: &[(&'a str, f64)], none_below_zero: &[(&'a str, f64)]) -> Option<(&'a str, f64)> {
+    let bad = positive.iter().find(|(_, number)| !(number.is_finite() && *number > 0.0));
+    bad.or_else(|| none_below_zero.iter().find(|(_, number)| !(number.is_finite() && *number >= 0.0))).copied()
 }
 
 #[cfg(test)]

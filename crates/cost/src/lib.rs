@@ -15,7 +15,7 @@ mod schedule;
 mod step;
 
 pub use alpha_beta::{AlphaBeta, Collective, FitError};
-pub use cluster_file::{ClusterFile, ClusterFileError};
+pub use cluster_file::{ClusterFile, ClusterFileError, first_unusable};
 pub use layout::{Cluster, Experts, Layout, Sharding, TransformerStep};
 pub use schedule::{Action, Schedule, ScheduleError, Slot};
 pub use step::{AllReduce, Amdahl, Bound, Compute, Exchange, Gustafson, Link, Prediction, Sizes};

@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign;
-use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, Sizes};
+use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, Sizes, first_unusable};
+use lockstep_plot::Chart;
 use serde::Deserialize;
 
 use crate::bench::layouts;
 use crate::bench::results::{Unit, digits};
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, Table, numbers_table, save, wrapped};
-use lockstep_plot::Chart;
 
 /// A file to begin with.
 const EXAMPLE: &str = include_str!("cluster.toml");
@@ -180,8 +180,7 @@ impl Cluster {
             ("powersgd.sent", powersgd.as_ref().map_or(0.0, |powersgd| powersgd.sent)),
             ("powersgd.hook_ms", powersgd.as_ref().map_or(0.0, |powersgd| powersgd.hook_ms)),
         ];
-        let bad = positive.iter().find(|(_, number)| !(number.is_finite() && *number > 0.0));
-        let bad = bad.or_else(|| none_below_zero.iter().find(|(_, number)| !(number.is_finite() && *number >= 0.0)));
+        let bad = first_unusable(&positive, &none_below_zero);
         bad.map_or(Ok(()), |(name, number)| Err(format!("{name} cannot be {number}")))
     }
 
