@@ -2,6 +2,10 @@
 //! and a bar at the median. Collectives have a curve instead: time by size, both logarithmic, with the medians connected and the α–β model
 //! dashed. Scaling has charts as well.
 
+use lockstep_plot::{
+    Axis, CHART_HEIGHT, COLOURS, Chart, MARGIN, Series, Vertical, WIDTH, column, dot, extent, round_up, stacked,
+    svg_image, title,
+};
 use maud::{Markup, html};
 
 use crate::bench::results::{Measure, Results, Side, Unit};
@@ -9,10 +13,6 @@ use crate::bench::statistics::Spread;
 use crate::bench::{shown, speed_up};
 use crate::report::formatting::plain;
 use crate::report::html::{command, fact, machine, numbers, page};
-use lockstep_plot::{
-    Axis, CHART_HEIGHT, COLOURS, Chart, MARGIN, Series, Vertical, WIDTH, column, dot, extent, round_up, stacked,
-    svg_image, title,
-};
 
 /// The page.
 pub(crate) fn render(results: &Results) -> String {

@@ -1,12 +1,12 @@
 //! The tables and charts that are made from results of scaling: speed-up, efficiency, the laws and the links that fit.
 
 use lockstep_cost::{AllReduce, Amdahl, Gustafson, Link};
+use lockstep_plot::Chart;
 
 use crate::bench::nodes::{BUCKET, EXPOSED, Mode, NodeSpan, ONE, STEP};
 use crate::bench::results::{Measure, Results, Unit, digits, ratio};
 use crate::bench::statistics::{Ratio, Spread};
 use crate::report::{Table, count};
-use lockstep_plot::Chart;
 
 /// A side of a mode and a model, with its times by number of ranks.
 struct Curve<'a> {
@@ -259,12 +259,13 @@ pub(crate) fn charts(results: &Results) -> Vec<Chart> {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_plot::Series;
+
     use super::*;
     use crate::bench::nodes::{ALONE, ScalingPoint};
     use crate::bench::results::Side;
     use crate::bench::results::Unit::Seconds;
     use crate::bench::results::testing::sample;
-    use lockstep_plot::Series;
 
     /// Times of 1, 2 and 4 ranks on 2 cores, with a serial part of a tenth.
     fn results() -> Results {

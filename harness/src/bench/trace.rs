@@ -16,6 +16,7 @@ use clap::Args;
 use lockstep_contract::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep};
 use lockstep_contract::foreign;
 use lockstep_paths::parse_file;
+use lockstep_plot::{Axis, COLOURS, MARGIN, WIDTH, column, round_up, stacked, svg_image, title};
 use lockstep_process::Signals;
 use maud::{Markup, html};
 use serde_json::{Value, json};
@@ -27,7 +28,6 @@ use crate::bench::results::Unit;
 use crate::bench::statistics::Spread;
 use crate::exit::Code;
 use crate::report::{HostInfo, Screen, Table, count, numbers_table, save, wrapped};
-use lockstep_plot::{Axis, COLOURS, MARGIN, WIDTH, column, round_up, stacked, svg_image, title};
 
 /// Show a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
 #[derive(Args)]

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use lockstep_plot::{round_up, stacked};
 use maud::{Markup, html};
 
 use crate::report::formatting::{plain, seconds};
 use crate::report::timeline::{Mark, MarkKind, Node, Redone, Row, Span, State, Timeline};
-use lockstep_plot::{round_up, stacked};
 
 /// Heights in pixels: of the time axis, of a node's line, of a rank's line, and of the bar in it.
 const AXIS: usize = 26;
