@@ -148,7 +148,7 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
         let found = row
             .finding
             .as_ref()
-            .map(|(verdict, diagnosis)| format!("{}: {}", verdict.words(), beginning(diagnosis)))
+            .map(|(verdict, diagnosis)| format!("{}: {}", verdict.words(), in_short(*verdict, diagnosis)))
             .unwrap_or_default();
         let (since, tries) = match row.at {
             Some(_) => (page::span(row.since), row.tries.to_string()),
@@ -167,8 +167,11 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
     }
 }
 
-/// What is wrong, without the explanation that follows.
-fn beginning(diagnosis: &str) -> &str {
+/// What is wrong, without the explanation that follows; of a compiler's error the whole line, which begins with its kind.
+fn in_short(verdict: lockstep_grading::Verdict, diagnosis: &str) -> &str {
+    if verdict == lockstep_grading::Verdict::NotCompiled {
+        return diagnosis;
+    }
     let end = [": ", "; ", ". "].iter().filter_map(|end| diagnosis.find(end)).min();
     &diagnosis[..end.unwrap_or(diagnosis.len())]
 }
@@ -235,6 +238,14 @@ mod tests {
         assert_eq!(read.broken.len(), 1);
         assert!(read.broken[0].0 == "torn.json" && read.broken[0].1.starts_with("torn"), "{:?}", read.broken);
         assert!(ClassFolder(folder.path().join("gone")).read().is_err());
+    }
+
+    #[test]
+    fn a_diagnosis_ends_before_its_explanation_and_a_compilers_error_does_not() {
+        use lockstep_grading::Verdict::{NotCompiled, WrongValue};
+        assert_eq!(in_short(WrongValue, "summed, not averaged: divide by the number of ranks"), "summed, not averaged");
+        assert_eq!(in_short(WrongValue, "a sum"), "a sum");
+        assert_eq!(in_short(NotCompiled, "error[E0308]: mismatched types"), "error[E0308]: mismatched types");
     }
 
     #[test]
