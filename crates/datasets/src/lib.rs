@@ -1,10 +1,9 @@
-//! The files of data sets: finds and checks them, explains what is wrong and how to fix it, and decodes pictures to pixels.
+//! The files of data sets: finds and checks them, and explains what is wrong and how to fix it.
 //!
 //! Does not link libtorch, so that the command can check files, too. `lockstep` and `lockstep-vision` build data sets from
 //! them.
 
 pub mod cifar;
-pub mod decode;
 pub mod folder;
 pub mod idx;
 pub mod mnist;

@@ -15,14 +15,13 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 use image::RgbImage;
+use lockstep_contract::error_file::panic_text;
+use lockstep_datasets::DataError;
 use png::{ColorType, Transformations};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
-
-use crate::DataError;
-use lockstep_contract::error_file::panic_text;
 
 /// Maximum size of a file: 256 MiB. Photographs have a few megabytes.
 pub const MAX_BYTES: u64 = 256 << 20;
