@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/run.sh [ARGS]: set-up, build, then `lockstep ARGS` in the folder where it was called. Without ARGS: lockstep tour.
-# The tour needs the command and one lab, and a bench the command and its ranks, so only these are built for them; anything else may
-# need all labs.
+# The tour needs one lab and a part of the command, and a bench the command and its ranks, so only these are built for them; anything else
+# may need all labs.
 # Its stdout is lockstep's; set-up and build write to stderr.
 set -euo pipefail
 
@@ -32,12 +32,22 @@ build() {
     die "the build failed (see cargo's message above)" "scripts/setup.sh --force, if libtorch is missing"
 }
 
+# Whether the command was built with more than the tour: then it stays so (harness/src/first.rs).
+is_whole() {
+  local version
+  version=$("$TARGET/debug/lockstep" --version 2>/dev/null) && [[ $version != *"(first build)" ]]
+}
+
 [ $# -gt 0 ] || set -- tour
 prepare_cargo
 set_up
 case $1 in
-  tour) build "the lockstep command and lab 06" --package lockstep-harness --package lab-06-snapshot-resume ;;
+  tour)
+    if is_whole; then unset 'TOUR[-1]'; fi
+    build "the tour" "${TOUR[@]}"
+    ;;
   bench | measure) build "the lockstep command and the ranks of its benches" --package lockstep-harness --package lockstep-bench-ranks ;;
+  course) build "the lockstep command, all labs and all answers" "${ALL[@]}" ;;
   *) build "the lockstep command and all labs" ;;
 esac
 exec "$TARGET/debug/lockstep" "$@"

@@ -62,14 +62,21 @@ const CHANGING: [&str; 6] = [
     "LIBTORCH_CXX11_ABI",
 ];
 
-/// Cargo (or the program in `CARGO`) in `folder`, with messages for programs on stdout.
-pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
+/// Cargo (or the program in `CARGO`) in `folder`, in the surroundings of `.cargo/config.toml`.
+pub(crate) fn plain_command(folder: &Path, words: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     CHANGING.iter().for_each(|name| _ = command.env_remove(name));
     let flags = std::env::vars_os().map(|(name, _)| name).filter(|name| has_flags(&name.to_string_lossy()));
     flags.for_each(|name| _ = command.env_remove(name));
-    command.current_dir(folder).args(words).args(["--quiet", "--message-format", "json"]).stdin(Stdio::null());
+    command.current_dir(folder).args(words).stdin(Stdio::null());
+    command
+}
+
+/// The same, with messages for programs on stdout.
+pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
+    let mut command = plain_command(folder, words);
+    command.args(["--quiet", "--message-format", "json"]);
     command
 }
 
@@ -102,7 +109,7 @@ pub(crate) struct CompileError {
 }
 
 /// Processes and threads of a build, at least: rustup's cargo, cargo, a compiler and a linker.
-const TASKS: usize = 16;
+pub(crate) const TASKS: usize = 16;
 
 /// The command that builds `package` from the workspace in `folder`.
 pub(crate) fn build_command(folder: &Path, package: &str) -> Command {

@@ -115,7 +115,7 @@ impl Cli {
             Cli::command().error(ErrorKind::MissingSubcommand, "a command is missing").exit();
         };
         match command {
-            Command::Run(options) => options.exec(Cli::command),
+            Command::Run(options) => options.exec(|| Ok(Cli::command())),
             Command::Stacks(options) => options.exec(),
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),

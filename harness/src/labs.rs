@@ -1,4 +1,4 @@
-//! Finds labs by number or name, their folders in the checkout, and their programs. `lockstep_grading::labs` has the list of labs.
+//! Finds labs by number or name, and their folders in the checkout. `lockstep_grading::labs` has the list of labs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,51 +47,4 @@ pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<L
     }
     let chosen = |lab: &Lab| texts.is_empty() || texts.iter().any(|text| lab.is_called(text));
     Ok(labs.into_iter().filter(chosen).collect())
-}
-
-/// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
-///
-/// # Errors
-/// [`Refused`] when there is none.
-pub(crate) fn checkout() -> anyhow::Result<PathBuf> {
-    let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
-    let found = begins.iter().flatten().find_map(|begin| checkout_around(begin));
-    found
-        .map(Into::into)
-        .ok_or_else(|| Refused("this folder is not in a checkout of the course: go to one".into()).into())
-}
-
-/// The checkout that contains this file or folder.
-pub(crate) fn checkout_around(path: &Path) -> Option<&Path> {
-    path.ancestors().find(|folder| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir())
-}
-
-/// The program `name` in the folder of this executable.
-///
-/// # Errors
-/// [`Refused`] if it does not exist, with the command that builds it.
-pub(crate) fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
-    // Linux returns the file itself here, not the link through which it was started.
-    let this = std::env::current_exe().context("cannot find this program's own path")?;
-    let path = this.with_file_name(name);
-    if path.is_file() {
-        return Ok(path);
-    }
-    let folder = this.parent().unwrap_or(&this).display();
-    Err(Refused(format!("cannot find the program {name} in {folder}: build it with `cargo build`")).into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_the_command_that_builds_a_missing_lab() {
-        let error = program_beside("lab-99-nothing").unwrap_err();
-        let message = error.downcast::<Refused>().unwrap().to_string();
-        assert!(
-            message.contains("lab-99-nothing in /") && message.ends_with("build it with `cargo build`"),
-            "{message}"
-        );
-    }
 }

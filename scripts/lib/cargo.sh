@@ -2,6 +2,13 @@
 # The surroundings in which run.sh and test.sh call cargo: those of .cargo/config.toml, whatever the caller's shell exports. Needs say.sh,
 # arch.sh and ROOT.
 
+# What the tour needs: a lab, and the part of the command that runs it (harness/src/first.rs).
+# shellcheck disable=SC2034 # for the scripts that read this file
+TOUR=(--package lockstep-harness --package lab-06-snapshot-resume --no-default-features)
+# All but the unsolved exercises.
+# shellcheck disable=SC2034
+ALL=(--workspace --exclude 'ex-*')
+
 # The Python for comparisons, if set-up installed one: see peer.sh.
 find_peer() {
   # PYTHONPATH is searched before the Python's own packages.

@@ -6,8 +6,9 @@ use clap::{Args, Subcommand};
 use lockstep_grading::{Lab, package};
 
 use crate::author::{course_check, new_lab, reference};
+use crate::checkout::checkout;
 use crate::exit::Code;
-use crate::labs::{checkout, find, in_checkout};
+use crate::labs::{find, in_checkout};
 use crate::report::{Screen, count};
 
 /// Keep exercises in step with their solutions, and make labs

@@ -14,8 +14,9 @@ use lockstep_grading::grade::{self, Submission, grade};
 use lockstep_grading::{GradeResult, Lab, Options, Runner, Verdict, checksums, learner, package};
 
 use crate::cargo::{self, Message};
+use crate::checkout::program_beside;
 use crate::exit::{Code, Refused};
-use crate::labs::{self, program_beside};
+use crate::labs;
 use crate::report::{Screen, count, whole_words};
 
 /// Minimum number of wrong answers per lab.

@@ -14,8 +14,8 @@ use lockstep_contract::foreign;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::author::{data_check, data_text};
+use crate::checkout::program_beside;
 use crate::exit::{Code, Refused};
-use crate::labs::program_beside;
 use crate::report::Screen;
 
 /// A data set that the labs draw.

@@ -11,7 +11,7 @@ use lockstep_datasets::DataError;
 use lockstep_datasets::text::{self, TextFiles};
 use maud::{Markup, html};
 
-use crate::labs;
+use crate::checkout;
 use crate::report::count;
 
 /// One page in this many is held out.
@@ -92,7 +92,7 @@ impl TextPart {
 /// # Errors
 /// This folder is not in a checkout, a page cannot be read, or a file cannot be written.
 pub(crate) fn make(folder: &Path) -> anyhow::Result<()> {
-    let book = labs::checkout()?.join("book/src");
+    let book = checkout::checkout()?.join("book/src");
     let read = |name: &str| {
         let path = book.join(name);
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))

@@ -15,8 +15,8 @@ use lockstep_launch::command::quoted;
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::checkout;
 use crate::exit::{Code, Refused};
-use crate::labs;
 use crate::report::Screen;
 
 /// The kind of data that one has.
@@ -108,7 +108,7 @@ impl NewOptions {
     /// # Errors
     /// [`Refused`] for a name that is not a package's, one in use, a folder that exists, or no checkout; the system's error.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let checkout = labs::checkout()?;
+        let checkout = checkout::checkout()?;
         let checkout = checkout.canonicalize().with_context(|| format!("cannot read {}", foreign::path(&checkout)))?;
         let lock = read(&checkout.join("Cargo.lock"))?;
         let name = name(&self.folder, &lock)?;

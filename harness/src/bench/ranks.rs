@@ -16,7 +16,7 @@ use crate::bench::connection::Mark;
 use crate::bench::job::BenchJob;
 use crate::bench::launcher::{Launcher, Python, Shape};
 use crate::bench::rounds::CommonOptions;
-use crate::labs::program_beside;
+use crate::checkout::program_beside;
 
 /// Our program, next to this one.
 const PROGRAM: &str = "lockstep-bench-ranks";

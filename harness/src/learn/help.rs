@@ -14,8 +14,9 @@ use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
 use lockstep_grading::{Lab, package, seat};
 
+use crate::checkout::checkout;
 use crate::exit::{Code, Refused};
-use crate::labs::{checkout, find, find_all};
+use crate::labs::{find, find_all};
 use crate::learn::route::{Route, begun};
 use crate::learn::task;
 use crate::report::{Screen, whole_words};

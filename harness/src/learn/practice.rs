@@ -16,8 +16,9 @@ use lockstep_grading::{Finding, Lab, Options as Grading, Verdict, checksums, lea
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
 use crate::cargo::{Built, CompileError, build};
+use crate::checkout::checkout;
 use crate::exit::{Code, Refused};
-use crate::labs::{checkout, find, find_all};
+use crate::labs::{find, find_all};
 use crate::learn::grade_class::Class;
 use crate::learn::route::Route;
 use crate::learn::task;

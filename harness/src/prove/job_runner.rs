@@ -11,8 +11,8 @@ use anyhow::Context;
 use lockstep_contract::{fault, foreign};
 use lockstep_process::Signals;
 
+use crate::checkout::program_beside;
 use crate::exit::Interrupted;
-use crate::labs::program_beside;
 use crate::prove::evidence::{Results, Weights, read_results, read_weights};
 use crate::prove::fault::Who;
 use crate::prove::fault_schedule::{FaultOrder, FaultSchedule, Progress};

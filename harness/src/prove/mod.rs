@@ -17,6 +17,7 @@ pub(crate) mod evidence;
 mod expectations;
 mod fault;
 mod fault_schedule;
+#[cfg(feature = "whole")]
 pub(crate) mod inject;
 mod isolation;
 mod job_runner;
@@ -24,15 +25,20 @@ mod launch;
 mod library;
 mod nodes;
 mod processes;
+#[cfg(feature = "whole")]
 pub(crate) mod same;
 mod scenario;
 mod scenario_file;
+#[cfg(feature = "whole")]
 mod soak;
+#[cfg(feature = "whole")]
 mod soak_nodes;
 pub(crate) mod suite;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod tour;
 pub(crate) mod trace;
+#[cfg(feature = "whole")]
 pub(crate) mod verify;
+#[cfg(feature = "whole")]
 mod verify_labs;

@@ -14,8 +14,8 @@ use lockstep_paths::temporary_folder;
 use lockstep_process::Signals;
 use tempfile::TempDir;
 
+use crate::checkout::program_beside;
 use crate::exit::{Code, Interrupted, Refused};
-use crate::labs::program_beside;
 use crate::prove::expectations::{self, Reference};
 use crate::prove::job_runner::{JobRunner, Observed};
 use crate::prove::launch::{LAB, Launcher};

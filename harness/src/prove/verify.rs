@@ -10,8 +10,8 @@ use lockstep_contract::foreign::escaped;
 use lockstep_grading::exercise::Checks;
 use lockstep_process::find_program;
 
+use crate::checkout::program_beside;
 use crate::exit::{Code, Refused};
-use crate::labs::program_beside;
 use crate::prove::check_learning::{learns, loss_falls, loss_is_near};
 use crate::prove::check_same::{same_training, same_training_as, same_weights, same_weights_as};
 use crate::prove::check_values::{collectives_hold, each_sample_once, messages_arrive};

@@ -1,4 +1,6 @@
-//! What set-up has compiled serves the first plain cargo command: each lab and exercise asks for all crates with the features that they
+//! What cargo compiles, and how: nothing for a second time, and nothing with optimization that only runs at compile time.
+//!
+//! What the tour has compiled serves the first plain cargo command: each lab and exercise asks for all crates with the features that they
 //! have in the whole workspace. Otherwise libtorch's binding would be compiled once more, for minutes.
 
 use std::collections::HashSet;
@@ -23,7 +25,15 @@ struct Unit {
     target: Target,
     mode: String,
     features: Vec<String>,
+    /// The target's triple, if the command names one; `None` for what runs at compile time.
+    platform: Option<String>,
+    profile: Profile,
     dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    opt_level: String,
 }
 
 #[derive(Deserialize)]
@@ -84,10 +94,19 @@ fn twice(part: &Graph, whole: &Graph) -> Vec<String> {
     (0..part.units.len()).filter(again).map(|index| format!("{:?}", part.what(index))).collect()
 }
 
+/// What `scripts/run.sh` builds for the tour.
+const TOUR: [&str; 5] =
+    ["--package", "lockstep-harness", "--package", "lab-06-snapshot-resume", "--no-default-features"];
+
 #[test]
 fn a_lab_or_an_exercise_alone_compiles_nothing_twice() {
-    let (all, tour) = (Graph::of(&[]), Graph::of(&["-p", "lockstep-harness", "-p", "lab-06-snapshot-resume"]));
+    let (all, tour) = (Graph::of(&[]), Graph::of(&TOUR));
     assert!(all.units.len() > 100 && tour.units.len() > 100);
+    let script = include_str!("../../../scripts/lib/cargo.sh");
+    assert!(TOUR.iter().all(|word| script.contains(word)), "{TOUR:?} are not the words of scripts/lib/cargo.sh");
+    let mut again = twice(&all, &tour);
+    again.retain(|what| !what.contains("harness#lockstep-harness@"));
+    assert!(again.is_empty(), "cargo build after scripts/run.sh compiles again:\n{}", again.join("\n"));
     let labs = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("labs");
     let folders = fs::read_dir(labs).unwrap().map(|entry| entry.unwrap());
     let names: Vec<String> = folders
@@ -105,4 +124,20 @@ fn a_lab_or_an_exercise_alone_compiles_nothing_twice() {
             }
         }
     }
+}
+
+#[test]
+fn nothing_that_only_runs_at_compile_time_is_optimized() {
+    // With a target named, cargo tells what is compiled for it from what runs here.
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let graph = Graph::of(&["--workspace", "--target", &triple]);
+    let (host, target): (Vec<&Unit>, Vec<&Unit>) = graph.units.iter().partition(|unit| unit.platform.is_none());
+    let optimized = |units: &[&Unit]| -> HashSet<String> {
+        units.iter().filter(|unit| unit.profile.opt_level != "0").map(|unit| unit.pkg_id.clone()).collect()
+    };
+    // A level that is meant for the target counts for the package's build script as well, and for its host build.
+    let (host_levels, meant) = (optimized(&host), optimized(&target));
+    assert!(host.len() > 20 && !meant.is_empty());
+    let found: Vec<&String> = host_levels.difference(&meant).collect();
+    assert!(found.is_empty(), "optimized, and only to run at compile time: {found:?}");
 }

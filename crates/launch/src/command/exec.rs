@@ -31,7 +31,7 @@ struct CommandLine {
 /// this one is killed, and the kernel ends workers with the thread that started them.
 pub fn torchrun() -> ExitCode {
     lockstep_process::internal_main()
-        .unwrap_or_else(|| exit::main(|| CommandLine::parse().options.exec(CommandLine::command)))
+        .unwrap_or_else(|| exit::main(|| CommandLine::parse().options.exec(|| Ok(CommandLine::command()))))
 }
 
 impl RunOptions {
@@ -39,9 +39,9 @@ impl RunOptions {
     ///
     /// # Errors
     /// Why it cannot run.
-    pub fn exec(self, whole: impl FnOnce() -> clap::Command) -> anyhow::Result<Code> {
+    pub fn exec(self, whole: impl FnOnce() -> anyhow::Result<clap::Command>) -> anyhow::Result<Code> {
         if let Some(shell) = self.print_completion {
-            return shell.print(&whole());
+            return shell.print(&whole()?);
         }
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;

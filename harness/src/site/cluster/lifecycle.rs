@@ -17,8 +17,8 @@ use super::folder::{Folder, tail};
 use super::machine::{COMPLETE, ClusterProcess, INIT, LOCAL, PROC, READY, check};
 use super::running::{self, Cluster, HOLDER, SPEC, node_file};
 use super::{ClusterName, ClusterSpec, Machine, NAMESPACES, Node, USER_NAMESPACE, network, slurm};
+use crate::checkout::checkout_around;
 use crate::exit::{Code, Refused};
-use crate::labs::checkout_around;
 use crate::report::Screen;
 
 /// Processes and threads of the head node, with the programs that set the machines up. A node has two, without Slurm and the user's.

@@ -1,0 +1,56 @@
+//! Finds the checkout of the course, and the programs that were built in it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::exit::Refused;
+
+/// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
+///
+/// # Errors
+/// [`Refused`] when there is none.
+pub(crate) fn checkout() -> anyhow::Result<PathBuf> {
+    let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
+    let found = begins.iter().flatten().find_map(|begin| checkout_around(begin));
+    found
+        .map(Into::into)
+        .ok_or_else(|| Refused("this folder is not in a checkout of the course: go to one".into()).into())
+}
+
+/// The checkout that contains this file or folder.
+pub(crate) fn checkout_around(path: &Path) -> Option<&Path> {
+    path.ancestors().find(|folder| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir())
+}
+
+/// The program `name` in the folder of this executable.
+///
+/// # Errors
+/// [`Refused`] if it does not exist, with the command that builds it.
+pub(crate) fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
+    // Linux returns the file itself here, not the link through which it was started.
+    let this = std::env::current_exe().context("cannot find this program's own path")?;
+    let path = this.with_file_name(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let folder = this.parent().unwrap_or(&this).display();
+    // The programs with the course's answers are no default members.
+    let package = if name.starts_with("sol-") { format!(" --package {name}") } else { String::new() };
+    Err(Refused(format!("cannot find the program {name} in {folder}: build it with `cargo build{package}`")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_command_that_builds_a_missing_lab() {
+        let error = program_beside("lab-99-nothing").unwrap_err();
+        let message = error.downcast::<Refused>().unwrap().to_string();
+        assert!(
+            message.contains("lab-99-nothing in /") && message.ends_with("build it with `cargo build`"),
+            "{message}"
+        );
+    }
+}
