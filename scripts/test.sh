@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, the model checker, emulated
-# aarch64, packages, the book, and the page of a class in a browser.
-# With ARGS, only the tests: ARGS go to cargo-nextest where it is installed, else to `cargo test` (scripts/test.sh -p c10d).
+# scripts/test.sh [AREA | ARGS]: set-up, then the whole test run: format, everything compiled with clippy's lints, tests, documentation
+# tests, learning on older instructions, the model checker, emulated aarch64, packages, the book, the page of a class in a browser, and
+# what all this costs (budget.toml).
+# With an AREA, what a change there can break: engine (what can be published), runtime (what the labs import), course (labs, graders,
+# book) or site (clusters, doctor, batch scripts); CONTRIBUTING.md says why that is enough.
+# With ARGS, only tests: ARGS go to cargo-nextest where it is installed, else to `cargo test` (scripts/test.sh -p c10d).
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -22,17 +25,69 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 BUILT_MB=4500
 INCREMENTAL_MB=4000
 
+# The tests of each area; what no other has is the course's.
+ENGINE='package(c10d) | package(tcpstore) | package(/^lockstep-(contract|launch|memory-model|paths|process)$/)
+  | (package(lockstep-harness) & binary(it) & test(/^(run|run_usage|verdict)::/))'
+RUNTIME='package(lockstep) | package(/^lockstep-(bench-ranks|cost|datasets|pictures|plot|vision)$/)'
+SITE='package(lockstep-harness) & test(/^(cluster|doctor|render|site|sites)::/)'
+declare -A TESTS=([engine]=$ENGINE [runtime]=$RUNTIME [site]=$SITE [course]="not ($ENGINE | $RUNTIME | $SITE)")
+PUBLISHED=(--package c10d --package tcpstore --package lockstep-contract --package lockstep-launch --package lockstep-paths
+  --package lockstep-process)
+
 SUMMARY=()
 PASSED=0
 FAILED=0
 
-# step NAME COMMAND...: runs COMMAND and records how it ended; the other steps run in any case.
+# step NAME COMMAND...: runs COMMAND and records how it ended, and its seconds of processor time; the other steps run in any case.
 step() {
-  local name=$1 start=$SECONDS verdict=passed
+  local name=$1 start=$SECONDS rc=0
   shift
   printf '\ntest: %s: %s\n' "$name" "$*"
-  if "$@"; then PASSED=$((PASSED + 1)); else verdict=FAILED FAILED=$((FAILED + 1)); fi
-  SUMMARY+=("$(printf '%-14s %-7s %4d s   %s' "$name" "$verdict" $((SECONDS - start)) "$*")")
+  measured "$COSTS/$name" "$@" || rc=$?
+  record "$name" "$rc" $((SECONDS - start)) "$*"
+}
+
+# record NAME RC SECONDS COMMAND: a step that has ended.
+record() {
+  local verdict=passed
+  if [ "$2" = 0 ]; then PASSED=$((PASSED + 1)); else verdict=FAILED FAILED=$((FAILED + 1)); fi
+  SUMMARY+=("$(printf '%-14s %-7s %4d s %5d s of processors   %s' "$1" "$verdict" "$3" "$(cat "$COSTS/$1")" "$4")")
+}
+
+# measured FILE COMMAND...: in a process of its own, whose ended children are COMMAND's.
+measured() (
+  file=$1 rc=0
+  shift
+  "$@" || rc=$?
+  read -ra stat <"/proc/$BASHPID/stat"
+  echo $(((stat[15] + stat[16]) / $(getconf CLK_TCK))) >"$file"
+  exit "$rc"
+)
+
+# beside NAME COMMAND...: starts COMMAND next to the steps that follow, its output in a file; `join_steps` records it. Only for what builds
+# nothing in cargo's output folder, for whose lock a test would wait.
+BESIDE=()
+beside() {
+  local name=$1
+  shift
+  printf '\ntest: %s, next to the tests: %s\n' "$name" "$*"
+  (
+    rc=0 start=$SECONDS
+    measured "$COSTS/$name" "$@" >"$COSTS/$name.txt" 2>&1 </dev/null || rc=$?
+    printf '%d\n%d\n%s\n' "$rc" $((SECONDS - start)) "$*" >"$COSTS/$name.ended"
+  ) &
+  BESIDE+=("$name")
+}
+
+join_steps() {
+  local name ended
+  wait
+  for name in "${BESIDE[@]}"; do
+    printf '\ntest: %s:\n' "$name"
+    cat "$COSTS/$name.txt"
+    mapfile -t ended <"$COSTS/$name.ended"
+    record "$name" "${ended[@]}"
+  done
 }
 
 # leave_out NAME REASON: reports a step that cannot run here; it never counts as passed.
@@ -54,18 +109,56 @@ has() {
   cargo "$1" --version >/dev/null 2>&1
 }
 
-check_sources() {
-  if has fmt; then step format cargo fmt --check; else leave_out format "rustup component add rustfmt"; fi
-  if has clippy; then
-    step clippy cargo clippy --all-targets -- -D warnings
+# Clippy as the compiler of this workspace's crates: what it has looked at is compiled, too, where `cargo clippy` would look at each crate
+# and all its dependencies once more. What plain cargo commands have compiled of these crates stays next to it.
+lint_while_compiling() {
+  local driver
+  if driver=$(command -v clippy-driver) && has clippy; then
+    export RUSTC_WORKSPACE_WRAPPER=$driver
   else
     leave_out clippy "rustup component add clippy"
   fi
 }
 
-# After the tests, whose programs determine which options the book may name.
+without_lints() {
+  env -u RUSTC_WORKSPACE_WRAPPER "$@"
+}
+
+compile() {
+  if has nextest; then
+    cargo nextest run --no-run --all-targets "${ALL[@]}"
+  else
+    cargo test --no-run --all-targets "${ALL[@]}"
+  fi
+}
+
+# cargo repeats the warnings of what is compiled already.
+compile_without_warnings() {
+  local rc=0
+  compile 2>&1 | tee "$COSTS/compiled.txt" || rc=$?
+  [ "$rc" = 0 ] && ! grep -E '^warning: .* generated [0-9]+ warning' "$COSTS/compiled.txt"
+}
+
+check_sources() {
+  if has fmt; then step format cargo fmt --check; else leave_out format "rustup component add rustfmt"; fi
+  lint_while_compiling
+  [ -d "$TARGET/debug/deps" ] || WAS_EMPTY=1
+  if [ "$WAS_EMPTY" = 1 ]; then
+    step first-command cargo build "${TOUR[@]}"
+    step rest-of-it becomes_whole
+  fi
+  step compile compile_without_warnings
+}
+
+# The first build, asked for what it lacks.
+becomes_whole() {
+  [[ $("$TARGET/debug/lockstep" --version) == *"(first build)" ]] &&
+    "$TARGET/debug/lockstep" hint 02 average --level 1 && [[ $("$TARGET/debug/lockstep" --version) != *"(first build)" ]]
+}
+
+# What is written depends on the programs that have been compiled.
 check_book() {
-  if command -v python3 >/dev/null; then step book read_book; else leave_out book "python3 is not on PATH"; fi
+  if command -v python3 >/dev/null; then "$1" book read_book; else leave_out book "python3 is not on PATH"; fi
 }
 
 # Its stdout is captured for tell_unverified.
@@ -79,27 +172,42 @@ read_book() {
   } | tee "$TARGET/book.txt"
 }
 
-# What others use: documentation, packages and their examples. After the tests, because it reuses their build.
+# What others use: packages and their examples. After the tests, because it builds.
 check_packages() {
   if command -v python3 >/dev/null; then
-    step packages scripts/check_packages.py
+    step packages without_lints scripts/check_packages.py
   else
     leave_out packages "python3 is not on PATH"
   fi
 }
 
-# What learners begin with. After the tests, because it reuses their build.
+# What learners begin with. After the tests, because it builds.
 check_course() {
-  step course "$TARGET/debug/lockstep" course check --build
+  step course-check "$TARGET/debug/lockstep" course check --build
 }
 
+# run_tests AREA...
 run_tests() {
-  if has nextest; then
-    step tests cargo nextest run --no-fail-fast "$@"
-    [ $# -gt 0 ] || step documentation cargo test --doc
-  else
-    step tests cargo test --no-fail-fast "$@" # these include the documentation's
+  local area
+  if ! has nextest; then
+    step tests cargo test --no-fail-fast "${ALL[@]}"
+    return
   fi
+  for area in "$@"; do
+    step "$area" nextest "$area"
+  done
+}
+
+nextest() {
+  local rc=0
+  cargo nextest run --no-fail-fast "${ALL[@]}" --filterset "${TESTS[$1]}" || rc=$?
+  mv "$REPORT" "$COSTS/$1.xml" || rc=1
+  return "$rc"
+}
+
+# check_documentation [PACKAGES]
+check_documentation() {
+  ! has nextest || step documentation cargo test --doc "$@" # `cargo test` has run them already
 }
 
 # Repeats the tests that depend on the processor's instructions with older ones: a limit that holds only on this processor is a
@@ -109,7 +217,7 @@ check_learning() {
   if ! has nextest; then
     leave_out learning "cargo install cargo-nextest --locked"
   elif "${older[@]}" true 2>/dev/null; then
-    step learning "${older[@]}" cargo nextest run --profile learning --no-fail-fast
+    step learning "${older[@]}" cargo nextest run --profile learning --no-fail-fast "${ALL[@]}"
   else
     leave_out learning "this processor has neither AVX-512 nor AVX2 nor SVE, so there are no older instructions to run with"
   fi
@@ -117,13 +225,13 @@ check_learning() {
 
 # The protocols of shared memory, in the model checker's orders. With other flags than the rest, so in a folder of its own.
 check_memory_model() {
-  step memory-model env RUSTFLAGS='--cfg loom' cargo test --package lockstep-memory-model --target-dir "$TARGET/loom"
+  "$1" memory-model without_lints env RUSTFLAGS='--cfg loom' cargo test --package lockstep-memory-model --target-dir "$TARGET/loom"
 }
 
 # Emulated aarch64, where its tools are: scripts/setup.sh --arm-tools.
 check_arm() {
   if [ -z "$(missing_arm_tools)" ]; then
-    step aarch64 scripts/test_arm.sh
+    step aarch64 without_lints scripts/test_arm.sh
   else
     leave_out aarch64 "scripts/setup.sh --arm-tools installs what emulates it: $(missing_arm_tools | paste -sd ';' | sed 's/;/; /g')"
   fi
@@ -131,17 +239,29 @@ check_arm() {
 
 # Where the time of the tests went.
 tell_times() {
-  [ ! -f "$REPORT" ] || ! command -v python3 >/dev/null || python3 scripts/lib/times.py "$REPORT" | sed 's/^/test: /'
+  local reports=("$COSTS"/*.xml)
+  [ ! -f "${reports[0]}" ] || ! command -v python3 >/dev/null || python3 scripts/lib/times.py "${reports[@]}" | sed 's/^/test: /'
 }
 
 # What single tests could not check here: they pass and print it on stdout, but they prove nothing.
 tell_unverified() {
   { grep -oh 'not verified here: .*' "$TARGET/book.txt" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   if has nextest; then
-    { grep -oh 'not verified here: [^<]*' "$REPORT" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
+    { grep -oh 'not verified here: [^<]*' "$REPORT" "$COSTS"/*.xml || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   else
     printf 'test: the output of the tests shows what could not be verified here: cargo test TEST -- --nocapture\n'
   fi
+}
+
+# What an empty output folder is compiled in is compared only then.
+check_budget() {
+  local costs=()
+  [ "$WAS_EMPTY" = 1 ] || rm -f "$COSTS/compile"
+  if ! command -v python3 >/dev/null; then leave_out budget "python3 is not on PATH" && return; fi
+  for file in "$COSTS"/*; do
+    case $file in *.*) ;; *) costs+=("${file##*/}=$(cat "$file")") ;; esac
+  done
+  step budget python3 scripts/budget.py --yardstick "$YARDSTICK" "${costs[@]}" -- "${TOUR[@]}"
 }
 
 summarize() {
@@ -153,6 +273,45 @@ summarize() {
   printf 'test: passed (%d of %d steps verified)\n' "$PASSED" "${#SUMMARY[@]}"
 }
 
+run_everything() {
+  check_space
+  check_sources
+  check_memory_model beside
+  check_book beside
+  run_tests engine site course runtime
+  join_steps
+  check_documentation
+  check_learning
+  check_arm
+  check_course
+  check_packages
+}
+
+run_area() {
+  has nextest || die "areas need cargo-nextest" "cargo install cargo-nextest --locked, or scripts/test.sh without an area"
+  check_sources
+  case $1 in
+    engine) check_memory_model beside ;;
+    course) check_book beside ;;
+  esac
+  run_tests "$1"
+  join_steps
+  case $1 in
+    engine) check_documentation "${PUBLISHED[@]}" && check_packages ;;
+    runtime) check_documentation --package lockstep --package lockstep-vision ;;
+    course) check_course ;;
+  esac
+}
+
+# run_some ARGS: for plain cargo and quick answers, so without lints.
+run_some() {
+  if has nextest; then
+    step tests cargo nextest run --no-fail-fast "$@"
+  else
+    step tests cargo test --no-fail-fast "$@" # these include the documentation's
+  fi
+}
+
 cd "$ROOT"
 # Tests spend half of their time waiting: for messages, for processes, for what must not come.
 export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((2 * $(nproc)))}
@@ -160,15 +319,18 @@ prepare_cargo
 check_temporary
 scripts/setup.sh
 find_peer
-[ $# -gt 0 ] || check_space
+WAS_EMPTY=0
 REPORT=$TARGET/nextest/${NEXTEST_PROFILE:-default}/junit.xml # nextest's, of this run
-rm -f "$TARGET/book.txt" "$REPORT"
-[ $# -gt 0 ] || check_sources
-run_tests "$@"
-[ $# -gt 0 ] || check_learning
-[ $# -gt 0 ] || check_memory_model
-[ $# -gt 0 ] || check_arm
-[ $# -gt 0 ] || check_course
-[ $# -gt 0 ] || check_packages
-[ $# -gt 0 ] || check_book
+COSTS=$TARGET/test-run # of each step: seconds of processor time, reports, output
+rm -rf "$TARGET/book.txt" "$REPORT" "$COSTS"
+mkdir -p "$COSTS"
+YARDSTICK=$(python3 scripts/budget.py --measure 2>/dev/null || true)
+case ${1:-} in
+  '') run_everything && check_budget ;;
+  engine | runtime | site | course)
+    [ $# = 1 ] || die "an area stands alone" "scripts/test.sh $1, or scripts/test.sh ARGS for single tests"
+    run_area "$1" && check_budget
+    ;;
+  *) run_some "$@" ;;
+esac
 summarize

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints where the time of a test run went: the ten slowest tests, and the seconds of each crate's tests.
 
-    scripts/lib/times.py JUNIT
+    scripts/lib/times.py JUNIT...
 
 Seconds are those from start to end; tests run beside each other, so that they add up to more than the run took.
 """
@@ -18,8 +18,8 @@ SLOWEST = 10
 SHORT = 5.0
 
 
-def main(report):
-    tests = junit.tests(report)
+def main(reports):
+    tests = [test for report in reports for test in junit.tests(report)]
     print(f"the {SLOWEST} slowest of {len(tests)} tests:")
     for test in sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]:
         print(f"{test.seconds:7.1f} s  {test}")
@@ -33,6 +33,6 @@ def main(report):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] == "--help":
+    if len(sys.argv) < 2 or sys.argv[1] == "--help":
         sys.exit(print(__doc__.strip()) or (0 if sys.argv[1:] == ["--help"] else 2))
-    main(sys.argv[1])
+    main(sys.argv[1:])
