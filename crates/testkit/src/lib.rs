@@ -26,6 +26,24 @@ pub fn numbers(printed: &str, words: &str) -> Vec<f64> {
     printed.lines().filter_map(number).collect()
 }
 
+/// Returns true if this process has a socket that listens on the TCP port `port`. To bind the port proves less: once it is free, another
+/// process may have taken it.
+pub fn listens(port: u16) -> bool {
+    const LISTEN: &str = "0A"; // the kernel's include/net/tcp_states.h
+    let links =
+        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let own: Vec<_> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+    // As proc(5) shows it: number, local address, remote address, state, …, and the inode as the tenth field.
+    let sockets =
+        ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/self/net/{table}")).unwrap_or_default());
+    sockets.iter().flat_map(|table| table.lines().skip(1)).any(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        fields[1].ends_with(&format!(":{port:04X}"))
+            && fields[3] == LISTEN
+            && own.contains(&format!("socket:[{}]", fields[9]))
+    })
+}
+
 /// The names of the files and folders in a folder, sorted.
 pub fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();

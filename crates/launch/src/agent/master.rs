@@ -141,7 +141,7 @@ mod tests {
         let StoreHosting::Own { server: Some(server), .. } = &hosting else { panic!("{hosting:?}") };
         assert_eq!(server.get("k"), None);
         drop(hosting);
-        assert!(TcpListener::bind(SocketAddr::new(loopback, first.port)).is_ok(), "the port is free again");
+        assert!(!lockstep_testkit::listens(first.port), "the store still listens on port {}", first.port);
     }
 
     #[test]

@@ -291,7 +291,7 @@ async fn agree_on_master(
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, SocketAddr, TcpListener};
+    use std::net::IpAddr;
 
     use super::*;
     use crate::rendezvous::tests::two;
@@ -300,12 +300,12 @@ mod tests {
     async fn a_node_that_is_no_longer_the_first_closes_the_store_of_the_previous_round() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let mut hosting = StoreHosting::Own { host: "127.0.0.1".into(), interface: loopback, server: None };
-        let former = SocketAddr::new(loopback, hosting.open().unwrap().port);
+        let former = hosting.open().unwrap().port;
         let (mut a, mut b, [first, second], _) = two().await;
         a.publish_master(&first, "a:4711");
         let limits = Limits { master: Duration::from_secs(60), exit_barrier: Duration::from_secs(60) };
         let agreed = agree_on_master(&mut b, &mut hosting, &second, limits).await;
         assert!(matches!(agreed, Ok(master) if master.port == 4711));
-        assert!(TcpListener::bind(former).is_ok(), "the store of the previous round still listens at {former}");
+        assert!(!lockstep_testkit::listens(former), "the store of the previous round still listens on port {former}");
     }
 }

@@ -393,7 +393,8 @@ async fn the_host_reads_sets_and_deletes_without_a_connection() {
 #[tokio::test]
 async fn stops_in_asynchronous_code_and_frees_its_port_and_connections() {
     let server = server(ServerOptions::default());
-    let address = server.local_addr();
+    let port = server.local_addr().port();
+    assert!(lockstep_testkit::listens(port));
     let mut raw = Raw::open(&server).await;
     raw.send(&[Request::Wait { keys: vec![wire_key("never")] }]).await;
     let mute = Raw::connect(&server).await;
@@ -401,7 +402,7 @@ async fn stops_in_asynchronous_code_and_frees_its_port_and_connections() {
     server.shutdown();
     assert!(raw.closed().await.is_empty());
     assert!(mute.closed().await.is_empty());
-    drop(std::net::TcpListener::bind(address).expect("the port is free again"));
+    assert!(!lockstep_testkit::listens(port), "the server still listens on port {port}");
 }
 
 #[tokio::test]
