@@ -10,6 +10,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +77,7 @@ pub enum SavePhase {
     Named,
 }
 
-/// A single harmful action.
+/// A single action, harmful but for [`Act::AwaitHarness`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Act {
@@ -94,7 +95,13 @@ pub enum Act {
     /// Writing the snapshot fails with the error of a full disk; the disk itself is not full. Allowed only at a
     /// [`Point::Save`] before the file has its final name.
     NoSpace,
+    /// The process waits until the harness has done to the job what it does from outside at this point: until the file
+    /// [`came`] exists, but no longer than [`LONGEST_WAIT`].
+    AwaitHarness,
 }
+
+/// How long [`Act::AwaitHarness`] waits at most: a harness that has ended does nothing any more.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// The faults of one rank, ready to be injected.
 #[derive(Debug, Default)]
@@ -219,6 +226,11 @@ impl Armed {
         Ok(due)
     }
 
+    /// The file for which [`Act::AwaitHarness`] of this fault waits.
+    pub fn came(&self, fault: &RankFault) -> PathBuf {
+        came(&self.path, &fault.name)
+    }
+
     /// Returns true for the one process that creates the file.
     fn fires(&self, fault: &RankFault) -> Result<bool, FaultError> {
         let path = fired(&self.path, &fault.name);
@@ -232,8 +244,17 @@ impl Armed {
 
 /// The file that exists once the fault `name` of the plan at `plan` has been injected.
 pub fn fired(plan: &Path, name: &str) -> PathBuf {
+    beside(plan, "fired", name)
+}
+
+/// The file that the harness creates once it has done what [`Act::AwaitHarness`] of the fault `name` waits for.
+pub fn came(plan: &Path, name: &str) -> PathBuf {
+    beside(plan, "came", name)
+}
+
+fn beside(plan: &Path, what: &str, name: &str) -> PathBuf {
     let mut file = plan.as_os_str().to_owned();
-    file.push(format!(".fired-{name}"));
+    file.push(format!(".{what}-{name}"));
     PathBuf::from(file)
 }
 

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lockstep_contract::fault::Act;
+use lockstep_contract::fault::{Act, LONGEST_WAIT};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGTERM;
@@ -21,6 +21,9 @@ const TO_DIE: Duration = Duration::from_millis(500);
 /// How long to wait between a signal that Rust's handler consumes and the same signal again.
 const SWALLOWED: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(250)];
 
+/// How often to look for the file of [`Act::AwaitHarness`].
+const LOOK: Duration = Duration::from_millis(1);
+
 /// The name of an act in events.
 pub(crate) fn name(act: &Act) -> String {
     match act {
@@ -31,17 +34,18 @@ pub(crate) fn name(act: &Act) -> String {
         Act::TearSnapshot => "tear the newest snapshot".to_owned(),
         Act::FlipSnapshotBit => "flip a bit of the newest snapshot".to_owned(),
         Act::NoSpace => "no space left on device".to_owned(),
+        Act::AwaitHarness => "wait for the harness".to_owned(),
     }
 }
 
-/// Carries out `act`; snapshots are in `folder`.
+/// Carries out `act`; snapshots are in `folder`, and the harness creates the file `came`.
 ///
 /// # Errors
 /// The error that the act asks for, or that damaging a snapshot failed.
 ///
 /// # Panics
 /// Does not return if the act ends the process.
-pub(crate) fn inject(act: &Act, folder: Option<&Path>) -> io::Result<()> {
+pub(crate) fn inject(act: &Act, folder: Option<&Path>, came: &Path) -> io::Result<()> {
     match act {
         Act::Signal(number) => signal(*number),
         Act::Exit(code) => signal_hook::low_level::exit(*code),
@@ -51,6 +55,13 @@ pub(crate) fn inject(act: &Act, folder: Option<&Path>) -> io::Result<()> {
         Act::TearSnapshot => tear(&newest(folder)?),
         Act::FlipSnapshotBit => flip(&newest(folder)?),
         Act::NoSpace => Err(Errno::NOSPC.into()),
+        Act::AwaitHarness => {
+            let begun = Instant::now();
+            while !came.exists() && begun.elapsed() < LONGEST_WAIT {
+                thread::sleep(LOOK);
+            }
+            Ok(())
+        }
     }
 }
 

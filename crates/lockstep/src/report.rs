@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use c10d::stragglers::Finding;
-use lockstep_contract::fault::{Armed, FaultError, Point};
+use lockstep_contract::fault::{Act, Armed, FaultError, Point};
 use tch::Device;
 
 use crate::events::{Event, EventSink};
@@ -231,8 +231,10 @@ impl Reporter {
         let due = self.shared.faults.due(point).map_err(|error| io::Error::other(with_cause(&error)))?;
         for fault in due {
             for act in &fault.acts {
-                self.emit(&Event::Fault { message: format!("injected: {} ({})", faults::name(act), fault.name) });
-                done = done.and(faults::inject(act, folder.as_deref()));
+                if *act != Act::AwaitHarness {
+                    self.emit(&Event::Fault { message: format!("injected: {} ({})", faults::name(act), fault.name) });
+                }
+                done = done.and(faults::inject(act, folder.as_deref(), &self.shared.faults.came(fault)));
             }
         }
         done

@@ -66,6 +66,26 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// For a fault that the harness injects at a step: rank 0 waits there until it has come. Otherwise the job might end first, when the
+    /// harness gets no processor.
+    pub(crate) fn awaited(&self, index: usize) -> Option<fault::RankFault> {
+        let at @ fault::Point::Step { .. } = self.when.point()? else { return None };
+        let name = awaited_name(index);
+        self.inside(index).is_none().then(|| fault::RankFault {
+            name,
+            rank: 0,
+            at,
+            acts: vec![fault::Act::AwaitHarness],
+        })
+    }
+}
+
+/// The name in the plan of the wait for fault number `index`.
+pub(crate) fn awaited_name(index: usize) -> String {
+    format!("outside-{index}")
+}
+
 impl When {
     /// The point in the training run, if it is one.
     pub(crate) fn point(&self) -> Option<fault::Point> {
@@ -284,6 +304,17 @@ mod tests {
 
     fn fault(who: Who, when: When, what: &[FaultAction]) -> Fault {
         Fault { who, when, what: What(what.to_vec()), for_seconds: None, replace_after_seconds: None }
+    }
+
+    #[test]
+    fn rank_0_waits_for_what_the_harness_does_at_a_step_and_for_nothing_else() {
+        let point = When { epoch: Some(1), step: Some(3), ..When::default() };
+        let timed = When { after_seconds: Some(0.5), ..When::default() };
+        let awaited = |who, when: &When| fault(who, when.clone(), &[FaultAction::Kill]).awaited(7);
+        let wait = awaited(Who::Node(1), &point).unwrap();
+        assert_eq!((wait.rank, &*wait.name, &wait.acts[..]), (0, "outside-7", &[fault::Act::AwaitHarness][..]));
+        assert_eq!(wait.at, fault::Point::Step { epoch: 1, step: 3 });
+        assert_eq!([awaited(Who::Node(1), &timed), awaited(Who::Rank(1), &point)], [None, None]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use lockstep_process::Signals;
 use crate::checkout::program_beside;
 use crate::exit::Interrupted;
 use crate::prove::evidence::{Results, Weights, read_results, read_weights};
-use crate::prove::fault::Who;
+use crate::prove::fault::{Who, awaited_name};
 use crate::prove::fault_schedule::{FaultOrder, FaultSchedule, Progress};
 use crate::prove::launch::{Launcher, RunFolder};
 use crate::prove::nodes::{NoRun, Nodes};
@@ -95,6 +95,8 @@ impl JobRunner {
                 let progress = Progress { lines, steps: steps.flatten(), running: nodes.running() };
                 let orders = schedule.due(begin.elapsed(), &progress);
                 injections.extend(orders.into_iter().map(|order| carry_out(&mut nodes, order)));
+                let came = injections.iter().filter_map(|injection: &Injection| injection.fault);
+                came.for_each(|index| release(&nodes.folder.faults(), index));
             }
             if looked.is_none_or(|at| at.elapsed() >= PORTS_INTERVAL) {
                 looked = Some(Instant::now());
@@ -124,6 +126,14 @@ impl JobRunner {
         let missed = scenario.outside().map(|(index, _)| index).filter(|index| !injected(index));
         observed.missed.extend(missed.collect::<Vec<_>>());
         Ok(observed)
+    }
+}
+
+/// Lets the rank go on that waits for this fault. A rank that is not there any more needs no file, so that a failure is none.
+fn release(plan: &Path, index: usize) {
+    let file = fault::came(plan, &awaited_name(index));
+    if !file.exists() {
+        let _ = fs::write(file, "");
     }
 }
 

@@ -141,10 +141,11 @@ impl Scenario {
         toml::to_string(self).unwrap_or_else(|error| format!("# cannot be written as TOML: {error}\n"))
     }
 
-    /// The faults that the ranks inject into themselves, for the file in `LOCKSTEP_FAULTS`.
+    /// The faults that the ranks inject into themselves, and their waits for others, for the file in `LOCKSTEP_FAULTS`.
     pub(crate) fn plan(&self) -> fault::Plan {
         let faults = self.faults.iter().enumerate();
-        fault::Plan { faults: faults.filter_map(|(index, fault)| fault.inside(index)).collect() }
+        let of_ranks = |(index, fault): (usize, &Fault)| fault.inside(index).or_else(|| fault.awaited(index));
+        fault::Plan { faults: faults.filter_map(of_ranks).collect() }
     }
 
     /// The faults that the harness injects, with their indices in the list.
