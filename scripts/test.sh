@@ -125,11 +125,7 @@ without_lints() {
 }
 
 compile() {
-  if has nextest; then
-    cargo nextest run --no-run --all-targets "${ALL[@]}"
-  else
-    cargo test --no-run --all-targets "${ALL[@]}"
-  fi
+  cargo test --no-run --all-targets "${ALL[@]}"
 }
 
 # cargo repeats the warnings of what is compiled already.
