@@ -30,7 +30,11 @@ ENGINE='package(c10d) | package(tcpstore) | package(/^lockstep-(contract|launch|
   | (package(lockstep-harness) & binary(it) & test(/^(run|run_usage|verdict)::/))'
 RUNTIME='package(lockstep) | package(/^lockstep-(bench-ranks|cost|datasets|pictures|plot|vision)$/)'
 SITE='package(lockstep-harness) & test(/^(cluster|doctor|render|site|sites)::/)'
-declare -A TESTS=([engine]=$ENGINE [runtime]=$RUNTIME [site]=$SITE [course]="not ($ENGINE | $RUNTIME | $SITE)")
+# A process that loads libtorch costs 0.17 s of a core, and nextest starts one for each test. Many small tests without processes of their own
+# share one, one after the other.
+TOGETHER='(package(lockstep) & (kind(lib) | (binary(it) & not test(/^pace::/)))) | (package(c10d) & kind(lib)) | package(lockstep-vision)'
+declare -A TESTS=([engine]="($ENGINE) & not ($TOGETHER)" [runtime]="($RUNTIME) & not ($TOGETHER)" [site]=$SITE
+  [course]="not ($ENGINE | $RUNTIME | $SITE)")
 PUBLISHED=(--package c10d --package tcpstore --package lockstep-contract --package lockstep-launch --package lockstep-paths
   --package lockstep-process)
 
@@ -124,14 +128,10 @@ without_lints() {
   env -u RUSTC_WORKSPACE_WRAPPER "$@"
 }
 
-compile() {
-  cargo test --no-run --all-targets "${ALL[@]}"
-}
-
 # cargo repeats the warnings of what is compiled already.
 compile_without_warnings() {
   local rc=0
-  compile 2>&1 | tee "$COSTS/compiled.txt" || rc=$?
+  cargo test --no-run --all-targets "${ALL[@]}" 2>&1 | tee "$COSTS/compiled.txt" || rc=$?
   [ "$rc" = 0 ] && ! grep -E '^warning: .* generated [0-9]+ warning' "$COSTS/compiled.txt"
 }
 
@@ -194,6 +194,12 @@ run_tests() {
   done
 }
 
+# The tests of TOGETHER. `it` of c10d is not among them: its ranks have descriptors and signals of their process to themselves.
+run_together() {
+  cargo nextest list "${ALL[@]}" --list-type binaries-only --message-format json |
+    python3 scripts/lib/together.py pace:: lockstep lockstep::it lockstep-vision lockstep-vision::it c10d
+}
+
 nextest() {
   local rc=0
   cargo nextest run --no-fail-fast "${ALL[@]}" --filterset "${TESTS[$1]}" || rc=$?
@@ -243,7 +249,7 @@ tell_times() {
 tell_unverified() {
   { grep -oh 'not verified here: .*' "$TARGET/book.txt" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   if has nextest; then
-    { grep -oh 'not verified here: [^<]*' "$REPORT" "$COSTS"/*.xml || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
+    { grep -oh 'not verified here: [^<]*' "$REPORT" "$COSTS"/*.xml "$COSTS"/together.txt || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   else
     printf 'test: the output of the tests shows what could not be verified here: cargo test TEST -- --nocapture\n'
   fi
@@ -272,6 +278,7 @@ summarize() {
 run_everything() {
   check_space
   check_sources
+  ! has nextest || beside together run_together
   check_memory_model beside
   check_book beside
   run_tests engine site course runtime
@@ -289,6 +296,7 @@ run_area() {
   case $1 in
     engine) check_memory_model beside ;;
     course) check_book beside ;;
+    runtime) beside together run_together ;;
   esac
   run_tests "$1"
   join_steps
