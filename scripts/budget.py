@@ -4,13 +4,14 @@
     scripts/budget.py --measure
     scripts/budget.py [--yardstick SECONDS] STEP=SECONDS... -- WORDS...
 
-Costs are processor time, in multiples of a yardstick: a fixed piece of work of this script, so that a slow machine does not fail. --measure
-prints its seconds here. The second form compares the seconds of these steps of scripts/test.sh, and the number of packages that `cargo
+Costs are processor time, in multiples of a yardstick: a fixed piece of work of this script, done on all cores at once as the steps do theirs,
+so that a slow machine does not fail. --measure prints its seconds here. The second form compares the seconds of these steps of scripts/test.sh, and the number of packages that `cargo
 build WORDS` compiles, which are the first command's. A step that the table lacks is an error, one that was not run is passed over.
 Warns of what is more than 10 % above its row, and ends with 1 at 40 %.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -39,6 +40,17 @@ def yardstick():
     return time.process_time() - begun
 
 
+def several(_core):
+    return [yardstick() for _ in range(ROUNDS)]
+
+
+def yardstick_here():
+    """Its median, with every core at work."""
+    cores = os.cpu_count() or 1
+    with concurrent.futures.ProcessPoolExecutor(cores) as pool:
+        return statistics.median(seconds for rounds in pool.map(several, range(cores)) for seconds in rounds)
+
+
 def packages(words):
     """The number of packages that `cargo build WORDS` compiles. Listing them is an unstable option of the pinned toolchain."""
     command = ["cargo", "build", "--offline", "--unit-graph", "-Z", "unstable-options", *words]
@@ -64,7 +76,7 @@ def main():
     parser.add_argument("costs", nargs="*", metavar="STEP=SECONDS")
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     chosen, words = parser.parse_args(sys.argv[1:at]), sys.argv[at + 1 :]
-    here = statistics.median(yardstick() for _ in range(ROUNDS))
+    here = yardstick_here()
     if chosen.measure:
         return print(f"{here:.3f}")
     here = statistics.mean([here, chosen.yardstick or here])

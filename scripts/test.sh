@@ -32,7 +32,7 @@ RUNTIME='package(lockstep) | package(/^lockstep-(bench-ranks|cost|datasets|pictu
 SITE='package(lockstep-harness) & test(/^(cluster|doctor|render|site|sites)::/)'
 # A process that loads libtorch costs 0.17 s of a core, and nextest starts one for each test. Many small tests without processes of their own
 # share one, one after the other.
-TOGETHER='(package(lockstep) & (kind(lib) | (binary(it) & not test(/^pace::/)))) | (package(c10d) & kind(lib)) | package(lockstep-vision)'
+TOGETHER='((package(lockstep) | package(c10d)) & kind(lib)) | package(lockstep-vision)'
 declare -A TESTS=([engine]="($ENGINE) & not ($TOGETHER)" [runtime]="($RUNTIME) & not ($TOGETHER)" [site]=$SITE
   [course]="not ($ENGINE | $RUNTIME | $SITE)")
 PUBLISHED=(--package c10d --package tcpstore --package lockstep-contract --package lockstep-launch --package lockstep-paths
@@ -194,10 +194,10 @@ run_tests() {
   done
 }
 
-# The tests of TOGETHER. `it` of c10d is not among them: its ranks have descriptors and signals of their process to themselves.
+# The tests of TOGETHER. The `it` of c10d and lockstep are not among them: they lose ranks on purpose, which leaves threads in the process.
 run_together() {
   cargo nextest list "${ALL[@]}" --list-type binaries-only --message-format json |
-    python3 scripts/lib/together.py pace:: lockstep lockstep::it lockstep-vision lockstep-vision::it c10d
+    python3 scripts/lib/together.py c10d lockstep lockstep-vision lockstep-vision::it
 }
 
 nextest() {

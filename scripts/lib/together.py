@@ -2,9 +2,9 @@
 """Runs the tests of some binaries one after the other in one process for each binary, as `cargo test -- --test-threads=1` does, but without a
 build: with fewer packages than the test run has, cargo would compile some of their libraries once more.
 
-    cargo nextest list ... --list-type binaries-only --message-format json | scripts/lib/together.py SKIPPED BINARY...
+    cargo nextest list ... --list-type binaries-only --message-format json | scripts/lib/together.py BINARY...
 
-BINARY is nextest's id; tests whose names contain SKIPPED are left out. Ends with 1 if a test failed.
+BINARY is nextest's id. Ends with 1 if a test failed.
 """
 
 import json
@@ -12,13 +12,13 @@ import pathlib
 import subprocess
 import sys
 
-if len(sys.argv) < 3 or sys.argv[1] == "--help":
+if len(sys.argv) < 2 or sys.argv[1] == "--help":
     sys.exit(print(__doc__.strip()) or (0 if sys.argv[1:] == ["--help"] else 2))
 binaries, failed = json.load(sys.stdin)["rust-binaries"], []
-for name in sys.argv[2:]:
+for name in sys.argv[1:]:
     # path+file:///FOLDER#NAME@VERSION
     folder = pathlib.Path(binaries[name]["package-id"].partition("file://")[2].partition("#")[0])
-    command = [binaries[name]["binary-path"], "--test-threads=1", "--show-output", "--skip", sys.argv[1]]
+    command = [binaries[name]["binary-path"], "--test-threads=1", "--show-output"]
     print(f"together: {name}", flush=True)
     if subprocess.run(command, cwd=folder).returncode:
         failed.append(name)
