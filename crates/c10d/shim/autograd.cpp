@@ -44,6 +44,7 @@ at::Tensor reduce_scattered(c10d::ProcessGroup& group, const at::Tensor& given, 
   return part;
 }
 
+// The result of a collective is not the tensor that the operation keeps: autograd gives it a graph.
 at::Tensor run(Step step, c10d::ProcessGroup& group, const at::Tensor& given, int64_t dim) {
   const int64_t world = group.getSize();
   if (step == Step::ReduceScatter || step == Step::OwnPart)
@@ -51,9 +52,9 @@ at::Tensor run(Step step, c10d::ProcessGroup& group, const at::Tensor& given, in
                       " cannot be divided into ", world, " equal parts");
   switch (step) {
     case Step::Identity: return given;
-    case Step::AllReduce: return all_reduced(group, given);
-    case Step::AllGather: return all_gathered(group, given, dim);
-    case Step::ReduceScatter: return reduce_scattered(group, given, dim);
+    case Step::AllReduce: return numbers(all_reduced(group, given));
+    case Step::AllGather: return numbers(all_gathered(group, given, dim));
+    case Step::ReduceScatter: return numbers(reduce_scattered(group, given, dim));
     case Step::OwnPart: return given.detach().chunk(world, dim)[group.getRank()].clone(at::MemoryFormat::Contiguous);
   }
   TORCH_CHECK(false, "unknown step ", static_cast<int64_t>(step));
@@ -83,7 +84,7 @@ at::Tensor rows_exchanged(c10d::ProcessGroup& group, const at::Tensor& given, st
   if (!receives.empty()) sizes.at(0) = std::accumulate(receives.begin(), receives.end(), int64_t{0});
   auto to = at::empty(sizes, from.options());
   group.alltoall_base(to, from, receives, sends)->wait();
-  return to;
+  return numbers(to); // as in `run`
 }
 
 struct RowsExchanged : torch::autograd::Function<RowsExchanged> {

@@ -45,16 +45,6 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const MemberConfig& c
   return options;
 }
 
-// A tensor's values without its graph. An operation in progress keeps its tensors, and the thread that finishes it releases
-// them. A graph may hold the last reference to the group, whose destructor waits for that thread.
-at::Tensor numbers(const at::Tensor& tensor) { return tensor.detach(); }
-
-std::vector<at::Tensor> numbers(const at::Tensor* const* tensors, size_t n) {
-  auto out = to_tensors(tensors, n);
-  for (auto& tensor : out) tensor = numbers(tensor);
-  return out;
-}
-
 // A message of a batch.
 struct Message {
   const at::Tensor* tensor;
