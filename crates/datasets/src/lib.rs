@@ -1,13 +1,19 @@
-//! The files of data sets: finds and checks them, and explains what is wrong and how to fix it.
+//! Data sets without tensors. Their files: finds and checks them, and explains what is wrong and how to fix it. And what is done to each
+//! sample, pixel or token: orders, random numbers, drawn digits, tokens, rows of a batch.
 //!
-//! Does not link libtorch, so that the command can check files, too. `lockstep` and `lockstep-vision` build data sets from
-//! them.
+//! Does not link libtorch, so that the command can check files, too, and is compiled with optimization, which `lockstep` is not.
+//! `lockstep` and `lockstep-vision` build data sets from it.
 
 pub mod cifar;
+pub mod digits;
 pub mod folder;
 pub mod idx;
 pub mod mnist;
+pub mod order;
+pub mod rng;
+pub mod rows;
 pub mod text;
+pub mod tokenizer;
 
 use std::fmt;
 use std::fs::Metadata;

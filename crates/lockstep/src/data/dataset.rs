@@ -142,10 +142,7 @@ pub fn check_indices(len: usize, indices: &[usize]) -> Result<(), IndexOutOfRang
 
 /// Gathers rows of `width` numbers from a flat table into `[indices.len(), width]`. The indices must have been checked.
 pub(super) fn gather(table: &[f32], width: usize, indices: &[usize]) -> Tensor {
-    let mut rows = Vec::with_capacity(indices.len() * width);
-    for &index in indices {
-        rows.extend_from_slice(&table[index * width..(index + 1) * width]);
-    }
+    let rows = lockstep_datasets::rows::gather(table, width, indices);
     Tensor::from_slice(&rows).view([indices.len() as i64, width as i64])
 }
 

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use lockstep_datasets::mnist::{check, find};
+use lockstep_datasets::rows::look_up;
 use tch::Tensor;
 
 pub use lockstep_datasets::Split;
@@ -95,10 +96,7 @@ impl Dataset for Mnist {
 
     fn batch(&self, _epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
         check_indices(self.len(), indices)?;
-        let mut pixels = Vec::with_capacity(indices.len() * self.rows * self.columns);
-        for &index in indices {
-            pixels.extend(self.image(index).iter().map(|&grey| NORMALISED[usize::from(grey)]));
-        }
+        let pixels = look_up(&self.images, self.rows * self.columns, indices, &NORMALISED);
         let labels: Vec<i64> = indices.iter().map(|&index| i64::from(self.labels[index])).collect();
         let shape = [indices.len() as i64, 1, self.rows as i64, self.columns as i64];
         Ok(Batch { inputs: Tensor::from_slice(&pixels).view(shape), targets: Tensor::from_slice(&labels) })
