@@ -32,9 +32,10 @@ RUNTIME='package(lockstep) | package(/^lockstep-(bench-ranks|cost|datasets|pictu
 SITE='package(lockstep-harness) & test(/^(cluster|doctor|render|site|sites)::/)'
 # A process that loads libtorch costs 0.17 s of a core, and nextest starts one for each test. Many small tests without processes of their own
 # share one, one after the other.
-TOGETHER='((package(lockstep) | package(c10d)) & kind(lib)) | package(lockstep-vision)'
+TOGETHER='((package(lockstep) | package(c10d)) & kind(lib)) | (package(lockstep) & binary(it) & not test(/^pace::/)) | package(lockstep-vision)'
 declare -A TESTS=([engine]="($ENGINE) & not ($TOGETHER)" [runtime]="($RUNTIME) & not ($TOGETHER)" [site]=$SITE
   [course]="not ($ENGINE | $RUNTIME | $SITE)")
+declare -A SHARING=([engine]="c10d" [runtime]="lockstep lockstep::it lockstep-vision lockstep-vision::it") # nextest's names of TOGETHER's binaries
 PUBLISHED=(--package c10d --package tcpstore --package lockstep-contract --package lockstep-launch --package lockstep-paths
   --package lockstep-process)
 
@@ -194,10 +195,14 @@ run_tests() {
   done
 }
 
-# The tests of TOGETHER. The `it` of c10d and lockstep are not among them: they lose ranks on purpose, which leaves threads in the process.
+# run_together AREA...: the tests of TOGETHER. c10d's `it` is not among them: most of its tests wait for ranks that are late or lost.
 run_together() {
+  local area binaries=()
+  for area in "$@"; do
+    read -ra binaries <<<"${binaries[*]} ${SHARING[$area]}"
+  done
   cargo nextest list "${ALL[@]}" --list-type binaries-only --message-format json |
-    python3 scripts/lib/together.py c10d lockstep lockstep-vision lockstep-vision::it
+    python3 scripts/lib/together.py "${binaries[@]}" -- --skip pace::
 }
 
 nextest() {
@@ -278,7 +283,7 @@ summarize() {
 run_everything() {
   check_space
   check_sources
-  ! has nextest || beside together run_together
+  ! has nextest || beside together run_together engine runtime
   check_memory_model beside
   check_book beside
   run_tests engine site course runtime
@@ -293,10 +298,10 @@ run_everything() {
 run_area() {
   has nextest || die "areas need cargo-nextest" "cargo install cargo-nextest --locked, or scripts/test.sh without an area"
   check_sources
+  [ -z "${SHARING[$1]:-}" ] || beside together run_together "$1"
   case $1 in
     engine) check_memory_model beside ;;
     course) check_book beside ;;
-    runtime) beside together run_together ;;
   esac
   run_tests "$1"
   join_steps
