@@ -335,10 +335,14 @@ rm -rf "$TARGET/book.txt" "$REPORT" "$COSTS"
 mkdir -p "$COSTS"
 YARDSTICK=$(python3 scripts/budget.py --measure 2>/dev/null || true)
 case ${1:-} in
-  '') run_everything && check_budget ;;
+  '')
+    run_everything
+    check_budget
+    ;;
   engine | runtime | site | course)
     [ $# = 1 ] || die "an area stands alone" "scripts/test.sh $1, or scripts/test.sh ARGS for single tests"
-    run_area "$1" && check_budget
+    run_area "$1"
+    check_budget
     ;;
   *) run_some "$@" ;;
 esac

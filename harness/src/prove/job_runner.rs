@@ -94,9 +94,11 @@ impl JobRunner {
                 let steps = schedule.awaits_step().then(|| RunEvents::read(&nodes.folder.events()).last_step());
                 let progress = Progress { lines, steps: steps.flatten(), running: nodes.running() };
                 let orders = schedule.due(begin.elapsed(), &progress);
-                injections.extend(orders.into_iter().map(|order| carry_out(&mut nodes, order)));
-                let came = injections.iter().filter_map(|injection: &Injection| injection.fault);
-                came.for_each(|index| release(&nodes.folder.faults(), index));
+                for order in orders {
+                    let injection = carry_out(&mut nodes, order);
+                    injection.fault.into_iter().for_each(|index| release(&nodes.folder.faults(), index));
+                    injections.push(injection);
+                }
             }
             if looked.is_none_or(|at| at.elapsed() >= PORTS_INTERVAL) {
                 looked = Some(Instant::now());
@@ -131,10 +133,7 @@ impl JobRunner {
 
 /// Lets the rank go on that waits for this fault. A rank that is not there any more needs no file, so that a failure is none.
 fn release(plan: &Path, index: usize) {
-    let file = fault::came(plan, &awaited_name(index));
-    if !file.exists() {
-        let _ = fs::write(file, "");
-    }
+    let _ = fs::write(fault::came(plan, &awaited_name(index)), "");
 }
 
 /// Carries out an order of the schedule.
