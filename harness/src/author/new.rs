@@ -305,7 +305,7 @@ mod tests {
             assert_eq!([has("csv"), has("lockstep-vision")], others, "{task:?}");
             assert!(has("lockstep") && has("c10d"));
             let profiles = manifest["profile"]["dev"]["package"].as_table().unwrap();
-            assert!(profiles.contains_key("lockstep") && !profiles.contains_key("tcpstore"), "{profiles:?}");
+            assert!(profiles.contains_key("lockstep-datasets") && !profiles.contains_key("tcpstore"), "{profiles:?}");
         }
     }
 
