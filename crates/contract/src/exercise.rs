@@ -74,6 +74,20 @@ impl Answers {
         fs::rename(unfinished, self.of(rank))
     }
 
+    /// Records that a rank is connected to all others. None of them may run an answer before all are: one that ended at once would be
+    /// lost to those that still connect.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn join(&self, rank: usize) -> io::Result<()> {
+        fs::write(self.joined_file(rank), "")
+    }
+
+    /// Returns true if all ranks are connected.
+    pub fn all_joined(&self, ranks: usize) -> bool {
+        (0..ranks).all(|rank| self.joined_file(rank).exists())
+    }
+
     /// Records that a rank begins with the input of this number, counted from 0.
     ///
     /// # Errors
@@ -110,6 +124,10 @@ impl Answers {
     /// Returns true if the ranks may exit: the grader allowed it, or removed the folder.
     pub fn dismissed(&self) -> bool {
         self.0.join(DISMISSED).exists() || !self.0.exists()
+    }
+
+    fn joined_file(&self, rank: usize) -> PathBuf {
+        self.0.join(format!("rank-{rank}.joined"))
     }
 
     fn begun_file(&self, rank: usize) -> PathBuf {

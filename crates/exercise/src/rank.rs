@@ -23,6 +23,8 @@ use tch::{Device, Tensor};
 const TODO: &str = "not yet implemented";
 /// The interval at which a finished rank checks whether it may end.
 const POLL: Duration = Duration::from_millis(5);
+/// The interval at which a connected rank checks whether all are.
+const MEETING: Duration = Duration::from_micros(500);
 
 /// Lets the grader copy one process, which has loaded libtorch, for each rank.
 const FORKING: Forking =
@@ -55,8 +57,10 @@ fn run(tasks: impl IntoIterator<Item = Task>, call: &Path, answers: &Answers) ->
     let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
     tch::set_num_threads(1);
     let answer = match Call::read(call) {
-        // A finding without the number of its input is better than none.
-        Ok(call) => answer(tasks, call, &|input| drop(answers.begin(rank, input))),
+        Ok(call) => answer(tasks, call, &|stage| match stage {
+            Stage::Joined { ranks } => meet(answers, rank, ranks),
+            Stage::Input(number) => drop(answers.begin(rank, number)), // a finding without it is better than none
+        }),
         Err(error) => Answer::Misunderstood { why: format!("cannot read {}: {error}", call.display()) },
     };
     if let Err(error) = answers.leave(rank, &answer) {
@@ -67,6 +71,14 @@ fn run(tasks: impl IntoIterator<Item = Task>, call: &Path, answers: &Answers) ->
         std::thread::sleep(POLL);
     }
     ExitCode::SUCCESS
+}
+
+/// Waits until all ranks are connected. The grader's deadline ends a wait for one that has died.
+fn meet(answers: &Answers, rank: usize, ranks: usize) {
+    let joined = answers.join(rank);
+    while joined.is_ok() && !answers.all_joined(ranks) && !answers.dismissed() {
+        std::thread::sleep(MEETING);
+    }
 }
 
 fn requested() -> Option<(PathBuf, Answers)> {
@@ -84,12 +96,12 @@ thread_local! {
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-fn answer(tasks: impl IntoIterator<Item = Task>, call: Call, begin: Begin<'_>) -> Answer {
+fn answer(tasks: impl IntoIterator<Item = Task>, call: Call, tell: Tell<'_>) -> Answer {
     let Some(task) = tasks.into_iter().find(|task| task.name == call.task) else {
         return Answer::Misunderstood { why: format!("there is no task {}", call.task) };
     };
     record_panics();
-    match catch_unwind(AssertUnwindSafe(|| (task.run)(call.inputs, begin))) {
+    match catch_unwind(AssertUnwindSafe(|| (task.run)(call.inputs, tell))) {
         Ok(Ok(outputs)) => Answer::Done { outputs },
         Ok(Err(Failure::Answer(error))) => Answer::Failed { error: panic_place::message(&text(&error)) },
         Ok(Err(Failure::Course(why))) => Answer::Misunderstood { why },
@@ -131,10 +143,19 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
 }
 
 /// A function from inputs to results.
-pub(crate) type Run = dyn Fn(Vec<Value>, Begin<'_>) -> Result<Vec<Value>, Failure>;
+pub(crate) type Run = dyn Fn(Vec<Value>, Tell<'_>) -> Result<Vec<Value>, Failure>;
 
-/// Called with the number of an input before the answer is called with that input.
-pub(crate) type Begin<'a> = &'a dyn Fn(usize);
+/// What happens next on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is connected to the `ranks` of its group.
+    Joined { ranks: usize },
+    /// The answer is called with the input of this number.
+    Input(usize),
+}
+
+/// Called before each stage.
+pub(crate) type Tell<'a> = &'a dyn Fn(Stage);
 
 /// A learner's function, together with the conversion of its inputs and results.
 pub struct Task {
@@ -157,7 +178,7 @@ impl Task {
         I: DeserializeOwned,
         O: Serialize,
     {
-        let run = move |inputs, begin: Begin<'_>| each(parse(inputs)?, begin, &answer);
+        let run = move |inputs, tell: Tell<'_>| each(parse(inputs)?, tell, &answer);
         Task { name: name.into(), run: Box::new(run) }
     }
 
@@ -167,13 +188,14 @@ impl Task {
         I: DeserializeOwned,
         O: Serialize,
     {
-        let run = move |inputs, begin: Begin<'_>| {
+        let run = move |inputs, tell: Tell<'_>| {
             let inputs = parse(inputs)?;
             let env = LaunchEnv::from_env().map_err(|error| Failure::Course(error.to_string()))?;
             let joined = init_process_group(&env, Device::Cpu, &Default::default());
             // The group lives until the process ends: other ranks may still wait for this one, and must not lose it as a peer.
             let group = Box::leak(Box::new(joined.map_err(|error| Failure::Course(text(&error.into())))?));
-            each(inputs, begin, |input| answer(group, input))
+            tell(Stage::Joined { ranks: group.size().get() });
+            each(inputs, tell, |input| answer(group, input))
         };
         Task { name: name.into(), run: Box::new(run) }
     }
@@ -202,11 +224,11 @@ pub fn numbers(tensor: &Tensor) -> anyhow::Result<Vec<f64>> {
 /// The results of the answer for all inputs, up to its first error.
 fn each<I, O: Serialize>(
     inputs: Vec<I>,
-    begin: Begin<'_>,
+    tell: Tell<'_>,
     answer: impl Fn(I) -> anyhow::Result<O>,
 ) -> Result<Vec<Value>, Failure> {
     let one = |(number, input)| {
-        begin(number);
+        tell(Stage::Input(number));
         written(answer(input))
     };
     inputs.into_iter().enumerate().map(one).collect()
@@ -246,8 +268,8 @@ mod tests {
         let begun = RefCell::new(Vec::new());
         let answer = |n: i64| if n == 2 { anyhow::bail!("no") } else { Ok(n) };
         let call = Call { task: "double".into(), inputs: vec![1.into(), 2.into(), 3.into()] };
-        super::answer([Task::new("double", answer)], call, &|input| begun.borrow_mut().push(input));
-        assert_eq!(*begun.borrow(), [0, 1]);
+        super::answer([Task::new("double", answer)], call, &|stage| begun.borrow_mut().push(stage));
+        assert_eq!(*begun.borrow(), [Stage::Input(0), Stage::Input(1)]);
     }
 
     #[test]

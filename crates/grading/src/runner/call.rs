@@ -10,7 +10,7 @@ use anyhow::Context;
 use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
 use lockstep_contract::foreign::{self, quotation};
 use lockstep_contract::{BACKEND, CLEARED_VARIABLES};
-use lockstep_process::{Orphan, Sink, Spec, Stdin, Template, end_of_file};
+use lockstep_process::{Exit, Orphan, Sink, Spec, Stdin, Template, end_of_file};
 use tempfile::TempDir;
 
 use super::limits::words;
@@ -71,6 +71,15 @@ pub(super) struct CallResult {
 }
 
 impl CallResult {
+    /// The first rank whose process ended before the answer was called.
+    pub(super) fn died_before_the_answer(&self) -> Option<(usize, &Exit)> {
+        let ended = self.outcomes.iter().zip(&self.begun).enumerate();
+        ended.filter(|(_, (_, begun))| begun.is_none()).find_map(|(rank, (outcome, _))| match outcome {
+            RankOutcome::Died(exit) => Some((rank, exit)),
+            _ => None,
+        })
+    }
+
     /// The number of the input in which an answer crashed or hung.
     pub(super) fn input(&self, finding: &Finding) -> Option<usize> {
         match finding.verdict {

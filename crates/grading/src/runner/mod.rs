@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::Finding;
 use call::{CallResult, RunningCall};
-use outcome::{first_death, first_finding, leak, misunderstood, of_machine};
+use outcome::{first_death, first_finding, is_consequence, leak, misunderstood, of_machine};
 
 pub use call::CallOptions;
 pub use hang::{BESIDE, COMPUTES, JOINS, SEPARATOR};
@@ -129,6 +129,11 @@ impl Runner {
             bail!("the ranks could not run on this machine: {why}");
         }
         if let Some(why) = result.outcomes.iter().find_map(misunderstood) {
+            if let Some((rank, exit)) = result.died_before_the_answer() {
+                bail!(
+                    "the ranks could not run on this machine: rank {rank} ended with {exit} before its answer ran ({why})"
+                );
+            }
             bail!("the task {} does not fit its grading: {why}", self.task);
         }
         match fault(&result, &request.inputs, death) {
@@ -209,7 +214,11 @@ fn fault(
     death: impl FnOnce(&[RankOutcome]) -> Option<Finding>,
 ) -> Option<Finding> {
     let failed = result.finding.clone().or_else(|| first_finding(&result.outcomes));
-    let finding = failed.or_else(|| leak(&result.orphans)).or_else(|| death(&result.outcomes))?;
+    let finding = match (failed, death(&result.outcomes)) {
+        (Some(failed), Some(death)) if is_consequence(&failed) => death,
+        (Some(failed), _) => failed,
+        (None, death) => leak(&result.orphans).or(death)?,
+    };
     let input = result.input(&finding);
     let given = finding.given.clone().or_else(|| described(inputs, input?));
     Some(Finding { input, given, printed: result.printed.clone(), ..finding })
@@ -328,5 +337,24 @@ mod tests {
         assert_eq!((found.rank, found.input, found.given.as_deref()), (Some(1), Some(0), Some("5")));
         assert_eq!(found.printed, ["about to end"]);
         assert!(fault(&result, &[json!(5), json!(7)], |_| None).is_none());
+        assert_eq!(result.died_before_the_answer(), None);
+    }
+
+    #[test]
+    fn a_death_is_the_cause_of_a_lost_peer() {
+        let lost = "barrier on rank 0 lost a peer after 0.03 s: rank 1 has left the group";
+        let result = |error: &str| CallResult {
+            outcomes: vec![
+                RankOutcome::Answered(Answer::Failed { error: error.into() }),
+                RankOutcome::Died(Exit::Code(3)),
+            ],
+            finding: None,
+            begun: vec![Some(0), None],
+            orphans: vec![],
+            printed: vec![],
+        };
+        let rank = |error: &str| fault(&result(error), &[json!(5)], first_death).unwrap().rank;
+        assert_eq!((rank(lost), rank("a mistake of its own")), (Some(1), Some(0)));
+        assert_eq!(result(lost).died_before_the_answer(), Some((1, &Exit::Code(3))));
     }
 }

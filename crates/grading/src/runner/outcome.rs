@@ -76,13 +76,18 @@ pub(super) fn of_machine(outcomes: &[RankOutcome], printed: &[String]) -> Option
 /// Part of c10d's error on a rank that lost a peer. The cause is on the peer.
 const CONSEQUENCE: &str = " lost a peer ";
 
+/// Returns true for the error of a rank that lost a peer.
+pub(super) fn is_consequence(finding: &Finding) -> bool {
+    finding.diagnosis.contains(CONSEQUENCE)
+}
+
 /// The finding that explains the others: a `todo!()` comes before a panic or an error, and an error on a rank comes before the
 /// errors of ranks that lost it as a peer.
 pub(super) fn first_finding(outcomes: &[RankOutcome]) -> Option<Finding> {
     let findings = outcomes.iter().enumerate().filter_map(|(rank, outcome)| of_rank(rank, outcome));
     findings.min_by_key(|finding| match finding.verdict {
         Verdict::NotStarted => 0,
-        _ if !finding.diagnosis.contains(CONSEQUENCE) => 1,
+        _ if !is_consequence(finding) => 1,
         _ => 2,
     })
 }
