@@ -109,7 +109,8 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
     let names: Vec<String> =
         arguments.iter().enumerate().map(|(index, (name, _))| format!("{name}=${}", index + 1)).collect();
     let workers = arguments.len() + 1;
-    let mut text = format!("#!/bin/bash\nset -eo pipefail\n{}\n", names.join(" "));
+    // What the login shell has read may have set -u, with which modules end.
+    let mut text = format!("#!/bin/bash\nset +u -eo pipefail\n{}\n", names.join(" "));
     if !job.build {
         text.push_str(&format!("workers=${workers} "));
     }
@@ -137,16 +138,20 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
         profile.end_signal()
     ));
     text.push_str("# No failure: mpirun would kill the nodes that are still writing their snapshot.\n");
-    text.push_str("if [ \"$code\" -eq 124 ]; then\n  touch \"$run/time-is-up\"\n  code=0\nfi\nexit \"$code\"\n");
-    text
+    text.push_str("if [ \"$code\" -eq 124 ]; then\n  touch \"$run/time-is-up\"\n  code=0\nfi\n");
+    text + ENDS
 }
+
+/// The end of a script that a login shell may run.
+const ENDS: &str = "# Not `exit`, after which a login shell reads ~/.bash_logout, whose result would be this script's.\n(exit \"$code\")\n";
 
 /// Starts the second script on all nodes; sets `code`.
 fn start(profile: &Profile, job: &BatchJob) -> String {
     let (nodes, workers) = (job.nodes(), job.groups[0].workers);
     if let Some(command) = command(profile, job) {
         let command = command.replace("{nodes}", &nodes.to_string()).replace("{hosts}", "\"$run/hosts\"");
-        let mut text = String::from("# One launcher on each node; it starts the workers there.\ncode=0\n");
+        let mut text = if command.starts_with("pbsdsh") { HAS_PBSDSH.to_owned() } else { String::new() };
+        text.push_str("# One launcher on each node; it starts the workers there.\ncode=0\n");
         text.push_str(&format!("{command} \"${{agent[@]}}\" {workers} || code=$?\n"));
         return text
             + if profile.start.is_none() && profile.scheduler == Scheduler::Pbs { PBSDSH } else { "" }
@@ -155,7 +160,8 @@ fn start(profile: &Profile, job: &BatchJob) -> String {
     }
     let counts: Vec<String> =
         job.groups.iter().flat_map(|group| vec![group.workers.to_string(); group.nodes as usize]).collect();
-    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { PBSDSH_EACH.to_owned() + PBSDSH };
+    let text =
+        if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { [HAS_PBSDSH, PBSDSH_EACH, PBSDSH].concat() };
     text.replace("{workers}", &counts.join(" ")).replace("{nodes}", &nodes.to_string())
 }
 
@@ -170,6 +176,13 @@ fn command(profile: &Profile, job: &BatchJob) -> Option<String> {
         _ => None,
     }
 }
+
+const HAS_PBSDSH: &str = "\
+if ! command -v pbsdsh >/dev/null; then
+  echo \"error: pbsdsh is not on PATH on $(hostname): load the module that has PBS's commands, or add its folder to PATH\" >&2
+  exit 127
+fi
+";
 
 /// pbsdsh does not report how each node's part ended.
 const PBSDSH: &str = "\
@@ -225,9 +238,9 @@ done
 
 fn end(job: &BatchJob, place: &SchedulerParts) -> String {
     if job.margin.is_none() {
-        return "exit \"$code\"\n".into();
+        return ENDS.into();
     }
-    format!("if [ -e \"$run/time-is-up\" ]; then\n  {}\nfi\nexit \"$code\"\n", place.again)
+    format!("if [ -e \"$run/time-is-up\" ]; then\n  {}\nfi\n{ENDS}", place.again)
 }
 
 // ---- what all scripts have in common
