@@ -45,6 +45,11 @@ impl Site {
             "qsub",
             &format!("[ \"$1\" = -v ] && cp \"$3\" {0} && echo \"$2\" >{0}-with", site.shell("queued")),
         );
+        // What users and sites have in their files.
+        fs::create_dir(site.path("home")).unwrap();
+        let profile = format!("echo 'Welcome to this machine'\nPATH={}:$PATH\nset -u\n", site.shell(""));
+        site.write("home/.bash_profile", &profile);
+        site.write("home/.bash_logout", "false\n");
         site.write("hosts", "# two names of this machine\nlocalhost slots=1\n\n127.0.0.1\nlocalhost\n");
         Some(site)
     }
@@ -84,9 +89,10 @@ impl Site {
         );
         self.write("job.sh", &script(&format!("--profile {} {words}", self.shell("site.toml"))));
         let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
-        let inner = "ip link set lo up && exec bash job.sh";
+        let inner = "ip link set lo up && exec bash -l job.sh"; // a login shell, as PBS starts one
         let mut command = Command::new("unshare");
         command.args(["-rn", "sh", "-c", inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
+        command.env("HOME", self.path("home"));
         command
             .env("PBS_NODEFILE", self.path("nodes"))
             .env("PBS_JOBID", "7.server")
