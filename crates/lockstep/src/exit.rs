@@ -69,7 +69,7 @@ pub fn code_of(error: &anyhow::Error) -> Code {
 fn code_of_cause(error: &(dyn Error + 'static)) -> Option<Code> {
     match error.downcast_ref() {
         Some(SnapshotError::Ended { .. }) => Some(Code::Saved),
-        Some(SnapshotError::Folder { .. }) => Some(Code::Usage),
+        Some(SnapshotError::Folder { .. } | SnapshotError::InTheWay { .. }) => Some(Code::Usage),
         _ => is_usage(error).then_some(Code::Usage),
     }
 }

@@ -20,7 +20,7 @@ pub struct State {
 }
 
 /// The part of a [`State`] that is not tensors; for serde. Floats survive JSON when it is read with `float_roundtrip`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StateMeta {
     /// The parameter groups, in order.
     pub groups: Vec<GroupMeta>,

@@ -18,8 +18,9 @@ use std::path::Path;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 
+use super::error::SnapshotError;
 use super::file::{self, Summary};
-use super::folder::{self, SnapshotFile};
+use super::folder::{self, Foreign, SnapshotFile};
 use super::requests::name_of_attempt;
 
 /// The result of the ranks' surveys.
@@ -44,18 +45,28 @@ pub(super) struct Candidate {
     own: bool,
 }
 
+impl Candidate {
+    /// Returns true if its header cannot be read.
+    fn is_torn(&self) -> bool {
+        self.sighting.summary.checksum.is_none()
+    }
+}
+
 /// Chooses for all ranks; `surveys` are theirs, ordered by rank. With `resume` off, only this job's own snapshots are taken. It
 /// is an error if rank 0, which saves, has only other jobs' snapshots: it would overwrite them, or remove them as old ones.
 pub(super) fn choose(surveys: &[Survey], resume: bool) -> Choice {
     let candidates = candidates(surveys);
     let refusal = if resume { disagreement(&candidates, surveys) } else { not_asked(&candidates) };
-    refusal.unwrap_or_else(|| Choice::Try(candidates.into_iter().filter(|one| resume || one.own).collect()))
+    let tried = |one: &Candidate| resume || one.own || one.is_torn();
+    refusal.unwrap_or_else(|| Choice::Try(candidates.into_iter().filter(tried).collect()))
 }
 
-/// The folder of rank 0 decides, or all folders if that one is empty: no snapshot there belongs to this job.
+/// The folder of rank 0 decides, or all folders if that one is empty: no snapshot there belongs to this job. A file whose header cannot
+/// be read is of no job; trying it says so.
 fn not_asked(candidates: &[Candidate]) -> Option<Choice> {
-    let zero_has_any = candidates.iter().any(|one| one.rank == 0);
-    let mut decisive = candidates.iter().filter(|one| !zero_has_any || one.rank == 0).peekable();
+    let candidates = || candidates.iter().filter(|one| !one.is_torn());
+    let zero_has_any = candidates().any(|one| one.rank == 0);
+    let mut decisive = candidates().filter(|one| !zero_has_any || one.rank == 0).peekable();
     let newest = decisive.peek().copied()?;
     decisive.all(|one| !one.own).then(|| Choice::NotAsked(newest.clone()))
 }
@@ -102,6 +113,30 @@ fn another_run(newest: &Candidate, surveys: &[Survey]) -> Option<Candidate> {
         Some(Candidate { rank, sighting: survey.found.as_ref()?.first()?.clone(), own: false })
     };
     (0..).zip(surveys).filter_map(newest_of).find(|other| differs(&other.sighting))
+}
+
+/// How many ranks are on each node, in the order of their ranks.
+pub(super) fn ranks_on_nodes(surveys: &[Survey]) -> Vec<usize> {
+    surveys.iter().fold(Vec::new(), |mut nodes, survey| {
+        match nodes.last_mut() {
+            Some(ranks) if survey.found.is_none() && survey.unreadable.is_none() => *ranks += 1,
+            _ => nodes.push(1),
+        }
+        nodes
+    })
+}
+
+/// What is in the way of the snapshots that a run from `start` (epoch, step) will save, on any node: each may be rank 0's some day.
+pub(super) fn in_the_way(surveys: &[Survey], start: (u64, usize)) -> Option<SnapshotError> {
+    let later = |survey: &Survey| {
+        let later = survey.foreign.iter().filter(|one| (one.epoch, one.step) > start);
+        later.min_by_key(|one| (one.epoch, one.step)).cloned()
+    };
+    surveys.iter().enumerate().find_map(|(rank, survey)| {
+        let Foreign { file, what, .. } = later(survey)?;
+        let host = (rank != 0).then(|| survey.host.clone());
+        Some(SnapshotError::InTheWay { path: Path::new(&survey.folder).join(file), host, what })
+    })
 }
 
 /// Rank 0's message when training continues from a snapshot of another node, `taken`.
@@ -163,6 +198,8 @@ pub(super) struct Survey {
     pub(super) resume: bool,
     /// The contents of the folder, newest first; `None` for ranks other than the first of a node.
     pub(super) found: Option<Vec<Sighting>>,
+    /// What would keep snapshots from being saved in the folder; only of the first of a node.
+    pub(super) foreign: Vec<Foreign>,
     /// Why this rank cannot read the folder.
     pub(super) unreadable: Option<String>,
     /// Why no rank may train.
@@ -216,6 +253,7 @@ impl Survey {
             job,
             resume,
             found,
+            foreign: if first { folder::foreign(folder) } else { Vec::new() },
             unreadable,
             refusal: None,
             attempt: name_of_attempt(),
@@ -350,6 +388,7 @@ mod tests {
         assert_eq!(none_anywhere(&[empty()]), None);
         let second = Survey { found: None, ..empty() };
         assert_eq!(none_anywhere(&[empty(), second.clone()]), None, "the second rank of the same node");
+        assert_eq!(ranks_on_nodes(&[empty(), second.clone(), second.clone(), empty()]), [3, 1]);
         let text = none_anywhere(&[empty(), second, empty()]).unwrap();
         assert_eq!(text, "No snapshot on any of 2 nodes (n:/snapshots, n:/snapshots): training starts at epoch 0");
     }

@@ -218,16 +218,8 @@ mod tests {
 
     fn meta(optimizer: StateMeta) -> Meta {
         let run = Run { seed: u64::MAX, samples: 50, data: 7, batch_size: 8 };
-        Meta {
-            position: Position { epoch: 3, step: 2, samples: 16 },
-            run,
-            world_size: 2,
-            threads: 1,
-            optimizer,
-            jobs: Vec::new(),
-            attempt: None,
-            sharded: None,
-        }
+        let position = Position { epoch: 3, step: 2, samples: 16 };
+        Meta { position, run, world_size: 2, threads: 1, optimizer, ..Meta::default() }
     }
 
     fn sealed(meta: &Meta, tensors: &[(String, Tensor)]) -> Vec<u8> {

@@ -44,6 +44,18 @@ pub enum SnapshotError {
     /// Nothing can be saved in the folder, and training has not begun.
     #[error("cannot save snapshots in {}: {why}; name another folder", folder.display())]
     Folder { folder: PathBuf, why: Unwritable },
+    /// A file that is not a snapshot of this program has the name of one that the run will save.
+    #[error(
+        "{}{} has the name of a snapshot that this run would save, and {what}: it would never be saved; move the file away, or name \
+         another folder", path.display(), host.as_ref().map_or_else(String::new, |host| format!(" on {host}"))
+    )]
+    InTheWay {
+        path: PathBuf,
+        /// The node that has it, if it is not rank 0's.
+        host: Option<String>,
+        /// What the file is.
+        what: String,
+    },
     /// Another running job holds the folder.
     #[error(
         "another job is saving its snapshots in {}, and still was after {:.1} s; wait until it has ended, end it (`lsof +D {}` \

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tch::{Kind, Tensor};
 
+use super::contents::Contents;
 use super::error::{BadSnapshot, SnapshotError};
 use super::meta::{Attempt, Meta, SCHEMA};
 
@@ -35,6 +36,22 @@ pub(super) const LENGTH: usize = 8;
 const LONGEST_HEADER: u64 = 100_000_000;
 /// How many bytes of a header are read to find its owner: the metadata come first in it.
 const GLANCE: u64 = 64 * 1024;
+/// How the headers of this module begin: the names of entries are sorted.
+const BEGINNING: &str = "{\"__metadata__\":{\"format\":\"pt\",\"lockstep.crc32\":\"";
+/// How files begin that other programs write next to training runs.
+const MAGIC: [(&[u8], &str); 11] = [
+    (b"PK\x03\x04", "an archive, as torch.save and numpy.savez write"),
+    (b"\x80\x02", "a pickle"),
+    (b"\x80\x03", "a pickle"),
+    (b"\x80\x04", "a pickle"),
+    (b"\x80\x05", "a pickle"),
+    (b"\x93NUMPY", "an array of NumPy"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"GGUF", "a GGUF file"),
+    (b"\x89PNG", "a picture"),
+    (b"\x1f\x8b", "compressed"),
+    (b"\x7fELF", "a program"),
+];
 /// The kinds of tensors in a file.
 pub(super) const KINDS: [(Kind, Dtype); 10] = [
     (Kind::Float, Dtype::F32),
@@ -175,12 +192,6 @@ fn check_ends(header: &[u8], has: u64) -> Result<(), BadSnapshot> {
     }
 }
 
-/// Returns true if a header, or the beginning of one, was written by this module with this schema.
-fn is_our_header(header: &[u8]) -> bool {
-    let has = |label: String| header.windows(label.len()).any(|part| part == label.as_bytes());
-    has(format!("\"{CHECKSUM_KEY}\":\"")) && has(format!("\"{SCHEMA_KEY}\":\"{SCHEMA}\""))
-}
-
 /// The checksum in a header and the jobs that own the file, as far as they can be read.
 pub(super) fn identity(header: &[u8]) -> (Option<String>, Vec<String>) {
     let entries: Map<String, Value> = serde_json::from_slice(header).unwrap_or_default();
@@ -282,11 +293,104 @@ fn read_header(path: &Path) -> Result<(u64, Vec<u8>), BadSnapshot> {
     Ok((bytes, start.split_off(LENGTH.min(start.len()))))
 }
 
-/// Returns true if this module wrote the file at `path` in this schema; it may be torn or damaged.
-pub(super) fn is_ours(path: &Path) -> bool {
+/// Returns true if the file at `path` has the length that its header says.
+pub(super) fn is_whole(path: &Path) -> bool {
+    let read = || {
+        let mut file = open_regular(path)?;
+        let has = file.metadata()?.len();
+        read_start(&mut file, has)
+    };
+    read().is_ok()
+}
+
+/// Whose a file is that has the name of a snapshot or of a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// This module's, in this schema; perhaps torn or damaged. A save may replace it.
+    Ours,
+    /// Nothing in it says, as after damage to its beginning. A save keeps it under another name.
+    Unclear,
+    /// Somebody else's, of this kind. No save may touch it.
+    Another(String),
+}
+
+/// Whose the file at `path` is, by its kind and its beginning.
+pub(super) fn owner(path: &Path) -> Owner {
     let mut start = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(LENGTH as u64 + GLANCE).read_to_end(&mut start));
-    read.is_ok() && start.get(LENGTH..).is_some_and(is_our_header)
+    if let Err(error) = read {
+        return Owner::Another(format!("it cannot be read: {error}"));
+    }
+    match mark(&start) {
+        Some(Mark::Schema(found)) => match Contents::of_file(path) {
+            Ok(_) => Owner::Another(BadSnapshot::Schema { found, here: SCHEMA }.to_string()),
+            // Damage may have changed the number.
+            Err(_) => Owner::Unclear,
+        },
+        Some(Mark::Ours) => Owner::Ours,
+        None => another(path, &start).map_or(Owner::Unclear, Owner::Another),
+    }
+}
+
+/// What shows that this module wrote a file.
+#[derive(Debug, PartialEq)]
+enum Mark {
+    /// It has names of entries of ours, or it is too short for them and as far as it goes begins as all of ours do.
+    Ours,
+    /// It has names of entries, and the number of another schema.
+    Schema(String),
+}
+
+/// The mark in the first bytes of a file. A damaged byte spoils one name of an entry; the others still show.
+fn mark(start: &[u8]) -> Option<Mark> {
+    let (length, header) = start.split_at(LENGTH.min(start.len()));
+    let after = |key: &str| {
+        let label = format!("\"{key}\":\"");
+        header.windows(label.len()).position(|part| part == label.as_bytes()).map(|at| &header[at + label.len()..])
+    };
+    let digits =
+        |text: &[u8]| text.iter().map_while(|byte| byte.is_ascii_digit().then_some(char::from(*byte))).collect();
+    let schema = after(SCHEMA_KEY).filter(|text| text.contains(&b'"')).map(digits);
+    match schema {
+        Some(found) if found != SCHEMA.to_string() => return Some(Mark::Schema(found)),
+        Some(_) => return Some(Mark::Ours),
+        None => {}
+    }
+    // Up to three bytes of text are a length as well.
+    let torn = header.len() < BEGINNING.len()
+        && is_length(length)
+        && BEGINNING.as_bytes().starts_with(header)
+        && (start.is_empty() || !is_text(start));
+    (torn || after(CHECKSUM_KEY).is_some() || after(META_KEY).is_some()).then_some(Mark::Ours)
+}
+
+/// Returns true if these bytes, all eight or the first of them, may be the length of a header that [`header`] has written.
+fn is_length(bytes: &[u8]) -> bool {
+    let mut whole = [0; LENGTH];
+    whole[..bytes.len()].copy_from_slice(bytes);
+    let length = u64::from_le_bytes(whole);
+    length <= LONGEST_HEADER && length.is_multiple_of(LENGTH as u64)
+}
+
+/// What a file that has no mark of ours surely is.
+fn another(path: &Path, start: &[u8]) -> Option<String> {
+    if start.len() < LENGTH && is_length(start) {
+        return None;
+    }
+    if read_header(path).is_ok_and(|(_, header)| Header::of_json(&header).is_ok()) {
+        return Some("it is a safetensors file of another program".into());
+    }
+    if let Some((_, what)) = MAGIC.iter().find(|(magic, _)| start.starts_with(magic)) {
+        return Some(format!("it is {what}"));
+    }
+    is_text(start).then(|| "it is a text".into())
+}
+
+fn is_text(start: &[u8]) -> bool {
+    let is_control = |byte: &u8| byte.is_ascii_control() && !byte.is_ascii_whitespace() && *byte != 0x1b;
+    // The last character may be cut.
+    let is_utf8 = std::str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true);
+    is_utf8 && !start.iter().any(is_control)
 }
 
 fn append(file: &mut impl Read, count: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
@@ -382,7 +486,7 @@ mod tests {
             let bad = read_whole(path).unwrap_err();
             assert!(matches!(bad, BadSnapshot::Unreadable(_)), "{}: {bad}", path.display());
             assert!(bad.to_string().contains("not a regular file"), "{bad}");
-            assert!(!is_ours(path));
+            assert!(matches!(owner(path), Owner::Another(_)));
         }
     }
 
@@ -397,6 +501,74 @@ mod tests {
             File::options().write(true).open(&path).unwrap().set_len(1 << 43).unwrap();
             let bad = read_whole(&path).unwrap_err();
             assert!(matches!(bad, BadSnapshot::NotOurs(_)), "{bad}");
+        }
+    }
+
+    /// A small snapshot's bytes, and the length of its header.
+    fn snapshot() -> (Vec<u8>, usize) {
+        let position = crate::loader::Position { epoch: 2, step: 3, samples: 24 };
+        let run = super::super::meta::Run { seed: 1, samples: 50, data: 0xabc, batch_size: 4 };
+        let optimizer = crate::optim::StateMeta { groups: Vec::new() };
+        let meta = Meta { position, run, optimizer, world_size: 2, threads: 1, ..Meta::default() };
+        let tensors = [("model.w".to_owned(), Tensor::from_slice(&[1.0f32, 2.0]))];
+        let contents = Contents::new(&meta, None, &tensors, super::super::contents::Memory::Shared).unwrap();
+        let contents = contents.sealed().unwrap();
+        let mut bytes = Vec::new();
+        contents.pieces(|piece| Ok(bytes.extend_from_slice(piece))).unwrap();
+        (bytes, contents.header().len())
+    }
+
+    fn owner_of(bytes: &[u8]) -> Owner {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), bytes).unwrap();
+        owner(file.path())
+    }
+
+    #[test]
+    fn knows_its_files_when_they_are_torn_anywhere_and_takes_no_damaged_one_for_anothers() {
+        let (whole, header) = snapshot();
+        assert_eq!(
+            Contents::read(&mut &whole[..], whole.len() as u64).map(drop).map_err(|bad| bad.to_string()),
+            Ok(())
+        );
+        for length in 0..=whole.len() {
+            // Up to three bytes may also be a text.
+            let expected =
+                if (1..4).contains(&length) && is_text(&whole[..length]) { Owner::Unclear } else { Owner::Ours };
+            assert_eq!(owner_of(&whole[..length]), expected, "cut to {length} bytes");
+            let zeroed = [&vec![0; length][..], &whole[length..]].concat();
+            assert!(!matches!(owner_of(&zeroed), Owner::Another(_)), "{length} bytes zeroed");
+        }
+        for at in 0..header {
+            for mask in [1, 0x80, 0xff] {
+                let mut flipped = whole.clone();
+                flipped[at] ^= mask;
+                assert!(!matches!(owner_of(&flipped), Owner::Another(_)), "byte {at} flipped by {mask}");
+            }
+        }
+        let noise: Vec<u8> = (0..500_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let header_of = |text: &[u8]| [&(text.len() as u64).to_le_bytes()[..], text, &noise].concat();
+        for damaged in
+            [&vec![0; 9][..], &vec![0xff; 300], &noise, &header_of(b"{\"no\": \"tensors\"}"), &header_of(b"{{{{{{{{")]
+        {
+            assert_eq!(owner_of(damaged), Owner::Unclear, "{damaged:?}");
+        }
+    }
+
+    #[test]
+    fn knows_what_is_surely_anothers() {
+        let safetensors = br#"{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        let safetensors = [&(safetensors.len() as u64).to_le_bytes()[..], safetensors, b"x"].concat();
+        let pickled = b"\x80\x04\x95\0\0\0\0\0\0\0\0.";
+        for (bytes, what) in [
+            (&safetensors[..], "safetensors file of another program"),
+            (b"PK\x03\x04\x14\0\0\0\x08", "an archive"),
+            (pickled, "a pickle"),
+            (b"notes", "a text"),
+            ("é: ein Text".as_bytes(), "a text"),
+            (b"{\"epoch\": 3}\n", "a text"),
+        ] {
+            assert!(matches!(owner_of(bytes), Owner::Another(said) if said.contains(what)), "{what}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use c10d::Backend;
 use safetensors::Dtype;
 use tch::Tensor;
 
@@ -15,6 +16,8 @@ pub(super) struct ThisRun {
     pub(super) run: Run,
     pub(super) world_size: usize,
     pub(super) threads: i32,
+    pub(super) nodes: Vec<usize>,
+    pub(super) backend: String,
 }
 
 type Shapes = BTreeMap<String, (Dtype, Vec<usize>)>;
@@ -47,28 +50,69 @@ pub(super) fn check_run(saved: &Meta, here: &ThisRun) -> Result<Vec<String>, Unf
 }
 
 /// The differences that keep the run from ending with the same bits as an uninterrupted one.
-fn same_bits(saved: &Meta, here: &ThisRun) -> Option<String> {
+fn same_bits(saved: &Meta, here: &ThisRun) -> Vec<String> {
+    let mut notes = Vec::new();
+    // Gloo's order of additions does not depend on nodes.
+    let nodes_count = [&saved.backend, &here.backend].iter().any(|backend| *backend != Backend::Gloo.name());
+    let other_order = saved.backend != here.backend || nodes_count && saved.nodes != here.nodes;
     if saved.world_size != here.world_size {
-        return Some(changed("ranks", saved.world_size, here.world_size));
+        notes.push(changed("ranks", saved.world_size, here.world_size));
+    } else if other_order && !saved.backend.is_empty() {
+        let [saved, here] = [(&saved.backend, &saved.nodes), (&here.backend, &here.nodes)]
+            .map(|(backend, nodes)| format!("{} over {backend}", on_nodes(nodes)));
+        notes.push(format!(
+            "the snapshot was taken with {saved} and training goes on with {here}: sums may be added in another order, and weights may \
+             differ in bits (LOCKSTEP_BACKEND=gloo has one order for all nodes)"
+        ));
     }
-    (saved.threads != here.threads)
-        .then(|| changed("libtorch threads", saved.threads, here.threads) + " (OMP_NUM_THREADS sets them)")
+    if saved.threads != here.threads {
+        notes.push(changed("libtorch threads", saved.threads, here.threads) + " (OMP_NUM_THREADS sets them)");
+    }
+    notes
+}
+
+/// "2 ranks on each of 2 nodes", or "3 + 1 ranks on 2 nodes".
+fn on_nodes(ranks: &[usize]) -> String {
+    let nodes = ranks.len();
+    match ranks {
+        [one] => format!("{one} ranks on 1 node"),
+        [first, others @ ..] if others.iter().all(|other| other == first) => {
+            format!("{first} ranks on each of {nodes} nodes")
+        }
+        _ => {
+            let each: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+            format!("{} ranks on {nodes} nodes", each.join(" + "))
+        }
+    }
 }
 
 fn changed(what: &str, saved: impl fmt::Display, here: impl fmt::Display) -> String {
     format!("the snapshot was taken with {saved} {what} and training goes on with {here}: weights will differ in bits")
 }
 
-/// A note about learning rates that a resume has replaced.
-pub(super) fn replaced_rates(built_with: &[f64], saved: &[f64]) -> Vec<String> {
-    let pairs = built_with.iter().zip(saved).enumerate().filter(|(_, (here, saved))| here != saved);
-    let describe = |(group, (here, saved)): (usize, (&f64, &f64))| {
+/// Notes about learning rates that this run was `built_with` and the run of the snapshot was not. The optimizer now has the rates
+/// `loaded`, unless the program itself `sets_rates`.
+pub(super) fn other_rates(saved: &Meta, built_with: &[f64], loaded: &[f64], sets_rates: bool) -> Vec<String> {
+    let asked_for = match saved.built_with.is_empty() {
+        false => &saved.built_with[..],
+        true if sets_rates => built_with, // unknown
+        true => loaded,
+    };
+    let groups =
+        built_with.iter().zip(asked_for).zip(loaded).enumerate().filter(|(_, ((here, saved), _))| here != saved);
+    let describe = |(group, ((here, saved), loaded)): (usize, ((&f64, &f64), &f64))| {
+        if sets_rates {
+            return format!(
+                "the learning rate of parameter group {group} was {saved} before the program's schedule when the snapshot was taken \
+                 and is {here} now: training goes on with the new one, and weights will differ"
+            );
+        }
         format!(
-            "the learning rate of parameter group {group} goes on as the snapshot's, {saved}, and is not {here} as asked for; \
+            "the learning rate of parameter group {group} goes on as the snapshot's, {loaded}, and is not {here} as asked for; \
              if your program sets it before each step, say so: SnapshotOptions {{ sets_rates: true, .. }}"
         )
     };
-    pairs.map(describe).collect()
+    groups.map(describe).collect()
 }
 
 /// Rejects variables with other names, shapes or dtypes.
@@ -101,26 +145,17 @@ fn compare(saved: &Shapes, here: &Shapes) -> Result<(), Unfit> {
 mod tests {
     use super::*;
     use crate::loader::Position;
-    use crate::optim::StateMeta;
 
     const RUN: Run = Run { seed: 1, samples: 50, data: 0xabc, batch_size: 4 };
 
     fn saved(step: usize) -> Meta {
         let position = Position { epoch: 1, step, samples: step * 8 };
-        Meta {
-            position,
-            run: RUN,
-            world_size: 2,
-            threads: 1,
-            optimizer: StateMeta { groups: Vec::new() },
-            jobs: Vec::new(),
-            attempt: None,
-            sharded: None,
-        }
+        let (nodes, backend) = (vec![1, 1], "shm".into());
+        Meta { position, run: RUN, world_size: 2, threads: 1, nodes, backend, ..Meta::default() }
     }
 
     fn here(run: Run) -> ThisRun {
-        ThisRun { run, world_size: 2, threads: 1 }
+        ThisRun { run, world_size: 2, threads: 1, nodes: vec![1, 1], backend: "shm".into() }
     }
 
     #[test]
@@ -159,15 +194,49 @@ mod tests {
         assert!(text.contains("with 4 samples in a rank's batch and training goes on with 5"), "{text}");
         let text = notes(ThisRun { threads: 8, ..here(RUN) });
         assert!(text.contains("1 libtorch threads") && text.contains("OMP_NUM_THREADS"), "{text}");
+        let text = notes(ThisRun { threads: 8, world_size: 3, nodes: vec![3], ..here(RUN) });
+        assert!(text.contains("2 ranks") && text.contains("libtorch threads") && !text.contains("node"), "{text}");
+        let text = notes(ThisRun { nodes: vec![2], ..here(RUN) });
+        assert!(
+            text.contains("with 1 ranks on each of 2 nodes over shm") && text.contains("2 ranks on 1 node over shm:")
+        );
+        let text = notes(ThisRun { backend: "gloo".into(), ..here(RUN) });
+        assert!(
+            text.contains("2 nodes over shm and training goes on with 1 ranks on each of 2 nodes over gloo"),
+            "{text}"
+        );
+        assert_eq!(on_nodes(&[3, 1]), "3 + 1 ranks on 2 nodes");
     }
 
     #[test]
-    fn names_both_learning_rates_if_they_differ() {
-        assert_eq!(replaced_rates(&[0.1, 0.2], &[0.1, 0.2]), Vec::<String>::new());
-        let notes = replaced_rates(&[0.1, 0.2], &[0.1, 0.05]);
-        assert!(
-            notes.len() == 1 && notes[0].contains("group 1") && notes[0].contains("0.05") && notes[0].contains("0.2")
+    fn does_not_note_what_does_not_change_bits_or_is_not_known() {
+        let over_gloo = Meta { backend: "gloo".into(), ..saved(3) };
+        let on_one_node = ThisRun { backend: "gloo".into(), nodes: vec![2], ..here(RUN) };
+        assert_eq!(check_run(&over_gloo, &on_one_node).unwrap(), Vec::<String>::new());
+        let unknown = Meta { backend: String::new(), nodes: Vec::new(), ..saved(3) };
+        assert_eq!(check_run(&unknown, &on_one_node).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_both_learning_rates_if_the_run_was_asked_for_another() {
+        let notes = |built_with: &[f64], here: &[f64], loaded: &[f64], sets_rates| {
+            other_rates(&Meta { built_with: built_with.to_vec(), ..saved(3) }, here, loaded, sets_rates)
+        };
+        let words = |notes: Vec<String>, words: &[&str]| {
+            assert!(notes.len() == 1 && words.iter().all(|word| notes[0].contains(word)), "{notes:?}");
+        };
+        // A schedule has lowered it.
+        for sets_rates in [false, true] {
+            assert_eq!(notes(&[0.1, 0.2], &[0.1, 0.2], &[0.01, 0.02], sets_rates), Vec::<String>::new());
+        }
+        words(
+            notes(&[0.1, 0.2], &[0.1, 0.5], &[0.1, 0.02], false),
+            &["group 1", "snapshot's, 0.02", "not 0.5 as asked"],
         );
+        words(notes(&[0.1], &[0.5], &[0.02], true), &["group 0", "was 0.1 before", "is 0.5 now"]);
+        // Of a run that did not know.
+        words(notes(&[], &[0.1, 0.2], &[0.1, 0.05], false), &["group 1", "0.05", "0.2"]);
+        assert_eq!(notes(&[], &[0.1], &[0.05], true), Vec::<String>::new());
     }
 
     #[test]

@@ -11,11 +11,12 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use tch::{Device, TchError, Tensor};
 
 use super::contents::{self, Contents, Memory};
 use super::error::BadSnapshot;
-use super::file;
+use super::file::{self, Owner};
 use super::meta::{Meta, PartFile, Sharded, Snapshot};
 use crate::loader::Position;
 use crate::parallel::Piece;
@@ -56,6 +57,38 @@ pub fn list(folder: &Path) -> io::Result<Vec<SnapshotFile>> {
     let mut found: Vec<SnapshotFile> = paths.into_iter().filter_map(named).collect();
     found.sort_by_key(|one| Reverse((one.epoch, one.step)));
     Ok(found)
+}
+
+/// A file that no save may replace, with the name of a snapshot or of a part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Foreign {
+    pub(super) epoch: u64,
+    pub(super) step: usize,
+    pub(super) file: String,
+    /// What it is.
+    pub(super) what: String,
+}
+
+/// The files in `folder` that would keep snapshots from being saved.
+pub(super) fn foreign(folder: &Path) -> Vec<Foreign> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let foreign = |path: PathBuf| {
+        let file = path.file_name()?.to_str()?.to_owned();
+        let (epoch, step) =
+            named(path.clone()).map(|found| (found.epoch, found.step)).or_else(|| position_of(&file))?;
+        let Owner::Another(what) = file::owner(&path) else { return None };
+        Some(Foreign { epoch, step, file, what })
+    };
+    entries.filter_map(foreign).collect()
+}
+
+/// Renames a damaged file to a name that no file has, and returns that; no save and no resume looks at it any more.
+pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let with = |ending: String| path.with_extension(format!("safetensors.{ending}"));
+    let names = std::iter::once("damaged".to_owned()).chain((2_u32..).map(|n| format!("damaged-{n}")));
+    let mut names = names.map(with).filter(|name| fs::symlink_metadata(name).is_err());
+    let name = names.next().ok_or(io::ErrorKind::AlreadyExists)?;
+    fs::rename(path, &name).map(|()| name)
 }
 
 /// The path of the snapshot from which training would continue at `position`.
@@ -285,7 +318,10 @@ pub(super) fn unlisted_parts(folder: &Path, saved: Position) -> Vec<PathBuf> {
     let unlisted = |path: &PathBuf| {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
         let Some(at) = position_of(name) else { return false };
-        at <= (saved.epoch, saved.step) && !listed.contains(name) && !unknown.contains(&at) && file::is_ours(path)
+        at <= (saved.epoch, saved.step)
+            && !listed.contains(name)
+            && !unknown.contains(&at)
+            && file::owner(path) == Owner::Ours
     };
     entries.filter(unlisted).collect()
 }

@@ -34,7 +34,7 @@ const LONGEST: usize = 16 << 20;
 const SHOWN: usize = 200;
 
 /// The description in a snapshot, besides its tensors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     /// Where training continues.
     pub position: Position,
@@ -44,6 +44,17 @@ pub struct Meta {
     pub world_size: usize,
     /// The number of libtorch's intra-op threads: another number rounds sums differently.
     pub threads: i32,
+    /// How many ranks are on each node, and the backend that adds their numbers: others may add them in another order. Empty if the run
+    /// has not looked for a snapshot, which is when it learns them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<usize>,
+    /// See `nodes`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub backend: String,
+    /// The learning rates that the optimizer was built with, by parameter group: what the run was asked for, whatever a schedule has
+    /// made of it. Empty as `nodes`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub built_with: Vec<f64>,
     /// The optimizer: its kind, options and step counts.
     pub optimizer: StateMeta,
     /// The job that saved it, by the names of all its launchers; `None` for a process without a launcher.
@@ -58,7 +69,7 @@ pub struct Meta {
 }
 
 /// Everything that determines the order of the data, and so the meaning of a position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The seed of shuffling and of all other random choices.
     pub seed: u64,

@@ -15,6 +15,7 @@ use tch::nn::VarStore;
 use super::choice::{self, Candidate, Choice, Survey};
 use super::contents::Contents;
 use super::error::{BadSnapshot, SnapshotError, Unfit};
+use super::file::{self, Owner};
 use super::fit::{self, ThisRun};
 use super::folder::{self, Good};
 use super::meta::{self, Meta};
@@ -38,7 +39,8 @@ impl Snapshots {
     ///
     /// # Errors
     /// On every rank: the newest good snapshot belongs to another model or optimizer, its position is inside an epoch of
-    /// another seed or data set, or it has another schema; nothing can be saved in the folder, or another running job holds it; nodes have snapshots of
+    /// another seed or data set; nothing can be saved in the folder, a file that is not this program's snapshot is in the way of a later one, or
+    /// another running job holds the folder; nodes have snapshots of
     /// different runs, and none of them is this one; or there are snapshots, but none of this job, and
     /// [`SnapshotOptions::resume`](super::SnapshotOptions::resume) is off. Nothing is changed then.
     pub fn resume(
@@ -75,20 +77,20 @@ impl Snapshots {
         read: Read<'_, T>,
     ) -> Result<(Position, Option<T>), SnapshotError> {
         let surveys = self.surveys(group)?;
-        let mut other_schema = None;
+        self.nodes = choice::ranks_on_nodes(&surveys);
+        self.backend = group.backend().name().to_owned();
+        self.built_with = target.rates();
+        let in_the_way = |start| choice::in_the_way(&surveys, start).map_or(Ok(()), Err);
         for candidate in self.choose(&surveys)? {
-            match self.try_one(&candidate, target, group, read)? {
-                Tried::Taken(position, path, extra) => {
-                    choice::note(&candidate, &surveys).into_iter().for_each(|note| self.report.warn_once(note));
-                    self.report_resume(position, &path);
-                    return Ok((position, Some(extra)));
-                }
-                Tried::Bad(error) => other_schema = other_schema.or(error),
+            // Before anything is changed.
+            in_the_way((candidate.sighting.epoch, candidate.sighting.step))?;
+            if let Some((position, path, extra)) = self.try_one(&candidate, target, group, read)? {
+                choice::note(&candidate, &surveys).into_iter().for_each(|note| self.report.warn_once(note));
+                self.report_resume(position, &path);
+                return Ok((position, Some(extra)));
             }
         }
-        if let Some(error) = other_schema {
-            return Err(error);
-        }
+        in_the_way((0, 0))?;
         choice::none_anywhere(&surveys).into_iter().for_each(|message| self.report.say_once(message));
         Ok((Position::default(), None))
     }
@@ -150,14 +152,14 @@ impl Snapshots {
         }
     }
 
-    /// The rank that has the snapshot reads it, and all ranks load it, or none does.
+    /// The rank that has the snapshot reads it, and all ranks load it, or none does; `None` if it is bad.
     fn try_one<T>(
         &mut self,
         candidate: &Candidate,
         target: &mut dyn Target,
         group: &ProcessGroup,
         read: Read<'_, T>,
-    ) -> Result<Tried<T>, SnapshotError> {
+    ) -> Result<Option<(Position, PathBuf, T)>, SnapshotError> {
         let reader = Rank::new(candidate.rank);
         let found = (group.rank() == reader).then(|| self.read(candidate, target, read));
         let decision = object_collectives::broadcast_object_from(group, reader, found.as_ref().map(decide).as_ref())?;
@@ -165,66 +167,64 @@ impl Snapshots {
         let refused = |why| SnapshotError::Refused { rank: reader, why };
         match decision {
             Decision::Refuse(why) => Err(refused(why)),
-            Decision::Next(words) => {
-                let mine = if let Some(ReadResult::Bad(error)) = found { error } else { None };
-                Ok(Tried::Bad(mine.or_else(|| words.map(refused))))
-            }
+            Decision::Next => Ok(None),
             Decision::Resume(path, length) => {
-                let good = if let Some(ReadResult::Good(good, extra)) = found { Some((good, extra)) } else { None };
-                let (contents, taken_over) = good.map(|(good, extra)| (good.contents, (good.meta, extra))).unzip();
+                let (contents, taken_over) =
+                    found.flatten().map(|(good, extra)| (good.contents, (good.meta, extra))).unzip();
                 let path = PathBuf::from(path);
                 let contents = share(&path, contents, length, group, reader)?;
                 let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &contents, target, read), Ok)?;
-                Ok(Tried::Taken(meta.position, path, extra))
+                if !self.options.sets_rates && !meta.built_with.is_empty() {
+                    self.built_with.clone_from(&meta.built_with); // its rates go on
+                }
+                Ok(Some((meta.position, path, extra)))
             }
         }
     }
 
-    /// The reader's part: reads and checks the file, and loads it.
+    /// The reader's part: reads and checks the file, and loads it; `None` if it is bad.
     fn read<T>(
         &mut self,
         candidate: &Candidate,
         target: &mut dyn Target,
         read: Read<'_, T>,
-    ) -> Result<ReadResult<T>, SnapshotError> {
+    ) -> Result<Option<(Good, T)>, SnapshotError> {
         let at = Position { epoch: candidate.sighting.epoch, step: candidate.sighting.step, samples: 0 };
         let path = folder::path_of(&self.folder, at);
         let good = match folder::read(&path) {
             Ok(good) => good,
-            Err(bad) => return Ok(ReadResult::Bad(self.skip(path, bad))),
+            Err(bad) => {
+                self.skip(path, &bad);
+                return Ok(None);
+            }
         };
-        let here =
-            ThisRun { run: self.run, world_size: self.report.world_size().get(), threads: tch::get_num_threads() };
+        let (world_size, threads) = (self.report.world_size().get(), tch::get_num_threads());
+        let (nodes, backend) = (self.nodes.clone(), self.backend.clone());
+        let here = ThisRun { run: self.run, world_size, threads, nodes, backend };
         let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
         let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;
-        let built_with = target.rates();
         let (_, extra) = take_over(&good.path, &good.contents, target, read)?;
-        let rates = fit::replaced_rates(&built_with, &target.rates());
-        let rates = rates.into_iter().filter(|_| !self.options.sets_rates);
+        let rates = fit::other_rates(&good.meta, &self.built_with, &target.rates(), self.options.sets_rates);
         notes.into_iter().chain(rates).for_each(|note| self.report.warn(note));
-        Ok(ReadResult::Good(good, extra))
+        Ok(Some((good, extra)))
     }
 
-    /// Warns about a skipped file; returns the error for the case that there is nothing else to resume from.
-    fn skip(&mut self, path: PathBuf, bad: BadSnapshot) -> Option<SnapshotError> {
+    /// Warns about a skipped file.
+    fn skip(&mut self, path: PathBuf, bad: &BadSnapshot) {
         self.report.warn(format!("skipped the snapshot {}: {bad}", path.display()));
         // An index is as bad as its part, which may be readable again later.
-        let part_is_unreadable = match &bad {
+        let may_come_back = match bad {
             BadSnapshot::Part { why, .. } => {
                 matches!(&**why, BadSnapshot::Unreadable(error) if error.kind() != io::ErrorKind::NotFound)
             }
-            _ => false,
+            BadSnapshot::Unreadable(_) => true,
+            _ => file::owner(&path) != Owner::Ours,
         };
-        match bad {
-            BadSnapshot::Part { .. } if part_is_unreadable => self.foreign.insert(path),
-            BadSnapshot::Schema { .. } => {
-                self.foreign.insert(path.clone());
-                return Some(SnapshotError::Unfit { path, why: Unfit::Schema(bad) });
-            }
-            BadSnapshot::Torn { .. } | BadSnapshot::Damaged { .. } | BadSnapshot::Part { .. } => self.bad.insert(path),
-            BadSnapshot::Unreadable(_) | BadSnapshot::NotOurs(_) => self.foreign.insert(path),
+        if may_come_back {
+            self.foreign.insert(path)
+        } else {
+            self.bad.insert(path)
         };
-        None
     }
 
     fn report_resume(&self, position: Position, path: &Path) {
@@ -237,39 +237,21 @@ impl Snapshots {
     }
 }
 
-/// The reader's result.
-enum ReadResult<T> {
-    /// The file is good, and the reader has loaded it.
-    Good(Good, T),
-    /// The file is bad; the error if no other is good.
-    Bad(Option<SnapshotError>),
-}
-
 /// The reader's decision, which is sent to every rank, followed by the contents of the snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 enum Decision {
     /// All ranks load this file (shown path, length of its header in bytes); its header and its tensors follow.
     Resume(String, usize),
-    /// The file is bad: try the next. If it has another schema, the message for the case that no other file is good.
-    Next(Option<String>),
+    /// The file is bad: try the next.
+    Next,
     /// No rank trains.
     Refuse(String),
 }
 
-/// The result of a candidate.
-enum Tried<T> {
-    /// All ranks have loaded it.
-    Taken(Position, PathBuf, T),
-    /// It is bad; the error if no other is good.
-    Bad(Option<SnapshotError>),
-}
-
-fn decide<T>(found: &Result<ReadResult<T>, SnapshotError>) -> Decision {
+fn decide<T>(found: &Result<Option<(Good, T)>, SnapshotError>) -> Decision {
     match found {
-        Ok(ReadResult::Good(good, _)) => {
-            Decision::Resume(good.path.display().to_string(), good.contents.header().len())
-        }
-        Ok(ReadResult::Bad(error)) => Decision::Next(error.as_ref().map(with_causes)),
+        Ok(Some((good, _))) => Decision::Resume(good.path.display().to_string(), good.contents.header().len()),
+        Ok(None) => Decision::Next,
         Err(error) => Decision::Refuse(with_causes(error)),
     }
 }

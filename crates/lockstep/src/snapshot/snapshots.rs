@@ -57,6 +57,10 @@ pub struct Snapshots {
     pub(super) report: Reporter,
     /// The job's names, which are written to each snapshot: this rank's, and after a resume those of all ranks.
     pub(super) jobs: BTreeSet<String>,
+    /// Of this run, once it has looked for a snapshot: see [`Meta`].
+    pub(super) nodes: Vec<usize>,
+    pub(super) backend: String,
+    pub(super) built_with: Vec<f64>,
     /// Which start of the scheduler's job this is.
     attempt: Option<Attempt>,
     pending: Option<Pending>,
@@ -92,6 +96,9 @@ impl Snapshots {
             options,
             report,
             jobs,
+            nodes: Vec::new(),
+            backend: String::new(),
+            built_with: Vec::new(),
             attempt,
             pending: None,
             claim: None,
@@ -314,6 +321,9 @@ impl Snapshots {
             run: self.run,
             world_size: self.report.world_size().get(),
             threads: tch::get_num_threads(),
+            nodes: self.nodes.clone(),
+            backend: self.backend.clone(),
+            built_with: self.built_with.clone(),
             optimizer: state.meta().clone(),
             jobs: self.jobs.iter().cloned().collect(),
             attempt: self.attempt.clone(),

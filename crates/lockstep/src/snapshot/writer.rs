@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 
 use super::contents::Contents;
 use super::error::SnapshotError;
-use super::file;
+use super::file::{self, Owner};
 use super::folder::{self, TEMPORARY};
 use super::lock::TakenOver;
 use super::meta::{Attempt, PartFile};
@@ -203,12 +203,25 @@ impl SaveJob {
         checked.map(drop).map_err(io::Error::other)
     }
 
-    /// Refuses to replace anything but an empty file or one of ours.
+    /// Ensures that `path` is free, or a file of ours: a damaged one that may be ours is set aside, and another's stays.
     fn check_place(&self, path: &Path) -> io::Result<()> {
-        let taken = fs::symlink_metadata(path).is_ok_and(|there| there.len() > 0 || !there.is_file());
-        if taken && !file::is_ours(path) {
-            let why = "a file of this name exists and is not a snapshot of this program; move it away";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        if fs::symlink_metadata(path).is_err() {
+            return Ok(());
+        }
+        match file::owner(path) {
+            Owner::Ours => {}
+            Owner::Unclear => {
+                let aside = folder::set_aside(path)?;
+                self.report.warn(format!(
+                    "{} is damaged beyond recognition, and stands in the way of a new snapshot: it is {} now",
+                    path.display(),
+                    aside.display()
+                ));
+            }
+            Owner::Another(what) => {
+                let why = format!("a file of this name exists, and {what}; move it away");
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+            }
         }
         Ok(())
     }
@@ -241,9 +254,11 @@ impl SaveJob {
     fn prune(&self) {
         let Ok(found) = folder::list(&self.folder) else { return };
         let mut bad = self.bad.clone();
+        // Torn ones that no resume has met.
+        bad.extend(found.iter().filter(|one| !file::is_whole(&one.path)).map(|one| one.path.clone()));
         bad.remove(&self.path()); // it has just been replaced by a good one
         // Files of others with such a name are neither counted nor removed, even if no resume has seen them.
-        let others = found.iter().map(|one| &one.path).filter(|path| !file::is_ours(path));
+        let others = found.iter().map(|one| &one.path).filter(|path| file::owner(path) != Owner::Ours);
         let foreign = others.chain(&self.foreign).cloned().collect();
         for path in folder::superfluous(found, self.position, self.keep, &bad, &foreign) {
             let _ = fs::remove_file(path);

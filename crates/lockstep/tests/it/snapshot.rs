@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::{bits, ranks};
@@ -14,6 +15,7 @@ use lockstep::optim::{Adam, AdamOptions, OptimError, Optimizer, Sgd, SgdOptions,
 use lockstep::snapshot::{self, OnSaveError, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
 use lockstep::{LaunchEnv, Reporter};
 use lockstep_testkit::python::python_with;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tch::nn::{self, ModuleT, VarStore};
@@ -131,26 +133,74 @@ fn another_optimizer_is_refused_on_every_rank_and_nothing_is_changed() {
     });
 }
 
+/// Resumes from the folder on one rank.
+fn resumed(folder: &Path) -> Result<Position, String> {
+    let resume = |group: Rc<ProcessGroup>| {
+        let vs = vs_of(0.0);
+        let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &reporter(&group));
+        snapshots.resume(&vs, &mut adam(&vs), &group).map_err(with_causes)
+    };
+    ranks(1, resume).remove(0)
+}
+
 #[test]
-fn a_snapshot_of_another_schema_is_skipped_for_an_older_one_and_else_refused() {
+fn a_snapshot_of_another_schema_is_refused_as_long_as_a_save_would_meet_it() {
     let folder = tempfile::tempdir().unwrap();
     save_adam(folder.path());
     let path = snapshot::list(folder.path()).unwrap().remove(0).path;
-    let newer = folder.path().join("snapshot-000009-00000000.safetensors");
-    std::fs::write(&newer, of_schema_7(&std::fs::read(&path).unwrap())).unwrap();
-    let resume = || {
-        ranks(1, |group| {
-            let (vs, _net) = model(0.0);
-            let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
-            snapshots.resume(&vs, &mut adam(&vs), &group).map_err(|error| error.to_string())
-        })
-        .remove(0)
-    };
-    assert_eq!(resume(), Ok(AT));
-    std::fs::remove_file(path).unwrap();
-    let message = resume().unwrap_err();
-    assert!(message.contains(r#"schema "7""#) && message.contains("this program reads 1"), "{message}");
-    assert!(newer.exists());
+    let place = |name: &str| folder.path().join(format!("snapshot-{name}.safetensors"));
+    let of_7 = of_schema_7(&std::fs::read(&path).unwrap());
+    std::fs::write(place("000003-00000000"), &of_7).unwrap();
+    assert_eq!(resumed(folder.path()), Ok(AT));
+    std::fs::write(place("000009-00000000"), of_7).unwrap();
+    for _ in 0..2 {
+        let message = resumed(folder.path()).unwrap_err();
+        assert!(message.contains(r#"schema "7""#) && message.contains("this program reads 1"), "{message}");
+        let _ = std::fs::remove_file(&path); // the second time there is no other
+    }
+    assert!(place("000009-00000000").exists());
+}
+
+/// Damages to the bytes of a snapshot, and whether it can still be recognized.
+fn damages(whole: &[u8]) -> Vec<(&'static str, Vec<u8>, bool)> {
+    let with = |from: usize, bytes: &[u8]| [&whole[..from], bytes, &whole[from + bytes.len()..]].concat();
+    vec![
+        ("cut to 1 byte", whole[..1].to_vec(), true),
+        ("cut in the length", whole[..5].to_vec(), true),
+        ("cut to the length", whole[..8].to_vec(), true),
+        ("cut at the beginning of the header", whole[..50].to_vec(), true),
+        ("cut in the header", whole[..300].to_vec(), true),
+        ("cut by a byte", whole[..whole.len() - 1].to_vec(), true),
+        ("a flipped byte in the JSON", with(9, b"!"), true),
+        ("an enormous header", with(0, &[0xff; 8]), true),
+        ("a flipped byte in a tensor", with(whole.len() - 1, &[!whole[whole.len() - 1]]), true),
+        ("zeroes at the beginning", with(0, &[0; 400]), false),
+        ("only zeroes", vec![0; whole.len()], false),
+        ("another header", with(8, &[b'{'; 400]), false),
+    ]
+}
+
+#[test]
+fn every_damaged_snapshot_is_skipped_and_the_next_save_of_its_position_succeeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let vs = save_adam(folder.path());
+    let whole = std::fs::read(&snapshot::list(folder.path()).unwrap()[0].path).unwrap();
+    let path = folder.path().join("snapshot-000005-00000000.safetensors");
+    let options = SnapshotOptions { background: false, on_error: OnSaveError::Stop, ..Default::default() };
+    for (what, damaged, recognized) in damages(&whole) {
+        std::fs::write(&path, &damaged).unwrap();
+        assert_eq!(resumed(folder.path()), Ok(AT), "{what}");
+        let mut snapshots = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
+        snapshots.save(Position::start_of(5), &vs, &adam(&vs)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(snapshots);
+        assert_eq!(resumed(folder.path()), Ok(Position::start_of(5)), "{what}");
+        let aside = path.with_extension("safetensors.damaged");
+        assert_eq!(aside.exists(), !recognized, "{what}");
+        if !recognized {
+            assert_eq!(std::fs::read(&aside).unwrap(), damaged, "{what}");
+            std::fs::remove_file(aside).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -166,10 +216,8 @@ fn leaves_files_of_others_that_are_named_as_snapshots() {
     let (vs, _net) = model(1.0);
     let on_error = OnSaveError::Stop;
     let options = SnapshotOptions { keep: 1.try_into().unwrap(), background: false, on_error, ..Default::default() };
-    ranks(1, |group| {
-        let mut snapshots = Snapshots::new(folder.path(), RUN, options, &reporter(&group));
-        assert_eq!(snapshots.resume(&vs_of(1.0), &mut adam(&vs_of(1.0)), &group).unwrap(), Position::default());
-    });
+    let message = resumed(folder.path()).unwrap_err();
+    assert!(message.contains("it is a safetensors file of another program"), "{message}");
     let mut snapshots = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
     snapshots.save(Position::start_of(1), &vs, &adam(&vs)).unwrap();
     let refused = snapshots.save(Position::start_of(2), &vs, &adam(&vs)).unwrap_err();
@@ -179,6 +227,28 @@ fn leaves_files_of_others_that_are_named_as_snapshots() {
     let places: Vec<_> = found.iter().map(|one| (one.epoch, one.step)).collect();
     assert_eq!(places, [(9, 0), (3, 0), (2, 0), (0, 2), (0, 1)]);
     assert_eq!(std::fs::read(place("000002-00000000")).unwrap(), before);
+}
+
+#[test]
+fn what_no_save_can_replace_is_refused_before_training_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    save_adam(folder.path());
+    for name in ["snapshot-000005-00000000.safetensors", "part-000005-00000000-0-of-2-0a1b2c3d.safetensors"] {
+        let path = folder.path().join(name);
+        let make: [(&dyn Fn(), &str); 4] = [
+            (&|| std::fs::create_dir(&path).unwrap(), "not a regular file"),
+            (&|| std::os::unix::fs::symlink("/no/such/disk", &path).unwrap(), "No such file"),
+            (&|| mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap(), "not a regular file"),
+            (&|| std::fs::write(&path, "notes of a person").unwrap(), "it is a text"),
+        ];
+        for (make, what) in make {
+            make();
+            let message = resumed(folder.path()).unwrap_err();
+            assert!(message.contains(name) && message.contains(what) && message.contains("move"), "{message}");
+            std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path)).unwrap();
+        }
+    }
+    assert_eq!(resumed(folder.path()), Ok(AT));
 }
 
 fn vs_of(value: f64) -> VarStore {
