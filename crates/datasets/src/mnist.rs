@@ -56,7 +56,7 @@ fn file_in(dir: &Path, names: &[String]) -> Option<PathBuf> {
 /// Checks concatenated images of `rows` x `columns` bytes, and one label for each.
 ///
 /// # Errors
-/// The counts differ, the bytes are not complete images, or a label is above 9.
+/// There are none, the counts differ, the bytes are not complete images, or a label is above 9.
 pub fn check(images: &[u8], labels: &[u8], rows: usize, columns: usize) -> Result<(), DataError> {
     let pixels = rows.checked_mul(columns).filter(|&pixels| pixels > 0 && images.len().is_multiple_of(pixels));
     let Some(pixels) = pixels else {
@@ -66,6 +66,9 @@ pub fn check(images: &[u8], labels: &[u8], rows: usize, columns: usize) -> Resul
     if images.len() / pixels != labels.len() {
         let operation = format!("pair {} images with {} labels", images.len() / pixels, labels.len());
         return Err(DataError::new(operation).hint("the files are of different sets, get both again"));
+    }
+    if labels.is_empty() {
+        return Err(DataError::new("read images").found("files without a single one").hint("get both again"));
     }
     match labels.iter().position(|&label| label > 9) {
         Some(index) => Err(DataError::new(format!("read label {index}"))

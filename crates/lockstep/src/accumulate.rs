@@ -44,7 +44,8 @@ averages!([M] DistributedDataParallel<M>);
 averages!([] FullyShard);
 
 /// Adds up the gradients of `batches`, and communicates them in the last one only. Afterwards each gradient is that of the mean loss over
-/// all targets of all micro-batches of all ranks, as if they were one batch. Returns the mean loss of this rank.
+/// all targets of all micro-batches of all ranks, as if they were one batch. Returns the mean loss of this rank; NaN if none of its
+/// targets counts.
 ///
 /// `count` is the number of targets of a micro-batch that count, and `sum` runs its forward pass and gives the **sum** of their losses. So
 /// each target weighs the same, wherever it is. (The mean of means does not do that: a token of a short batch would weigh more.)
@@ -102,5 +103,5 @@ pub fn accumulate<W: AveragesGradients, B>(
     };
     model.no_sync(|| others.iter().try_for_each(&mut pass))?;
     pass(last)?;
-    Ok(losses / (own as f64).max(1.0))
+    Ok(if own > 0 { losses / own as f64 } else { f64::NAN })
 }

@@ -64,12 +64,14 @@ pub struct BestModel {
     on_error: OnSaveError,
     report: Reporter,
     best: Option<Best>,
+    /// True if the model that the snapshot names is gone, and no better one has been found since.
+    lost: bool,
 }
 
 impl BestModel {
     /// A best model in the file `path`, which must end in `.safetensors`.
     pub fn new(path: impl AsRef<Path>, on_error: OnSaveError, report: &Reporter) -> Self {
-        BestModel { path: path.as_ref().to_owned(), on_error, report: report.clone(), best: None }
+        BestModel { path: path.as_ref().to_owned(), on_error, report: report.clone(), best: None, lost: false }
     }
 
     /// The model's file.
@@ -103,7 +105,8 @@ impl BestModel {
         self.best = match (saved, have.iter().position(|has| *has)) {
             (None, _) => None,
             (Some(best), None) => {
-                self.report.warn_once(self.lost(best));
+                self.report.warn_once(self.words_of_loss(best));
+                self.lost = true;
                 None
             }
             (Some(best), Some(0)) => Some(best),
@@ -154,9 +157,16 @@ impl BestModel {
     /// A collective.
     ///
     /// # Errors
-    /// Fails on every rank when the file is gone or is not the saved one.
+    /// Fails on every rank when the file is gone or is not the saved one, or when it was gone at the resume and no model was kept since.
     pub fn finish(self, vs: &mut VarStore, group: &ProcessGroup) -> anyhow::Result<Option<Best>> {
-        let Some(best) = self.best else { return Ok(None) };
+        let Some(best) = self.best else {
+            anyhow::ensure!(
+                !self.lost,
+                "the best model is lost, and no epoch was left to find another: put {} back, or train for more epochs",
+                self.path.display()
+            );
+            return Ok(None);
+        };
         let taken = self.report.rank().is_zero().then(|| self.take(best, vs).map_err(|error| format!("{error:#}")));
         object_collectives::broadcast_object::<Result<(), String>>(group, taken.as_ref())?
             .map_err(anyhow::Error::msg)?;
@@ -176,8 +186,9 @@ impl BestModel {
 
     /// Rank 0's part of [`resume`](Self::resume): returns true if the file is in its place or no file is needed.
     fn find(&self, saved: Option<Best>) -> anyhow::Result<bool> {
-        let path = self.path.display();
-        checkpoint::check_name(&self.path).with_context(|| format!("cannot keep the best model in {path}"))?;
+        for file in [&self.path, &self.backup()] {
+            checkpoint::check_name(file).with_context(|| format!("cannot keep the best model in {}", file.display()))?;
+        }
         checkpoint::sweep(&self.path);
         let file = saved.and_then(|best| self.file_of(best));
         if file.as_ref().is_some_and(|file| *file != self.path) {
@@ -191,10 +202,10 @@ impl BestModel {
         [self.path.clone(), self.backup()].into_iter().find(|path| is_of(path, best))
     }
 
-    fn lost(&self, Best { epoch, accuracy, .. }: Best) -> String {
+    fn words_of_loss(&self, Best { epoch, accuracy, .. }: Best) -> String {
         format!(
-            "the best model so far, of epoch {epoch} with accuracy {accuracy:.4}, is not in {} any more; the best of the epochs \
-             from here on is kept",
+            "the best model so far, of epoch {epoch} with accuracy {accuracy:.4}, is not in {} any more, or damaged there; the best of \
+             the epochs from here on is kept",
             self.path.display()
         )
     }

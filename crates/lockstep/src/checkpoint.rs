@@ -232,13 +232,19 @@ pub fn load(vs: &mut VarStore, path: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// A model can never be saved as `path`, independent of free space.
 pub(crate) fn check_name(path: &Path) -> anyhow::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(there) if !there.is_file() => anyhow::bail!("it exists and is not a regular file; name another path"),
-        _ if !is_named_well(path) => {
-            anyhow::bail!("the name does not end in .safetensors, by which loading recognizes the format")
-        }
-        _ => Ok(()),
-    }
+    let is_taken = |path: &Path| fs::symlink_metadata(path).is_ok_and(|there| !there.is_file());
+    anyhow::ensure!(!is_taken(path), "it exists and is not a regular file; name another path");
+    anyhow::ensure!(
+        is_named_well(path),
+        "the name does not end in .safetensors, by which loading recognizes the format"
+    );
+    let partial = partial_of(path);
+    anyhow::ensure!(
+        !is_taken(&partial),
+        "{} is written first, and is not a regular file; move it away, or name another path",
+        partial.display()
+    );
+    Ok(())
 }
 
 fn is_named_well(path: &Path) -> bool {
@@ -252,13 +258,17 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
+/// The temporary file for `path`. All processes use the same name, so that the next one finds the file of a killed one.
+fn partial_of(path: &Path) -> PathBuf {
+    path.with_extension("partial.safetensors")
+}
+
 /// A file that is removed when this is dropped, unless it was renamed.
 struct Partial(PathBuf);
 
 impl Partial {
-    /// The temporary file for `path`. All processes use the same name, so that the next one finds the file of a killed one.
     fn of(path: &Path) -> Self {
-        Partial(path.with_extension("partial.safetensors"))
+        Partial(partial_of(path))
     }
 }
 
@@ -345,7 +355,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link.safetensors");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        for path in [folder.path(), &link, Path::new(".."), &folder.path().join("model.pt")] {
+        let taken = folder.path().join("taken.safetensors");
+        fs::create_dir(partial_of(&taken)).unwrap();
+        for path in [folder.path(), &link, Path::new(".."), &folder.path().join("model.pt"), &taken] {
             let error = save(&store(1.0).0, path).unwrap_err();
             let text = format!("{error:#}");
             assert!(text.contains("not a regular file") || text.contains(".safetensors"), "{text}");

@@ -85,25 +85,35 @@ impl Evaluation {
     /// The sum over all ranks. A collective. Double precision counts exactly up to 2⁵³ samples.
     ///
     /// # Errors
-    /// The same errors as any collective.
+    /// `BadArgument` on all ranks if none of them counted a sample; the same errors as any collective.
     pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
-        let mut sums = Tensor::from_slice(&[self.correct, self.loss, self.samples]).to_device(group.device());
-        group.all_reduce(&mut sums, ReduceOp::Sum)?;
-        let sum = |i| sums.double_value(&[i]);
-        Ok(Evaluation { correct: sum(0), loss: sum(1), samples: sum(2) })
+        let [correct, loss, samples] = sums(group, [self.correct, self.loss, self.samples])?;
+        Ok(Evaluation { correct, loss, samples })
     }
 
-    /// The fraction of correct answers, from 0 to 1; 0 without samples.
+    /// The fraction of correct answers, from 0 to 1.
+    ///
+    /// # Panics
+    /// Panics without samples.
+    #[track_caller]
     pub fn accuracy(&self) -> f64 {
-        self.correct / self.samples.max(1.0)
+        mean(self.correct, self.samples)
     }
 
-    /// The mean loss; 0 without samples.
+    /// The mean loss.
+    ///
+    /// # Panics
+    /// Panics without samples.
+    #[track_caller]
     pub fn loss(&self) -> f64 {
-        self.loss / self.samples.max(1.0)
+        mean(self.loss, self.samples)
     }
 
     /// e to the power of the mean loss: the number of equally likely tokens among which a language model still hesitates.
+    ///
+    /// # Panics
+    /// Panics without samples.
+    #[track_caller]
     pub fn perplexity(&self) -> f64 {
         self.loss().exp()
     }
@@ -114,11 +124,32 @@ impl Evaluation {
     }
 }
 
+/// Sums over all ranks, of which the last is a number of samples.
+fn sums<const N: usize>(group: &ProcessGroup, own: [f64; N]) -> c10d::Result<[f64; N]> {
+    let mut sums = Tensor::from_slice(&own).to_device(group.device());
+    group.all_reduce(&mut sums, ReduceOp::Sum)?;
+    let all = std::array::from_fn(|i| sums.double_value(&[i as i64]));
+    if all[N - 1] == 0.0 { Err(no_samples()) } else { Ok(all) }
+}
+
+#[track_caller]
+fn mean(sum: f64, samples: f64) -> f64 {
+    if samples == 0.0 {
+        raise(no_samples());
+    }
+    sum / samples
+}
+
+fn no_samples() -> Error {
+    let why = "there is no sample to compute it from: the data set is empty, none of it could be read, or all targets are ignored";
+    Error::bad_argument("compute a mean loss or an accuracy", why)
+}
+
 /// Evaluates a model on `test_set` over all ranks: every rank takes a share of the samples, each sample exactly once, and
 /// the sums are added. A collective.
 ///
 /// # Errors
-/// Errors of the data set, of outputs that do not fit the targets, and of any collective.
+/// Errors of the data set, of outputs that do not fit the targets, and of any collective; no sample could be read, or counts.
 pub fn evaluate<M: ModuleT>(
     model: &DistributedDataParallel<M>,
     test_set: Arc<dyn Dataset>,
@@ -234,16 +265,19 @@ impl TopK {
     /// The sum over all ranks. A collective.
     ///
     /// # Errors
-    /// The same errors as any collective.
+    /// As [`Evaluation::all_reduce`].
     pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
-        let mut sums = Tensor::from_slice(&[self.right, self.samples]).to_device(group.device());
-        group.all_reduce(&mut sums, ReduceOp::Sum)?;
-        Ok(TopK { right: sums.double_value(&[0]), samples: sums.double_value(&[1]), ..self })
+        let [right, samples] = sums(group, [self.right, self.samples])?;
+        Ok(TopK { right, samples, ..self })
     }
 
-    /// The fraction, from 0 to 1; 0 without targets.
+    /// The fraction, from 0 to 1.
+    ///
+    /// # Panics
+    /// Panics without targets.
+    #[track_caller]
     pub fn accuracy(&self) -> f64 {
-        self.right / self.samples.max(1.0)
+        mean(self.right, self.samples)
     }
 }
 
@@ -359,8 +393,14 @@ mod tests {
     }
 
     #[test]
-    fn no_samples_do_not_divide_by_zero() {
-        assert_eq!((Evaluation::default().accuracy(), Evaluation::default().loss()), (0.0, 0.0));
+    fn nothing_is_computed_from_no_samples() {
+        let none = Evaluation::default();
+        let all: [&dyn Fn() -> f64; 4] =
+            [&|| none.accuracy(), &|| none.loss(), &|| none.perplexity(), &|| TopK::new(1).accuracy()];
+        for compute in all {
+            let error = caught(compute).unwrap_err().to_string();
+            assert!(error.contains("there is no sample to compute it from"), "{error}");
+        }
     }
 
     #[test]

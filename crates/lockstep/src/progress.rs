@@ -200,9 +200,11 @@ mod tests {
             "Epoch 2 | Training checkpoint saved at checkpoint.pt"
         );
         assert_eq!(resumed_line(4), "Resuming training from snapshot at Epoch 4");
+        let mut all = Evaluation::default();
+        all.add(&tch::Tensor::from_slice(&[2f32, 0.0]).view([1, 2]), &tch::Tensor::from_slice(&[0i64]), 0.5);
         assert_eq!(
-            speed_line(3, &Evaluation::default(), Duration::from_secs(2)),
-            "Epoch 3 | train loss: 0.0000, train accuracy: 0.0000, over 0 samples | 0 images/s over all ranks"
+            speed_line(3, &all, Duration::from_secs(1)),
+            "Epoch 3 | train loss: 0.5000, train accuracy: 1.0000, over 1 samples | 1 images/s over all ranks"
         );
         assert_eq!(eval_line(1, 0.30241, 2.0), "Epoch: 1, Accuracy: 0.3024, Loss: 2.0000");
     }

@@ -282,6 +282,21 @@ fn a_batch_of_only_broken_photographs_blocks_no_rank() {
 }
 
 #[test]
+fn a_validation_of_no_readable_photograph_keeps_no_model_and_is_an_error() {
+    let mut job = Job::new(lab());
+    draw_houses(&job);
+    let broken: usize = ["C0", "C2", "C4"].map(|class| cut(photographs(&job.path(&format!("houses/Validation/{class}"))))).iter().sum();
+    assert_eq!(broken, 6);
+    let ended = job.attempt(2, &quick(&["--epochs", "1", "--data", "houses", "--on-broken-image", "skip"]));
+    for output in &ended.0 {
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains("there is no sample to compute it from"), "{message}");
+    }
+    assert!(!ended.stdout().contains("Val loss") && !job.path("snapshots/best_model.safetensors").exists());
+}
+
+#[test]
 fn photographs_from_the_cache_train_the_same_weights() {
     let mut job = Job::new(lab());
     draw_houses(&job);
@@ -488,6 +503,10 @@ fn warns_and_continues_when_the_best_model_was_moved_away() {
     let ended = job.succeeds(2, &args());
     assert!(ended.stderr().contains("is not in snapshots/best_model.safetensors any more"), "{}", ended.stderr());
     assert_eq!(lines(&ended.stdout(), "Best model (").len(), 1);
+    // Now no epoch is left to find another.
+    fs::write(job.path("snapshots/best_model.safetensors"), "torn").unwrap();
+    let again = job.attempt(2, &args());
+    assert!(!again.succeeded() && again.stderr().contains("the best model is lost"), "{}", again.stderr());
 }
 
 #[test]

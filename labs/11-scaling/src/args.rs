@@ -19,7 +19,7 @@ use tch::Tensor;
 #[derive(Parser)]
 pub(crate) struct Args {
     /// Total epochs to train the model
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: u64,
     /// Samples of one rank in a step
     #[arg(long, default_value = "32")]

@@ -5,7 +5,7 @@
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use c10d::{ProcessGroup, ReduceOp};
 use lockstep::Reporter;
 use lockstep::data::{Batch, Dataset, check_indices};
@@ -40,6 +40,12 @@ impl Table {
         let unreadable = || format!("cannot read {file}");
         let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_path(path).with_context(unreadable)?;
         let columns: Vec<String> = reader.headers().with_context(unreadable)?.iter().map(str::to_owned).collect();
+        let first = columns.join(",");
+        let others = [(';', "semicolons"), ('\t', "tabs"), ('|', "bars"), (' ', "spaces")];
+        let is_other = |(sign, _): &(char, &str)| first.contains(*sign) && (*sign != ' ' || columns.len() == 1);
+        if let Some((_, signs)) = others.into_iter().find(is_other) {
+            bail!("{file} has {signs} between its columns: save it with commas, and with points in its numbers");
+        }
         let are_names = columns.iter().any(|column| column.parse::<f32>().is_err());
         ensure!(
             are_names,

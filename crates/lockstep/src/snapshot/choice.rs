@@ -345,6 +345,17 @@ mod tests {
     }
 
     #[test]
+    fn tries_a_torn_snapshot_which_is_of_no_job_and_does_not_ask_for_the_flag() {
+        let torn = |epoch| Sighting { summary: Summary::default(), ..sighting(epoch, 0, &[]) };
+        let alone = [node("zero", "run b", vec![torn(3)])];
+        assert_eq!(tried(choose(&alone, false)), [(0, 3, 0)]);
+        let with_an_own = [node("zero", "run b", vec![torn(3), sighting(2, 0, &["run b"])])];
+        assert_eq!(tried(choose(&with_an_own, false)), [(0, 2, 0), (0, 3, 0)]);
+        let with_anothers = [node("zero", "run b", vec![torn(3), sighting(2, 0, &["run a"])])];
+        assert!(matches!(choose(&with_anothers, false), Choice::NotAsked(newest) if newest.sighting.epoch == 2));
+    }
+
+    #[test]
     fn prefers_a_jobs_own_to_a_newer_one_of_another() {
         let nodes = [
             node("zero", "run b", vec![sighting(9, 0, &["run a"])]),

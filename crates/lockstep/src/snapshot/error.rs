@@ -46,8 +46,8 @@ pub enum SnapshotError {
     Folder { folder: PathBuf, why: Unwritable },
     /// A file that is not a snapshot of this program has the name of one that the run will save.
     #[error(
-        "{}{} has the name of a snapshot that this run would save, and {what}: it would never be saved; move the file away, or name \
-         another folder", path.display(), host.as_ref().map_or_else(String::new, |host| format!(" on {host}"))
+        "{}{} is in the way of a snapshot of this name, which could not be saved: {what}; move it away, or name another folder",
+        path.display(), host.as_ref().map_or_else(String::new, |host| format!(" on {host}"))
     )]
     InTheWay {
         path: PathBuf,

@@ -319,7 +319,9 @@ pub(super) fn owner(path: &Path) -> Owner {
     let mut start = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(LENGTH as u64 + GLANCE).read_to_end(&mut start));
     if let Err(error) = read {
-        return Owner::Another(format!("it cannot be read: {error}"));
+        // Names a folder, and a link to nowhere.
+        let what = lockstep_paths::check_file(path).map_or_else(|why| why.to_string(), |()| error.to_string());
+        return Owner::Another(what);
     }
     match mark(&start) {
         Some(Mark::Schema(found)) => match Contents::of_file(path) {

@@ -121,6 +121,26 @@ fn sequences_on_several_ranks_are_evaluated_as_on_one_rank() {
 }
 
 #[test]
+fn no_rank_gets_a_mean_of_no_samples_and_one_sample_of_any_rank_is_enough() {
+    let results = ranks(2, |group| {
+        let mut one = (Evaluation::default(), TopK::new(1));
+        if group.rank().is_zero() {
+            let (logits, targets) = (Tensor::from_slice(&[2f32, 0.0]).view([1, 2]), Tensor::from_slice(&[0i64]));
+            one.0.add(&logits, &targets, 0.5);
+            one.1.add(&logits, &targets, IGNORE_INDEX).unwrap();
+        }
+        let all = (one.0.all_reduce(&group).unwrap(), one.1.all_reduce(&group).unwrap());
+        let none = (Evaluation::default().all_reduce(&group), TopK::new(1).all_reduce(&group));
+        let refused = [none.0.map(drop), none.1.map(drop)].map(|none| none.unwrap_err().to_string());
+        ((all.0.loss(), all.0.accuracy(), all.1.accuracy()), refused)
+    });
+    for (all, refused) in results {
+        assert_eq!(all, (0.5, 1.0, 1.0));
+        assert!(refused.iter().all(|why| why.contains("no sample to compute it from")), "{refused:?}");
+    }
+}
+
+#[test]
 fn outputs_that_do_not_fit_are_an_error_with_the_shapes_of_inputs_logits_and_targets() {
     ranks(1, |group| {
         let vs = VarStore::new(Device::Cpu);

@@ -236,8 +236,8 @@ fn what_no_save_can_replace_is_refused_before_training_begins() {
     for name in ["snapshot-000005-00000000.safetensors", "part-000005-00000000-0-of-2-0a1b2c3d.safetensors"] {
         let path = folder.path().join(name);
         let make: [(&dyn Fn(), &str); 4] = [
-            (&|| std::fs::create_dir(&path).unwrap(), "not a regular file"),
-            (&|| std::os::unix::fs::symlink("/no/such/disk", &path).unwrap(), "No such file"),
+            (&|| std::fs::create_dir(&path).unwrap(), "is a folder, and a file is meant"),
+            (&|| std::os::unix::fs::symlink("/no/such/disk", &path).unwrap(), "is a link to /no/such/disk"),
             (&|| mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap(), "not a regular file"),
             (&|| std::fs::write(&path, "notes of a person").unwrap(), "it is a text"),
         ];
