@@ -111,6 +111,11 @@ fn files_are_read_and_faults_in_them_named() {
     fs::write(job.path("bad.csv"), format!("a,b,c\n1,x,2\n{rows}")).unwrap();
     let why = refused(&mut job, &short("bad.csv"));
     assert!(why.contains("bad.csv, line 2, column b: \"x\" is not a number"), "{why}");
+    for (sign, name) in [(";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (" ", "spaces")] {
+        fs::write(job.path("others.csv"), format!("a, b, c\n{rows}").replace(", ", sign)).unwrap();
+        let why = refused(&mut job, &short("others.csv"));
+        assert!(why.contains(&format!("others.csv has {name} between its columns: save it with commas")), "{why}");
+    }
     fs::write(job.path("uneven.csv"), format!("a,b,c\n{rows}1,2\n")).unwrap();
     let why = refused(&mut job, &short("uneven.csv"));
     assert!(why.contains("cannot read uneven.csv") && why.contains("42"), "{why}");

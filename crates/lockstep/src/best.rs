@@ -187,7 +187,8 @@ impl BestModel {
     /// Rank 0's part of [`resume`](Self::resume): returns true if the file is in its place or no file is needed.
     fn find(&self, saved: Option<Best>) -> anyhow::Result<bool> {
         for file in [&self.path, &self.backup()] {
-            checkpoint::check_name(file).with_context(|| format!("cannot keep the best model in {}", file.display()))?;
+            checkpoint::check_name(file)
+                .with_context(|| format!("cannot keep the best model in {}", file.display()))?;
         }
         checkpoint::sweep(&self.path);
         let file = saved.and_then(|best| self.file_of(best));

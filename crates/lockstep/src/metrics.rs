@@ -141,8 +141,8 @@ fn mean(sum: f64, samples: f64) -> f64 {
 }
 
 fn no_samples() -> Error {
-    let why = "there is no sample to compute it from: the data set is empty, none of it could be read, or all targets are ignored";
-    Error::bad_argument("compute a mean loss or an accuracy", why)
+    let why = "it has no samples: the data set is empty, none of it could be read, or all targets are ignored";
+    Error::bad_argument("the evaluation", why)
 }
 
 /// Evaluates a model on `test_set` over all ranks: every rank takes a share of the samples, each sample exactly once, and
@@ -399,7 +399,7 @@ mod tests {
             [&|| none.accuracy(), &|| none.loss(), &|| none.perplexity(), &|| TopK::new(1).accuracy()];
         for compute in all {
             let error = caught(compute).unwrap_err().to_string();
-            assert!(error.contains("there is no sample to compute it from"), "{error}");
+            assert!(error.contains("it has no samples"), "{error}");
         }
     }
 

@@ -155,7 +155,10 @@ impl Plan {
         group.all_gather_into_tensor(&mut all, &own.unsqueeze(0))?;
         let total = expert.size()[0] * ranks as i64;
         if total == 0 {
-            return Err(Error::bad_argument("divide tokens among experts", "there are none: a batch needs a token or more"));
+            return Err(Error::bad_argument(
+                "divide tokens among experts",
+                "there are none: a batch needs a token or more",
+            ));
         }
         let limit = (capacity * total as f64 / experts as f64).ceil() as i64;
         // Tokens of lower ranks come first.

@@ -43,7 +43,8 @@ pub(super) fn check_run(saved: &Meta, here: &ThisRun) -> Result<Vec<String>, Unf
         return Err(Unfit::Position { position, samples: saved.run.samples });
     }
     if saved.run.batch_size != here.run.batch_size {
-        notes.push(changed("samples in a rank's batch", saved.run.batch_size, here.run.batch_size));
+        let note = changed("samples in a rank's batch", saved.run.batch_size, here.run.batch_size);
+        notes.push(note + " (each step is a mean over another number of samples)");
     }
     notes.extend(same_bits(saved, here));
     Ok(notes)
@@ -75,6 +76,8 @@ fn same_bits(saved: &Meta, here: &ThisRun) -> Vec<String> {
 fn on_nodes(ranks: &[usize]) -> String {
     let nodes = ranks.len();
     match ranks {
+        [1] => "1 rank".into(),
+        [1, others @ ..] if others.iter().all(|other| *other == 1) => format!("1 rank on each of {nodes} nodes"),
         [one] => format!("{one} ranks on 1 node"),
         [first, others @ ..] if others.iter().all(|other| other == first) => {
             format!("{first} ranks on each of {nodes} nodes")
@@ -198,11 +201,11 @@ mod tests {
         assert!(text.contains("2 ranks") && text.contains("libtorch threads") && !text.contains("node"), "{text}");
         let text = notes(ThisRun { nodes: vec![2], ..here(RUN) });
         assert!(
-            text.contains("with 1 ranks on each of 2 nodes over shm") && text.contains("2 ranks on 1 node over shm:")
+            text.contains("with 1 rank on each of 2 nodes over shm") && text.contains("2 ranks on 1 node over shm:")
         );
         let text = notes(ThisRun { backend: "gloo".into(), ..here(RUN) });
         assert!(
-            text.contains("2 nodes over shm and training goes on with 1 ranks on each of 2 nodes over gloo"),
+            text.contains("2 nodes over shm and training goes on with 1 rank on each of 2 nodes over gloo"),
             "{text}"
         );
         assert_eq!(on_nodes(&[3, 1]), "3 + 1 ranks on 2 nodes");

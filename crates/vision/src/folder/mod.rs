@@ -10,6 +10,8 @@
 //! - only `.jpg`, `.jpeg` and `.png` are read, not the six rarer formats;
 //! - an unreadable file, a loop of links and a pipe are found when the folder is opened, not an hour into the training.
 //!
+//! EXIF's orientation is not applied, as in torchvision: a photograph that a phone took upright may lie on its side.
+//!
 //! [`ImageFolder::skipped`] lists what was skipped, and [`ImageFolder::skip_summary`] summarises it in a sentence.
 
 mod cache;
