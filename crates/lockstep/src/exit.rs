@@ -90,7 +90,9 @@ mod tests {
     #[test]
     fn ends_with_2_for_errors_of_the_caller_and_1_for_others() {
         let why = lockstep_paths::Unwritable::NotAFolder("file".into());
-        let usage: [anyhow::Error; 4] = [
+        let (path, what) = ("snapshots/file".into(), "it is a text".into());
+        let usage: [anyhow::Error; 5] = [
+            SnapshotError::InTheWay { path, host: None, what }.into(),
             SnapshotError::Folder { folder: "file/in".into(), why }.into(),
             UsageError("--epochs is 0".into()).into(),
             SpawnError::NoProcesses.into(),

@@ -516,7 +516,7 @@ mod tests {
         let contents = Contents::new(&meta, None, &tensors, super::super::contents::Memory::Shared).unwrap();
         let contents = contents.sealed().unwrap();
         let mut bytes = Vec::new();
-        contents.pieces(|piece| Ok(bytes.extend_from_slice(piece))).unwrap();
+        contents.pieces(|piece| io::Write::write_all(&mut bytes, piece)).unwrap();
         (bytes, contents.header().len())
     }
 
