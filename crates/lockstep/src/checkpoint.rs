@@ -181,6 +181,7 @@ fn replace(path: &Path, before: Option<&Path>, write: impl FnOnce(&Path) -> anyh
         check_name(path)?;
         let folder = folder_of(path);
         fs::create_dir_all(&folder)?;
+        sweep(path); // never writes to a pipe or through a link of that name
         write(&partial.0)?;
         File::open(&partial.0)?.sync_all()?;
         let moved = before.filter(|_| path.exists());
@@ -238,12 +239,6 @@ pub(crate) fn check_name(path: &Path) -> anyhow::Result<()> {
         is_named_well(path),
         "the name does not end in .safetensors, by which loading recognizes the format"
     );
-    let partial = partial_of(path);
-    anyhow::ensure!(
-        !is_taken(&partial),
-        "{} is written first, and is not a regular file; move it away, or name another path",
-        partial.display()
-    );
     Ok(())
 }
 
@@ -258,17 +253,13 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// The temporary file for `path`. All processes use the same name, so that the next one finds the file of a killed one.
-fn partial_of(path: &Path) -> PathBuf {
-    path.with_extension("partial.safetensors")
-}
-
 /// A file that is removed when this is dropped, unless it was renamed.
 struct Partial(PathBuf);
 
 impl Partial {
+    /// The temporary file for `path`. All processes use the same name, so that the next one finds the file of a killed one.
     fn of(path: &Path) -> Self {
-        Partial(partial_of(path))
+        Partial(path.with_extension("partial.safetensors"))
     }
 }
 
@@ -355,14 +346,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link.safetensors");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        let taken = folder.path().join("taken.safetensors");
-        fs::create_dir(partial_of(&taken)).unwrap();
-        for path in [folder.path(), &link, Path::new(".."), &folder.path().join("model.pt"), &taken] {
+        for path in [folder.path(), &link, Path::new(".."), &folder.path().join("model.pt")] {
             let error = save(&store(1.0).0, path).unwrap_err();
             let text = format!("{error:#}");
             assert!(text.contains("not a regular file") || text.contains(".safetensors"), "{text}");
         }
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let (path, kept) = (folder.path().join("model.safetensors"), folder.path().join("kept"));
+        fs::write(&kept, "of somebody else").unwrap();
+        std::os::unix::fs::symlink(&kept, folder.path().join("model.partial.safetensors")).unwrap();
+        save(&store(1.0).0, &path).unwrap();
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "of somebody else");
     }
 
     #[test]
