@@ -253,7 +253,7 @@ impl Survey {
             job,
             resume,
             found,
-            foreign: if first { folder::foreign(folder) } else { Vec::new() },
+            foreign: if first { folder::foreign(folder, false) } else { Vec::new() },
             unreadable,
             refusal: None,
             attempt: name_of_attempt(),

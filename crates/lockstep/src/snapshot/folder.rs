@@ -69,13 +69,13 @@ pub(super) struct Foreign {
     pub(super) what: String,
 }
 
-/// The files in `folder` that would keep snapshots from being saved.
-pub(super) fn foreign(folder: &Path) -> Vec<Foreign> {
+/// The files in `folder` that would keep snapshots from being saved; with `parts`, of which there may be thousands, also of sharded ones.
+pub(super) fn foreign(folder: &Path, parts: bool) -> Vec<Foreign> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let foreign = |path: PathBuf| {
         let file = path.file_name()?.to_str()?.to_owned();
-        let (epoch, step) =
-            named(path.clone()).map(|found| (found.epoch, found.step)).or_else(|| position_of(&file))?;
+        let of_part = || position_of(&file).filter(|_| parts);
+        let (epoch, step) = named(path.clone()).map(|found| (found.epoch, found.step)).or_else(of_part)?;
         let Owner::Another(what) = file::owner(&path) else { return None };
         Some(Foreign { epoch, step, file, what })
     };

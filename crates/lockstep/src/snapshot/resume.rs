@@ -101,8 +101,12 @@ impl Snapshots {
             if self.report.rank().is_zero() { self.check_folder().and_then(|()| self.claim()) } else { Ok(()) };
         let refusal = claimed.as_ref().err().map(with_causes);
         let job = self.report.job().map(str::to_owned);
-        let survey =
+        let mut survey =
             Survey { refusal, ..Survey::take(&self.folder, job, self.options.resume, self.report.is_first_of_node()) };
+        if self.report.rank().is_zero() {
+            // All ranks share the folder of a sharded snapshot.
+            survey.foreign = folder::foreign(&self.folder, true);
+        }
         let surveys = object_collectives::all_gather_object(group, &survey)?;
         claimed?;
         self.jobs = choice::jobs(&surveys);
