@@ -91,18 +91,22 @@ pub(super) fn finding(line: usize, what: impl Into<String>, fix: impl Into<Strin
     Finding { place: line, what: shown(&what.into()), evidence: String::new(), fix: shown(&fix.into()) }
 }
 
-/// The text for the script's own scheduler.
-pub(super) fn own<'a>(script: &Script, slurm: &'a str, pbs: &'a str) -> &'a str {
-    if script.scheduler() == Some(Scheduler::Pbs) { pbs } else { slurm }
+/// The text for the script's own scheduler; for LSF, Slurm's with LSF's variables.
+pub(super) fn own(script: &Script, slurm: &str, pbs: &str) -> String {
+    match script.scheduler() {
+        Some(Scheduler::Pbs) => pbs.into(),
+        Some(Scheduler::Lsf) => slurm.replace("SLURM_JOB_ID", "LSB_JOBID"),
+        Some(Scheduler::Slurm) | None => slurm.into(),
+    }
 }
 
 /// How a batch script finds the head node.
 pub(super) fn head_node(script: &Script) -> &'static str {
-    own(
-        script,
-        "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)",
-        "head=$(sed -n 1p \"$PBS_NODEFILE\")",
-    )
+    match script.scheduler() {
+        Some(Scheduler::Pbs) => "head=$(sed -n 1p \"$PBS_NODEFILE\")",
+        Some(Scheduler::Lsf) => "head=$(sed -n 1p \"$LSB_DJOB_HOSTFILE\")",
+        Some(Scheduler::Slurm) | None => "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)",
+    }
 }
 
 /// All rules, by subject.

@@ -26,9 +26,10 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
     Rule {
         name: "directive-after-command",
         level: Error,
-        why: "schedulers stop reading at the first command, so the line is a comment without effect",
-        wrong: "#!/bin/bash\nmodule load cuda\n#SBATCH --time=1:00:00\nsrun hostname\n",
-        right: "#!/bin/bash\n#SBATCH --time=1:00:00\nmodule load cuda\nsrun hostname\n",
+        why: "sbatch and qsub stop reading at the first line that is neither blank nor a comment, be it a function, an assignment or a test, \
+            so the line is a comment without effect",
+        wrong: "#!/bin/bash\nusage() { echo usage; }\n#SBATCH --time=1:00:00\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00\nusage() { echo usage; }\nsrun hostname\n",
         find: |script| {
             let late = script.directives.iter().filter(|directive| directive.is_late);
             late.map(|directive| {
@@ -45,10 +46,19 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
     Rule {
         name: "misspelt-directive",
         level: Error,
-        why: "only `#SBATCH` and `#PBS` at the very beginning of a line, in capitals, are read; anything else is a comment",
+        why: "only `#SBATCH`, `#PBS` and `#BSUB` at the beginning of a line, in capitals, are read; anything else is a comment",
         wrong: "#!/bin/bash\n# SBATCH --nodes=2\n#SBATCH --time=1:00:00\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=1:00:00\nsrun hostname\n",
         find: misspelt,
+        ..RULE
+    },
+    Rule {
+        name: "unknown-option",
+        level: Error,
+        why: "sbatch refuses a script with an option that it does not know, and reads a word that belongs to none as the end of all options",
+        wrong: "#!/bin/bash\n#SBATCH --nodes = 2\n#SBATCH --ntasks_per_node=1 --time=1:00:00\nset -e\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1 --time=1:00:00\nset -e\nsrun hostname\n",
+        find: unknown_options,
         ..RULE
     },
     Rule {
@@ -90,7 +100,7 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
         find: |script| {
             let other = match script.scheduler() {
                 Some(Scheduler::Slurm) => "$PBS_",
-                Some(Scheduler::Pbs) => "$SLURM_",
+                Some(Scheduler::Pbs | Scheduler::Lsf) => "$SLURM_",
                 None => return vec![],
             };
             let found = script.code().filter(|(_, line)| line.replace("${", "$").contains(other));
@@ -99,7 +109,7 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
                     finding(
                         line,
                         format!("`{other}…` under the other scheduler"),
-                        "use this scheduler's own: SLURM_JOB_NODELIST, PBS_NODEFILE",
+                        "use this scheduler's own: SLURM_JOB_NODELIST, PBS_NODEFILE, LSB_DJOB_HOSTFILE",
                     )
                 })
                 .collect()
@@ -136,7 +146,7 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
             let fix = match script.scheduler() {
                 Some(Scheduler::Slurm) => "#SBATCH --gres=gpu:4",
                 Some(Scheduler::Pbs) => "#PBS -l select=2:ncpus=64:ngpus=4:mpiprocs=1",
-                None => return vec![],
+                Some(Scheduler::Lsf) | None => return vec![],
             };
             let launches = script.launches();
             let launch = launches.first().filter(|_| script.is_for_gpus() && script.gpus().is_none());
@@ -194,9 +204,9 @@ fn misspelt(script: &Script) -> Vec<ScriptFinding> {
             continue;
         }
         let upper = word.to_ascii_uppercase();
-        let Some(right) = ["SBATCH", "PBS"].into_iter().find(|right| close(&upper, right)) else { continue };
-        let option = rest.trim_start()[word.len()..].trim_start().starts_with('-');
-        if option && !line.starts_with(&format!("#{right} ")) {
+        let Some(right) = ["SBATCH", "PBS", "BSUB"].into_iter().find(|right| close(&upper, right)) else { continue };
+        let option = rest.trim_start()[word.len()..].trim_start().starts_with(['-', '–', '—']);
+        if option && script.directives.iter().all(|directive| directive.line != index + 1) {
             findings.push(finding(
                 index + 1,
                 format!("`{}` is a comment", line.trim()),
@@ -205,6 +215,140 @@ fn misspelt(script: &Script) -> Vec<ScriptFinding> {
         }
     }
     findings
+}
+
+// ---- the options that sbatch knows
+
+/// Those that take a value, from the manuals of Slurm 20.02 to 25.05 and `slurm_opt.c`.
+const WITH_VALUE: &str = "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container \
+    container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error exclude \
+    export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint \
+    input job-name jobid kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network \
+    nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres oom-kill-step open-mode \
+    output partition power prefer priority profile qos reservation resv-ports segment signal sockets-per-node switches tasks-per-node \
+    thread-spec threads-per-core time time-min tmp tres-bind tres-per-task uid wait-all-nodes wckey workdir wrap";
+/// Those that take none, or one behind `=` alone.
+const WITHOUT_VALUE: &str = "consolidate-segments contiguous exclusive get-user-env help hold ignore-pbs immediate nice no-kill no-requeue \
+    overcommit oversubscribe parsable propagate quiet reboot requeue share spread-job spread-segments stepmgr test-only usage use-min-nodes \
+    verbose version wait";
+/// srun's own.
+const OF_SRUN: &str = "accel-bind bcast compress cpu-bind disable-status epilog exact external het-group interactive kill-on-bad-exit label \
+    max-threads mpi multi-prog no-allocate overlap preserve-env prolog pty quit-on-interrupt relative send-libs slurmd-debug task-epilog \
+    task-prolog threads unbuffered whole";
+/// Short ones, those with a value and those without.
+const SHORT: (&str, &str) = ("AabBcCdDeFgGiJLmMnNopPqStTwx", "hHIkOQsvVW");
+
+/// Words that sbatch does not know, or reads as something else.
+fn unknown_options(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings = Vec::new();
+    for directive in script.directives.iter().filter(|directive| directive.scheduler == Scheduler::Slurm) {
+        let words = arguments(&directive.text);
+        let mut at = 0;
+        while let Some(word) = words.get(at) {
+            let next = words.get(at + 1).map(String::as_str);
+            let (taken, wrong) = option(word, next);
+            findings.extend(wrong.map(|(what, fix)| finding(directive.line, what, fix)));
+            at += taken;
+        }
+    }
+    findings
+}
+
+/// How many words an option takes, and what is wrong with it.
+fn option(word: &str, next: Option<&str>) -> (usize, Option<(String, String)>) {
+    let wrong = |taken: usize, what: String, fix: String| (taken, Some((what, fix)));
+    let apart = |taken: usize| {
+        wrong(
+            taken,
+            format!("`{word} {}`: a blank ends the option", next.unwrap_or_default()),
+            format!("`{word}=…`, without blanks"),
+        )
+    };
+    let Some(long) = word.strip_prefix("--") else {
+        let mut letters = word.strip_prefix('-').unwrap_or_default().chars();
+        return match (letters.next(), letters.as_str()) {
+            // What is not ASCII has a rule of its own.
+            _ if word.contains(|c: char| !c.is_ascii()) || ["hetjob", "packjob"].contains(&word) => (1, None),
+            (None, _) => wrong(
+                1,
+                format!("`{word}` belongs to no option, and sbatch refuses the script"),
+                "# before a remark, = before a value".into(),
+            ),
+            (Some(first), rest) if SHORT.0.contains(first) && rest.starts_with('=') => {
+                wrong(1, format!("`{word}`: the value is `{rest}`, with the ="), format!("-{first} {}", &rest[1..]))
+            }
+            (Some(first), rest)
+                if rest.len() > 2 && known(&format!("{first}{}", rest.split('=').next().unwrap_or_default())) =>
+            {
+                wrong(1, format!("`{word}` is -{first} with the value `{rest}`"), format!("-{word}"))
+            }
+            (Some(first), "") if SHORT.0.contains(first) => (2, None),
+            (Some(first), _) if SHORT.0.contains(first) || SHORT.1.contains(first) => (1, None),
+            (Some(first), _) => wrong(1, format!("sbatch knows no option -{first}"), "sbatch --help lists them".into()),
+        };
+    };
+    let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+    let of = |list: &str| list.split_whitespace().any(|known| known == name);
+    if of(WITH_VALUE) {
+        return match (value, next) {
+            (Some(""), Some(next)) if !next.starts_with('-') => apart(2),
+            (None, Some("=")) => apart(3),
+            (None, Some(next)) if next.starts_with('=') => apart(2),
+            (None, _) => (2, None),
+            _ => (1, None),
+        };
+    }
+    // getopt_long takes a beginning that fits one option only.
+    let fits = |list: &'static str| list.split_whitespace().filter(move |known| known.starts_with(name));
+    let (valued, bare) = (fits(WITH_VALUE).count(), fits(WITHOUT_VALUE).count());
+    if of(WITHOUT_VALUE) || bare == 1 && valued == 0 {
+        return (1, None);
+    }
+    if valued == 1 && bare == 0 {
+        return (1 + usize::from(value.is_none()), None);
+    }
+    if of(OF_SRUN) {
+        return wrong(1, format!("--{name} is an option of srun, and sbatch refuses it"), format!("srun --{name} …"));
+    }
+    let distance = |known: &str| strsim::osa_distance(&name.replace('_', "-"), known);
+    let near =
+        WITH_VALUE.split_whitespace().chain(WITHOUT_VALUE.split_whitespace()).min_by_key(|known| distance(known));
+    match near.filter(|near| distance(near) <= 2) {
+        Some(near) => wrong(1, format!("sbatch knows no option --{name}"), format!("--{near}")),
+        // A site's plugin can add options: `--container-image` is one.
+        None => (1, None),
+    }
+}
+
+fn known(name: &str) -> bool {
+    WITH_VALUE.split_whitespace().chain(WITHOUT_VALUE.split_whitespace()).any(|known| known == name)
+}
+
+/// The words of a directive, as sbatch divides them.
+fn arguments(text: &str) -> Vec<String> {
+    let (mut words, mut quote, mut inside) = (Vec::<String>::new(), None, false);
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '#' if quote.is_none() => break,
+            c if quote.is_none() && c.is_ascii_whitespace() => inside = false,
+            c => {
+                if !std::mem::replace(&mut inside, true) {
+                    words.push(String::new());
+                }
+                match (c, quote) {
+                    (c, Some(open)) if c == open => quote = None,
+                    ('"' | '\'', None) => quote = Some(c),
+                    (c, _) => words.last_mut().expect("one was begun").push(if c == '\\' {
+                        chars.next().unwrap_or(c)
+                    } else {
+                        c
+                    }),
+                }
+            }
+        }
+    }
+    words
 }
 
 fn fixed_nodes(script: &Script) -> Vec<ScriptFinding> {
@@ -237,8 +381,13 @@ fn no_time_limit(script: &Script) -> Vec<ScriptFinding> {
     let limited = match first.scheduler {
         Scheduler::Slurm => script.slurm("time", 't').is_some(),
         Scheduler::Pbs => script.live(Scheduler::Pbs).any(|directive| directive.text.contains("walltime=")),
+        Scheduler::Lsf => script.live(Scheduler::Lsf).any(|directive| directive.text.contains("-W")),
     };
-    let fix = if first.scheduler == Scheduler::Slurm { "#SBATCH --time=01:00:00" } else { "#PBS -l walltime=01:00:00" };
+    let fix = match first.scheduler {
+        Scheduler::Slurm => "#SBATCH --time=01:00:00",
+        Scheduler::Pbs => "#PBS -l walltime=01:00:00",
+        Scheduler::Lsf => "#BSUB -W 01:00",
+    };
     if limited { vec![] } else { vec![finding(first.line, "the job has no time limit", fix)] }
 }
 
@@ -251,7 +400,7 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
         why: "bash ends at a signal that it has no trap for, and the job with it, before the time limit and without a snapshot",
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\nsrun ./train --resume\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\n\
-            trap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+            trap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait $!\n",
         find: |script| {
             let signal = signal(script).filter(|(_, value)| value.contains("B:"));
             let missing = signal.filter(|(_, value)| !has_trap(script, value));
@@ -273,9 +422,9 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
         level: Error,
         why: "without B: Slurm sends the signal to the steps, not to the batch script, where the trap is",
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=USR1@120 --requeue\nset -e\ntrap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\n\
-            srun ./train --resume &\nwait\n",
+            srun ./train --resume &\nwait $!\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\n\
-            trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+            trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait $!\n",
         find: |script| {
             let signal = signal(script)
                 .filter(|(_, value)| !value.contains("B:") && !value.contains("B,") && has_trap(script, value));
@@ -299,7 +448,7 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\n\
             trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00 --signal=B:USR1@120 --requeue\nset -e\n\
-            trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait\n",
+            trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1\nsrun ./train --resume &\nwait $!\n",
         find: |script| {
             let Some((_, value)) = signal(script).filter(|(_, value)| value.contains("B:") && has_trap(script, value))
             else {
@@ -312,7 +461,7 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
                     finding(
                         command.line,
                         format!("the trap for {value} has to wait for {}", command.program()),
-                        format!("{} … & wait", command.program()),
+                        format!("{} … & wait $!", command.program()),
                     )
                 })
                 .into_iter()

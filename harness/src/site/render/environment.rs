@@ -243,7 +243,6 @@ fn not_exported(script: &Script) -> Vec<ScriptFinding> {
             findings.push(finding(set.line, what, format!("export {}={}", set.name, set.value.raw)));
         }
     }
-    let inherited = |name: &str| name.ends_with("PATH") || INHERITED.iter().any(|known| name.starts_with(known));
     for (line, name) in script.lost.iter().filter(|(_, name)| !inherited(name)) {
         let what = format!("{name} is set in the script, but not exported, and this is read by another shell");
         findings.push(finding(*line, what, format!("export {name}, before it")));
@@ -254,6 +253,10 @@ fn not_exported(script: &Script) -> Vec<ScriptFinding> {
 
 /// Variables that a job has from its scheduler or its user: what is assigned to them is exported.
 const INHERITED: [&str; 8] = ["HOME", "LANG", "PBS_", "PWD", "SLURM_", "TERM", "TMPDIR", "USER"];
+
+pub(super) fn inherited(name: &str) -> bool {
+    name.ends_with("PATH") || INHERITED.iter().any(|known| name.starts_with(known))
+}
 
 /// The script's own shell puts the variable into words or other variables, so that it has its effect without being exported.
 fn is_used(script: &Script, name: &str) -> bool {

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use tree_sitter::Node;
 
-use super::script::{Assigned, Command, Exported, Script, handed_to_a_shell};
+use super::kept::{Keeps, State, change};
+use super::script::{Assigned, Command, ExitCode, Exported, Pipe, Script, handed_to_a_shell};
 use super::words::{Piece, Source, Word, child, children, first_error, handed, hide, named, unhide};
 
 /// Functions that call themselves, and shells in shells, end here.
@@ -18,7 +19,11 @@ const LONGEST: usize = 64 << 10;
 /// Reads a script's commands.
 pub(super) fn evaluate(script: &mut Script, text: &str) {
     let source = Source { text: text.into(), line: 1 };
-    Evaluation { script, hidden: vec![], depth: 0 }.run(&source, &mut Shell::default());
+    let first = text.lines().next().filter(|line| line.starts_with("#!")).unwrap_or_default();
+    // In these shells the last part of a pipe is no process of its own.
+    let lastpipe = first.contains("zsh") || first.contains("ksh");
+    let mut shell = Shell { pipefail: first.contains("pipefail"), lastpipe, ..Shell::default() };
+    Evaluation { script, hidden: vec![], depth: 0, processes: 0 }.run(&source, &mut shell);
 }
 
 /// A variable's value.
@@ -47,6 +52,14 @@ struct Shell {
     substituted: bool,
     conditional: bool,
     background: bool,
+    repeated: bool,
+    /// `set -o pipefail`
+    pipefail: bool,
+    /// `shopt -s lastpipe`
+    lastpipe: bool,
+    process: usize,
+    code: ExitCode,
+    keeps: Keeps,
 }
 
 /// The contents of a command's redirections.
@@ -63,6 +76,8 @@ struct Evaluation<'a> {
     /// What outer shells have put into the text that is read now.
     hidden: Vec<String>,
     depth: usize,
+    /// How many the script has started.
+    processes: usize,
 }
 
 impl Evaluation<'_> {
@@ -95,6 +110,12 @@ impl Evaluation<'_> {
                     shell.variables.remove(source.of(name));
                 }
             }
+            "pipeline" => self.pipeline(source, node, shell),
+            "test_command" => {
+                self.reads(source, node, shell);
+                self.each(source, node, shell);
+            }
+            "compound_statement" if source.of(node).starts_with("((") => self.calculation(source, node, shell),
             "redirected_statement" => self.redirected(source, node, shell),
             "function_definition" => {
                 let (Some(name), Some(body)) = (node.child_by_field_name("name"), node.child_by_field_name("body"))
@@ -103,44 +124,147 @@ impl Evaluation<'_> {
                 };
                 shell.functions.insert(source.of(name).into(), source.part(body));
             }
-            "subshell" => self.each(source, node, &mut shell.clone()),
+            "subshell" => self.process(shell, "parentheses", |this, inner| this.each(source, node, inner)),
             "if_statement" | "case_statement" => self.branches(source, node, shell),
             "list" if children(node).iter().any(|child| child.kind() == "||") => {
                 let sides = named(node);
                 let (first, rest) = sides.split_first().map_or((None, &[][..]), |(first, rest)| (Some(*first), rest));
+                let code = shell.code;
+                let prints = |side: &Node<'_>| {
+                    let word = source.of(*side).split_whitespace().next().unwrap_or_default();
+                    ["echo", "printf", "true", ":"].contains(&word)
+                };
+                shell.code = if rest.iter().all(prints) { ExitCode::Dropped } else { ExitCode::Read };
                 if let Some(first) = first {
                     self.walk(source, first, shell);
                 }
+                shell.code = code;
                 self.perhaps(shell, |this, shell| rest.iter().for_each(|side| this.walk(source, *side, shell)));
             }
             "for_statement" => {
+                for value in node.children_by_field_name("value", &mut node.walk()) {
+                    self.reads(source, value, shell);
+                }
                 if let Some(name) = child(node, "variable_name") {
                     shell.variables.insert(source.of(name).into(), Value::Unknown);
+                    shell.keeps.sets(source.line_of(name), source.of(name), "");
                 }
-                self.each(source, node, shell);
+                self.repeated(source, node, shell);
             }
+            "while_statement" | "c_style_for_statement" => self.repeated(source, node, shell),
             "command_substitution" | "process_substitution" => {
-                let mut inner = Shell { substituted: true, background: false, ..shell.clone() };
-                self.each(source, node, &mut inner);
+                let place = if node.kind() == "command_substitution" { "$(…)" } else { "<(…)" };
+                let (background, code) = (shell.background, shell.code);
+                (shell.background, shell.code) = (false, ExitCode::Counts);
+                self.process(shell, place, |this, inner| {
+                    inner.substituted = true;
+                    this.each(source, node, inner);
+                });
+                (shell.background, shell.code) = (background, code);
             }
             "comment" | "heredoc_start" | "heredoc_end" | "heredoc_content" => {}
             _ => self.each(source, node, shell),
         }
     }
 
-    /// All children, each of which knows whether it goes on in the background.
+    /// All children, each of which knows whether it goes on in the background, and whether somebody reads its exit code.
     fn each(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
         let all = children(node);
         for (index, child) in all.iter().enumerate().filter(|(_, child)| child.is_named()) {
-            let before = shell.background;
-            shell.background |= all.get(index + 1).is_some_and(|next| next.kind() == "&");
-            self.walk(source, *child, shell);
-            shell.background = before;
+            let before = (shell.background, shell.code);
+            let number = u32::try_from(index).unwrap_or(u32::MAX);
+            let is_condition = node.field_name_for_child(number) == Some("condition");
+            if is_condition || next_of(&all[index + 1..]).is_some_and(|next| source.of(next).contains("$?")) {
+                shell.code = ExitCode::Read;
+            }
+            if all.get(index + 1).is_some_and(|next| next.kind() == "&") {
+                shell.background = true;
+                self.process(shell, "the background", |this, inner| this.walk(source, *child, inner));
+            } else {
+                self.walk(source, *child, shell);
+            }
+            (shell.background, shell.code) = before;
         }
+    }
+
+    fn repeated(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        let before = std::mem::replace(&mut shell.repeated, true);
+        self.each(source, node, shell);
+        shell.repeated = before;
+    }
+
+    /// A process of its own, of which the shell keeps nothing but files.
+    fn process(&mut self, shell: &mut Shell, place: &'static str, body: impl FnOnce(&mut Self, &mut Shell)) {
+        self.processes += 1;
+        // What is in the background belongs to the shell that can wait for it.
+        let process = if shell.background { shell.process } else { self.processes };
+        let mut inner = Shell { process, keeps: shell.keeps.child(), ..shell.clone() };
+        body(self, &mut inner);
+        self.ended(shell, inner, place);
+    }
+
+    fn ended(&mut self, shell: &mut Shell, inner: Shell, place: &'static str) {
+        let known = |name: &str| shell.variables.contains_key(name);
+        shell.keeps.ended(inner.keeps, place, &self.script.losses, known);
+        shell.files = inner.files;
+    }
+
+    /// Each part is a process; the exit code is that of the last one, unless the shell says otherwise.
+    fn pipeline(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        let parts = named(node);
+        let Some((last, before)) = parts.split_last() else { return };
+        let (code, mut status) =
+            (shell.code, std::iter::successors(node.next_named_sibling(), |next| next.next_named_sibling()));
+        let reads = |next: &Node<'_>| source.of(*next).contains("PIPESTATUS");
+        let is_read = status.next().as_ref().is_some_and(reads);
+        let program = source.of(*last).split_whitespace().next().unwrap_or_default();
+        if !shell.pipefail && !is_read && !(code == ExitCode::Read && program.ends_with("grep")) {
+            let read_late = status.find(reads).map(|next| source.line_of(next));
+            self.script.pipes.push(Pipe { last: program.into(), read_late });
+            shell.code = ExitCode::Piped(self.script.pipes.len() - 1);
+        }
+        for part in before {
+            self.process(shell, "a part of a pipe", |this, inner| this.walk(source, *part, inner));
+        }
+        shell.code = code;
+        if shell.lastpipe {
+            self.walk(source, *last, shell);
+        } else {
+            self.process(shell, "a part of a pipe", |this, inner| this.walk(source, *last, inner));
+        }
+    }
+
+    /// `((n++))`
+    fn calculation(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        self.reads(source, node, shell);
+        let mut parts = named(node);
+        while let Some(part) = parts.pop() {
+            let sign = |child: &Node<'_>| {
+                matches!(child.kind(), "++" | "--")
+                    || child.kind().ends_with('=') && !matches!(child.kind(), "==" | "!=" | "<=" | ">=")
+            };
+            if children(part).iter().any(sign)
+                && let Some(name) = child(part, "variable_name")
+            {
+                let grows = if children(part).iter().any(|sign| sign.kind() == "=") { "" } else { source.of(node) };
+                shell.keeps.sets(source.line_of(name), source.of(name), grows);
+                shell.variables.insert(source.of(name).into(), Value::Unknown);
+            }
+            parts.extend(named(part));
+        }
+    }
+
+    /// Expands the variables in a text.
+    fn reads(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        let text = unhide(source.of(node), &self.hidden);
+        shell.keeps.reads(source.line_of(node), &text, &mut self.script.losses);
     }
 
     /// Each part is taken or not.
     fn branches(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        if let Some(value) = node.child_by_field_name("value") {
+            self.reads(source, value, shell);
+        }
         self.perhaps(shell, |this, shell| this.each(source, node, shell));
     }
 
@@ -187,6 +311,7 @@ impl Evaluation<'_> {
     /// A redirection to or from a file; the grammar puts the command's remaining words behind it.
     fn redirect<'t>(&mut self, source: &Source, node: Node<'t>, shell: &mut Shell, redirects: &mut Redirects<'t>) {
         self.within(source, node, shell);
+        self.reads(source, node, shell);
         let mut words = node.children_by_field_name("destination", &mut node.walk()).collect::<Vec<_>>().into_iter();
         let Some(file) = words.next() else { return };
         redirects.words.extend(words);
@@ -229,6 +354,7 @@ impl Evaluation<'_> {
         let mut command = self.begin(source, *first, shell);
         for part in parts.iter().copied() {
             self.within(source, part, shell);
+            self.reads(source, part.child_by_field_name("value").unwrap_or(part), shell);
             match part.kind() {
                 "variable_assignment" if command.words.is_empty() && is_assignment(source, part) => {
                     let (name, value) = self.assigned(source, part, shell);
@@ -259,6 +385,9 @@ impl Evaluation<'_> {
             starter: shell.starter.clone(),
             substituted: shell.substituted,
             conditional: shell.conditional,
+            process: shell.process,
+            repeated: shell.repeated,
+            code: shell.code,
             ..Command::default()
         }
     }
@@ -283,10 +412,12 @@ impl Evaluation<'_> {
         self.script.commands.push(command.clone());
         let program = command.program().to_owned();
         if ["read", "mapfile", "readarray"].contains(&&*program) {
-            for word in &command.words[1..] {
+            for word in command.words[1..].iter().filter(|word| !word.text.starts_with('-')) {
                 shell.variables.insert(word.text.clone(), Value::Unknown);
+                shell.keeps.sets(command.line, &word.text, "");
             }
         }
+        self.keep(&command, shell);
         if program == "set"
             && command.words.iter().any(|word| ["-a", "-o allexport", "allexport"].contains(&word.text.as_str()))
         {
@@ -294,15 +425,52 @@ impl Evaluation<'_> {
         }
         if let Some(body) = shell.functions.get(&program).cloned() {
             let outer = shell.arguments.replace(command.words.iter().map(|word| word.pieces().to_vec()).collect());
+            let locals = shell.keeps.locals.len();
             self.run(&body, shell);
+            shell.keeps.locals.truncate(locals);
             shell.arguments = outer;
         } else if let Some((starter, text, arguments)) =
             handed_to_a_shell(&command, redirects.document.as_ref(), &shell.files)
         {
             let far = starter.or_else(|| shell.far.clone());
+            let pipefail = command.texts().any(|word| word == "pipefail");
             let starter = [shell.starter.clone(), command.words].concat();
-            let mut inner = Shell { starter, ..self.inner_shell(shell, far, arguments) };
+            self.processes += 1;
+            let process = self.processes;
+            let mut inner = Shell { starter, pipefail, process, ..self.inner_shell(shell, far, arguments) };
             self.run(&text, &mut inner);
+            self.ended(shell, inner, "a shell of its own");
+        }
+    }
+
+    /// What a command changes for those after it, and what it uses.
+    fn keep(&mut self, command: &Command, shell: &mut Shell) {
+        let is_function = shell.functions.contains_key(command.program());
+        let words: Vec<&str> = command.texts().collect();
+        match words[..] {
+            ["set", ..] => {
+                for pair in words.windows(2).filter(|pair| pair[1] == "pipefail") {
+                    shell.pipefail = pair[0].starts_with('-');
+                }
+            }
+            ["shopt", flag, "lastpipe"] => shell.lastpipe = flag == "-s",
+            ["let", ref sums @ ..] => {
+                for sum in sums {
+                    let name =
+                        sum.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').find(|name| !name.is_empty());
+                    shell.keeps.sets(command.line, name.unwrap_or_default(), &format!("(({sum}))"));
+                }
+            }
+            _ => {}
+        }
+        match change(command).filter(|_| !is_function) {
+            Some((state, false)) => shell.keeps.changes(command.line, state, words.join(" ")),
+            Some((state, true)) => {
+                let words = words.join(" ");
+                self.process(shell, "a shell of its own", |_, inner| inner.keeps.changes(command.line, state, words));
+            }
+            None if !is_function => shell.keeps.runs(command, &mut self.script.losses),
+            None => {}
         }
     }
 
@@ -324,6 +492,9 @@ impl Evaluation<'_> {
             lost: if shell.far.is_none() { lost.into_keys().collect() } else { vec![] },
             far,
             conditional: shell.conditional,
+            // Written files are there for all.
+            files: shell.files.clone(),
+            keeps: shell.keeps.child(),
             ..Shell::default()
         }
     }
@@ -334,8 +505,14 @@ impl Evaluation<'_> {
         command.words.push(Word::new(command.line, &kind, false, vec![Piece::Text(kind.clone())]));
         let parts = named(node);
         let exports = kind == "export" || parts.iter().any(|part| source.of(*part).starts_with("-x"));
+        let is_local = shell.arguments.is_some() && !exports;
         for part in parts {
             self.within(source, part, shell);
+            if is_local
+                && let Some(name) = source.of(part).split(['=', '[', '+']).next().filter(|name| !name.starts_with('-'))
+            {
+                shell.keeps.locals.push(name.to_owned());
+            }
             let name = match part.kind() {
                 "variable_assignment" => self.assign(source, part, shell, &mut command),
                 "variable_name" => source.of(part).to_owned(),
@@ -345,7 +522,9 @@ impl Evaluation<'_> {
                 }
             };
             if exports {
-                self.script.exported.push(Exported { line: source.line_of(part), name, is_far: shell.far.is_some() });
+                let line = source.line_of(part);
+                shell.keeps.changes(line, State::Environment, format!("export {name}"));
+                self.script.exported.push(Exported { line, name, is_far: shell.far.is_some() });
             }
         }
         self.script.commands.push(command);
@@ -369,7 +548,11 @@ impl Evaluation<'_> {
 
     fn assign(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell, command: &mut Command) -> String {
         let (name, pieces) = self.assigned(source, node, shell);
+        let value = node.child_by_field_name("value");
+        value.into_iter().for_each(|value| self.reads(source, value, shell));
         let adds = children(node).iter().any(|sign| sign.kind() == "+=");
+        let made_of = if adds { format!("${name}") } else { value.map_or("", |value| source.of(value)).into() };
+        shell.keeps.sets(source.line_of(node), &name, &made_of);
         let array = child(node, "array");
         let word = word_of(source, node, pieces.clone());
         self.script.assigned.push(Assigned::new(&name, word.clone(), command, true));
@@ -506,6 +689,11 @@ impl Evaluation<'_> {
         };
         if quoted { vec![pieces] } else { split(&pieces) }
     }
+}
+
+/// The next statement.
+fn next_of<'t>(rest: &[Node<'t>]) -> Option<Node<'t>> {
+    rest.iter().copied().find(|next| next.is_named() && next.kind() != "comment")
 }
 
 fn length(pieces: &[Piece]) -> usize {

@@ -4,7 +4,7 @@ use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
 
 use super::check::{RULE, ScriptFinding, Scripts, finding, own};
-use super::script::{Command, Launch, STARTERS, Scheduler, Script, base};
+use super::script::{Assigned, Command, Launch, STARTERS, Scheduler, Script, base};
 
 pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
     Rule {
@@ -19,6 +19,7 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
             let starter = match script.scheduler() {
                 Some(Scheduler::Slurm) => "srun --ntasks-per-node=1",
                 Some(Scheduler::Pbs) => "pbsdsh --",
+                Some(Scheduler::Lsf) => "blaunch -z \"$LSB_HOSTS\"",
                 None => return vec![],
             };
             each(
@@ -267,12 +268,14 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
     Rule {
         name: "cpus-not-passed-to-srun",
         level: Warning,
-        why: "since Slurm 22.05 srun does not take --cpus-per-task from sbatch, so each task gets one CPU for all its workers",
+        why: "srun of Slurm 22.05 to 23.02 does not take --cpus-per-task from sbatch, and from 23.11 on takes it in part only: then a task \
+            can get one CPU for all its workers. Before 22.05 it takes it",
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\n\
             export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\nsrun lockstep run --nproc-per-node=4 train\n",
         find: |script| {
-            let asked = script.slurm("cpus-per-task", 'c').is_some() && script.variable("SRUN_CPUS_PER_TASK").is_none();
+            let passed = script.variable("SRUN_CPUS_PER_TASK").is_some() || script.exports("SRUN_CPUS_PER_TASK");
+            let asked = script.slurm("cpus-per-task", 'c').is_some() && !passed;
             let own = |launch: &Launch<'_>| {
                 launch.is_started_with("--cpus-per-task")
                     || launch.before().iter().any(|word| word.text.starts_with("-c"))
@@ -291,13 +294,25 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         ..RULE
     },
     Rule {
+        name: "cpus-per-task-differ",
+        level: Error,
+        why: "from Slurm 23.11 on sbatch also hands the number on as SLURM_TRES_PER_TASK, and srun ends with `fatal: cpus-per-task set by two \
+            different environment variables`; older versions take SRUN_CPUS_PER_TASK",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\nexport SRUN_CPUS_PER_TASK=16\n\
+            srun lockstep run --nproc-per-node=1 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\n\
+            export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\nsrun lockstep run --nproc-per-node=1 train\n",
+        find: cpus_differ,
+        ..RULE
+    },
+    Rule {
         name: "sleep-decides-the-order",
         level: Warning,
         why: "launchers wait for each other anyway, and on a busy machine the pause is too short",
         wrong: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\n\
-            sleep 10\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
+            sleep 10\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait $!\n",
         right: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\n\
-            lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
+            lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait $!\n",
         find: |script| {
             let last = script.launches().iter().map(Launch::line).max().unwrap_or(0);
             let waits = script.commands.iter().filter(|command| command.program() == "sleep" && command.line < last);
@@ -314,6 +329,43 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         ..RULE
     },
 ];
+
+/// SRUN_CPUS_PER_TASK or SLURM_CPUS_PER_TASK with another number than the job's.
+fn cpus_differ(script: &Script) -> Vec<ScriptFinding> {
+    let names = ["SRUN_CPUS_PER_TASK", "SLURM_CPUS_PER_TASK"];
+    let asked = script.slurm("cpus-per-task", 'c').and_then(|(_, value)| value.parse::<u32>().ok());
+    let set: Vec<_> = script.assigned.iter().filter(|set| names.contains(&set.name.as_str())).collect();
+    let other = |set: &Assigned| set_number(set).zip(asked).is_some_and(|(set, asked)| set != asked);
+    let computed = |set: &Assigned| {
+        let value = &set.value.raw;
+        value.contains("((") && value.contains("SLURM_CPUS_PER_TASK") && value.contains(['/', '*', '+', '-'])
+    };
+    let apart = |set: &Assigned| {
+        let before = set_number(set).filter(|_| asked.is_none());
+        before.is_some_and(|value| {
+            script.assigned.iter().any(|first| {
+                first.name != set.name
+                    && names.contains(&first.name.as_str())
+                    && set_number(first).is_some_and(|first| first != value)
+            })
+        })
+    };
+    let found = set.into_iter().filter(|set| other(set) || computed(set) || apart(set));
+    found
+        .map(|set| {
+            let asked = asked.map_or_else(|| "the other".into(), |asked| format!("--cpus-per-task={asked} of the job"));
+            finding(
+                set.line,
+                format!("{}={}, against {asked}", set.name, set.value.raw),
+                "export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"",
+            )
+        })
+        .collect()
+}
+
+fn set_number(set: &Assigned) -> Option<u32> {
+    set.value.text.parse().ok()
+}
 
 fn by_mpi(launch: &Launch<'_>) -> bool {
     matches!(launch.starter(), Some("mpirun" | "mpiexec"))

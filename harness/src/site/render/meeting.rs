@@ -182,7 +182,7 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
                 |_| {
                     (
                         "the id is drawn wherever the launcher starts".into(),
-                        own(script, "--rdzv-id=\"$SLURM_JOB_ID\"", "--rdzv-id=\"$PBS_JOBID\"").into(),
+                        own(script, "--rdzv-id=\"$SLURM_JOB_ID\"", "--rdzv-id=\"$PBS_JOBID\""),
                     )
                 },
             )
@@ -216,8 +216,7 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
                             script,
                             "port=$((20000 + SLURM_JOB_ID % 10000))",
                             "port=$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))",
-                        )
-                        .into(),
+                        ),
                     )
                 },
             )

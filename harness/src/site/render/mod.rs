@@ -13,6 +13,7 @@ mod directives;
 mod environment;
 mod evaluate;
 mod job;
+mod kept;
 mod launchers;
 mod meeting;
 pub(crate) mod profile;

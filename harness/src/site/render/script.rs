@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::evaluate::evaluate;
+use super::kept::Loss;
 use super::words::{Source, Word};
 
 /// Programs that start another one on the nodes of a job.
@@ -27,7 +28,7 @@ pub(super) const STARTERS: [&str; 16] = [
     "prun",
 ];
 /// Programs that pass a word to a shell.
-const SHELLS: [&str; 4] = ["bash", "sh", "/bin/bash", "/bin/sh"];
+pub(super) const SHELLS: [&str; 4] = ["bash", "sh", "/bin/bash", "/bin/sh"];
 /// The bytes with which some editors begin files.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
@@ -36,7 +37,12 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 pub(super) enum Scheduler {
     Slurm,
     Pbs,
+    Lsf,
 }
+
+/// What begins a line for a scheduler.
+pub(super) const PREFIXES: [(&str, Scheduler); 3] =
+    [("#SBATCH", Scheduler::Slurm), ("#PBS", Scheduler::Pbs), ("#BSUB", Scheduler::Lsf)];
 
 /// A line for the scheduler.
 #[derive(Clone, Debug)]
@@ -45,9 +51,9 @@ pub(super) struct Directive {
     pub(super) line: usize,
     /// Who reads it.
     pub(super) scheduler: Scheduler,
-    /// What follows `#SBATCH` or `#PBS`.
+    /// What follows `#SBATCH`, `#PBS` or `#BSUB`.
     pub(super) text: String,
-    /// It is after the first command, where no scheduler looks.
+    /// It is after the first command, where Slurm and PBS do not look.
     pub(super) is_late: bool,
 }
 
@@ -70,6 +76,34 @@ pub(super) struct Command {
     pub(super) substituted: bool,
     /// It depends on a condition that is only known at run time.
     pub(super) conditional: bool,
+    /// The shell's process whose `wait` gets its exit code: a number for each pair of parentheses, part of a pipe and so on.
+    pub(super) process: usize,
+    /// It is in the body of a loop.
+    pub(super) repeated: bool,
+    pub(super) code: ExitCode,
+}
+
+/// What becomes of a command's exit code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ExitCode {
+    /// It ends the script under `set -e`, or is the script's own if the command is the last.
+    #[default]
+    Counts,
+    /// A condition, `||` or `$?` reads it.
+    Read,
+    /// `||` replaces it by the success of a command that only prints.
+    Dropped,
+    /// The last command of this pipe replaces it: an index in the script's list.
+    Piped(usize),
+}
+
+/// A pipe without `pipefail`.
+#[derive(Clone, Debug)]
+pub(super) struct Pipe {
+    /// The program of its last part.
+    pub(super) last: String,
+    /// The line where PIPESTATUS is read, after another command has replaced it.
+    pub(super) read_late: Option<usize>,
 }
 
 /// What the script assigns to a variable.
@@ -164,6 +198,10 @@ pub(super) struct Script {
     pub(super) exports_all: bool,
     /// Variables that another shell reads, but that this script has not exported, with the line.
     pub(super) lost: Vec<(usize, String)>,
+    /// Those that hide exit codes.
+    pub(super) pipes: Vec<Pipe>,
+    /// Changes that end with a process, and who relies on them later.
+    pub(super) losses: Vec<Loss>,
     /// Lines of here-documents, each from its first to behind its last.
     pub(super) documents: Vec<Range<usize>>,
     /// The first line that the grammar does not fit.
@@ -187,15 +225,31 @@ impl Script {
         self.exports_all || self.exported.iter().any(|exported| exported.name == name)
     }
 
+    /// As the schedulers read them. sbatch stops at the first line that is neither blank nor a comment, whatever bash makes of it. So does
+    /// qsub, for which a line that begins with a colon is none, and which takes directives that are indented. bsub reads them everywhere.
     fn read_directives(&mut self) {
-        let first = self.commands.first().map_or(usize::MAX, |command| command.line);
+        let is_command = |line: &String, more: &[char]| {
+            let text = line.trim_matches(|c: char| c.is_ascii_whitespace());
+            !text.is_empty() && !text.starts_with('#') && !line.starts_with(more)
+        };
+        let first = |more: &[char]| self.lines.iter().position(|line| is_command(line, more)).unwrap_or(usize::MAX);
+        let (slurm, pbs) = (first(&[]), first(&[':']));
         let read = |(index, line): (usize, &String)| {
-            let (rest, scheduler) = [("#SBATCH", Scheduler::Slurm), ("#PBS", Scheduler::Pbs)]
-                .into_iter()
-                .find_map(|(prefix, scheduler)| Some((line.strip_prefix(prefix)?, scheduler)))
-                .filter(|(rest, _)| rest.starts_with([' ', '\t']) && !self.is_document(index + 1))?;
+            let (rest, scheduler) = PREFIXES.into_iter().find_map(|(prefix, scheduler)| {
+                let line = if scheduler == Scheduler::Pbs { line.trim_start() } else { line };
+                Some((line.strip_prefix(prefix)?, scheduler))
+            })?;
+            let begins = |c: char| c == '-' || c.is_whitespace() || !c.is_ascii();
+            if !rest.starts_with(begins) || self.is_document(index + 1) {
+                return None;
+            }
             let text = rest.split(" #").next().unwrap_or_default().trim().to_owned();
-            Some(Directive { line: index + 1, scheduler, text, is_late: index + 1 > first })
+            let is_late = match scheduler {
+                Scheduler::Slurm => index > slurm,
+                Scheduler::Pbs => index > pbs,
+                Scheduler::Lsf => false,
+            };
+            Some(Directive { line: index + 1, scheduler, text, is_late })
         };
         self.directives = self.lines.iter().enumerate().filter_map(read).collect();
     }
@@ -377,6 +431,12 @@ impl Script {
             let all = said.iter().flatten().map(|(_, nodes)| nodes).sum();
             return Some((*line, if is_het { all } else { *last }));
         }
+        let lsf = |directive: &Directive| {
+            Some((directive.line, directive.text.strip_prefix("-nnodes")?.trim().parse().ok()?))
+        };
+        if let Some(nodes) = self.live(Scheduler::Lsf).find_map(lsf) {
+            return Some(nodes);
+        }
         let (line, chunks) = self.select()?;
         let count = |chunk: &String| chunk.split(':').next().and_then(|count| count.parse::<u32>().ok()).unwrap_or(1);
         Some((line, chunks.iter().map(count).sum()))
@@ -425,7 +485,7 @@ impl Script {
     }
 }
 
-fn launch(command: &Command) -> Option<Launch<'_>> {
+pub(super) fn launch(command: &Command) -> Option<Launch<'_>> {
     let at = |index: usize| command.words.get(index).map_or("", |word| base(&word.text));
     let found = (0..command.words.len()).find_map(|index| match at(index) {
         "torchrun" => Some((index, "torchrun")),

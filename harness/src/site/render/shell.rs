@@ -6,7 +6,9 @@ use lockstep_contract::rules::Rule;
 use super::check::{RULE, ScriptFinding, Scripts, finding};
 use regex::Regex;
 
-use super::script::{Command, Script, base};
+use super::environment::inherited;
+use super::kept::{Kept, Loss, OF_FILES, PLACELESS, State};
+use super::script::{Command, ExitCode, Pipe, SHELLS, STARTERS, Script, base, launch};
 use super::words::Word;
 
 pub(super) const SHELL: &[Rule<Scripts>] = &[
@@ -67,25 +69,10 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {
         name: "typographic-characters",
         level: Error,
-        why: "a dash or quote from a word processor or a web page is an ordinary letter to the shell",
+        why: "a dash, quote or blank from a word processor or a web page is an ordinary letter to the shell and to the scheduler",
         wrong: "#!/bin/bash\nset -e\ntorchrun –standalone --nproc_per_node=2 train.py\n",
         right: "#!/bin/bash\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
-        find: |script| {
-            let odd = |line: &str| {
-                line.split_whitespace()
-                    .find(|word| word.starts_with(['–', '—', '“', '”', '‘', '’']) || word.ends_with(['”', '’']))
-                    .map(str::to_owned)
-            };
-            let found = script
-                .code()
-                .filter(|(_, line)| !line.trim_start().starts_with("echo"))
-                .filter_map(|(line, text)| Some((line, odd(text)?)));
-            found
-                .map(|(line, word)| {
-                    finding(line, format!("`{word}` has a dash or quote that is not ASCII"), "write -- and \" by hand")
-                })
-                .collect()
-        },
+        find: typographic,
         ..RULE
     },
     Rule {
@@ -141,21 +128,65 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
         wrong: "#!/bin/bash\n#SBATCH --time=1:00:00\nmodule load cuda\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -euo pipefail\nmodule load cuda\nsrun hostname\n",
         find: |script| {
-            let is_set = |command: &Command| {
-                command.program() == "set"
-                    && command
-                        .texts()
-                        .skip(1)
-                        .any(|word| word.starts_with('-') && word.contains('e') || word == "errexit")
-            };
-            let set = script.commands.iter().any(is_set) || script.lines[0].contains(" -e");
+            let set = ends_at_errors(script);
             let long = script.commands.len() > 1 && (script.lines[0].starts_with("#!") || script.scheduler().is_some());
             let first = script.commands.first().filter(|_| long && !set);
             first
-                .map(|command| finding(command.line, "nothing ends the script at its first error", "set -euo pipefail"))
+                .map(|command| {
+                    let last = script
+                        .commands
+                        .iter()
+                        .filter(|command| command.far.is_none())
+                        .rfind(|command| foreign(command).is_some());
+                    let fix = match last {
+                        // These may return an error without having failed, and use variables that are not set.
+                        Some(last) => format!("set -eo pipefail, below line {}", last.line),
+                        None => "set -euo pipefail".into(),
+                    };
+                    finding(command.line, "nothing ends the script at its first error", fix)
+                })
                 .into_iter()
                 .collect()
         },
+        ..RULE
+    },
+    Rule {
+        name: "unset-variables-of-others",
+        level: Warning,
+        why: "with `set -u` a variable that is not set ends the script, and these files use some: BASHRCSOURCED in /etc/bashrc, ADDR2LINE in \
+            conda's compilers, OCL_ICD_FILENAMES in oneAPI",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -euo pipefail\nsource ~/.bashrc\nsrun hostname\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -eo pipefail\nsource ~/.bashrc\nset -u\nsrun hostname\n",
+        find: unset_variables,
+        ..RULE
+    },
+    Rule {
+        name: "exit-code-lost",
+        level: Error,
+        why: "the job's exit code is not the training's: a job that has failed counts as completed, and what depends on it starts",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun ./train 2>&1 | tee log\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -eo pipefail\nsrun ./train 2>&1 | tee log\n",
+        find: exit_code_lost,
+        ..RULE
+    },
+    Rule {
+        name: "wait-without-exit-code",
+        level: Error,
+        why: "`wait` alone returns 0 whatever the programs returned, and with several it returns the last one's code: a job that has failed \
+            counts as completed",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun ./train &\nwait\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nsrun ./train &\nwait $!\n",
+        find: wait_without_code,
+        ..RULE
+    },
+    Rule {
+        name: "lost-with-its-process",
+        level: Error,
+        why: "parts of a pipe, parentheses, `$(…)`, the background and `bash -c` are processes of their own: variables, folders, modules and \
+            environments that change there are the old ones afterwards",
+        wrong: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nmodule load cuda 2>&1 | tee modules.log\nsrun ./train\n",
+        right: "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nmodule load cuda >modules.log 2>&1\nsrun ./train\n",
+        find: lost,
         ..RULE
     },
     Rule {
@@ -186,7 +217,8 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
         level: Error,
         why: "the script ends while they run, and the scheduler kills them with it",
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nfor node in $nodes; do\n  ssh -n \"$node\" ./train &\ndone\n",
-        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nfor node in $nodes; do\n  ssh -n \"$node\" ./train &\ndone\nwait\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nfor node in $nodes; do\n  ssh -n \"$node\" ./train &\n  pids+=($!)\ndone\n\
+            for pid in \"${pids[@]}\"; do wait \"$pid\"; done\n",
         find: |script| {
             let Some(last) = script.commands.iter().rfind(|command| command.background && command.far.is_none()) else {
                 return vec![];
@@ -198,7 +230,7 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
                 vec![finding(
                     last.line,
                     format!("`{}` runs in the background, and nothing waits for it", last.program()),
-                    "wait, at the end",
+                    if last.repeated { WAIT_EACH } else { "wait $!" },
                 )]
             }
         },
@@ -208,8 +240,10 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
         name: "ssh-eats-the-hosts",
         level: Error,
         why: "ssh reads the rest of the host list as its input, and the loop ends after the first host",
-        wrong: "#!/bin/bash\nset -e\nwhile read -r host; do\n  ssh \"$host\" ./train &\ndone <hosts\nwait\n",
-        right: "#!/bin/bash\nset -e\nwhile read -r host; do\n  ssh -n \"$host\" ./train &\ndone <hosts\nwait\n",
+        wrong: "#!/bin/bash\nset -e\nwhile read -r host; do\n  ssh \"$host\" ./train &\n  pids+=($!)\ndone <hosts\n\
+            for pid in \"${pids[@]}\"; do wait \"$pid\"; done\n",
+        right: "#!/bin/bash\nset -e\nwhile read -r host; do\n  ssh -n \"$host\" ./train &\n  pids+=($!)\ndone <hosts\n\
+            for pid in \"${pids[@]}\"; do wait \"$pid\"; done\n",
         find: |script| {
             let reads = script.commands.iter().find(|command| command.program() == "read");
             let Some(reads) = reads else { return vec![] };
@@ -272,6 +306,270 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
         ..RULE
     },
 ];
+
+const WAIT_EACH: &str = "pids+=($!) after each &, and at the end: for pid in \"${pids[@]}\"; do wait \"$pid\" || code=$?; done; exit \"${code:-0}\"";
+
+/// `set -e`, in any of its forms.
+fn ends_at_errors(script: &Script) -> bool {
+    let is_set = |command: &Command| {
+        command.program() == "set"
+            && command.texts().skip(1).any(|word| word.starts_with('-') && word.contains('e') || word == "errexit")
+    };
+    script.commands.iter().any(is_set) || script.lines[0].contains(" -e")
+}
+
+/// The file or function of others that a command runs in the script's own shell.
+fn foreign(command: &Command) -> Option<&str> {
+    let file = command.words.get(1).map_or("", |word| word.text.as_str());
+    match command.program() {
+        "conda" | "mamba" | "micromamba" if ["activate", "deactivate"].contains(&file) => Some("conda activate"),
+        "source" | "." => Some(file),
+        _ => None,
+    }
+}
+
+fn unset_variables(script: &Script) -> Vec<ScriptFinding> {
+    let mut strict = script.lines[0].starts_with("#!")
+        && script.lines[0].split(" -").skip(1).any(|word| word.contains('u') && !word.starts_with("l"));
+    let mut findings = Vec::new();
+    for command in script.commands.iter().filter(|command| command.far.is_none() && !command.substituted) {
+        if command.program() == "set" {
+            for word in command.texts().skip(1) {
+                let is_u = word.len() < 6 && word.contains('u') || word == "nounset";
+                strict =
+                    if is_u { !word.starts_with('+') && !command.texts().any(|word| word == "+o") } else { strict };
+            }
+        }
+        let uses = |file: &&str| {
+            let name = base(file);
+            *file == "conda activate"
+                || [".bashrc", ".bash_profile", ".profile", "bashrc", "profile", "setvars.sh"].contains(&name)
+                || name == "activate" && file.contains("conda")
+        };
+        if let Some(file) = foreign(command).filter(uses).filter(|_| strict) {
+            let line = script.lines.get(command.line - 1).map_or("", |line| line.trim());
+            findings.push(finding(command.line, format!("`{file}` under set -u"), format!("set +u; {line}; set -u")));
+        }
+    }
+    findings
+}
+
+/// A command whose exit code should be the job's: training, as far as one sees.
+fn trains(command: &Command) -> bool {
+    let program = command.program();
+    let quiet =
+        |word: &str| PLACELESS.contains(&base(word)) || OF_FILES.contains(&base(word)) || OTHERS.contains(&base(word));
+    if quiet(program) || program.is_empty() {
+        return false;
+    }
+    let text = |word: &str| quiet(word.split_whitespace().next().unwrap_or_default());
+    let starts = STARTERS.contains(&program) && !command.texts().skip(1).any(text);
+    let runs =
+        program.starts_with("python") && command.texts().skip(1).any(|word| word.ends_with(".py") || word == "-m");
+    launch(command).is_some()
+        || starts
+        || runs
+        || program == "deepspeed"
+        || command.words[0].text.starts_with("./")
+        || command.texts().any(|word| word.ends_with(".py"))
+        || SHELLS.contains(&program) && command.texts().skip(1).any(|word| word.ends_with(".sh"))
+}
+
+/// Programs that only tell, or serve others.
+const OTHERS: [&str; 20] = [
+    ":",
+    "cd",
+    "command",
+    "dcgmi",
+    "echo",
+    "env",
+    "export",
+    "jupyter",
+    "kill",
+    "module",
+    "nvtop",
+    "pip",
+    "printf",
+    "ray",
+    "redis-server",
+    "source",
+    "tensorboard",
+    "test",
+    "top",
+    "true",
+];
+
+fn exit_code_lost(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings = Vec::new();
+    let mut seen = vec![];
+    for command in script.commands.iter().filter(|command| trains(command)) {
+        match command.code {
+            ExitCode::Piped(index) if !seen.contains(&index) => {
+                seen.push(index);
+                let Pipe { last, read_late } = &script.pipes[index];
+                let late = read_late.map_or(String::new(), |line| {
+                    format!("; PIPESTATUS in line {line} is that of the command before it")
+                });
+                let inner = command.far.is_some() && !command.starter.is_empty();
+                let what = format!("the exit code is that of `{last}`, not of `{}`{late}", command.program());
+                findings.push(finding(
+                    command.line,
+                    what,
+                    if inner { "set -o pipefail; at the beginning of this shell's text" } else { "set -o pipefail" },
+                ));
+            }
+            ExitCode::Dropped => {
+                let what = format!("`||` turns an error of `{}` into success", command.program());
+                findings.push(finding(command.line, what, "|| exit, or nothing: set -e ends the script"));
+            }
+            _ => {}
+        }
+    }
+    findings
+}
+
+fn wait_without_code(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings = Vec::new();
+    let strict = ends_at_errors(script);
+    let mut processes: Vec<usize> =
+        script.commands.iter().filter(|command| command.background).map(|command| command.process).collect();
+    processes.dedup();
+    processes.sort_unstable();
+    processes.dedup();
+    for process in processes {
+        let all = || script.commands.iter().enumerate().filter(move |(_, command)| command.process == process);
+        let started: Vec<_> = all()
+            .filter(|(_, command)| command.background && trains(command) && command.code != ExitCode::Read)
+            .collect();
+        let (Some((first, program)), Some((last, _))) = (started.first(), started.last()) else { continue };
+        let several = started.len() > 1 || started.iter().any(|(_, command)| command.repeated);
+        let waits = all().filter(|(at, command)| !command.background && command.program() == "wait" && at > first);
+        let mut kept = 0;
+        for (at, wait) in waits {
+            let options = wait.texts().skip(1).filter(|word| word.starts_with('-')).count();
+            let ids: Vec<&Word> = wait.words.iter().skip(1 + options).collect();
+            let next = wait.texts().any(|word| word == "-n");
+            let many = |word: &&Word| word.open && word.raw.contains(['@', '*', '(']);
+            let lost = if wait.code == ExitCode::Dropped {
+                Some("`||` turns its error into success")
+            } else if ids.is_empty() && !next {
+                Some("`wait` alone returns 0, whatever the programs returned")
+            } else if several && ids.iter().any(many) || ids.len() > 1 && !next {
+                Some("`wait` for several programs returns the last one's exit code")
+            } else if several && next && !wait.repeated && at > *last {
+                Some("`wait -n` waits for the first that ends, and the script ends the others")
+            } else if wait.repeated && !strict && wait.code != ExitCode::Read {
+                Some("without set -e, a loop of `wait` keeps the last exit code only")
+            } else {
+                None
+            };
+            match lost {
+                None => kept += if wait.repeated { started.len() } else { 1 },
+                // All have been waited for, and this is for the rest.
+                Some(_) if kept >= started.len() && !several || wait.code == ExitCode::Read => {}
+                Some(_) if kept >= started.len() && kept > 0 => {}
+                Some(what) => {
+                    let what = format!("{what}: `{}` started in line {}", program.program(), program.line);
+                    findings.push(finding(wait.line, what, if several { WAIT_EACH } else { "wait $!" }));
+                    break;
+                }
+            }
+        }
+    }
+    findings
+}
+
+fn lost(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings: Vec<ScriptFinding> = Vec::new();
+    for Loss { change, line, reader } in &script.losses {
+        if findings.iter().any(|finding| finding.place == change.line) {
+            continue;
+        }
+        let fix = match change.place {
+            "a part of a pipe" => {
+                "done < <(command) in place of command | while …; >file in place of | tee; or shopt -s lastpipe, for the last part"
+            }
+            "parentheses" => "{ …; } in place of ( … )",
+            "the background" => "the same without &",
+            "a shell of its own" => "the same in this shell: without bash -c, or with source",
+            _ => "set it outside, to what the command prints",
+        };
+        let what = match &change.kept {
+            Kept::Variable(name) if inherited(name) => continue,
+            Kept::Variable(name) => {
+                format!("{name} is set in {}, and {reader} in line {line} does not see it", change.place)
+            }
+            Kept::State(State::Folder) => {
+                format!(
+                    "`{}` in {} ends with it, and {reader} in line {line} runs in the folder before",
+                    change.words, change.place
+                )
+            }
+            Kept::State(State::Environment) => {
+                format!(
+                    "`{}` in {} ends with it, and {reader} in line {line} runs without it",
+                    change.words, change.place
+                )
+            }
+        };
+        findings.push(finding(change.line, what, fix));
+    }
+    findings
+}
+
+/// A character that a word processor makes, outside quotes.
+fn typographic(script: &Script) -> Vec<ScriptFinding> {
+    let directives = script.directives.iter().map(|directive| (directive.line, directive.text.as_str()));
+    let told = ["echo", "printf"];
+    let words =
+        script.commands.iter().filter(|command| !told.contains(&command.program())).flat_map(|command| &command.words);
+    let words = words.map(|word| (word.line, word.raw.as_str()));
+    let mut findings: Vec<ScriptFinding> = Vec::new();
+    for (line, text) in directives.chain(words) {
+        let found = outside_quotes(text).split_ascii_whitespace().find_map(|word| {
+            let blank =
+                |c: char| c.is_whitespace() && !c.is_ascii() || matches!(c, '\u{200b}' | '\u{2060}' | '\u{feff}');
+            let kind = if word.contains(blank) {
+                "a blank"
+            } else if word.starts_with(['‐', '‑', '‒', '–', '—', '―', '−']) {
+                "a dash"
+            } else if word.contains(['“', '”', '„']) || word.starts_with(['‘', '’']) || word.ends_with('’')
+            {
+                "a quote"
+            } else {
+                return None;
+            };
+            Some((kind, word.to_owned()))
+        });
+        let Some((kind, word)) = found.filter(|_| findings.iter().all(|finding| finding.place != line)) else {
+            continue;
+        };
+        let fix = match kind {
+            "a blank" => "write the blanks by hand",
+            "a dash" => "write -- by hand",
+            _ => "write \" or ' by hand",
+        };
+        findings.push(finding(line, format!("`{word}` has {kind} that is not ASCII"), fix));
+    }
+    findings
+}
+
+/// The text without what stands in quotes.
+fn outside_quotes(text: &str) -> String {
+    let mut quote = None;
+    let outside = |c: &char| match (quote, *c) {
+        (None, '"' | '\'') => {
+            quote = Some(*c);
+            false
+        }
+        (Some(open), c) => {
+            quote = quote.filter(|_| c != open);
+            false
+        }
+        (None, _) => true,
+    };
+    text.chars().filter(outside).collect()
+}
 
 /// `<name>` within a word: `/home/<name>/x`, `--account=<name>`.
 fn placeholder(line: &str) -> Option<String> {
