@@ -243,6 +243,362 @@ mod tests {
         assert!(errors("# sbatch --account=x job.sh\nsrun ./train\n").is_empty());
     }
 
+    /// The lines, without the head, in which a rule finds something in a job of two nodes with one launcher each.
+    fn lines_of(rule: &str, lines: &str) -> Vec<usize> {
+        let head = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=1:00:00\n";
+        let findings = examine(Path::new("job.sh"), &format!("{head}{lines}"));
+        findings.into_iter().filter(|finding| finding.rule == rule).map(|finding| finding.place.line - 2).collect()
+    }
+
+    #[track_caller]
+    fn assert_lines(rule: &str, cases: &[(&[usize], &str)]) {
+        for (expected, lines) in cases {
+            assert_eq!(lines_of(rule, lines), *expected, "{rule} in\n{lines}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_hides_the_exit_code_unless_pipefail_or_pipestatus_keeps_it() {
+        let cases: &[(&[usize], &str)] = &[
+            (&[2], "set -e\nsrun ./train 2>&1 | tee log\n"),
+            (&[1], "srun ./train |& tee log\n"),
+            (&[1], "srun torchrun train.py | grep -v Warning | ts\n"),
+            (&[1], "( cd run; srun ./train ) | logger\n"),
+            (&[2], "{\n  srun ./train\n} | tee log\n"),
+            (&[1], "run() { srun \"$@\"; }\nrun ./train | tee log\n"),
+            (&[1], "for seed in 1 2; do srun ./train $seed; done | tee log\n"),
+            (&[1], "time python train.py | tee log\n"),
+            (&[1], "deepspeed train.py | tee log &\nwait $!\n"),
+            (&[1], "bash train.sh | tee log || exit 1\n"),
+            (&[2], "set -o pipefail\nsrun bash -c 'python train.py | tee log'\n"),
+            (&[2], "set -eo pipefail\nset +o pipefail; srun ./train | tee log\n"),
+            (&[1], "srun ./train | tee log\necho done\nexit ${PIPESTATUS[0]}\n"),
+            (&[1], "srun ./train | tee log\nset -o pipefail\n"),
+            (&[1], "srun ./train || echo failed\n"),
+            (&[], "set -euo pipefail\nsrun ./train 2>&1 | tee log\n"),
+            (&[], "set -e -o pipefail\nsrun ./train |& tee log\n"),
+            (&[], "srun ./train | tee log\nexit ${PIPESTATUS[0]}\n"),
+            (&[], "srun ./train | tee log; code=${PIPESTATUS[0]}\nexit $code\n"),
+            (&[], "srun bash -o pipefail -c 'python train.py | tee log'\n"),
+            (&[], "srun bash -c 'set -o pipefail; python train.py | tee log'\n"),
+            (&[], "cat config | srun ./train\nsrun ./train > >(tee log)\n"),
+            (&[], "srun hostname | sort -u >hosts\nhead=$(srun -N1 hostname | head -1)\necho train.py | tee log\n"),
+            (&[], "if srun ./train | grep -q converged; then echo yes; fi\n"),
+            (&[], "srun ./train || exit 1\nsrun ./train || code=$?\n"),
+            (&[], "module list 2>&1 | tee modules\nnvidia-smi | tee gpus\n"),
+        ];
+        assert_lines("exit-code-lost", cases);
+        let pipefail = "#!/bin/bash -eo pipefail\n#SBATCH --time=1:00:00\nsrun ./train | tee log\n";
+        assert!(!found(pipefail).contains(&"exit-code-lost"));
+    }
+
+    #[test]
+    fn a_wait_keeps_the_exit_code_of_what_it_names() {
+        let cases: &[(&[usize], &str)] = &[
+            (&[2], "srun ./train &\nwait\n"),
+            (&[2], "srun bash -c 'torchrun train.py' &\nwait\n"),
+            (&[3], "(\nsrun ./train ) &\nwait\n"),
+            (&[4], "for node in a b; do\n  ssh -n $node ./train &\ndone\nwait\n"),
+            (&[3], "srun ./a &\nsrun ./b &\nwait -n\n"),
+            (&[3], "srun ./a & one=$!\nsrun ./b & two=$!\nwait $one $two\n"),
+            (&[2], "for i in 1 2; do srun ./train $i & pids+=($!); done\nwait \"${pids[@]}\"\n"),
+            (&[2], "for i in 1 2; do srun ./train $i & done\nwait $(jobs -p)\n"),
+            (
+                &[2],
+                "for i in 1 2; do srun ./train $i & pids+=($!); done\nfor pid in \"${pids[@]}\"; do wait $pid; done\n",
+            ),
+            (&[2], "srun ./train &\nwait $! || true\n"),
+            (&[1], "bash -c 'python a.py & wait'\n"),
+            (&[], "set -e\nsrun ./train &\nwait $!\n"),
+            (&[], "srun ./train &\nwait -n\n"),
+            (&[], "srun ./train & step=$!\nwait $step || code=$?\nwait\nexit $code\n"),
+            (
+                &[],
+                "set -e\nfor i in 1 2; do srun ./train $i & pids+=($!); done\nfor pid in ${pids[@]}; do wait $pid; done\n",
+            ),
+            (
+                &[],
+                "for i in 1 2; do srun ./train $i & pids+=($!); done\nfor pid in ${pids[@]}; do wait $pid || failed=1; done\n",
+            ),
+            (&[], "set -e\nfor i in 1 2; do srun ./train $i & done\nfor i in 1 2; do wait -n; done\n"),
+            (&[], "nvidia-smi dmon >gpus &\nsrun ./train\nkill %1\nwait\n"),
+            (&[], "for file in *.tar; do tar -xf $file & done\nwait\nsrun ./train\n"),
+            (&[], "{ srun ./train || touch failed; } &\nwait\n[ ! -e failed ]\n"),
+        ];
+        assert_lines("wait-without-exit-code", cases);
+    }
+
+    #[test]
+    fn what_a_process_changes_is_lost_for_those_who_rely_on_it_later() {
+        let cases: &[(&[usize], &str)] = &[
+            // Variables.
+            (&[2], "n=0\nscontrol show hostnames | while read -r h; do n=$((n+1)); done\nsrun ./train --nodes $n\n"),
+            (&[2], "n=0\ncat hosts | while read -r h; do ((n++)); done\necho $n\n"),
+            (&[2], "hosts=()\ncat list | while read -r h; do hosts+=(\"$h\"); done\necho \"${hosts[0]}\"\n"),
+            (&[1], "cat hosts | head -1 | read -r head\nsrun ./train --master $head\n"),
+            (&[1], "cat hosts | mapfile -t all\nfor h in \"${all[@]}\"; do echo $h; done\n"),
+            (&[1], "(\nport=$((20000 + SLURM_JOB_ID % 10000)) )\nsrun ./train --port $port\n"),
+            (&[1], "name=$(day=$(date); echo run)\nif [ \"$day\" ]; then echo; fi\n"),
+            (&[1], "bash -c 'head=$(hostname)'\nsrun ./train --master \"$head\"\n"),
+            (&[1], "x=1 &\necho $x\n"),
+            (&[1], "set_up() { lr=0.1; }\nset_up | tee log\nsrun ./train --lr $lr\n"),
+            // Folders, modules, environments, limits, exported variables.
+            (&[1], "(cd run)\nsrun ./train\n"),
+            (&[1], "cd run | tee log\npython train.py\n"),
+            (&[1], "bash -c 'cd run'\npython train.py\n"),
+            (&[1], "module load cuda 2>&1 | tee log\nsrun ./train\n"),
+            (&[1], "(module load cuda)\nsrun ./train\n"),
+            (&[1], "srun bash -c 'module load cuda'\nsrun ./train\n"),
+            (&[1], "conda activate x | cat\npython train.py\n"),
+            (&[1], "source venv/bin/activate | tee log\npython train.py\n"),
+            (&[1], "source venv/bin/activate &\npython train.py\n"),
+            (&[1], "bash venv/bin/activate\npython train.py\n"),
+            (&[1], "./venv/bin/activate\npython train.py\n"),
+            (&[1], "bash -c 'ulimit -l unlimited'\nsrun ./train\n"),
+            (&[1], "(export NCCL_SOCKET_IFNAME=ib0)\nsrun ./train\n"),
+            // Nothing is lost.
+            (&[], "n=0\nwhile read -r h; do n=$((n+1)); done < <(scontrol show hostnames)\necho $n\n"),
+            (&[], "n=0\nwhile read -r h; do n=$((n+1)); done <hosts\necho $n\n"),
+            (&[], "shopt -s lastpipe\ncat hosts | while read -r h; do n=$((n+1)); done\necho $n\n"),
+            (&[], "{ cd run; module load cuda; x=1; }\nsrun ./train $x\n"),
+            (&[], "(cd run && make)\nsrun ./train\n"),
+            (&[], "here=$(cd run && pwd)\nsrun ./train\n"),
+            (&[], "(module load cuda; nvcc -V)\nsrun ./train\n"),
+            (&[], "(export CUDA_VISIBLE_DEVICES=0; python a.py)\npython b.py\n"),
+            (&[], "i=1\n(i=5; echo $i)\necho $i\n"),
+            (
+                &[],
+                "address() { local host=$1; host=${host%%.*}; echo $host; }\nhost=a\nhead=$(address b)\necho $host $head\n",
+            ),
+            (&[], "cat hosts | while read -r h; do echo $h; done\nfor h in a b; do echo $h; done\n"),
+            (&[], "cat hosts | while read -r h; do n=1; done\nn=2\necho $n\n"),
+            (&[], "awk '{n++} END {print n}' f | sort\nprintf '%s' '$n'\n"),
+            (&[], "srun bash -c 'module load cuda; exec ./train'\nsrun bash -c 'cd run && ./train'\n"),
+            (&[], "module avail 2>&1 | grep cuda\nsrun ./train\n"),
+        ];
+        for (expected, lines) in cases {
+            let found = lines_of("lost-with-its-process", lines);
+            assert_eq!(found.is_empty(), expected.is_empty(), "{found:?} in\n{lines}");
+        }
+        let text =
+            "#!/bin/bash\nset -e\nn=0\ncat hosts | while read -r h; do n=$((n+1)); done\n\nsrun ./train \"$n\"\n";
+        let findings = examine(Path::new("job.sh"), text);
+        let loss = findings.iter().find(|finding| finding.rule == "lost-with-its-process").unwrap();
+        assert_eq!(
+            (loss.place.line, loss.what.as_str()),
+            (4, "n is set in a part of a pipe, and `$n` in line 6 does not see it")
+        );
+    }
+
+    #[test]
+    fn sbatch_and_qsub_stop_at_the_first_line_that_is_no_comment_and_bsub_reads_all() {
+        let first = [
+            "usage() { echo; }",
+            "f()\n{\n:\n}",
+            "if true; then :; fi",
+            "case x in x) ;; esac",
+            "((n=1))",
+            "[ -n \"$HOME\" ]",
+            "[[ -e x ]]",
+            ">log",
+            "x=1",
+            "set -e",
+            "for i in 1; do :; done",
+            "{ :; }",
+            "cd .",
+            "export X=1",
+            "  echo",
+            "<<END\nEND",
+        ];
+        for command in first {
+            let text =
+                format!("#!/bin/bash\n#SBATCH --nodes=2\n\n  # remark\n{command}\n#SBATCH --time=1\nsrun ./train\n");
+            assert!(found(&text).contains(&"directive-after-command"), "{command}");
+            assert!(found(&text).contains(&"no-time-limit"), "{command}");
+            let pbs = text
+                .replace("#SBATCH --nodes=2", "#PBS -l select=2")
+                .replace("#SBATCH --time=1", "#PBS -l walltime=1:00:00");
+            assert!(found(&pbs).contains(&"directive-after-command"), "{command}");
+            let lsf = text.replace("#SBATCH --nodes=2", "#BSUB -nnodes 2").replace("#SBATCH --time=1", "#BSUB -W 10");
+            assert!(
+                !found(&lsf).iter().any(|rule| ["directive-after-command", "no-time-limit"].contains(rule)),
+                "{command}"
+            );
+        }
+        let comments = "#!/bin/bash\n#\n\t\n   # remark\n#SBATCH\t--nodes=2\n##SBATCH --time=9\n#SBATCH --time=1 # a minute\nset -e\nsrun ./train\n";
+        assert!(found(comments).is_empty(), "{:?}", found(comments));
+        let indented = "#!/bin/bash\n:\n #PBS -l select=1:mpiprocs=1,walltime=1:00:00\nset -e\n./train\n";
+        assert!(found(indented).is_empty(), "{:?}", found(indented));
+    }
+
+    #[test]
+    fn a_fallback_to_the_node_itself_makes_worlds_of_one_node() {
+        let cases: &[(&[usize], &str)] = &[
+            (&[1], "srun bash -c 'head=$(scontrol show hostnames | sed -n 1p || echo localhost); ./train $head'\n"),
+            (&[1], "srun bash -c './train --master ${MASTER_ADDR:-localhost}'\n"),
+            (&[1], "srun bash -c 'export MASTER_ADDR=${MASTER_ADDR-127.0.0.1}; ./train'\n"),
+            (&[1], "srun bash -c ': ${MASTER_ADDR:=::1}; ./train'\n"),
+            (&[1], "srun bash -c 'torchrun --nnodes 2 --rdzv_endpoint ${RDZV_ENDPOINT:-localhost:29500} x.py'\n"),
+            (&[1], "srun bash -c 'head=${HEAD:-$(hostname)}; ./train $head'\n"),
+            (&[1], "srun bash -c '[ -z \"$head\" ] && head=localhost; ./train $head'\n"),
+            (&[1], "srun bash -c 'if [ -z \"$head\" ]; then head=127.0.0.1; fi; ./train $head'\n"),
+            (&[1], "srun bash -c '[ \"$MASTER_ADDR\" ] || MASTER_ADDR=localhost; ./train'\n"),
+            (&[1], "srun bash -c 'head=$(getent hosts x || hostname); ./train $head'\n"),
+            (&[1], "export MASTER_ADDR=${MASTER_ADDR:-localhost}\nsrun ./train\n"),
+            (&[], "export MASTER_ADDR=${MASTER_ADDR:-$(hostname)}\nsrun ./train\n"),
+            (&[], "export MASTER_ADDR=node7\nsrun bash -c './train ${MASTER_ADDR:-localhost}'\n"),
+            (&[], "srun bash -c './train ${MASTER_ADDR:?is not set} ${SEED:-127}'\n"),
+            (&[], "if [ \"$SLURM_NNODES\" -eq 1 ]; then head=localhost; fi\nsrun ./train $head\n"),
+        ];
+        assert_lines("fallback-to-this-node", cases);
+        let one = "#!/bin/bash\n#SBATCH --nodes=1 --time=1\nset -e\nexport MASTER_ADDR=${MASTER_ADDR:-localhost}\nsrun ./train\n";
+        assert!(found(one).is_empty());
+    }
+
+    #[test]
+    fn what_only_a_step_has_is_empty_in_the_batch_script() {
+        let cases: &[(&[usize], &str)] = &[
+            (&[1], "export MASTER_ADDR=$SLURM_LAUNCH_NODE_IPADDR\nsrun ./train\n"),
+            (&[1], "srun bash -c \"./train --master $SLURM_LAUNCH_NODE_IPADDR\"\n"),
+            (&[1], "if [ \"$OMPI_COMM_WORLD_RANK\" = 0 ]; then mkdir run; fi\nmpirun ./train\n"),
+            (&[1], "echo step ${SLURM_STEP_ID}\n"),
+            (&[], "srun bash -c './train --master $SLURM_LAUNCH_NODE_IPADDR'\n"),
+            (&[], "if [ -z \"$SLURM_STEP_ID\" ]; then srun \"$0\"; fi\n"),
+            (&[], "echo ${SLURM_STEP_ID:-none} $SLURM_JOB_ID $SLURM_PROCID\n"),
+        ];
+        assert_lines("variable-of-a-step", cases);
+        assert_lines("rank-of-the-batch-script", &[(&[1], "export NODE=$SLURM_NODEID\nsrun ./train\n")]);
+    }
+
+    #[test]
+    fn options_that_sbatch_does_not_take_are_named() {
+        let option = |text: &str| {
+            let findings = examine(Path::new("job.sh"), &format!("#!/bin/bash\n#SBATCH {text}\nset -e\n"));
+            let of = |name: &str| findings.iter().any(|finding| finding.rule == name && finding.place.line == 2);
+            (of("unknown-option"), of("typographic-characters"))
+        };
+        for text in [
+            "--nodes = 2",
+            "--nodes= 2",
+            "--nodes =2",
+            "--ntask-per-node=1",
+            "--ntasks_per_node=1",
+            "--nodes=2 two nodes",
+            "-N=2",
+            "-nodes=2",
+            "--job-name=my run",
+            "--cpu-bind=none",
+            "--cpus=2",
+            "-y 2",
+            "--parition=gpu",
+        ] {
+            assert_eq!(option(text), (true, false), "{text}");
+        }
+        for text in [
+            "–nodes=2",
+            "—nodes=2",
+            "--job-name=“run”",
+            "--nodes=2\u{a0}--time=1",
+            "\u{a0}--nodes=2",
+            "−N 2",
+            "--comment=„x“",
+        ] {
+            assert!(option(text).1, "{text}");
+        }
+        for text in [
+            "--nodes=2 --ntasks-per-node 1 -t 1:00 -Jx -N2",
+            "--exclusive --mem=0 # all",
+            "--exclusive=user",
+            "--job-name=\"my run\"",
+            "--mail-type=END,FAIL",
+            "--constraint=\"a|b\"",
+            "--container-image=x.sqsh",
+            "--gpus-per-node=4",
+            "--tres-per-task=gpu:1",
+            "hetjob",
+            "--part=gpu",
+            "-p gpu,cpu -A x",
+            "--comment='a – b'",
+        ] {
+            assert_eq!(option(text), (false, false), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_word_processors_characters_count_outside_quotes() {
+        let cases: &[(&[usize], &str)] = &[
+            (&[1], "srun ./train –epochs 3\n"),
+            (&[1], "srun ./train —epochs 3\n"),
+            (&[1], "srun ./train --name=“x”\n"),
+            (&[1], "srun ./train\u{a0}--epochs 3\n"),
+            (&[], "srun ./train --note 'a – b' --name \"“x”\" # don’t – “ever”\necho don’t – stop\n"),
+        ];
+        assert_lines("typographic-characters", cases);
+    }
+
+    #[test]
+    fn set_u_is_neither_advised_nor_passed_over_before_files_that_do_not_bear_it() {
+        let cases: &[(&[usize], &str)] = &[
+            (&[2], "set -euo pipefail\nsource ~/.bashrc\n"),
+            (&[2], "set -eu\nconda activate x\n"),
+            (&[2], "set -o nounset\nsource /opt/conda/bin/activate x\n"),
+            (&[], "set -e\nsource ~/.bashrc\nconda activate x\nset -u\n"),
+            (&[], "set -eu\nset +u; source ~/.bashrc; set -u\n"),
+            (&[], "set -eu\nsource venv/bin/activate\nmodule load cuda\n"),
+        ];
+        assert_lines("unset-variables-of-others", cases);
+        let advice = |lines: &str| {
+            let findings = examine(Path::new("job.sh"), &format!("#!/bin/bash\n{lines}srun ./train\n"));
+            findings.into_iter().find(|finding| finding.rule == "goes-on-after-errors").unwrap().fix
+        };
+        assert_eq!(advice("module load cuda\n"), "set -euo pipefail");
+        assert_eq!(advice("source ~/.bashrc\nconda activate x\n"), "set -eo pipefail, below line 3");
+    }
+
+    #[test]
+    fn cpus_per_task_that_differ_are_fatal_from_some_version_on() {
+        let of = |lines: &str| {
+            let text = format!("#!/bin/bash\n#SBATCH --cpus-per-task=8 --time=1\nset -e\n{lines}srun ./train\n");
+            found(&text).contains(&"cpus-per-task-differ")
+        };
+        assert!(of("export SRUN_CPUS_PER_TASK=4\n") && of("export SLURM_CPUS_PER_TASK=16\n"));
+        assert!(of("export SRUN_CPUS_PER_TASK=$((SLURM_CPUS_PER_TASK / 2))\n"));
+        assert!(!of("export SRUN_CPUS_PER_TASK=8\n") && !of("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n"));
+        let apart =
+            "#!/bin/bash\n#SBATCH --time=1\nset -e\nexport SLURM_CPUS_PER_TASK=4 SRUN_CPUS_PER_TASK=8\nsrun ./train\n";
+        assert!(found(apart).contains(&"cpus-per-task-differ"));
+    }
+
+    #[test]
+    fn what_is_advised_passes_the_check_itself() {
+        for Rule { name, wrong, .. } in all() {
+            let script = Script::read(wrong);
+            let nodes = script.nodes().map_or(1, |(_, nodes)| nodes);
+            let own = match script.scheduler() {
+                Some(Scheduler::Pbs) => format!("#PBS -l select={nodes}:ncpus=64:ngpus=4:mpiprocs=1,walltime=1:00:00"),
+                Some(_) => format!("#SBATCH --nodes={nodes} --ntasks-per-node=1 --time=1:00:00 --gres=gpu:4"),
+                None => "#".into(),
+            };
+            for fix in examine(Path::new("job.sh"), wrong).into_iter().map(|finding| finding.fix) {
+                let (directive, line) = match fix.chars().next() {
+                    Some('#') => (fix.as_str(), String::new()),
+                    Some('-' | '|') => ("#", format!("srun ./train {fix}")),
+                    _ => ("#", fix.clone()),
+                };
+                for strict in ["set -eo pipefail", "set -euo pipefail"] {
+                    let set_up = "trap 'asked=1' USR1\nexport OMP_NUM_THREADS=8";
+                    let text = format!("#!/bin/bash\n{own}\n{directive}\n{strict}\n{set_up}\n{line}\n");
+                    let all = examine(Path::new("job.sh"), &text);
+                    let is_wrong = |found: &&Reported<AtLine>| {
+                        found.level == Level::Error || found.rule == "unset-variables-of-others"
+                    };
+                    let wrong: Vec<_> = all.iter().filter(is_wrong).collect();
+                    assert!(wrong.is_empty(), "{name} advises `{fix}`: {wrong:?}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn survives_scripts_that_are_nested_deep_or_grow_without_end() {
         let deep = format!("echo {}x{}\n", "$(".repeat(20_000), ")".repeat(20_000));

@@ -6,6 +6,7 @@ use lockstep_contract::rules::Rule;
 use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::launchers::each;
 use super::script::{Command, Scheduler, Script};
+use super::shell::trains;
 use super::words::is_plain;
 use crate::report::count;
 
@@ -109,7 +110,7 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
                     finding(
                         line,
                         format!("`{other}…` under the other scheduler"),
-                        "use this scheduler's own: SLURM_JOB_NODELIST, PBS_NODEFILE, LSB_DJOB_HOSTFILE",
+                        "use the one of your scheduler: SLURM_JOB_NODELIST, PBS_NODEFILE, LSB_DJOB_HOSTFILE",
                     )
                 })
                 .collect()
@@ -243,84 +244,88 @@ fn unknown_options(script: &Script) -> Vec<ScriptFinding> {
     let mut findings = Vec::new();
     for directive in script.directives.iter().filter(|directive| directive.scheduler == Scheduler::Slurm) {
         let words = arguments(&directive.text);
-        let mut at = 0;
-        while let Some(word) = words.get(at) {
-            let next = words.get(at + 1).map(String::as_str);
-            let (taken, wrong) = option(word, next);
+        let mut rest = &words[..];
+        while !rest.is_empty() {
+            let (taken, wrong) = option(rest);
             findings.extend(wrong.map(|(what, fix)| finding(directive.line, what, fix)));
-            at += taken;
+            rest = rest.get(taken..).unwrap_or_default();
         }
     }
     findings
 }
 
-/// How many words an option takes, and what is wrong with it.
-fn option(word: &str, next: Option<&str>) -> (usize, Option<(String, String)>) {
-    let wrong = |taken: usize, what: String, fix: String| (taken, Some((what, fix)));
-    let apart = |taken: usize| {
-        wrong(
-            taken,
-            format!("`{word} {}`: a blank ends the option", next.unwrap_or_default()),
-            format!("`{word}=…`, without blanks"),
-        )
-    };
+/// How many words the first option takes, and what is wrong with it, with a directive that is right.
+fn option(words: &[String]) -> (usize, Option<(String, String)>) {
+    let word = words[0].as_str();
+    let next = |index: usize| words.get(index).map_or("", String::as_str);
+    let wrong = |taken: usize, what: String, fix: String| (taken, Some((what, format!("#SBATCH {fix}"))));
     let Some(long) = word.strip_prefix("--") else {
         let mut letters = word.strip_prefix('-').unwrap_or_default().chars();
         return match (letters.next(), letters.as_str()) {
             // What is not ASCII has a rule of its own.
-            _ if word.contains(|c: char| !c.is_ascii()) || ["hetjob", "packjob"].contains(&word) => (1, None),
-            (None, _) => wrong(
-                1,
-                format!("`{word}` belongs to no option, and sbatch refuses the script"),
-                "# before a remark, = before a value".into(),
-            ),
-            (Some(first), rest) if SHORT.0.contains(first) && rest.starts_with('=') => {
-                wrong(1, format!("`{word}`: the value is `{rest}`, with the ="), format!("-{first} {}", &rest[1..]))
+            _ if !word.is_ascii() || ["hetjob", "packjob"].contains(&word) => (1, None),
+            (None, _) => {
+                let what = format!(
+                    "`{word}` belongs to no option; a remark begins with #, and a value with a blank needs quotes"
+                );
+                (1, Some((what, format!("# {word}"))))
             }
-            (Some(first), rest)
-                if rest.len() > 2 && known(&format!("{first}{}", rest.split('=').next().unwrap_or_default())) =>
-            {
-                wrong(1, format!("`{word}` is -{first} with the value `{rest}`"), format!("-{word}"))
+            (Some(first), rest) if SHORT.0.contains(first) && rest.starts_with('=') => {
+                wrong(1, format!("the value of `{word}` is `{rest}`, with the ="), format!("-{first} {}", &rest[1..]))
+            }
+            (Some(_), rest) if rest.len() > 1 && is_known(word[1..].split('=').next().unwrap_or_default()) => {
+                wrong(1, format!("`{word}` is an option of one letter with the value `{rest}`"), format!("-{word}"))
             }
             (Some(first), "") if SHORT.0.contains(first) => (2, None),
             (Some(first), _) if SHORT.0.contains(first) || SHORT.1.contains(first) => (1, None),
-            (Some(first), _) => wrong(1, format!("sbatch knows no option -{first}"), "sbatch --help lists them".into()),
+            (Some(first), _) => {
+                (1, Some((format!("sbatch knows no option -{first}"), "sbatch --help lists them".into())))
+            }
         };
     };
     let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
     let of = |list: &str| list.split_whitespace().any(|known| known == name);
     if of(WITH_VALUE) {
-        return match (value, next) {
-            (Some(""), Some(next)) if !next.starts_with('-') => apart(2),
-            (None, Some("=")) => apart(3),
-            (None, Some(next)) if next.starts_with('=') => apart(2),
-            (None, _) => (2, None),
-            _ => (1, None),
+        let (taken, value) = match (value, next(1)) {
+            (Some(""), after) if !after.starts_with('-') => (2, after),
+            (None, "=") => (3, next(2)),
+            (None, after) if after.starts_with('=') => (2, &after[1..]),
+            (None, _) => return (2, None),
+            _ => return (1, None),
         };
+        return wrong(
+            taken,
+            format!("`{}`: a blank ends the option", words[..taken.min(words.len())].join(" ")),
+            format!("--{name}={value}"),
+        );
     }
     // getopt_long takes a beginning that fits one option only.
-    let fits = |list: &'static str| list.split_whitespace().filter(move |known| known.starts_with(name));
-    let (valued, bare) = (fits(WITH_VALUE).count(), fits(WITHOUT_VALUE).count());
-    if of(WITHOUT_VALUE) || bare == 1 && valued == 0 {
-        return (1, None);
-    }
-    if valued == 1 && bare == 0 {
-        return (1 + usize::from(value.is_none()), None);
+    let fits = |list: &'static str| list.split_whitespace().filter(move |known| known.starts_with(name)).count();
+    match (fits(WITH_VALUE), fits(WITHOUT_VALUE)) {
+        _ if of(WITHOUT_VALUE) => return (1, None),
+        (0, 1) => return (1, None),
+        (1, 0) => return (1 + usize::from(value.is_none()), None),
+        _ => {}
     }
     if of(OF_SRUN) {
-        return wrong(1, format!("--{name} is an option of srun, and sbatch refuses it"), format!("srun --{name} …"));
+        let what = format!("--{name} is an option of srun, and sbatch refuses it");
+        return (1, Some((what, format!("srun {word} …"))));
     }
     let distance = |known: &str| strsim::osa_distance(&name.replace('_', "-"), known);
     let near =
         WITH_VALUE.split_whitespace().chain(WITHOUT_VALUE.split_whitespace()).min_by_key(|known| distance(known));
     match near.filter(|near| distance(near) <= 2) {
-        Some(near) => wrong(1, format!("sbatch knows no option --{name}"), format!("--{near}")),
+        Some(near) => wrong(
+            1,
+            format!("sbatch knows no option --{name}"),
+            format!("--{near}{}", value.map(|value| format!("={value}")).unwrap_or_default()),
+        ),
         // A site's plugin can add options: `--container-image` is one.
         None => (1, None),
     }
 }
 
-fn known(name: &str) -> bool {
+fn is_known(name: &str) -> bool {
     WITH_VALUE.split_whitespace().chain(WITHOUT_VALUE.split_whitespace()).any(|known| known == name)
 }
 
@@ -454,7 +459,9 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
             else {
                 return vec![];
             };
-            let last = script.commands.iter().rfind(|command| ["srun", "mpirun"].contains(&command.program()));
+            let last = script.commands.iter().rfind(|command| {
+                command.far.is_none() && (["srun", "mpirun"].contains(&command.program()) || trains(command))
+            });
             let found = last.filter(|command| !command.background);
             found
                 .map(|command| {

@@ -6,7 +6,7 @@ use lockstep_contract::rules::Rule;
 use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::evaluate::mentions;
 use super::launchers::each;
-use super::script::{Command, Exported, STARTERS, Script, base};
+use super::script::{Command, Exported, SHELLS, STARTERS, Script, base};
 use super::words::made_outside;
 use crate::report::count;
 
@@ -45,6 +45,16 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
         right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --time=1:00:00\nset -e\n\
             srun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec python train.py'\n",
         find: rank_of_the_batch_script,
+        ..RULE
+    },
+    Rule {
+        name: "variable-of-a-step",
+        level: Error,
+        why: "only what srun, pbsdsh, blaunch or mpirun starts has this variable: in the batch script it is empty, or, with `set -u`, ends it",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nexport MASTER_ADDR=$SLURM_LAUNCH_NODE_IPADDR\nsrun ./train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun bash -c 'export MASTER_ADDR=$SLURM_LAUNCH_NODE_IPADDR; exec ./train'\n",
+        find: variables_of_steps,
         ..RULE
     },
     Rule {
@@ -297,31 +307,104 @@ fn exports_do_not_travel(script: &Script) -> Vec<ScriptFinding> {
 
 const RANK_OF_NODE: [&str; 4] = ["--node_rank", "--node-rank", "--machine_rank", "--machine-rank"];
 
-/// Variables that differ from task to task.
-const PER_TASK: [&str; 16] = [
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_NODE_RANK",
-    "PMI_RANK",
-    "PMI_LOCAL_RANK",
-    "PMIX_RANK",
-    "MPI_LOCALRANKID",
-    "MV2_COMM_WORLD_RANK",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "PALS_RANKID",
-    "PALS_LOCAL_RANKID",
-    "JSM_NAMESPACE_RANK",
-    "PBS_NODENUM",
+/// Who sets a variable for each task that it starts.
+struct Started {
+    by: &'static str,
+    /// What differs from task to task.
+    numbers: &'static [&'static str],
+    /// The batch script has these, too: those of its own process.
+    in_batch: bool,
+}
+
+/// From the output variables in the manuals of srun, sbatch, qsub and pbsdsh, blaunch and jsrun, and of the MPIs.
+const STARTED: [Started; 7] = [
+    Started {
+        by: "srun",
+        numbers: &["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID"],
+        in_batch: true,
+    },
+    Started {
+        by: "srun",
+        numbers: &[
+            "SLURM_LAUNCH_NODE_IPADDR",
+            "SLURM_SRUN_COMM_HOST",
+            "SLURM_SRUN_COMM_PORT",
+            "SLURM_STEPID",
+            "SLURM_STEP_GPUS",
+            "SLURM_STEP_ID",
+            "SLURM_STEP_LAUNCHER_PORT",
+            "SLURM_STEP_NODELIST",
+            "SLURM_STEP_NUM_NODES",
+            "SLURM_STEP_NUM_TASKS",
+            "SLURM_STEP_RESV_PORTS",
+            "SLURM_STEP_TASKS_PER_NODE",
+            "SLURM_CPU_BIND_LIST",
+            "SLURM_CPU_BIND_TYPE",
+            "SLURM_MEM_BIND_LIST",
+            "SLURM_MEM_BIND_TYPE",
+        ],
+        in_batch: false,
+    },
+    Started { by: "pbsdsh", numbers: &["PBS_NODENUM", "PBS_TASKNUM", "PBS_VNODENUM"], in_batch: true },
+    Started { by: "blaunch", numbers: &["LSF_PM_TASKID", "LSF_PM_XPROCID"], in_batch: false },
+    Started {
+        by: "jsrun",
+        numbers: &["JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"],
+        in_batch: false,
+    },
+    Started { by: "mpiexec", numbers: &["PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"], in_batch: false },
+    Started {
+        by: "mpirun",
+        numbers: &[
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            "OMPI_COMM_WORLD_NODE_RANK",
+            "PMI_RANK",
+            "PMI_SIZE",
+            "PMI_LOCAL_RANK",
+            "PMIX_RANK",
+            "MPI_LOCALRANKID",
+            "MPI_LOCALNRANKS",
+            "MV2_COMM_WORLD_RANK",
+            "MV2_COMM_WORLD_SIZE",
+            "MV2_COMM_WORLD_LOCAL_RANK",
+        ],
+        in_batch: false,
+    },
 ];
+
+/// The variable of [`STARTED`] that an expansion names.
+fn started(made: &str) -> Option<(&'static Started, &'static str)> {
+    let named = |name: &str| mentions(made, name) || made.trim_matches(['{', '}']) == name;
+    STARTED.iter().find_map(|by| Some((by, by.numbers.iter().copied().find(|name| named(name))?)))
+}
+
+/// Expanded by the batch script itself, where nothing sets them.
+fn variables_of_steps(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings: Vec<ScriptFinding> = Vec::new();
+    let Some(_) = script.scheduler() else { return findings };
+    for (line, made, far) in &script.expanded {
+        let Some((by, name)) = started(made).filter(|(by, _)| !by.in_batch) else { continue };
+        // A script that asks whether it is there knows that it may be missing, and what it sets itself is there.
+        let asks = |line: &str| {
+            let after = line.split_once(name).and_then(|(_, after)| after.chars().next());
+            after.is_some_and(|after| ":-+".contains(after))
+                || after.is_some() && (line.contains(" -n ") || line.contains(" -z "))
+        };
+        let set = script.assigned.iter().any(|set| set.name == name) || script.code().any(|(_, line)| asks(line));
+        if far.is_none() && !set && findings.iter().all(|finding| finding.place != *line) {
+            let fix = format!("{} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it", by.by);
+            findings.push(finding(*line, format!("${name} is empty here: {} sets it for what it starts", by.by), fix));
+        }
+    }
+    findings
+}
 
 /// In the words of a command that srun and the like start, or in a variable that it inherits.
 fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
-    let per_task = |made: &str| {
-        PER_TASK.iter().copied().find(|name| mentions(made, name) || made.trim_matches(['{', '}']) == *name)
-    };
+    let per_task = |made: &str| started(made).map(|(_, name)| name);
     let mut findings: Vec<ScriptFinding> = Vec::new();
     let mut found = |line, name: &str, what: String| {
         if findings.iter().all(|finding| finding.place != line) {
@@ -350,7 +433,13 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
                 }
             }
         } else if let Some(at) = command.words.iter().position(|word| starters(base(&word.text))) {
-            for (index, word) in command.words.iter().enumerate().skip(at) {
+            // A shell's text has commands of its own in the list.
+            let text = command.words.windows(2).position(|pair| {
+                SHELLS.contains(&pair[0].text.as_str()) && pair[1].text.starts_with('-') && pair[1].text.ends_with('c')
+            });
+            for (index, word) in
+                command.words.iter().enumerate().skip(at).filter(|(index, _)| text.map(|text| text + 2) != Some(*index))
+            {
                 if let Some(name) = word.made().find_map(per_task).filter(|_| !ignored(command, index)) {
                     found(
                         word.line,
@@ -368,7 +457,8 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
         })
     };
     for set in script.assigned.iter().filter(|set| set.far.is_none() && !set.elsewhere && script.exports(&set.name)) {
-        let is_rank = set.name.ends_with("RANK") || set.name == "CUDA_VISIBLE_DEVICES";
+        let is_whole = || set.value.made().next() == Some(set.value.text.as_str());
+        let is_rank = set.name.ends_with("RANK") || set.name == "CUDA_VISIBLE_DEVICES" || is_whole();
         let again = || script.assigned.iter().any(|other| other.name == set.name && other.far.is_some());
         if let Some(name) = set.value.made().find_map(per_task).filter(|_| is_rank && starts(set.line) && !again()) {
             found(set.line, name, format!("{}=${name} is evaluated once, for all tasks", set.name));

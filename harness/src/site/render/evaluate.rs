@@ -58,6 +58,8 @@ struct Shell {
     /// `shopt -s lastpipe`
     lastpipe: bool,
     process: usize,
+    /// Behind `||`.
+    otherwise: bool,
     code: ExitCode,
     keeps: Keeps,
 }
@@ -126,21 +128,7 @@ impl Evaluation<'_> {
             }
             "subshell" => self.process(shell, "parentheses", |this, inner| this.each(source, node, inner)),
             "if_statement" | "case_statement" => self.branches(source, node, shell),
-            "list" if children(node).iter().any(|child| child.kind() == "||") => {
-                let sides = named(node);
-                let (first, rest) = sides.split_first().map_or((None, &[][..]), |(first, rest)| (Some(*first), rest));
-                let code = shell.code;
-                let prints = |side: &Node<'_>| {
-                    let word = source.of(*side).split_whitespace().next().unwrap_or_default();
-                    ["echo", "printf", "true", ":"].contains(&word)
-                };
-                shell.code = if rest.iter().all(prints) { ExitCode::Dropped } else { ExitCode::Read };
-                if let Some(first) = first {
-                    self.walk(source, first, shell);
-                }
-                shell.code = code;
-                self.perhaps(shell, |this, shell| rest.iter().for_each(|side| this.walk(source, *side, shell)));
-            }
+            "list" => self.list(source, node, shell),
             "for_statement" => {
                 for value in node.children_by_field_name("value", &mut node.walk()) {
                     self.reads(source, value, shell);
@@ -187,6 +175,29 @@ impl Evaluation<'_> {
         }
     }
 
+    /// `first && second`, `first || second`. What stands behind `||` or a test happens or not.
+    fn list(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+        let sides = named(node);
+        let Some((first, rest)) = sides.split_first() else { return };
+        let otherwise = children(node).iter().any(|child| child.kind() == "||");
+        if !otherwise && first.kind() != "test_command" {
+            return self.each(source, node, shell);
+        }
+        let before = (shell.code, shell.otherwise);
+        if otherwise {
+            let prints = |side: &Node<'_>| {
+                let text = source.of(*side).replace(">&2", "");
+                !text.contains('>')
+                    && ["echo", "printf", "true", ":"].contains(&text.split_whitespace().next().unwrap_or_default())
+            };
+            shell.code = if rest.iter().all(prints) { ExitCode::Dropped } else { ExitCode::Read };
+        }
+        self.walk(source, *first, shell);
+        (shell.code, shell.otherwise) = (before.0, otherwise);
+        self.perhaps(shell, |this, shell| rest.iter().for_each(|side| this.walk(source, *side, shell)));
+        shell.otherwise = before.1;
+    }
+
     fn repeated(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
         let before = std::mem::replace(&mut shell.repeated, true);
         self.each(source, node, shell);
@@ -195,12 +206,16 @@ impl Evaluation<'_> {
 
     /// A process of its own, of which the shell keeps nothing but files.
     fn process(&mut self, shell: &mut Shell, place: &'static str, body: impl FnOnce(&mut Self, &mut Shell)) {
+        let mut inner = self.start(shell);
+        body(self, &mut inner);
+        self.ended(shell, inner, place);
+    }
+
+    fn start(&mut self, shell: &Shell) -> Shell {
         self.processes += 1;
         // What is in the background belongs to the shell that can wait for it.
         let process = if shell.background { shell.process } else { self.processes };
-        let mut inner = Shell { process, keeps: shell.keeps.child(), ..shell.clone() };
-        body(self, &mut inner);
-        self.ended(shell, inner, place);
+        Shell { process, keeps: shell.keeps.child(), ..shell.clone() }
     }
 
     fn ended(&mut self, shell: &mut Shell, inner: Shell, place: &'static str) {
@@ -209,29 +224,43 @@ impl Evaluation<'_> {
         shell.files = inner.files;
     }
 
-    /// Each part is a process; the exit code is that of the last one, unless the shell says otherwise.
+    /// Each part is a process, and they run together; the exit code is that of the last one, unless the shell says otherwise.
     fn pipeline(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
         let parts = named(node);
         let Some((last, before)) = parts.split_last() else { return };
-        let (code, mut status) =
-            (shell.code, std::iter::successors(node.next_named_sibling(), |next| next.next_named_sibling()));
-        let reads = |next: &Node<'_>| source.of(*next).contains("PIPESTATUS");
-        let is_read = status.next().as_ref().is_some_and(reads);
-        let program = source.of(*last).split_whitespace().next().unwrap_or_default();
-        if !shell.pipefail && !is_read && !(code == ExitCode::Read && program.ends_with("grep")) {
-            let read_late = status.find(reads).map(|next| source.line_of(next));
-            self.script.pipes.push(Pipe { last: program.into(), read_late });
-            shell.code = ExitCode::Piped(self.script.pipes.len() - 1);
-        }
+        let code = self.hide_codes(source, node, shell);
+        let mut ended = vec![];
         for part in before {
-            self.process(shell, "a part of a pipe", |this, inner| this.walk(source, *part, inner));
+            let mut inner = self.start(shell);
+            self.walk(source, *part, &mut inner);
+            ended.push(inner);
         }
         shell.code = code;
         if shell.lastpipe {
             self.walk(source, *last, shell);
         } else {
-            self.process(shell, "a part of a pipe", |this, inner| this.walk(source, *last, inner));
+            let mut inner = self.start(shell);
+            self.walk(source, *last, &mut inner);
+            ended.push(inner);
         }
+        ended.into_iter().for_each(|inner| self.ended(shell, inner, "a part of a pipe"));
+    }
+
+    /// From now on exit codes are hidden by the last part of this pipe, if they are. Returns what became of them before.
+    fn hide_codes(&mut self, source: &Source, pipe: Node<'_>, shell: &mut Shell) -> ExitCode {
+        let later = std::iter::successors(pipe.next_named_sibling(), |next| next.next_named_sibling());
+        let mut later = later.filter(|next| next.kind() != "comment");
+        let reads = |next: &Node<'_>| source.of(*next).contains("PIPESTATUS");
+        let is_read = later.next().as_ref().is_some_and(reads);
+        let last = named(pipe).last().map_or("", |last| source.of(*last).split_whitespace().next().unwrap_or_default());
+        let code = shell.code;
+        // A condition on `grep` asks for a line.
+        if !shell.pipefail && !is_read && !(code == ExitCode::Read && last.ends_with("grep")) {
+            let read_late = later.find(reads).map(|next| source.line_of(next));
+            self.script.pipes.push(Pipe { last: last.into(), read_late });
+            shell.code = ExitCode::Piped(self.script.pipes.len() - 1);
+        }
+        code
     }
 
     /// `((n++))`
@@ -258,6 +287,18 @@ impl Evaluation<'_> {
     fn reads(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
         let text = unhide(source.of(node), &self.hidden);
         shell.keeps.reads(source.line_of(node), &text, &mut self.script.losses);
+        let mut parts = vec![node];
+        while let Some(part) = parts.pop() {
+            match part.kind() {
+                "simple_expansion" | "expansion" => {
+                    let made = (source.line_of(part), source.of(part).to_owned(), shell.far.clone());
+                    self.script.expanded.push(made);
+                }
+                // It has a walk of its own.
+                "command_substitution" | "process_substitution" => {}
+                _ => parts.extend(named(part)),
+            }
+        }
     }
 
     /// Each part is taken or not.
@@ -300,11 +341,15 @@ impl Evaluation<'_> {
                 _ => body = Some(part),
             }
         }
+        // `command <<END | tee log`: the grammar has the rest of the pipe in the here-document's redirection.
+        let pipe = further.iter().find(|rest| rest.kind() == "pipeline");
+        let code = pipe.map_or(shell.code, |pipe| self.hide_codes(source, *pipe, shell));
         match body {
             Some(body) if body.kind() == "command" => self.command(source, body, shell, redirects),
             Some(body) => self.walk(source, body, shell),
             None => {}
         }
+        shell.code = code;
         further.into_iter().for_each(|rest| self.walk(source, rest, shell));
     }
 
@@ -329,6 +374,9 @@ impl Evaluation<'_> {
         let quoted = source.of(start).contains(['\'', '"', '\\']);
         let pieces = if quoted { vec![Piece::Text(source.of(body).into())] } else { self.quoted(source, body, shell) };
         self.within(source, body, shell);
+        if !quoted {
+            self.reads(source, body, shell);
+        }
         Some(Source { text: handed(&pieces), line: source.line_of(body) })
     }
 
@@ -387,6 +435,7 @@ impl Evaluation<'_> {
             conditional: shell.conditional,
             process: shell.process,
             repeated: shell.repeated,
+            otherwise: shell.otherwise,
             code: shell.code,
             ..Command::default()
         }
@@ -437,7 +486,8 @@ impl Evaluation<'_> {
             let starter = [shell.starter.clone(), command.words].concat();
             self.processes += 1;
             let process = self.processes;
-            let mut inner = Shell { starter, pipefail, process, ..self.inner_shell(shell, far, arguments) };
+            let code = shell.code;
+            let mut inner = Shell { starter, pipefail, process, code, ..self.inner_shell(shell, far, arguments) };
             self.run(&text, &mut inner);
             self.ended(shell, inner, "a shell of its own");
         }

@@ -84,9 +84,9 @@ pub(super) const PLACELESS: [&str; 16] = [
     "ulimit",
 ];
 /// Programs that handle files, or text.
-pub(super) const OF_FILES: [&str; 28] = [
+pub(super) const OF_FILES: [&str; 29] = [
     "awk", "basename", "cat", "chmod", "cp", "cut", "df", "dirname", "du", "find", "getent", "grep", "head", "ln",
-    "ls", "md5sum", "mkdir", "mktemp", "mv", "rm", "rsync", "sed", "sort", "tail", "tar", "touch", "tr", "wc",
+    "ls", "md5sum", "mkdir", "mktemp", "mv", "rm", "rsync", "sed", "sort", "tail", "tar", "tee", "touch", "tr", "wc",
 ];
 
 /// Files that are made to be sourced.
@@ -108,8 +108,15 @@ impl Keeps {
             Kept::Variable(name) => !change.is_used || change.grows || !known(name),
             Kept::State(_) => !change.is_used,
         };
-        self.gone = child.gone;
-        self.gone.extend(child.made.into_iter().filter(is_lost).map(|change| Change { place, ..change }));
+        let is_here = |change: &Change, gone: &[Change]| {
+            gone.iter().any(|other| (other.line, &other.kept) == (change.line, &change.kept))
+        };
+        let made = child.made.into_iter().filter(is_lost).map(|change| Change { place, ..change });
+        for change in child.gone.into_iter().chain(made) {
+            if !is_here(&change, &self.gone) {
+                self.gone.push(change);
+            }
+        }
         self.gone.retain(|change| !is_told(change));
     }
 

@@ -315,13 +315,15 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
             lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait $!\n",
         find: |script| {
             let last = script.launches().iter().map(Launch::line).max().unwrap_or(0);
-            let waits = script.commands.iter().filter(|command| command.program() == "sleep" && command.line < last);
+            // In a loop it is for something else: a file that has to appear.
+            let pauses = |command: &&Command| command.program() == "sleep" && command.line < last && !command.repeated;
+            let waits = script.commands.iter().filter(pauses);
             waits
                 .map(|command| {
                     finding(
                         command.line,
                         format!("`sleep {}` before a launcher", command.texts().nth(1).unwrap_or_default()),
-                        "remove it; --rdzv-conf=join_timeout=600 gives slow nodes time",
+                        "remove it: --rdzv-conf=join_timeout=600 gives slow nodes time",
                     )
                 })
                 .collect()

@@ -49,7 +49,11 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
                 (line.contains("| head") || line.contains("| cut") || line.contains("| awk") || line.contains("| tr"))
                     && !line.contains("hostname")
             };
-            let inside = |line: &str| line.contains("NODELIST%") || line.contains("NODELIST:");
+            let inside = |line: &str| {
+                ["SLURM_NODELIST", "SLURM_JOB_NODELIST"]
+                    .iter()
+                    .any(|name| line.contains(&format!("${{{name}%")) || line.contains(&format!("${{{name}:")))
+            };
             let found = script.code().filter(|(_, line)| line.contains("NODELIST") && (cut(line) || inside(line)));
             found
                 .map(|(line, _)| {
@@ -329,10 +333,92 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         },
         ..RULE
     },
+    Rule {
+        name: "fallback-to-this-node",
+        level: Warning,
+        why: "where the first way finds nothing (scontrol is missing in a container, the variable did not arrive) each node takes itself for the \
+            head node: it trains a model alone, or waits for others that never come",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun bash -c 'export MASTER_ADDR=${MASTER_ADDR:-localhost}; exec ./train'\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
+            srun bash -c 'export MASTER_ADDR=${MASTER_ADDR:?is not set}; exec ./train'\n",
+        find: fallback,
+        ..RULE
+    },
 ];
 
+/// A second way to the head node that leads each node to itself: behind `:-` and its like, `||`, or a test for emptiness.
+fn fallback(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings: Vec<ScriptFinding> = Vec::new();
+    if !script.has_several_nodes() {
+        return findings;
+    }
+    let mut found = |line: usize, what: String, name: Option<&str>| {
+        if findings.iter().all(|finding| finding.place != line) {
+            let fix = name.map_or("|| exit 1, so that the job ends and says why".into(), |name| {
+                format!("${{{name}:?is not set}}")
+            });
+            findings.push(finding(line, what, fix));
+        }
+    };
+    // The batch script's own name is right for all nodes, a task's is right for its own node alone.
+    let itself = |text: &str, far: bool| {
+        let text = text.trim_matches(['"', '\'', '}']);
+        is_loopback(text.split(':').next().unwrap_or_default())
+            || text.trim_start_matches('[').starts_with("::1")
+            || far && ["$(hostname", "`hostname", "$HOSTNAME", "${HOSTNAME"].iter().any(|name| text.starts_with(name))
+    };
+    let is_address = |name: &str| {
+        let name = name.to_ascii_uppercase();
+        ["ADDR", "HOST", "HEAD", "MASTER", "_IP", "ENDPOINT", "RDZV", "NODE"].iter().any(|part| name.contains(part))
+            || name == "IP"
+    };
+    for (line, made, far) in &script.expanded {
+        let inner = made.trim_start_matches("${");
+        let (name, rest) =
+            inner.split_at(inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inner.len()));
+        let rest = rest.trim_start_matches(':');
+        let Some(other) = rest.strip_prefix(['-', '=']).filter(|_| is_address(name)) else { continue };
+        // What the batch script has set is there, unless a command that failed should have printed it; what srun sets is there for its tasks.
+        let near = script.assigned.iter().any(|set| {
+            let certain = !set.value.raw.contains(['`', '(']) && !set.conditional && !mentions(&set.value.raw, name);
+            set.name == name && set.far.is_none() && !set.elsewhere && set.line < *line && certain
+        });
+        let given = near && (far.is_none() || script.exports(name)) || far.is_some() && name.starts_with("SLURM_");
+        if itself(other, far.is_some()) && !given {
+            let who = if far.is_some() { "each task takes" } else { "all tasks take" };
+            found(*line, format!("where {name} is empty, {who} {}", other.trim_end_matches('}')), Some(name));
+        }
+    }
+    for command in script.commands.iter().filter(|command| command.otherwise && command.substituted) {
+        let far = command.far.is_some();
+        let printed = match command.program() {
+            "echo" | "printf" => command.words.last().filter(|word| itself(&word.raw, far) || itself(&word.text, far)),
+            "hostname" => command.words.first().filter(|_| far),
+            _ => None,
+        };
+        if let Some(word) = printed {
+            found(command.line, format!("where the command before `||` fails, the head node is {}", word.text), None);
+        }
+    }
+    for set in script.assigned.iter().filter(|set| set.conditional && is_address(&set.name)) {
+        // For want of a value, and not because there is one node; the scheduler's own variables are always there.
+        let own = |line: &str| line.contains("SLURM_") || line.contains("PBS_");
+        let asks = |line: &String| {
+            let empty = ["-z ", "[ ! ", "[[ ! ", "= \"\"", "\"\")"].iter().any(|test| line.contains(test));
+            empty && !own(line) || line.contains("||") || line.contains("if !")
+        };
+        let tests =
+            |line: usize| script.lines.get(line.saturating_sub(3)..line).is_some_and(|above| above.iter().any(asks));
+        if itself(&set.value.raw, set.far.is_some()) && tests(set.line) {
+            found(set.line, format!("where {} is empty, it becomes {}", set.name, set.value.text), Some(&set.name));
+        }
+    }
+    findings
+}
+
 fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.starts_with("127.")
+    ["localhost", "localhost.localdomain", "ip6-localhost", "0.0.0.0"].contains(&host) || host.starts_with("127.")
 }
 
 /// For a text that is one variable: what the script assigns to it, and so on.

@@ -80,6 +80,8 @@ pub(super) struct Command {
     pub(super) process: usize,
     /// It is in the body of a loop.
     pub(super) repeated: bool,
+    /// It is for the case that the command before `||` fails.
+    pub(super) otherwise: bool,
     pub(super) code: ExitCode,
 }
 
@@ -198,6 +200,8 @@ pub(super) struct Script {
     pub(super) exports_all: bool,
     /// Variables that another shell reads, but that this script has not exported, with the line.
     pub(super) lost: Vec<(usize, String)>,
+    /// Expansions as they are written, with the lines, and the program that starts the shell in which they happen, if it is another one.
+    pub(super) expanded: Vec<(usize, String, Option<String>)>,
     /// Those that hide exit codes.
     pub(super) pipes: Vec<Pipe>,
     /// Changes that end with a process, and who relies on them later.
@@ -243,7 +247,8 @@ impl Script {
             if !rest.starts_with(begins) || self.is_document(index + 1) {
                 return None;
             }
-            let text = rest.split(" #").next().unwrap_or_default().trim().to_owned();
+            let text = rest.split(" #").next().unwrap_or_default();
+            let text = text.trim_matches(|c: char| c.is_ascii_whitespace()).to_owned();
             let is_late = match scheduler {
                 Scheduler::Slurm => index > slurm,
                 Scheduler::Pbs => index > pbs,

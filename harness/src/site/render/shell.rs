@@ -219,21 +219,7 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nfor node in $nodes; do\n  ssh -n \"$node\" ./train &\ndone\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nfor node in $nodes; do\n  ssh -n \"$node\" ./train &\n  pids+=($!)\ndone\n\
             for pid in \"${pids[@]}\"; do wait \"$pid\"; done\n",
-        find: |script| {
-            let Some(last) = script.commands.iter().rfind(|command| command.background && command.far.is_none()) else {
-                return vec![];
-            };
-            let waits = script.commands.iter().any(|command| command.program() == "wait");
-            if waits {
-                vec![]
-            } else {
-                vec![finding(
-                    last.line,
-                    format!("`{}` runs in the background, and nothing waits for it", last.program()),
-                    if last.repeated { WAIT_EACH } else { "wait $!" },
-                )]
-            }
-        },
+        find: no_wait,
         ..RULE
     },
     Rule {
@@ -273,6 +259,13 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
             let loaded = script
                 .code()
                 .any(|(_, line)| line.contains("conda.sh") || line.contains("hook") || line.contains("bashrc"));
+            // `source ~/miniconda3/bin/activate` brings them, too.
+            let base = |command: &Command| {
+                foreign(command).is_some_and(|file| {
+                    file.ends_with("bin/activate") && ["conda", "forge", "mamba"].iter().any(|name| file.contains(name))
+                })
+            };
+            let loaded = loaded || script.commands.iter().any(base);
             let login = script.lines[0].contains(" -l");
             // A module may bring them.
             let module = |command: &Command| ["module", "ml"].contains(&command.program());
@@ -307,6 +300,30 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
     },
 ];
 
+fn no_wait(script: &Script) -> Vec<ScriptFinding> {
+    let Some(at) = script.commands.iter().rposition(|command| command.background && command.far.is_none()) else {
+        return vec![];
+    };
+    let (last, rest) = (&script.commands[at], &script.commands[at + 1..]);
+    // A server may run beside the program that needs it, and there are other ways to wait; a trap may have one.
+    let stays = |command: &Command| {
+        let words: Vec<&str> = command.texts().collect();
+        match words[..] {
+            ["sleep", time] => time.starts_with("inf") || time.ends_with(['h', 'd']) || time.len() > 3,
+            ["tail", ..] => words.contains(&"-f") || words.contains(&"-F"),
+            ["pgrep" | "jobs" | "ps", ..] | ["kill", "-0", ..] => true,
+            _ => !command.background && command.far.is_none() && trains(command),
+        }
+    };
+    let waits =
+        script.code().any(|(_, line)| line.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == "wait"));
+    if waits || rest.iter().any(stays) {
+        return vec![];
+    }
+    let what = format!("`{}` runs in the background, and nothing waits for it", last.program());
+    vec![finding(last.line, what, if last.repeated { WAIT_EACH } else { "wait $!" })]
+}
+
 const WAIT_EACH: &str = "pids+=($!) after each &, and at the end: for pid in \"${pids[@]}\"; do wait \"$pid\" || code=$?; done; exit \"${code:-0}\"";
 
 /// `set -e`, in any of its forms.
@@ -322,7 +339,7 @@ fn ends_at_errors(script: &Script) -> bool {
 fn foreign(command: &Command) -> Option<&str> {
     let file = command.words.get(1).map_or("", |word| word.text.as_str());
     match command.program() {
-        "conda" | "mamba" | "micromamba" if ["activate", "deactivate"].contains(&file) => Some("conda activate"),
+        "conda" | "mamba" | "micromamba" if file == "activate" => Some("conda activate"),
         "source" | "." => Some(file),
         _ => None,
     }
@@ -355,7 +372,7 @@ fn unset_variables(script: &Script) -> Vec<ScriptFinding> {
 }
 
 /// A command whose exit code should be the job's: training, as far as one sees.
-fn trains(command: &Command) -> bool {
+pub(super) fn trains(command: &Command) -> bool {
     let program = command.program();
     let quiet =
         |word: &str| PLACELESS.contains(&base(word)) || OF_FILES.contains(&base(word)) || OTHERS.contains(&base(word));
@@ -366,13 +383,20 @@ fn trains(command: &Command) -> bool {
     let starts = STARTERS.contains(&program) && !command.texts().skip(1).any(text);
     let runs =
         program.starts_with("python") && command.texts().skip(1).any(|word| word.ends_with(".py") || word == "-m");
+    let first = command.words[0].text.as_str();
+    let path = first.contains('/') && !["/bin/", "/usr/", "/sbin/"].iter().any(|system| first.starts_with(system));
+    let wraps = ["apptainer", "cargo", "conda", "docker", "podman", "poetry", "singularity", "uv"].contains(&program);
+    let wrapped =
+        wraps && command.texts().any(|word| ["run", "exec"].contains(&word)) && !command.texts().skip(1).any(text);
     launch(command).is_some()
         || starts
         || runs
-        || program == "deepspeed"
-        || command.words[0].text.starts_with("./")
+        || path
+        || wrapped
+        || ["deepspeed", "julia"].contains(&program)
         || command.texts().any(|word| word.ends_with(".py"))
-        || SHELLS.contains(&program) && command.texts().skip(1).any(|word| word.ends_with(".sh"))
+        || command.texts().take(2).any(|word| word.ends_with(".sh"))
+            && (program.ends_with(".sh") || SHELLS.contains(&program))
 }
 
 /// Programs that only tell, or serve others.
@@ -430,6 +454,11 @@ fn exit_code_lost(script: &Script) -> Vec<ScriptFinding> {
 
 fn wait_without_code(script: &Script) -> Vec<ScriptFinding> {
     let mut findings = Vec::new();
+    // `echo "$?" >file` in what was started: somebody reads it there.
+    let kept_in_files = Regex::new(r#"\$\?"?\s*>[^&]"#).expect("the pattern is constant");
+    if script.lines.iter().any(|line| kept_in_files.is_match(line)) {
+        return findings;
+    }
     let strict = ends_at_errors(script);
     let mut processes: Vec<usize> =
         script.commands.iter().filter(|command| command.background).map(|command| command.process).collect();
@@ -449,7 +478,7 @@ fn wait_without_code(script: &Script) -> Vec<ScriptFinding> {
             let options = wait.texts().skip(1).filter(|word| word.starts_with('-')).count();
             let ids: Vec<&Word> = wait.words.iter().skip(1 + options).collect();
             let next = wait.texts().any(|word| word == "-n");
-            let many = |word: &&Word| word.open && word.raw.contains(['@', '*', '(']);
+            let many = |word: &&Word| word.raw.contains(['@', '*', '(']);
             let lost = if wait.code == ExitCode::Dropped {
                 Some("`||` turns its error into success")
             } else if ids.is_empty() && !next {
