@@ -284,7 +284,8 @@ mod tests {
             (&[], "cat config | srun ./train\nsrun ./train > >(tee log)\n"),
             (&[], "srun hostname | sort -u >hosts\nhead=$(srun -N1 hostname | head -1)\necho train.py | tee log\n"),
             (&[], "if srun ./train | grep -q converged; then echo yes; fi\n"),
-            (&[], "srun ./train || exit 1\nsrun ./train || code=$?\n"),
+            (&[], "srun ./train || exit 1\nsrun ./train || code=$?\nsrun ./train || true\n"),
+            (&[1], "srun bash <<END | tee log\npython train.py\nEND\n"),
             (&[], "module list 2>&1 | tee modules\nnvidia-smi | tee gpus\n"),
         ];
         assert_lines("exit-code-lost", cases);
@@ -307,10 +308,13 @@ mod tests {
                 &[2],
                 "for i in 1 2; do srun ./train $i & pids+=($!); done\nfor pid in \"${pids[@]}\"; do wait $pid; done\n",
             ),
-            (&[2], "srun ./train &\nwait $! || true\n"),
+            (&[2], "srun ./train &\nwait $! || echo failed\n"),
+            (&[2], "srun ./train &\nwait\nexit $?\n"),
             (&[1], "bash -c 'python a.py & wait'\n"),
             (&[], "set -e\nsrun ./train &\nwait $!\n"),
             (&[], "srun ./train &\nwait -n\n"),
+            (&[], "srun ./a & srun ./b & wait -n; wait -n\n"),
+            (&[], "srun bash -c './train; echo $? >\"code.$SLURM_PROCID\"' &\nwait\n"),
             (&[], "srun ./train & step=$!\nwait $step || code=$?\nwait\nexit $code\n"),
             (
                 &[],
@@ -341,6 +345,7 @@ mod tests {
             (&[1], "name=$(day=$(date); echo run)\nif [ \"$day\" ]; then echo; fi\n"),
             (&[1], "bash -c 'head=$(hostname)'\nsrun ./train --master \"$head\"\n"),
             (&[1], "x=1 &\necho $x\n"),
+            (&[1], "printf 'a b' | { read -r x; read -r y; }\necho $x $y\n"),
             (&[1], "set_up() { lr=0.1; }\nset_up | tee log\nsrun ./train --lr $lr\n"),
             // Folders, modules, environments, limits, exported variables.
             (&[1], "(cd run)\nsrun ./train\n"),
@@ -445,6 +450,11 @@ mod tests {
             (&[1], "srun bash -c '[ \"$MASTER_ADDR\" ] || MASTER_ADDR=localhost; ./train'\n"),
             (&[1], "srun bash -c 'head=$(getent hosts x || hostname); ./train $head'\n"),
             (&[1], "export MASTER_ADDR=${MASTER_ADDR:-localhost}\nsrun ./train\n"),
+            (&[1], "srun bash -c 'if [ -n \"$H\" ]; then head=$H; else head=localhost; fi; ./train $head'\n"),
+            (
+                &[1],
+                "head() { scontrol show hostnames || echo localhost; }\nexport -f head\nsrun bash -c './train $(head)'\n",
+            ),
             (&[], "export MASTER_ADDR=${MASTER_ADDR:-$(hostname)}\nsrun ./train\n"),
             (&[], "export MASTER_ADDR=node7\nsrun bash -c './train ${MASTER_ADDR:-localhost}'\n"),
             (&[], "srun bash -c './train ${MASTER_ADDR:?is not set} ${SEED:-127}'\n"),

@@ -457,7 +457,10 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
         })
     };
     for set in script.assigned.iter().filter(|set| set.far.is_none() && !set.elsewhere && script.exports(&set.name)) {
-        let is_whole = || set.value.made().next() == Some(set.value.text.as_str());
+        let is_whole = || {
+            let made = set.value.made().next().filter(|made| *made == set.value.text);
+            made.and_then(started).is_some_and(|(by, _)| by.in_batch)
+        };
         let is_rank = set.name.ends_with("RANK") || set.name == "CUDA_VISIBLE_DEVICES" || is_whole();
         let again = || script.assigned.iter().any(|other| other.name == set.name && other.far.is_some());
         if let Some(name) = set.value.made().find_map(per_task).filter(|_| is_rank && starts(set.line) && !again()) {

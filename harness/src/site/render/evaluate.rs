@@ -185,10 +185,10 @@ impl Evaluation<'_> {
         }
         let before = (shell.code, shell.otherwise);
         if otherwise {
+            // `|| true` is what somebody wants.
             let prints = |side: &Node<'_>| {
                 let text = source.of(*side).replace(">&2", "");
-                !text.contains('>')
-                    && ["echo", "printf", "true", ":"].contains(&text.split_whitespace().next().unwrap_or_default())
+                !text.contains('>') && ["echo", "printf"].contains(&text.split_whitespace().next().unwrap_or_default())
             };
             shell.code = if rest.iter().all(prints) { ExitCode::Dropped } else { ExitCode::Read };
         }
@@ -542,6 +542,8 @@ impl Evaluation<'_> {
             lost: if shell.far.is_none() { lost.into_keys().collect() } else { vec![] },
             far,
             conditional: shell.conditional,
+            // `export -f`
+            functions: shell.functions.clone().into_iter().filter(|(name, _)| travels && exported(name)).collect(),
             // Written files are there for all.
             files: shell.files.clone(),
             keeps: shell.keeps.child(),

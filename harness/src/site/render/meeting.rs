@@ -408,8 +408,15 @@ fn fallback(script: &Script) -> Vec<ScriptFinding> {
             let empty = ["-z ", "[ ! ", "[[ ! ", "= \"\"", "\"\")"].iter().any(|test| line.contains(test));
             empty && !own(line) || line.contains("||") || line.contains("if !")
         };
-        let tests =
-            |line: usize| script.lines.get(line.saturating_sub(3)..line).is_some_and(|above| above.iter().any(asks));
+        let tests = |line: usize| {
+            let above = script.lines.get(line.saturating_sub(3)..line).unwrap_or_default();
+            // `if [ -n "$head" ]; then … else head=localhost; fi`
+            let otherwise = above.iter().any(|line| line.contains("else"));
+            let given = |line: &String| line.contains("-n ") && !own(line);
+            above.iter().any(asks)
+                || otherwise
+                    && script.lines.get(line.saturating_sub(6)..line).is_some_and(|above| above.iter().any(given))
+        };
         if itself(&set.value.raw, set.far.is_some()) && tests(set.line) {
             found(set.line, format!("where {} is empty, it becomes {}", set.name, set.value.text), Some(&set.name));
         }

@@ -473,6 +473,9 @@ fn wait_without_code(script: &Script) -> Vec<ScriptFinding> {
         let (Some((first, program)), Some((last, _))) = (started.first(), started.last()) else { continue };
         let several = started.len() > 1 || started.iter().any(|(_, command)| command.repeated);
         let waits = all().filter(|(at, command)| !command.background && command.program() == "wait" && at > first);
+        // `wait -n; wait -n` for two.
+        let nexts = waits.clone().filter(|(_, wait)| wait.texts().any(|word| word == "-n")).count();
+        let one_each = nexts >= started.len() && started.iter().all(|(_, command)| !command.repeated);
         let mut kept = 0;
         for (at, wait) in waits {
             let options = wait.texts().skip(1).filter(|word| word.starts_with('-')).count();
@@ -485,7 +488,7 @@ fn wait_without_code(script: &Script) -> Vec<ScriptFinding> {
                 Some("`wait` alone returns 0, whatever the programs returned")
             } else if several && ids.iter().any(many) || ids.len() > 1 && !next {
                 Some("`wait` for several programs returns the last one's exit code")
-            } else if several && next && !wait.repeated && at > *last {
+            } else if several && next && !wait.repeated && at > *last && !one_each {
                 Some("`wait -n` waits for the first that ends, and the script ends the others")
             } else if wait.repeated && !strict && wait.code != ExitCode::Read {
                 Some("without set -e, a loop of `wait` keeps the last exit code only")
@@ -495,7 +498,7 @@ fn wait_without_code(script: &Script) -> Vec<ScriptFinding> {
             match lost {
                 None => kept += if wait.repeated { started.len() } else { 1 },
                 // All have been waited for, and this is for the rest.
-                Some(_) if kept >= started.len() && !several || wait.code == ExitCode::Read => {}
+                Some(_) if kept >= started.len() && !several || wait.code == ExitCode::Read && !ids.is_empty() => {}
                 Some(_) if kept >= started.len() && kept > 0 => {}
                 Some(what) => {
                     let what = format!("{what}: `{}` started in line {}", program.program(), program.line);
