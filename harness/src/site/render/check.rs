@@ -498,6 +498,7 @@ mod tests {
             "-nodes=2",
             "--job-name=my run",
             "--cpu-bind=none",
+            "--walltime=1:00",
             "--cpus=2",
             "-y 2",
             "--parition=gpu",

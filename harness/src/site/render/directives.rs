@@ -265,10 +265,8 @@ fn option(words: &[String]) -> (usize, Option<(String, String)>) {
             // What is not ASCII has a rule of its own.
             _ if !word.is_ascii() || ["hetjob", "packjob"].contains(&word) => (1, None),
             (None, _) => {
-                let what = format!(
-                    "`{word}` belongs to no option; a remark begins with #, and a value with a blank needs quotes"
-                );
-                (1, Some((what, format!("# {word}"))))
+                let what = format!("`{word}` belongs to no option");
+                (1, Some((what, "# before a remark, quotes around a value with a blank".into())))
             }
             (Some(first), rest) if SHORT.0.contains(first) && rest.starts_with('=') => {
                 wrong(1, format!("the value of `{word}` is `{rest}`, with the ="), format!("-{first} {}", &rest[1..]))
@@ -320,8 +318,12 @@ fn option(words: &[String]) -> (usize, Option<(String, String)>) {
             format!("sbatch knows no option --{name}"),
             format!("--{near}{}", value.map(|value| format!("={value}")).unwrap_or_default()),
         ),
-        // A site's plugin can add options: `--container-image` is one.
-        None => (1, None),
+        // Options of pyxis, a plugin that many sites have.
+        None if name.starts_with("container-") => (1, None),
+        None => {
+            let what = format!("sbatch knows no option --{name}, unless a plugin of the site adds it");
+            (1, Some((what, "sbatch --help lists them".into())))
+        }
     }
 }
 

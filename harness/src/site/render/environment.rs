@@ -385,6 +385,7 @@ fn started(made: &str) -> Option<(&'static Started, &'static str)> {
 fn variables_of_steps(script: &Script) -> Vec<ScriptFinding> {
     let mut findings: Vec<ScriptFinding> = Vec::new();
     let Some(_) = script.scheduler() else { return findings };
+    let told = rank_of_the_batch_script(script);
     for (line, made, far) in &script.expanded {
         let Some((by, name)) = started(made).filter(|(by, _)| !by.in_batch) else { continue };
         // A script that asks whether it is there knows that it may be missing, and what it sets itself is there.
@@ -394,7 +395,7 @@ fn variables_of_steps(script: &Script) -> Vec<ScriptFinding> {
                 || after.is_some() && (line.contains(" -n ") || line.contains(" -z "))
         };
         let set = script.assigned.iter().any(|set| set.name == name) || script.code().any(|(_, line)| asks(line));
-        if far.is_none() && !set && findings.iter().all(|finding| finding.place != *line) {
+        if far.is_none() && !set && findings.iter().chain(&told).all(|finding| finding.place != *line) {
             let fix = format!("{} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it", by.by);
             findings.push(finding(*line, format!("${name} is empty here: {} sets it for what it starts", by.by), fix));
         }
@@ -404,11 +405,14 @@ fn variables_of_steps(script: &Script) -> Vec<ScriptFinding> {
 
 /// In the words of a command that srun and the like start, or in a variable that it inherits.
 fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
-    let per_task = |made: &str| started(made).map(|(_, name)| name);
+    // A step's addresses and lists have a rule of their own.
+    let is_number = |by: &Started| by.in_batch || by.by != "srun";
+    let per_task = |made: &str| started(made).filter(|(by, _)| is_number(by)).map(|(_, name)| name);
     let mut findings: Vec<ScriptFinding> = Vec::new();
     let mut found = |line, name: &str, what: String| {
         if findings.iter().all(|finding| finding.place != line) {
-            let fix = format!("srun bash -c '… \"${name}\" …', in single quotes: then each task evaluates it");
+            let by = started(&format!("${name}")).map_or("srun", |(by, _)| by.by);
+            let fix = format!("{by} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it");
             findings.push(finding(line, what, fix));
         }
     };

@@ -255,7 +255,8 @@ impl Evaluation<'_> {
         let last = named(pipe).last().map_or("", |last| source.of(*last).split_whitespace().next().unwrap_or_default());
         let code = shell.code;
         // A condition on `grep` asks for a line.
-        if !shell.pipefail && !is_read && !(code == ExitCode::Read && last.ends_with("grep")) {
+        let asks = code == ExitCode::Read && last.ends_with("grep");
+        if !(shell.pipefail || is_read || asks) {
             let read_late = later.find(reads).map(|next| source.line_of(next));
             self.script.pipes.push(Pipe { last: last.into(), read_late });
             shell.code = ExitCode::Piped(self.script.pipes.len() - 1);
