@@ -611,6 +611,35 @@ mod tests {
     }
 
     #[test]
+    fn spares_other_ways_to_wait_to_load_conda_and_to_name_nodes() {
+        let cases: &[(&str, &[usize], &str)] = &[
+            ("no-wait", &[1], "srun ./serve &\nsleep 10\necho started\n"),
+            ("no-wait", &[], "srun ./serve &\nsleep 10\nsrun python train.py\n"),
+            ("no-wait", &[], "srun ./serve &\nsleep infinity\n"),
+            ("no-wait", &[], "srun ./train &\nwhile pgrep -P $$ >/dev/null; do sleep 5; done\n"),
+            ("no-wait", &[], "on_signal() { kill $!; wait $!; }\ntrap on_signal TERM\nsrun ./train &\n"),
+            ("conda-without-its-functions", &[1], "conda activate x\n"),
+            ("conda-without-its-functions", &[2], "source venv/bin/activate\nconda activate x\n"),
+            ("conda-without-its-functions", &[], "source ~/miniconda3/bin/activate\nconda activate x\n"),
+            ("unexpanded-nodelist", &[1], "head=${SLURM_JOB_NODELIST%%,*}\n"),
+            ("unexpanded-nodelist", &[], "echo \"SLURM_NODELIST: $SLURM_NODELIST\"\n"),
+            ("sleep-decides-the-order", &[1], "sleep 10\nsrun lockstep run train\n"),
+            ("sleep-decides-the-order", &[], "until [ -e ready ]; do sleep 2; done\nsrun lockstep run train\n"),
+            ("trap-waits-for-the-step", &[], "trap 'kill $!' USR1\npython train.py\n"),
+            (
+                "rank-of-the-batch-script",
+                &[],
+                "srun apptainer exec x.sif bash -c \"torchrun --nnodes 2 --node_rank $SLURM_PROCID \\\n  --rdzv_backend c10d \\\n  --rdzv_endpoint \"$head:29400\" x.py\"\n",
+            ),
+        ];
+        for (rule, expected, lines) in cases {
+            assert_eq!(lines_of(rule, lines), *expected, "{rule} in\n{lines}");
+        }
+        let signal = "#!/bin/bash\n#SBATCH --time=1 --signal=B:USR1@60\nset -e\ntrap 'kill $!' USR1\npython train.py\n";
+        assert!(found(signal).contains(&"trap-waits-for-the-step"));
+    }
+
+    #[test]
     fn survives_scripts_that_are_nested_deep_or_grow_without_end() {
         let deep = format!("echo {}x{}\n", "$(".repeat(20_000), ")".repeat(20_000));
         assert!(found(&deep).contains(&"not-read"));
