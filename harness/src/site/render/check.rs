@@ -287,6 +287,7 @@ mod tests {
             (&[], "srun ./train || exit 1\nsrun ./train || code=$?\nsrun ./train || true\n"),
             (&[1], "srun bash <<END | tee log\npython train.py\nEND\n"),
             (&[], "module list 2>&1 | tee modules\nnvidia-smi | tee gpus\n"),
+            (&[], "last=$(python newest.py | tail -1)\npgrep -f train.py | head -1\n"),
         ];
         assert_lines("exit-code-lost", cases);
         let pipefail = "#!/bin/bash -eo pipefail\n#SBATCH --time=1:00:00\nsrun ./train | tee log\n";
@@ -377,6 +378,7 @@ mod tests {
             ),
             (&[], "cat hosts | while read -r h; do echo $h; done\nfor h in a b; do echo $h; done\n"),
             (&[], "cat hosts | while read -r h; do n=1; done\nn=2\necho $n\n"),
+            (&[], "built=0\ncat <<END | cc -xc - && built=1\nint main;\nEND\necho $built\n"),
             (&[], "awk '{n++} END {print n}' f | sort\nprintf '%s' '$n'\n"),
             (&[], "srun bash -c 'module load cuda; exec ./train'\nsrun bash -c 'cd run && ./train'\n"),
             (&[], "module avail 2>&1 | grep cuda\nsrun ./train\n"),

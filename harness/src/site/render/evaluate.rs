@@ -236,6 +236,9 @@ impl Evaluation<'_> {
             ended.push(inner);
         }
         shell.code = code;
+        // `cat <<END | first && second`: the grammar has the list in the pipe.
+        let sides = if last.kind() == "list" { named(*last) } else { vec![*last] };
+        let (last, after) = sides.split_first().unwrap_or((last, &[]));
         if shell.lastpipe {
             self.walk(source, *last, shell);
         } else {
@@ -244,6 +247,7 @@ impl Evaluation<'_> {
             ended.push(inner);
         }
         ended.into_iter().for_each(|inner| self.ended(shell, inner, "a part of a pipe"));
+        self.perhaps(shell, |this, shell| after.iter().for_each(|side| this.walk(source, *side, shell)));
     }
 
     /// From now on exit codes are hidden by the last part of this pipe, if they are. Returns what became of them before.

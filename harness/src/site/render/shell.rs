@@ -395,9 +395,18 @@ pub(super) fn trains(command: &Command) -> bool {
         || wrapped
         || ["deepspeed", "julia"].contains(&program)
         || command.texts().any(|word| word.ends_with(".py"))
+            && (program.ends_with(".py")
+                || command.texts().any(|word| base(word).starts_with("python"))
+                || PREFIXES.contains(&program))
         || command.texts().take(2).any(|word| word.ends_with(".sh"))
             && (program.ends_with(".sh") || SHELLS.contains(&program))
 }
+
+/// Programs that run another one.
+const PREFIXES: [&str; 12] =
+    ["accelerate", "eval", "exec", "ncu", "nice", "nohup", "nsys", "numactl", "stdbuf", "taskset", "time", "timeout"];
+/// Programs that keep what passes through them: whoever uses them means it for the whole output of a job.
+const LOGS: [&str; 4] = ["cat", "logger", "tee", "ts"];
 
 /// Programs that only tell, or serve others.
 const OTHERS: [&str; 20] = [
@@ -429,8 +438,12 @@ fn exit_code_lost(script: &Script) -> Vec<ScriptFinding> {
     for command in script.commands.iter().filter(|command| trains(command)) {
         match command.code {
             ExitCode::Piped(index) if !seen.contains(&index) => {
-                seen.push(index);
                 let Pipe { last, read_late } = &script.pipes[index];
+                // `$(… | tail -1)` asks for a line, and so may a script that is no job.
+                if !LOGS.contains(&base(last)) && (command.substituted || script.scheduler().is_none()) {
+                    continue;
+                }
+                seen.push(index);
                 let late = read_late.map_or(String::new(), |line| {
                     format!("; PIPESTATUS in line {line} is that of the command before it")
                 });
