@@ -362,6 +362,8 @@ mod tests {
             (&[1], "./venv/bin/activate\npython train.py\n"),
             (&[1], "bash -c 'ulimit -l unlimited'\nsrun ./train\n"),
             (&[1], "(export NCCL_SOCKET_IFNAME=ib0)\nsrun ./train\n"),
+            (&[1], "srun module load cuda\nsrun ./train\n"),
+            (&[1], "srun -n 2 cd run\nsrun ./train\n"),
             // Nothing is lost.
             (&[], "n=0\nwhile read -r h; do n=$((n+1)); done < <(scontrol show hostnames)\necho $n\n"),
             (&[], "n=0\nwhile read -r h; do n=$((n+1)); done <hosts\necho $n\n"),

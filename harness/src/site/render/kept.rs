@@ -4,7 +4,7 @@
 use regex::Regex;
 
 use super::evaluate::mentions;
-use super::script::{Command, SHELLS, base};
+use super::script::{Command, SHELLS, STARTERS, base};
 
 /// What changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,6 +207,14 @@ pub(super) fn change(command: &Command) -> Option<(State, bool)> {
         }
         ("conda" | "mamba" | "micromamba" | "spack" | "pyenv", "activate" | "load") => environment,
         (shell, _) if SHELLS.contains(&shell) && file(1) || file(0) => Some((State::Environment, true)),
+        // `srun module load cuda`
+        (starter, _) if STARTERS.contains(&starter) => {
+            let is_option = |word: &&str| word.starts_with('-') || word.parse::<u32>().is_ok();
+            let started = command.texts().skip(1).find(|word| !is_option(word));
+            let folder = started.filter(|word| ["cd", "pushd"].contains(word)).map(|_| (State::Folder, true));
+            let environment = || started.filter(|word| ["ml", "module", "source", "ulimit"].contains(word));
+            folder.or_else(|| environment().map(|_| (State::Environment, true)))
+        }
         _ => None,
     }
 }
