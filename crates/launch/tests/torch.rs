@@ -36,6 +36,9 @@ fn failure(rank: usize, exitcode: i32, at: SystemTime, error_file: PathBuf, host
         not_started: None,
         error_file: Some(error_file),
         tail: vec![],
+        stdout: vec![],
+        together: false,
+        log: None,
         unread: false,
     };
     Failure::of(death, host)

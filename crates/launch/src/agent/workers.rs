@@ -1,6 +1,6 @@
 //! The workers of the current attempt: starts them and describes their deaths for the report.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use lockstep_contract::events::{AgentEvent, AgentSink};
@@ -245,9 +245,11 @@ impl Current {
         let outputs = self.outputs.as_ref();
         let tail = |stream| outputs.map_or_else(Vec::new, |outputs| outputs.tail(death.local_rank, stream));
         let (stderr, stdout) = (tail(Stream::Stderr), tail(Stream::Stdout));
-        let tail = if stderr.is_empty() { stdout } else { stderr };
+        let (tail, stdout) = if stderr.is_empty() { (stdout, vec![]) } else { (stderr, stdout) };
         let unread = outputs.is_some_and(|outputs| outputs.is_unread(death.local_rank));
-        Failure::of(Death { tail, unread, ..death.clone() }, &context.hostname)
+        let together = outputs.is_some_and(Outputs::is_together);
+        let log = outputs.and_then(|outputs| outputs.log_of(death.local_rank)).map(Path::to_owned);
+        Failure::of(Death { tail, stdout, together, log, unread, ..death.clone() }, &context.hostname)
     }
 
     /// A worker's end, before what it printed is known. `stopped` is true if this agent had asked the worker to end.
@@ -266,6 +268,9 @@ impl Current {
             },
             error_file: self.error_files.get(index).cloned().flatten(),
             tail: vec![],
+            stdout: vec![],
+            together: false,
+            log: None,
             unread: false,
         }
     }

@@ -45,6 +45,7 @@ mod source;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -62,6 +63,7 @@ pub use reader::Finished;
 /// Reads the output of the workers of one attempt, by local rank. Dropping it stops reading.
 pub struct Outputs {
     plans: Vec<Plan>,
+    together: bool,
     shared: Arc<Shared>,
     wake: Arc<UnixStream>,
     done: Option<oneshot::Receiver<Finished>>,
@@ -76,7 +78,7 @@ impl Outputs {
     /// # Errors
     /// When a file cannot be opened, with its name.
     pub fn open(console: &Console, plans: Vec<Plan>) -> io::Result<(Self, Vec<(Sink, Sink)>)> {
-        let raw = is_alone(&plans);
+        let (raw, mut together) = (is_alone(&plans), false);
         let mut sources = vec![];
         let mut sinks = vec![];
         for (local_rank, plan) in plans.iter().enumerate() {
@@ -85,7 +87,7 @@ impl Outputs {
                 sources.push(Source::open(local_rank, stream, plan.clone(), raw, read, console)?);
                 Ok(OwnedFd::from(write))
             };
-            let together = raw && console.is_one_device() && plan.is_console_alone();
+            together = raw && console.is_one_device() && plan.is_console_alone();
             sinks.push(sinks_of(plan, together, pipe)?);
         }
         let (wake, woken) = UnixStream::pair()?;
@@ -101,7 +103,8 @@ impl Outputs {
             let _ = tell.send(reader.run());
         };
         let thread = Some(thread::Builder::new().name("output".into()).spawn(run)?);
-        let outputs = Outputs { plans, shared, wake, done: Some(done), finished: Finished::default(), thread };
+        let (done, finished) = (Some(done), Finished::default());
+        let outputs = Outputs { plans, together, shared, wake, done, finished, thread };
         Ok((outputs, sinks))
     }
 
@@ -118,6 +121,17 @@ impl Outputs {
             Some(file) if plan.is_direct() => of_file(file).map(|tail| tail.text()).unwrap_or_default(),
             _ => tail_of(&self.shared, local_rank, stream),
         }
+    }
+
+    /// Returns true if the two streams of the only worker are kept together.
+    pub fn is_together(&self) -> bool {
+        self.together
+    }
+
+    /// The file into which this worker writes its errors itself.
+    pub fn log_of(&self, local_rank: usize) -> Option<&Path> {
+        let plan = self.plans.get(local_rank).map(|plan| &plan.stderr).filter(|plan| plan.is_direct())?;
+        plan.file.as_deref()
     }
 
     /// Returns true if this worker printed its errors to a terminal that it has inherited: its last lines are only there.

@@ -70,6 +70,12 @@ pub enum Refusal {
         /// Its first characters.
         head: String,
     },
+    /// The store is not one of this project.
+    #[error(
+        "what answers at {0} is a store of PyTorch, not a rendezvous of this launcher: torchrun, or a training, was started there; start all \
+         nodes with `lockstep run`, or give this job a port of its own in --rdzv-endpoint"
+    )]
+    ForeignStore(String),
     /// Another live node requests the same rank.
     #[error("node_rank {rank} is taken: {holder} has it, and {mine} requests it; give each node its own --node-rank")]
     RankTaken {

@@ -26,6 +26,9 @@ pub(super) fn state_value() -> Vec<u8> {
     format!("{{\"schema\":{SCHEMA}}}").into_bytes()
 }
 
+/// Begins the key of torchrun's own rendezvous (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
+const TORCH_KEY: &str = "torch.rendezvous.";
+
 /// An agent's connection to the job's authority, in this process or another.
 #[derive(Debug)]
 pub struct Link {
@@ -178,8 +181,14 @@ impl Link {
 /// Leaves the protocol of the authority's store.
 pub(super) async fn open_store(client: Client, run_id: &str, limit: Duration) -> Result<TcpStream, Ended> {
     let key = state_key(run_id);
-    let found = client.try_get(&key).await.map_err(|error| Ended::Lost(format!("failed to {error}")))?;
-    found.map_or(Ok(()), |found| check_schema(&found)).map_err(Ended::Refused)?;
+    let read = async |key| client.try_get(key).await.map_err(|error| Ended::Lost(format!("failed to {error}")));
+    match read(&key).await? {
+        Some(found) => check_schema(&found).map_err(Ended::Refused)?,
+        None if read(&format!("{TORCH_KEY}{run_id}")).await?.is_some() => {
+            return Err(Ended::Refused(Refusal::ForeignStore(client.peer().to_owned())));
+        }
+        None => {}
+    }
     let switched = timeout(limit, client.switch()).await.map_err(|late| Ended::Lost(late.to_string()))?;
     switched.map_err(|error| Ended::Lost(format!("failed to {error}")))
 }

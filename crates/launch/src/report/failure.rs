@@ -37,8 +37,14 @@ pub struct Death {
     pub not_started: Option<String>,
     /// The file for its error.
     pub error_file: Option<PathBuf>,
-    /// The last lines of its output.
+    /// The last lines of its standard error; of its standard output if there are none.
     pub tail: Vec<String>,
+    /// The last lines of its standard output, if `tail` does not have them.
+    pub stdout: Vec<String>,
+    /// `tail` has both streams, which went to one device.
+    pub together: bool,
+    /// The file into which it wrote its standard error itself.
+    pub log: Option<PathBuf>,
     /// True if it printed to a terminal that it had inherited, so that its last lines are not known.
     pub unread: bool,
 }
@@ -243,6 +249,9 @@ pub(crate) mod tests {
             not_started: None,
             error_file: None,
             tail: vec![],
+            stdout: vec![],
+            together: false,
+            log: None,
             unread: false,
         }
     }

@@ -158,13 +158,16 @@ fn telling(record: &str) -> Option<String> {
 fn file_systems(failures: &[Failure]) -> Vec<FileSystem> {
     let lines = || failures.iter().flat_map(words);
     let concerned = lines().any(|line| ON_DISK.iter().any(|mark| line.contains(mark)));
-    if !concerned && !failures.iter().any(|failure| matches!(failure.death.exitcode, -7 | 135)) {
+    let logs =
+        failures.iter().filter(|failure| failure.death.exitcode > 0).filter_map(|failure| failure.death.log.clone());
+    let logs: Vec<PathBuf> = logs.collect();
+    if !concerned && logs.is_empty() && !failures.iter().any(|failure| matches!(failure.death.exitcode, -7 | 135)) {
         return vec![];
     }
     let named =
         lines().filter(|line| ON_DISK.iter().any(|mark| line.contains(mark))).filter_map(|line| quoted_path(&line));
     let mut paths: Vec<PathBuf> = vec!["/dev/shm".into()];
-    paths.extend(named);
+    paths.extend(named.chain(logs));
     paths.dedup();
     let (sender, answers) = mpsc::channel();
     // A thread that waits for a file server is left behind.

@@ -9,7 +9,7 @@ use lockstep_contract::rules::Rule;
 
 use super::flight_recorder::{Astray, astray};
 use super::rules::{self, Causes, Class, WorkerFinding};
-use super::worker_end::WorkerEnd;
+use super::worker_end::{Error, Words, WorkerEnd};
 use super::{Elsewhere, Evidence, Standing, communication};
 use crate::config::KERNEL_SLEEP;
 use crate::report::Failure;
@@ -118,12 +118,54 @@ pub fn judge(failures: &[Failure], first: usize, evidence: &Evidence) -> Option<
 
 fn explain<'a>(failure: &'a Failure, evidence: &'a Evidence) -> Explained<'a> {
     let worker = WorkerEnd::new(failure, evidence);
+    let mut explained = by_first_rule(worker);
+    let is_specific = |rule: &Rule<Causes>| !rule.level.is_consequence() && !rules::is_general(rule);
+    let Explained { worker, rule, .. } = &explained;
+    if let Some(doubt) = worker.doubt.as_ref().map(|doubt| by_first_rule(worker.with(doubt.clone()))) {
+        // A rank that lost another one must not be taken for the one at fault.
+        if doubt.rule.level.is_consequence() {
+            return doubt;
+        }
+    }
+    match &worker.later {
+        // What an exception was printed for, and went on after, does not explain the end, but a lost rank does.
+        None if worker.words == Words::Exception && is_specific(rule) => {
+            explained = by_first_rule(worker.without_words());
+        }
+        Some(later) => {
+            let later = worker.with(later.clone());
+            let what = format!("; while it was handled, {}", later.error.as_ref().map(Error::text).unwrap_or_default());
+            let other = by_first_rule(later).rule;
+            // Two causes: which of them came first is all that is known.
+            if is_specific(rule) && is_specific(other) && rule.name != other.name {
+                explained.general();
+            }
+            explained.found.what += &what;
+        }
+        None => {}
+    }
+    let Explained { worker, rule, found } = &mut explained;
+    if let Some(past) = worker.past.take().filter(|_| worker.error.is_none() && !rule.level.is_consequence()) {
+        found.evidence += &format!("; {past}");
+    }
+    explained
+}
+
+fn by_first_rule(worker: WorkerEnd<'_>) -> Explained<'_> {
     let found = rules::all().find_map(|rule| (rule.find)(&worker).map(|found| (rule, found)));
     let (rule, found) = found.unwrap_or_else(|| (rules::last(), rules::unknown(&worker)));
     Explained { worker, rule, found }
 }
 
 impl Explained<'_> {
+    /// Takes the rule that only repeats the program's own error.
+    fn general(&mut self) {
+        let found = rules::all().filter(|rule| rules::is_general(rule));
+        if let Some((rule, found)) = found.filter_map(|rule| Some((rule, (rule.find)(&self.worker)?))).next() {
+            (self.rule, self.found) = (rule, found);
+        }
+    }
+
     fn verdict(&self) -> Verdict {
         let Explained { worker, rule, found } = self;
         let rank = worker.failure.death.rank;

@@ -85,9 +85,9 @@ pub fn why_launcher_failed(error: &anyhow::Error, host: &str) -> VerdictRecord {
 /// The verdict on an error with these texts, the outermost first.
 fn of_texts(texts: &[&str], host: &str) -> VerdictRecord {
     let chain: Vec<(String, Option<String>)> = texts.iter().map(|text| ((*text).to_owned(), None)).collect();
-    let error = Error { form: Form::Chain, source: OWN_MESSAGE, chain };
+    let error = Error { form: Form::Chain, source: OWN_MESSAGE, chain, members: vec![] };
     let (failure, evidence) = (as_failure(host), Evidence { host: host.to_owned(), ..Evidence::default() });
-    let worker = WorkerEnd { failure: &failure, evidence: &evidence, error: Some(error) };
+    let worker = WorkerEnd::new(&failure, &evidence).with(error);
     match rules::of_machine().find_map(|rule| (rule.find)(&worker).map(|found| (rule, found))) {
         Some((rule, found)) => record(host, rule.name, found.what, found.evidence, rule.fix.to_owned()),
         None => {
@@ -122,6 +122,9 @@ fn as_failure(host: &str) -> Failure {
         not_started: None,
         error_file: None,
         tail: vec![],
+        stdout: vec![],
+        together: false,
+        log: None,
         unread: false,
     };
     Failure { death, host: host.to_owned(), reason: Reason::Nothing(String::new()) }

@@ -7,7 +7,7 @@ use lockstep_contract::foreign::quotation;
 use lockstep_contract::rules::{Finding, Rule, Subject};
 
 use super::worker_end::{Form, WorkerEnd};
-use super::{Evidence, communication, gpu, machine, signals, start};
+use super::{Evidence, FileSystem, communication, gpu, machine, signals, start};
 use crate::report::Failure;
 
 /// What a finding says about the worker that it was found for.
@@ -89,8 +89,8 @@ pub(super) const RULE: Rule<Causes> = Rule {
     find: |_| None,
 };
 
-/// The families of rules with their titles. The first rule that finds something counts: specific rules come before general
-/// ones, and output before mere signals.
+/// The families of rules with their titles. Specific rules come before general ones. What they may look at is decided before, by the
+/// order of evidence in the [module's documentation](super).
 pub const FAMILIES: &[(&str, &[Rule<Causes>])] = &[
     ("It cannot start", start::START),
     ("GPUs", gpu::GPU),
@@ -102,6 +102,11 @@ pub const FAMILIES: &[(&str, &[Rule<Causes>])] = &[
     ("Signals", signals::SIGNALS),
     ("Errors of the program", ERRORS),
 ];
+
+/// Returns true for rules that only repeat what the program itself said.
+pub(super) fn is_general(rule: &Rule<Causes>) -> bool {
+    ERRORS.iter().any(|general| general.name == rule.name)
+}
 
 /// All rules, in order.
 pub(super) fn all() -> impl Iterator<Item = &'static Rule<Causes>> {
@@ -123,7 +128,8 @@ pub(super) fn unknown(worker: &WorkerEnd<'_>) -> WorkerFinding {
     let death = &worker.failure.death;
     let left = match death.unread {
         true => "it left no error file, and what it printed is on the terminal alone (--tee=3 keeps a copy)",
-        false => "it left no error and no output",
+        false if death.tail.is_empty() => "it left no error and no output",
+        false => "it left no error",
     };
     Finding::new(format!("unknown: {left}"), crate::report::describe_exit(death.exitcode))
 }
@@ -203,6 +209,31 @@ pub(super) const ERRORS: &[Rule<Causes>] = &[
         ..RULE
     },
     Rule {
+        name: "logs-disk-full",
+        source: "an exit code without an error, and how much of the file system is free to which the worker wrote its output (--redirects)",
+        fix: "make room there, or name another folder in --log-dir; `df -h` and `df -i` show what is full",
+        wrong: ended(1, "").with(|failure, evidence| {
+            failure.death.log = Some("/logs/0/stderr.log".into());
+            let full = FileSystem {
+                path: "/logs/0/stderr.log".into(),
+                free: 0,
+                size: 1 << 30,
+                free_files: None,
+                read_only: false,
+            };
+            evidence.file_systems = vec![full];
+        }),
+        right: ended(1, "").with(|failure, _| failure.death.log = Some("/logs/0/stderr.log".into())),
+        find: |worker| {
+            let death = &worker.failure.death;
+            let log = death.log.as_ref().filter(|_| death.exitcode > 0 && worker.error.is_none())?;
+            let full = worker.file_system(&log.to_string_lossy()).filter(|system| system.is_full())?;
+            let what = "the disk of its logs is full, so that what it printed last is lost";
+            Some(Finding::new(what, format!("exit code {}; {full}", death.exitcode)))
+        },
+        ..RULE
+    },
+    Rule {
         name: "exit-with-message",
         source: "the exit code, and the last line of output (`sys.exit(\"text\")`, a shell's message)",
         fix: "the program ended itself: look for the message in its source",
@@ -210,9 +241,14 @@ pub(super) const ERRORS: &[Rule<Causes>] = &[
         right: ended(1, ""),
         find: |worker| {
             let code = worker.failure.death.exitcode;
-            let line = worker.failure.death.tail.iter().rev().find(|line| !line.trim().is_empty())?;
-            let text = format!("it ended itself with exit code {code} after \"{}\"", quotation(line));
-            (code > 0).then(|| Finding::new(text, "its exit code and its last line"))
+            let line = worker.last_line().filter(|_| code > 0)?;
+            let mut text = format!("it ended itself with exit code {code} after \"{}\"", quotation(line));
+            let Some(doubt) = &worker.doubt else { return Some(Finding::new(text, "its exit code and its last line")) };
+            text += &format!(", or by the exception further up: {}", doubt.text());
+            let how =
+                "its exit code; what follows the traceback is either later, or was held back by Python until the end";
+            let fix = "PYTHONUNBUFFERED=1, or `--tee=3`, shows which of the two was last";
+            Some(Finding { fix: fix.to_owned(), ..Finding::new(text, how) })
         },
         ..RULE
     },

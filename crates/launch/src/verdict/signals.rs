@@ -21,7 +21,7 @@ pub(super) const SIGNALS: &[Rule<Causes>] = &[
         right: ended(-15, "slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-22T10:00:00 ***"),
         find: |worker| {
             let line = worker.line_anywhere(&["due to time limit", "pbs: job killed: walltime"]);
-            if let Some(line) = line.filter(|_| worker.signal().is_some()) {
+            if let Some(line) = line.filter(|_| worker.ended_from_outside()) {
                 return Some(Finding::new(
                     "the job's time limit was reached",
                     format!("the scheduler's line, \"{}\"", quotation(line)),
@@ -44,7 +44,7 @@ pub(super) const SIGNALS: &[Rule<Causes>] = &[
             "slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-22T10:00:00 DUE TO TIME LIMIT ***",
         ),
         find: |worker| {
-            let line = worker.line_anywhere(&SCHEDULER).filter(|_| worker.signal().is_some())?;
+            let line = worker.line_anywhere(&SCHEDULER).filter(|_| worker.ended_from_outside())?;
             Some(Finding::new("the scheduler ended the job", format!("its line, \"{}\"", quotation(line))))
         },
         ..RULE
@@ -208,7 +208,7 @@ pub(super) const SIGNALS: &[Rule<Causes>] = &[
             let is_exception = |error: &Error| error.form == Form::Python;
             let found = by_signal(worker, 6, "it aborted itself")
                 .filter(|_| !worker.error.as_ref().is_some_and(is_exception))?;
-            let last = worker.failure.death.tail.iter().rev().find(|line| !line.trim().is_empty());
+            let last = worker.last_line();
             Some(found.and(last.map(|line| format!("its last line, \"{}\"", quotation(line)))))
         },
         ..RULE

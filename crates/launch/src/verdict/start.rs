@@ -154,14 +154,46 @@ pub(super) const START: &[Rule<Causes>] = &[
         ..RULE
     },
     Rule {
+        name: "python-not-a-module",
+        source: "Python's message about `-m`",
+        fix: "-m takes a module's name with dots, not a path: `-m package.train`, without `.py` and slashes, from the folder that has the package; \
+              a script is named without -m",
+        wrong: ended(
+            1,
+            "/usr/bin/python3: Error while finding module specification for 'pkg/train.py' (ModuleNotFoundError: No module named 'pkg/train'). Try using 'pkg/train' instead of 'pkg/train.py' as the module name.",
+        ),
+        right: ended(1, "/usr/bin/python3: No module named train"),
+        find: |worker| {
+            let marks =
+                ["finding module specification for '", "no module named ", "relative module names not supported"];
+            let line = worker.line(&marks)?;
+            if let Some(package) = between(line, "; '", "' is a package and cannot be directly executed") {
+                let what = format!("-m was given {package}, a package that has no module __main__ to execute");
+                return Some(worker.found(what, line));
+            }
+            let given = between(line, "specification for '", "'").or_else(|| line.split(": No module named ").nth(1));
+            let given = given.unwrap_or(if line.contains("elative module names") { "./" } else { "" });
+            let is_path = given.contains('/') || given.ends_with(".py") || given.starts_with('.');
+            let shown = if given == "./" { "a relative name".to_owned() } else { given.to_owned() };
+            // Only what Python itself says of -m has no traceback.
+            (is_path && worker.error.is_none())
+                .then(|| worker.found(format!("-m was given {shown}, which is not a module's name with dots"), line))
+        },
+        ..RULE
+    },
+    Rule {
         name: "python-module-missing",
         source: "the exception",
         fix: "activate the environment that has it on every node, or name its interpreter in PYTHON_EXEC",
         wrong: ended(1, "ModuleNotFoundError: No module named 'torch'"),
         right: ended(1, "ImportError: cannot import name 'a' from 'b' (/x/b.py)"),
         find: |worker| {
-            let line = worker.line(&["no module named"])?;
-            let module = line.split("o module named ").nth(1).unwrap_or_default().trim_matches(['\'', ' ']);
+            let line = worker.line(&["no module named", "finding module specification for '"])?;
+            let named = line.split("o module named ").nth(1).map(|rest| rest.trim_start_matches('\''));
+            let module = match named {
+                Some(rest) => rest.split(['\'', ' ', ';', ')']).next().unwrap_or_default(),
+                None => between(line, "specification for '", "'")?,
+            };
             Some(worker.found(format!("Python does not find the module {module}"), line))
         },
         ..RULE

@@ -1,27 +1,58 @@
 //! One worker's end as the rules see it: the error that it printed or recorded, the signal, and searches in its words.
 
+use std::ops::Range;
+
 use lockstep_contract::foreign::quotation;
 use lockstep_contract::rules::Finding;
 
-use super::output::{self, Exception, Kind};
+use super::output::{self, Exception, Kind, Traceback};
 use super::rules::WorkerFinding;
 use super::{Evidence, FileSystem};
 use crate::report::{Failure, Reason};
 
-/// Known words count in this many last lines if the worker left no error that can be read as one.
-const LAST: usize = 20;
-/// An error without a clear end counts only if at most this many lines follow.
+/// A worker that was stopped failed by itself if at most this many lines follow its error: it may have hung on its way out.
 const AFTER: usize = 3;
-/// The same for an exception of a worker that was stopped. Messages of several lines are longer than most output after
-/// an exception that was caught.
+/// The same for an exception.
 const AFTER_EXCEPTION: usize = 10;
+/// What the worker printed before its end is looked for in this many last lines.
+const BEFORE: usize = 100;
+/// Python's exit code if it cannot write what it has held back of its output (`Py_FinalizeEx`).
+const NOT_FLUSHED: i32 = 120;
+/// Where PyTorch writes an error file: what goes wrong there is not the error.
+const RECORDER: &str = "torch/distributed/elastic/multiprocessing/errors";
+
+/// An error, and what was raised while it was handled.
+type Found = (Error, Option<Error>);
 
 /// A worker's end.
 pub struct WorkerEnd<'a> {
     pub(super) failure: &'a Failure,
     pub(super) evidence: &'a Evidence,
-    /// Its error, if it left one.
+    /// The error that ended it, if it left one.
     pub(super) error: Option<Error>,
+    /// What was raised while that error was handled.
+    pub(super) later: Option<Error>,
+    /// What it had printed or recorded before something else ended it.
+    pub(super) past: Option<String>,
+    /// An error that may have ended it: other output follows, which Python may have held back.
+    pub(super) doubt: Option<Error>,
+    /// What the message at the end of its output is.
+    pub(super) words: Words,
+    /// Its output: of standard error, unless nothing there is a message.
+    lines: Vec<String>,
+    /// The message at the end of its output.
+    last: Range<usize>,
+}
+
+/// What the message at the end of the output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    /// The program's last words.
+    Last,
+    /// An exception that the program printed, but that did not end it.
+    Exception,
+    /// Nothing that explains the end.
+    None,
 }
 
 /// An error with its causes.
@@ -32,6 +63,8 @@ pub(super) struct Error {
     pub(super) source: &'static str,
     /// Each exception or error: the outermost first, the original one last. With its place, if known.
     pub(super) chain: Vec<(String, Option<String>)>,
+    /// The exceptions of an exception group, if it has several.
+    pub(super) members: Vec<(String, Option<String>)>,
 }
 
 /// The form of an error.
@@ -45,8 +78,48 @@ pub(super) enum Form {
 
 impl<'a> WorkerEnd<'a> {
     pub(super) fn new(failure: &'a Failure, evidence: &'a Evidence) -> Self {
-        let error = recorded(failure).or_else(|| printed(failure));
-        WorkerEnd { failure, evidence, error }
+        let death = &failure.death;
+        let plain = |lines: &[String]| lines.iter().map(|line| output::plain(line)).collect::<Vec<_>>();
+        let mut lines = plain(&death.tail);
+        let mut last = output::last_message(&lines);
+        if last.is_none() && !death.stdout.is_empty() {
+            lines = plain(&death.stdout);
+            last = output::last_message(&lines);
+        }
+        let last = last.unwrap_or(lines.len()..lines.len());
+        let words = Words::Last;
+        let mut worker =
+            WorkerEnd { failure, evidence, error: None, later: None, past: None, doubt: None, words, lines, last };
+        let tracebacks = output::tracebacks(&worker.lines, false);
+        let printed = worker.printed(&tracebacks);
+        match recorded(failure) {
+            Some(recorded) if worker.fits(&recorded, printed.as_ref(), &tracebacks) => worker.set(Some(recorded)),
+            Some((error, _)) => {
+                worker.set(printed);
+                worker.past = Some(format!("its error file has \"{}\"", error.text()));
+            }
+            None => worker.set(printed),
+        }
+        if worker.error.is_none() {
+            worker.look_back(&tracebacks);
+        }
+        worker
+    }
+
+    fn set(&mut self, found: Option<Found>) {
+        (self.error, self.later) = found.map_or((None, None), |(error, later)| (Some(error), later));
+    }
+
+    /// The same worker if this error ended it.
+    pub(super) fn with(&self, error: Error) -> Self {
+        let (lines, last, error) = (self.lines.clone(), self.last.clone(), Some(error));
+        WorkerEnd { error, later: None, past: None, doubt: None, lines, last, ..*self }
+    }
+
+    /// The same worker if its words explain nothing.
+    pub(super) fn without_words(&self) -> Self {
+        let (error, lines, last, past) = (None, self.lines.clone(), self.last.clone(), self.past.clone());
+        WorkerEnd { error, later: None, past, doubt: None, words: Words::None, lines, last, ..*self }
     }
 
     /// The signal that ended the worker, or a child of it if the exit code says so in the way of a shell. The agent's own
@@ -61,30 +134,38 @@ impl<'a> WorkerEnd<'a> {
     }
 
     /// The signal came from outside, so that what the worker had printed does not explain its end.
-    fn ended_from_outside(&self) -> bool {
+    pub(super) fn ended_from_outside(&self) -> bool {
         // HUP, INT, QUIT, KILL, USR1, USR2, PIPE, ALRM, TERM, XCPU, XFSZ (signal(7)).
-        self.failure.death.exitcode < 0
-            && [1, 2, 3, 9, 10, 12, 13, 14, 15, 24, 25].contains(&-self.failure.death.exitcode)
+        self.signal().is_some_and(|signal| [1, 2, 3, 9, 10, 12, 13, 14, 15, 24, 25].contains(&signal))
     }
 
-    /// The first line with one of these marks, ignoring case, among what the worker left as its error, otherwise in its
-    /// last lines.
+    /// The first line with one of these marks, ignoring case, among what the worker left as its error, otherwise in the
+    /// message at the end of its output. Of an exception group, all exceptions must have one.
     pub(super) fn line(&self, marks: &[&str]) -> Option<&str> {
         if let Some(error) = &self.error {
-            let mut lines = error.chain.iter().rev().flat_map(|(text, _)| text.lines());
+            let of = |(text, _): &'_ (String, Option<String>)| text.lines().any(|line| has(line, marks));
+            if !error.members.is_empty() && !error.members.iter().all(of) {
+                return None;
+            }
+            let mut lines = error.members.iter().chain(error.chain.iter().rev()).flat_map(|(text, _)| text.lines());
             return lines.find(|line| has(line, marks));
         }
-        if self.ended_from_outside() {
+        // Of the signals by which a program ends itself, only abort() has a message before it.
+        if self.words == Words::None || self.signal().is_some_and(|signal| signal != 6) || self.failure.death.stopped {
             return None;
         }
-        let tail = &self.failure.death.tail;
-        let last = if self.failure.death.exitcode < 0 { &tail[..] } else { &tail[tail.len().saturating_sub(LAST)..] };
-        last.iter().map(String::as_str).find(|line| has(line, marks))
+        self.lines[self.last.clone()].iter().map(String::as_str).find(|line| has(line, marks))
     }
 
-    /// Like [`Self::line`], in all of its last lines, however it ended.
+    /// Like [`Self::line`], the last one in all of its last lines, however it ended. Only for words that nothing but an end leaves.
     pub(super) fn line_anywhere(&self, marks: &[&str]) -> Option<&str> {
-        self.failure.death.tail.iter().map(String::as_str).find(|line| has(line, marks))
+        self.lines.iter().map(String::as_str).rfind(|line| has(line, marks) && !output::is_survived(line))
+    }
+
+    /// The last line of the message at the end of its output; of an exception, its first.
+    pub(super) fn last_line(&self) -> Option<&str> {
+        let (last, first) = (&self.lines[self.last.clone()], self.words == Words::Exception);
+        if first { last.first() } else { last.last() }.map(String::as_str)
     }
 
     /// This cause, if there is a line with one of these marks.
@@ -94,8 +175,13 @@ impl<'a> WorkerEnd<'a> {
 
     /// This cause, known from a line.
     pub(super) fn found(&self, cause: impl Into<String>, line: &str) -> WorkerFinding {
-        let place =
-            self.error.as_ref().and_then(|error| error.chain.iter().rev().find_map(|(_, place)| place.as_deref()));
+        // An exception without a place of its own was raised within the call that the next one has.
+        let place = self.error.as_ref().and_then(|error| {
+            let mut all = error.members.iter().chain(error.chain.iter().rev());
+            let has_line = |(text, _): &(String, Option<String>)| text.lines().any(|one| one == line);
+            let own = all.find(|one| has_line(one))?.1.as_deref();
+            own.or_else(|| all.find_map(|(_, place)| place.as_deref()))
+        });
         let place = place.map(|place| format!(" at {place}")).unwrap_or_default();
         Finding::new(cause, format!("{}, \"{}\"{place}", self.source(), quotation(line)))
     }
@@ -119,14 +205,135 @@ impl<'a> WorkerEnd<'a> {
     }
 }
 
+impl WorkerEnd<'_> {
+    /// The error that ended the worker according to its output: it is the last thing there, and the way in which the worker ended fits.
+    fn printed(&self, tracebacks: &[Traceback]) -> Option<Found> {
+        let death = &self.failure.death;
+        let python = || {
+            if death.exitcode == NOT_FLUSHED {
+                let last = tracebacks.last()?;
+                let at_exit = last
+                    .survived
+                    .as_ref()
+                    .is_some_and(|label| label.contains("<stdout>") || label.contains("<stderr>"));
+                return at_exit.then(|| (0, of_chain(&last.chain, "its traceback")));
+            }
+            let last = tracebacks.iter().rev().find(|traceback| traceback.survived.is_none())?;
+            let after = self.lines.len() - last.end;
+            let fits = match self.signal() {
+                _ if death.stopped => after <= AFTER_EXCEPTION,
+                // The interpreter may abort on its way out.
+                Some(signal) => signal == 6 && self.only_noise_after(last, tracebacks),
+                None => death.exitcode == 1 && self.only_noise_after(last, tracebacks),
+            };
+            fits.then(|| (after, of_chain(&last.chain, "its traceback")))
+        };
+        let native = || {
+            let error = output::native_error(&self.lines)?;
+            let rest = &self.lines[self.lines.len() - error.after..];
+            let aborted = self.signal() == Some(6);
+            let fits = match error.kind {
+                _ if death.stopped => error.after <= AFTER,
+                Kind::Panic => death.exitcode == 101 || aborted && output::only_noise(rest),
+                Kind::Terminate => aborted && output::is_rest_of_message(rest),
+                Kind::Chain => death.exitcode > 0 && self.signal().is_none() && output::only_noise(rest),
+            };
+            fits.then(|| (error.after, (of_native(error), None)))
+        };
+        [python(), native()].into_iter().flatten().min_by_key(|(after, _)| *after).map(|(_, found)| found)
+    }
+
+    /// Nothing follows this traceback but noise, and tracebacks of what goes wrong on the way out.
+    fn only_noise_after(&self, traceback: &Traceback, all: &[Traceback]) -> bool {
+        let mut from = traceback.end;
+        let others = all.iter().filter(|other| other.begin >= traceback.end);
+        let mut clean = true;
+        for other in others {
+            let before = &self.lines[from..other.begin];
+            let label = before.iter().rposition(|line| Some(line.trim()) == other.survived.as_deref());
+            clean &= other.survived.is_some() && output::only_noise(&before[..label.unwrap_or(before.len())]);
+            from = other.end;
+        }
+        clean && output::only_noise(&self.lines[from..])
+    }
+
+    /// The error file is of this death: the worker ended as such an error ends it, and printed no other one at its end.
+    fn fits(&self, (error, later): &Found, printed: Option<&Found>, tracebacks: &[Traceback]) -> bool {
+        let death = &self.failure.death;
+        if death.stopped {
+            return true;
+        }
+        let texts = |error: &Error| error.chain.iter().map(|(text, _)| first_line(text).to_owned()).collect::<Vec<_>>();
+        let known = [Some(error), later.as_ref()].into_iter().flatten().flat_map(texts).collect::<Vec<_>>();
+        let same = |found: &Found| {
+            let shown = [Some(&found.0), found.1.as_ref()].into_iter().flatten().flat_map(texts);
+            shown.into_iter().any(|text| known.iter().any(|known| known.contains(&text) || text.contains(known)))
+        };
+        if let Some(found) = printed.filter(|(error, _)| error.form == Form::Python) {
+            return same(found);
+        }
+        let last = tracebacks.iter().rev().find(|traceback| traceback.survived.is_none());
+        let last = last.filter(|last| self.only_noise_after(last, tracebacks));
+        if last.is_some_and(|last| same(&of_chain(&last.chain, ""))) && self.signal().is_none() {
+            return true;
+        }
+        match (error.form, self.signal()) {
+            (Form::Panic, Some(signal)) => signal == 6,
+            (Form::Panic, None) => death.exitcode == 101,
+            (_, Some(signal)) => signal == 6,
+            // Another message at the end is about another error.
+            (Form::Python, None) => death.exitcode == 1 && !self.last_line().is_some_and(output::is_error),
+            _ => true,
+        }
+    }
+
+    /// What the worker printed before its end, if nothing shows that an error ended it.
+    fn look_back(&mut self, tracebacks: &[Traceback]) {
+        let death = &self.failure.death;
+        let last = tracebacks.iter().rev().find(|traceback| traceback.survived.is_none());
+        if let Some(last) = last.filter(|last| (last.begin..last.end).contains(&self.last.start)) {
+            let begin = (last.begin..last.end)
+                .rev()
+                .find(|at| self.lines[*at] == first_line(&last.chain[last.chain.len() - 1].text));
+            self.last = begin.unwrap_or(self.last.start)..last.end;
+            self.words = Words::Exception;
+            return;
+        }
+        let doubtful = |last: &&Traceback| {
+            let at_top = last.chain.last().is_some_and(Exception::reached_the_top);
+            death.together && death.exitcode == 1 && at_top && !self.last_line().is_some_and(output::is_error)
+        };
+        self.doubt = last.filter(doubtful).map(|last| of_chain(&last.chain, "its traceback").0);
+        let quoted = |line: &str| format!("before it, the program printed \"{}\"", quotation(line));
+        let exception = tracebacks.last().map(|last| {
+            let (error, _) = of_chain(&last.chain, "");
+            quoted(&error.text())
+        });
+        let end = self.last.start;
+        let warning = || {
+            self.lines[..end]
+                .iter()
+                .rev()
+                .chain(&self.lines[self.last.end..])
+                .take(BEFORE)
+                .find(|line| output::is_telling(line))
+        };
+        if self.past.is_none() {
+            self.past = exception.filter(|_| self.doubt.is_none()).or_else(|| warning().map(|line| quoted(line)));
+        }
+    }
+}
+
 impl Error {
-    /// In one line: the outermost error with its place, then the original one.
+    /// In one line: the outermost error with its place, then the original one, or those of a group.
     pub(super) fn text(&self) -> String {
         let one = |(text, place): &(String, Option<String>)| {
             let place = place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
             format!("{}{place}", quotation(first_line(text)))
         };
+        let members = self.members.iter().map(one).collect::<Vec<_>>().join(" and ");
         match (self.form, self.chain.as_slice()) {
+            (Form::Python, [outer, ..]) if !members.is_empty() => format!("{}, caused by {members}", one(outer)),
             (Form::Python, [outer, .., original]) => format!("{}, caused by {}", one(outer), one(original)),
             (_, chain) => chain.iter().map(one).collect::<Vec<_>>().join(": "),
         }
@@ -139,56 +346,41 @@ impl Error {
 }
 
 /// The error in the worker's error file.
-fn recorded(failure: &Failure) -> Option<Error> {
+fn recorded(failure: &Failure) -> Option<Found> {
     let Reason::Recorded { traceback, content, .. } = &failure.reason else { return None };
     let source = "its error file";
-    let lines: Vec<&str> = traceback.lines().collect();
-    if let Some((chain, _)) = output::python_error(&lines) {
-        return Some(Error { form: Form::Python, source, chain: outermost_first(chain) });
+    let lines: Vec<String> = traceback.lines().map(output::plain).collect();
+    if let Some(last) = output::tracebacks(&lines, true).last() {
+        return Some(of_chain(&last.chain, source));
     }
     let info = &content["message"]["extraInfo"]["lockstep"];
     let line = info["source_line"].as_str().map_or_else(String::new, |line| format!(", `{line}`"));
     let place = info["location"].as_str().map(|place| format!("{place}{line}"));
     let form = if info["panic"] == true { Form::Panic } else { Form::Chain };
     let text = info["text"].as_str().unwrap_or(traceback).to_owned();
-    Some(Error { form, source, chain: vec![(text, place)] })
+    Some((Error { form, source, chain: vec![(text, place)], members: vec![] }, None))
 }
 
-/// The error at the end of the worker's output.
-fn printed(failure: &Failure) -> Option<Error> {
-    let death = &failure.death;
-    let lines: Vec<&str> = death.tail.iter().map(|line| without_rank(line)).collect();
-    let python = || {
-        // If a signal ended the worker, the traceback does not explain it, unless the interpreter aborted on its way out.
-        let left =
-            |after: &usize| death.exitcode == -6 && lines[lines.len() - after..].iter().all(|line| is_way_out(line));
-        let (chain, after) =
-            output::python_error(&lines).filter(|(_, after)| death.exitcode > 0 || death.stopped || left(after))?;
-        let error = Error { form: Form::Python, source: "its traceback", chain: outermost_first(chain) };
-        (!death.stopped || after <= AFTER_EXCEPTION).then_some((after, error))
+/// The first exceptions of a chain, and what was raised while they were handled.
+fn of_chain(chain: &[Exception], source: &'static str) -> Found {
+    let place = |one: &Exception| one.own_frame().map(ToString::to_string);
+    let one = |exception: &Exception| (exception.text.clone(), place(exception));
+    let of = |part: &[Exception]| {
+        let mut chain: Vec<_> = part.iter().rev().map(one).collect();
+        let mut members = part.first().map_or_else(Vec::new, |first| first.members.iter().map(one).collect());
+        if members.len() == 1 {
+            chain.append(&mut members);
+        }
+        Error { form: Form::Python, source, chain, members }
     };
-    let native = || {
-        let error = output::native_error(&lines)?;
-        let fits = match error.kind {
-            Kind::Panic => death.stopped || death.exitcode == 101 || death.exitcode == -6,
-            Kind::Terminate => death.stopped || death.exitcode == -6,
-            // Nothing but its causes follows.
-            Kind::Chain => error.after <= AFTER && (death.exitcode > 0 || death.stopped),
-        };
-        (fits && (!death.stopped || error.after <= AFTER)).then(|| (error.after, of_native(error)))
-    };
-    [python(), native()].into_iter().flatten().min_by_key(|(after, _)| *after).map(|(_, error)| error)
-}
-
-/// What the C++ runtime prints when a thread of PyTorch outlives the interpreter after an exception.
-fn is_way_out(line: &str) -> bool {
-    line.trim().is_empty() || line.trim() == "terminate called without an active exception"
-}
-
-/// PyTorch begins the lines of a traceback with `[rank1]: ` (`init_process_group` of torch/distributed/distributed_c10d.py).
-fn without_rank(line: &str) -> &str {
-    let rest = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]: "));
-    rest.filter(|(rank, _)| rank.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, text)| text)
+    let handled = chain.iter().skip(1).position(|one| one.while_handled).map_or(chain.len(), |at| at + 1);
+    let (first, rest) = chain.split_at(handled);
+    // Of several handlers in a row, the last one's exception ended the program.
+    let begin = rest.iter().rposition(|one| one.while_handled).unwrap_or(0);
+    let recorder =
+        |one: &Exception| one.frames.iter().any(|frame| frame.file.contains(RECORDER)) && place(one).is_none();
+    let rest = Some(&rest[begin..]).filter(|rest| rest.last().is_some_and(|last| !recorder(last)));
+    (of(first), rest.map(of))
 }
 
 fn of_native(error: output::NativeError) -> Error {
@@ -199,12 +391,7 @@ fn of_native(error: output::NativeError) -> Error {
     };
     let place = error.place;
     let chain = error.texts.into_iter().map(|text| (text, place.clone())).collect();
-    Error { form, source, chain }
-}
-
-fn outermost_first(chain: Vec<Exception>) -> Vec<(String, Option<String>)> {
-    let place = |one: &Exception| one.own_frame().map(ToString::to_string);
-    chain.into_iter().rev().map(|one| (one.text.clone(), place(&one))).collect()
+    Error { form, source, chain, members: vec![] }
 }
 
 fn has(line: &str, marks: &[&str]) -> bool {
