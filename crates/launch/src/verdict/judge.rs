@@ -12,7 +12,7 @@ use super::rules::{self, Causes, Class, WorkerFinding};
 use super::worker_end::{Error, Words, WorkerEnd};
 use super::{Elsewhere, Evidence, Standing, communication};
 use crate::config::KERNEL_SLEEP;
-use crate::report::Failure;
+use crate::report::{Failure, Reason};
 
 /// Begins the message to other nodes if the rank only noticed the failure.
 const NOTICED: &str = "it only noticed the failure: ";
@@ -129,7 +129,7 @@ fn explain<'a>(failure: &'a Failure, evidence: &'a Evidence) -> Explained<'a> {
     }
     match &worker.later {
         // What an exception was printed for, and went on after, does not explain the end, but a lost rank does.
-        None if worker.words == Words::Exception && is_specific(rule) => {
+        None if worker.words == Words::Exception && !rule.level.is_consequence() => {
             explained = by_first_rule(worker.without_words());
         }
         Some(later) => {
@@ -145,8 +145,8 @@ fn explain<'a>(failure: &'a Failure, evidence: &'a Evidence) -> Explained<'a> {
         None => {}
     }
     let Explained { worker, rule, found } = &mut explained;
-    if let Some(past) = worker.past.take().filter(|_| worker.error.is_none() && !rule.level.is_consequence()) {
-        found.evidence += &format!("; {past}");
+    if rules::is_general(rule) || matches!(worker.failure.reason, Reason::Recorded { .. }) {
+        found.evidence.extend(worker.past.take().map(|past| format!("; {past}")));
     }
     explained
 }

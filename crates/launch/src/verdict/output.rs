@@ -4,6 +4,8 @@
 //! The format of tracebacks is that of CPython's `traceback.py` from 3.8 to 3.14, of rich and of loguru. Frames of installed packages
 //! and of the standard library are not the user's own.
 
+use std::ops::Range;
+
 /// Separates an exception from the one that it caused.
 const CAUSED: &str = "The above exception was the direct cause of the following exception:";
 /// Separates an exception from one that was raised while it was handled.
@@ -59,7 +61,7 @@ const CONTINUED: [&str; 11] = [
     "Original Traceback",
 ];
 /// Begin lines that follow an error on the way out, and explain nothing.
-const NOISE: [&str; 16] = [
+const NOISE: [&str; 20] = [
     "[W",
     "[E",
     "[rank",
@@ -76,6 +78,10 @@ const NOISE: [&str; 16] = [
     "Usage: ",
     "tip: ",
     "sys:1: ",
+    "Fatal Python error: Aborted",
+    "Thread 0x",
+    "Current thread 0x",
+    "Extension modules: ",
 ];
 /// Words of a message about something that the program survived, in lowercase.
 const SURVIVAL: [&str; 27] = [
@@ -161,6 +167,24 @@ impl Exception {
     }
 }
 
+impl Traceback {
+    /// Its lines with its label, if the program goes on after it.
+    pub(super) fn survived_lines<L: AsRef<str>>(&self, lines: &[L]) -> Option<Range<usize>> {
+        let label = self.survived.as_deref()?;
+        let is = |line: &L, start: &str| line.as_ref().trim().starts_with(start);
+        let mut begin = lines[..self.begin].iter().rposition(|line| is(line, label))?;
+        if begin > 0 && is(&lines[begin - 1], "Task exception")
+            || begin > 0 && is(&lines[begin - 1], "Exception in callback")
+        {
+            begin -= 1;
+        }
+        // logging adds where it was called.
+        let arguments = lines[self.end..].iter().position(|line| is(line, "Arguments: "));
+        let more = arguments.filter(|_| label.starts_with("--- Logging")).map_or(0, |at| at + 1);
+        Some(begin..self.end + more)
+    }
+}
+
 impl std::fmt::Display for Frame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.file, self.line)?;
@@ -180,11 +204,21 @@ pub(super) fn tracebacks<L: AsRef<str>>(lines: &[L], whole: bool) -> Vec<Traceba
             at += 1;
             continue;
         };
-        let before = lines[..at].iter().rev().map(|line| line.as_ref().trim()).find(|line| !is_blank(line));
-        let before = before.unwrap_or_default();
+        let last_before = |end: usize| lines[..end].iter().rposition(|line| !is_blank(line.as_ref().trim()));
+        let separator = last_before(at).unwrap_or_default();
+        let before = lines[separator].as_ref().trim();
         let nested = before.starts_with(IN_MESSAGE) || lines[at].as_ref().contains("Original Traceback");
+        let linked = at > 0 && (before == CAUSED || before == WHILE_HANDLED);
+        let older = last_before(separator).filter(|_| linked);
+        // An exception that was never raised in Python has one line.
+        let is_bare =
+            |older: usize| found.last().is_none_or(|last| last.end <= older) && is_exception(lines[older].as_ref());
+        if let Some(older) = older.filter(|older| is_bare(*older)) {
+            let chain = vec![Exception { text: lines[older].as_ref().trim_end().to_owned(), ..Exception::default() }];
+            found.push(Traceback { chain, begin: older, end: older + 1, survived: None });
+        }
         match found.last_mut() {
-            Some(last) if before == CAUSED || before == WHILE_HANDLED => {
+            Some(last) if older.is_some_and(|older| older < last.end) => {
                 last.chain.push(Exception { while_handled: before == WHILE_HANDLED, ..exception });
                 last.end = end;
             }
@@ -282,7 +316,6 @@ fn message_end<L: AsRef<str>>(lines: &[L], begin: usize, whole: bool, at_top: bo
     if one_line && !whole {
         return begin + 1;
     }
-    let is_part = |line: &str| line.starts_with([' ', '\t']) || CONTINUED.iter().any(|start| line.starts_with(start));
     let stops = |line: &str| {
         line.contains(HEADER)
             || line == CAUSED
@@ -377,12 +410,23 @@ pub(super) fn only_noise<L: AsRef<str>>(lines: &[L]) -> bool {
     lines.next().is_none_or(is_noise) && lines.all(|line| is_noise(line) || line.starts_with([' ', '\t']))
 }
 
-/// What may follow the first line of the C++ runtime's last words.
+/// Nothing but what may follow the first line of the C++ runtime's last words.
 pub(super) fn is_rest_of_message<L: AsRef<str>>(lines: &[L]) -> bool {
-    let lines = || lines.iter().map(AsRef::as_ref);
-    let plain = lines().filter(|line| !is_noise(line) && !line.starts_with([' ', '\t'])).count();
-    plain <= LONGEST_MESSAGE
-        && !lines().any(|line| is_other(line) && !CONTINUED.iter().any(|start| line.starts_with(start)))
+    lines.iter().map(AsRef::as_ref).all(|line| is_noise(line) || is_part(line))
+}
+
+/// It belongs to a message that began before.
+fn is_part(line: &str) -> bool {
+    line.starts_with([' ', '\t']) || CONTINUED.iter().any(|start| line.starts_with(start))
+}
+
+/// A line of C++ libraries' logs that is not an error: `2026-11-22 10:00:00.1: W x.cc:7] …`, `W1122 10:00:00 7 x.cc:7] …`.
+fn is_log(line: &str) -> bool {
+    let level = |word: &str| {
+        let digits = word.strip_prefix(['W', 'I']);
+        digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()) && matches!(digits.len(), 0 | 4))
+    };
+    line.contains("] ") && line.split(' ').take(3).any(level)
 }
 
 /// It is worth quoting as what the program printed before its end: a warning, a failure.
@@ -395,7 +439,8 @@ pub(super) fn is_telling(line: &str) -> bool {
 pub(super) fn is_survived(line: &str) -> bool {
     let lower = line.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-    has(&SURVIVAL)
+    is_log(line)
+        || has(&SURVIVAL)
         || has(&WEAK) && !has(&["cannot", "can't", "could not", "must", "not supported", "failed", "error: "])
 }
 
@@ -420,8 +465,9 @@ fn is_other(line: &str) -> bool {
 
 /// The lines with which this output ends, if they are a message: the last line that is neither noise nor survived, with the lines before
 /// it that belong to it.
-pub(super) fn last_message<L: AsRef<str>>(lines: &[L]) -> Option<std::ops::Range<usize>> {
-    let line = |at: usize| lines[at].as_ref();
+pub(super) fn last_message<L: AsRef<str>>(lines: &[L], tracebacks: &[Traceback]) -> Option<Range<usize>> {
+    let survived: Vec<Range<usize>> = tracebacks.iter().filter_map(|one| one.survived_lines(lines)).collect();
+    let line = |at: usize| if survived.iter().any(|lines| lines.contains(&at)) { "" } else { lines[at].as_ref() };
     // An indented line belongs to the one before.
     let owner = |at: usize| (0..=at).rev().find(|at| !line(*at).starts_with([' ', '\t'])).unwrap_or(at);
     let speaks = |at: &usize| !is_noise(line(*at)) && !is_noise(line(owner(*at))) && !is_survived(line(owner(*at)));
@@ -429,11 +475,10 @@ pub(super) fn last_message<L: AsRef<str>>(lines: &[L]) -> Option<std::ops::Range
     let mut begin = owner(last);
     let belongs = |at: usize| {
         let (one, before) = (line(at), line(at - 1));
-        one.starts_with([' ', '\t'])
-            || CONTINUED.iter().any(|start| one.starts_with(start))
-            || before.starts_with("Last error:")
+        let continued = is_part(one) && !one.starts_with("nccl") || before.starts_with("Last error:");
+        continued && !is_noise(before) && !is_survived(before)
     };
-    while begin > 0 && belongs(begin) && !line(begin - 1).trim().is_empty() {
+    while begin > 0 && belongs(begin) {
         begin -= 1;
     }
     Some(begin..last + 1)
@@ -683,7 +728,7 @@ the shard
     fn the_last_message_is_what_the_program_did_not_survive() {
         let last = |text: &str| {
             let lines: Vec<&str> = text.lines().collect();
-            last_message(&lines).map(|range| lines[range].join("|"))
+            last_message(&lines, &tracebacks(&lines, false)).map(|range| lines[range].join("|"))
         };
         let end = |text: &str| last(text).unwrap_or_default();
         assert_eq!(end("working\nWARNING: No module named 'apex'; using the plain optimizer"), "working");

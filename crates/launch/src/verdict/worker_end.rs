@@ -80,17 +80,19 @@ impl<'a> WorkerEnd<'a> {
     pub(super) fn new(failure: &'a Failure, evidence: &'a Evidence) -> Self {
         let death = &failure.death;
         let plain = |lines: &[String]| lines.iter().map(|line| output::plain(line)).collect::<Vec<_>>();
-        let mut lines = plain(&death.tail);
-        let mut last = output::last_message(&lines);
+        let read = |lines: Vec<String>| {
+            let tracebacks = output::tracebacks(&lines, false);
+            let last = output::last_message(&lines, &tracebacks);
+            (lines, tracebacks, last)
+        };
+        let (mut lines, mut tracebacks, mut last) = read(plain(&death.tail));
         if last.is_none() && !death.stdout.is_empty() {
-            lines = plain(&death.stdout);
-            last = output::last_message(&lines);
+            (lines, tracebacks, last) = read(plain(&death.stdout));
         }
         let last = last.unwrap_or(lines.len()..lines.len());
         let words = Words::Last;
         let mut worker =
             WorkerEnd { failure, evidence, error: None, later: None, past: None, doubt: None, words, lines, last };
-        let tracebacks = output::tracebacks(&worker.lines, false);
         let printed = worker.printed(&tracebacks);
         match recorded(failure) {
             Some(recorded) if worker.fits(&recorded, printed.as_ref(), &tracebacks) => worker.set(Some(recorded)),
@@ -116,9 +118,10 @@ impl<'a> WorkerEnd<'a> {
         WorkerEnd { error, later: None, past: None, doubt: None, lines, last, ..*self }
     }
 
-    /// The same worker if its words explain nothing.
+    /// The same worker if its words explain nothing. An exception's first line is left.
     pub(super) fn without_words(&self) -> Self {
-        let (error, lines, last, past) = (None, self.lines.clone(), self.last.clone(), self.past.clone());
+        let (error, lines, past) = (None, self.lines.clone(), self.past.clone());
+        let last = self.last.start..self.last.end.min(self.last.start + 1);
         WorkerEnd { error, later: None, past, doubt: None, words: Words::None, lines, last, ..*self }
     }
 
@@ -162,10 +165,9 @@ impl<'a> WorkerEnd<'a> {
         self.lines.iter().map(String::as_str).rfind(|line| has(line, marks) && !output::is_survived(line))
     }
 
-    /// The last line of the message at the end of its output; of an exception, its first.
+    /// The last line of the message at the end of its output.
     pub(super) fn last_line(&self) -> Option<&str> {
-        let (last, first) = (&self.lines[self.last.clone()], self.words == Words::Exception);
-        if first { last.first() } else { last.last() }.map(String::as_str)
+        self.lines[self.last.clone()].last().map(String::as_str)
     }
 
     /// This cause, if there is a line with one of these marks.
@@ -246,15 +248,16 @@ impl WorkerEnd<'_> {
     /// Nothing follows this traceback but noise, and tracebacks of what goes wrong on the way out.
     fn only_noise_after(&self, traceback: &Traceback, all: &[Traceback]) -> bool {
         let mut from = traceback.end;
-        let others = all.iter().filter(|other| other.begin >= traceback.end);
-        let mut clean = true;
-        for other in others {
-            let before = &self.lines[from..other.begin];
-            let label = before.iter().rposition(|line| Some(line.trim()) == other.survived.as_deref());
-            clean &= other.survived.is_some() && output::only_noise(&before[..label.unwrap_or(before.len())]);
-            from = other.end;
+        for other in all.iter().filter(|other| other.begin >= traceback.end) {
+            let Some(lines) = other.survived_lines(&self.lines).filter(|lines| lines.start >= from) else {
+                return false;
+            };
+            if !output::only_noise(&self.lines[from..lines.start]) {
+                return false;
+            }
+            from = lines.end;
         }
-        clean && output::only_noise(&self.lines[from..])
+        output::only_noise(&self.lines[from..])
     }
 
     /// The error file is of this death: the worker ended as such an error ends it, and printed no other one at its end.
@@ -292,11 +295,12 @@ impl WorkerEnd<'_> {
         let death = &self.failure.death;
         let last = tracebacks.iter().rev().find(|traceback| traceback.survived.is_none());
         if let Some(last) = last.filter(|last| (last.begin..last.end).contains(&self.last.start)) {
-            let begin = (last.begin..last.end)
-                .rev()
-                .find(|at| self.lines[*at] == first_line(&last.chain[last.chain.len() - 1].text));
+            let (error, _) = of_chain(&last.chain, "");
+            let (text, place) = &error.chain[0];
+            let begin = (last.begin..last.end).rev().find(|at| self.lines[*at] == first_line(text));
             self.last = begin.unwrap_or(self.last.start)..last.end;
             self.words = Words::Exception;
+            self.past = self.past.take().or(place.as_ref().map(|place| format!("its traceback leads to {place}")));
             return;
         }
         let doubtful = |last: &&Traceback| {
@@ -377,8 +381,10 @@ fn of_chain(chain: &[Exception], source: &'static str) -> Found {
     let (first, rest) = chain.split_at(handled);
     // Of several handlers in a row, the last one's exception ended the program.
     let begin = rest.iter().rposition(|one| one.while_handled).unwrap_or(0);
-    let recorder =
-        |one: &Exception| one.frames.iter().any(|frame| frame.file.contains(RECORDER)) && place(one).is_none();
+    let recorder = |one: &Exception| {
+        let own = one.own_frame();
+        one.frames.iter().rev().take_while(|frame| own != Some(*frame)).any(|frame| frame.file.contains(RECORDER))
+    };
     let rest = Some(&rest[begin..]).filter(|rest| rest.last().is_some_and(|last| !recorder(last)));
     (of(first), rest.map(of))
 }

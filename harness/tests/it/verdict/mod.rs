@@ -1,6 +1,7 @@
 //! The verdict: programs that fail on purpose, as the first and as a middle rank, and which rank and cause the report's first line names.
 //!
 //! - [`bank`] has the failures, one list for each family; [`places`] those that need more than a program: several ranks, cgroups, nodes.
+//! - [`survived`] has what programs print and survive: put before each of these failures, it must not change the cause.
 //! - Below are failures before a worker starts, those of unmodified PyTorch programs with Gloo, and a comparison with torchrun, which is slow
 //!   and runs only when asked for: `LOCKSTEP_PYTHON=… cargo nextest run --run-ignored only -E 'test(the_bank_under_torchrun)' --no-capture`
 //!   prints, for each failure of a middle rank, what both reports say, and how long after the first failure that the launcher saw its
@@ -8,6 +9,7 @@
 
 mod bank;
 mod places;
+mod survived;
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -15,6 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use lockstep_contract::events::{AgentEvent, read_agents};
+
+use survived::Recorded;
 
 use crate::run::nodes::AgentGroup;
 use crate::run::site::Site;
@@ -67,8 +71,14 @@ fn check_one(bad: &Bad) {
     }
     for rank in [0, 1] {
         let script = format!("[ $RANK = {rank} ] || exec sleep 1000\nulimit -c 0\n{}", bad.script);
-        let ended = site.run(&["--standalone", "--nproc-per-node=3", "sh", "-c", &script.replace('$', "$$")]);
+        let logs = site.path(&format!("logs-{rank}"));
+        let log_dir = format!("--log-dir={}", logs.display());
+        let words = ["--standalone", "--nproc-per-node=3", "--tee=3", &log_dir, "sh", "-c", &script.replace('$', "$$")];
+        let ended = site.run(&words);
         assert_verdict(&ended, rank, bad.says);
+        let recorded = Recorded::read(&logs, rank, &ended.err).unwrap_or_else(|| panic!("no logs: {ended}"));
+        let changed = recorded.changed(|_, _| {});
+        assert!(changed.is_empty(), "{} times another cause: {}", changed.len(), changed.join("\n"));
     }
 }
 
