@@ -9,6 +9,24 @@
 //!
 //! The worker that ended first is often not at fault: it lost the connection to another rank, or waited for one until a deadline. Then
 //! the rules look for the cause in the other workers. Without evidence the verdict says "unknown".
+//!
+//! # The order of evidence
+//!
+//! Of one worker's end, a rule may look at the first of these that is there. What comes later never overrules it.
+//!
+//! 1. What the kernel says: a program that could not be started; a signal, with the OOM killer's counter, the kernel's log and the audit
+//!    log. What a worker printed before a signal explains only SIGABRT, by which a program ends itself.
+//! 2. The error file, if it is of this death: the worker ended as such an error ends it, and its output does not end with another error.
+//! 3. An error that ended the program: it is the last thing in the output, but for noise of libraries on the way out, and the exit code
+//!    fits: 1 for an exception of Python, 101 or SIGABRT for a panic, SIGABRT for an exception of C++.
+//! 4. The message at the end of the output. An exception there that did not end the program is quoted, and explains nothing else, unless it
+//!    says that another rank has gone.
+//! 5. Nothing: "unknown". In the cases 4 and 5 the evidence has what the program printed before, such as a warning or an exception that it
+//!    handled: "before it, the program printed …".
+//!
+//! A line about something that the program survived ("warning", "ignored", "retrying") is never a cause. Of an exception that was raised
+//! while another was handled, both are named, the first one first; if rules know different causes for the two, neither of these is taken.
+//! Of an exception group, all exceptions must have the same cause.
 
 mod communication;
 mod flight_recorder;

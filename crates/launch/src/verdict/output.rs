@@ -84,8 +84,11 @@ const NOISE: [&str; 20] = [
     "Extension modules: ",
 ];
 /// Words of a message about something that the program survived, in lowercase.
-const SURVIVAL: [&str; 27] = [
-    "warn",
+const SURVIVAL: [&str; 30] = [
+    "warning",
+    " warn ",
+    "warn:",
+    "[warn",
     "ignored",
     "ignoring",
     "retry",
@@ -438,10 +441,12 @@ pub(super) fn is_telling(line: &str) -> bool {
 /// It is about something that the program survived, according to its own words.
 pub(super) fn is_survived(line: &str) -> bool {
     let lower = line.to_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-    is_log(line)
-        || has(&SURVIVAL)
-        || has(&WEAK) && !has(&["cannot", "can't", "could not", "must", "not supported", "failed", "error: "])
+    // The names of files say nothing.
+    let words: Vec<&str> = lower.split_whitespace().filter(|word| !word.contains('/')).collect();
+    let words = words.join(" ");
+    let has = |marks: &[&str]| marks.iter().any(|mark| words.contains(mark));
+    let failed = ["cannot", "can't", "could not", "must", "not supported", "failed", "error: "];
+    is_log(line) || lower.contains("warning: ") || has(&SURVIVAL) || has(&WEAK) && !has(&failed)
 }
 
 /// A message of its own that something failed: `error: …`, `CRITICAL …`.

@@ -250,8 +250,8 @@ pub(super) const START: &[Rule<Causes>] = &[
                 "error: unrecognized arguments",
                 "error: the following arguments are required",
                 "error: argument ",
-                "error: unexpected argument",
-                "error: the following required arguments",
+                "unexpected argument '",
+                "the following required arguments",
                 "invalid value '",
             ];
             let line = worker.line(&marks).filter(|_| worker.failure.death.exitcode == 2)?;

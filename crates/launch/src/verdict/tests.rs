@@ -379,11 +379,116 @@ fn another_node_learns_whether_the_rank_is_at_fault_or_only_noticed_it() {
     assert_eq!(silent.class, Class::Unknown);
 }
 
+/// What a program handled, at its outermost level.
+const HANDLED: &str = "Traceback (most recent call last):\n  File \"t.py\", line 2, in <module>\n    f()\nOSError: [Errno 28] No space left on device: '/x/1'\n";
+
 #[test]
-fn known_words_in_a_log_do_not_explain_an_exception() {
-    let text =
-        format!("WARNING: CUDA out of memory, batch halved\nConnection reset by peer, trying again\n{TRACEBACK}");
-    assert_eq!(alone(1, &text).rule, "exception");
+fn what_the_program_survived_is_only_mentioned() {
+    let oom = "CUDA out of memory. Tried to allocate 2.00 GiB; halving the batch and going on\n";
+    let config = "config error: no data\n";
+    for (exitcode, text, rule) in [
+        (1, format!("{oom}Connection reset by peer, trying again\n{TRACEBACK}"), "exception"),
+        (3, format!("{oom}{config}"), "exit-with-message"),
+        (3, oom.to_owned(), "unknown"),
+        (3, format!("{HANDLED}{config}"), "exit-with-message"),
+        (1, format!("{HANDLED}starting again\n{config}"), "exit-with-message"),
+        (1, format!("{HANDLED}{}", "epoch 1\n".repeat(40)), "exit-with-message"),
+        // It ended the program, or it is all that is known.
+        (1, HANDLED.to_owned(), "disk-full"),
+        (3, HANDLED.to_owned(), "exit-with-message"),
+        (-11, format!("{oom}{HANDLED}"), "segmentation-fault"),
+        (-6, format!("{HANDLED}going on\n"), "aborted"),
+        (-9, format!("{HANDLED}{oom}"), "killed"),
+        (1, format!("{TRACEBACK}\nException ignored in: <function f>\n{HANDLED}"), "exception"),
+        (1, format!("Exception in thread Thread-1 (f):\n{HANDLED}"), "unknown"),
+        (120, format!("Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\n{HANDLED}"), "disk-full"),
+    ] {
+        assert_eq!(alone(exitcode, &text).rule, rule, "{exitcode}: {text}");
+    }
+    let found = alone(3, &format!("{HANDLED}{config}"));
+    assert_eq!(found.cause, "it ended itself with exit code 3 after \"config error: no data\"");
+    assert!(
+        found.how_known.contains("before it, the program printed \"OSError: [Errno 28] No space left on device"),
+        "{found}"
+    );
+    // A lost rank is no cause of its own, however the program ends.
+    assert_eq!(
+        alone(3, &format!("Traceback (most recent call last):\n  File \"t.py\", line 2, in f\n{PEER}")).rule,
+        "peer-gone"
+    );
+}
+
+#[test]
+fn an_exception_that_was_raised_while_another_was_handled_does_not_take_its_place() {
+    let chain = |first: &str, second: &str| {
+        format!(
+            "Traceback (most recent call last):\n  File \"t.py\", line 2, in f\n{first}\n\nDuring handling of the above exception, \
+             another exception occurred:\n\nTraceback (most recent call last):\n  File \"t.py\", line 9, in <module>\n{second}\n"
+        )
+    };
+    let missing = "FileNotFoundError: [Errno 2] No such file or directory: '/m'";
+    let found = alone(1, &chain("RuntimeError: boom", missing));
+    assert_eq!(found.cause, format!("RuntimeError: boom (t.py:2 in f); while it was handled, {missing} (t.py:9)"));
+    let found = alone(1, &chain(missing, "NameError: name 'x' is not defined"));
+    assert_eq!(found.rule, "file-missing");
+    assert!(
+        found.how_known.ends_with("at t.py:2 in f") && found.cause.contains("; while it was handled, NameError"),
+        "{found}"
+    );
+    // Two known causes: the verdict does not choose.
+    assert_eq!(alone(1, &chain(missing, "RuntimeError: CUDA out of memory.")).rule, "exception");
+    assert_eq!(alone(1, &chain(PEER, missing)).rule, "peer-gone");
+    let recorder = chain("RuntimeError: boom", missing).replace(
+        "line 9, in <module>",
+        "line 9, in <module>\n  File \"/e/site-packages/torch/distributed/elastic/multiprocessing/errors/error_handler.py\", line 7, in x",
+    );
+    assert_eq!(alone(1, &recorder).cause, "RuntimeError: boom (t.py:2 in f)");
+}
+
+#[test]
+fn an_error_file_of_another_end_is_only_mentioned() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = r#"{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"x.py\", line 2, in f\nValueError: no\n", "timestamp": "1763635203"}}}"#;
+    let rule = |exitcode: i32, text: &str| {
+        let tail = text.lines().map(str::to_owned).collect();
+        let failure = with_file(&dir, Death { tail, ..death(1, exitcode, 3_500) }, python);
+        verdict(&[failure], &evidence())
+    };
+    let own = "Traceback (most recent call last):\n  File \"x.py\", line 2, in f\nValueError: no\n";
+    for (exitcode, text) in [(1, ""), (1, own), (3, own), (-6, "")] {
+        assert_eq!(rule(exitcode, text).how_known, "its error file", "{exitcode}: {text}");
+    }
+    for (exitcode, text, name) in [
+        (3, "config error: no data", "exit-with-message"),
+        (1, "config error: no data", "exit-with-message"),
+        (1, HANDLED, "disk-full"),
+        (-9, "", "killed"),
+        (-11, own, "segmentation-fault"),
+    ] {
+        let found = rule(exitcode, text);
+        assert_eq!(found.rule, name, "{found}");
+        assert!(found.how_known.ends_with("; its error file has \"ValueError: no (x.py:2 in f)\""), "{found}");
+    }
+}
+
+#[test]
+fn output_that_was_held_back_leaves_a_doubt() {
+    let text = HANDLED.lines().map(|line| format!("[rank1]: {line}\n")).collect::<String>() + "epoch 1\nepoch 2\n";
+    let failure = |together| {
+        let failure = ended(1, 1, 3_000, &text);
+        verdict(&[Failure { death: Death { together, ..failure.death }, ..failure }], &evidence())
+    };
+    let cause = "it ended itself with exit code 1 after \"epoch 2\"";
+    assert_eq!(failure(false).cause, cause);
+    assert!(failure(true).cause.starts_with(&format!("{cause}, or by the exception further up: OSError: [Errno 28]")));
+}
+
+#[test]
+fn the_last_words_are_those_of_standard_output_if_only_warnings_are_on_standard_error() {
+    let failure = ended(1, 3, 3_000, "WARNING: No module named 'apex'; using the plain optimizer");
+    let stdout = vec!["epoch 1".to_owned(), "no data".to_owned()];
+    let found = verdict(&[Failure { death: Death { stdout, ..failure.death }, ..failure }], &evidence());
+    assert_eq!(found.cause, "it ended itself with exit code 3 after \"no data\"");
 }
 
 #[test]

@@ -303,9 +303,14 @@ impl WorkerEnd<'_> {
             self.past = self.past.take().or(place.as_ref().map(|place| format!("its traceback leads to {place}")));
             return;
         }
+        // Python writes out what it has held back of standard output before it prints a traceback; PyTorch's and rich's hooks do not.
         let doubtful = |last: &&Traceback| {
+            let hook = death
+                .tail
+                .get(last.begin)
+                .is_some_and(|line| line.starts_with("[rank") || line.starts_with(['╭', '+']));
             let at_top = last.chain.last().is_some_and(Exception::reached_the_top);
-            death.together && death.exitcode == 1 && at_top && !self.last_line().is_some_and(output::is_error)
+            death.together && death.exitcode == 1 && at_top && hook && !self.last_line().is_some_and(output::is_error)
         };
         self.doubt = last.filter(doubtful).map(|last| of_chain(&last.chain, "its traceback").0);
         let quoted = |line: &str| format!("before it, the program printed \"{}\"", quotation(line));
@@ -320,10 +325,10 @@ impl WorkerEnd<'_> {
                 .rev()
                 .chain(&self.lines[self.last.end..])
                 .take(BEFORE)
-                .find(|line| output::is_telling(line))
+                .find(|line| !line.starts_with(' ') && output::is_telling(line))
         };
-        if self.past.is_none() {
-            self.past = exception.filter(|_| self.doubt.is_none()).or_else(|| warning().map(|line| quoted(line)));
+        if self.past.is_none() && self.doubt.is_none() {
+            self.past = exception.or_else(|| warning().map(|line| quoted(line)));
         }
     }
 }
