@@ -106,8 +106,8 @@ fn failure_causes() -> String {
     let mut text = format!(
         "# Causes of failures\n\n{MADE}\nWhen a job has failed, the first line of `lockstep run`'s report is the *verdict*: the rank, its \
          host, the cause, the evidence, and what to do. It knows {} causes; [Fault tolerance and the \
-         launcher](fault-tolerance.md#the-report) explains the report. What is specific comes before what is general, and without evidence \
-         the verdict says \"unknown\". A *consequence* or a *wait* is not the cause: then the verdict looks for it in the other ranks.\n",
+         launcher](fault-tolerance.md#the-report) explains the report. [The order of evidence](fault-tolerance.md#the-order-of-evidence) decides which of these \
+         a verdict names; without evidence it says \"unknown\". A *consequence* or a *wait* is not the cause: then the verdict looks for it in the other ranks.\n",
         rules().count()
     );
     let columns: [Column<Causes>; 3] = [

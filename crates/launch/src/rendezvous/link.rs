@@ -220,4 +220,17 @@ mod tests {
         assert_eq!(text, "the rendezvous is of schema 4, this agent is of schema 6: run the same version on all nodes");
         assert!(matches!(check_schema(b"{}"), Err(Refusal::Corrupt { .. })));
     }
+
+    #[tokio::test]
+    async fn tells_a_store_of_torchrun_from_one_of_another_job() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tcpstore::Server::start(listener, tcpstore::ServerOptions::default()).unwrap();
+        let limit = Duration::from_secs(60);
+        let open =
+            async |run_id| open_store(Client::connect("127.0.0.1", port, limit).await.unwrap(), run_id, limit).await;
+        server.set("torch.rendezvous.none", b"state").unwrap();
+        assert!(matches!(open("none").await, Err(Ended::Refused(Refusal::ForeignStore(_)))));
+        assert!(open("other").await.is_ok());
+    }
 }

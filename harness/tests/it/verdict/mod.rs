@@ -212,6 +212,22 @@ fn a_folder_for_logs_that_cannot_be_made_is_the_launchers_failure() {
     assert_launcher(&site, &ended, &[&file, "evidence: its own message"]);
 }
 
+#[test]
+fn a_full_disk_of_the_logs_is_named_where_the_worker_could_not_print_its_error() {
+    let site = Site::new();
+    let script = format!(
+        "mkdir logs; exec unshare -m sh -c 'mount -t tmpfs -o size=16k none logs && {{ head -c 20000 /dev/zero > logs/fill 2>/dev/null; \
+         exec {} run --standalone --redirects=3 --log-dir=logs sh -c \"echo hello || exit 1\"; }}'",
+        crate::running::lockstep()
+    );
+    let ended = prepare(&site, &script);
+    if !ended.err.contains("verdict: ") {
+        println!("not verified here: the verdict on a full disk of the logs ({})", ended.err.trim());
+        return;
+    }
+    assert_verdict(&ended, 0, &["the disk of its logs is full", "exit code 1; ", " has 0 of 0 MiB free"]);
+}
+
 // ---- programs with PyTorch
 
 const RANKS: &str = r#"
