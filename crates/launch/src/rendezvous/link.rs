@@ -29,6 +29,9 @@ pub(super) fn state_value() -> Vec<u8> {
 /// Begins the key of torchrun's own rendezvous (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
 const TORCH_KEY: &str = "torch.rendezvous.";
 
+/// A store that does not know a request closes the connection within this time.
+const CLOSES: Duration = Duration::from_secs(1);
+
 /// An agent's connection to the job's authority, in this process or another.
 #[derive(Debug)]
 pub struct Link {
@@ -182,15 +185,19 @@ impl Link {
 pub(super) async fn open_store(client: Client, run_id: &str, limit: Duration) -> Result<TcpStream, Ended> {
     let key = state_key(run_id);
     let read = async |key| client.try_get(key).await.map_err(|error| Ended::Lost(format!("failed to {error}")));
-    match read(&key).await? {
-        Some(found) => check_schema(&found).map_err(Ended::Refused)?,
-        None if read(&format!("{TORCH_KEY}{run_id}")).await?.is_some() => {
-            return Err(Ended::Refused(Refusal::ForeignStore(client.peer().to_owned())));
-        }
-        None => {}
+    let ours = read(&key).await?;
+    if let Some(found) = &ours {
+        check_schema(found).map_err(Ended::Refused)?;
+    }
+    let foreign = || Ended::Refused(Refusal::ForeignStore(client.peer().to_owned()));
+    if ours.is_none() && read(&format!("{TORCH_KEY}{run_id}")).await?.is_some() {
+        return Err(foreign());
     }
     let switched = timeout(limit, client.switch()).await.map_err(|late| Ended::Lost(late.to_string()))?;
-    switched.map_err(|error| Ended::Lost(format!("failed to {error}")))
+    let stream = switched.map_err(|error| Ended::Lost(format!("failed to {error}")))?;
+    // An authority, of another job for example, waits for a greeting. A store that does not know the request closes the connection.
+    let closed = async || !matches!(timeout(CLOSES, stream.peek(&mut [0])).await, Err(_) | Ok(Ok(1..)));
+    if ours.is_none() && closed().await { Err(foreign()) } else { Ok(stream) }
 }
 
 /// Refuses another schema in the value that agents of all versions read first.
@@ -229,8 +236,11 @@ mod tests {
         let limit = Duration::from_secs(60);
         let open =
             async |run_id| open_store(Client::connect("127.0.0.1", port, limit).await.unwrap(), run_id, limit).await;
+        let is_foreign = |opened| matches!(opened, Err(Ended::Refused(Refusal::ForeignStore(_))));
+        assert!(is_foreign(open("other").await), "it closes the connection");
+        let _connections = server.take_switched();
+        assert!(open("other").await.is_ok(), "it waits for a greeting");
         server.set("torch.rendezvous.none", b"state").unwrap();
-        assert!(matches!(open("none").await, Err(Ended::Refused(Refusal::ForeignStore(_)))));
-        assert!(open("other").await.is_ok());
+        assert!(is_foreign(open("none").await));
     }
 }

@@ -147,8 +147,8 @@ impl FileSystem {
 
 impl std::fmt::Display for FileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const MIB: u64 = 1 << 20;
-        write!(f, "{} has {} of {} MiB free", self.path.display(), self.free / MIB, self.size / MIB)?;
+        let (unit, name) = if self.size < 10 << 20 { (1 << 10, "KiB") } else { (1 << 20, "MiB") };
+        write!(f, "{} has {} of {} {name} free", self.path.display(), self.free / unit, self.size / unit)?;
         if self.free_files == Some(0) {
             f.write_str(" and no inode left")?;
         }

@@ -225,7 +225,7 @@ fn a_full_disk_of_the_logs_is_named_where_the_worker_could_not_print_its_error()
         println!("not verified here: the verdict on a full disk of the logs ({})", ended.err.trim());
         return;
     }
-    assert_verdict(&ended, 0, &["the disk of its logs is full", "exit code 1; ", " has 0 of 0 MiB free"]);
+    assert_verdict(&ended, 0, &["the disk of its logs is full", "exit code 1; ", " has 0 of 16 KiB free"]);
 }
 
 // ---- programs with PyTorch
