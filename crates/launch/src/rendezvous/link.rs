@@ -230,17 +230,23 @@ mod tests {
 
     #[tokio::test]
     async fn tells_a_store_of_torchrun_from_one_of_another_job() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let server = tcpstore::Server::start(listener, tcpstore::ServerOptions::default()).unwrap();
+        let start = |hands_over| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let options = tcpstore::ServerOptions { hands_over, ..tcpstore::ServerOptions::default() };
+            (tcpstore::Server::start(listener, options).unwrap(), port)
+        };
         let limit = Duration::from_secs(60);
-        let open =
-            async |run_id| open_store(Client::connect("127.0.0.1", port, limit).await.unwrap(), run_id, limit).await;
+        let open = async |port, run_id| {
+            let client = Client::connect("127.0.0.1", port, limit).await.unwrap();
+            open_store(client, run_id, limit).await
+        };
         let is_foreign = |opened| matches!(opened, Err(Ended::Refused(Refusal::ForeignStore(_))));
-        assert!(is_foreign(open("other").await), "it closes the connection");
-        let _connections = server.take_switched();
-        assert!(open("other").await.is_ok(), "it waits for a greeting");
-        server.set("torch.rendezvous.none", b"state").unwrap();
-        assert!(is_foreign(open("none").await));
+        let (_plain, port) = start(false);
+        assert!(is_foreign(open(port, "job").await), "it closes the connection");
+        let (server, port) = start(true);
+        assert!(open(port, "job").await.is_ok(), "it waits for a greeting");
+        server.set("torch.rendezvous.job", b"state").unwrap();
+        assert!(is_foreign(open(port, "job").await), "it has torchrun's state");
     }
 }

@@ -382,15 +382,19 @@ fn made_frame(file: &str, number: &str, function: Option<&str>) -> Option<Frame>
 
 // ---- what explains nothing
 
-/// A line without escape sequences of terminals (Python 3.13 colours tracebacks), and without the rank that PyTorch puts before each
+/// A line without colours (Python 3.13 colours tracebacks), and without the rank that PyTorch puts before each
 /// line of a traceback: `[rank1]: ` (`init_process_group` of torch/distributed/distributed_c10d.py).
 pub(super) fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     let mut parts = line.split("\u{1b}[");
     text += parts.next().unwrap_or_default();
     for part in parts {
-        let end = part.find(|c: char| ('@'..='~').contains(&c)).map_or(part.len(), |at| at + 1);
-        text += &part[end..];
+        match part.split_once('m').filter(|(codes, _)| codes.bytes().all(|byte| byte.is_ascii_digit() || byte == b';'))
+        {
+            Some((_, rest)) => text += rest,
+            // Not a colour.
+            None => text.extend(["\u{1b}[", part]),
+        }
     }
     let rest = text.strip_prefix("[rank").and_then(|rest| rest.split_once("]: "));
     let ranked = rest.filter(|(rank, _)| rank.bytes().all(|byte| byte.is_ascii_digit()));
