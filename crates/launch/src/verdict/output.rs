@@ -176,11 +176,8 @@ impl Traceback {
         let label = self.survived.as_deref()?;
         let is = |line: &L, start: &str| line.as_ref().trim().starts_with(start);
         let mut begin = lines[..self.begin].iter().rposition(|line| is(line, label))?;
-        if begin > 0 && is(&lines[begin - 1], "Task exception")
-            || begin > 0 && is(&lines[begin - 1], "Exception in callback")
-        {
-            begin -= 1;
-        }
+        let before = ["Task exception", "Future exception", "Exception in callback"];
+        begin -= usize::from(begin > 0 && before.iter().any(|start| is(&lines[begin - 1], start)));
         // logging adds where it was called.
         let arguments = lines[self.end..].iter().position(|line| is(line, "Arguments: "));
         let more = arguments.filter(|_| label.starts_with("--- Logging")).map_or(0, |at| at + 1);
