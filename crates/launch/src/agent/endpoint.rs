@@ -173,7 +173,8 @@ async fn connect(host: &str, port: u16, patience: Duration, tell: impl Fn(&str))
         let slice = if left < 2 * QUIET { left } else { QUIET };
         match Client::connect_with(host, port, slice, ClientOptions::default()).await {
             Err(error) if may_come(&error.kind) && slice < left => {
-                tell(&format!("waiting for the rendezvous at {host}:{port}: {}", error.kind));
+                let limit = patience.as_secs();
+                tell(&format!("waiting for the rendezvous at {host}:{port}, for up to {limit} s: {}", error.kind));
             }
             // The error reports the time of all attempts.
             Err(error) => return Err(Error { elapsed: begun.elapsed(), ..error }),
@@ -213,7 +214,7 @@ async fn named_interface(bound: IpAddr) -> Option<IpAddr> {
 }
 
 /// The first address of IPv4 that is not loopback.
-fn first_interface() -> Option<IpAddr> {
+pub(super) fn first_interface() -> Option<IpAddr> {
     let mut addresses = getifaddrs().ok()?.filter_map(|entry| entry.address.ip_addr());
     addresses.find(|address| address.is_ipv4() && !address.is_loopback())
 }

@@ -69,7 +69,10 @@ pub(super) async fn meet(
         } else {
             endpoint::to_listen_on(&wanted.host, hostname, addresses)
         };
-        endpoint::meet(&wanted, &addresses, host, patience(options), say).await
+        // Another agent of this machine may still come.
+        let is_loopback = host == Host::Other && addresses.iter().all(|address| address.ip().is_loopback());
+        let why = if is_loopback { format!("; {}", only_here(&wanted)) } else { String::new() };
+        endpoint::meet(&wanted, &addresses, host, patience(options), |line| say(&format!("{line}{why}"))).await
     };
     let meeting = meeting.await.map_err(|error| not_met(error, &wanted))?;
     let interface = local_interface(place, &meeting).await?;
@@ -141,7 +144,7 @@ impl Met {
     pub(super) fn link(&mut self, job: &JobIdentity, options: &RendezvousOptions) -> Link {
         match self.client.take() {
             Some(client) => Link::connect(client, job, options, self.listener.take()),
-            None => Link::host(self.endpoint.to_string(), job, options, self.server.as_deref()),
+            None => Link::host(self.endpoint.to_string(), job, options, self.server.as_ref()),
         }
     }
 
@@ -190,6 +193,12 @@ pub(super) struct DiagnosticInput {
 }
 
 impl DiagnosticInput {
+    /// Why nodes of other machines cannot reach the rendezvous that this agent hosts; `None` if they may.
+    pub(super) fn only_here(&self) -> Option<String> {
+        let address = self.server.as_ref()?.local_addr();
+        address.ip().is_loopback().then(|| only_here(&self.endpoint))
+    }
+
     /// Why no round formed, with all facts that may explain it.
     pub(super) fn not_formed(&self, error: RendezvousError) -> LaunchFailure {
         let absence = match error {
@@ -230,6 +239,15 @@ pub(super) fn not_met(error: NoRendezvousStore, endpoint: &Master) -> LaunchFail
         },
     };
     LaunchFailure::from(diagnose(&seen))
+}
+
+fn only_here(endpoint: &Master) -> String {
+    let own = endpoint::first_interface().map_or_else(|| "HOST".to_owned(), |own| own.to_string());
+    format!(
+        "other machines cannot reach {}, which is each machine's own loopback address: on all nodes, name the first node's as they know it, \
+         such as --rdzv-endpoint={own}:{} for this one",
+        endpoint.host, endpoint.port
+    )
 }
 
 /// The facts about an endpoint that are always known.

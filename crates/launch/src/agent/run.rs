@@ -62,6 +62,8 @@ impl Agent<'_> {
 
 /// How long the rendezvous may wait for the same thing before the agent prints it.
 const QUIET: Duration = Duration::from_secs(3);
+/// The same where other machines cannot come: long enough for other agents of this one.
+const SOON: Duration = Duration::from_secs(1);
 
 impl Agent<'_> {
     /// Runs the job on this node until it ends.
@@ -119,7 +121,8 @@ impl Agent<'_> {
                     None
                 }
                 Ok(()) = self.reasons.changed() => {
-                    self.say_reason_at = Some(Instant::now() + QUIET);
+                    let quiet = if self.only_here().is_some() { SOON } else { QUIET };
+                    self.say_reason_at = Some(Instant::now() + quiet);
                     None
                 }
                 answer = self.batch.next() => {
@@ -342,8 +345,14 @@ impl Agent<'_> {
         self.say_reason_at = None;
         if self.machine.is_waiting() {
             let reason = self.reasons.borrow_and_update().clone();
-            self.say(&format!("waiting for other nodes at {}: {reason}", self.diagnostic_input.endpoint));
+            let only_here = self.only_here().map(|why| format!("; {why}")).unwrap_or_default();
+            self.say(&format!("waiting for other nodes at {}: {reason}{only_here}", self.diagnostic_input.endpoint));
         }
+    }
+
+    /// Why nodes of other machines cannot come to the first round; `None` if they can.
+    fn only_here(&self) -> Option<String> {
+        self.diagnostic_input.only_here().filter(|_| self.current.attempt.is_none())
     }
 
     /// Updates the status line; returns when to do so again.

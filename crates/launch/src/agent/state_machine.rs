@@ -353,7 +353,8 @@ impl StateMachine {
             }
             AgentState::Clearing { then: Then::Obey(_) } => vec![Action::HurryUp],
             AgentState::Over => vec![],
-            _ => self.stop(stop_signal(signal), Then::Obey(signal)),
+            // The others go on while this node's workers end.
+            _ => [self.stop(stop_signal(signal), Then::Obey(signal)), vec![Action::Leave]].concat(),
         }
     }
 

@@ -63,6 +63,8 @@ pub struct Authority {
     pub(super) claim: Option<Claim>,
     /// The authority of a later generation, and where it is. Once it is known, this one changes nothing.
     pub(super) moved: Option<(u64, String)>,
+    /// Its own node has left, and the others go on without it: they get no further view.
+    resigned: bool,
 }
 
 /// See [`super::succession`].
@@ -120,6 +122,7 @@ impl Authority {
             took: BTreeSet::new(),
             claim: None,
             moved: None,
+            resigned: false,
         }
     }
 
@@ -149,6 +152,13 @@ impl Authority {
         self.peers.iter().filter_map(node).collect()
     }
 
+    /// Returns true if it leaves the job to the next member. Its connections must be closed then, as if its process had ended: it never
+    /// acts again.
+    #[must_use]
+    pub fn has_resigned(&self) -> bool {
+        self.resigned
+    }
+
     /// Returns true if no agent is connected.
     #[must_use]
     pub fn is_deserted(&self) -> bool {
@@ -160,6 +170,9 @@ impl Authority {
         if self.moved.is_some() {
             return self.refer(now, conn, event);
         }
+        if self.resigned {
+            return self.views(&[LOCAL]);
+        }
         self.note_absence(now);
         let mut direct = None;
         match event {
@@ -168,6 +181,9 @@ impl Authority {
                 self.peers.entry(conn).or_insert_with(|| Peer::new(now));
                 self.hear(now, conn);
                 self.grant(now, conn, request);
+                if self.resigned {
+                    return self.views(&[LOCAL]);
+                }
                 direct = Some(conn);
             }
             Event::Closed => self.close(conn, true),
@@ -207,7 +223,7 @@ impl Authority {
 
     /// Time has passed: returns the views that have changed.
     pub fn tick(&mut self, now: Duration) -> Vec<(Conn, View)> {
-        if self.moved.is_some() {
+        if self.moved.is_some() || self.resigned {
             return Vec::new();
         }
         self.note_absence(now);
@@ -217,7 +233,7 @@ impl Authority {
     /// When to call [`tick`](Self::tick) if nothing happens.
     #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
-        if self.moved.is_some() {
+        if self.moved.is_some() || self.resigned {
             return None;
         }
         let silent = self.peers.keys().any(|conn| *conn != LOCAL).then_some(self.look_at);
@@ -324,10 +340,31 @@ impl Authority {
     fn leave(&mut self, id: NodeId, why: String) {
         let Some(node) = self.state.node(id).filter(|_| !self.state.done().contains(&id)).cloned() else { return };
         if node.hosts_store {
-            let reason = format!("this agent hosts the store and has to leave: {why}");
+            let alone = self.without_heir();
+            self.resigned = alone.is_none();
+            let reason =
+                format!("this agent hosts the rendezvous and has to leave: {why}; {}", alone.unwrap_or_default());
             return self.state.close(Closing { by: node, reason, root_cause: None });
         }
         self.remove(vec![(id, why)], |node, why| Cause::NodeLeft { node, why });
+    }
+
+    /// Why the others cannot go on without this authority; `None` if they can: a connected one may take over, and enough are left.
+    pub(super) fn without_heir(&self) -> Option<String> {
+        let is_other = |node: &&Node| !node.hosts_store && self.conns.contains_key(&node.id);
+        let is_here = |id: NodeId| self.state.member(id).is_some_and(|member| is_other(&&member.node));
+        let mut heirs = self.base.iter().flat_map(|base| &base.succession.order);
+        let (left, min) = (self.state.everyone().filter(is_other).count(), self.state.job.min_nodes);
+        let why = match () {
+            () if !self.options.takeover => "no other may take over".to_owned(),
+            () if !self.state.done().is_empty() => "the workers of other nodes have already succeeded".to_owned(),
+            () if left < min => format!("{left} of at least {min} nodes are left"),
+            () if self.claim.is_some() || !heirs.any(|heir| is_here(heir.id)) => {
+                "no other can take over yet".to_owned()
+            }
+            () => return None,
+        };
+        Some(why)
     }
 
     fn remove(&mut self, gone: Vec<(NodeId, String)>, cause: fn(Node, String) -> Cause) {

@@ -168,11 +168,14 @@ fn each() -> Budget {
 fn no_order_of_events_breaks_a_rule() {
     let ends = Budget { kills: 1, leaves: 1, successes: 2, ..Budget::default() };
     let losses = Budget { kills: 1, cuts: 1, takeover: true, ..Budget::default() };
+    let leaves = Budget { leaves: 2, hands_over: true, takeover: true, ..Budget::default() };
     for (name, start) in [
         ("two nodes", World::new(2, 1, 2, each())),
         ("three nodes that end", World::new(3, 2, 3, ends)),
         ("two nodes that run, the authority is lost", running(World::new(2, 1, 2, losses)).unwrap()),
         ("three nodes that run, the authority is lost", running(World::new(3, 1, 3, losses)).unwrap()),
+        ("two nodes that run, the authority leaves", running(World::new(2, 1, 2, leaves)).unwrap()),
+        ("three nodes that run, the authority leaves", running(World::new(3, 1, 3, leaves)).unwrap()),
     ] {
         let found = explore(start, 6_000);
         println!("{name}: {} worlds", found.worlds);
@@ -217,6 +220,7 @@ fn simulate(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
         Budget { kills: few(), freezes: few(), cuts: few(), restarts: few(), leaves: few(), ..Budget::default() };
     (budget.returns, budget.successes, budget.splits) = (few(), few(), few());
     budget.takeover = few() > 0;
+    budget.hands_over = bug.is_none();
     let mut world = World::new(nodes, 1 + draw(max), max, budget);
     world.bug = bug;
     if world.budget.takeover {

@@ -272,6 +272,7 @@ impl Client {
     /// What a node that has arrived waits for.
     fn waiting_for(&self, now: Duration, view: &View) -> Reason {
         let (came, min, max) = (view.arrived, self.job.min_nodes, self.job.max_nodes);
+        let limit = self.options.join_timeout;
         match &view.own {
             OwnPart::Waiting { holder: Some(holder), .. } => {
                 Reason::RankHeld { rank: self.node.node_rank.unwrap_or_default(), holder: holder.clone() }
@@ -282,9 +283,12 @@ impl Client {
             }
             _ if came < view.members => {
                 let (nodes, expected) = (view.named.clone(), view.members - came);
-                Reason::Expecting { more: expected.saturating_sub(nodes.len()), nodes, came }
+                Reason::Expecting { more: expected.saturating_sub(nodes.len()), nodes, came, limit }
             }
-            _ if came < min => Reason::TooFew { came, min },
+            _ if came < min => {
+                let nodes = view.named.clone();
+                Reason::TooFew { more: came.saturating_sub(nodes.len()), nodes, came, min, limit }
+            }
             _ if came == max => Reason::Complete { came, max },
             _ => {
                 let since = self.enough.map_or(now, |(_, since)| since);

@@ -5,9 +5,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Weak;
 use std::time::Duration;
 
-use tcpstore::ClientOptions;
+use tcpstore::{ClientOptions, Server};
 use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -90,6 +91,8 @@ pub(super) struct Connection {
     /// connection means that the process has ended.
     streams: Vec<Box<dyn Stream>>,
     served: Vec<Task>,
+    /// The store whose connections are served, while it exists.
+    store: Weak<Server>,
 }
 
 impl Connection {
@@ -112,6 +115,7 @@ impl Connection {
             former: Vec::new(),
             streams: Vec::new(),
             served: Vec::new(),
+            store: Weak::new(),
         }
     }
 
@@ -124,9 +128,17 @@ impl Connection {
         self.go_on(ended).await;
     }
 
-    /// Calls the authority in this process, which `serving` connects with others, and converses with those that take over from it.
-    pub(super) async fn live_at(mut self, host: Host, views: watch::Receiver<Option<View>>, serving: Task) {
+    /// Calls the authority in this process, which `serving` connects with others that come to this store, and converses with those that
+    /// take over from it.
+    pub(super) async fn live_at(
+        mut self,
+        host: Host,
+        views: watch::Receiver<Option<View>>,
+        serving: Task,
+        store: Weak<Server>,
+    ) {
         self.served.push(serving);
+        self.store = store;
         let ended = self.lead(&host, views, None).await;
         self.go_on(ended).await;
     }
@@ -237,7 +249,12 @@ impl Connection {
         let ended = loop {
             tokio::select! {
                 request = self.inbox.recv() => match request {
-                    Some(request) => host.request(request),
+                    Some(request) => {
+                        host.request(request);
+                        if host.has_resigned() {
+                            self.hang_up();
+                        }
+                    }
                     None => break Ended::Lost("this agent ended".to_owned()),
                 },
                 Ok(()) = views.changed() => {
@@ -258,6 +275,16 @@ impl Connection {
         };
         self.state.send_modify(|seen| seen.leads = None);
         ended
+    }
+
+    /// Closes the listener, and then the connections, of the authority in this process: the others see its end, and the next of them takes
+    /// over at once, while this process still waits for its workers.
+    fn hang_up(&mut self) {
+        if let Some(store) = std::mem::take(&mut self.store).upgrade() {
+            store.stop_listening();
+        }
+        self.served.clear();
+        self.state.send_modify(|seen| seen.leads = None);
     }
 
     /// Sends requests and receives views until the connection ends. A member first says whom it follows.

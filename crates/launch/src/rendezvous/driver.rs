@@ -155,8 +155,7 @@ impl Rendezvous {
         self.pursue(Goal::Close(Box::new(closing))).await.map(drop)
     }
 
-    /// Leaves: the others see it immediately. If this agent is the authority, the others cannot continue, so it ends the
-    /// job.
+    /// Leaves: the others see it immediately. If this agent is the authority, the next member takes over; if none can, it ends the job.
     ///
     /// # Errors
     /// [`RendezvousError::StoreLost`].

@@ -254,12 +254,13 @@ pub enum Reason {
     /// This node has asked to join.
     Asks { host: Option<Node> },
     /// Too few nodes have come.
-    TooFew { came: usize, min: usize },
+    /// `more` of those that have come are not named; the wait ends after `limit`.
+    TooFew { came: usize, min: usize, nodes: Vec<Node>, more: usize, limit: Duration },
     /// Enough nodes have come; more may follow.
     LastCall { came: usize, min: usize, max: usize, left: Duration },
     /// Members of the previous round have not come back yet.
     /// `more` of them are not named.
-    Expecting { nodes: Vec<Node>, came: usize, more: usize },
+    Expecting { nodes: Vec<Node>, came: usize, more: usize, limit: Duration },
     /// All nodes have come.
     Complete { came: usize, max: usize },
     /// There is no free place.
@@ -294,14 +295,18 @@ impl fmt::Display for Reason {
         match self {
             Reason::Asks { host: Some(host) } => write!(f, "asked to join; {host} has not answered"),
             Reason::Asks { host: None } => f.write_str("asked to join; there is no answer yet"),
-            Reason::TooFew { came, min } => write!(f, "{came} of at least {min} nodes have come"),
+            Reason::TooFew { came, min, nodes, more, limit } => {
+                let (names, limit) = (names(nodes, *more), seconds(*limit));
+                write!(f, "{came} of at least {min} nodes have come ({names}); the wait ends after {limit}")
+            }
             Reason::LastCall { came, min, max, left } => {
                 let left = seconds(Duration::from_secs(left.as_secs_f64().ceil() as u64));
                 let came = nodes_have(*came);
                 write!(f, "{came} come, at least {min} are needed; up to {max} may still come for {left}")
             }
-            Reason::Expecting { nodes, came, more } => {
-                write!(f, "{} come back; still waiting for {}", nodes_have(*came), names(nodes, *more))
+            Reason::Expecting { nodes, came, more, limit } => {
+                let (came, names, limit) = (nodes_have(*came), names(nodes, *more), seconds(*limit));
+                write!(f, "{came} come back; still waiting for {names}; the wait ends after {limit}")
             }
             Reason::Complete { came, max } => write!(f, "all of {came} nodes have come (at most {max})"),
             Reason::Spare { place, max, members, more } => write!(

@@ -100,6 +100,13 @@ impl Host {
         self.lock().authorities.get(run_id).is_some_and(Authority::leads)
     }
 
+    /// Returns true if this process has left its job to the next member.
+    pub fn has_resigned(&self) -> bool {
+        let hosted = self.lock();
+        let own = hosted.connections.get(&LOCAL).and_then(|own| hosted.authorities.get(&own.run_id));
+        own.is_some_and(Authority::has_resigned)
+    }
+
     /// Handles a request of the agent in this process.
     pub fn request(&self, request: Request) {
         self.handle(LOCAL, Event::Asks(request));

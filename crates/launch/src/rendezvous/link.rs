@@ -1,9 +1,10 @@
 //! An agent's connection to its authority: in the same process, or over TCP with beats in both directions.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde::Deserialize;
-use tcpstore::Client;
+use tcpstore::{Client, Server};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -98,12 +99,7 @@ impl Drop for Task {
 impl Link {
     /// The authority is in this process; `server` connects the other nodes at this address, if there can be some.
     #[must_use]
-    pub fn host(
-        address: String,
-        job: &JobIdentity,
-        options: &RendezvousOptions,
-        server: Option<&tcpstore::Server>,
-    ) -> Link {
+    pub fn host(address: String, job: &JobIdentity, options: &RendezvousOptions, server: Option<&Arc<Server>>) -> Link {
         let (host, views) = Host::new(job, options);
         let connections = match server {
             Some(server) => {
@@ -115,7 +111,8 @@ impl Link {
         };
         let connections = connections.unwrap_or_else(|| mpsc::unbounded_channel().1);
         let serving = Task::spawn(host.clone().run(connections));
-        let live = |connection: Connection| connection.live_at(host.clone(), views, serving);
+        let store = server.map_or_else(Weak::new, Arc::downgrade);
+        let live = |connection: Connection| connection.live_at(host.clone(), views, serving, store);
         Link::start(address, options, None, Some(host.clone()), live)
     }
 

@@ -202,7 +202,7 @@ async fn names_the_nodes_that_came_when_too_few_did_and_stops_counting_as_arrive
     let RendezvousError::Timeout(absence) = b.join().await.unwrap_err() else { panic!("no timeout") };
     let Absence { waited, came, .. } = &*absence;
     assert_eq!((waited.as_secs(), came.len(), came[0].node.host.as_str(), came[0].ago.as_secs()), (600, 1, "b", 600));
-    assert_eq!(*reasons.borrow(), "1 of at least 2 nodes have come");
+    assert_eq!(*reasons.borrow(), "1 of at least 2 nodes have come (node 1 (b, pid 100)); the wait ends after 600 s");
     assert_eq!(b.view.unwrap().members, 0);
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Budget {
     pub(super) returns: u32,
     pub(super) restarts: u32,
     pub(super) leaves: u32,
+    /// The agent at the endpoint may leave, too, where others can go on.
+    pub(super) hands_over: bool,
     pub(super) successes: u32,
     /// Whether others may take over from a lost authority.
     pub(super) takeover: bool,
@@ -259,7 +261,10 @@ impl World {
             Act::Cut(at) => self.budget.cuts > 0 && other(at) && !self.agents[at].cut,
             Act::Split(at) => self.budget.splits > 0 && self.reach(at, (at + 1) % self.agents.len()),
             Act::Restart(at) => self.budget.restarts > 0 && busy(at),
-            Act::Leave(at) => self.budget.leaves > 0 && at > 0 && busy(at),
+            Act::Leave(at) => {
+                let has_heir = || self.authorities[at].as_ref().is_some_and(|one| one.without_heir().is_none());
+                self.budget.leaves > 0 && busy(at) && (at > 0 || self.budget.hands_over && has_heir())
+            }
             Act::Succeed(at) => {
                 self.budget.successes > 0 && busy(at) && matches!(self.agents[at].client.goal, Goal::Stay { .. })
             }
@@ -380,6 +385,9 @@ impl World {
         }
         authority.moved = moved.or(authority.moved.take());
         Bug::after(self.bug, authority);
+        if authority.has_resigned() {
+            return self.end(to); // it closes its connections
+        }
         self.send(to, Bug::sent(self.bug, conn, views));
     }
 

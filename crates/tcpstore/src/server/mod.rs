@@ -11,6 +11,7 @@ mod session;
 mod shared;
 mod waiters;
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -54,6 +55,7 @@ pub struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
+    deafen: UnboundedSender<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -67,15 +69,16 @@ impl Server {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::new(options));
         let (stop, stopped) = oneshot::channel();
+        let (deafen, deafened) = unbounded_channel();
         let (started, start) = mpsc::channel();
         let all = Arc::clone(&shared);
         // The runtime is dropped on its own thread: tokio forbids dropping one in asynchronous code.
-        let run = move || run(listener, all, stopped, &started);
+        let run = move || run(listener, all, stopped, deafened, &started);
         let thread = std::thread::Builder::new().name("tcpstore".to_owned()).spawn(run)?;
         start
             .recv()
             .unwrap_or_else(|_| Err(io::Error::other("the store's thread ended before it started to serve")))?;
-        Ok(Self { address, shared, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, shared, stop: Some(stop), deafen, thread: Some(thread) })
     }
 
     /// The address of the listener.
@@ -149,6 +152,14 @@ impl Server {
         self.shared.lock().data.delete_where(|key| !(key.starts_with(KEY_PREFIX) && key.starts_with(&prefix)))
     }
 
+    /// Closes the listener; clients that are connected are served on. When it returns, the port refuses connections.
+    pub fn stop_listening(&self) {
+        let (closed, wait) = mpsc::channel();
+        if self.deafen.send(closed).is_ok() {
+            let _ = wait.recv(); // the thread has ended, or had closed the listener before
+        }
+    }
+
     /// Stops serving, as dropping does. When it returns, the port is free and every connection is closed.
     pub fn shutdown(self) {
         drop(self);
@@ -169,6 +180,7 @@ fn run(
     listener: std::net::TcpListener,
     shared: Arc<Shared>,
     stopped: oneshot::Receiver<()>,
+    mut deafened: UnboundedReceiver<mpsc::Sender<()>>,
     started: &mpsc::Sender<io::Result<()>>,
 ) {
     let runtime = match runtime() {
@@ -182,6 +194,16 @@ fn run(
         match outcome {
             Ok(serving) => {
                 let _ = started.send(Ok(()));
+                let serving = async {
+                    // The listener is closed before the answer, which is that the request is dropped.
+                    let request = tokio::select! {
+                        () = serving => None,
+                        request = deafened.recv() => request,
+                    };
+                    drop(request);
+                    while deafened.recv().await.is_some() {}
+                    pending::<()>().await;
+                };
                 tokio::select! {
                     () = serving => {}
                     _ = stopped => {}

@@ -429,3 +429,17 @@ async fn a_server_that_hands_nothing_over_refuses_to_leave_the_protocol() {
     let mut stream = client(&server).await.switch().await.unwrap();
     assert_eq!(stream.read(&mut [0; 5]).await.unwrap(), 0);
 }
+
+#[tokio::test]
+async fn a_server_that_stops_listening_serves_those_that_are_connected() {
+    for worker_threads in [0, 2] {
+        let server = server(ServerOptions { worker_threads, ..ServerOptions::default() });
+        let client = client(&server).await;
+        client.set("key", b"value").await.unwrap();
+        server.stop_listening();
+        let port = server.local_addr().port();
+        assert!(!lockstep_testkit::listens(port), "the server still listens on port {port}");
+        server.stop_listening();
+        assert_eq!(client.get("key", LONG).await.unwrap(), b"value");
+    }
+}

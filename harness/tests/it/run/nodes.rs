@@ -285,6 +285,7 @@ fn a_silent_agent_is_lost_after_its_lease_and_comes_back_when_it_continues() {
     // Ended by a signal, since either may be lost again where its heartbeats come late.
     first.signal(Signal::TERM);
     first.ended().code(1).says(&["no heartbeat for"]);
+    second.signal(Signal::TERM);
     second.ended().code(1).says(&["the others removed this node"]);
     site.assert_no_process();
 }
@@ -305,13 +306,16 @@ fn an_agent_that_is_stopped_leaves_and_the_others_continue() {
 
 #[test]
 fn the_end_of_the_stores_host_ends_all_nodes_and_they_report_it_if_none_may_take_over() {
-    for (signal, fixed, text) in [
-        (Signal::KILL, false, "does not answer; it was hosted by node"),
-        (Signal::KILL, true, "does not answer; it was hosted by node"),
-        (Signal::TERM, true, "this agent hosts the store"),
+    let never = "last_call_timeout=0.1,takeover=false";
+    for (signal, fixed, conf, text) in [
+        (Signal::KILL, false, never, "does not answer; it was hosted by node"),
+        (Signal::KILL, true, never, "does not answer; it was hosted by node"),
+        (Signal::TERM, true, never, "has to leave: it was asked to end; no other may take over"),
+        (Signal::TERM, false, never, "has to leave: it was asked to end; no other may take over"),
+        (Signal::TERM, false, "last_call_timeout=0.1", "it was asked to end; 1 of at least 2 nodes are left"),
     ] {
         let site = Site::new();
-        let job = AgentGroup { conf: "last_call_timeout=0.1,takeover=false", ..AgentGroup::new(&site) };
+        let job = AgentGroup { conf, ..AgentGroup::new(&site) };
         let words = ["--nnodes=2", "--max-restarts=3", "sh", "-c", STAYS];
         let [first, second] =
             [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
@@ -393,4 +397,33 @@ fn the_others_go_on_when_the_agent_at_the_endpoint_is_killed() {
     first.ended().killed_by(Signal::KILL);
     second.ended().killed_by(Signal::KILL);
     site.await_no_process();
+}
+
+/// While its own workers take their time. The second one hosts the rendezvous then, and leaves in the same way.
+#[test]
+fn the_others_go_on_at_once_when_the_agent_at_the_endpoint_leaves() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let site = Site::new();
+        let job = AgentGroup::new(&site);
+        let script = format!("[ $GROUP_RANK != 0 ] || [ ! -e slow ] || trap '' TERM INT; {STAYS}");
+        let words = ["--nnodes=1:3", "--max-restarts=0", "--shutdown-timeout=3600", "sh", "-c", &script];
+        let (first, second) = one_joins(&job, &words);
+        site.file("slow", "");
+        let third = Running::start(job.c10d(2, &words));
+        for node in [&first, &second, &third] {
+            node.await_out("world 3 count 0", 1);
+        }
+        first.signal(signal);
+        second.await_out("world 2 count 0", 2);
+        third.await_out("world 2 count 0", 1);
+        second.signal(signal);
+        third.await_out("world 1 count 0", 1);
+        for left in [first, second] {
+            left.signal(Signal::HUP);
+            left.ended().code(1).says(&["received SIGHUP: stopping the workers", "ended by "]);
+        }
+        site.file("go", "");
+        third.ended().code(0).says(&["this agent hosts the rendezvous now, at ", "not counted as a restart"]);
+        site.await_no_process();
+    }
 }

@@ -67,9 +67,9 @@ fn workers_that_sigkill_does_not_end_are_given_up() {
 #[test]
 fn a_signal_is_forwarded_and_a_second_one_kills() {
     let mut machine = running(1, 3);
-    assert_eq!(machine.handle(Event::Signalled(2)), [Action::Stop(2)]);
+    assert_eq!(machine.handle(Event::Signalled(2)), [Action::Stop(2), Action::Leave]);
     assert_eq!(machine.handle(Event::Signalled(2)), [Action::Kill]);
-    assert_eq!(machine.handle(Event::Signalled(2)), []);
+    assert_eq!(machine.handle(Event::Signalled(2)), [Action::Leave]);
     assert_eq!(machine.handle(died(0, Exit::Signal(9))), [Action::Clear]);
     assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(2))]);
 }
@@ -78,7 +78,7 @@ fn a_signal_is_forwarded_and_a_second_one_kills() {
 fn a_second_signal_does_not_wait_for_leftover_processes() {
     let mut machine = running(1, 0);
     assert_eq!(machine.handle(died(0, Exit::Code(0))), [Action::Clear]);
-    assert_eq!(machine.handle(Event::Signalled(2)), []);
+    assert_eq!(machine.handle(Event::Signalled(2)), [Action::Leave]);
     assert_eq!(machine.handle(Event::Signalled(2)), [Action::HurryUp]);
     assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(2))]);
 }
@@ -87,7 +87,7 @@ fn a_second_signal_does_not_wait_for_leftover_processes() {
 fn a_signal_during_a_restart_ends_the_job_instead() {
     let mut machine = running(2, 3);
     machine.handle(died(0, Exit::Code(1)));
-    assert_eq!(machine.handle(Event::Signalled(15)), [Action::Stop(15)]);
+    assert_eq!(machine.handle(Event::Signalled(15)), [Action::Stop(15), Action::Leave]);
     machine.handle(died(1, Exit::Signal(15)));
     assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(15))]);
 }
@@ -154,7 +154,7 @@ fn a_second_signal_does_not_wait_for_a_snapshot() {
     let mut machine = running(1, 3);
     machine.handle(Event::SaveAndEnd(12));
     assert_eq!(machine.handle(Event::Signalled(12)), [], "the same request again does not count as a second signal");
-    assert_eq!(machine.handle(Event::Signalled(15)), [Action::Stop(15)]);
+    assert_eq!(machine.handle(Event::Signalled(15)), [Action::Stop(15), Action::Leave]);
     assert_eq!(machine.handle(Event::Signalled(15)), [Action::Kill]);
     machine.handle(died(0, Exit::Signal(9)));
     assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(15))]);
@@ -180,7 +180,7 @@ fn the_signal_at_the_time_limit_limits_a_save_that_was_asked_for_before_and_the_
     assert_eq!(machine.handle(Event::SaveAndEnd(SAVE_AND_END)), [Action::AskToSave(SAVE_AND_END)]);
     assert!(!machine.takes_save_request(SAVE_AND_END) && machine.takes_save_request(SIGTERM));
     assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::AwaitEnd]);
-    assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Stop(SIGTERM)]);
+    assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Stop(SIGTERM), Action::Leave]);
     assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Kill]);
 }
 
@@ -189,7 +189,7 @@ fn the_survivors_of_a_failure_are_stopped_even_where_the_signal_asks_to_save() {
     let mut machine = running(2, 0);
     assert_eq!(machine.handle(died(0, Exit::Code(1))), [Action::Stop(SIGTERM)]);
     assert!(!machine.takes_save_request(SIGTERM));
-    assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Stop(SIGTERM)]);
+    assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Stop(SIGTERM), Action::Leave]);
     machine.handle(died(1, Exit::Signal(15)));
     assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(SIGTERM))]);
 }
@@ -197,7 +197,7 @@ fn the_survivors_of_a_failure_are_stopped_even_where_the_signal_asks_to_save() {
 #[test]
 fn workers_that_cannot_save_are_stopped_by_sigterm() {
     let mut machine = running(1, 3);
-    assert_eq!(machine.handle(Event::Signalled(SAVE_AND_END)), [Action::Stop(SIGTERM)]);
+    assert_eq!(machine.handle(Event::Signalled(SAVE_AND_END)), [Action::Stop(SIGTERM), Action::Leave]);
     machine.handle(died(0, Exit::Signal(15)));
     assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(12))]);
 }
