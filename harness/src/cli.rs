@@ -97,7 +97,7 @@ impl Cli {
     /// The command line of this process; ends it after a page of help or an error.
     pub(crate) fn of_this_process() -> Self {
         if std::env::args_os().nth(1).is_some_and(|name| name == "run") {
-            let RunCommand::Run(options) = RunCli::parse().command;
+            let RunCommand::Run(options) = lockstep_launch::command::parse::<RunCli>().command;
             return Cli { print_completion: None, command: Some(Command::Run(options)) };
         }
         let command = Cli::command();

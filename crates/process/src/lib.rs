@@ -14,7 +14,7 @@
 //! - [`watchdog`]: deadlines that do not depend on the machine's speed or load.
 //! - [`find_program`]: explains why a program cannot be run.
 //! - [`Listener`], [`end_of_file`], [`raise_open_files`]: sockets and files.
-//! - [`check_room`]: whether the system has room for more processes and threads.
+//! - [`check_room`], [`check_calls`]: whether the system has room for more processes and threads, and allows what workers need.
 //! - [`Exit`], [`signal_name`], [`Signals`]: how a process ended, as text, and the signals that ask this process itself to end.
 
 mod files;
@@ -39,13 +39,13 @@ pub use group::{Group, Outcome};
 pub use orphans::{AGENT, Orphan, Swept};
 pub use proc::ControlGroup;
 pub use process::{Deaths, KILL_LIMIT, KillOnDrop, Process, kill_until_gone, reap_orphans};
-pub use program::{ClosedFolder, ProgramError, Sink, Spec, Stdin, find_program, processor_of};
+pub use program::{ClosedFolder, ProgramError, Sink, Spec, Stdin, find_program, is_noexec, processor_of};
 pub use reaper::internal_main;
 pub use receivers::Left;
-pub use room::{NoRoom, check_room, pids_limit};
+pub use room::{NoRoom, RefusedCall, check_calls, check_room, pids_limit, refusal};
 pub use rustix::process::Signal;
 pub use signals::{Exit, Signals, known_signal_name, not_ignored, signal_name, signal_number};
 pub use stacks::{NoProgress, Stacks, StacksError};
-pub use start::{die_with_parent, dying_with_parent, words_dying_with_parent};
+pub use start::{die_with_parent, dying_with_parent, unblock_signals, words_dying_with_parent};
 pub use template::{Forking, Template, serve};
 pub use workers::{Died, Sweep, Workers};

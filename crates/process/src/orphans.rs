@@ -28,7 +28,7 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, getpid, getrlimit, kill_process_group, pidfd_send_signal, setrlimit,
 };
 
-use super::proc::{self, Stat};
+use super::proc::{self, Stat, Status};
 use super::process::{self, reap};
 
 /// A process that a worker left behind.
@@ -155,6 +155,12 @@ pub(super) fn present(criteria: &OrphanCriteria<'_>, scope: SweepScope<'_>) -> V
 /// Describes the orphans that are alive.
 pub(super) fn living(orphans: &[Stat]) -> Vec<Orphan> {
     orphans.iter().filter(|stat| !stat.is_dead()).map(Orphan::of).collect()
+}
+
+/// Describes those that would have lived on: a signal to a worker's group, which reaches them too, has not ended them.
+pub(super) fn going_on(orphans: &[Stat]) -> Vec<Orphan> {
+    let goes_on = |stat: &&Stat| !stat.is_dead() && Status::of(stat.pid).is_some_and(|status| !status.is_ending());
+    orphans.iter().filter(goes_on).map(Orphan::of).collect()
 }
 
 /// Reaps all children that have ended, orphans or not, except workers and the reaper.

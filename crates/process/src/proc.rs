@@ -169,8 +169,18 @@ impl Status {
 
     /// Returns true if the process has a handler for this signal: it neither ignores it nor leaves it to the default action.
     pub fn handles(&self, signal: i32) -> bool {
-        let caught = self.field("SigCgt").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
-        (1..=64).contains(&signal) && caught >> (signal - 1) & 1 == 1
+        (1..=64).contains(&signal) && self.signals("SigCgt") >> (signal - 1) & 1 == 1
+    }
+
+    /// Returns true if the process has given its memory back, or has a signal before it that ends it: none that it handles, ignores or
+    /// blocks.
+    pub fn is_ending(&self) -> bool {
+        let kept = self.signals("SigCgt") | self.signals("SigIgn") | self.signals("SigBlk");
+        self.field("VmSize").is_none() || self.signals("ShdPnd") & !kept != 0
+    }
+
+    fn signals(&self, mask: &str) -> u64 {
+        self.field(mask).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
     }
 
     /// The number at the start of a field.
@@ -382,6 +392,16 @@ mod tests {
         let handled: Vec<i32> = (-1..=70).filter(|signal| status.handles(*signal)).collect();
         assert_eq!(handled, [1, 10, 12]);
         assert!(!Status(String::new()).handles(10));
+    }
+
+    #[test]
+    fn a_process_ends_once_it_has_no_memory_or_a_signal_that_it_does_not_keep_away() {
+        let is_ending = |lines: &str| Status(format!("{lines}ShdPnd:\t4000\n")).is_ending();
+        assert!(is_ending("VmSize:\t4 kB\n"));
+        for mask in ["SigBlk", "SigIgn", "SigCgt"] {
+            assert!(!is_ending(&format!("VmSize:\t4 kB\n{mask}:\t4000\n")), "{mask}");
+        }
+        assert!(is_ending("SigCgt:\t4000\n"), "without memory");
     }
 
     #[test]

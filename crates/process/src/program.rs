@@ -15,6 +15,8 @@ use std::process::Command;
 use lockstep_contract::foreign;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
+use super::room::refusal;
+
 /// A variable's name with its value, or without one to remove it.
 pub(super) type Variable = (OsString, Option<OsString>);
 
@@ -118,7 +120,10 @@ pub enum ProgramError {
     #[error("{} is not executable: run `chmod +x {}`", foreign::path(path), foreign::path(path))]
     NotExecutable { path: PathBuf },
     /// The file system is mounted without permission to execute.
-    #[error("{} is on a file system that is mounted noexec: copy it to another one", foreign::path(path))]
+    #[error(
+        "{} is on a file system that is mounted noexec, where no program can be executed: copy it to another one (`findmnt -T` shows the mount)",
+        foreign::path(path)
+    )]
     NoExecMount { path: PathBuf },
     /// The interpreter in the first line does not exist.
     #[error(
@@ -134,8 +139,21 @@ pub enum ProgramError {
     /// The file is neither a binary for this machine nor a script with an interpreter line.
     #[error("{} is not a program for this machine: {advice}", foreign::path(path))]
     NotAProgram { path: PathBuf, advice: String },
-    #[error("cannot execute {}: {source}", foreign::path(path))]
+    #[error("cannot execute {}: {source}{}", foreign::path(path), refusal(source).map(|why| format!(": {why}")).unwrap_or_default())]
     Other { path: PathBuf, source: io::Error },
+    /// The kernel does not find what loads it.
+    #[error(
+        "cannot execute {0}, though it is there: the loader that it names does not exist on this machine (`file {0}` shows it), as that of a \
+         program for another C library, such as musl; build it here, or run it in its container",
+        foreign::path(path)
+    )]
+    NoLoader { path: PathBuf },
+    /// A process has it open for writing.
+    #[error(
+        "{0} is still being written (`fuser -v {0}` names the process): start again when it is complete",
+        foreign::path(path)
+    )]
+    Busy { path: PathBuf },
 }
 
 /// The file that `execvp(3)` would execute for `program` with this PATH.
@@ -178,6 +196,8 @@ pub(super) fn explain(path: &Path, source: io::Error) -> ProgramError {
             Some(advice) => ProgramError::NotAProgram { path, advice },
             None => ProgramError::Other { path, source },
         },
+        Ok(()) if source.raw_os_error() == Some(libc::ENOENT) => ProgramError::NoLoader { path },
+        Ok(()) if source.raw_os_error() == Some(libc::ETXTBSY) => ProgramError::Busy { path },
         Ok(()) => ProgramError::Other { path, source },
     }
 }
@@ -216,7 +236,7 @@ fn check(path: &Path) -> Result<(), ProgramError> {
     if about.is_dir() {
         return Err(ProgramError::Folder { path: owned() });
     }
-    if about.permissions().mode() & 0o111 == 0 {
+    if about.permissions().mode() & 0o111 == 0 && !is_noexec(path) {
         return Err(ProgramError::NotExecutable { path: owned() });
     }
     if let Err(error) = access(path, Access::EXEC_OK) {
@@ -256,12 +276,15 @@ fn components(path: &Path) -> Vec<OsString> {
     names.rev().map(|part| part.as_os_str().to_owned()).collect()
 }
 
+/// Returns true if nothing can be executed on the file system of this file, whatever its permissions.
+pub fn is_noexec(path: &Path) -> bool {
+    statvfs(path).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::NOEXEC))
+}
+
 fn denied(path: &Path, source: io::Error) -> ProgramError {
-    match statvfs(path) {
-        Ok(system) if system.f_flag.contains(StatVfsMountFlags::NOEXEC) => {
-            ProgramError::NoExecMount { path: path.to_owned() }
-        }
-        _ if source.kind() == io::ErrorKind::PermissionDenied => ProgramError::NotExecutable { path: path.to_owned() },
+    match source.kind() {
+        _ if is_noexec(path) => ProgramError::NoExecMount { path: path.to_owned() },
+        io::ErrorKind::PermissionDenied => ProgramError::NotExecutable { path: path.to_owned() },
         _ => ProgramError::Other { path: path.to_owned(), source },
     }
 }

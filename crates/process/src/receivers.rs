@@ -65,6 +65,9 @@ impl Workers {
     /// gets it in its place, so that it gets it only once. Stopped processes are continued, because they could not handle it otherwise.
     pub fn end(&mut self, signal: Signal) {
         let adopted = self.adopted();
+        if !adopted.is_empty() {
+            self.note_left();
+        }
         for (pid, worker) in &mut self.workers {
             worker.wrapper |= !worker.dead && is_wrapper(*pid);
             if worker.wrapper || worker.left_programs() {
@@ -111,6 +114,13 @@ impl Workers {
     /// Kills every worker's process group. The caller decides when. [`Self::next`] still reports the deaths.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
+    }
+
+    /// Remembers what dead workers have left behind, for the next sweep: it may end by the signal that it is about to get.
+    fn note_left(&mut self) {
+        let dead: Vec<i32> = self.workers.iter().filter(|(_, worker)| worker.dead).map(|(pid, _)| *pid).collect();
+        let left = self.with_criteria(|criteria| orphans::present(criteria, SweepScope::Sessions(&dead)));
+        self.left.extend(orphans::going_on(&left));
     }
 
     /// The children of this process that were not started by it, by session.

@@ -33,6 +33,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use super::orphans::{AGENT, AgentId};
 use super::process::Handle;
 use super::program::{Sink, Spec, Stdin, Variable, explain, files, find_program};
+use super::room::refusal;
 
 /// The subcommand that [`words_dying_with_parent`] calls.
 pub(super) const DIES_WITH_PARENT: &str = "dies-with-parent";
@@ -249,8 +250,29 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
+/// Lets all signals through to this thread, and to the threads and workers that it starts from now on. A mask that the caller left, as some
+/// batch systems and multi-threaded programs do, would keep away even SIGTERM and the news of a worker's end.
+pub fn unblock_signals() {
+    // SAFETY: the set is plain data of this function. The call only fails for an unknown first argument.
+    unsafe {
+        let mut none: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&mut none);
+        set_mask(&none);
+    }
+}
+
+/// Reads a limit, as [`getrlimit`] does, which panics where the call is refused.
+pub(super) fn read_limit() -> io::Result<()> {
+    // SAFETY: the structure is plain data of this function, for which zeros are valid, and is written by the call.
+    let read = unsafe {
+        let mut limit: libc::rlimit = mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit)
+    };
+    if read == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 fn set_mask(mask: &libc::sigset_t) {
-    // SAFETY: the mask is one that `block_signals` returned.
+    // SAFETY: the mask is initialized.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
 }
 
@@ -301,7 +323,8 @@ impl Step {
                 };
             }
         };
-        format!("{what}: {error}")
+        let why = refusal(&error).map(|why| format!(": {why}")).unwrap_or_default();
+        format!("{what}: {error}{why}")
     }
 }
 

@@ -13,7 +13,7 @@ use signal_hook::SigId;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::{pipe, unregister};
 
-use super::orphans::{self, AGENT, EarlierChildren, OrphanCriteria, SweepScope, Swept};
+use super::orphans::{self, AGENT, EarlierChildren, Orphan, OrphanCriteria, SweepScope, Swept};
 use super::process::{self, Handle, reap};
 use super::program::{Spec, Variable};
 use super::reaper::Reaper;
@@ -42,6 +42,8 @@ pub struct Workers {
     earlier: EarlierChildren,
     own_session: i32,
     open_files: Option<u64>,
+    /// What dead workers had left behind when the others were asked to end.
+    pub(super) left: Vec<Orphan>,
     /// The processes below shells that were asked to end, by process id and start time.
     pub(super) asked: BTreeSet<(i32, u64)>,
 }
@@ -97,6 +99,7 @@ impl Workers {
             earlier,
             own_session,
             open_files: None,
+            left: Vec::new(),
             asked: BTreeSet::new(),
         };
         if !workers.earlier.is_empty() {
@@ -249,10 +252,12 @@ impl Workers {
             swept: Swept::default(),
             over: self.with_criteria(|criteria| criteria.covers_all_children()),
         };
+        sweep.swept.add(std::mem::take(&mut self.left));
         // What dead workers left behind are now children of the agent. Most leave nothing.
         if !sweep.over {
             // Recorded before the kill: orphans that end immediately would not be found afterwards.
-            let there = self.with_criteria(|criteria| orphans::living(&orphans::present(criteria, self.scope(&sweep))));
+            let there =
+                self.with_criteria(|criteria| orphans::going_on(&orphans::present(criteria, self.scope(&sweep))));
             sweep.swept.add(there);
             sweep.dead.iter().for_each(|pid| send(*pid, &self.workers[pid], Signal::KILL));
         }
@@ -267,13 +272,12 @@ impl Workers {
         }
         self.reap_dead();
         let found = self.with_criteria(|criteria| orphans::present(criteria, self.scope(sweep)));
-        let living = orphans::living(&found);
         sweep.over = found.is_empty() || Instant::now() >= sweep.deadline;
         if sweep.over {
-            sweep.swept.abandon(living);
+            sweep.swept.abandon(orphans::living(&found));
             return None;
         }
-        sweep.swept.add(living);
+        sweep.swept.add(orphans::going_on(&found));
         Some(found.iter().filter_map(orphans::kill).collect())
     }
 

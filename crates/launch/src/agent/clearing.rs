@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use lockstep_contract::foreign;
 use lockstep_process::{Left, Orphan, Signal, Swept, Workers, signal_name};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -18,6 +19,8 @@ use crate::output::Outputs;
 /// How long the readers of a program's output, such as tee(1), may take to end after it.
 const READERS: Duration = Duration::from_millis(500);
 
+/// The number of processes that a line names.
+const NAMED: usize = 8;
 /// Time limit for reading what dead workers left in pipes and for ending the processes that they left behind.
 const CLEAR: Duration = Duration::from_secs(5);
 /// The same limit after a second signal: enough for processes that were just killed.
@@ -94,21 +97,30 @@ impl Agent<'_> {
     }
 }
 
-/// Waits until nothing of the workers is left; returns messages about what could not be ended or written. Can be called
-/// again after a cancellation.
+/// Waits until nothing of the workers is left; returns messages about what went on after them and could not be ended or written. Can be
+/// called again after a cancellation.
 async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
     let limit = if clearing == Clearing::Quickly { HURRY } else { CLEAR };
-    let left = sweep(workers, limit).await.left.into_iter();
-    let mut said: Vec<String> = left
-        .map(|Orphan { name, pid }| format!("{name} (pid {pid}) that a worker left behind cannot be killed"))
-        .collect();
+    let Swept { killed, left } = sweep(workers, limit).await;
+    let named = |orphans: &[Orphan]| {
+        let names = orphans.iter().take(NAMED).map(|Orphan { name, pid }| format!("{name} (pid {pid})"));
+        let more = orphans.len().checked_sub(NAMED + 1).map(|more| format!("and {} more", more + 1));
+        names.chain(more).collect::<Vec<_>>().join(", ")
+    };
+    let mut said = Vec::new();
+    if !killed.is_empty() {
+        said.push(format!("ended what the workers left behind: {}", named(&killed)));
+    }
+    if !left.is_empty() {
+        said.push(format!("what the workers left behind cannot be killed: {}", named(&left)));
+    }
     if let Some(outputs) = outputs {
         if clearing == Clearing::Quickly && timeout(HURRY, outputs.finish(HURRY)).await.is_err() {
             // Some process still writes, and may never stop.
             outputs.finish(Duration::ZERO).await;
         }
         let failed = outputs.finish(limit).await.failed.into_iter();
-        said.extend(failed.map(|(path, why)| format!("the log {} is not complete: {why}", path.display())));
+        said.extend(failed.map(|(path, why)| format!("the log {} is not complete: {why}", foreign::path(&path))));
     }
     said
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use lockstep_process::refusal;
 use tcpstore::{Server, ServerOptions};
 
 /// MASTER_ADDR and MASTER_PORT.
@@ -45,7 +46,8 @@ impl StoreHosting {
                 *server = None;
                 let opened = check_loopback(*interface).and_then(|()| host_on(SocketAddr::new(*interface, 0), false));
                 let opened = opened.map_err(|error| {
-                    format!("cannot open the workers' store on {interface}: {error}; {}", advice(&error, *interface))
+                    let advice = refusal(&error).unwrap_or_else(|| advice(&error, *interface).to_owned());
+                    format!("cannot open the workers' store on {interface}: {error}; {advice}")
                 })?;
                 let master = Master { host: host.clone(), port: opened.local_addr().port() };
                 *server = Some(opened);

@@ -33,3 +33,4 @@ mod time_limit;
 mod workers;
 
 pub use node::{Ended, run};
+pub use signals::settle;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use lockstep_contract::events::{AgentEvent, AgentSink, VerdictRecord};
 use lockstep_contract::foreign;
 use lockstep_contract::snapshot_request::SAVED;
-use lockstep_process::{Workers, check_room, find_program, raise_open_files, signal_name};
+use lockstep_process::{Workers, check_calls, check_room, find_program, raise_open_files, refusal, signal_name};
 
 use super::batch_job::BatchJob;
 use super::display::{self, LiveStatus};
@@ -74,6 +74,7 @@ pub fn run(config: &Config) -> anyhow::Result<Ended> {
 
 fn start(config: &Config) -> anyhow::Result<Ended> {
     find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
+    check_calls()?;
     let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
     check_room(OWN_TASKS + config.local_world_size)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -130,7 +131,10 @@ async fn on_console(
         met = meet::meet(config, &options, &hostname, &console) => met?,
         signal = signals.next_that_ends(&config.signals) => bail!(Stopped(signal)),
     };
-    let mut workers = Workers::new().context("cannot prepare for workers")?;
+    let mut workers = Workers::new().map_err(|error| {
+        let why = refusal(&error).map(|why| format!("; {why}")).unwrap_or_default();
+        anyhow::anyhow!("cannot prepare for workers: {error}{why}")
+    })?;
     let ready = run::ready(&workers).context("cannot watch over workers")?;
     workers.limit_open_files(before);
     let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {

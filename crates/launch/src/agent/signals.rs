@@ -1,17 +1,28 @@
 //! Signals to the agent: which of them stop the workers, ask them for a snapshot, or are passed on.
 
 use std::io;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
 use lockstep_contract::events::AgentEvent;
 use lockstep_contract::snapshot_request::{REPETITION, SAVE_AND_END};
-use lockstep_process::{Signal, not_ignored, signal_name};
+use lockstep_process::{Signal, not_ignored, signal_name, unblock_signals};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::run::Agent;
 use super::state_machine::Event;
 use crate::config::{Response, Signals};
+
+/// Call it first, on the main thread. Lets through what the caller may have blocked, and makes a file that reaches the limit on its size an
+/// error of the write, which is reported, instead of the end of this process. Workers get the signal's default action, as all programs.
+///
+/// # Errors
+/// The system's error.
+pub fn settle() -> io::Result<()> {
+    unblock_signals();
+    signal_hook::flag::register(Signal::XFSZ.as_raw(), Arc::default()).map(drop)
+}
 
 /// The signals to this process that it handles.
 pub(super) struct SignalStream {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use lockstep_contract::events::{AgentEvent, AgentSink};
-use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers};
+use lockstep_contract::foreign;
+use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers, refusal};
 
 use super::endpoint::GLOO_INTERFACE;
 use super::judge::Facts;
@@ -131,7 +132,17 @@ impl Current {
         let attempt = self.attempt.unwrap_or(0);
         let count = context.config.local_world_size;
         let none = |why: String| NotStarted { started: 0, why };
-        let folder = context.logs.attempt(attempt, count).map_err(|error| none(error.to_string()))?;
+        let folder = match context.logs.attempt(attempt, count) {
+            // Nobody has asked for these files.
+            Err(error) if attempt > 0 && context.logs.is_temporary() && !context.config.logs.writes_files(count) => {
+                context.say(&format!("{error}: the workers go on without error files"));
+                Attempt::default()
+            }
+            made => made.map_err(|error| none(error.to_string()))?,
+        };
+        if let Some(run) = &folder.made_again {
+            context.say(&format!("the log folder {} was removed while the job ran: made it again", foreign::path(run)));
+        }
         let plans = (0..count).map(|worker| self.plan(context, &folder, worker)).collect();
         let (outputs, sinks) = Outputs::open(&context.console, plans)
             .map_err(|error| none(format!("cannot open the workers' output: {error}")))?;
@@ -143,7 +154,10 @@ impl Current {
             self.started.push(SystemTime::now());
             let pid = workers.start(worker, spec).map_err(|error| NotStarted {
                 started: worker,
-                why: format!("cannot start worker {worker} of {count}: {error}; see `ulimit -u` and free memory"),
+                why: format!(
+                    "cannot start worker {worker} of {count}: {error}; {}",
+                    refusal(&error).unwrap_or_else(|| "see `ulimit -u` and free memory".to_owned())
+                ),
             })?;
             self.pids.push(pid);
             let rank = self.rank_of(worker);

@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser};
 use lockstep_contract::foreign;
 
 use super::RunOptions;
+use super::look_alikes::{self, parse};
 use crate::agent::{self, Ended};
 use crate::config::{Backend, Config, ConfigError, HostInfo, LogBase, threads_notice};
 use crate::exit::{self, Code, Refused};
@@ -31,7 +32,7 @@ struct CommandLine {
 /// this one is killed, and the kernel ends workers with the thread that started them.
 pub fn torchrun() -> ExitCode {
     lockstep_process::internal_main()
-        .unwrap_or_else(|| exit::main(|| CommandLine::parse().options.exec(|| Ok(CommandLine::command()))))
+        .unwrap_or_else(|| exit::main(|| parse::<CommandLine>().options.exec(|| Ok(CommandLine::command()))))
 }
 
 impl RunOptions {
@@ -43,13 +44,22 @@ impl RunOptions {
         if let Some(shell) = self.print_completion {
             return shell.print(&whole()?);
         }
+        agent::settle().context("cannot handle signals")?;
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;
-        let (config, taken, notices) = match self.config(&HostInfo::here(&env)) {
+        let words = self.words().to_vec();
+        // The launcher's own, and the program.
+        let own: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let own = &own[..(own.len() + 1).saturating_sub(words.len())];
+        let (config, taken, mut notices) = match self.config(&HostInfo::here(&env)) {
             Ok(made) => made,
+            Err(error) if let Some(named) = look_alikes::find(own.iter().map(|word| &**word)) => {
+                return Err(Refused(format!("{named} ({error})\n\n{TRY_HELP}")).into());
+            }
             Err(error) if error.is_usage() => return Err(Refused(format!("{error}\n\n{TRY_HELP}")).into()),
             Err(error) => return Err(left_for_the_caller(error.into())),
         };
+        notices.extend(look_alikes::flag_like(words.iter().skip(1).map(|word| &**word)));
         for notice in notices.into_iter().chain(threads_notice(&config, &env)) {
             // The reader may be gone, but the job must still run.
             let _ = writeln!(stderr(), "note: {notice}");
@@ -60,9 +70,10 @@ impl RunOptions {
     /// The job, the flags that came from the scheduler, and notices for the user.
     fn config(self, host: &HostInfo<'_>) -> Result<(Config, Vec<Taken>, Vec<String>), ConfigError> {
         let hostfile = self.hostfile(host.env).map(|path| path.to_string_lossy().into_owned());
+        let mut flags = self.flags(host.env)?;
+        flags.check_types()?; // before an allocation is looked for
         let allocation =
             Allocation::here(hostfile.as_deref()).map_err(|error| ConfigError::Clash(error.to_string()))?;
-        let mut flags = self.flags(host.env)?;
         let (taken, mut notices) = match allocation {
             Some(found) => scheduler::apply(&found, &mut flags)?,
             None => scheduler::without_job(&flags)?,

@@ -4,8 +4,10 @@
 
 mod completion;
 mod exec;
+mod look_alikes;
 mod options;
 
 pub use completion::Shell;
 pub use exec::{quoted, torchrun};
+pub use look_alikes::parse;
 pub use options::RunOptions;

@@ -206,6 +206,11 @@ impl RunOptions {
         path("hostfile", self.hostfile.clone(), env)
     }
 
+    /// The program, and its own arguments.
+    pub(super) fn words(&self) -> &[OsString] {
+        &self.program
+    }
+
     /// The flags, with defaults for those that were not given.
     pub(super) fn flags(self, env: Env<'_>) -> Result<Flags, ConfigError> {
         let pick = |flag, text, default| Given::pick(flag, text, default, env);

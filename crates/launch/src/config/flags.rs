@@ -78,6 +78,23 @@ pub struct Flags {
     pub args: Vec<OsString>,
 }
 
+impl Flags {
+    /// Checks the types and choices of torchrun's own flags, before anything else is looked at: its parser does so, and exits with 2.
+    ///
+    /// # Errors
+    /// [`ConfigError::NotOfType`], for the first that is malformed.
+    pub fn check_types(&self) -> Result<(), ConfigError> {
+        [&self.max_restarts, &self.node_rank, &self.master_port]
+            .into_iter()
+            .try_for_each(|given| whole(given).map(drop))?;
+        [&self.monitor_interval, &self.shutdown_timeout].into_iter().try_for_each(|given| number(given).map(drop))?;
+        choice(&self.start_method, &START_METHODS.map(|name| (name, ())), "spawn, fork or forkserver")
+    }
+}
+
+/// The choices of `--start-method`.
+const START_METHODS: [&str; 3] = ["spawn", "fork", "forkserver"];
+
 /// A switch: on if the command line has it, or if the variable is an integer other than 0.
 ///
 /// # Errors
@@ -204,17 +221,26 @@ pub fn variable(flag: &str) -> String {
 }
 
 pub(super) fn whole(given: &Given) -> Result<i64, ConfigError> {
-    let number = given.text.trim().parse();
+    let number = without_underscores(&given.text).parse();
     number.map_err(|_| ConfigError::NotOfType { given: given.clone(), expected: "a whole number" })
+}
+
+fn number(given: &Given) -> Result<f64, ConfigError> {
+    let number = without_underscores(&given.text).parse();
+    number.map_err(|_| ConfigError::NotOfType { given: given.clone(), expected: "a number of seconds" })
+}
+
+/// The text of a number. Python, in which torchrun reads it, allows spaces around it and an underscore between two digits.
+fn without_underscores(text: &str) -> String {
+    let text = text.trim();
+    let digit = |at: Option<usize>| at.and_then(|at| text.as_bytes().get(at)).is_some_and(u8::is_ascii_digit);
+    let between = |at: usize| digit(at.checked_sub(1)) && digit(Some(at + 1));
+    text.char_indices().filter(|(at, c)| *c != '_' || !between(*at)).map(|(_, c)| c).collect()
 }
 
 /// Seconds, possibly with a fraction, at most ten years, so that no sum overflows a clock.
 pub(super) fn seconds(given: &Given) -> Result<Duration, ConfigError> {
-    let number: f64 = given
-        .text
-        .trim()
-        .parse()
-        .map_err(|_| ConfigError::NotOfType { given: given.clone(), expected: "a number of seconds" })?;
+    let number = number(given)?;
     if !(0.0..=315_360_000.0).contains(&number) {
         return Err(ConfigError::not_allowed(given, "expected seconds from 0 to 315360000"));
     }

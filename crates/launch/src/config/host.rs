@@ -47,8 +47,7 @@ impl Gpus {
     /// device, and a device that occurs twice hides all.
     pub fn of(present: usize, visible: Option<&str>) -> Self {
         let Some(visible) = visible else { return Gpus { count: present, hidden_by: None } };
-        let named: Vec<&str> =
-            visible.split(',').map(str::trim).take_while(|entry| is_device(entry, present)).collect();
+        let named: Vec<&str> = entries(visible).take_while(|entry| is_device(entry, present)).collect();
         let twice = named.iter().enumerate().any(|(at, entry)| named[..at].contains(entry));
         let count = if twice { 0 } else { named.len().min(present) };
         Gpus { count, hidden_by: (count < present).then_some(present) }
@@ -68,6 +67,11 @@ impl Gpus {
     }
 }
 
+/// The entries of CUDA_VISIBLE_DEVICES up to the first that is empty or negative, which hides the rest: none if that is the first.
+pub(super) fn entries(visible: &str) -> impl Iterator<Item = &str> {
+    visible.split(',').map(str::trim).take_while(|entry| !entry.is_empty() && !entry.starts_with('-'))
+}
+
 fn is_device(entry: &str, present: usize) -> bool {
     entry.starts_with("GPU-") || entry.starts_with("MIG-") || entry.parse().is_ok_and(|index: usize| index < present)
 }
@@ -75,10 +79,10 @@ fn is_device(entry: &str, present: usize) -> bool {
 /// Containers get some of the host's GPUs as device files, while the driver's folder lists all, so the files have
 /// precedence.
 fn present() -> usize {
-    let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let in_folder = |folder| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let is_gpu = |name: &str| name.strip_prefix("nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok());
-    let files = entries("/dev").filter(|name| name.to_str().is_some_and(is_gpu)).count();
-    if files > 0 { files } else { entries(DRIVER).count() }
+    let files = in_folder("/dev").filter(|name| name.to_str().is_some_and(is_gpu)).count();
+    if files > 0 { files } else { in_folder(DRIVER).count() }
 }
 
 /// The number of processors that this process may use, by its affinity and by the quota of its control groups, in whole

@@ -1,14 +1,17 @@
 //! The configuration of a job on this node: torchrun's flags, checked and interpreted (`config_from_args` of
 //! torch/distributed/run.py).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use lockstep_contract::{BACKENDS, foreign};
 
 use super::flags::{ConfigError, Flags, Given, Source, choice, seconds, seconds_if_given, whole};
-use super::host::{HostInfo, Nodes, workers};
+use super::host::{HostInfo, Nodes, entries, workers};
 use super::logs::{self, LogBase, Logs, MACROS, PrefixWhen, Streams};
 use super::program::{How, Program};
 use super::rendezvous::Rendezvous;
@@ -76,6 +79,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], which names the flag or variable, its text, and what it accepts.
     pub fn from_flags(flags: &Flags, host: &HostInfo<'_>) -> Result<(Config, Vec<String>), ConfigError> {
+        flags.check_types()?;
         let nodes = Nodes::parse(&flags.nnodes)?;
         let local_world_size = workers(&flags.nproc_per_node, host)?;
         let (signals, mut notices) =
@@ -110,7 +114,8 @@ impl Config {
             )?,
         };
         check_devices(&config, host)?;
-        notices.extend(without_meaning(flags)?);
+        notices.extend(without_meaning(flags));
+        notices.extend(by_python(flags, &config));
         notices.extend(unused_ranks(flags, &config));
         notices.extend(unused_template(flags, &config.logs));
         Ok((config, notices))
@@ -164,8 +169,8 @@ fn check_devices(config: &Config, host: &HostInfo<'_>) -> Result<(), ConfigError
         return Ok(());
     };
     let visible = visible.to_string_lossy();
-    let entries = visible.split(',').count();
-    if config.local_world_size <= entries {
+    let entries = entries(&visible).count();
+    if entries == 0 || config.local_world_size <= entries {
         return Ok(());
     }
     let workers = config.local_world_size;
@@ -176,9 +181,7 @@ fn check_devices(config: &Config, host: &HostInfo<'_>) -> Result<(), ConfigError
 }
 
 /// Notices for flags that only make sense for Python's agent.
-fn without_meaning(flags: &Flags) -> Result<Vec<String>, ConfigError> {
-    let methods = [("spawn", ()), ("fork", ()), ("forkserver", ())];
-    choice(&flags.start_method, &methods, "spawn, fork or forkserver")?;
+fn without_meaning(flags: &Flags) -> Vec<String> {
     let mut notices = Vec::new();
     let mut notice = |given: String, why: &str| notices.push(format!("{given} has no effect here: {why}"));
     if flags.start_method.source != Source::Default {
@@ -201,7 +204,26 @@ fn without_meaning(flags: &Flags) -> Result<Vec<String>, ConfigError> {
             "start the program through `numactl` or your scheduler's binding instead",
         );
     }
-    Ok(notices)
+    notices
+}
+
+/// A notice for an executable file that does not say who runs it: Python does, as under torchrun.
+fn by_python(flags: &Flags, config: &Config) -> Option<String> {
+    let path = Path::new(&flags.program);
+    let is_program = |about: &Metadata| about.is_file() && about.permissions().mode() & 0o111 != 0;
+    let named = flags.module || flags.run_path || path.extension() == Some(OsStr::new("py"));
+    let chosen = config.program.file != flags.program && config.program.file != Path::new(".").join(path);
+    if named || !chosen || !fs::metadata(path).is_ok_and(|about| is_program(&about)) {
+        return None;
+    }
+    let mut first = [0; 2];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut first));
+    (read.is_err() || &first != b"#!").then(|| {
+        let path = foreign::path(path);
+        format!(
+            "{path} has no first line such as `#!/bin/sh`, so Python runs it; add the line if it is not a Python script"
+        )
+    })
 }
 
 /// Notices for local ranks that do not exist.

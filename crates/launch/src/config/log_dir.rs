@@ -4,8 +4,9 @@
 //! The layout is torchrun's (`DefaultLogsSpecs`, torch/distributed/elastic/multiprocessing/api.py), but an attempt
 //! never replaces an earlier one. [`output`](crate::output) writes the logs.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, DirEntry, File};
+use std::fs::{self, DirBuilder, DirEntry, File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -34,13 +35,15 @@ pub struct LogDir {
 struct Temporary {
     folder: PathBuf,
     /// Keeps others from removing it while the run lasts.
-    _lock: Option<File>,
+    lock: RefCell<Option<File>>,
 }
 
 /// The folder of one attempt, that is, one start of this agent's workers. Without log files all paths are `None`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Attempt {
     folder: Option<PathBuf>,
+    /// The run's folder, if it had been removed and was made again.
+    pub made_again: Option<PathBuf>,
 }
 
 /// Why the log folder could not be created.
@@ -67,7 +70,7 @@ impl LogDir {
             LogBase::Folder(folder) => (made(folder.clone())?, None),
             LogBase::Temporary => {
                 let folder = unique(temporary_folder(), TEMPORARY_NAME.0)?;
-                (folder.clone(), Some(Temporary { _lock: lock(&folder), folder }))
+                (folder.clone(), Some(Temporary { lock: RefCell::new(lock(&folder)), folder }))
             }
         };
         // A relative path would break in a worker that changes its working directory.
@@ -81,22 +84,43 @@ impl LogDir {
         self.run.as_deref()
     }
 
+    /// Returns true if the user has not named a folder.
+    pub fn is_temporary(&self) -> bool {
+        self.temporary.is_some()
+    }
+
     /// The folder that is removed if the run succeeds or the agent is killed; `None` if it is kept.
     pub fn temporary(&self) -> Option<&Path> {
         self.temporary.as_ref().filter(|_| !self.keep).map(|temporary| &*temporary.folder)
     }
 
-    /// Creates the folders of an attempt with this number of workers.
+    /// Creates the folders of an attempt with this number of workers. If the run's own folder is gone, as when a job outlives what is
+    /// removed from `/tmp` regularly, it is made again.
     ///
     /// # Errors
     /// When a folder cannot be created, or the attempt already has one.
     pub fn attempt(&self, number: u64, workers: usize) -> Result<Attempt, LogDirError> {
-        let folder = self.run.as_ref().map(|run| run.join(format!("attempt_{number}")));
-        if let Some(folder) = &folder {
-            make_one(folder)?;
-            (0..workers).try_for_each(|rank| make_one(&folder.join(rank.to_string())))?;
+        let Some(run) = &self.run else { return Ok(Attempt::default()) };
+        let made_again = (!run.is_dir()).then(|| self.make_again(run).map(|()| run.clone())).transpose()?;
+        let folder = run.join(format!("attempt_{number}"));
+        make_one(&folder)?;
+        (0..workers).try_for_each(|rank| make_one(&folder.join(rank.to_string())))?;
+        Ok(Attempt { folder: Some(folder), made_again })
+    }
+
+    fn make_again(&self, run: &Path) -> Result<(), LogDirError> {
+        let base = run.parent().unwrap_or(run);
+        if let Some(temporary) = &self.temporary {
+            made(base.parent().unwrap_or(base).to_owned())?;
+            match make_one(base) {
+                // Another user may have taken the name.
+                Err(error) if !fs::symlink_metadata(base).is_ok_and(|about| is_own(&about)) => return Err(error),
+                _ => *temporary.lock.borrow_mut() = lock(base),
+            }
+        } else {
+            made(base.to_owned())?;
         }
-        Ok(Attempt { folder })
+        make_one(run)
     }
 
     /// Ends the run: removes a temporary folder after a success or if nothing was written, unless the user wants to
@@ -107,7 +131,13 @@ impl LogDir {
     pub fn finish(self, success: bool) -> io::Result<Option<PathBuf>> {
         let Some(Temporary { folder, .. }) = &self.temporary else { return Ok(self.run) };
         remove_old(folder.parent().unwrap_or(folder), SystemTime::now());
-        if self.stays(success) { Ok(self.run) } else { fs::remove_dir_all(folder).map(|()| None) }
+        if self.stays(success) {
+            return Ok(self.run);
+        }
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(None),
+        }
     }
 
     /// Returns true if [`Self::finish`] would keep the folder.
@@ -212,7 +242,11 @@ fn is_name(name: &OsStr) -> bool {
 
 /// Returns true for a folder of this user that is not a link.
 fn is_own_folder(entry: &DirEntry) -> bool {
-    entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == geteuid().as_raw())
+    entry.metadata().is_ok_and(|about| is_own(&about))
+}
+
+fn is_own(about: &Metadata) -> bool {
+    about.is_dir() && about.uid() == geteuid().as_raw()
 }
 
 /// Returns true if the folder has only folders of runs, with only folders of attempts or events in each: another program's
@@ -312,6 +346,25 @@ mod tests {
         assert!(after(false, false, true), "a failure keeps its logs");
         assert!(!after(false, false, false), "nothing written, nothing to keep");
         assert!(after(true, true, false), "the user keeps it");
+    }
+
+    #[test]
+    fn makes_again_what_was_removed_while_the_job_ran() {
+        let dir = tempfile::tempdir().unwrap();
+        for base in [LogBase::Temporary, LogBase::Folder(dir.path().join("logs/of/mine"))] {
+            let log_dir = LogDir::create(&logs(base), "x").unwrap();
+            let run = log_dir.path().unwrap().to_owned();
+            for (number, gone) in [run.as_path(), run.parent().unwrap()].into_iter().enumerate() {
+                assert_eq!(log_dir.attempt(2 * number as u64, 1).unwrap().made_again.is_some(), number > 0);
+                fs::remove_dir_all(gone).unwrap();
+                let attempt = log_dir.attempt(2 * number as u64 + 1, 2).unwrap();
+                assert_eq!(attempt.made_again.as_ref(), Some(&run));
+                assert!(attempt.error_file(1).unwrap().parent().unwrap().is_dir());
+                assert_eq!(fs::metadata(&run).unwrap().permissions().mode() & 0o777, 0o700);
+                fs::remove_dir_all(gone).unwrap();
+            }
+            assert_eq!(log_dir.finish(false).unwrap().is_some(), run.starts_with(dir.path()));
+        }
     }
 
     #[test]

@@ -129,6 +129,12 @@ impl Logs {
         }
     }
 
+    /// Returns true if the output of one of `workers` local workers goes to a file.
+    pub fn writes_files(&self, workers: usize) -> bool {
+        let writes = |routes: Routes| routes.stdout.file || routes.stderr.file;
+        (0..workers).any(|local_rank| writes(self.routes(local_rank, workers)))
+    }
+
     /// The prefix of a worker's lines.
     pub fn prefix(&self, origin: LineOrigin<'_>) -> String {
         let known = |name: &str| match name {

@@ -10,8 +10,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use lockstep_contract::foreign;
-use lockstep_process::ClosedFolder;
 use lockstep_process::proc::is_python;
+use lockstep_process::{ClosedFolder, find_program, is_noexec};
 use rustix::fs::{Access, access};
 
 /// How variables are read: `std::env::var_os`, or a test's own function.
@@ -82,6 +82,32 @@ pub enum ProgramError {
         /// The kind of program.
         kind: String,
     },
+    /// The file is a program where none can be executed.
+    #[error(
+        "{path} is {kind} on a file system that is mounted noexec, where no program can be executed: copy it to another one{by}",
+        path = foreign::path(path)
+    )]
+    NoExecMount {
+        /// The file.
+        path: PathBuf,
+        /// The kind of program.
+        kind: String,
+        /// The other way, for a script.
+        by: String,
+    },
+    /// A shell's script by its name, without a first line that says so.
+    #[error(
+        "{path} has no first line such as `#!/bin/bash`, so that it cannot run on its own, and Python cannot run it: add one, or start \
+         `bash {path}`",
+        path = foreign::path(path)
+    )]
+    NoFirstLine {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file in PATH that cannot be executed.
+    #[error(transparent)]
+    InPath(lockstep_process::ProgramError),
     /// There is no Python.
     #[error(
         "cannot run {}: neither python3 nor python is in PATH; set PYTHON_EXEC to a Python, or give --no-python for a program that needs none",
@@ -150,7 +176,10 @@ fn kind(given: &OsStr, no_python: bool, env: Env<'_>) -> Result<Kind, ProgramErr
         return match in_path(given, env) {
             Some(_) => Ok(Kind::Program(given.to_owned())),
             None if no_python && path.exists() => Ok(Kind::Program(Path::new(".").join(path).into_os_string())),
-            None => Err(missing(path, true)),
+            None => Err(match find_program(given, env("PATH").as_deref()) {
+                Ok(_) | Err(lockstep_process::ProgramError::NotInPath { .. }) => missing(path, true),
+                Err(refused) => ProgramError::InPath(refused),
+            }),
         };
     }
     if no_python {
@@ -185,12 +214,28 @@ fn is_script(given: &OsStr) -> Result<Option<String>, ProgramError> {
         Err(_) if executable => return Ok(Some("a program that cannot be read".to_owned())),
         read => read.map_err(unreadable)?,
     };
+    let owned = || path.to_owned();
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
     match own_kind(&head) {
-        Some(kind) if !executable && path.extension() != Some(OsStr::new("py")) => {
-            Err(ProgramError::NotExecutable { path: path.to_owned(), kind })
+        Some(kind) if !executable && extension != "py" && is_noexec(path) => {
+            let by = by_its_interpreter(&head, path);
+            Err(ProgramError::NoExecMount { path: owned(), kind, by })
+        }
+        Some(kind) if !executable && extension != "py" => Err(ProgramError::NotExecutable { path: owned(), kind }),
+        None if !head.starts_with(b"#!")
+            && ["sh", "bash", "zsh", "ksh", "csh", "slurm", "sbatch"].contains(&extension) =>
+        {
+            Err(ProgramError::NoFirstLine { path: owned() })
         }
         kind => Ok(kind),
     }
+}
+
+/// How to run a script by the interpreter in its first line; empty for other programs.
+fn by_its_interpreter(head: &[u8], path: &Path) -> String {
+    let line = head.strip_prefix(b"#!").and_then(|rest| rest.split(|byte| *byte == b'\n').next());
+    let interpreter = line.map(|line| String::from_utf8_lossy(line).trim().to_owned());
+    interpreter.map_or_else(String::new, |program| format!(", or start `{program} {}`", foreign::path(path)))
 }
 
 /// The kind of program by its first bytes, unless they indicate Python.

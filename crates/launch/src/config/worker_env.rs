@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use lockstep_contract::BACKEND;
 use lockstep_contract::snapshot_request::{LAUNCHER, SNAPSHOT_ON};
 
+use super::host::entries;
 use super::job::Config;
 use super::program::Env;
 
@@ -100,11 +101,14 @@ fn local_rank(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(OsStr
     if !config.virtual_local_rank {
         return vec![own(place.local_rank)];
     }
-    // `Config::from_flags` checked that there are enough entries.
-    let entry = parent("CUDA_VISIBLE_DEVICES").and_then(|visible| {
-        visible.to_string_lossy().split(',').nth(place.local_rank).map(|entry| entry.trim().to_owned())
-    });
-    let device = entry.unwrap_or_else(|| place.local_rank.to_string());
+    let device = match parent("CUDA_VISIBLE_DEVICES") {
+        None => place.local_rank.to_string(),
+        Some(visible) => match entries(&visible.to_string_lossy()).nth(place.local_rank) {
+            Some(entry) => entry.to_owned(),
+            // `Config::from_flags` checked that there are enough entries, or none: then no worker sees a GPU.
+            None => return vec![own(0)],
+        },
+    };
     vec![own(0), ("CUDA_VISIBLE_DEVICES".into(), device.into())]
 }
 
@@ -211,5 +215,9 @@ mod tests {
         let env = env_of(&flags, 1, &[]);
         assert_eq!((env["LOCAL_RANK"].as_str(), env["CUDA_VISIBLE_DEVICES"].as_str()), ("0", "1"));
         assert!(!env_of(&[], 1, &[("CUDA_VISIBLE_DEVICES", "3")]).contains_key("CUDA_VISIBLE_DEVICES"));
+        for none in ["", "-1"] {
+            let env = env_of(&flags, 1, &[("CUDA_VISIBLE_DEVICES", none)]);
+            assert!(env["LOCAL_RANK"] == "0" && !env.contains_key("CUDA_VISIBLE_DEVICES"), "the agent's own stays");
+        }
     }
 }

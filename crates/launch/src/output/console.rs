@@ -18,6 +18,7 @@ use rustix::termios::isatty;
 
 use super::lines::{AGENT, Content, Entry, LineMultiplexer, Owner};
 use super::plan::{OpenLines, Stream};
+use super::source::unwritable;
 
 /// The maximum amount of one worker's output that waits for a device, in bytes; after that the worker waits.
 const QUOTA: usize = 256 << 10;
@@ -83,11 +84,11 @@ impl Console {
         let (stdout, stderr) = (File::from(stdout), File::from(stderr));
         let identity = |file: &File| file.metadata().map(|about| (about.dev(), about.ino(), about.rdev()));
         if identity(&stdout)? == identity(&stderr)? {
-            let both = Device::start([stdout, stderr])?;
+            let both = Device::start([stdout, stderr], None)?;
             return Ok(Console(Arc::new(Devices { stdout: Arc::clone(&both), stderr: both, terminal })));
         }
-        let stdout = Device::start([stdout.try_clone()?, stdout])?;
-        let stderr = Device::start([stderr.try_clone()?, stderr])?;
+        let stderr = Device::start([stderr.try_clone()?, stderr], None)?;
+        let stdout = Device::start([stdout.try_clone()?, stdout], Some(Arc::clone(&stderr)))?;
         Ok(Console(Arc::new(Devices { stdout, stderr, terminal })))
     }
 
@@ -172,10 +173,11 @@ impl Console {
 }
 
 impl Device {
-    fn start(files: [File; 2]) -> io::Result<Arc<Self>> {
+    /// Where this device cannot be written any more, `other` shows why.
+    fn start(files: [File; 2], other: Option<Arc<Device>>) -> io::Result<Arc<Self>> {
         let device = Arc::new(Device { state: Mutex::default(), changed: Condvar::new(), status: OnceLock::new() });
         let writer = Arc::clone(&device);
-        thread::Builder::new().name("console".into()).spawn(move || writer.write(files))?;
+        thread::Builder::new().name("console".into()).spawn(move || writer.write(files, other.as_deref()))?;
         Ok(device)
     }
 
@@ -210,13 +212,24 @@ impl Device {
     }
 
     /// The writer thread.
-    fn write(&self, mut files: [File; 2]) {
+    fn write(&self, mut files: [File; 2], other: Option<&Device>) {
         let mut multiplexer = LineMultiplexer::default();
         while let Some(batch) = self.take() {
             let written = match self.status.get() {
                 Some(bar) => bar.suspend(|| write_batch(&mut multiplexer, &batch, &mut files)),
                 None => write_batch(&mut multiplexer, &batch, &mut files),
             };
+            // That a reader has gone, such as head(1), is usual.
+            if let Some((other, error)) = other.zip(written.as_ref().err())
+                && error.kind() != io::ErrorKind::BrokenPipe
+            {
+                let why = unwritable(error);
+                let text = format!(
+                    "lockstep: standard output is not complete: {why}; the job goes on, its further lines are lost"
+                );
+                let (content, prefix) = (Content::Line(text.into_bytes()), vec![]);
+                other.push(Entry { owner: AGENT, stream: Stream::Stderr, prefix, content });
+            }
             self.done(&batch, written.is_err());
         }
     }
@@ -390,6 +403,21 @@ mod tests {
         assert!(console.flush(LIMIT) && !console.is_full(Stream::Stdout, 1));
         drop(console);
         assert_eq!(reader.join().unwrap().unwrap().len() % 1003, 0);
+    }
+
+    #[test]
+    fn the_other_stream_says_why_one_is_not_complete() {
+        let (mut read, write) = io::pipe().unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let console = Console::to(full.into(), write.into()).unwrap();
+        console.push(line(1, b"x"));
+        assert!(console.flush(LIMIT));
+        console.push(line(1, b"y"));
+        assert!(console.flush(LIMIT));
+        drop(console);
+        let mut shown = String::new();
+        read.read_to_string(&mut shown).unwrap();
+        assert_eq!(shown.matches("standard output is not complete: No space left on device").count(), 1, "{shown}");
     }
 
     #[test]

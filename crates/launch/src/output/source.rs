@@ -160,9 +160,19 @@ impl Log {
     fn write(&mut self, bytes: &[u8], failed: &mut Vec<(PathBuf, String)>) {
         let Some((path, file)) = &mut self.0 else { return };
         if let Err(error) = file.write_all(bytes) {
-            failed.push((std::mem::take(path), error.to_string()));
+            failed.push((std::mem::take(path), unwritable(&error)));
             self.0 = None;
         }
+    }
+}
+
+/// Why a file does not grow any more.
+pub(super) fn unwritable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => format!("{error}: `ulimit -f` limits the size of a file"),
+        io::ErrorKind::QuotaExceeded => format!("{error}: see `quota -s`"),
+        io::ErrorKind::StorageFull => format!("{error}: see `df -h` and `df -i`"),
+        _ => error.to_string(),
     }
 }
 

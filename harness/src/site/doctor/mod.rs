@@ -29,7 +29,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use lockstep_contract::foreign::escaped;
-use lockstep_process::check_room;
+use lockstep_process::{check_calls, check_room};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Interrupted};
@@ -97,6 +97,7 @@ impl DoctorOptions {
         } else {
             Participation::Alone
         };
+        check_calls()?;
         check_room(TASKS)?; // without room for a thread, tokio panics
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.context("cannot start the runtime")?;

@@ -141,6 +141,26 @@ fn a_second_signal_does_not_wait_for_leftover_processes() {
     site.assert_no_process();
 }
 
+/// As by a batch system or a program with threads that masks signals before it starts others.
+#[test]
+fn signals_that_the_caller_has_blocked_or_ignores_are_handled() {
+    for mask in ["signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))", "signal.signal(15, signal.SIG_IGN)"] {
+        let site = Site::new();
+        let python = format!("import os, signal, sys; {mask}; os.execv(sys.argv[1], sys.argv[1:])");
+        let mut command = Command::new("sh");
+        site.prepare(&mut command);
+        let worker = "grep -q 'SigBlk:.0*$' /proc/self/status && echo up; exec sleep 1000";
+        let words = ["run", "--standalone", "--nproc-per-node=2", "sh", "-c", worker];
+        let exec = format!("exec \"$PYTHON_EXEC\" -c \"$0\" {} \"$@\"", lockstep());
+        command.args(["-c", &exec, &python]).args(words);
+        let running = Running::start(command);
+        running.await_out("up", 2);
+        running.signal(Signal::TERM);
+        running.ended().code(1).says(&["received SIGTERM"]);
+        site.assert_no_process();
+    }
+}
+
 #[test]
 fn only_the_requested_signals_are_handled() {
     let site = Site::new();
@@ -206,7 +226,7 @@ fn child_processes_of_workers_end_with_them_after_success_and_failure() {
     let script = site.file("family.py", FAMILY);
     for code in ["0", "5"] {
         let ended = site.run(&["--standalone", "--nproc-per-node=2", &script, code]);
-        ended.code(i32::from(code != "0"));
+        ended.code(i32::from(code != "0")).says(&["ended what the workers left behind: ", "sleep (pid "]);
         site.assert_no_process();
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 
 use crate::run::site::Site;
-use crate::running::{Ended, ended};
+use crate::running::{Ended, ended, lockstep};
 
 /// Prints many lines in pieces that end anywhere, so that a launcher that forwards pieces would mix them.
 const PIECES: &str = r#"
@@ -212,6 +212,39 @@ fn logs_go_elsewhere_with_a_note_where_tmpdir_cannot_be_used() {
             1
         );
     }
+}
+
+/// A cleaner of /tmp does not know that the job still runs.
+#[test]
+fn a_log_folder_that_was_removed_meanwhile_is_made_again() {
+    for flags in [&["-t", "3", "--log-dir=logs"][..], &[]] {
+        let site = Site::new();
+        let script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exec echo fine; [ $RANK = 0 ] && { rm -rf tmp/* logs; exit 3; }; exec sleep 600";
+        let words =
+            [&["--standalone", "--nproc-per-node=2", "--max-restarts=1"], flags, &["sh", "-c", script]].concat();
+        let ended = site.run(&words).code(0).says(&["was removed while the job ran: made it again"]);
+        assert_eq!(ended.sorted(), ["[default0]:fine", "[default1]:fine"]);
+        assert_eq!(site.leftovers().len(), 0);
+    }
+}
+
+/// By `ulimit -f`: the log, what the console's file shows, and the event file.
+#[test]
+fn a_file_that_reaches_its_limit_does_not_end_the_job_and_is_named() {
+    let print = "head -c 5000 /dev/zero | tr '\\0' x; echo";
+    let shell = |site: &Site, command: &str| {
+        let mut shell = Command::new("sh");
+        site.prepare(&mut shell);
+        shell.args(["-c", &format!("ulimit -f 1; {command}"), "sh", print]);
+        crate::running::Running::start(shell).ended()
+    };
+    let run = format!("{} run --standalone --nproc-per-node=2 --log-dir=logs", lockstep());
+    let site = Site::new();
+    let full = "is not complete: File too large (os error 27): `ulimit -f` limits the size of a file";
+    shell(&site, &format!("{run} -t 3 sh -c \"$1\"")).code(0).says(&["stdout.log", full]);
+    shell(&site, &format!("{run} sh -c \"$1\" >console")).code(0).says(&["standard output", full]);
+    let failing = format!("LOCKSTEP_EVENTS=events {run} --max-restarts=30 sh -c 'exit 3'");
+    shell(&site, &failing).code(1).says(&["cannot write events to events/", "FAILED"]);
 }
 
 #[test]

@@ -76,6 +76,14 @@ fn a_program_that_cannot_run_is_named_before_the_start() {
     site.run(&["--standalone", "./no/such.py"]).code(1).says(&["no/such.py"]).never_says(&["FAILED", "Traceback"]);
     let plain = site.file("plain", "#!/bin/sh\necho hi\n");
     site.run(&["--standalone", "--no-python", &plain]).code(1).says(&[&plain, "chmod +x"]).never_says(&["FAILED"]);
+    let plain = site.program("plain.sh", "echo hi\n");
+    site.run(&["--standalone", &plain])
+        .code(1)
+        .says(&["has no first line such as `#!/bin/bash`"])
+        .never_says(&["FAILED"]);
+    site.run(&["–nproc-per-node=2", &plain]).code(2).says(&["an en dash (U+2013) where `--`"]);
+    site.run(&["--nproc\u{2011}per-node=2", &plain]).code(2).says(&["hyphen or minus sign (U+2011)"]);
+    site.run(&["--start-method=zzz", "no-such-program"]).code(2).says(&["expected spawn, fork or forkserver"]);
     let folder = site.word("tmp");
     site.run(&["--standalone", "--no-python", &folder]).code(1).says(&[&folder]).never_says(&["FAILED"]);
     site.assert_no_process();
