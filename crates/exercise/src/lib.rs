@@ -8,4 +8,4 @@ mod rank;
 mod sleep;
 
 pub use rank::{Task, main, main_of, numbers, tensor};
-pub use sleep::mark_sleep;
+pub use sleep::{Took, mark_sleep, timed};

@@ -1,11 +1,11 @@
-//! Shows other ranks that this one's answer sleeps. An answer must not pass because it guessed how long the others need: while it sleeps,
-//! the ranks for which it waits take longer.
+//! How an answer spends its time. It shows other ranks that this one's answer sleeps: an answer must not pass because it guessed how long
+//! the others need, so while it sleeps, the ranks for which it waits take longer. And it measures how long an answer took on a busy machine.
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_contract::background::SLEEP_WATCH;
 use lockstep_process::proc::{Schedule, is_in_sleep};
@@ -44,11 +44,42 @@ pub fn mark_sleep<T>(mark: &Path, answer: impl FnOnce() -> T) -> T {
     })
 }
 
+/// How long an answer took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Took {
+    /// By the clock: a busy machine makes it longer, never shorter.
+    pub clock: Duration,
+    /// Less the time in which its thread was ready and no core was free.
+    pub own: Duration,
+}
+
+/// Calls an answer, and measures how long it took.
+pub fn timed<T>(answer: impl FnOnce() -> T) -> (T, Took) {
+    let (begun, before) = (Instant::now(), Schedule::of_this_thread().waiting);
+    let answered = answer();
+    let clock = begun.elapsed();
+    let waited = Schedule::of_this_thread().waiting.saturating_sub(before);
+    (answered, Took { clock, own: clock.saturating_sub(waited) })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    #[test]
+    fn an_answers_own_time_has_its_sleep() {
+        let (answer, took) = timed(|| {
+            thread::sleep(Duration::from_millis(60));
+            7
+        });
+        assert_eq!(answer, 7);
+        assert!(
+            took.clock >= Duration::from_millis(60) && took.own <= took.clock && took.own >= Duration::from_millis(40),
+            "{took:?}"
+        );
+    }
 
     /// Runs an answer, which can see whether its mark was there. Returns whether it ever was, and whether it still is.
     fn marked(answer: impl FnOnce(&AtomicBool)) -> (bool, bool) {

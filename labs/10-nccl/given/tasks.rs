@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use c10d::{Store, TcpStoreOptions};
 use lockstep::LaunchEnv;
-use lockstep_exercise::{Task, mark_sleep};
+use lockstep_exercise::{Task, mark_sleep, timed};
 use lockstep_gpu::{Buffer, Comm, Event, Gpu, Reduction, Stream, UniqueId};
 use serde::Serialize;
 
@@ -123,9 +123,9 @@ pub fn finish(answer: fn(&Comm, &Event, Duration) -> Result<Ended>) -> Task {
             comm.all_reduce(&buffer, Reduction::Sum, &stream)?;
         }
         job.store.set("issued", b"1")?;
-        let (done, begun) = (stream.record()?, Instant::now());
-        let ended = answer(&comm, &done, Duration::from_millis(patience))?;
-        let waited = begun.elapsed().as_millis() as u64;
+        let done = stream.record()?;
+        let (ended, took) = timed(|| answer(&comm, &done, Duration::from_millis(patience)));
+        let (ended, waited) = (ended?, [took.clock, took.own].map(|time| time.as_millis() as u64));
         // Hangs if nothing has ended the operation.
         stream.synchronize()?;
         let found = stream.download(&buffer)?[0];
@@ -139,7 +139,7 @@ pub fn finish(answer: fn(&Comm, &Event, Duration) -> Result<Ended>) -> Task {
 }
 
 /// Starts a process as rank 1, which ends when rank 0 waits for it.
-fn lose_rank_1(job: &GpuRank) -> Result<(Ended, f32, bool, f32, u64)> {
+fn lose_rank_1(job: &GpuRank) -> Result<(Ended, f32, bool, f32, [u64; 2])> {
     if std::env::var_os(LOST).is_some() {
         let comm = job.comm("lost")?;
         sum(job, &comm, 1.0)?;
@@ -150,7 +150,7 @@ fn lose_rank_1(job: &GpuRank) -> Result<(Ended, f32, bool, f32, u64)> {
     }
     let ended = std::process::Command::new(std::env::current_exe()?).env(LOST, "").status()?;
     anyhow::ensure!(ended.success(), "the process of rank 1 ended with {ended}");
-    Ok((Ended::Aborted, 0.0, false, 0.0, 0))
+    Ok((Ended::Aborted, 0.0, false, 0.0, [0; 2]))
 }
 
 /// Inputs: a measured collective. Results: its bandwidths.

@@ -131,3 +131,13 @@ pub fn whole_seconds(group: &ProcessGroup, from: Rank, length: i64, patience: Du
         Err(error) => Err(error.into()),
     }
 }
+
+/// Waits twice as long.
+pub fn twice(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    crate::deadline::deadline(group, from, length, 2 * patience)
+}
+
+/// Waits a second more, for a message that is only just late.
+pub fn grace(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
+    crate::deadline::deadline(group, from, length, patience + Duration::from_secs(1))
+}

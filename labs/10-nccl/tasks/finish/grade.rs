@@ -14,8 +14,14 @@ enum Ended {
     Aborted,
 }
 
-/// How it ended, the buffer, whether the communicator still works, the sum over a new one, and milliseconds until the answer returned.
-type Result = (Ended, f32, bool, f32, u64);
+/// How it ended, the buffer, whether the communicator still works, the sum over a new one, and milliseconds until the answer returned, by
+/// the clock and without those in which it waited for a core.
+type Result = (Ended, f32, bool, f32, [u64; 2]);
+
+/// How often an answer may come back late: a busy machine makes it late, but not each time.
+const TRIES: usize = 3;
+/// How much longer than the patience an answer may take, in per cent of it.
+const LATEST: u64 = 150;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // Where the answer must not wait for its end, patience is far longer than any machine takes. Where it must, that has no whole second.
@@ -27,20 +33,31 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     ];
     for (does, patience, expected) in cases {
         let given = format!("{}, a patience of {patience} ms", words(does));
-        let outputs = device::call::<_, Result>(runner, RANKS, &[(does, patience)]);
-        let outputs = outputs.map_err(|error| explained(error, does, &given))?;
-        // Rank 1 of the last case has ended.
-        for (rank, found) in outputs.all(0).enumerate().take(if does == "lost" { 1 } else { RANKS }) {
-            check(rank, does, &given, expected, *found)?;
-        }
-        // The first rank that aborts must have waited; the other one may see that as an error.
-        let waited = outputs.all(0).map(|found| found.4).max().unwrap_or_default();
-        Claim::that(does != "another" || waited >= patience, "an abort after the patience", format!("after {waited} ms"))
-            .given(given)
-            .or_fail(
+        let mut took = u64::MAX;
+        for _ in 0..TRIES {
+            let outputs = device::call::<_, Result>(runner, RANKS, &[(does, patience)]);
+            let outputs = outputs.map_err(|error| explained(error, does, &given))?;
+            // Rank 1 of the last case has ended.
+            for (rank, found) in outputs.all(0).enumerate().take(if does == "lost" { 1 } else { RANKS }) {
+                check(rank, does, &given, expected, *found)?;
+            }
+            // The first rank that aborts must have waited; the other one may see that as an error.
+            let waited = outputs.all(0).map(|found| found.4[0]).max().unwrap_or_default();
+            let in_time = does != "another" || waited >= patience;
+            Claim::that(in_time, "an abort after the patience", format!("after {waited} ms")).given(given.clone()).or_fail(
                 "the answer aborts before `patience` is over, so a rank that comes later, but in time, would be lost: compare durations as \
                  they are. `as_secs` drops what is less than a second",
             )?;
+            took = took.min(outputs.all(0).map(|found| found.4[1]).min().unwrap_or_default());
+            if took * 100 <= patience * LATEST {
+                break;
+            }
+        }
+        let expected = format!("an abort {patience} ms after the call");
+        Claim::that(took * 100 <= patience * LATEST, expected, format!("after {took} ms")).given(given).or_fail(
+            "the answer aborts long after `patience` is over, and so does every other rank's: look at the time since the call, and once it is \
+             over, abort at once",
+        )?;
     }
     Ok(())
 }

@@ -92,3 +92,8 @@ pub fn watchdog_thread(comm: &Comm, done: &Event, patience: Duration) -> Result<
         watchdog.join().map_or_else(|_| anyhow::bail!("the watchdog panicked"), |ended| Ok(ended?))
     })
 }
+
+/// Waits twice as long.
+pub fn twice(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
+    crate::finish::finish(comm, done, 2 * patience)
+}
