@@ -1,11 +1,18 @@
 //! Runs cargo, and parses its messages for programs: one line of JSON each (`--message-format json`). Builds learners' packages.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
-use lockstep_process::check_room;
+use lockstep_contract::foreign;
+use lockstep_process::{check_room, proc};
 use serde::Deserialize;
+
+use crate::report::Screen;
 
 /// One message, with the fields used here.
 #[derive(Deserialize)]
@@ -123,8 +130,48 @@ pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
 pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     check_room(TASKS)?; // without it, rustup's cargo panics
     let mut command = build_command(root, package);
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
+    let cargo = command.stdout(Stdio::piped()).spawn().context("cannot start cargo: is it on PATH?")?;
+    let (pid, (ended, wait)) = (cargo.id() as i32, mpsc::channel::<()>());
+    let output = thread::scope(|scope| {
+        scope.spawn(move || tell_what_takes_long(pid, package, &wait));
+        let output = cargo.wait_with_output();
+        drop(ended);
+        output
+    })?;
     built(&output.stdout, package, output.status.success())
+}
+
+/// After this time a build says what it does.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Until the build ends: says that it compiles, or which process holds the lock of cargo's output that it waits for.
+fn tell_what_takes_long(cargo: i32, package: &str, ended: &Receiver<()>) {
+    let (screen, mut told) = (Screen::new(true), None);
+    while ended.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let holder = holder(&locks, cargo);
+        if told != Some(holder) {
+            screen.line(match holder {
+                None => format!("lockstep: compiling {package} …"),
+                Some(pid) => format!("lockstep: waiting for another build to end: {}", described(pid)),
+            });
+            told = Some(holder);
+        }
+    }
+}
+
+/// The process that holds the lock that `waiter` waits for, by `/proc/locks` (proc_locks(5)): the waiter's line has the number of the
+/// lock, and an arrow.
+fn holder(locks: &str, waiter: i32) -> Option<i32> {
+    let lines = || locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let waits = lines().find(|words| words.get(1) == Some(&"->") && words.get(5) == Some(&&*waiter.to_string()))?;
+    lines().find(|words| words.first() == waits.first() && words.get(1) != Some(&"->"))?.get(4)?.parse().ok()
+}
+
+/// A process of another container or another node has no number here.
+fn described(pid: i32) -> String {
+    let line = proc::command_line(pid).map(|line| foreign::one_line(&line));
+    line.map_or_else(|| "of a process that cannot be seen from here".into(), |line| format!("{line} (pid {pid})"))
 }
 
 /// Extracts the result for `package` from cargo's messages.
@@ -169,6 +216,13 @@ mod tests {
         let Ok(Built::Program(path)) = built(messages.as_bytes(), "ex-02", true) else { panic!("no program") };
         assert_eq!(path, Path::new("/t/ex-02"));
         assert!(built(b"", "ex-02", true).is_err());
+    }
+
+    #[test]
+    fn finds_who_holds_the_lock_that_a_build_waits_for() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 00:2a:9 0 EOF\n2: FLOCK  ADVISORY  WRITE 500 fe:00:42 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 501 fe:00:42 0 EOF\n2: -> FLOCK  ADVISORY  WRITE 502 fe:00:42 0 EOF\n";
+        assert_eq!([holder(locks, 501), holder(locks, 502), holder(locks, 500)], [Some(500), Some(500), None]);
     }
 
     #[test]
