@@ -12,9 +12,10 @@
 //! folder, so that libtorch's binding is not compiled again, and holds the learners' answers one after the other. An answer that does
 //! not compile is replaced by the skeleton, so that the others can be graded.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
@@ -95,20 +96,24 @@ impl Class {
     /// A case for each lab that the learner submitted.
     fn cases_of(&self, learner: &Path, options: &Options) -> anyhow::Result<Vec<ReportCase>> {
         let name = learner.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut cases = Vec::new();
+        let (mut cases, mut unreadable) = (Vec::new(), None);
         for lab in &self.labs {
-            if let Some(handed) = Handed::find(learner, lab) {
-                let text = || format!("cannot grade lab {} of {name}", lab.number());
-                cases.push(self.case(&name, lab, &handed, options).with_context(text)?);
+            match Handed::find(learner, lab) {
+                Ok(Some(handed)) => {
+                    let text = || format!("cannot grade lab {} of {name}", lab.number());
+                    cases.push(self.case(&name, lab, &handed, options).with_context(text)?);
+                }
+                Ok(None) => {}
+                Err(why) => drop(unreadable.get_or_insert(why)),
             }
         }
         if cases.is_empty() {
             let labs: Vec<_> = self.labs.iter().map(|lab| format!("labs/{}/exercise/src", lab.name)).collect();
-            let evidence = format!("found none of {}", labs.join(", "));
+            let evidence = unreadable.unwrap_or_else(|| format!("found none of {}", labs.join(", ")));
             let finding = Finding { claim: "Answers were handed in".into(), verdict: Verdict::Failed, evidence };
             cases.push(ReportCase {
                 name,
-                shows: "nothing was handed in".into(),
+                shows: "no answers could be read".into(),
                 findings: vec![finding],
                 ..ReportCase::default()
             });
@@ -170,8 +175,8 @@ fn line(case: &ReportCase) -> String {
     format!("{:24} {}  ({:.1} s)", case.name, signs.join("  "), case.took.as_secs_f64())
 }
 
-/// Time limit of cargo for one answer; the first one compiles the course's crates.
-const BUILD_DEADLINE: Duration = Duration::from_secs(900);
+/// Time limit of cargo for the first answer, with which the course's crates are compiled, and for each other one.
+const BUILD_DEADLINES: [Duration; 2] = [Duration::from_secs(900), Duration::from_secs(180)];
 /// Memory limit of the compiler, in KiB.
 const MEMORY: u64 = 8 << 20;
 /// How many bytes of cargo's messages are read at most.
@@ -181,6 +186,8 @@ pub(crate) struct ClassWorkspace {
     root: PathBuf,
     folder: PathBuf,
     signals: Signals,
+    /// The course's crates are compiled.
+    has_built: Cell<bool>,
     /// The packages of the labs, by name, as the course provides them.
     given: BTreeMap<&'static str, Files>,
 }
@@ -202,7 +209,7 @@ impl ClassWorkspace {
         let signals = Signals::listen().context("cannot listen for signals")?;
         let given =
             labs.iter().map(|lab| Ok((lab.name, package::files(&root, lab)?))).collect::<anyhow::Result<_>>()?;
-        let workspace = ClassWorkspace { root, folder, signals, given };
+        let workspace = ClassWorkspace { root, folder, signals, has_built: Cell::new(false), given };
         let text = || format!("cannot set up {}", workspace.folder.display());
         fs::create_dir_all(&workspace.folder).with_context(text)?;
         let manifest =
@@ -231,6 +238,17 @@ impl ClassWorkspace {
             self.write_package(lab, &files)?;
             let errors = match self.cargo(lab)? {
                 Built::Program(program) => {
+                    if let Some(file) = self.foreign_source(lab, &program)? {
+                        let why = format!("an answer reads {}, which is not a part of it", foreign::path(&file));
+                        let open: Vec<_> =
+                            tasks.tasks.iter().filter(|task| !refused.contains_key(&task.name)).collect();
+                        anyhow::ensure!(!open.is_empty(), "the course's own files: {why}");
+                        for task in open {
+                            refused.insert(task.name.clone(), why.clone());
+                            files.insert(task.file(), given[&task.file()].clone());
+                        }
+                        continue;
+                    }
                     let submission = Submission { program, folder: self.folder.join(lab.package()) };
                     return Ok(BuiltAnswers { submission, refused });
                 }
@@ -255,6 +273,25 @@ impl ClassWorkspace {
                 files.insert(task.file(), given[&task.file()].clone());
             }
         }
+    }
+
+    /// A file that was compiled into the program, and is neither the course's nor in the package. Cargo lists them next to the program; a
+    /// macro can hide from [`reads_files`] what it reads.
+    fn foreign_source(&self, lab: &Lab, program: &Path) -> anyhow::Result<Option<PathBuf>> {
+        let list = program.with_extension("d");
+        let text = fs::read_to_string(&list).with_context(|| format!("cannot read {}", foreign::path(&list)))?;
+        let own = [
+            self.folder.join(lab.package()),
+            self.root.join("crates"),
+            lab.folder(&self.root).join("given"),
+            self.root.join(".libtorch"),
+        ];
+        let files = text.split_once(": ").map_or("", |(_, files)| files).replace("\\ ", "\0");
+        let mut files = files.split_whitespace().map(|file| PathBuf::from(file.replace('\0', " ")));
+        Ok(files.find(|file| {
+            let real = file.canonicalize().unwrap_or_else(|_| file.clone());
+            !own.iter().any(|own| real.starts_with(own) || own.canonicalize().is_ok_and(|own| real.starts_with(own)))
+        }))
     }
 
     /// Writes the package again, with the checkout's crates and without its test.
@@ -294,17 +331,19 @@ impl ClassWorkspace {
             tempfile::tempfile_in(temporary_folder()).context("cannot make a file for cargo's messages")?;
         bounded.stdout(messages.try_clone()?);
         let group = Group::start(&mut bounded).context("cannot start cargo")?;
-        let status = match group.finish(Instant::now() + BUILD_DEADLINE, &self.signals)? {
+        let deadline = BUILD_DEADLINES[usize::from(self.has_built.get())];
+        let status = match group.finish(Instant::now() + deadline, &self.signals)? {
             Outcome::Ended(status) => status,
             Outcome::Signalled(signal) => return Err(Interrupted { signal }.into()),
             Outcome::TimedOut => {
-                let text = format!("the compiler was stopped after {} s", BUILD_DEADLINE.as_secs());
+                let text = format!("the compiler was stopped after {} s", deadline.as_secs());
                 return Ok(Built::Broken(vec![CompileError { file: None, text }]));
             }
         };
         let mut text = Vec::new();
         std::io::Seek::rewind(&mut messages)?;
         messages.take(MESSAGES).read_to_end(&mut text)?;
+        self.has_built.set(self.has_built.get() || status.success());
         built(&text, &lab.package(), status.success())
     }
 }
@@ -349,11 +388,20 @@ pub(crate) struct Handed(PathBuf);
 
 impl Handed {
     /// Finds a lab's answers in a learner's folder, if there are any.
-    pub(crate) fn find(learner: &Path, lab: &Lab) -> Option<Self> {
+    ///
+    /// # Errors
+    /// A folder that this user may not read, for the report.
+    pub(crate) fn find(learner: &Path, lab: &Lab) -> Result<Option<Self>, String> {
         let places =
             [format!("labs/{}/exercise/src", lab.name), format!("{}/src", lab.package()), format!("{}/src", lab.name)];
-        let found = places.into_iter().map(|place| learner.join(place)).find(|place| place.is_dir());
-        found.map(Handed)
+        for place in places.map(|place| learner.join(place)) {
+            match fs::read_dir(&place) {
+                Ok(_) => return Ok(Some(Handed(place))),
+                Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {}
+                Err(error) => return Err(format!("cannot read {}: {error}", foreign::path(&place))),
+            }
+        }
+        Ok(None)
     }
 
     /// The text of a task's answer.
@@ -370,8 +418,20 @@ impl Handed {
         if data.len() > LONGEST {
             return Err(format!("src/{name} has {} bytes, of {LONGEST} that are allowed", data.len()));
         }
-        fs::read_to_string(&path).map_err(|error| format!("cannot read src/{name}: {error}"))
+        let text = fs::read_to_string(&path).map_err(|error| format!("cannot read src/{name}: {error}"))?;
+        match reads_files(&text) {
+            Some(how) => Err(format!("src/{name} reads another file with `{how}`: an answer is one file")),
+            None => Ok(text),
+        }
     }
+}
+
+/// What makes the compiler read other files, which may be another learner's, the course's answers, or a pipe without an end.
+const READING: [&str; 5] = ["include!", "include_str!", "include_bytes!", "#[path=", "path=\""];
+
+fn reads_files(text: &str) -> Option<&'static str> {
+    let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    READING.into_iter().find(|how| dense.contains(how))
 }
 
 #[cfg(test)]
@@ -384,10 +444,10 @@ mod tests {
         let task = &lab.tasks().unwrap().tasks[0];
         for place in ["labs/02-spawn-ddp/exercise/src", "ex-02/src", "02-spawn-ddp/src"] {
             let learner = tempfile::tempdir().unwrap();
-            assert_eq!(Handed::find(learner.path(), &lab), None);
+            assert_eq!(Handed::find(learner.path(), &lab), Ok(None));
             let source = learner.path().join(place);
             fs::create_dir_all(&source).unwrap();
-            let handed = Handed::find(learner.path(), &lab).unwrap();
+            let handed = Handed::find(learner.path(), &lab).unwrap().unwrap();
             assert!(handed.read(task).unwrap_err().starts_with("cannot read src/shard.rs"));
             fs::write(source.join("shard.rs"), "answer").unwrap();
             assert_eq!(handed.read(task).unwrap(), "answer");
@@ -402,10 +462,18 @@ mod tests {
         let file = learner.path().join("ex-02/src/shard.rs");
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
-        let handed = Handed::find(learner.path(), &lab).unwrap();
+        let handed = Handed::find(learner.path(), &lab).unwrap().unwrap();
         assert!(handed.read(task).unwrap_err().contains("not a regular file"));
         fs::remove_file(&file).unwrap();
         fs::write(&file, vec![b' '; LONGEST as usize + 1]).unwrap();
         assert!(handed.read(task).unwrap_err().contains("bytes"));
+        for (text, how) in [
+            ("#[path = \"../../bbb/src/shard.rs\"]\nmod other;", "#[path="),
+            ("#[cfg_attr(all(), path = \"/x.rs\")] mod other;", "path=\""),
+            ("const P: &str = include_str ! (\"pipe\");", "include_str!"),
+        ] {
+            fs::write(&file, text).unwrap();
+            assert!(handed.read(task).unwrap_err().contains(&format!("with `{how}`")), "{text}");
+        }
     }
 }

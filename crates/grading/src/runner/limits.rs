@@ -1,5 +1,5 @@
 //! What the ranks of a call may use and where they may write. The runner adds up their memory, threads and files; the kernel limits
-//! each process (setrlimit(2)) and confines writing (landlock(7)).
+//! each process (setrlimit(2)), confines writing (landlock(7)), and refuses calls that change what Landlock leaves alone (seccomp(2)).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,6 +15,7 @@ use landlock::{
 };
 use lockstep_process::proc::{self, Status};
 use rustix::process::{Resource, Rlimit, setrlimit};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
 use crate::{Finding, Verdict};
 
@@ -111,6 +112,37 @@ const LIMITS: [(Resource, u64); 5] = [
     (Resource::Nofile, 1024),
 ];
 
+/// Calls that change the mode, owner, times or attributes of any file, which Landlock does not confine, and those of io_uring, which makes
+/// such changes without a call.
+const CHANGING: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_io_uring_setup,
+];
+/// Has no effect, and is no error: copying a file calls it.
+const WITHOUT_EFFECT: i64 = libc::SYS_fchmod;
+
 /// The arguments that precede the program.
 pub(super) fn words(folders: [&Path; 2]) -> [OsString; 3] {
     let [one, other] = folders;
@@ -131,6 +163,7 @@ pub(crate) fn exec(args: &[OsString]) -> anyhow::Result<()> {
         let _ = setrlimit(resource, limit);
     }
     confine([one, other]).context("cannot confine the program")?;
+    refuse_changes().context("cannot confine the program's calls")?;
     Err(Command::new(program).args(args).exec())
         .with_context(|| format!("cannot start {}", Path::new(program).display()))
 }
@@ -152,6 +185,21 @@ fn confine(folders: [&OsString; 2]) -> anyhow::Result<RulesetStatus> {
     let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?.create()?;
     let rules = rules.add_rules(reading)?.add_rules(writing)?.add_rules(devices)?;
     Ok(rules.restrict_self()?.ruleset)
+}
+
+/// A kernel without seccomp leaves modes unprotected, as one without Landlock leaves files.
+fn refuse_changes() -> anyhow::Result<()> {
+    for (calls, code) in [(CHANGING, libc::EPERM), (&[WITHOUT_EFFECT], 0)] {
+        let rules = calls.iter().map(|call| (*call, vec![])).collect();
+        let refused = SeccompAction::Errno(code as u32);
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, std::env::consts::ARCH.try_into()?)?;
+        match apply_filter(&BpfProgram::try_from(filter)?) {
+            Err(seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error))
+                if error.raw_os_error() == Some(libc::EINVAL) => {}
+            applied => applied?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
