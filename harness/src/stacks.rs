@@ -12,6 +12,7 @@ use lockstep_contract::foreign::quotation;
 use lockstep_process::{Signals, Stacks, StacksError, proc};
 
 use crate::exit::{Code, Interrupted, Refused};
+use crate::report::Stdout;
 
 /// How long a tool may take for one rank.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -45,7 +46,7 @@ impl StacksOptions {
                 other => anyhow::Error::from(other),
             })?;
             let indented = stacks.to_string().trim_end().replace('\n', "\n  ");
-            writeln!(std::io::stdout().lock(), "rank {} (pid {})\n  {indented}", rank.rank, rank.pid)
+            writeln!(Stdout, "rank {} (pid {})\n  {indented}", rank.rank, rank.pid)
                 .context("cannot write to stdout")?;
         }
         Ok(Code::Success)

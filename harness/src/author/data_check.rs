@@ -19,7 +19,7 @@ use maud::{Markup, PreEscaped, html};
 use crate::author::data::{Layout, Part, Set};
 use crate::exit::{Code, Refused};
 use crate::report::html::page;
-use crate::report::{Screen, count};
+use crate::report::{Screen, Stdout, count};
 
 /// How many faults are printed before there is only a count.
 const SHOWN: usize = 20;
@@ -41,7 +41,7 @@ impl CheckData {
         let about = std::fs::metadata(&self.path);
         let about = about.map_err(|error| Refused(format!("cannot read {}: {error}", foreign::path(&self.path))))?;
         let found = if about.is_file() { check_file(&self.path)? } else { check_data(&self.path, self.layout) };
-        std::io::stdout().lock().write_all(found.text().as_bytes()).context("cannot write to stdout")?;
+        Stdout.write_all(found.text().as_bytes()).context("cannot write to stdout")?;
         Ok(if found.faults.is_empty() { Code::Success } else { Code::Failure })
     }
 }
@@ -185,7 +185,7 @@ impl LookAtData {
         }
         std::fs::write(&self.out, self.render(&set))
             .with_context(|| format!("cannot write {}", foreign::path(&self.out)))?;
-        let mut out = std::io::stdout().lock();
+        let mut out = Stdout;
         for part in &set.parts {
             let counts: Vec<String> =
                 part.classes.iter().zip(part.counts()).map(|(class, count)| format!("{class} {count}")).collect();

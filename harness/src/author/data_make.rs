@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::author::{data_check, data_text};
 use crate::checkout::program_beside;
 use crate::exit::{Code, Refused};
-use crate::report::Screen;
+use crate::report::{Screen, Stdout};
 
 /// A data set that the labs draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,7 +53,7 @@ impl MakeData {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         self.set.draw(&self.folder, self.samples, self.seed)?;
         let found = data_check::check_data(&self.folder, None);
-        io::stdout().lock().write_all(found.text().as_bytes()).context("cannot write to stdout")?;
+        Stdout.write_all(found.text().as_bytes()).context("cannot write to stdout")?;
         Ok(if found.faults.is_empty() { Code::Success } else { Code::Failure })
     }
 }
@@ -129,7 +129,7 @@ impl PrepareData {
         for set in Drawn::value_variants().iter().filter(|set| set.program().is_some()) {
             self.draw(*set)?;
         }
-        let (mut out, mut code) = (std::io::stdout().lock(), Code::Success);
+        let (mut out, mut code) = (Stdout, Code::Success);
         for set in folders_in(folder)? {
             let found = data_check::check_data(&set, None);
             // Other folders, and the targets of links, may not be meant for everybody.
@@ -330,7 +330,7 @@ impl FetchData {
 /// `compared`: with a sum that the user has given.
 fn say(file: &Path, sum: &str, compared: bool) -> anyhow::Result<Code> {
     let whole = if compared { "whole" } else { "as the server sent it, not compared with a checksum" };
-    writeln!(io::stdout().lock(), "{}: {whole}, SHA-256 {sum}", file.display()).context("cannot write to stdout")?;
+    writeln!(Stdout, "{}: {whole}, SHA-256 {sum}", file.display()).context("cannot write to stdout")?;
     Ok(Code::Success)
 }
 

@@ -2,7 +2,7 @@
 //! are done; `reset` restores an exercise, and keeps the previous files in the checkout's `backups`.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -19,7 +19,7 @@ use crate::exit::{Code, Refused};
 use crate::labs::{find, find_all};
 use crate::learn::route::{Route, begun};
 use crate::learn::task;
-use crate::report::{Screen, whole_words};
+use crate::report::{Screen, Stdout, whole_words};
 
 /// Help with a task of an exercise, a little at a time
 #[derive(Args)]
@@ -78,7 +78,7 @@ impl Solution {
         }
         let file = lab.own_answer(&root, &task.name);
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", foreign::path(&file)))?;
-        io::stdout().write_all(package::answer(&text).as_bytes()).context("cannot write to stdout")?;
+        Stdout.write_all(package::answer(&text).as_bytes()).context("cannot write to stdout")?;
         Ok(Code::Success)
     }
 }

@@ -22,7 +22,7 @@ use crate::labs::{find, find_all};
 use crate::learn::grade_class::Class;
 use crate::learn::route::Route;
 use crate::learn::task;
-use crate::report::{Screen, Target, count};
+use crate::report::{Screen, Stdout, Target, count};
 
 /// Grade the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
@@ -62,7 +62,7 @@ impl Grade {
             self.tasks.iter().try_for_each(|name| task(&tasks, name).map(drop))?;
         }
         for lab in labs {
-            if !grade(&root, &lab, &self.tasks, &options, &mut std::io::stdout())? {
+            if !grade(&root, &lab, &self.tasks, &options, &mut Stdout)? {
                 return Ok(Code::Failure);
             }
         }
@@ -300,7 +300,7 @@ impl Watched {
 
     /// Builds and grades; returns true if everything is right.
     fn grade(&self, root: &Path) -> bool {
-        grade(root, &self.lab, &self.tasks, &Grading::seeded(None), &mut std::io::stdout()).unwrap_or_else(|error| {
+        grade(root, &self.lab, &self.tasks, &Grading::seeded(None), &mut Stdout).unwrap_or_else(|error| {
             Screen::new(true).line(format_args!("error: {error:#}"));
             false
         })

@@ -15,7 +15,7 @@ use crate::prove::scenario_file::parse;
 use crate::prove::suite::{ScenarioOutcome, SeriesOptions, SuiteRunner, case, figures, finish, job_runner, report};
 use crate::prove::{library, soak};
 use crate::report::history::RunEvents;
-use crate::report::{Finding, ReportCase, Screen, Target, Verdict, counts};
+use crate::report::{Finding, ReportCase, Screen, Stdout, Target, Verdict, counts};
 
 /// Break training runs on purpose, and check that they end with the same bits as an undisturbed run
 #[derive(Args)]
@@ -130,7 +130,7 @@ fn list() -> anyhow::Result<Code> {
 }
 
 fn print(text: &str) -> anyhow::Result<Code> {
-    std::io::stdout().write_all(text.as_bytes()).context("cannot write to stdout")?;
+    Stdout.write_all(text.as_bytes()).context("cannot write to stdout")?;
     Ok(Code::Success)
 }
 

@@ -25,7 +25,7 @@ mod write;
 pub(crate) use fit::{numbers as numbers_table, whole_words};
 pub(crate) use formatting::{command_line, count, counted, grouped, listing, rfc3339, wrapped};
 pub(crate) use model::{Finding, HostInfo, Report, ReportCase, Table, Unproven, Verdict, overall};
-pub(crate) use screen::{Screen, TextStyle, counts};
+pub(crate) use screen::{Screen, Stdout, TextStyle, counts};
 pub(crate) use table::{draw as picture, findings as findings_table};
 pub(crate) use timeline::Timeline;
 pub(crate) use write::{Form, Format, Target, save};

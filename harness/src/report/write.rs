@@ -10,7 +10,7 @@ use lockstep_contract::foreign;
 use lockstep_paths::check_file;
 
 use crate::report::model::Report;
-use crate::report::screen::TextStyle;
+use crate::report::screen::{Stdout, TextStyle};
 use crate::report::{formats, html, table};
 
 /// The formats of some kind of file.
@@ -84,9 +84,7 @@ impl<F> Target<F> {
     /// The error names the file and the system's reason.
     pub(crate) fn save(&self, what: &str, text: &str) -> anyhow::Result<()> {
         match &self.path {
-            None => {
-                io::stdout().lock().write_all(text.as_bytes()).with_context(|| format!("cannot write {what} to stdout"))
-            }
+            None => Stdout.write_all(text.as_bytes()).with_context(|| format!("cannot write {what} to stdout")),
             Some(path) => save(path, text).with_context(|| format!("cannot write {what} to {}", foreign::path(path))),
         }
     }

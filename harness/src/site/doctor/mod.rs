@@ -33,7 +33,7 @@ use lockstep_process::{check_calls, check_room};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Interrupted};
-use crate::report::{Screen, TextStyle, whole_words};
+use crate::report::{Screen, Stdout, TextStyle, whole_words};
 use crate::site::rules::{Column, Reported, has_error, listed, summary, table};
 use exchange::DoctorSettings;
 use facts::{JobFacts, Node};
@@ -181,7 +181,7 @@ fn show(job: &JobFacts, findings: &[Reported<AtNodes>], json: bool) -> anyhow::R
     if json {
         let whole = serde_json::json!({ "findings": findings, "job": job });
         let text = serde_json::to_string_pretty(&whole)? + "\n";
-        return std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout");
+        return Stdout.write_all(text.as_bytes()).context("cannot write to stdout");
     }
     let screen = Screen::new(false);
     screen.line(text(job, findings, screen.style()));

@@ -13,7 +13,7 @@ use super::script::{Scheduler, Script};
 use super::words::shown;
 use super::{directives, environment, launchers, meeting, shell};
 use crate::exit::{Code, Refused};
-use crate::report::{Screen, count};
+use crate::report::{Screen, Stdout, count};
 use crate::site::rules::{Reported, has_error, listed, summary};
 
 /// The subject: batch scripts.
@@ -66,7 +66,7 @@ pub(crate) fn check(files: &[PathBuf], json: bool) -> anyhow::Result<Code> {
         let sum = format!("{}: {}\n", count(files.len(), "script"), summary(&findings));
         listed(&findings, Screen::new(false).style()) + &sum
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout")?;
+    Stdout.write_all(text.as_bytes()).context("cannot write to stdout")?;
     Ok(if has_error(&findings) { Code::Failure } else { Code::Success })
 }
 

@@ -30,7 +30,7 @@ use clap::Args;
 use lockstep_contract::foreign;
 
 use crate::exit::{Code, Refused};
-use crate::report::Screen;
+use crate::report::{Screen, Stdout};
 use crate::site::rules::sections;
 use job::{BatchJob, JobRequest};
 use profile::{EXAMPLES, FIELDS, Field, Profile, Scheduler};
@@ -89,7 +89,7 @@ impl RenderOptions {
             Some(path) => {
                 std::fs::write(path, text).with_context(|| format!("cannot write {}", foreign::path(path)))?
             }
-            None => std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout")?,
+            None => Stdout.write_all(text.as_bytes()).context("cannot write to stdout")?,
         }
         Ok(Code::Success)
     }
