@@ -473,13 +473,15 @@ mod tests {
 
     #[test]
     fn names_the_folder_that_the_user_may_not_enter() {
-        let folder = tempfile::tempdir().unwrap();
-        let closed = folder.path().join("closed");
+        let temporary = tempfile::tempdir().unwrap();
+        // The temporary folder may be a link itself.
+        let folder = temporary.path().canonicalize().unwrap();
+        let closed = folder.join("closed");
         fs::create_dir_all(closed.join("inner")).unwrap();
         let program = file(&closed.join("inner"), "tool", b"#!/bin/sh\n", 0o755);
-        let link = folder.path().join("link");
+        let link = folder.join("link");
         std::os::unix::fs::symlink("closed/inner/tool", &link).unwrap();
-        let circle = folder.path().join("circle");
+        let circle = folder.join("circle");
         std::os::unix::fs::symlink("circle", &circle).unwrap();
         let closed_folder = |path: &PathBuf| ClosedFolder::on_the_way(path).map(|found| found.folder);
         assert_eq!(closed_folder(&program), None);

@@ -47,7 +47,10 @@ impl Checkout {
     /// A cargo that builds this program, or fails with this compiler error.
     pub(crate) fn cargo(&self, built: Result<&Path, &str>) {
         let message = match built {
-            Ok(program) => serde_json::json!({"target": {"name": "ex-02"}, "executable": program}),
+            Ok(program) => {
+                fs::write(program.with_extension("d"), format!("{}:\n", program.display())).unwrap();
+                serde_json::json!({"target": {"name": "ex-02"}, "executable": program})
+            }
             Err(error) => {
                 let place = serde_json::json!([{"file_name": "src/other.rs", "is_primary": true}]);
                 let message = serde_json::json!({"level": "error", "rendered": error, "spans": place});
