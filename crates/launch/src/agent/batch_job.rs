@@ -163,6 +163,8 @@ fn announce_requeue(context: &Context<'_>, folder: Option<&Path>, job: &str, cou
     context.events.emit(&AgentEvent::Requeued { count, reason });
 }
 
+const NO_EVENTS: &str = "why the former start ended is not known here, since it left no events: set LOCKSTEP_EVENTS to a folder that all nodes see";
+
 fn reason(logs: &BTreeMap<String, AgentLog>, count: u32, began: f64) -> String {
     let is_of_this_start = |log: &AgentLog| {
         let first = log.records.first().map(|record| &record.event);
@@ -173,7 +175,7 @@ fn reason(logs: &BTreeMap<String, AgentLog>, count: u32, began: f64) -> String {
     let first = |log: &AgentLog| log.records.first().map_or(0.0, |record| record.t);
     let last = |log: &AgentLog| log.records.last().map_or(0.0, |record| record.t);
     let Some(latest) = former.iter().max_by(|one, other| last(one).total_cmp(&last(other))) else {
-        return "there are no events of the former start".to_owned();
+        return NO_EVENTS.to_owned();
     };
     // Agents of one start live at the same time.
     let mut silent = former.iter().filter(|log| last(log) >= first(latest) && code(log).is_none());
@@ -247,7 +249,7 @@ mod tests {
         for (events, expected) in ends {
             assert_eq!(reason(&[log("a", 10.0, &events)].into(), 1, 100.0), expected);
         }
-        assert_eq!(reason(&BTreeMap::new(), 1, 100.0), "there are no events of the former start");
+        assert_eq!(reason(&BTreeMap::new(), 1, 100.0), NO_EVENTS);
     }
 
     #[test]
