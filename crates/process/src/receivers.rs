@@ -45,6 +45,14 @@ impl Workers {
         found.map(|(_, worker)| worker.index).collect()
     }
 
+    /// The living workers, by index, that are at their end: the kernel has taken their memory and handlers, and their end may not have been
+    /// reported yet.
+    pub fn that_end(&self) -> Vec<usize> {
+        let living = self.workers.iter().filter(|(_, worker)| !worker.dead);
+        let ends = living.filter(|(pid, _)| Status::of(**pid).is_none_or(|status| status.is_ending()));
+        ends.map(|(_, worker)| worker.index).collect()
+    }
+
     /// Sends a signal to these workers themselves, not to the processes that they started. If a worker is a shell or timeout(1) that waits
     /// for programs that handle the signal, those programs get the signal instead.
     pub fn signal_themselves(&self, workers: &[usize], signal: Signal) -> io::Result<()> {

@@ -105,9 +105,10 @@ impl Agent<'_> {
         }
     }
 
-    /// Returns true if all workers handle the request.
+    /// Returns true if all workers handle the request. One that is at its end may have fulfilled it: a scheduler signals the workers, too.
     pub(super) fn all_can_save(&self) -> bool {
-        self.workers.that_handle(Signal::USR2).len() == self.workers.alive().len()
+        let (handle, end) = (self.workers.that_handle(Signal::USR2), self.workers.that_end());
+        self.workers.alive().iter().all(|worker| handle.contains(worker) || end.contains(worker))
     }
 
     /// Asks the workers themselves to save a snapshot and to end. A signal that orders the end limits the time.
