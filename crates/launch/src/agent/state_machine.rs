@@ -179,10 +179,11 @@ impl StateMachine {
     }
 
     /// Returns true if this signal, which comes while the workers save a snapshot and end, does not count as a second one: they save
-    /// because of another node's signal, or of a request that sets no time limit.
+    /// because of another node's signal, or of a request that sets no time limit, or have done so already.
     pub(super) fn takes_save_request(&self, signal: i32) -> bool {
         match &self.state {
-            AgentState::Stopping { then: Then::Save(None), killed: false, .. } => true,
+            AgentState::Stopping { then: Then::Save(None), killed: false, .. }
+            | AgentState::Clearing { then: Then::Save(None) } => true,
             AgentState::Stopping { then: Then::Save(Some(SAVE_AND_END)), killed: false, .. } => signal != SAVE_AND_END,
             _ => false,
         }
@@ -319,6 +320,10 @@ impl StateMachine {
             AgentState::Stopping { then, .. } if takes => {
                 *then = Then::Save(Some(signal));
                 if signal == SAVE_AND_END { vec![] } else { vec![Action::AwaitEnd] }
+            }
+            AgentState::Clearing { then } if takes => {
+                *then = Then::Save(Some(signal));
+                vec![]
             }
             _ => self.signalled(signal),
         }

@@ -175,6 +175,18 @@ fn a_signal_to_save_that_comes_after_the_first_worker_has_saved_is_no_second_sig
 }
 
 #[test]
+fn a_signal_to_save_that_comes_after_all_have_saved_is_no_second_signal() {
+    let mut machine = running(2, 3);
+    assert_eq!(machine.handle(died(1, ENDED)), [Action::AwaitEnd]);
+    assert_eq!(machine.handle(died(0, ENDED)), [Action::Clear]);
+    assert!(machine.takes_save_request(SIGTERM));
+    assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), []);
+    assert!(!machine.takes_save_request(SIGTERM));
+    assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
+    assert_eq!(machine.handle(Event::BarrierPassed), [Action::Finish(Outcome::Saved)]);
+}
+
+#[test]
 fn the_signal_at_the_time_limit_limits_a_save_that_was_asked_for_before_and_the_next_one_ends_it() {
     let mut machine = running(1, 3);
     assert_eq!(machine.handle(Event::SaveAndEnd(SAVE_AND_END)), [Action::AskToSave(SAVE_AND_END)]);
