@@ -4,7 +4,6 @@
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_process::proc::Stat;
 use rand_mt::Mt64;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -114,26 +113,6 @@ fn a_python_program_saves_at_every_stop_and_ends_with_the_same_bits() {
     assert_eq!(weights(&ended), weights(&whole));
     site.assert_no_process();
     assert!(!site.path("checkpoint.partial").exists());
-}
-
-/// A scheduler signals all processes, and the launcher may be the last to run.
-#[test]
-fn workers_that_have_saved_before_the_launcher_looks_have_not_failed() {
-    let site = Site::new();
-    let script = "trap 'exit 75' TERM USR2; echo ready; while :; do sleep 0.05; done";
-    let words = ["--standalone", "--nproc-per-node=2", "--snapshot-on=SIGTERM", "--no-python", "sh", "-c", script];
-    let running = Running::start(site.lockstep(&words));
-    running.await_out("ready", 2);
-    running.signal(Signal::STOP);
-    for (worker, _) in site.processes().into_iter().filter(|(_, line)| line.starts_with("sh -c")) {
-        kill_process(Pid::from_raw(worker).unwrap(), Signal::TERM).unwrap();
-        while Stat::of(worker).is_some_and(|stat| !stat.is_dead()) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-    running.signal(Signal::TERM);
-    running.signal(Signal::CONT);
-    running.ended().code(75);
 }
 
 /// Steps of a job that is stopped at random moments.
