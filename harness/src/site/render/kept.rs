@@ -1,8 +1,6 @@
 //! What a shell keeps for the commands that follow, and loses when its process ends: parentheses, parts of a pipe, `$(…)`, the background
 //! and `bash -c` are processes of their own. What changes there, and who relies on it later in a process that does not see it.
 
-use regex::Regex;
-
 use super::evaluate::mentions;
 use super::script::{Command, SHELLS, STARTERS, base};
 
@@ -222,7 +220,7 @@ pub(super) fn change(command: &Command) -> Option<(State, bool)> {
 /// Returns true if a text of shell names this variable, in a calculation even without `$`.
 fn names(text: &str, name: &str) -> bool {
     let calculates =
-        || text.contains("((") && Regex::new(&format!(r"\b{name}\b")).is_ok_and(|word| word.is_match(text));
+        || text.contains("((") && text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name);
     mentions(text, name) || calculates()
 }
 

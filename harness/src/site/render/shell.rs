@@ -1,5 +1,7 @@
 //! Bash itself.
 
+use std::sync::LazyLock;
+
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
 
@@ -468,14 +470,14 @@ fn exit_code_lost(script: &Script) -> Vec<ScriptFinding> {
 fn wait_without_code(script: &Script) -> Vec<ScriptFinding> {
     let mut findings = Vec::new();
     // `echo "$?" >file` in what was started: somebody reads it there.
-    let kept_in_files = Regex::new(r#"\$\?"?\s*>[^&]"#).expect("the pattern is constant");
-    if script.lines.iter().any(|line| kept_in_files.is_match(line)) {
+    static KEPT_IN_FILES: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r#"\$\?"?\s*>[^&]"#).expect("the pattern is constant"));
+    if script.lines.iter().any(|line| KEPT_IN_FILES.is_match(line)) {
         return findings;
     }
     let strict = ends_at_errors(script);
     let mut processes: Vec<usize> =
         script.commands.iter().filter(|command| command.background).map(|command| command.process).collect();
-    processes.dedup();
     processes.sort_unstable();
     processes.dedup();
     for process in processes {
@@ -627,8 +629,9 @@ fn placeholder(line: &str) -> Option<String> {
 
 /// The word with each of its variables in quotes; patterns such as `*` stay outside.
 fn quoted_variables(word: &str) -> String {
-    let variable = Regex::new(r"\$(?:\w+|\{[^}]*\})").expect("the pattern is constant");
-    variable.replace_all(word, "\"$0\"").into_owned()
+    static VARIABLE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\$(?:\w+|\{[^}]*\})").expect("the pattern is constant"));
+    VARIABLE.replace_all(word, "\"$0\"").into_owned()
 }
 
 fn modules_far(script: &Script) -> Vec<ScriptFinding> {
