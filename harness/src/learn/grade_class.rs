@@ -288,9 +288,10 @@ impl ClassWorkspace {
         ];
         let files = text.split_once(": ").map_or("", |(_, files)| files).replace("\\ ", "\0");
         let mut files = files.split_whitespace().map(|file| PathBuf::from(file.replace('\0', " ")));
+        let own = own.map(|folder| folder.canonicalize().unwrap_or(folder));
         Ok(files.find(|file| {
             let real = file.canonicalize().unwrap_or_else(|_| file.clone());
-            !own.iter().any(|own| real.starts_with(own) || own.canonicalize().is_ok_and(|own| real.starts_with(own)))
+            !own.iter().any(|own| real.starts_with(own))
         }))
     }
 
