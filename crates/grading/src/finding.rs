@@ -385,6 +385,15 @@ pub fn table<const COLUMNS: usize>(names: [&str; COLUMNS], rows: &[[String; COLU
     joined(&all.iter().map(line).collect::<Vec<_>>(), "\n")
 }
 
+/// How much longer than a time that a task names an answer may take, in per cent of that time.
+const LATEST: u64 = 150;
+
+/// Returns true if an answer that may take `limit` has taken too long; both in milliseconds. `took` is its own time, without that in which it
+/// waited for a core, and the shortest of a few tries: a busy machine makes an answer late, but not each time.
+pub fn is_too_late(took: u64, limit: u64) -> bool {
+    took * 100 > limit * LATEST
+}
+
 /// Numbers that may be NaN. JSON cannot represent NaN, so `null` stands for it.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<Option<f64>>")]

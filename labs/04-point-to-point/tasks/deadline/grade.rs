@@ -1,7 +1,7 @@
 //! Grades `deadline`: a message that arrives, one that is late, and a peer that is gone.
 
 use anyhow::Context;
-use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain, is_too_late};
 use serde::Deserialize;
 
 /// The answer's result on rank 0.
@@ -17,8 +17,6 @@ enum Outcome {
 
 /// How often an answer may report a message as late that is not, or come back too late.
 const TRIES: usize = 3;
-/// How much longer than the deadline an answer may take, in per cent of the deadline.
-const LATEST: u64 = 150;
 /// What a clock may round away, in milliseconds.
 const ROUNDED: u64 = 10;
 
@@ -47,10 +45,6 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         case.check_end(took, patience)?;
     }
     Ok(())
-}
-
-fn is_too_late(took: u64, patience: u64) -> bool {
-    took * 100 > patience * LATEST
 }
 
 fn words(does: &str) -> &'static str {

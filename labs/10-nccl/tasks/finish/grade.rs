@@ -1,7 +1,7 @@
 //! Grades `finish`: an operation that ends, one whose other rank is late, one whose other rank has called another operation, and one
 //! whose other rank has ended.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, is_too_late};
 use serde::Deserialize;
 
 use super::device;
@@ -20,8 +20,6 @@ type Result = (Ended, f32, bool, f32, [u64; 2]);
 
 /// How often an answer may come back late: a busy machine makes it late, but not each time.
 const TRIES: usize = 3;
-/// How much longer than the patience an answer may take, in per cent of it.
-const LATEST: u64 = 150;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // Where the answer must not wait for its end, patience is far longer than any machine takes. Where it must, that has no whole second.
@@ -49,12 +47,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                  they are. `as_secs` drops what is less than a second",
             )?;
             took = took.min(outputs.all(0).map(|found| found.4[1]).min().unwrap_or_default());
-            if took * 100 <= patience * LATEST {
+            if !is_too_late(took, patience) {
                 break;
             }
         }
         let expected = format!("an abort {patience} ms after the call");
-        Claim::that(took * 100 <= patience * LATEST, expected, format!("after {took} ms")).given(given).or_fail(
+        Claim::that(!is_too_late(took, patience), expected, format!("after {took} ms")).given(given).or_fail(
             "the answer aborts long after `patience` is over, and so does every other rank's: look at the time since the call, and once it is \
              over, abort at once",
         )?;
