@@ -4,10 +4,9 @@ use std::sync::LazyLock;
 
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
-
-use super::check::{RULE, ScriptFinding, Scripts, finding};
 use regex::Regex;
 
+use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::environment::inherited;
 use super::kept::{Kept, Loss, OF_FILES, PLACELESS, State};
 use super::script::{Command, ExitCode, Pipe, SHELLS, STARTERS, Script, base, launch};
