@@ -70,6 +70,8 @@ enum Dialed {
     Open(TcpStream),
     /// The machine answers, but the process has ended.
     Dead,
+    /// It opened, and was closed before anything was sent.
+    Closed,
     Unknown,
 }
 
@@ -201,7 +203,7 @@ impl Connection {
                         }
                         Answer::Unknown
                     }
-                    Dialed::Open(_) | Dialed::Unknown => Answer::Unknown,
+                    Dialed::Open(_) | Dialed::Closed | Dialed::Unknown => Answer::Unknown,
                 },
             };
             search.answered(self.begun.elapsed(), answer);
@@ -381,7 +383,7 @@ async fn silence(seen: watch::Receiver<LinkState>, options: &RendezvousOptions) 
 pub(super) async fn dial_successor(address: String) -> Result<TcpStream, Ended> {
     match dial(&address, DIAL).await {
         Dialed::Open(stream) => Ok(stream),
-        Dialed::Dead | Dialed::Unknown => Err(Ended::Lost(format!("{address} cannot be reached"))),
+        Dialed::Dead | Dialed::Closed | Dialed::Unknown => Err(Ended::Lost(format!("{address} cannot be reached"))),
     }
 }
 
@@ -390,15 +392,19 @@ pub(super) async fn dial_successor(address: String) -> Result<TcpStream, Ended> 
 async fn knock(address: &str, limit: Duration) -> Dialed {
     let begun = Instant::now();
     loop {
-        let stream = match dial(address, limit).await {
-            Dialed::Open(stream) => stream,
+        match dial(address, limit).await {
+            Dialed::Open(stream) => {
+                if let Ok(Ok(1..)) | Err(_) = timeout(limit, stream.peek(&mut [0])).await {
+                    return Dialed::Open(stream);
+                }
+            }
+            Dialed::Closed => (),
             other => return other,
-        };
-        match timeout(limit, stream.peek(&mut [0])).await {
-            Ok(Ok(1..)) | Err(_) => return Dialed::Open(stream),
-            Ok(Ok(0) | Err(_)) if begun.elapsed() < limit => sleep(AGAIN).await,
-            Ok(Ok(0) | Err(_)) => return Dialed::Unknown,
         }
+        if begun.elapsed() >= limit {
+            return Dialed::Unknown;
+        }
+        sleep(AGAIN).await;
     }
 }
 
@@ -411,6 +417,8 @@ async fn dial(address: &str, limit: Duration) -> Dialed {
             Dialed::Open(stream)
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Dialed::Dead,
+        // The listener took the connection and was closed, both before this process looked.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => Dialed::Closed,
         Ok(Err(_)) | Err(_) => Dialed::Unknown,
     }
 }
@@ -455,6 +463,16 @@ mod tests {
             drop(listener);
         };
         let (found, ()) = tokio::join!(knock(&address, Duration::from_secs(60)), ends);
+        assert!(matches!(found, Dialed::Dead));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_ends_while_one_connects_is_known_to_have_ended() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        // The kernel has opened the connection before the first poll returns.
+        let ends = async { drop(listener) };
+        let (found, ()) = tokio::join!(biased; knock(&address, Duration::from_secs(60)), ends);
         assert!(matches!(found, Dialed::Dead));
     }
 }
