@@ -184,7 +184,8 @@ impl StateMachine {
         match &self.state {
             AgentState::Stopping { then: Then::Save(None), killed: false, .. }
             | AgentState::Clearing { then: Then::Save(None) } => true,
-            AgentState::Stopping { then: Then::Save(Some(SAVE_AND_END)), killed: false, .. } => signal != SAVE_AND_END,
+            AgentState::Stopping { then: Then::Save(Some(SAVE_AND_END)), killed: false, .. }
+            | AgentState::Clearing { then: Then::Save(Some(SAVE_AND_END)) } => signal != SAVE_AND_END,
             _ => false,
         }
     }
@@ -357,6 +358,11 @@ impl StateMachine {
                 vec![Action::Kill]
             }
             AgentState::Clearing { then: Then::Obey(_) } => vec![Action::HurryUp],
+            // The workers have saved and ended: what is left of them ends sooner, with the same outcome.
+            AgentState::Clearing { then: Then::Save(before) } if self.saved => match before.replace(signal) {
+                None | Some(SAVE_AND_END) => vec![],
+                Some(_) => vec![Action::HurryUp],
+            },
             AgentState::Over => vec![],
             // The others go on while this node's workers end.
             _ => [self.stop(stop_signal(signal), Then::Obey(signal)), vec![Action::Leave]].concat(),

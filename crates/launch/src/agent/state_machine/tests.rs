@@ -182,8 +182,20 @@ fn a_signal_to_save_that_comes_after_all_have_saved_is_no_second_signal() {
     assert!(machine.takes_save_request(SIGTERM));
     assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), []);
     assert!(!machine.takes_save_request(SIGTERM));
+    assert_eq!(machine.handle(Event::Signalled(SIGTERM)), [Action::HurryUp], "they have saved all the same");
     assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
     assert_eq!(machine.handle(Event::BarrierPassed), [Action::Finish(Outcome::Saved)]);
+}
+
+#[test]
+fn the_signal_at_the_time_limit_that_comes_after_all_have_saved_changes_nothing() {
+    let mut machine = running(1, 3);
+    assert_eq!(machine.handle(Event::SaveAndEnd(SAVE_AND_END)), [Action::AskToSave(SAVE_AND_END)]);
+    assert_eq!(machine.handle(died(0, ENDED)), [Action::Clear]);
+    assert!(machine.takes_save_request(SIGTERM));
+    assert_eq!(machine.handle(Event::Signalled(SIGTERM)), []);
+    assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
+    assert_eq!(machine.handle(Event::Signalled(SIGTERM)), [Action::Leave, Action::Finish(Outcome::Saved)]);
 }
 
 #[test]
