@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 
 use crate::exit::Code;
 
-/// Make, look at, check and fetch the files of data sets
+/// Make, look at and check the files of data sets
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct DataOptions {
@@ -29,8 +29,6 @@ enum Command {
     Make(data_make::MakeData),
     Look(data_check::LookAtData),
     Check(data_check::CheckData),
-    Fetch(data_make::FetchData),
-    Prepare(data_make::PrepareData),
 }
 
 impl DataOptions {
@@ -39,8 +37,6 @@ impl DataOptions {
             Command::Make(options) => options.exec(),
             Command::Look(options) => options.exec(),
             Command::Check(options) => options.exec(),
-            Command::Fetch(options) => options.exec(),
-            Command::Prepare(options) => options.exec(),
         }
     }
 }

@@ -1,13 +1,10 @@
-//! `lockstep data` as a user meets it: good and bad files of each layout, a page of pictures, downloads that are cut off, and a shared
-//! folder.
+//! `lockstep data` as a user meets it: good and bad files of each layout, a page of pictures.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 
 use assert_cmd::cargo::cargo_bin;
 use flate2::Compression;
@@ -24,7 +21,7 @@ const RECORD: usize = 3073;
 
 fn lockstep(words: &[&str], folder: &Path) -> Ended {
     let mut command = Command::new(cargo_bin!("lockstep"));
-    ended(command.arg("data").args(words).current_dir(folder).env_remove("http_proxy").env("no_proxy", "127.0.0.1"))
+    ended(command.arg("data").args(words).current_dir(folder))
 }
 
 /// What `lockstep data check` prints about a folder, after a headline.
@@ -270,118 +267,6 @@ fn shows_the_first_pictures_of_each_class_on_a_page() {
     lockstep(&["look", "."], folder.path()).code(2).says(&["cannot find"]);
 }
 
-/// A server on a free port that answers each connection by the next of these functions, and then ends.
-fn serve(answers: Vec<fn(&mut TcpStream, Option<usize>)>) -> (String, thread::JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("http://{}/a/set.bin?x=1", listener.local_addr().unwrap());
-    let thread = thread::spawn(move || {
-        for answer in answers {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut from = None;
-            for line in BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok) {
-                if let Some(range) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
-                    from = range.trim_end_matches('-').parse().ok();
-                }
-                if line.is_empty() {
-                    break;
-                }
-            }
-            answer(&mut stream, from);
-        }
-    });
-    (address, thread)
-}
-
-const BODY: &[u8] = b"0123456789";
-/// Of the ten digits.
-const SUM: &str = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882";
-
-fn send(stream: &mut TcpStream, head: &str, body: &[u8]) {
-    stream.write_all(format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
-    stream.write_all(body).unwrap();
-}
-
-fn half(stream: &mut TcpStream, _: Option<usize>) {
-    send(stream, "200 OK\r\nContent-Length: 10", &BODY[..4]);
-}
-
-fn rest(stream: &mut TcpStream, from: Option<usize>) {
-    assert_eq!(from, Some(4), "the second request asks for what is missing");
-    send(stream, "206 Partial Content\r\nContent-Length: 6\r\nContent-Range: bytes 4-9/10", &BODY[4..]);
-}
-
-fn all(stream: &mut TcpStream, _: Option<usize>) {
-    send(stream, "200 OK\r\nContent-Length: 10", BODY);
-}
-
-fn missing(stream: &mut TcpStream, _: Option<usize>) {
-    send(stream, "404 Not Found\r\nContent-Length: 0", b"");
-}
-
-#[test]
-fn a_download_goes_on_where_it_was_cut_off() {
-    if Command::new("curl").arg("--version").output().is_err() {
-        eprintln!("not verified here: there is no curl");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let (url, server) = serve(vec![half, rest]);
-    let fetch = |words: &[&str]| lockstep(&[&["fetch", &url], words].concat(), folder.path());
-    fetch(&["--sha256", SUM]).code(1).says(&["the same command continues it"]);
-    assert_eq!(fs::read(folder.path().join("set.bin.part")).unwrap(), &BODY[..4]);
-    let done = fetch(&["--sha256", &SUM.to_uppercase()]).code(0);
-    assert_eq!(done.out, format!("set.bin: whole, SHA-256 {SUM}\n"));
-    server.join().unwrap();
-    assert_eq!(fs::read(folder.path().join("set.bin")).unwrap(), BODY);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    // The server has ended: what is there is checked without it.
-    fetch(&["--sha256", SUM]).code(0);
-    fetch(&["--sha256", &SUM.replace('8', "9")]).code(2).says(&["remove it, or give another --out"]);
-    fetch(&[]).code(2).says(&["give --sha256 to check it"]);
-}
-
-#[test]
-fn what_has_come_stays_when_the_server_fails_and_goes_when_the_address_is_another() {
-    if Command::new("curl").arg("--version").output().is_err() {
-        eprintln!("not verified here: there is no curl");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let (url, server) = serve(vec![half, missing]);
-    let fetch = |url: &str| lockstep(&["fetch", url, "--out", "set.bin"], folder.path());
-    fetch(&url).code(1);
-    fetch(&url).code(1).says(&["404", "the same command continues it"]);
-    server.join().unwrap();
-    assert_eq!(fs::read(folder.path().join("set.bin.part")).unwrap(), &BODY[..4]);
-    let (other, server) = serve(vec![all]);
-    let done = fetch(&other).code(0).out;
-    assert!(done.contains("not compared with a checksum"), "{done}");
-    server.join().unwrap();
-    assert_eq!(fs::read(folder.path().join("set.bin")).unwrap(), BODY);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-}
-
-#[test]
-fn a_download_begins_again_where_it_cannot_go_on_and_refuses_another_file() {
-    if Command::new("curl").arg("--version").output().is_err() {
-        eprintln!("not verified here: there is no curl");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let (url, server) = serve(vec![half, all, all, all, missing]);
-    let fetch = |words: &[&str]| lockstep(&[&["fetch", &url], words].concat(), folder.path());
-    fetch(&["--sha256", SUM]).code(1);
-    fetch(&["--sha256", SUM]).code(0).says(&["fetched from its beginning"]);
-    let other = "0".repeat(64);
-    fetch(&["--out", "other", "--sha256", &other]).code(1).says(&["it is another file, or it was damaged", SUM]);
-    assert!(!folder.path().join("other").exists() && !folder.path().join("other.part").exists());
-    fetch(&["--out", "third"]).code(1).says(&["cannot fetch", "404"]);
-    server.join().unwrap();
-    fetch(&["--sha256", "12"]).code(2).says(&["64 hex digits"]);
-    lockstep(&["fetch", "ftp://a.org/b"], folder.path()).code(2).says(&["http:// or https://"]);
-    lockstep(&["fetch", "https://a.org"], folder.path()).code(2).says(&["give --out FILE"]);
-}
-
 /// `lockstep` with programs next to it that copy these sets instead of drawing them.
 fn with_fake_labs(makes: [fn(&Path); 3]) -> TempDir {
     let real = cargo_bin!("lockstep");
@@ -398,36 +283,6 @@ fn with_fake_labs(makes: [fn(&Path); 3]) -> TempDir {
         fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     }
     folder
-}
-
-#[test]
-fn prepares_a_shared_folder_once_and_lets_everybody_read_it() {
-    let programs = with_fake_labs([mnist, cifar, pictures]);
-    let prepare = || {
-        let mut command = Command::new(programs.path().join("lockstep"));
-        ended(command.args(["data", "prepare", "class"]).current_dir(programs.path()))
-    };
-    let first = prepare().code(0).out;
-    let _filtered = filtered(None);
-    // The last line depends on who may pass the folders above this checkout.
-    let (sets, last) = first.trim_end().rsplit_once('\n').unwrap();
-    assert_snapshot!("data_prepare", sets);
-    assert!(last.starts_with("all accounts of this machine") || last.contains(" lets nobody else in"), "{last}");
-    let mine = programs.path().join("class/mnist");
-    mnist(&mine);
-    fs::set_permissions(mine.join("train-labels-idx1-ubyte"), Permissions::from_mode(0o600)).unwrap();
-    fs::set_permissions(programs.path(), Permissions::from_mode(0o700)).unwrap();
-    let second = prepare().code(0).out;
-    let closed = format!("other accounts cannot read it: {}", programs.path().canonicalize().unwrap().display());
-    assert!(second.contains(&closed), "{second}");
-    assert!(second.contains("MNIST's files in class/mnist\n"), "{second}");
-    let mode = fs::metadata(mine.join("train-labels-idx1-ubyte")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o644);
-    let drawn = fs::read_to_string(programs.path().join("lab-02-draw-digits-log")).unwrap();
-    assert_eq!(drawn, "drawn\n", "the second run draws nothing");
-    fs::write(mine.join("train-labels-idx1-ubyte"), "").unwrap();
-    let third = prepare().code(1).out;
-    assert!(third.contains("fault: ") && third.contains("an empty file"), "{third}");
 }
 
 #[test]
