@@ -21,7 +21,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import pictures  # noqa: E402
-from lib import agreement, browser, included, pages, routes, shell, site  # noqa: E402
+from lib import browser, included, pages, routes, shell, site  # noqa: E402
 from record import RECORDINGS  # noqa: E402
 
 ROOT = pages.ROOT
@@ -59,7 +59,6 @@ def main(arguments):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through all that is open
     report = Report()
     report.part(f"{len(pages.documents())} pages and READMEs", pages.faults())
-    report.part("what the pages deny, and numbers of tasks", agreement.faults())
     report.part(f"{len(pictures.PICTURES)} drawings", pictures.faults())
     if routes.tomllib:
         report.part("routes through the course", routes.faults())

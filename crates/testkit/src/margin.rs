@@ -1,5 +1,4 @@
-//! Checks the distance of a result from a test's limit, and prints it for `scripts/learning_margins.py`, which tabulates
-//! these lines over seeds and instruction sets. Not here: the tests that use it, which their names show (CONTRIBUTING).
+//! Checks the distance of a result from a test's limit, and prints it. Not here: the tests that use it, which their names show (CONTRIBUTING).
 
 use std::env;
 use std::fmt::Display;
