@@ -44,7 +44,7 @@ pub(crate) struct Diagnostic {
     pub(crate) spans: Vec<Span>,
 }
 
-/// A place in a source.
+/// A span in rustc's JSON.
 #[derive(Deserialize)]
 pub(crate) struct Span {
     pub(crate) file_name: String,

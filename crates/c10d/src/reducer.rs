@@ -110,8 +110,7 @@ impl Reducer {
         options: &ReducerOptions,
     ) -> Result<Self> {
         if sparse.len() != params.len() {
-            let detail =
-                format!("it is told of {} parameters whether they are sparse, and has {}", sparse.len(), params.len());
+            let detail = format!("`sparse` has {} entries for {} parameters", sparse.len(), params.len());
             return Err(Error::bad_argument("make a reducer", detail).at_rank(group.rank()));
         }
         let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();

@@ -97,7 +97,7 @@ pub fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
     }
     let bad = |found: String| {
         let error = DataError::new("read").at(&path).expected("the names of ten classes, one a line").found(found);
-        Err(error.hint("get the file again, or remove it: CIFAR-10's own names are then taken"))
+        Err(error.hint("download it again, or delete it to use CIFAR-10's names"))
     };
     let Ok(text) = String::from_utf8(bytes(&path, MAX_TEXT)?) else { return bad("what is not text".into()) };
     let names: Vec<String> = text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();

@@ -41,7 +41,7 @@ impl DeviceChoice {
             // A machine with a GPU may still have the CPU build of libtorch.
             DeviceChoice::Auto => cuda(local_rank, local_world).unwrap_or(Device::Cpu),
             DeviceChoice::Cuda => {
-                cuda(local_rank, local_world).context("cannot train on a GPU (--device cpu trains without)")?
+                cuda(local_rank, local_world).context("cannot train on a GPU (--device cpu trains without one)")?
             }
         };
         from_env(device)?;

@@ -22,7 +22,7 @@ struct Point<'a> {
     span: Option<NodeSpan>,
     step: &'a [f64],
     exposed: &'a [f64],
-    /// One all-reduce, and its bytes.
+    /// Seconds of one all-reduce, per round; then its bytes.
     one: &'a [f64],
     bucket: &'a [f64],
 }

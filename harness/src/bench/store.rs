@@ -282,7 +282,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.input.take());
-        // One that does not end by itself is killed; an error would mean that it is gone.
+        // Kill it if it does not exit; an error means that it already has.
         let _ = self.process.wait_or_kill(Instant::now() + GRACE);
     }
 }

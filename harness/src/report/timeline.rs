@@ -227,7 +227,6 @@ impl RowContext<'_> {
         records.find(decides).map(|(t, _)| *t)
     }
 
-    /// An agent's events.
     fn agent(&self, node: &str) -> Vec<Mark> {
         let records = self.history.agents.get(node).map_or(&[][..], Vec::as_slice);
         let mut marks: Vec<Mark> = records.iter().filter_map(|(t, event)| self.agent_mark(*t, event)).collect();

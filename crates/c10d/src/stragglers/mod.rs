@@ -44,7 +44,7 @@ pub fn publish_every(period: Duration) {
     PERIOD.store(u64::try_from(period.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// The value of a rank's key.
+/// What each rank publishes once a second.
 #[derive(Debug, Serialize, Deserialize)]
 struct Published {
     host: String,

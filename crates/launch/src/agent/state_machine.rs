@@ -50,7 +50,7 @@ enum Then {
     Obey(i32),
 }
 
-/// An event.
+/// What the loop reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The nodes agreed on a round in which this node has `workers` workers.
@@ -79,7 +79,7 @@ pub(super) enum Event {
     BarrierBroken(String),
 }
 
-/// An action. Actions are executed in order.
+/// What the loop must do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Agree with the other nodes on the members.

@@ -87,7 +87,7 @@ pub(super) struct Peer {
     since: Duration,
     /// When it was last heard.
     pub(super) heard: Duration,
-    /// The last of its ids under which it was removed.
+    /// Its id before it was last removed.
     pub(super) was: NodeId,
     /// Why it was removed.
     removed: Option<String>,

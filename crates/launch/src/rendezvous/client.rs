@@ -28,7 +28,7 @@ pub struct Client {
     pub(super) connection: u64,
     /// Its last request to this authority.
     asked: Option<Request>,
-    /// The last of its ids under which it was removed.
+    /// Its id before it was last removed.
     removed: NodeId,
     /// The time since which the gathering of this round has had enough members.
     enough: Option<(u64, Duration)>,

@@ -92,12 +92,10 @@ pub struct Evidence {
 
 /// A worker that makes no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names of the fields explain them
 pub struct Standing {
-    /// Its rank.
     pub rank: usize,
-    /// Its process id.
     pub pid: u32,
-    /// Where it stands.
     pub at: NoProgress,
 }
 

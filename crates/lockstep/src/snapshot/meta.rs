@@ -1,5 +1,4 @@
-//! What describes a snapshot, besides its tensors: the position and the run, the job and the attempt that saved it, what the file is of a
-//! sharded one, and the program's own state, a value of any type as JSON.
+//! A snapshot's metadata: position, run, job, attempt and shard, and the program's own state as JSON.
 
 use std::any::type_name;
 use std::collections::BTreeMap;
@@ -114,7 +113,7 @@ pub enum Sharded {
     Part {
         /// The rank.
         rank: usize,
-        /// Its elements of each parameter of which it has any.
+        /// Which elements of each parameter this file holds.
         pieces: Vec<Piece>,
     },
 }

@@ -170,7 +170,7 @@ fn complete(mut head: ChildStdin) -> anyhow::Result<()> {
     head.write_all(COMPLETE.as_bytes()).context("the head node has ended")
 }
 
-/// Of all machines: hosts(5).
+/// The cluster's /etc/hosts: hosts(5).
 fn hosts(spec: &ClusterSpec) -> String {
     let line = |(address, name): (Ipv4Addr, String)| format!("{address} {name}\n");
     let machines = spec.machines().map(|machine: Machine| (machine.address(), machine.to_string()));

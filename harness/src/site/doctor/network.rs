@@ -113,7 +113,7 @@ pub(super) const NETWORK: &[Rule<Nodes>] = &[
     Rule {
         name: "loopback-down",
         level: Error,
-        why: "ranks of one node meet at 127.0.0.1, and so do tests, the exercises and `--standalone`: they wait until a timeout",
+        why: "loopback is down: ranks, tests and exercises, and `--standalone`, connect to 127.0.0.1 and time out",
         source: "getifaddrs(3): no interface that is up has the address 127.0.0.1",
         wrong: |job| job.nodes[1].interfaces.iter_mut().filter(|one| one.loopback).for_each(|one| one.up = false),
         find: |job| {

@@ -113,7 +113,7 @@ impl BatchJob {
                 self.groups.len() > 1 && profile.scheduler == Scheduler::Mpirun,
                 "unequal nodes need Slurm, PBS or ssh: mpirun starts equal programs",
             ),
-            (self.groups.len() > 1 && self.array.is_some(), "Slurm has no arrays of jobs with unequal nodes"),
+            (self.groups.len() > 1 && self.array.is_some(), "Slurm cannot combine --array with a heterogeneous job"),
             (
                 self.name.contains(|c: char| !c.is_ascii_alphanumeric() && !"-_.+".contains(c)),
                 "the job's name has characters that schedulers refuse: --name gives it another",
