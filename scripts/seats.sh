@@ -22,7 +22,8 @@ usage: scripts/seats.sh prepare    the instructor, once, in a checkout that all 
        scripts/seats.sh new DIR    each participant, by the path of that checkout: makes the seat DIR
 
 prepare    installs libtorch if it is missing, compiles everything, and packs what a seat begins with. Fetches the crates' sources
-           into .seats, so what was compiled from elsewhere is compiled again. Run it again after each change of the checkout.
+           into .seats, so what was compiled from elsewhere is compiled again: run it before the first build, which it then is, for
+           setup.sh, run.sh and test.sh, too. Run it again after each change of the checkout.
 new        unpacks a seat, and prints what to put into the shell. Needs no network, no compiler, and no Rust of its own.
 END
 }
@@ -35,15 +36,29 @@ prepare() {
   "$ROOT/scripts/setup.sh"
   mkdir -p "$SHARED"
   rm -f "$SEAT"
+  # What was compiled before the crates' sources were here is no use.
+  [ -f "$SHARED/crates.lock" ] || BUILT_ELSEWHERE=$(find target/debug/deps -name '*.rlib' 2>/dev/null | wc -l)
   share_rust
   share_crates
-  say "compiling everything: the first time here takes minutes"
+  say "compiling everything: $(left_to_compile)"
   # One exercise stands for all: what they are compiled with is the same.
   (cd "$ROOT" && cargo build --offline >&2 && cargo test --offline --no-run --package ex-01 >&2) ||
     die "the build failed (see cargo's message above)" "scripts/setup.sh --force, if libtorch is missing"
   pack
   chmod -R a+rX,go-w "$ROOT"
   say "ready; $(megabytes "$SEAT") MB for each seat. Each participant runs: $ROOT/scripts/seats.sh new ~/lockstep"
+}
+
+# How long the build takes, on two cores without other work.
+left_to_compile() {
+  if [ "${BUILT_ELSEWHERE:-0}" -gt 0 ]; then
+    echo "what this checkout has compiled was made from sources elsewhere, and is compiled again, a quarter of an hour of processor time; \
+before the first build in a fresh clone, prepare is that build"
+  elif [ -f "$TARGET/debug/lockstep" ]; then
+    echo "what has changed since the last time"
+  else
+    echo "the first time takes a quarter of an hour of processor time, and test.sh or run.sh use it afterwards"
+  fi
 }
 
 # Others must get here.

@@ -1,6 +1,12 @@
 //! Runs cargo, and parses its messages for programs: one line of JSON each (`--message-format json`). Builds learners' packages.
+//!
+//! cargo locks the folder to which it writes, for as long as it builds. So what is graded is built in a folder of its own in `target`, and an
+//! editor, a test run or a package of one's own does not block grading. [`share_compiled`] keeps libraries from being compiled twice.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -123,22 +129,149 @@ pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
     command(folder, &["build", "--package", package])
 }
 
-/// Builds a package of the checkout; cargo's own output goes to stderr.
+/// Builds a package of the checkout for grading; cargo's own output goes to stderr. Its program is then also where plain cargo puts it.
 ///
 /// # Errors
 /// cargo cannot be started, or fails without an error in the package's source; the system has no room for its processes.
 pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     check_room(TASKS)?; // without it, rustup's cargo panics
+    let (output, own) = (output_folder(root), grading_folder(root, "grading"));
+    share_compiled(&output, &own);
     let mut command = build_command(root, package);
+    command.env("CARGO_TARGET_DIR", &own);
     let cargo = command.stdout(Stdio::piped()).spawn().context("cannot start cargo: is it on PATH?")?;
-    let (pid, (ended, wait)) = (cargo.id() as i32, mpsc::channel::<()>());
-    let output = thread::scope(|scope| {
-        scope.spawn(move || tell_what_takes_long(pid, package, &wait));
-        let output = cargo.wait_with_output();
+    let output = telling_what_takes_long(cargo.id() as i32, package, || cargo.wait_with_output())?;
+    let built = built(&output.stdout, package, output.status.success())?;
+    if let Built::Program(program) = &built {
+        let usual = output_folder(root).join("debug").join(package);
+        if *program != usual {
+            let _ = link(program, &usual); // for those who start it by hand
+        }
+    }
+    Ok(built)
+}
+
+/// The folder to which plain cargo writes: the variable's, else that of this program if it lies in the checkout, else the usual one.
+pub(crate) fn output_folder(root: &Path) -> PathBuf {
+    if let Some(folder) = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
+        return root.join(folder);
+    }
+    let of_this = std::env::current_exe().ok().and_then(|this| Some(this.ancestors().nth(2)?.to_path_buf()));
+    let real = root.canonicalize().ok();
+    of_this.filter(|of| real.is_some_and(|real| of.starts_with(real.join("target")))).unwrap_or(root.join("target"))
+}
+
+/// cargo's output folder for what is graded. Its programs are as many folders below the checkout as tests are, so they find libtorch.
+pub(crate) fn grading_folder(root: &Path, name: &str) -> PathBuf {
+    output_folder(root).join(name)
+}
+
+/// Gives the libraries that are compiled in cargo's output folder `from` to the output folder `to`, unless it has them or newer ones.
+///
+/// cargo knows a unit by its hash, which depends on neither folder, and takes it for fresh if its notes are there with their times. Large files
+/// become hard links: rustc, the linker and `cc` replace a file, they do not write into it. cargo writes into its notes, so these are
+/// copied. What is just being compiled, or cannot be shared, is compiled again.
+pub(crate) fn share_compiled(from: &Path, to: &Path) {
+    let (from, to) = (from.join("debug"), to.join("debug"));
+    let Ok(units) = fs::read_dir(from.join(".fingerprint")) else { return };
+    let new = |unit: fs::DirEntry| {
+        let (folder, name) = (unit.path(), unit.file_name().into_string().ok()?);
+        let note = fs::read_dir(&folder).ok()?.flatten().find_map(|file| {
+            let file = file.file_name().into_string().ok()?;
+            (LIBRARIES.iter().any(|kind| file.starts_with(kind)) && !file.ends_with(".json")).then_some(file)
+        })?;
+        let changed = |path: PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
+        let (there, here) = (changed(folder.join(&note))?, changed(to.join(".fingerprint").join(&name).join(&note)));
+        here.is_none_or(|here| here < there).then_some((name, note))
+    };
+    let new: Vec<_> = units.flatten().filter_map(new).collect();
+    if new.is_empty() {
+        return;
+    }
+    // Who builds there has shared them, and must not see units change.
+    let lock = fs::create_dir_all(&to).and_then(|()| File::create(to.join(".cargo-lock")));
+    if lock.as_ref().is_ok_and(|lock| lock.try_lock().is_ok()) {
+        let files = by_hash(&from.join("deps"));
+        new.iter().for_each(|(unit, last)| _ = share_unit(&from, &to, &files, unit, last));
+    }
+}
+
+/// The beginnings of the names of cargo's notes on libraries and their build scripts.
+const LIBRARIES: [&str; 3] = ["lib-", "build-script-", "run-build-script-"];
+/// Larger files are linked, in bytes.
+const LARGE: u64 = 64 << 10;
+
+/// What cargo has built, by the hash in `libNAME-HASH.rlib`.
+fn by_hash(folder: &Path) -> BTreeMap<String, Vec<OsString>> {
+    let mut files: BTreeMap<String, Vec<OsString>> = BTreeMap::new();
+    for file in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        if let Some((hash, _)) = name.rsplit_once('-').and_then(|(_, hash)| hash.split_once('.')) {
+            files.entry(hash.to_owned()).or_default().push(file.file_name());
+        }
+    }
+    files
+}
+
+/// A unit by the name of its folder, `NAME-HASH`; cargo writes the note `last` after all else.
+fn share_unit(
+    from: &Path,
+    to: &Path,
+    files: &BTreeMap<String, Vec<OsString>>,
+    unit: &str,
+    last: &str,
+) -> io::Result<()> {
+    let (notes, own) = (from.join(".fingerprint").join(unit), to.join(".fingerprint").join(unit));
+    let before = fs::read(notes.join(last))?;
+    if before.is_empty() {
+        return Ok(()); // it is being compiled
+    }
+    let _ = fs::remove_file(own.join(last));
+    for file in unit.rsplit_once('-').and_then(|(_, hash)| files.get(hash)).into_iter().flatten() {
+        share(&from.join("deps").join(file), &to.join("deps").join(file))?;
+    }
+    let built = Path::new("build").join(unit);
+    if from.join(&built).is_dir() {
+        share(&from.join(&built), &to.join(&built))?;
+    }
+    for file in fs::read_dir(&notes)?.flatten().map(|file| file.file_name()).filter(|file| *file != *last) {
+        share(&notes.join(&file), &own.join(&file))?;
+    }
+    if fs::read(notes.join(last))? == before { share(&notes.join(last), &own.join(last)) } else { Ok(()) }
+}
+
+/// A file or a folder with all that is in it. Seats have links to files that are another user's: they stay such links.
+fn share(from: &Path, to: &Path) -> io::Result<()> {
+    let data = fs::symlink_metadata(from)?;
+    if data.is_dir() {
+        fs::create_dir_all(to)?;
+        return fs::read_dir(from)?.flatten().try_for_each(|file| share(&file.path(), &to.join(file.file_name())));
+    }
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    if (data.is_symlink() || data.len() > LARGE) && link(from, to).is_ok() {
+        return Ok(());
+    }
+    fs::copy(from, to)?;
+    File::options().append(true).open(to)?.set_modified(data.modified()?)
+}
+
+/// A hard link in place of what may be there.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::hard_link(from, to),
+    }
+}
+
+/// Waits for cargo, and says meanwhile what takes long.
+pub(crate) fn telling_what_takes_long<T>(cargo: i32, package: &str, wait: impl FnOnce() -> T) -> T {
+    let (ended, waits) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || tell_what_takes_long(cargo, package, &waits));
+        let result = wait();
         drop(ended);
-        output
-    })?;
-    built(&output.stdout, package, output.status.success())
+        result
+    })
 }
 
 /// After this time a build says what it does.
@@ -216,6 +349,56 @@ mod tests {
         let Ok(Built::Program(path)) = built(messages.as_bytes(), "ex-02", true) else { panic!("no program") };
         assert_eq!(path, Path::new("/t/ex-02"));
         assert!(built(b"", "ex-02", true).is_err());
+    }
+
+    #[test]
+    fn shares_libraries_that_are_newer_and_not_being_compiled() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        let write = |path: &str, text: &str| {
+            let path = from.join("debug").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let large = "x".repeat(LARGE as usize + 1);
+        write("deps/libone-1a.rlib", &large);
+        write("deps/one-1a.d", "small");
+        write("deps/libone-2b.rlib", &large);
+        write("deps/prog-3c", "a program");
+        write("build/two-4d/out/lib.a", &large);
+        let note = write(".fingerprint/one-1a/lib-one", "hash");
+        write(".fingerprint/one-1a/dep-lib-one", "notes");
+        write(".fingerprint/one-2b/lib-one", ""); // it is being compiled
+        write(".fingerprint/prog-3c/bin-prog", "hash");
+        write(".fingerprint/two-4d/run-build-script-build-script-build", "hash");
+        share_compiled(&from, &to);
+        let there = |path: &str| to.join("debug").join(path);
+        let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+        let shared = there(".fingerprint/one-1a/lib-one");
+        assert_eq!(modified(&note), modified(&shared));
+        for (path, links) in [("deps/libone-1a.rlib", 2), ("deps/one-1a.d", 1), ("build/two-4d/out/lib.a", 2)] {
+            assert_eq!(std::os::unix::fs::MetadataExt::nlink(&fs::metadata(there(path)).unwrap()), links, "{path}");
+        }
+        assert!(![there("deps/libone-2b.rlib"), there("deps/prog-3c")].iter().any(|path| path.exists()));
+        // What grading has compiled since stays; what is compiled again here comes in its place, unless somebody builds there.
+        let write_at = |path: &Path, text: &str, seconds: u64| {
+            fs::write(path, text).unwrap();
+            let time = std::time::SystemTime::now() + Duration::from_secs(seconds);
+            File::options().append(true).open(path).unwrap().set_modified(time).unwrap();
+        };
+        let now = || {
+            share_compiled(&from, &to);
+            fs::read_to_string(&shared).unwrap()
+        };
+        write_at(&shared, "own", 10);
+        assert_eq!(now(), "own");
+        write_at(&note, "next", 20);
+        assert_eq!(now(), "next");
+        let lock = File::create(there(".cargo-lock")).unwrap();
+        lock.lock().unwrap();
+        write_at(&note, "last", 30);
+        assert_eq!(now(), "next");
     }
 
     #[test]

@@ -43,6 +43,11 @@ impl Group {
         Ok(Group { id: leader.pid(), leader, gone: false })
     }
 
+    /// The group's id, which is its leader's.
+    pub fn id(&self) -> Pid {
+        self.id
+    }
+
     /// Waits for the program's end, the deadline or a signal, whichever comes first, and kills what is left of the
     /// group.
     pub fn finish(mut self, deadline: Instant, signals: &Signals) -> io::Result<Outcome> {

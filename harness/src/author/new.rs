@@ -141,6 +141,10 @@ impl NewOptions {
         }
         let screen = Screen::new(false);
         screen.line(format_args!("made {}: its README says how to run it", self.folder.display()));
+        screen.line(format_args!(
+            "it builds in {}, with the course's libraries; grading builds elsewhere, so neither waits for the other",
+            checkout.join("target").display()
+        ));
         screen.line(format_args!("next: cd {} && cargo run", quoted(&self.folder.display().to_string())));
         Ok(Code::Success)
     }

@@ -8,14 +8,14 @@
 //! Nothing prevents an answer from reading this account's files or using the network: grade untrusted work under a separate
 //! account.
 //!
-//! Answers are compiled in a workspace under `target`, whose packages depend on the checkout's crates. It shares the checkout's target
-//! folder, so that libtorch's binding is not compiled again, and holds the learners' answers one after the other. An answer that does
-//! not compile is replaced by the skeleton, so that the others can be graded.
+//! Answers are compiled in `target/class`, a workspace that is the checkout's by links, with the learners' packages in place of the exercises.
+//! To cargo its crates are those of the checkout, so what is compiled there is not compiled again. It holds the learners' answers one after
+//! the other. An answer that does not compile is replaced by the skeleton, so that the others can be graded.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
@@ -28,12 +28,16 @@ use lockstep_grading::runner::{Bounds, writes_are_confined};
 use lockstep_grading::{Lab, Options, Runner, package};
 use lockstep_paths::temporary_folder;
 use lockstep_process::{Group, Outcome, Signals};
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use toml::{Table, Value};
 
-use crate::cargo::{Built, CompileError, build_command, built};
+use crate::cargo::{
+    Built, CompileError, build_command, built, grading_folder, output_folder, plain_command, share_compiled,
+    telling_what_takes_long,
+};
 use crate::exit::{Code, Interrupted, Refused};
 use crate::prove::suite::report;
-use crate::report::{Finding, ReportCase, Screen, Target, Verdict, counts};
+use crate::report::{Finding, ReportCase, Screen, Target, Verdict, count, counts};
 
 /// Time limit of a call: in any class, some answers hang.
 const CALL_DEADLINE: Duration = Duration::from_secs(15);
@@ -75,6 +79,9 @@ impl Class {
         let options = Options { deadline: CALL_DEADLINE, bounds, confined: true, ..options };
         let (begin, started) = (Instant::now(), SystemTime::now());
         let mut cases = Vec::new();
+        let first = self.workspace.is_compiled_first(&self.labs);
+        screen.line(format!("grading {}, one after the other; {first}", count(self.learners.len(), "learner")));
+        self.labs.iter().try_for_each(|lab| self.workspace.build_given(lab))?;
         for learner in &self.learners {
             let mut handed = self.cases_of(learner, &options)?;
             handed.iter().for_each(|case| screen.line(line(case)));
@@ -95,13 +102,18 @@ impl Class {
 
     /// A case for each lab that the learner submitted.
     fn cases_of(&self, learner: &Path, options: &Options) -> anyhow::Result<Vec<ReportCase>> {
-        let name = learner.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = foreign::one_line(&learner.file_name().unwrap_or_default().to_string_lossy());
         let (mut cases, mut unreadable) = (Vec::new(), None);
         for lab in &self.labs {
             match Handed::find(learner, lab) {
                 Ok(Some(handed)) => {
                     let text = || format!("cannot grade lab {} of {name}", lab.number());
-                    cases.push(self.case(&name, lab, &handed, options).with_context(text)?);
+                    let case = self.case(&name, lab, &handed, options).with_context(text);
+                    cases.push(case.or_else(|error| {
+                        let (verdict, evidence) = not_graded(error)?;
+                        let finding = Finding { claim: "Answers were graded".into(), verdict, evidence };
+                        anyhow::Ok(unread(format!("{name}/{}", lab.number()), finding))
+                    })?);
                 }
                 Ok(None) => {}
                 Err(why) => drop(unreadable.get_or_insert(why)),
@@ -111,12 +123,7 @@ impl Class {
             let labs: Vec<_> = self.labs.iter().map(|lab| format!("labs/{}/exercise/src", lab.name)).collect();
             let evidence = unreadable.unwrap_or_else(|| format!("found none of {}", labs.join(", ")));
             let finding = Finding { claim: "Answers were handed in".into(), verdict: Verdict::Failed, evidence };
-            cases.push(ReportCase {
-                name,
-                shows: "no answers could be read".into(),
-                findings: vec![finding],
-                ..ReportCase::default()
-            });
+            cases.push(unread(name, finding));
         }
         Ok(cases)
     }
@@ -129,7 +136,7 @@ impl Class {
         for task in &tasks.tasks {
             let (verdict, evidence) = match built.refused.get(&task.name) {
                 Some(why) => (Verdict::Failed, why.clone()),
-                None => graded(lab, task, &built.submission, options)?,
+                None => graded(lab, task, &built.submission, options).or_else(not_graded)?,
             };
             findings.push(Finding { claim: format!("{}: {}", task.name, task.title), verdict, evidence });
         }
@@ -144,6 +151,21 @@ impl Class {
             ..ReportCase::default()
         })
     }
+}
+
+/// The case of a learner none of whose answers was graded.
+fn unread(name: String, finding: Finding) -> ReportCase {
+    let shows = "no answers could be graded".into();
+    ReportCase { name, shows, findings: vec![finding], ..ReportCase::default() }
+}
+
+/// What fails on the machine may be an answer's doing, and is no reason to lose what all others have.
+///
+/// # Errors
+/// A signal ends the grading.
+fn not_graded(error: anyhow::Error) -> anyhow::Result<(Verdict, String)> {
+    anyhow::ensure!(!error.is::<Interrupted>(), error);
+    Ok((Verdict::NotVerified, format!("could not be graded: {error:#}")))
 }
 
 fn graded(
@@ -175,11 +197,11 @@ fn line(case: &ReportCase) -> String {
     format!("{:24} {}  ({:.1} s)", case.name, signs.join("  "), case.took.as_secs_f64())
 }
 
-/// Time limit of cargo for the first answer, with which the course's crates are compiled, and for each other one.
+/// Time limit of cargo for the course's crates, and for each learner's answers.
 const BUILD_DEADLINES: [Duration; 2] = [Duration::from_secs(900), Duration::from_secs(180)];
 /// Memory limit of the compiler, in KiB.
 const MEMORY: u64 = 8 << 20;
-/// How many bytes of cargo's messages are read at most.
+/// How many bytes of cargo's messages, or of its stderr, are read at most.
 const MESSAGES: u64 = 32 << 20;
 
 pub(crate) struct ClassWorkspace {
@@ -205,22 +227,78 @@ pub(crate) struct BuiltAnswers {
 impl ClassWorkspace {
     /// Creates the workspace for these labs.
     pub(crate) fn open(root: PathBuf, labs: &[Lab]) -> anyhow::Result<Self> {
-        let folder = root.join("target").join("class");
+        let folder = grading_folder(&root, "class");
         let signals = Signals::listen().context("cannot listen for signals")?;
         let given =
             labs.iter().map(|lab| Ok((lab.name, package::files(&root, lab)?))).collect::<anyhow::Result<_>>()?;
         let workspace = ClassWorkspace { root, folder, signals, has_built: Cell::new(false), given };
-        let text = || format!("cannot set up {}", workspace.folder.display());
-        fs::create_dir_all(&workspace.folder).with_context(text)?;
-        let manifest =
-            fs::read_to_string(workspace.root.join("Cargo.toml")).context("cannot read the checkout's Cargo.toml")?;
-        let manifest = workspace_manifest(manifest.parse()?, &workspace.root, labs)?;
-        fs::write(workspace.folder.join("Cargo.toml"), manifest.to_string()).with_context(text)?;
-        fs::copy(workspace.root.join("Cargo.lock"), workspace.folder.join("Cargo.lock")).with_context(text)?;
-        for lab in labs {
-            workspace.write_package(lab, &workspace.given[lab.name])?;
-        }
+        workspace.set_up(labs).with_context(|| format!("cannot set up {}", workspace.folder.display()))?;
         Ok(workspace)
+    }
+
+    fn set_up(&self, labs: &[Lab]) -> anyhow::Result<()> {
+        let packages = self.folder.join(PACKAGES);
+        match fs::remove_dir_all(&packages) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => fs::create_dir_all(&packages)?,
+        }
+        let real = self.root.canonicalize()?;
+        for name in LINKED.into_iter().filter(|name| real.join(name).is_dir()) {
+            replace_link(&real.join(name), &self.folder.join(name))?;
+        }
+        let manifest = fs::read_to_string(self.root.join("Cargo.toml")).context("the checkout's Cargo.toml")?;
+        fs::write(self.folder.join("Cargo.toml"), workspace_manifest(manifest.parse()?)?.to_string())?;
+        fs::copy(self.root.join("Cargo.lock"), self.folder.join("Cargo.lock")).context("the checkout's Cargo.lock")?;
+        labs.iter().try_for_each(|lab| self.write_package(lab, &self.given[lab.name]))?;
+        share_compiled(&output_folder(&self.root), &self.folder);
+        Ok(())
+    }
+
+    /// The folder of a lab's package.
+    fn package(&self, lab: &Lab) -> PathBuf {
+        self.folder.join(PACKAGES).join(lab.package())
+    }
+
+    /// What is compiled before the first answer is graded, in words.
+    pub(crate) fn is_compiled_first(&self, labs: &[Lab]) -> String {
+        let mut needed = BTreeSet::new();
+        for lab in labs {
+            let words = ["tree", "--package", &lab.package(), "--prefix", "none", "--edges", "normal,build"];
+            let Ok(tree) = plain_command(&self.folder, &words).stderr(Stdio::null()).output() else { break };
+            let crates = String::from_utf8_lossy(&tree.stdout).into_owned();
+            needed.extend(crates.lines().filter_map(|line| Some(line.split_once(" v")?.0.to_owned())));
+        }
+        labs.iter().for_each(|lab| _ = needed.remove(&lab.package()));
+        let units: BTreeSet<String> = fs::read_dir(self.folder.join("debug/.fingerprint"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|unit| Some(unit.file_name().to_str()?.rsplit_once('-')?.0.to_owned()))
+            .collect();
+        let missing: Vec<&String> = needed.iter().filter(|name| !units.contains(*name)).collect();
+        if needed.is_empty() {
+            return "first what is not compiled of the course's crates".into();
+        }
+        if missing.is_empty() {
+            return "the course's crates are compiled already".into();
+        }
+        let seconds: u64 = missing.iter().map(|name| if WITH_CPP.contains(&&***name) { 60 } else { 2 }).sum();
+        let minutes = seconds.div_ceil(60);
+        format!(
+            "compiling {} of the course's {} first, once: about {}",
+            missing.len(),
+            count(needed.len(), "crate"),
+            count(minutes as usize, "minute"),
+        )
+    }
+
+    /// Compiles the course's crates with the exercise as it is given, so that what fails afterwards is an answer's fault.
+    fn build_given(&self, lab: &Lab) -> anyhow::Result<()> {
+        match self.cargo(lab)? {
+            Built::Program(_) => self.has_built.set(true),
+            Built::Broken(errors) => bail!("the course's own files do not compile: {}", errors[0].text),
+        }
+        Ok(())
     }
 
     /// Builds a learner's answers to a lab.
@@ -249,7 +327,7 @@ impl ClassWorkspace {
                         }
                         continue;
                     }
-                    let submission = Submission { program, folder: self.folder.join(lab.package()) };
+                    let submission = Submission { program, folder: self.package(lab) };
                     return Ok(BuiltAnswers { submission, refused });
                 }
                 Built::Broken(errors) => errors,
@@ -281,7 +359,7 @@ impl ClassWorkspace {
         let list = program.with_extension("d");
         let text = fs::read_to_string(&list).with_context(|| format!("cannot read {}", foreign::path(&list)))?;
         let own = [
-            self.folder.join(lab.package()),
+            self.package(lab),
             self.root.join("crates"),
             lab.folder(&self.root).join("given"),
             self.root.join(".libtorch"),
@@ -297,7 +375,7 @@ impl ClassWorkspace {
 
     /// Writes the package again, with the checkout's crates and without its test.
     fn write_package(&self, lab: &Lab, files: &Files) -> anyhow::Result<()> {
-        let folder = self.folder.join(lab.package());
+        let folder = self.package(lab);
         let given = lab.folder(&self.root).join("given").display().to_string();
         for (path, text) in files {
             let text = match path.to_str() {
@@ -327,13 +405,20 @@ impl ClassWorkspace {
                 None => bounded.env_remove(name),
             };
         }
-        bounded.env("CARGO_TARGET_DIR", self.root.join("target"));
+        bounded.env("CARGO_TARGET_DIR", &self.folder);
         let mut messages =
             tempfile::tempfile_in(temporary_folder()).context("cannot make a file for cargo's messages")?;
         bounded.stdout(messages.try_clone()?);
+        // A compiler that crashes prints pages.
+        let mut said = tempfile::tempfile_in(temporary_folder())?;
+        if self.has_built.get() {
+            bounded.stderr(said.try_clone()?);
+        }
         let group = Group::start(&mut bounded).context("cannot start cargo")?;
         let deadline = BUILD_DEADLINES[usize::from(self.has_built.get())];
-        let status = match group.finish(Instant::now() + deadline, &self.signals)? {
+        let pid = group.id().as_raw_nonzero().get();
+        let wait = || group.finish(Instant::now() + deadline, &self.signals);
+        let status = match telling_what_takes_long(pid, &lab.package(), wait)? {
             Outcome::Ended(status) => status,
             Outcome::Signalled(signal) => return Err(Interrupted { signal }.into()),
             Outcome::TimedOut => {
@@ -341,12 +426,27 @@ impl ClassWorkspace {
                 return Ok(Built::Broken(vec![CompileError { file: None, text }]));
             }
         };
-        let mut text = Vec::new();
-        std::io::Seek::rewind(&mut messages)?;
-        messages.take(MESSAGES).read_to_end(&mut text)?;
-        self.has_built.set(self.has_built.get() || status.success());
-        built(&text, &lab.package(), status.success())
+        let text = read_again(&mut messages)?;
+        let built = built(&text, &lab.package(), status.success());
+        // Such as a compiler that crashes, or needs more memory than it may.
+        built.or_else(|error| {
+            anyhow::ensure!(self.has_built.get(), error);
+            let said = String::from_utf8_lossy(&read_again(&mut said)?).into_owned();
+            let why = said.lines().find(|line| CRASHES.iter().any(|words| line.contains(words)));
+            let why = why.map_or_else(|| format!("{error:#}"), foreign::one_line);
+            Ok(Built::Broken(vec![CompileError { file: None, text: format!("the compiler failed: {why}") }]))
+        })
     }
+}
+
+/// Where a compiler that ends without a message for programs says why.
+const CRASHES: [&str; 3] = ["memory allocation of", "error: ", "(signal: "];
+
+fn read_again(file: &mut fs::File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::Seek::rewind(file)?;
+    file.take(MESSAGES).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns true if the error is in this file of the package.
@@ -354,21 +454,31 @@ fn is_in(error: &CompileError, file: &Path) -> bool {
     error.file.as_ref().is_some_and(|of| Path::new(of).ends_with(file))
 }
 
-/// The checkout's workspace with other members: the same versions and profiles, and crates by absolute paths.
-fn workspace_manifest(mut manifest: Table, root: &Path, labs: &[Lab]) -> anyhow::Result<Table> {
+/// The learners' packages, in the class's workspace.
+const PACKAGES: &str = "class";
+/// What the class's workspace has of the checkout, as links. cargo knows a crate by its path in the workspace.
+const LINKED: [&str; 4] = ["crates", "harness", "labs", "template"];
+/// Crates that compile C++, or libtorch's binding, which take a minute; others take a second or two.
+const WITH_CPP: [&str; 3] = ["c10d", "tch", "torch-sys"];
+
+fn replace_link(to: &Path, at: &Path) -> io::Result<()> {
+    match fs::read_link(at) {
+        Ok(old) if old == to => return Ok(()),
+        Ok(_) => fs::remove_file(at)?,
+        Err(_) => {}
+    }
+    std::os::unix::fs::symlink(to, at)
+}
+
+/// The checkout's workspace with the learners' packages in place of its exercises.
+fn workspace_manifest(mut manifest: Table) -> anyhow::Result<Table> {
     let workspace =
         manifest.get_mut("workspace").and_then(Value::as_table_mut).context("Cargo.toml has no workspace")?;
-    let members = labs.iter().map(|lab| Value::String(lab.package())).collect();
-    workspace.insert("members".into(), Value::Array(members));
+    let members = workspace.get_mut("members").and_then(Value::as_array_mut).context("Cargo.toml has no members")?;
+    members.retain(|member| !member.as_str().is_some_and(|member| member.starts_with("labs/*/")));
+    members.push(format!("{PACKAGES}/*").into());
     workspace.remove("default-members");
     workspace.remove("exclude");
-    let dependencies = workspace.get_mut("dependencies").and_then(Value::as_table_mut);
-    for (_, dependency) in dependencies.into_iter().flatten() {
-        if let Some(path) = dependency.get_mut("path") {
-            let absolute = root.join(path.as_str().unwrap_or_default());
-            *path = Value::String(absolute.to_string_lossy().into_owned());
-        }
-    }
     Ok(manifest)
 }
 
@@ -396,6 +506,10 @@ impl Handed {
         let places =
             [format!("labs/{}/exercise/src", lab.name), format!("{}/src", lab.package()), format!("{}/src", lab.name)];
         for place in places.map(|place| learner.join(place)) {
+            let folders = place.ancestors().take_while(|folder| *folder != learner);
+            if let Some(link) = folders.filter(|folder| folder.is_symlink()).last() {
+                return Err(format!("{} is a link, which is not followed", foreign::path(link)));
+            }
             match fs::read_dir(&place) {
                 Ok(_) => return Ok(Some(Handed(place))),
                 Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {}
@@ -427,12 +541,34 @@ impl Handed {
     }
 }
 
-/// What makes the compiler read other files, which may be another learner's, the course's answers, or a pipe without an end.
-const READING: [&str; 5] = ["include!", "include_str!", "include_bytes!", "#[path=", "path=\""];
-
+/// Returns what in this text makes the compiler read another file, which may be another learner's, the course's answer, or a pipe without an
+/// end. Of a text that has no tokens the compiler says what is wrong. What macros hide, [`ClassWorkspace::foreign_source`] finds.
 fn reads_files(text: &str) -> Option<&'static str> {
-    let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-    READING.into_iter().find(|how| dense.contains(how))
+    // Of each group, whether it is in brackets, as attributes are. No recursion: a text can be nested more deeply than the stack.
+    let mut groups: Vec<(TokenStream, bool)> = text.parse().ok().into_iter().map(|all| (all, false)).collect();
+    while let Some((group, in_brackets)) = groups.pop() {
+        let mut before = String::new();
+        for token in group {
+            let word = match token {
+                TokenTree::Ident(word) => word.to_string().trim_start_matches("r#").to_owned(),
+                TokenTree::Punct(sign) if sign.spacing() == Spacing::Joint && sign.as_char() == '=' => "==".into(),
+                TokenTree::Punct(sign) => sign.to_string(),
+                TokenTree::Literal(_) => String::new(),
+                TokenTree::Group(group) => {
+                    groups.push((group.stream(), in_brackets || group.delimiter() == Delimiter::Bracket));
+                    String::new()
+                }
+            };
+            match (&*before, &*word) {
+                (_, "include_str") => return Some("include_str!"),
+                (_, "include_bytes") => return Some("include_bytes!"),
+                ("include", "!" | "as") => return Some("include!"),
+                ("path", "=") if in_brackets => return Some("#[path]"),
+                _ => before = word,
+            }
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -456,6 +592,21 @@ mod tests {
     }
 
     #[test]
+    fn follows_no_link_to_another_learners_folder() {
+        let lab = crate::labs::find("02").unwrap();
+        let class = tempfile::tempdir().unwrap();
+        fs::create_dir_all(class.path().join("bbb/ex-02/src")).unwrap();
+        for (link, to) in [("labs", "../bbb"), ("ex-02", "../bbb/ex-02"), ("ex-02/src", "../../bbb/ex-02/src")] {
+            let aaa = class.path().join("aaa");
+            let link = aaa.join(link);
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(to, &link).unwrap();
+            assert!(Handed::find(&aaa, &lab).unwrap_err().ends_with("is a link, which is not followed"), "{to}");
+            fs::remove_dir_all(aaa).unwrap();
+        }
+    }
+
+    #[test]
     fn refuses_links_and_endless_files() {
         let lab = crate::labs::find("02").unwrap();
         let task = &lab.tasks().unwrap().tasks[0];
@@ -468,10 +619,22 @@ mod tests {
         fs::remove_file(&file).unwrap();
         fs::write(&file, vec![b' '; LONGEST as usize + 1]).unwrap();
         assert!(handed.read(task).unwrap_err().contains("bytes"));
+        for text in [
+            "let path = \"x\"; { path = y; vec![(1, path == z)] }",
+            "// include_str!\nlet include = 1;",
+            "\"unfinished",
+        ] {
+            assert_eq!(reads_files(text), None, "{text}");
+        }
+        assert_eq!(reads_files(&["[", "]"].map(|sign| sign.repeat(100_000)).concat()), None);
         for (text, how) in [
-            ("#[path = \"../../bbb/src/shard.rs\"]\nmod other;", "#[path="),
-            ("#[cfg_attr(all(), path = \"/x.rs\")] mod other;", "path=\""),
-            ("const P: &str = include_str ! (\"pipe\");", "include_str!"),
+            ("#[path = \"../../bbb/src/shard.rs\"]\nmod other;", "#[path]"),
+            ("#[r#path /* */ = r\"/x.rs\"] mod other;", "#[path]"),
+            ("#[cfg_attr(all(), path = r\"/x.rs\")] mod other;", "#[path]"),
+            ("macro_rules! m { ($a:meta) => { #[$a] mod other; } } m!([path = \"/x.rs\"]);", "#[path]"),
+            ("const P: &str = include_str /* */ ! (\"pipe\");", "include_str!"),
+            ("use std::include_bytes as read;", "include_bytes!"),
+            ("use std::include as read;", "include!"),
         ] {
             fs::write(&file, text).unwrap();
             assert!(handed.read(task).unwrap_err().contains(&format!("with `{how}`")), "{text}");

@@ -10,6 +10,7 @@ mod data;
 mod doctor;
 mod features;
 mod help;
+mod hostile;
 mod learn;
 mod render;
 mod run;

@@ -1,5 +1,6 @@
-//! What the ranks of a call may use and where they may write. The runner adds up their memory, threads and files; the kernel limits
-//! each process (setrlimit(2)), confines writing (landlock(7)), and refuses calls that change what Landlock leaves alone (seccomp(2)).
+//! What the ranks of a call may use, where they may write, and whom they may signal. The runner adds up their memory, threads and files; the
+//! kernel limits each process (setrlimit(2)), confines writing and signals (landlock(7)), and refuses calls that change what Landlock leaves
+//! alone (seccomp(2)).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,12 +11,15 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
     path_beneath_rules,
 };
 use lockstep_process::proc::{self, Status};
 use rustix::process::{Resource, Rlimit, setrlimit};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    apply_filter,
+};
 
 use crate::{Finding, Verdict};
 
@@ -99,8 +103,9 @@ fn size(folder: &Path) -> u64 {
 /// limits are those of setrlimit(2). Its limit on processes does not bind root, so the runner counts processes as well.
 pub const CONFINED: &str = "confined-exec";
 
-/// The rules of Linux 5.19, which all newer kernels support.
-const RULES: ABI = ABI::V2;
+/// The rules of Linux 6.12. An older kernel applies those that it has: before 6.2 it lets files be cut off, and before 6.12 signals pass,
+/// except for what [`refuse_changes`] refuses.
+const RULES: ABI = ABI::V6;
 /// Devices that any program may write to.
 const DEVICES: [&str; 2] = ["/dev/null", "/dev/zero"];
 /// The limits, in bytes (`Fsize`, `Core`), seconds (`Cpu`) or as a count.
@@ -112,8 +117,8 @@ const LIMITS: [(Resource, u64); 5] = [
     (Resource::Nofile, 1024),
 ];
 
-/// Calls that change the mode, owner, times or attributes of any file, which Landlock does not confine, and those of io_uring, which makes
-/// such changes without a call.
+/// Calls that change the mode, owner, times or attributes of any file, or the priority of any process, which Landlock does not confine; those
+/// that remove what processes share under a number or a name; and io_uring's, which makes such changes without a call.
 const CHANGING: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
@@ -132,14 +137,40 @@ const CHANGING: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_futimesat,
     libc::SYS_utimensat,
+    libc::SYS_truncate,
     libc::SYS_setxattr,
     libc::SYS_lsetxattr,
     libc::SYS_fsetxattr,
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
     libc::SYS_fremovexattr,
+    463, // setxattrat, the same number on all architectures, as the next two
+    466, // removexattrat
+    469, // file_setattr
+    libc::SYS_setpriority,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_ioprio_set,
+    libc::SYS_shmctl,
+    libc::SYS_semctl,
+    libc::SYS_msgctl,
+    libc::SYS_mq_unlink,
+    libc::SYS_keyctl,
+    libc::SYS_pidfd_send_signal,
     libc::SYS_io_uring_setup,
 ];
+/// Calls that signal or limit the process that their first argument names: a rank's own, or none. A program that aborts signals itself.
+const OF_A_PROCESS: &[i64] = &[
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_tgkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_prlimit64,
+];
+/// Requests of ioctl(2) that change a file's attributes: `FS_IOC_SETFLAGS`, `FS_IOC_FSSETXATTR` (linux/fs.h).
+const ATTRIBUTES: [u64; 2] = [0x4008_6602, 0x401c_5820];
 /// Has no effect, and is no error: copying a file calls it.
 const WITHOUT_EFFECT: i64 = libc::SYS_fchmod;
 
@@ -182,15 +213,14 @@ fn confine(folders: [&OsString; 2]) -> anyhow::Result<RulesetStatus> {
     let reading = path_beneath_rules(["/"], AccessFs::from_read(RULES));
     let writing = path_beneath_rules(folders, AccessFs::from_all(RULES));
     let devices = path_beneath_rules(DEVICES, AccessFs::from_file(RULES));
-    let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?.create()?;
+    let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?.scope(Scope::Signal)?.create()?;
     let rules = rules.add_rules(reading)?.add_rules(writing)?.add_rules(devices)?;
     Ok(rules.restrict_self()?.ruleset)
 }
 
 /// A kernel without seccomp leaves modes unprotected, as one without Landlock leaves files.
 fn refuse_changes() -> anyhow::Result<()> {
-    for (calls, code) in [(CHANGING, libc::EPERM), (&[WITHOUT_EFFECT], 0)] {
-        let rules = calls.iter().map(|call| (*call, vec![])).collect();
+    for (rules, code) in [(refused_calls()?, libc::EPERM), ([(WITHOUT_EFFECT, vec![])].into(), 0)] {
         let refused = SeccompAction::Errno(code as u32);
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, std::env::consts::ARCH.try_into()?)?;
         match apply_filter(&BpfProgram::try_from(filter)?) {
@@ -200,6 +230,32 @@ fn refuse_changes() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The refused calls, with the arguments with which they are; with none, always.
+fn refused_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
+    use SeccompCmpOp::{Eq, MaskedEq, Ne};
+    let if_all = |conditions: &[(u8, SeccompCmpOp, u64)]| {
+        let of = |(argument, is, value): &(u8, SeccompCmpOp, u64)| {
+            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, is.clone(), *value)
+        };
+        conditions.iter().map(of).collect::<Result<_, _>>().and_then(SeccompRule::new)
+    };
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = CHANGING.iter().map(|call| (*call, vec![])).collect();
+    let this = u64::from(std::process::id());
+    for call in OF_A_PROCESS {
+        // To signal 0 is to signal the group, in which the grader may be.
+        let itself: &[_] = if *call == libc::SYS_prlimit64 { &[(0, Ne, this), (0, Ne, 0)] } else { &[(0, Ne, this)] };
+        rules.insert(*call, vec![if_all(itself)?]);
+    }
+    let attributes = ATTRIBUTES.map(|request| if_all(&[(1, Eq, request)]));
+    rules.insert(libc::SYS_ioctl, attributes.into_iter().collect::<Result<_, _>>()?);
+    // To open for reading and cut off is no writing to Landlock before Linux 6.2.
+    let cuts = (MaskedEq((libc::O_TRUNC | libc::O_ACCMODE) as u64), libc::O_TRUNC as u64);
+    rules.insert(libc::SYS_openat, vec![if_all(&[(2, cuts.0.clone(), cuts.1)])?]);
+    #[cfg(target_arch = "x86_64")]
+    rules.insert(libc::SYS_open, vec![if_all(&[(1, cuts.0, cuts.1)])?]);
+    Ok(rules)
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, count,
 
 use view::View;
 
+/// No seat has joined before, in seconds since 1970: November 2023.
+const EARLIEST: u64 = 1_700_000_000;
 /// More seats than this are not a class.
 const MOST_SEATS: usize = 1_000;
 
@@ -96,11 +98,13 @@ impl ClassFolder {
         let mut read = ReadClass::default();
         for file in files.iter().take(MOST_SEATS) {
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            match Seat::read(file) {
-                Ok(seat) => read.seats.push(match written(file) {
-                    Some(at) => seat.by_clock_of_folder(at),
-                    None => seat,
-                }),
+            let seat = Seat::read(file).map(|seat| match written(file) {
+                Some(at) => seat.by_clock_of_folder(at),
+                None => seat,
+            });
+            match seat {
+                Ok(seat) if seat.since >= EARLIEST => read.seats.push(seat),
+                Ok(_) => read.broken.push((name, "it joined before there was this course".into())),
                 Err(error) => read.broken.push((name, format!("{error:#}"))),
             }
         }
@@ -226,7 +230,9 @@ mod tests {
     fn reads_seats_and_names_what_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-        write("ann.json", &serde_json::to_string(&seat("ann", &[])).unwrap());
+        let joined = |name: &str, since: u64| serde_json::to_string(&Seat { since, ..seat(name, &[]) }).unwrap();
+        write("ann.json", &joined("ann", now()));
+        write("old.json", &joined("old", 1));
         write("torn.json", "{\"name\":\"bo");
         write(".lockstep-x.json", "being written");
         write("notes.txt", "not a seat's");
@@ -235,8 +241,8 @@ mod tests {
         let read = ClassFolder(folder.path().into()).read().unwrap();
         assert_eq!(read.seats.len(), 2);
         assert!(read.seats[1].since <= now() - 600, "{:?}", read.seats[1]);
-        assert_eq!(read.broken.len(), 1);
-        assert!(read.broken[0].0 == "torn.json" && read.broken[0].1.starts_with("torn"), "{:?}", read.broken);
+        let broken: Vec<_> = read.broken.iter().map(|(file, why)| (&**file, why.split(' ').next().unwrap())).collect();
+        assert_eq!(broken, [("old.json", "it"), ("torn.json", "torn")]);
         assert!(ClassFolder(folder.path().join("gone")).read().is_err());
     }
 

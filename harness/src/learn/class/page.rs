@@ -74,7 +74,7 @@ fn header(frame: &Frame<'_>, view: &View) -> Markup {
             p.verdict {
                 strong { (count(view.rows.len(), "seat")) }
                 @if !view.rows.is_empty() {
-                    "; the one in the middle has done " strong { (median) " of " (count(tasks, "task")) }
+                    "; tasks done, median: " strong { (median) " of " (tasks) }
                 }
             }
             nav {
@@ -304,12 +304,13 @@ fn broken(frame: &Frame<'_>) -> Markup {
     }
 }
 
-/// `40 s`, `12 min`, `3 h 05`.
+/// `40 s`, `12 min`, `3 h 05 min`, `4 days`.
 pub(super) fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
         60..6_000 => format!("{} min", seconds / 60),
-        _ => format!("{} h {:02}", seconds / 3_600, seconds / 60 % 60),
+        6_000..172_800 => format!("{} h {:02} min", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{} days", seconds / 86_400),
     }
 }
 
@@ -359,6 +360,7 @@ mod tests {
 
     #[test]
     fn times_are_short() {
-        assert_eq!([59, 60, 5_999, 7_500].map(span), ["59 s", "1 min", "99 min", "2 h 05"]);
+        let shown = [59, 60, 5_999, 7_500, 172_799, 1_795_813_200].map(span);
+        assert_eq!(shown, ["59 s", "1 min", "99 min", "2 h 05 min", "47 h 59 min", "20784 days"]);
     }
 }
