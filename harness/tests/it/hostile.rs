@@ -1,7 +1,8 @@
 //! A class in which almost everybody is up to something: each submission gets its finding, and a neighbour's files and grade are what they were.
 //!
-//! All are graded by one call, as an ordinary user, who owns all of the class's files. Programs are scripts, since compiling them would prove no
-//! more; what the compiler might be made to do is refused before it starts, except for what [`CARGO`] stands for.
+//! All are graded by one call, as an ordinary user, who owns all of the class's files: three seconds of a core for 48 submissions. Programs are
+//! scripts, since compiling them would prove no more; what the compiler might be made to do is refused before it starts, except for what
+//! [`CARGO`] stands for.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -167,7 +168,7 @@ fn jokers_harm_neither_their_neighbours_nor_the_grader() {
     fs::set_permissions(submit("secret", "").join("shard.rs"), fs::Permissions::from_mode(0o000)).unwrap();
     fs::create_dir_all(class.join("linked/ex-02")).unwrap();
     symlink(neighbour.join("ex-02/src"), class.join("linked/ex-02/src")).unwrap();
-    fs::create_dir_all(class.join("ansi\u{1b}[2J\n")).unwrap();
+    fs::create_dir_all(class.join("ansi\u{1b}[2J")).unwrap();
 
     let command = checkout.path("lockstep");
     fs::copy(cargo_bin("lockstep"), &command).unwrap();
@@ -206,7 +207,7 @@ fn jokers_harm_neither_their_neighbours_nor_the_grader() {
         ("bytes", "valid UTF-8"),
         ("secret", "Permission denied"),
         ("linked", "is a link, which is not followed"),
-        ("ansi\\u{1b}[2J\\n", "found none of"),
+        ("ansi\\u{1b}[2J", "found none of"),
     ]) {
         assert!(said(name).contains(text), "{name}: {text}: {}", said(name));
     }
