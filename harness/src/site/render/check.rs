@@ -91,22 +91,42 @@ pub(super) fn finding(line: usize, what: impl Into<String>, fix: impl Into<Strin
     Finding { place: line, what: shown(&what.into()), evidence: String::new(), fix: shown(&fix.into()) }
 }
 
-/// The text for the script's own scheduler; for LSF, Slurm's with LSF's variables.
-pub(super) fn own(script: &Script, slurm: &str, pbs: &str) -> String {
-    match script.scheduler() {
-        Some(Scheduler::Pbs) => pbs.into(),
-        Some(Scheduler::Lsf) => slurm.replace("SLURM_JOB_ID", "LSB_JOBID"),
-        Some(Scheduler::Slurm) | None => slurm.into(),
+/// The text for the script's own scheduler: Slurm's, PBS's or LSF's.
+pub(super) fn own(script: &Script, [slurm, pbs, lsf]: [&'static str; 3]) -> &'static str {
+    match script.served_by() {
+        Some(Scheduler::Pbs) => pbs,
+        Some(Scheduler::Lsf) => lsf,
+        Some(Scheduler::Slurm) | None => slurm,
     }
 }
 
 /// How a batch script finds the head node.
 pub(super) fn head_node(script: &Script) -> &'static str {
-    match script.scheduler() {
-        Some(Scheduler::Pbs) => "head=$(sed -n 1p \"$PBS_NODEFILE\")",
-        Some(Scheduler::Lsf) => "head=$(sed -n 1p \"$LSB_DJOB_HOSTFILE\")",
-        Some(Scheduler::Slurm) | None => "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)",
-    }
+    own(
+        script,
+        [
+            "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)",
+            "head=$(sed -n 1p \"$PBS_NODEFILE\")",
+            "head=$(sed -n 1p \"$LSB_DJOB_HOSTFILE\")",
+        ],
+    )
+}
+
+/// How a batch script makes a port that differs between jobs.
+pub(super) fn port(script: &Script) -> &'static str {
+    own(
+        script,
+        [
+            "port=$((20000 + SLURM_JOB_ID % 10000))",
+            "port=$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))",
+            "port=$((20000 + LSB_JOBID % 10000))",
+        ],
+    )
+}
+
+/// What starts a program once on each node of the job.
+pub(super) fn starter_of(script: &Script) -> &'static str {
+    own(script, ["srun --ntasks-per-node=1", "pbsdsh --", "blaunch -z \"$(sort -u \"$LSB_DJOB_HOSTFILE\" | xargs)\""])
 }
 
 /// All rules, by subject.
@@ -641,6 +661,266 @@ mod tests {
         }
         let signal = "#!/bin/bash\n#SBATCH --time=1 --signal=B:USR1@60\nset -e\ntrap 'kill $!' USR1\npython train.py\n";
         assert!(found(signal).contains(&"trap-waits-for-the-step"));
+    }
+
+    /// Right scripts that start a launcher on each node without srun, as centres' documentation has them, and changes each of which
+    /// makes a mistake: the rule that finds it, the text, and what it becomes.
+    type Changes = &'static [(&'static str, &'static str, &'static str)];
+    const OTHER_STARTERS: &[(&str, &str, Changes)] = &[
+        (
+            "PBS4",
+            "source venv/bin/activate\npython split.py\nfor n in $(sort -u \"$PBS_NODEFILE\"); do\n  ssh -n \"$n\" \"{L} {C} x.py\" & pids+=($!)\ndone\n{W}",
+            &[
+                ("several-launchers-on-a-node", "sort -u", "cat"),
+                ("several-launchers-on-a-node", "$(sort -u \"$PBS_NODEFILE\")", "$(<\"$PBS_NODEFILE\")"),
+                ("same-node-rank", "{C}", "{S} --node_rank=0"),
+                ("rank-of-the-batch-script", "{C}", "{S} --node_rank=$PBS_NODENUM"),
+                ("rank-of-the-batch-script", "{C}", "{S} --node_rank=\\$PBS_NODENUM"),
+                ("exports-do-not-travel", "{L}", "cd $PWD && OMP_NUM_THREADS=8 torchrun"),
+                ("quotes-lost-on-the-way", "\"{L}", "bash -lc \"{L}"),
+            ],
+        ),
+        (
+            "PBS4",
+            "while read -r n; do\n  ssh -n \"$n\" \"{L} {C} x.py\" & pids+=($!)\ndone < <(uniq \"$PBS_NODEFILE\")\n{W}",
+            &[("several-launchers-on-a-node", "< <(uniq \"$PBS_NODEFILE\")", "<\"$PBS_NODEFILE\"")],
+        ),
+        (
+            "PBS4",
+            "nodes=($(sort -u \"$PBS_NODEFILE\"))\nhead=${nodes[0]}\nrank=0\nfor n in \"${nodes[@]}\"; do\n  ssh -n \"$n\" \"{L} {S} --node_rank=$rank x.py\" &\n  pids+=($!)\n  rank=$((rank + 1))\ndone\n{W}",
+            &[
+                ("several-launchers-on-a-node", "sort -u", "cat"),
+                ("head-is-not-rank-0", "[0]", "[-1]"),
+                ("rank-of-the-batch-script", "=$rank x", "=$OMPI_COMM_WORLD_RANK x"),
+            ],
+        ),
+        (
+            "PBS4",
+            "head=$(sort -u \"$PBS_NODEFILE\" | tail -n 1)\nrank=0\nfor n in $(sort -ur \"$PBS_NODEFILE\"); do\n  ssh -n \"$n\" \"{L} {S} --node_rank=$rank x.py\" &\n  pids+=($!)\n  ((rank++)) || true\ndone\n{W}",
+            &[("head-is-not-rank-0", "-ur", "-u")],
+        ),
+        (
+            "PBS4",
+            "sort -u \"$PBS_NODEFILE\" | xargs -P 0 -I% ssh -n % \"{L} {C} x.py\"\n",
+            &[("several-launchers-on-a-node", "sort -u", "cat")],
+        ),
+        (
+            "PBS4",
+            "sort -u \"$PBS_NODEFILE\" >nodes.txt\nparallel -j 0 ssh -n {} \"{L} {C} x.py\" :::: nodes.txt\n",
+            &[
+                ("several-launchers-on-a-node", "sort -u \"$PBS_NODEFILE\" >", "cp \"$PBS_NODEFILE\" "),
+                ("several-launchers-on-a-node", ":::: nodes.txt", ":::: \"$PBS_NODEFILE\""),
+            ],
+        ),
+        (
+            "PBS4",
+            "module load parallel\nmodule load torch\nsort -u \"$PBS_NODEFILE\" >nodes.txt\n\
+             parallel --nonall --sshloginfile nodes.txt \"module load torch; OMP_NUM_THREADS=8 torchrun {C} x.py\"\n",
+            &[("exports-do-not-travel", "\"module load torch; ", "\"")],
+        ),
+        (
+            "PBS4",
+            "declare -A seen\nwhile read -r n; do\n  if [ -n \"${seen[$n]:-}\" ]; then continue; fi\n  seen[$n]=1\n  ssh -n \"$n\" \"{L} {C} x.py\" & pids+=($!)\ndone <\"$PBS_NODEFILE\"\n{W}",
+            &[],
+        ),
+        (
+            "PBS4",
+            "i=0\nfor n in $(cat \"$PBS_NODEFILE\"); do\n  ssh -n \"$n\" \"cd $PWD; RANK=$i LOCAL_RANK=$((i % 4)) OMP_NUM_THREADS=8 venv/bin/python x.py\" &\n  pids+=($!)\n  i=$((i + 1))\ndone\n{W}",
+            &[("rank-of-the-batch-script", "RANK=$i ", "RANK=$PBS_NODENUM ")],
+        ),
+        (
+            "PBS4",
+            "nodes=($(sort -u \"$PBS_NODEFILE\"))\nhead=${nodes[0]}\nrank=1\nfor n in \"${nodes[@]:1}\"; do\n  ssh -n \"$n\" \"{L} {S} --node_rank=$rank x.py\" &\n  pids+=($!)\n  rank=$((rank + 1))\ndone\nvenv/bin/torchrun {S} --node_rank=0 x.py\n{W}",
+            &[],
+        ),
+        (
+            "PBS4",
+            "rank=0\nfor n in $(awk '!seen[$0]++' \"$PBS_NODEFILE\"); do\n  ssh -n \"$n\" MASTER_ADDR=\"$head\" NODE_RANK=\"$rank\" OMP_NUM_THREADS=8 \"$PWD/train.sh\" &\n  pids+=($!)\n  rank=$((rank + 1))\ndone\n{W}",
+            &[("rank-of-the-batch-script", "\"$rank\"", "\"$PBS_NODENUM\"")],
+        ),
+        (
+            "PBS1",
+            "for n in $(cat \"$PBS_NODEFILE\"); do\n  ssh \"$n\" bash -s -- \"$PWD\" \"$head:$port\" <<'END' &\ncd \"$1\"\nsource venv/bin/activate\nexport OMP_NUM_THREADS=8\n\
+             torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$2\" x.py\nEND\n  pids+=($!)\ndone\n{W}",
+            &[
+                ("not-exported", "\"$2\" x", "\"$head:$port\" x"),
+                ("exports-do-not-travel", "export OMP_NUM_THREADS=8\n", ""),
+            ],
+        ),
+        (
+            "PBS1",
+            "source venv/bin/activate\npython split.py\n\
+             pbsdsh -- bash -c 'cd \"$0\" && source venv/bin/activate && OMP_NUM_THREADS=8 torchrun --nnodes=2 --nproc_per_node=4 --master_addr=\"$1\" --master_port=\"$2\" --node_rank=\"$PBS_NODENUM\" x.py' \"$PWD\" \"$head\" \"$port\"\n",
+            &[
+                ("exports-do-not-travel", " && source venv/bin/activate", ""),
+                (
+                    "head-is-not-rank-0",
+                    "source venv/bin/activate\npython",
+                    "head=$(tail -n 1 \"$PBS_NODEFILE\")\npython",
+                ),
+                ("rank-of-the-batch-script", "\"$PBS_NODENUM\"", "'$PBS_NODENUM'"),
+            ],
+        ),
+        (
+            "PBS1",
+            "source venv/bin/activate\ncat >node.sh <<'END'\nsource venv/bin/activate\nexport OMP_NUM_THREADS=8\ntorchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$1\" x.py\nEND\n\
+             pbsdsh -- bash \"$PWD/node.sh\" \"$head:$port\"\n",
+            &[("exports-do-not-travel", "<<'END'\nsource venv/bin/activate\n", "<<'END'\n")],
+        ),
+        (
+            "SLURM1",
+            "launch() {\n  local node=$1 rank=$2\n  ssh -n \"$node\" \"{L} {S} --node_rank=$rank x.py\"\n}\nmapfile -t nodes < <(scontrol show hostnames \"$SLURM_JOB_NODELIST\")\nhead=${nodes[0]}\n\
+             for i in \"${!nodes[@]}\"; do launch \"${nodes[$i]}\" \"$i\" & pids+=($!); done\n{W}",
+            &[
+                ("rank-of-the-batch-script", "=$rank x", "=$SLURM_NODEID x"),
+                ("fixed-port", "{S}", "--nnodes=2 --master_addr=$head --master_port=29500"),
+            ],
+        ),
+        (
+            "SLURM4",
+            "clush -S -w \"$SLURM_JOB_NODELIST\" \"{L} {C} x.py\"\n",
+            &[
+                ("exports-do-not-travel", "clush", "export NCCL_IB_HCA=mlx5\nclush"),
+                (
+                    "exports-do-not-travel",
+                    "clush -S -w \"$SLURM_JOB_NODELIST\" \"{L}",
+                    "conda activate x # conda.sh\npdsh -w \"$SLURM_JOB_NODELIST\" \"OMP_NUM_THREADS=8 torchrun",
+                ),
+                ("quotes-lost-on-the-way", "\"{L}", "bash -c \"{L}"),
+                ("rank-of-the-batch-script", "{C}", "{S} --node_rank=$SLURM_PROCID"),
+            ],
+        ),
+        (
+            "SLURM4",
+            "for n in $(scontrol show hostnames \"$SLURM_JOB_NODELIST\"); do\n  ssh -n \"$n\" \"bash -lc 'module load torch && OMP_NUM_THREADS=8 torchrun {C} x.py'\" & pids+=($!)\ndone\n{W}",
+            &[(
+                "several-launchers-on-a-node",
+                "$(scontrol show hostnames \"$SLURM_JOB_NODELIST\")",
+                "$(srun hostname)",
+            )],
+        ),
+        (
+            "LSF4",
+            "hosts=$(echo $LSB_HOSTS | tr ' ' '\\n' | sort -u)\nfor n in $hosts; do\n  ssh -n \"$n\" \"{L} {C} x.py\" & pids+=($!)\ndone\n{W}",
+            &[
+                ("several-launchers-on-a-node", "$hosts", "$LSB_HOSTS"),
+                ("several-launchers-on-a-node", "$hosts", "$(cat \"$LSB_DJOB_HOSTFILE\")"),
+            ],
+        ),
+        (
+            "HOSTS",
+            "head=$(tail -n 1 hosts.txt)\nrank=0\nfor n in $(tac hosts.txt); do\n  ssh -n \"$n\" \"{L} {S} --node_rank=$rank x.py\" &\n  pids+=($!)\n  rank=$((rank + 1))\ndone\n{W}",
+            &[("head-is-not-rank-0", "tac", "cat")],
+        ),
+        ("HOSTS", "pdsh -S -w \"$(paste -sd, hosts.txt)\" \"{L} {C} x.py\"\n", &[]),
+        (
+            "SLURM1",
+            "source venv/bin/activate\ncase \"${LAUNCHER:-srun}\" in\n  srun) srun torchrun {C} x.py ;;\n  mpi) mpirun -np 2 --map-by ppr:1:node --bind-to none -x OMP_NUM_THREADS torchrun {C} x.py ;;\nesac\n",
+            &[
+                (
+                    "fixed-port",
+                    "srun torchrun {C}",
+                    "srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$head:29500",
+                ),
+                (
+                    "fixed-head-node",
+                    "srun torchrun {C}",
+                    "srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=10.0.0.1:$port",
+                ),
+                ("standalone-on-several-nodes", "srun torchrun {C}", "srun torchrun --standalone"),
+                ("launcher-on-the-head-node-only", "srun torchrun {C}", "torchrun {C}"),
+                ("mpirun-takes-no-exports", "-x OMP_NUM_THREADS ", ""),
+                ("bound-to-one-core", "--bind-to none ", ""),
+            ],
+        ),
+        (
+            "SLURM1",
+            "source venv/bin/activate\nif [ \"$SLURM_NNODES\" -gt 1 ]; then\n  srun torchrun {C} x.py\nelse\n  torchrun --standalone --nproc_per_node=4 x.py\nfi\n",
+            &[],
+        ),
+        (
+            "SLURM1",
+            "source venv/bin/activate\nif [ -n \"$SLURM_JOB_ID\" ]; then\n  srun torchrun {C} x.py\nelse\n  torchrun --rdzv_backend=c10d --rdzv_endpoint=localhost:29500 x.py\nfi\n",
+            &[],
+        ),
+    ];
+
+    /// A script of [`OTHER_STARTERS`], complete.
+    fn complete(job: &str, lines: &str) -> String {
+        let pbs = |mpiprocs| format!("#PBS -l select=2:ncpus=32:ngpus=4:mpiprocs={mpiprocs},walltime=1:00:00\n");
+        let slurm = |tasks| format!("#SBATCH --nodes=2 --ntasks-per-node={tasks} --gres=gpu:4 --time=1:00:00\n");
+        let (directives, meeting) = match job {
+            "PBS4" => {
+                (pbs(4), "head=$(sed -n 1p \"$PBS_NODEFILE\")\nport=$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))\n")
+            }
+            "PBS1" => {
+                (pbs(1), "head=$(sed -n 1p \"$PBS_NODEFILE\")\nport=$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))\n")
+            }
+            "LSF4" => (
+                "#BSUB -n 8 -R \"span[ptile=4]\" -W 1:00\n".into(),
+                "head=$(sed -n 1p \"$LSB_DJOB_HOSTFILE\")\nport=$((20000 + LSB_JOBID % 10000))\n",
+            ),
+            "HOSTS" => (String::new(), "head=$(sed -n 1p hosts.txt)\nport=$((20000 + RANDOM % 10000))\n"),
+            slurm_job => (
+                slurm(slurm_job.trim_start_matches("SLURM")),
+                "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\nport=$((20000 + SLURM_JOB_ID % 10000))\n",
+            ),
+        };
+        let lines = lines
+            .replace("{L}", "cd $PWD && OMP_NUM_THREADS=8 venv/bin/torchrun")
+            .replace("{C}", "--nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$head:$port")
+            .replace("{S}", "--nnodes=2 --nproc_per_node=4 --master_addr=$head --master_port=$port")
+            .replace("{W}", "for pid in \"${pids[@]}\"; do wait \"$pid\"; done\n");
+        let (head, port) = meeting.split_at(meeting.find("port=").unwrap_or_default());
+        let head = if lines.contains("head=") { "" } else { head };
+        format!("#!/bin/bash\n{directives}set -eo pipefail\nexport OMP_NUM_THREADS=8\n{head}{port}{lines}")
+    }
+
+    #[test]
+    fn launchers_that_ssh_pdsh_parallel_and_others_start_are_judged_as_srun_s() {
+        for (job, right, changes) in OTHER_STARTERS {
+            let right_text = complete(job, right);
+            let findings = examine(Path::new("job.sh"), &right_text);
+            assert!(findings.is_empty(), "{findings:#?} in\n{right_text}");
+            for (rule, from, to) in *changes {
+                assert!(right.contains(from), "{from} in\n{right}");
+                let wrong = complete(job, &right.replacen(from, to, 1));
+                let findings = examine(Path::new("job.sh"), &wrong);
+                assert!(findings.iter().any(|finding| finding.rule == *rule), "{rule}, not {findings:#?} in\n{wrong}");
+                let others: &[&str] = match &job[..3] {
+                    "PBS" => &["srun", "SLURM", "#SBATCH", "scontrol", "LSB", "blaunch"],
+                    "LSF" => &["srun", "SLURM", "#SBATCH", "scontrol", "PBS", "pbsdsh"],
+                    _ => &["PBS", "pbsdsh", "LSB", "blaunch"],
+                };
+                for Reported { fix, .. } in &findings {
+                    assert!(
+                        !others.iter().any(|other| fix.contains(other)),
+                        "`{fix}` of another scheduler in\n{wrong}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_fix_names_the_scripts_own_scheduler() {
+        for Rule { name, wrong, .. } in all().filter(|rule| !rule.wrong.contains("$SLURM_")) {
+            let pbs = wrong
+                .replace("#SBATCH --nodes=2", "#PBS -l select=2:ncpus=4")
+                .replace("#SBATCH", "#PBS")
+                .replace("srun", "mpirun --map-by ppr:1:node");
+            if !pbs.contains("#PBS") {
+                continue;
+            }
+            for Reported { fix, rule, .. } in examine(Path::new("job.sh"), &pbs) {
+                let own =
+                    ["variable-of-another-scheduler", "unexpanded-nodelist", "misspelt-directive"].contains(&rule);
+                assert!(
+                    own || !["srun ", "SLURM_", "#SBATCH"].iter().any(|other| fix.contains(other)),
+                    "{name}: {rule}: {fix} in\n{pbs}"
+                );
+            }
+        }
     }
 
     #[test]

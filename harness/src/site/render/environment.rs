@@ -5,9 +5,11 @@ use lockstep_contract::rules::Rule;
 
 use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::evaluate::mentions;
+use super::kept::{self, State};
 use super::launchers::each;
-use super::script::{Command, Exported, SHELLS, STARTERS, Script, base};
-use super::words::made_outside;
+use super::script::{Command, Exported, SHELLS, STARTERS, Script, base, is_remote, launch, starter};
+use super::shell::trains;
+use super::words::{Word, made_outside};
 use crate::report::count;
 
 /// Variables that programs read from their environment: set without `export` they do nothing.
@@ -150,7 +152,8 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
     Rule {
         name: "exports-do-not-travel",
         level: Error,
-        why: "a program that pbsdsh, ssh or pdsh starts does not get the variables that this script exported",
+        why: "a program that pbsdsh, ssh, pdsh, clush or parallel starts elsewhere gets neither the variables that this script exported nor its \
+            modules and environments",
         wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\n\
             export MASTER_ADDR=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /project/train.sh\n",
         right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nhead=$(head -n 1 \"$PBS_NODEFILE\")\n\
@@ -165,21 +168,35 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
         wrong: "#!/bin/bash\nset -e\nexport NCCL_IB_GID_INDEX=3\nmpirun -np 2 ./train\n",
         right: "#!/bin/bash\nset -e\nexport NCCL_IB_GID_INDEX=3\nmpirun -np 2 -x NCCL_IB_GID_INDEX ./train\n",
         find: |script| {
-            let Some(run) = script.commands.iter().find(|command| command.program() == "mpirun") else { return vec![] };
             let read = |name: &str| {
                 name.starts_with("NCCL_")
                     || name.starts_with("GLOO_")
                     || READ_BY_PROGRAMS.contains(&name) && name != "LD_LIBRARY_PATH"
             };
-            let handed = |name: &str| run.texts().any(|word| word == name || word.starts_with(&format!("{name}=")));
-            let lost = script
-                .exported
-                .iter()
-                .filter(|set| set.line < run.line && !set.is_far && read(&set.name) && !handed(&set.name));
-            lost.map(|Exported { name, .. }| {
-                finding(run.line, format!("mpirun is not asked to pass on {name}"), format!("mpirun -x {name} …"))
-            })
-            .collect()
+            // Other mpiruns have no -x, and pass on everything.
+            let hydra = ["-genv", "-genvall", "-genvlist", "-envall", "-ppn", "-hosts", "-iface"];
+            let intel = script.code().any(|(_, line)| line.contains("I_MPI_") || line.contains("module load impi"));
+            let runs = script.commands.iter().filter(|command| {
+                command.program() == "mpirun" && !intel && !command.texts().any(|word| hydra.contains(&word))
+            });
+            let mut findings: Vec<ScriptFinding> = Vec::new();
+            for run in runs {
+                let handed = |name: &str| run.texts().any(|word| word == name || word.starts_with(&format!("{name}=")));
+                // torchrun and `lockstep run` set these for their workers.
+                let launches = launch(run).is_some();
+                let mut lost: Vec<&str> = Vec::new();
+                for Exported { name, .. } in script.exported.iter().filter(|set| set.line < run.line && !set.is_far) {
+                    let set_again = launches && name.starts_with("MASTER_");
+                    if read(name) && !set_again && !handed(name) && !lost.contains(&name.as_str()) {
+                        lost.push(name);
+                    }
+                }
+                if !lost.is_empty() {
+                    let what = format!("mpirun is not asked to pass on {}", lost.join(", "));
+                    findings.push(finding(run.line, what, format!("mpirun -x {} …", lost.join(" -x "))));
+                }
+            }
+            findings
         },
         ..RULE
     },
@@ -208,7 +225,12 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
         wrong: "#!/bin/bash\nset -e\nCUDA_VISIBLE_DEVICES=0 torchrun --standalone --nproc_per_node=2 train.py\n",
         right: "#!/bin/bash\nset -e\nCUDA_VISIBLE_DEVICES=0,1 torchrun --standalone --nproc_per_node=2 train.py\n",
         find: |script| {
-            let Some(devices) = script.variable("CUDA_VISIBLE_DEVICES").map(|set| &set.value) else { return vec![] };
+            let set = script.variable("CUDA_VISIBLE_DEVICES");
+            let several = script.launches().len() > 1;
+            // What one branch sets says nothing of a launcher in another.
+            let Some(devices) = set.filter(|set| !(several && set.conditional)).map(|set| &set.value) else {
+                return vec![];
+            };
             let visible = devices.text.split(',').filter(|device| !device.is_empty()).count();
             let listed = devices.text.chars().all(|c| c.is_ascii_digit() || c == ',');
             each(
@@ -253,9 +275,18 @@ fn not_exported(script: &Script) -> Vec<ScriptFinding> {
             findings.push(finding(set.line, what, format!("export {}={}", set.name, set.value.raw)));
         }
     }
-    for (line, name) in script.lost.iter().filter(|(_, name)| !inherited(name)) {
-        let what = format!("{name} is set in the script, but not exported, and this is read by another shell");
-        findings.push(finding(*line, what, format!("export {name}, before it")));
+    for (line, name, far) in script.lost.iter().filter(|(_, name, _)| !inherited(name)) {
+        let (what, fix) = match far.as_deref().filter(|far| is_remote(far)) {
+            Some(far) => (
+                format!("{name} is set in the script, and the shell that {far} starts does not have it"),
+                format!("double quotes, or <<END without quotes, so that this script puts ${name} into the text"),
+            ),
+            None => (
+                format!("{name} is set in the script, but not exported, and this is read by another shell"),
+                format!("export {name}, before it"),
+            ),
+        };
+        findings.push(finding(*line, what, fix));
     }
     findings.dedup_by(|one, other| one.place == other.place && one.what == other.what);
     findings
@@ -280,30 +311,120 @@ fn is_used(script: &Script, name: &str) -> bool {
 }
 
 fn exports_do_not_travel(script: &Script) -> Vec<ScriptFinding> {
-    let far = |program: &str| ["pbsdsh", "ssh", "pdsh", "clush"].contains(&program);
-    let read = |name: &str| name.starts_with("NCCL_") || name.starts_with("GLOO_") || READ_BY_PROGRAMS.contains(&name);
+    let read = |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || READ_BY_PROGRAMS.contains(&name);
     let launches = script.launches();
-    let is_launch = |line: usize| launches.iter().any(|launch| launch.command.line == line);
-    let starts = script.commands.iter().filter(|command| far(base(command.program())) && !command.substituted);
     let mut findings = Vec::new();
-    for command in starts.filter(|command| command.program() == "pbsdsh" || is_launch(command.line)) {
-        let handed = |name: &str| command.words.iter().any(|word| word.raw.contains(name) || word.text.contains(name));
-        let lost: Vec<&str> = script
-            .exported
+    for command in script.commands.iter().filter(|command| command.far.is_none() && !command.substituted) {
+        let Some(far) = starter(&command.words).filter(|far| is_remote(far)) else { continue };
+        // What the text has that it gives to a shell there.
+        let inside = |line: usize, words: &[Word]| line == command.line || words.first() == command.words.first();
+        let text: Vec<&Command> = script
+            .commands
             .iter()
-            .filter(|set| set.line < command.line && !set.is_far && read(&set.name) && !handed(&set.name))
-            .map(|set| set.name.as_str())
+            .filter(|inner| inner.far.as_deref() == Some(far) && inside(0, &inner.starter))
             .collect();
-        if !lost.is_empty() {
+        let is_launch = launches.iter().any(|launch| inside(launch.command.line, &launch.command.starter));
+        let handed = |name: &str| {
+            let names = |command: &Command| {
+                let set = command.assignments.iter().any(|(set, _)| set == name);
+                set || command.words.iter().any(|word| word.raw.contains(name) || word.text.contains(name))
+            };
+            names(command) || text.iter().any(|inner| names(inner))
+        };
+        let exported = || script.exported.iter().filter(|set| set.line < command.line && !set.is_far);
+        if far == "pbsdsh" || is_launch {
+            let mut lost: Vec<&str> = exported().map(|set| set.name.as_str()).collect();
+            lost.retain(|name| read(name) && !handed(name));
+            lost.dedup();
+            if !lost.is_empty() {
+                let what = format!("{far} does not pass on {}", lost.join(", "));
+                let fix = "give them as arguments, or set them in a script in a shared folder";
+                findings.push(finding(command.line, what, fix));
+            }
+        }
+        // Programs that are looked for in the environment's folders; a container has its own.
+        let direct = std::slice::from_ref(&command).iter().filter(|_| text.is_empty());
+        let Some(program) = direct.chain(&text).find_map(|inner| looked_for(inner)) else { continue };
+        let is_login = |word: &Word| ["-l", "-lc", "-lic", "--login", "-i", "-ic"].contains(&word.text.as_str());
+        let shells = command.words.iter().skip_while(|word| !SHELLS.contains(&word.text.as_str()));
+        let path = ["PATH", "bashrc", "profile"].iter().any(|name| handed(name));
+        let own = text.iter().any(|inner| kept::change(inner).is_some_and(|(state, _)| state == State::Environment));
+        if path || own || shells.take(3).any(is_login) || command.has("env") {
+            continue;
+        }
+        let changes = script.commands.iter().filter(|change| change.line < command.line).filter_map(activated);
+        let path = exported().rfind(|set| set.name == "PATH").map(|set| (set.line, "export PATH".to_owned()));
+        if let Some((line, words)) = changes.chain(path).last() {
             findings.push(finding(
                 command.line,
-                format!("{} does not pass on {}", command.program(), lost.join(", ")),
-                "give them as arguments, or set them in a script in a shared folder",
+                format!("{far} does not pass on `{words}` of line {line}: {program} there is another one, or none"),
+                format!("the path of {program}, as `which {program}` prints it; or `{words}` in what {far} starts"),
             ));
         }
     }
     findings
 }
+
+/// Beginnings of the names of variables that programs read.
+const PREFIXES: [&str; 13] = [
+    "NCCL_",
+    "GLOO_",
+    "TORCH_",
+    "PYTORCH_",
+    "PYTHON",
+    "HF_",
+    "TRANSFORMERS_",
+    "WANDB_",
+    "UCX_",
+    "FI_",
+    "HSA_",
+    "TRITON_",
+    "CUDA_",
+];
+
+/// The program that is looked for in PATH and that a venv, a module or an export of PATH may bring.
+fn looked_for(command: &Command) -> Option<&str> {
+    let brought = |word: &&str| {
+        let python =
+            word.strip_prefix("python").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'));
+        python || ["torchrun", "accelerate", "deepspeed", "lockstep"].contains(word)
+    };
+    let runs = |word: &&str| {
+        ["apptainer", "singularity", "docker", "podman", "conda", "mamba", "uv", "poetry"].contains(&base(word))
+    };
+    let at = command.texts().position(|word| brought(&word))?;
+    let in_another = command.texts().take(at).any(|word| runs(&word));
+    let told = ["echo", "printf", "which", "command", "type", "pkill", "pgrep", "killall"].contains(&command.program());
+    (!told && !in_another).then(|| command.words[at].text.as_str())
+}
+
+/// What a command of the script itself activates or loads, and its line.
+fn activated(command: &Command) -> Option<(usize, String)> {
+    // Modules of programs that this script itself runs.
+    const OF_THE_SCRIPT: [&str; 8] = ["pdsh", "clustershell", "clush", "parallel", "slurm", "pbs", "openpbs", "lsf"];
+    let words: Vec<&str> = command.texts().collect();
+    let loads = |names: &[&str]| {
+        names.iter().any(|name| {
+            let name = name.split('/').next().unwrap_or_default().to_ascii_lowercase();
+            !name.starts_with('-') && !OF_THE_SCRIPT.contains(&name.trim_start_matches("gnu-"))
+        })
+    };
+    let is_change = match words[..] {
+        ["module" | "ml" | "spack", "load" | "add", ref names @ ..] => loads(names),
+        ["ml", first, ref names @ ..] => {
+            let tells = ["av", "avail", "list", "purge", "spider", "use", "unload", "swap", "reset", "restore"];
+            !tells.contains(&first) && (loads(&[first]) || loads(names))
+        }
+        ["conda" | "mamba" | "micromamba", "activate", ..] => true,
+        ["source" | ".", file, ..] => base(file) == "activate",
+        _ => false,
+    };
+    (is_change && command.far.is_none() && !command.substituted && command.process == 0)
+        .then(|| (command.line, words.join(" ")))
+}
+
+/// How a loop numbers the nodes.
+const COUNTED: &str = "rank=0 before the loop, --node-rank=\"$rank\", and rank=$((rank + 1)) at its end; or --rdzv-backend=c10d, which needs no node rank";
 
 const RANK_OF_NODE: [&str; 4] = ["--node_rank", "--node-rank", "--machine_rank", "--machine-rank"];
 
@@ -381,6 +502,14 @@ fn started(made: &str) -> Option<(&'static Started, &'static str)> {
     STARTED.iter().find_map(|by| Some((by, by.numbers.iter().copied().find(|name| named(name))?)))
 }
 
+/// Returns true if this is the number that srun and the like give to each program that they start, and nothing else.
+pub(super) fn is_rank_of_a_task(text: &str) -> bool {
+    let number = |name: &str| {
+        name.ends_with("RANK") || ["SLURM_PROCID", "SLURM_NODEID", "PBS_NODENUM", "PBS_TASKNUM"].contains(&name)
+    };
+    started(text).is_some_and(|(_, name)| number(name) && text.trim_start_matches('$').trim_matches(['{', '}']) == name)
+}
+
 /// Expanded by the batch script itself, where nothing sets them.
 fn variables_of_steps(script: &Script) -> Vec<ScriptFinding> {
     let mut findings: Vec<ScriptFinding> = Vec::new();
@@ -409,14 +538,6 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
     let is_number = |by: &Started| by.in_batch || by.by != "srun";
     let per_task = |made: &str| started(made).filter(|(by, _)| is_number(by)).map(|(_, name)| name);
     let mut findings: Vec<ScriptFinding> = Vec::new();
-    let mut found = |line, name: &str, what: String| {
-        if findings.iter().all(|finding| finding.place != line) {
-            let by = started(&format!("${name}")).map_or("srun", |(by, _)| by.by);
-            let fix = format!("{by} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it");
-            findings.push(finding(line, what, fix));
-        }
-    };
-    let starters = |program: &str| STARTERS.contains(&program) && program != "ssh";
     let launches = script.launches();
     // With c10d a node's rank is not read.
     let ignored = |command: &Command, index: usize| {
@@ -428,6 +549,46 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
         };
         elastic && (names(index) || index > 0 && names(index - 1))
     };
+    let sets = |name: &str| script.assigned.iter().any(|set| set.name == name);
+    let mut remote: Vec<(usize, &str, String)> = Vec::new();
+    for command in script.commands.iter().filter(|command| !command.substituted) {
+        let own = starter(&command.words).filter(|_| command.far.is_none());
+        let Some(far) = command.far.as_deref().or(own).filter(|far| is_remote(far) && *far != "pbsdsh") else {
+            continue;
+        };
+        let values =
+            command.assignments.iter().filter(|(name, _)| name.ends_with("RANK")).map(|(_, value)| (usize::MAX, value));
+        // A text is looked at where its shell reads it.
+        let words =
+            command.words.iter().enumerate().filter(|(_, word)| command.far.is_some() || !word.text.contains(' '));
+        let words = words.filter(|_| trains(command));
+        for (index, word) in words.chain(values) {
+            let here = word.made().find_map(per_task).filter(|_| command.far.is_none());
+            let before = here.or_else(|| made_outside(&word.text).find_map(per_task));
+            let there = word.made().find_map(per_task).filter(|_| command.far.is_some());
+            if let Some(name) = before.or(there).filter(|name| !ignored(command, index) && !sets(name)) {
+                let what = match before {
+                    Some(_) => format!("${name} is this script's own, the same for each program that {far} starts"),
+                    None => format!("${name} is empty in what {far} starts"),
+                };
+                remote.push((word.line, name, what));
+            }
+        }
+    }
+    let by_none: Vec<usize> = remote.iter().map(|(line, ..)| *line).collect();
+    let mut found = |line, name: &str, what: String| {
+        if findings.iter().all(|finding| finding.place != line) {
+            let by = started(&format!("${name}")).map_or("srun", |(by, _)| by.by);
+            let fix = format!("{by} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it");
+            findings.push(finding(line, what, if by_none.contains(&line) { COUNTED.into() } else { fix }));
+        }
+    };
+    // What these start has no number of its own, wherever it is evaluated.
+    let none = |far: &str| is_remote(far) && far != "pbsdsh";
+    let starters = |program: &str| STARTERS.contains(&program) && !none(program);
+    for (line, name, what) in remote {
+        found(line, name, what);
+    }
     for command in script.commands.iter().filter(|command| !command.substituted) {
         if let Some(far) = command.far.as_deref().filter(|far| starters(far)) {
             let values = command.assignments.iter().map(|(_, value)| (usize::MAX, value));

@@ -4,11 +4,13 @@
 //! Both branches of a condition are taken, and a loop's body once. What a branch assigns is not known afterwards.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
+use regex::Regex;
 use tree_sitter::Node;
 
 use super::kept::{Keeps, State, change};
-use super::script::{Assigned, Command, ExitCode, Exported, Pipe, Script, handed_to_a_shell};
+use super::script::{Around, Assigned, Command, ExitCode, Exported, Pipe, Script, handed_to_a_shell, is_remote};
 use super::words::{Piece, Source, Word, child, children, first_error, handed, hide, named, unhide};
 
 /// Functions that call themselves, and shells in shells, end here.
@@ -23,7 +25,7 @@ pub(super) fn evaluate(script: &mut Script, text: &str) {
     // In these shells the last part of a pipe is no process of its own.
     let lastpipe = first.contains("zsh") || first.contains("ksh");
     let mut shell = Shell { pipefail: first.contains("pipefail"), lastpipe, ..Shell::default() };
-    Evaluation { script, hidden: vec![], depth: 0, processes: 0 }.run(&source, &mut shell);
+    Evaluation { script, hidden: vec![], backgrounds: vec![], depth: 0, processes: 0 }.run(&source, &mut shell);
 }
 
 /// A variable's value.
@@ -53,6 +55,7 @@ struct Shell {
     conditional: bool,
     background: bool,
     repeated: bool,
+    around: Vec<Around>,
     /// `set -o pipefail`
     pipefail: bool,
     /// `shopt -s lastpipe`
@@ -68,6 +71,8 @@ struct Shell {
 #[derive(Default)]
 struct Redirects<'t> {
     target: Option<String>,
+    /// The text of the input.
+    input: Option<String>,
     document: Option<Source>,
     /// Words of the command behind a redirection.
     words: Vec<Node<'t>>,
@@ -77,6 +82,8 @@ struct Evaluation<'a> {
     script: &'a mut Script,
     /// What outer shells have put into the text that is read now.
     hidden: Vec<String>,
+    /// Lines of the text, from 0, whose command goes on in the background, where the grammar does not see it.
+    backgrounds: Vec<usize>,
     depth: usize,
     /// How many the script has started.
     processes: usize,
@@ -89,7 +96,9 @@ impl Evaluation<'_> {
         }
         self.depth += 1;
         // A line's end belongs to what is before it.
-        let source = Source { text: hide(&source.text, &mut self.hidden) + "\n", line: source.line };
+        let text = hide(&source.text, &mut self.hidden) + "\n";
+        let outer = std::mem::take(&mut self.backgrounds);
+        let source = Source { text: self.without_backgrounds(text), line: source.line };
         let line = match source.parse() {
             Some(tree) => {
                 self.walk(&source, tree.root_node(), shell);
@@ -98,7 +107,18 @@ impl Evaluation<'_> {
             None => Some(source.line),
         };
         self.script.unread = self.script.unread.or(line);
+        self.backgrounds = outer;
         self.depth -= 1;
+    }
+
+    /// The grammar does not know `command <<END &`: such a line is read without its `&`, and its number is kept.
+    fn without_backgrounds(&mut self, text: String) -> String {
+        static BACKGROUND: LazyLock<Regex> = LazyLock::new(|| {
+            Regex::new(r#"(?m)(<<-?\s*["'\\]?\w+["']?[^\n&|;]*?)&[ \t]*$"#).expect("the pattern is constant")
+        });
+        let lines = BACKGROUND.find_iter(&text).map(|found| text[..found.start()].matches('\n').count());
+        self.backgrounds.extend(lines);
+        BACKGROUND.replace_all(&text, "$1 ").into_owned()
     }
 
     fn walk(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
@@ -130,16 +150,28 @@ impl Evaluation<'_> {
             "if_statement" | "case_statement" => self.branches(source, node, shell),
             "list" => self.list(source, node, shell),
             "for_statement" => {
+                let mut over = vec![];
                 for value in node.children_by_field_name("value", &mut node.walk()) {
                     self.reads(source, value, shell);
+                    over.push(unhide(source.of(value), &self.hidden));
                 }
+                let variable = child(node, "variable_name").map_or("", |name| source.of(name)).to_owned();
                 if let Some(name) = child(node, "variable_name") {
                     shell.variables.insert(source.of(name).into(), Value::Unknown);
                     shell.keeps.sets(source.line_of(name), source.of(name), "");
                 }
-                self.repeated(source, node, shell);
+                self.repeated(source, node, shell, Around::Loop { variable, over: over.join(" ") });
             }
-            "while_statement" | "c_style_for_statement" => self.repeated(source, node, shell),
+            "while_statement" | "c_style_for_statement" => {
+                let head = source.of(node).lines().next().unwrap_or_default().to_owned();
+                let body = node.child_by_field_name("body").filter(|_| node.kind() == "c_style_for_statement");
+                // `for ((i = 0; …`
+                for name in body.map_or(vec![], |_| changed(source, node)) {
+                    shell.variables.insert(name, Value::Unknown);
+                }
+                let around = Around::Loop { variable: String::new(), over: head };
+                self.repeated(source, body.unwrap_or(node), shell, around);
+            }
             "command_substitution" | "process_substitution" => {
                 let place = if node.kind() == "command_substitution" { "$(…)" } else { "<(…)" };
                 let (background, code) = (shell.background, shell.code);
@@ -165,7 +197,9 @@ impl Evaluation<'_> {
             if is_condition || next_of(&all[index + 1..]).is_some_and(|next| source.of(next).contains("$?")) {
                 shell.code = ExitCode::Read;
             }
-            if all.get(index + 1).is_some_and(|next| next.kind() == "&") {
+            let hidden =
+                child.kind() == "redirected_statement" && self.backgrounds.contains(&child.start_position().row);
+            if hidden || all.get(index + 1).is_some_and(|next| next.kind() == "&") {
                 shell.background = true;
                 self.process(shell, "the background", |this, inner| this.walk(source, *child, inner));
             } else {
@@ -194,14 +228,29 @@ impl Evaluation<'_> {
         }
         self.walk(source, *first, shell);
         (shell.code, shell.otherwise) = (before.0, otherwise);
-        self.perhaps(shell, |this, shell| rest.iter().for_each(|side| this.walk(source, *side, shell)));
+        let condition = Around::Condition(source.of(*first).into());
+        self.perhaps(shell, condition, |this, shell| rest.iter().for_each(|side| this.walk(source, *side, shell)));
         shell.otherwise = before.1;
     }
 
-    fn repeated(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
+    fn repeated(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell, around: Around) {
         let before = std::mem::replace(&mut shell.repeated, true);
+        // What the body changes differs from one time to the next.
+        for name in changed(source, node) {
+            shell.variables.entry(name).and_modify(|value| *value = Value::Unknown);
+        }
+        shell.around.push(around);
         self.each(source, node, shell);
+        shell.around.pop();
         shell.repeated = before;
+    }
+
+    /// The loop in `body`, or the program that is one (`xargs`, `parallel`), goes over this text.
+    fn over(&mut self, over: Option<String>, shell: &mut Shell, body: impl FnOnce(&mut Self, &mut Shell)) {
+        let depth = shell.around.len();
+        shell.around.extend(over.map(|over| Around::Loop { variable: String::new(), over }));
+        body(self, shell);
+        shell.around.truncate(depth);
     }
 
     /// A process of its own, of which the shell keeps nothing but files.
@@ -239,15 +288,17 @@ impl Evaluation<'_> {
         // `cat <<END | first && second`: the grammar has the list in the pipe.
         let sides = if last.kind() == "list" { named(*last) } else { vec![*last] };
         let (last, after) = sides.split_first().unwrap_or((last, &[]));
+        let given = before.iter().map(|part| unhide(source.of(*part), &self.hidden)).collect::<Vec<_>>().join(" | ");
         if shell.lastpipe {
-            self.walk(source, *last, shell);
+            self.over(Some(given), shell, |this, shell| this.walk(source, *last, shell));
         } else {
             let mut inner = self.start(shell);
-            self.walk(source, *last, &mut inner);
+            self.over(Some(given), &mut inner, |this, inner| this.walk(source, *last, inner));
             ended.push(inner);
         }
         ended.into_iter().for_each(|inner| self.ended(shell, inner, "a part of a pipe"));
-        self.perhaps(shell, |this, shell| after.iter().for_each(|side| this.walk(source, *side, shell)));
+        let condition = Around::Condition(String::new());
+        self.perhaps(shell, condition, |this, shell| after.iter().for_each(|side| this.walk(source, *side, shell)));
     }
 
     /// From now on exit codes are hidden by the last part of this pipe, if they are. Returns what became of them before.
@@ -271,20 +322,10 @@ impl Evaluation<'_> {
     /// `((n++))`
     fn calculation(&mut self, source: &Source, node: Node<'_>, shell: &mut Shell) {
         self.reads(source, node, shell);
-        let mut parts = named(node);
-        while let Some(part) = parts.pop() {
-            let sign = |child: &Node<'_>| {
-                matches!(child.kind(), "++" | "--")
-                    || child.kind().ends_with('=') && !matches!(child.kind(), "==" | "!=" | "<=" | ">=")
-            };
-            if children(part).iter().any(sign)
-                && let Some(name) = child(part, "variable_name")
-            {
-                let grows = if children(part).iter().any(|sign| sign.kind() == "=") { "" } else { source.of(node) };
-                shell.keeps.sets(source.line_of(name), source.of(name), grows);
-                shell.variables.insert(source.of(name).into(), Value::Unknown);
-            }
-            parts.extend(named(part));
+        for (part, name) in calculated(node) {
+            let grows = if children(part).iter().any(|sign| sign.kind() == "=") { "" } else { source.of(node) };
+            shell.keeps.sets(source.line_of(name), source.of(name), grows);
+            shell.variables.insert(source.of(name).into(), Value::Unknown);
         }
     }
 
@@ -311,13 +352,27 @@ impl Evaluation<'_> {
         if let Some(value) = node.child_by_field_name("value") {
             self.reads(source, value, shell);
         }
-        self.perhaps(shell, |this, shell| this.each(source, node, shell));
+        let mut asked: Vec<&str> = vec![];
+        let mut parts = vec![node];
+        while let Some(part) = parts.pop() {
+            for name in ["condition", "value"] {
+                asked.extend(part.children_by_field_name(name, &mut part.walk()).map(|asks| source.of(asks)));
+            }
+            if part.kind() == "elif_clause" {
+                asked.extend(named(part).first().map(|asks| source.of(*asks)));
+            }
+            parts.extend(named(part).into_iter().filter(|part| matches!(part.kind(), "elif_clause" | "case_item")));
+        }
+        let condition = Around::Condition(unhide(&asked.join(" "), &self.hidden));
+        self.perhaps(shell, condition, |this, shell| this.each(source, node, shell));
     }
 
-    fn perhaps(&mut self, shell: &mut Shell, body: impl FnOnce(&mut Self, &mut Shell)) {
+    fn perhaps(&mut self, shell: &mut Shell, condition: Around, body: impl FnOnce(&mut Self, &mut Shell)) {
         let before = (shell.conditional, self.script.assigned.len());
         shell.conditional = true;
+        shell.around.push(condition);
         body(self, shell);
+        shell.around.pop();
         shell.conditional = before.0;
         for assigned in &self.script.assigned[before.1..] {
             shell.variables.insert(assigned.name.clone(), Value::Unknown);
@@ -342,7 +397,10 @@ impl Evaluation<'_> {
                         }
                     }
                 }
-                "herestring_redirect" => self.within(source, part, shell),
+                "herestring_redirect" => {
+                    self.within(source, part, shell);
+                    redirects.input = Some(unhide(source.of(part), &self.hidden));
+                }
                 _ => body = Some(part),
             }
         }
@@ -351,7 +409,7 @@ impl Evaluation<'_> {
         let code = pipe.map_or(shell.code, |pipe| self.hide_codes(source, *pipe, shell));
         match body {
             Some(body) if body.kind() == "command" => self.command(source, body, shell, redirects),
-            Some(body) => self.walk(source, body, shell),
+            Some(body) => self.over(redirects.input.take(), shell, |this, shell| this.walk(source, body, shell)),
             None => {}
         }
         shell.code = code;
@@ -365,6 +423,9 @@ impl Evaluation<'_> {
         let mut words = node.children_by_field_name("destination", &mut node.walk()).collect::<Vec<_>>().into_iter();
         let Some(file) = words.next() else { return };
         redirects.words.extend(words);
+        if children(node).iter().any(|sign| sign.kind() == "<") {
+            redirects.input = Some(unhide(source.of(file), &self.hidden));
+        }
         if children(node).iter().any(|sign| [">", ">>", ">|", "&>"].contains(&sign.kind())) {
             let file = self.expand(source, file, shell, false).into_iter().next();
             redirects.target = file.map(|pieces| Word::new(0, "", false, pieces).text).or(redirects.target.take());
@@ -440,6 +501,7 @@ impl Evaluation<'_> {
             conditional: shell.conditional,
             process: shell.process,
             repeated: shell.repeated,
+            around: shell.around.clone(),
             otherwise: shell.otherwise,
             code: shell.code,
             ..Command::default()
@@ -452,23 +514,35 @@ impl Evaluation<'_> {
             let word = Word::new(line, &unhide(raw, &self.hidden), bare, pieces);
             for made in word.made() {
                 let lost = shell.lost.iter().find(|name| mentions(made, name) && !shell.variables.contains_key(*name));
-                self.script.lost.extend(lost.map(|name| (line, name.clone())));
+                self.script.lost.extend(lost.map(|name| (line, name.clone(), shell.far.clone())));
             }
             command.words.push(word);
         }
     }
 
     /// Adds a command, and what it starts within this script.
-    fn finish(&mut self, command: Command, shell: &mut Shell, redirects: Redirects<'_>) {
+    fn finish(&mut self, mut command: Command, shell: &mut Shell, redirects: Redirects<'_>) {
+        // `xargs <hosts`, `xargs -a hosts`, `parallel … :::: hosts`
+        let behind = command.words.iter().skip_while(|word| !word.text.starts_with(":::") && word.text != "-a").skip(1);
+        let listed = behind.map(|word| word.raw.as_str()).collect::<Vec<_>>().join(" ");
+        let listed = Some(listed).filter(|_| ["parallel", "xargs"].contains(&command.program()));
+        let over = redirects.input.iter().cloned().chain(listed);
+        let over: Vec<_> = over.map(|over| Around::Loop { variable: String::new(), over }).collect();
+        command.around.extend(over.clone());
         if let (Some(file), Some(document)) = (&redirects.target, &redirects.document) {
             shell.files.insert(file.clone(), document.clone());
         }
+        let text = || command.words.iter().map(|word| word.raw.as_str()).collect::<Vec<_>>().join(" ");
+        let copy = command.words.last().filter(|_| ["cp", "mv", "ln"].contains(&command.program()));
+        let file = redirects.target.as_ref().or(copy.map(|word| &word.text));
+        self.script.filled.extend(file.map(|file| (file.clone(), text())));
         self.script.commands.push(command.clone());
         let program = command.program().to_owned();
         if ["read", "mapfile", "readarray"].contains(&&*program) {
             for word in command.words[1..].iter().filter(|word| !word.text.starts_with('-')) {
                 shell.variables.insert(word.text.clone(), Value::Unknown);
                 shell.keeps.sets(command.line, &word.text, "");
+                self.script.filled.extend(redirects.input.iter().map(|from| (word.text.clone(), from.clone())));
             }
         }
         self.keep(&command, shell);
@@ -492,7 +566,9 @@ impl Evaluation<'_> {
             self.processes += 1;
             let process = self.processes;
             let code = shell.code;
-            let mut inner = Shell { starter, pipefail, process, code, ..self.inner_shell(shell, far, arguments) };
+            let around = [shell.around.clone(), over].concat();
+            let mut inner =
+                Shell { starter, pipefail, process, code, around, ..self.inner_shell(shell, far, arguments) };
             self.run(&text, &mut inner);
             self.ended(shell, inner, "a shell of its own");
         }
@@ -531,7 +607,7 @@ impl Evaluation<'_> {
 
     /// A shell that a command starts: it has what was exported, as it was made before, unless it is started by ssh or its like.
     fn inner_shell(&self, shell: &Shell, far: Option<String>, arguments: Vec<Word>) -> Shell {
-        let travels = !matches!(far.as_deref(), Some("ssh" | "pdsh" | "pbsdsh" | "clush"));
+        let travels = !far.as_deref().is_some_and(is_remote);
         let exported = |name: &String| self.script.exports(name);
         let (kept, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
             shell.variables.clone().into_iter().partition(|(name, _)| travels && exported(name));
@@ -748,6 +824,34 @@ impl Evaluation<'_> {
     }
 }
 
+/// The calculations in it that change a variable, `n++` or `n += 1`, and this variable.
+fn calculated(node: Node<'_>) -> Vec<(Node<'_>, Node<'_>)> {
+    let sign = |child: &Node<'_>| {
+        matches!(child.kind(), "++" | "--")
+            || child.kind().ends_with('=') && !matches!(child.kind(), "==" | "!=" | "<=" | ">=")
+    };
+    let mut found = vec![];
+    let mut parts = named(node);
+    while let Some(part) = parts.pop() {
+        let name = child(part, "variable_name").filter(|_| children(part).iter().any(sign));
+        found.extend(name.filter(|_| part.kind() != "variable_assignment").map(|name| (part, name)));
+        parts.extend(named(part));
+    }
+    found
+}
+
+/// The variables that a loop changes.
+fn changed(source: &Source, node: Node<'_>) -> Vec<String> {
+    let mut names: Vec<String> = calculated(node).iter().map(|(_, name)| source.of(*name).to_owned()).collect();
+    let mut parts = named(node);
+    while let Some(part) = parts.pop() {
+        let name = child(part, "variable_name").filter(|_| part.kind() == "variable_assignment");
+        names.extend(name.map(|name| source.of(name).to_owned()));
+        parts.extend(named(part));
+    }
+    names
+}
+
 /// The next statement.
 fn next_of<'t>(rest: &[Node<'t>]) -> Option<Node<'t>> {
     rest.iter().copied().find(|next| next.is_named() && next.kind() != "comment")
@@ -883,7 +987,7 @@ mod tests {
         let script = Script::read("export a=1 b=$(x)\nc=3\nsrun bash -c 'd $a $b $c $R' && ssh h \"e $b \\$R\"\n");
         let far: Vec<_> = script.commands.iter().filter(|command| command.far.is_some()).collect();
         assert_eq!(far[0].texts().collect::<Vec<_>>(), ["d", "1", "$b", "$c", "$R"]);
-        assert_eq!(script.lost, [(3, "c".to_owned())]);
+        assert_eq!(script.lost, [(3, "c".to_owned(), Some("srun".to_owned()))]);
         assert_eq!(super::super::words::made_outside(&far[1].words[1].text).collect::<Vec<_>>(), ["b"]);
         assert_eq!(far[1].words[2].text, "$R");
     }

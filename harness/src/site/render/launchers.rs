@@ -1,10 +1,13 @@
 //! Rules on launchers, their flags, and containers.
 
+use std::sync::LazyLock;
+
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
+use regex::Regex;
 
-use super::check::{RULE, ScriptFinding, Scripts, finding, own};
-use super::script::{Assigned, Command, Launch, STARTERS, Scheduler, Script, base};
+use super::check::{RULE, ScriptFinding, Scripts, finding, own, starter_of};
+use super::script::{Around, Assigned, Command, Launch, STARTERS, Script, base};
 
 pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
     Rule {
@@ -16,12 +19,15 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
             srun lockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
         find: |script| {
-            let starter = match script.scheduler() {
-                Some(Scheduler::Slurm) => "srun --ntasks-per-node=1",
-                Some(Scheduler::Pbs) => "pbsdsh --",
-                Some(Scheduler::Lsf) => "blaunch -z \"$LSB_HOSTS\"",
-                None => return vec![],
-            };
+            let launches = script.launches();
+            // This node's own launcher, next to those that it starts on the others.
+            let others = launches
+                .iter()
+                .any(|launch| matches!(launch.starter(), Some("ssh" | "pdsh" | "clush" | "parallel" | "blaunch")));
+            if script.scheduler().is_none() || others {
+                return vec![];
+            }
+            let starter = starter_of(script);
             each(
                 script,
                 |launch| {
@@ -48,17 +54,18 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
             let Some((line, tasks)) = script.tasks_per_node().filter(|(_, tasks)| *tasks > 1) else { return vec![] };
             let alone = |launch: &Launch<'_>| {
                 let own = launch.is_started_with("--ntasks-per-node")
-                    || launch.before().iter().any(|word| word.text.contains("ppr:1:") || word.text == "--ppn");
-                matches!(launch.starter(), None | Some("ssh")) || own
+                    || launch
+                        .before()
+                        .iter()
+                        .any(|word| word.text.contains("ppr:1:") || ["--ppn", "-ppn", "-u"].contains(&&*word.text));
+                matches!(launch.starter(), None | Some("ssh" | "pdsh" | "clush" | "parallel" | "blaunch")) || own
             };
-            if script.launches().iter().all(alone) {
-                return vec![];
+            let mut findings = one_for_each_slot(script, tasks);
+            if !script.launches().iter().all(alone) {
+                let fix = ["#SBATCH --ntasks-per-node=1", "mpiprocs=1 in `select=`", "#BSUB -R \"span[ptile=1]\""];
+                findings.push(finding(line, format!("{tasks} tasks on each node, each a launcher"), own(script, fix)));
             }
-            vec![finding(
-                line,
-                format!("{tasks} tasks on each node, each a launcher"),
-                own(script, "#SBATCH --ntasks-per-node=1", "mpiprocs=1 in `select=`"),
-            )]
+            findings
         },
         ..RULE
     },
@@ -114,7 +121,7 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
         wrong: "#!/bin/bash\nset -e\npython -m torch.distributed.launch --nproc_per_node=2 --nnodes=1 train.py\n",
         right: "#!/bin/bash\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
         find: |script| {
-            each(
+            each_one(
                 script,
                 |launch| launch.name == "torch.distributed.launch",
                 |_| {
@@ -147,13 +154,21 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
                         .any(|option| word.text.starts_with(option))
                 })
             };
-            each(
+            each_one(
                 script,
                 |launch| by_mpi(launch) && !one_task && !spread(launch),
                 |_| {
                     (
                         "nothing spreads the launchers over the nodes".into(),
-                        "mpirun --map-by ppr:1:node …, or --ntasks-per-node=1 in the job".into(),
+                        own(
+                            script,
+                            [
+                                "mpirun --map-by ppr:1:node …, or --ntasks-per-node=1 in the job",
+                                "mpirun --map-by ppr:1:node …, or mpiprocs=1 in `select=`",
+                                "mpirun --map-by ppr:1:node …, or span[ptile=1] in the job",
+                            ],
+                        )
+                        .into(),
                     )
                 },
             )
@@ -171,7 +186,7 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
             mpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d \
             --rdzv_endpoint=\"$head:29400\" train.py\n",
         find: |script| {
-            each(
+            each_one(
                 script,
                 |launch| {
                     launch.starter() == Some("mpirun")
@@ -231,7 +246,12 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
                 .filter(|_| several && !any && !open && script.launches().is_empty());
             first
                 .map(|command| {
-                    finding(command.line, format!("{} runs on the first node only", command.program()), "srun …")
+                    let what = format!("{} runs on the first node only", command.program());
+                    finding(
+                        command.line,
+                        what,
+                        own(script, ["srun …", "mpirun …, or pbsdsh -- …", "mpirun …, or blaunch …"]),
+                    )
                 })
                 .into_iter()
                 .collect()
@@ -280,7 +300,7 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
                 launch.is_started_with("--cpus-per-task")
                     || launch.before().iter().any(|word| word.text.starts_with("-c"))
             };
-            each(
+            each_one(
                 script,
                 |launch| asked && launch.starter() == Some("srun") && !own(launch),
                 |_| {
@@ -373,21 +393,84 @@ fn by_mpi(launch: &Launch<'_>) -> bool {
     matches!(launch.starter(), Some("mpirun" | "mpiexec"))
 }
 
-/// A finding for each launcher of which this holds, except where a condition chooses between launchers.
+/// Launchers that a loop over a file with several lines for a node starts: all of them but the first of a node are too many.
+fn one_for_each_slot(script: &Script, tasks: u32) -> Vec<ScriptFinding> {
+    let nodes = script.nodes().map(|(_, nodes)| nodes);
+    let keeps_seen =
+        script.code().any(|(_, line)| ["declare -A", "local -A", "typeset -A"].iter().any(|set| line.contains(set)));
+    let slots = |launch: &Launch<'_>| {
+        let mut around = launch.command.around.iter();
+        let at = around
+            .rposition(|around| matches!(around, Around::Loop { over, .. } if slot_list(script, over).is_some()))?;
+        let chosen = launch.command.around[at..].iter().any(|around| matches!(around, Around::Condition(_)));
+        // One launcher for each slot, each with one worker.
+        let each_its_own = nodes.is_some_and(|nodes| launch.nnodes() == Some(nodes * tasks));
+        match &launch.command.around[at] {
+            Around::Loop { over, .. } if !chosen && !each_its_own => slot_list(script, over),
+            _ => None,
+        }
+    };
+    each_one(
+        script,
+        |launch| launch.starter() == Some("ssh") && !keeps_seen && slots(launch).is_some(),
+        |launch| {
+            let (list, fix) = slots(launch).unwrap_or_default();
+            (format!("{} starts for each line of {list}, which names a node {tasks} times", launch.name), fix.into())
+        },
+    )
+}
+
+/// For a list that names a node once for each of its slots: what it is called, and how to get each node once.
+fn slot_list(script: &Script, over: &str) -> Option<(&'static str, &'static str)> {
+    const LISTS: [(&str, &str, &str); 4] = [
+        ("PBS_NODEFILE", "$PBS_NODEFILE", "awk '!seen[$0]++' \"$PBS_NODEFILE\""),
+        ("LSB_DJOB_HOSTFILE", "$LSB_DJOB_HOSTFILE", "awk '!seen[$0]++' \"$LSB_DJOB_HOSTFILE\""),
+        ("LSB_HOSTS", "$LSB_HOSTS", "awk '!seen[$0]++' \"$LSB_DJOB_HOSTFILE\""),
+        ("srun hostname", "what `srun hostname` prints", "scontrol show hostnames \"$SLURM_JOB_NODELIST\""),
+    ];
+    static ONCE: LazyLock<Regex> = LazyLock::new(|| {
+        let once = r"uniq|sort\b[^|;)]*\s-\w*u|!\s*\w+\[\$|\bhead\b|\btail\b|\bsed\s+-n|nodeset|cluset|\bset\(|\[0\]|\[-1\]|\bgrep\b|\bcomm\b";
+        Regex::new(once).expect("the pattern is constant")
+    });
+    let all = script.with_origins(over, 4);
+    let (_, list, fix) = LISTS.into_iter().find(|(name, ..)| all.contains(name))?;
+    (!ONCE.is_match(&all)).then_some((list, fix))
+}
+
+/// A finding for each launcher of which this holds, except where a condition chooses between launchers by what the job is like.
 pub(super) fn each<'a>(
     script: &'a Script,
     holds: impl Fn(&Launch<'a>) -> bool,
     describe: impl Fn(&Launch<'a>) -> (String, String),
 ) -> Vec<ScriptFinding> {
+    // Numbers, nodes, hosts, ranks, what is installed, trials: not a user's choice between two ways to start the same job.
+    static OF_THE_JOB: LazyLock<Regex> = LazyLock::new(|| {
+        let asks = r"(?i)-(gt|lt|ge|le|eq|ne)\b|\(\(|[<>]|node|host|head|rank|num|count|world|size|job|single|multi|debug|test|local|dry|gpu|\$\?|^$|\b(command -v|type|which|hash)\b|-[xefdz] ";
+        Regex::new(asks).expect("the pattern is constant")
+    });
+    let several = script.launches().len() > 1;
+    let chosen = |launch: &Launch<'a>| several && launch.conditions().any(|text| OF_THE_JOB.is_match(text));
+    each_one(script, |launch| !chosen(launch) && holds(launch), describe)
+}
+
+/// A finding for each launcher of which this holds, whatever decides about it: for what is wrong in every case.
+pub(super) fn each_one<'a>(
+    script: &'a Script,
+    holds: impl Fn(&Launch<'a>) -> bool,
+    describe: impl Fn(&Launch<'a>) -> (String, String),
+) -> Vec<ScriptFinding> {
     let launches = script.launches();
-    let one_of_several = |launch: &Launch<'_>| launch.command.conditional && launches.len() > 1;
-    let found = launches.iter().filter(|launch| !one_of_several(launch) && holds(launch));
-    found
-        .map(|launch| {
-            let (what, fix) = describe(launch);
-            finding(launch.line(), what, fix)
-        })
-        .collect()
+    let found = launches.iter().filter(|launch| holds(launch));
+    let mut findings: Vec<ScriptFinding> = Vec::new();
+    for launch in found {
+        let (what, fix) = describe(launch);
+        let found = finding(launch.line(), what, fix);
+        // A function that is called twice is wrong once.
+        if !findings.iter().any(|other| (other.place, &other.what) == (found.place, &found.what)) {
+            findings.push(found);
+        }
+    }
+    findings
 }
 
 // ---- containers

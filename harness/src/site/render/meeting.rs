@@ -1,13 +1,17 @@
 //! How the nodes find each other.
 
+use std::sync::LazyLock;
+
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
+use regex::Regex;
 
-use super::check::{RULE, ScriptFinding, Scripts, finding, head_node, own};
+use super::check::{RULE, ScriptFinding, Scripts, finding, head_node, own, port};
+use super::environment::is_rank_of_a_task;
 use super::evaluate::mentions;
-use super::launchers::each;
-use super::script::{Command, Launch, Script};
-use super::words::{is_plain, range};
+use super::launchers::{each, each_one};
+use super::script::{Around, Command, Launch, Script, flag};
+use super::words::{is_plain, range, shown};
 
 pub(super) const MEETING: &[Rule<Scripts>] = &[
     Rule {
@@ -121,7 +125,7 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\n\
             srun torchrun --nnodes=2 --node_rank=\"$r\" --rdzv_endpoint=\"$head:$port\" train.py\n",
         find: |script| {
-            each(
+            each_one(
                 script,
                 |launch| {
                     launch.flag("rdzv-endpoint").is_some_and(|endpoint| {
@@ -148,11 +152,21 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
             srun bash -c 'torchrun --nnodes=2 --node_rank=\"$SLURM_NODEID\" --master_addr=\"$0\" --master_port=\"$1\" train.py' \"$head\" \
             \"$port\"\n",
         find: |script| {
-            each(
+            each_one(
                 script,
                 |launch| {
-                    launch.flag("node-rank").is_some_and(|rank| rank.parse::<u32>().is_ok())
-                        && matches!(launch.starter(), Some("srun" | "mpirun" | "mpiexec" | "pbsdsh" | "pdsh" | "clush"))
+                    // In a loop over hosts; one that is started apart, or after a test of the host's name, has a number of its own.
+                    let loops = || matches!(launch.command.around.last(), Some(Around::Loop { over, .. }) if over.contains('$'));
+                    let elastic = launch.flag("rdzv-backend").is_some_and(|backend| backend != "static");
+                    let everywhere = match launch.starter() {
+                        Some("ssh") => loops() && !elastic,
+                        Some(starter) => {
+                            ["srun", "mpirun", "mpiexec", "pbsdsh", "pdsh", "clush", "parallel", "blaunch"]
+                                .contains(&starter)
+                        }
+                        None => false,
+                    };
+                    launch.flag("node-rank").is_some_and(|rank| rank.parse::<u32>().is_ok()) && everywhere
                 },
                 |launch| {
                     (
@@ -162,6 +176,17 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
                 },
             )
         },
+        ..RULE
+    },
+    Rule {
+        name: "head-is-not-rank-0",
+        level: Error,
+        why: "with the static rendezvous the node of rank 0 opens the port where the nodes meet, and the others look for it on the head node",
+        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nhead=$(sort -u \"$PBS_NODEFILE\" | tail -n 1)\n\
+            pbsdsh -- bash -c 'torchrun --nnodes=2 --node_rank=\"$PBS_NODENUM\" --master_addr=\"$0\" --master_port=29400 train.py' \"$head\"\n",
+        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nhead=$(sed -n 1p \"$PBS_NODEFILE\")\n\
+            pbsdsh -- bash -c 'torchrun --nnodes=2 --node_rank=\"$PBS_NODENUM\" --master_addr=\"$0\" --master_port=29400 train.py' \"$head\"\n",
+        find: head_elsewhere,
         ..RULE
     },
     Rule {
@@ -186,7 +211,11 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
                 |_| {
                     (
                         "the id is drawn wherever the launcher starts".into(),
-                        own(script, "--rdzv-id=\"$SLURM_JOB_ID\"", "--rdzv-id=\"$PBS_JOBID\""),
+                        own(
+                            script,
+                            ["--rdzv-id=\"$SLURM_JOB_ID\"", "--rdzv-id=\"$PBS_JOBID\"", "--rdzv-id=\"$LSB_JOBID\""],
+                        )
+                        .into(),
                     )
                 },
             )
@@ -205,24 +234,21 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
             let alone = script.slurm("exclusive", '\0').is_some()
                 || script.directives.iter().any(|directive| directive.text.contains("excl"));
             let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-            let port = |launch: &Launch<'_>| {
+            let given = |launch: &Launch<'_>| {
                 let endpoint =
                     launch.flag("rdzv-endpoint").and_then(|endpoint| Some(endpoint.rsplit_once(':')?.1.to_owned()));
                 endpoint.or_else(|| launch.flag("master-port").map(str::to_owned)).filter(|port| is_number(port))
             };
-            each(
+            // By hand, outside a job, it is as good as any.
+            let by_hand =
+                |launch: &Launch<'_>| launch.conditions().any(|text| text.starts_with('[') && text.contains("JOB"));
+            each_one(
                 script,
-                |launch| !alone && script.scheduler().is_some() && port(launch).is_some_and(|port| port != "0"),
                 |launch| {
-                    (
-                        format!("port {} for every job", port(launch).unwrap_or_default()),
-                        own(
-                            script,
-                            "port=$((20000 + SLURM_JOB_ID % 10000))",
-                            "port=$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))",
-                        ),
-                    )
+                    let fixed = given(launch).is_some_and(|port| port != "0") && !by_hand(launch);
+                    !alone && script.scheduler().is_some() && fixed
                 },
+                |launch| (format!("port {} for every job", given(launch).unwrap_or_default()), port(script).into()),
             )
         },
         ..RULE
@@ -267,7 +293,7 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
                 };
                 names.iter().copied().find(|name| launch.flag(name).is_some())
             };
-            each(
+            each_one(
                 script,
                 |launch| inert(launch).is_some(),
                 |launch| (format!("--{} does nothing here", inert(launch).unwrap_or_default()), "remove it".into()),
@@ -289,7 +315,7 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
                 all.map(|text| text.split(':').next().unwrap_or_default().to_owned())
                     .find(|host| !host.is_empty() && is_plain(host) && !is_loopback(host))
             };
-            each(
+            each_one(
                 script,
                 |launch| address(launch).is_some(),
                 |launch| {
@@ -346,6 +372,107 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
         ..RULE
     },
 ];
+
+/// Which of the job's hosts is the head node, and which one has rank 0, where both are known: the first or the last.
+fn head_elsewhere(script: &Script) -> Vec<ScriptFinding> {
+    /// `--name value`, or `NAME=value` before or among a command's words.
+    fn given<'a>(command: &'a Command, flags: &[&str], names: &[&str]) -> Option<&'a str> {
+        let flagged = || flags.iter().find_map(|name| flag(&command.words, name));
+        let set = |name: &&str| {
+            let own = command.assignments.iter().find(|(set, _)| set == name).map(|(_, value)| value.text.as_str());
+            own.or_else(|| command.texts().find_map(|word| word.strip_prefix(*name)?.strip_prefix('=')))
+        };
+        flagged().or_else(|| names.iter().find_map(set))
+    }
+    let rank = |command| given(command, &["node-rank", "machine-rank"], &["NODE_RANK", "RANK"]);
+    let mut findings: Vec<ScriptFinding> = Vec::new();
+    // A launcher that is started apart.
+    if script.commands.iter().filter_map(rank).any(|rank| rank == "0") {
+        return findings;
+    }
+    for command in &script.commands {
+        let elastic = flag(&command.words, "rdzv-backend").is_some_and(|backend| backend != "static");
+        let Some(rank) = rank(command).filter(|_| !elastic) else { continue };
+        let head = given(command, &["master-addr", "main-process-ip", "rdzv-endpoint"], &["MASTER_ADDR"]);
+        let exported = || script.variable("MASTER_ADDR").filter(|set| !set.conditional && script.exports(&set.name));
+        let head = head.map(|head| (command.line, head.to_owned()));
+        let Some((line, head)) = head.or_else(|| exported().map(|set| (set.line, set.value.raw.clone()))) else {
+            continue;
+        };
+        let Some(head) = is_last(&script.with_origins(&shown(&head), 4)) else { continue };
+        let Some(first) = rank_0_is_last(script, command, &shown(rank)) else { continue };
+        if head != first && findings.iter().all(|finding| finding.place != line) {
+            let name = |last| if last { "last" } else { "first" };
+            let what = format!("the head node is the {} host, and node rank 0 the {}", name(head), name(first));
+            findings.push(finding(line, what, if first { "the same end for both" } else { head_node(script) }));
+        }
+    }
+    findings
+}
+
+/// Returns true if this takes the last one of the job's hosts, and false if it takes the first.
+fn is_last(all: &str) -> Option<bool> {
+    static LAST: LazyLock<Regex> = LazyLock::new(|| {
+        let last = r"\btail\s+(-n\s*)?-?1\b|\[-1\]|\[\$\{#\w+\[@\]\}\s*-\s*1\]|\[[^\[\]]*-\s*1\s*\)*\]|\bsed\s+-n\s+['\x22]?\$p|END\s*\{\s*print";
+        Regex::new(last).expect("the pattern is constant")
+    });
+    static FIRST: LazyLock<Regex> = LazyLock::new(|| {
+        let first = r"\bhead\s+(-n\s*)?-?1\b|\[0\]|\bsed\s+-n\s+['\x22]?1p|NR\s*==\s*1";
+        Regex::new(first).expect("the pattern is constant")
+    });
+    let of_hosts = ["NODEFILE", "show hostname", "LSB_", "hosts"].iter().any(|name| all.contains(name));
+    // The last one of a host's addresses.
+    let of_addresses = ["hostname -I", "hostname -i", "getent", "ip addr", "ip -", "dig ", "host "]
+        .iter()
+        .any(|name| all.contains(name));
+    let (last, first) = (LAST.is_match(all), FIRST.is_match(all));
+    (of_hosts && !of_addresses && last != first).then(|| last != is_reversed(all))
+}
+
+fn is_reversed(all: &str) -> bool {
+    static REVERSED: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\btac\b|\bsort\b[^|;)]*\s-\w*r|--reverse").expect("the pattern is constant"));
+    REVERSED.is_match(all)
+}
+
+/// Returns true if rank 0 is the last host's, and false if it is the first one's: by the starter's own number, or by one that a loop counts.
+fn rank_0_is_last(script: &Script, command: &Command, rank: &str) -> Option<bool> {
+    if is_rank_of_a_task(rank) {
+        return (command.far.as_deref() != Some("ssh")).then_some(false);
+    }
+    let name = rank.strip_prefix('$')?.trim_matches(['{', '}']);
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return None;
+    }
+    let loops = |around: &Around| match around {
+        Around::Loop { variable, over } => Some((variable.clone(), over.clone())),
+        Around::Condition(_) => None,
+    };
+    let (variable, over) = command.around.iter().rev().find_map(loops)?;
+    let hosts: Vec<&str> =
+        command.starter.iter().map(|word| word.raw.as_str()).filter(|raw| !raw.contains(' ')).collect();
+    let counts_itself = variable == name && ["seq 0 ", "{0.."].iter().any(|first| over.contains(first))
+        || over.starts_with("for ((") && over.contains(&format!("{name}=0")) && over.contains("++");
+    if variable == name && over.contains("${!") || counts_itself {
+        return Some(is_reversed(&script.with_origins(&hosts.join(" "), 4)));
+    }
+    let begins = script.assigned.iter().filter(|set| set.name == name && set.value.text.parse::<u32>().is_ok());
+    let begins: Vec<&str> = begins.map(|set| set.value.text.as_str()).collect();
+    let more = [
+        format!("{name}++"),
+        format!("++{name}"),
+        format!("{name}+=1"),
+        format!("{name} += 1"),
+        format!("{name} + 1"),
+        format!("{name}+1"),
+    ];
+    let grows =
+        script.code().any(|(line, text)| line >= command.line && more.iter().any(|more| text.contains(more.as_str())));
+    let all = script.with_origins(&over, 4);
+    // The others without the first or the last.
+    let is_part = ["grep", "tail", "sed", "@]:", "*]:", "head "].iter().any(|part| all.contains(part));
+    (begins == ["0"] && grows && !is_part).then(|| is_reversed(&all))
+}
 
 /// A second way to the head node that leads each node to itself: behind `:-` and its like, `||`, or a test for emptiness.
 fn fallback(script: &Script) -> Vec<ScriptFinding> {
@@ -434,16 +561,6 @@ fn origin(script: &Script, text: &str) -> Option<String> {
     script.variable(name).map(|set| set.value.raw.clone())
 }
 
-/// The text and all that the variables in it are assigned.
-fn with_origins(script: &Script, text: &str, depth: usize) -> String {
-    let mut all = text.to_owned();
-    for set in script.assigned.iter().filter(|set| depth > 0 && mentions(text, &set.name)) {
-        all.push(' ');
-        all.push_str(&with_origins(script, &set.value.raw, depth - 1));
-    }
-    all
-}
-
 fn port_out_of_range(script: &Script) -> Vec<ScriptFinding> {
     let mut ports: Vec<(usize, String)> = Vec::new();
     for set in script.assigned.iter().filter(|set| set.name == "MASTER_PORT" && !set.conditional) {
@@ -466,18 +583,14 @@ fn port_out_of_range(script: &Script) -> Vec<ScriptFinding> {
             } else {
                 continue;
             };
-        findings.push(finding(
-            line,
-            what,
-            own(script, "$((20000 + SLURM_JOB_ID % 10000))", "$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))"),
-        ));
+        findings.push(finding(line, what, super::check::port(script)));
     }
     findings
 }
 
 fn several_addresses(script: &Script) -> Vec<ScriptFinding> {
     let many = |text: &str| {
-        let all = with_origins(script, text, 4);
+        let all = script.with_origins(text, 4);
         let chosen =
             ["awk", "cut", "head -n", "head -1", "sed", "grep", "%% *", "%% "].iter().any(|word| all.contains(word));
         let of = |names: &[&'static str]| names.iter().copied().find(|name| all.contains(name));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::evaluate::evaluate;
+use super::evaluate::{evaluate, mentions};
 use super::kept::Loss;
 use super::words::{Source, Word};
 
@@ -27,6 +27,10 @@ pub(super) const STARTERS: [&str; 16] = [
     "prterun",
     "prun",
 ];
+/// Those of them that do not pass on the batch script's variables, modules and folder.
+const REMOTE: [&str; 5] = ["ssh", "pdsh", "clush", "pbsdsh", PARALLEL];
+/// GNU parallel, which starts programs on other machines if it is told their names.
+const PARALLEL: &str = "parallel";
 /// Programs that pass a word to a shell.
 pub(super) const SHELLS: [&str; 4] = ["bash", "sh", "/bin/bash", "/bin/sh"];
 /// The bytes with which some editors begin files.
@@ -80,9 +84,20 @@ pub(super) struct Command {
     pub(super) process: usize,
     /// It is in the body of a loop.
     pub(super) repeated: bool,
+    /// The loops and conditions around it, outermost first.
+    pub(super) around: Vec<Around>,
     /// It is for the case that the command before `||` fails.
     pub(super) otherwise: bool,
     pub(super) code: ExitCode,
+}
+
+/// What decides whether, and how often, a command runs: its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Around {
+    /// A loop: its variable, if it has one, and what it goes over; also what a pipe gives to `xargs` or `parallel`.
+    Loop { variable: String, over: String },
+    /// All conditions of an `if`, the value and patterns of a `case`, the first side of `&&` and `||`.
+    Condition(String),
 }
 
 /// What becomes of a command's exit code.
@@ -198,8 +213,10 @@ pub(super) struct Script {
     pub(super) exported: Vec<Exported>,
     /// All that it assigns is exported: `set -a`.
     pub(super) exports_all: bool,
-    /// Variables that another shell reads, but that this script has not exported, with the line.
-    pub(super) lost: Vec<(usize, String)>,
+    /// Variables that another shell reads, but that this script has not exported, with the line and the program that starts this shell.
+    pub(super) lost: Vec<(usize, String, Option<String>)>,
+    /// Variables that `read` and `mapfile` fill, and files that a command writes: from what.
+    pub(super) filled: Vec<(String, String)>,
     /// Expansions as they are written, with the lines, and the program that starts the shell in which they happen, if it is another one.
     pub(super) expanded: Vec<(usize, String, Option<String>)>,
     /// Those that hide exit codes.
@@ -269,6 +286,13 @@ impl Script {
         self.directives.first().map(|directive| directive.scheduler)
     }
 
+    /// The scheduler of its directives or, in a script for an interactive job, that of the variables that it reads.
+    pub(super) fn served_by(&self) -> Option<Scheduler> {
+        let named = |(name, scheduler)| self.code().any(|(_, line)| line.contains(name)).then_some(scheduler);
+        let variables = [("$PBS_", Scheduler::Pbs), ("${PBS_", Scheduler::Pbs), ("$LSB_", Scheduler::Lsf)];
+        self.scheduler().or_else(|| variables.into_iter().find_map(named))
+    }
+
     /// Lines outside comments and here-documents, with their numbers.
     pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.lines.iter().enumerate().map(|(index, line)| (index + 1, line.as_str()));
@@ -289,7 +313,7 @@ pub(super) fn handed_to_a_shell(
     files: &BTreeMap<String, Source>,
 ) -> Option<(Option<String>, Source, Vec<Word>)> {
     let words = &command.words;
-    let starter = words.iter().map(|word| base(&word.text)).find(|word| STARTERS.contains(word)).map(str::to_owned);
+    let starter = starter(words).map(str::to_owned);
     let shell = words.iter().position(|word| SHELLS.contains(&word.text.as_str()));
     let option = |word: &Word| word.text.starts_with('-') && word.text.ends_with('c');
     if let Some(at) = shell.filter(|at| words.get(at + 1).is_some_and(option)) {
@@ -297,7 +321,12 @@ pub(super) fn handed_to_a_shell(
         return Some((starter, Source { text: word.handed(), line: word.line }, words[at + 3..].to_vec()));
     }
     let runs = shell.is_some() || starter.is_some();
-    let file = |word: &Word| files.get(word.text.trim_start_matches("./"));
+    // Also by another path to the same folder: `$PWD/node.sh`.
+    let file = |word: &Word| {
+        let name = word.text.trim_start_matches("./");
+        let same = || files.iter().find(|(file, _)| name.contains('/') && base(file) == base(name));
+        files.get(name).or_else(|| same().map(|(_, text)| text))
+    };
     let written = words.iter().enumerate().find_map(|(at, word)| Some((at, file(word)?)));
     if let Some((at, text)) = written.filter(|(at, _)| runs || *at == 0) {
         return Some((starter, text.clone(), words[at..].to_vec()));
@@ -305,8 +334,26 @@ pub(super) fn handed_to_a_shell(
     if let Some(document) = document.filter(|_| shell.is_some() || starter.as_deref() == Some("ssh")) {
         return Some((starter, document.clone(), vec![]));
     }
-    let last = words.last().filter(|word| word.text.contains(' ') && words.len() > 2)?;
-    (starter.as_deref() == Some("ssh")).then(|| (starter, Source { text: last.handed(), line: last.line }, vec![]))
+    // What follows `:::` is parallel's own.
+    let own = words.iter().position(|word| word.text.starts_with(":::")).unwrap_or(words.len());
+    let last = words[..own].last().filter(|word| word.text.contains(' ') && own > 2)?;
+    let joins = starter.as_deref().is_some_and(|starter| starter != "pbsdsh" && is_remote(starter));
+    joins.then(|| (starter, Source { text: last.handed(), line: last.line }, vec![]))
+}
+
+/// The program among these words that starts another one on the job's nodes.
+pub(super) fn starter(words: &[Word]) -> Option<&str> {
+    let far = |word: &Word| {
+        let name = word.text.split('=').next().unwrap_or_default();
+        ["-S", "--sshlogin", "--sshloginfile", "--slf", "--nonall", "--onall"].contains(&name)
+    };
+    let parallel = || words.first().filter(|word| base(&word.text) == PARALLEL && words.iter().any(far));
+    words.iter().map(|word| base(&word.text)).find(|word| STARTERS.contains(word)).or(parallel().map(|_| PARALLEL))
+}
+
+/// Returns true if what this program starts has neither the variables nor the modules of the script.
+pub(super) fn is_remote(starter: &str) -> bool {
+    REMOTE.contains(&starter)
 }
 
 /// The first word of a line, without its quotes.
@@ -384,8 +431,15 @@ impl Launch<'_> {
     /// The program that starts it on the nodes.
     pub(super) fn starter(&self) -> Option<&str> {
         let own = &self.command.words[..self.command.words.len() - self.words.len()];
-        let starter = own.iter().map(|word| base(&word.text)).find(|word| STARTERS.contains(word));
-        starter.or(self.command.far.as_deref())
+        starter(own).or(self.command.far.as_deref())
+    }
+
+    /// The conditions that decide about it inside its loops or outside, and their texts.
+    pub(super) fn conditions(&self) -> impl Iterator<Item = &str> {
+        self.command.around.iter().filter_map(|around| match around {
+            Around::Condition(text) => Some(text.as_str()),
+            Around::Loop { .. } => None,
+        })
     }
 }
 
@@ -474,14 +528,45 @@ impl Script {
     /// Tasks of a node, and the line.
     pub(super) fn tasks_per_node(&self) -> Option<(usize, u32)> {
         let slurm = self.slurm("ntasks-per-node", '\0').and_then(|(line, value)| Some((line, value.parse().ok()?)));
-        slurm.or_else(|| Some((self.select()?.0, self.chunk("mpiprocs")?)))
+        // `-l nodes=2:ppn=4` and `-R "span[ptile=4]"`.
+        let of = |scheduler, name: &str| {
+            self.live(scheduler).find_map(|directive| {
+                let (_, value) = directive.text.split_once(name)?;
+                let end = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+                Some((directive.line, value[..end].parse().ok()?))
+            })
+        };
+        slurm
+            .or_else(|| Some((self.select()?.0, self.chunk("mpiprocs")?)))
+            .or_else(|| of(Scheduler::Pbs, ":ppn="))
+            .or_else(|| of(Scheduler::Lsf, "ptile="))
     }
 
-    /// Returns true if it is meant for GPUs: it says so to the launcher, to a container or to NCCL, or loads CUDA.
+    /// The text, and all that the variables and files in it are made of.
+    pub(super) fn with_origins(&self, text: &str, depth: usize) -> String {
+        let mut all = text.to_owned();
+        if depth == 0 {
+            return all;
+        }
+        let assigned = self.assigned.iter().filter(|set| mentions(text, &set.name)).map(|set| set.value.raw.as_str());
+        let names = |name: &str| mentions(text, name) || name.contains('.') && text.contains(name);
+        let filled =
+            self.filled.iter().filter(|(name, from)| names(name) && from != text).map(|(_, from)| from.as_str());
+        for origin in assigned.chain(filled) {
+            all.push(' ');
+            all.push_str(&self.with_origins(origin, depth - 1));
+        }
+        all
+    }
+
+    /// Returns true if it is meant for GPUs: it says so to the launcher, to a container or to NCCL. That a site's template loads CUDA, or
+    /// names NCCL's interface next to Gloo's, says nothing of this job.
     pub(super) fn is_for_gpus(&self) -> bool {
+        let nccl =
+            |line: &str| line.match_indices("NCCL_").any(|(at, _)| !line[at..].starts_with("NCCL_SOCKET_IFNAME"));
         self.launches().iter().any(|launch| launch.workers() == Some("gpu"))
             || self.gpus().is_some()
-            || self.code().any(|(_, line)| line.contains("NCCL_") || line.contains("cuda") || line.contains("--nv"))
+            || self.code().any(|(_, line)| nccl(line) || line.contains("--nv") || line.contains("nvidia-smi"))
     }
 
     /// What the script assigns to a variable last.

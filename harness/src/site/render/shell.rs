@@ -9,8 +9,8 @@ use regex::Regex;
 use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::environment::inherited;
 use super::kept::{Kept, Loss, OF_FILES, PLACELESS, State};
-use super::script::{Command, ExitCode, Pipe, SHELLS, STARTERS, Script, base, launch};
-use super::words::Word;
+use super::script::{Command, ExitCode, Pipe, SHELLS, STARTERS, Script, base, launch, starter};
+use super::words::{Piece, Word};
 
 pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {
@@ -248,6 +248,15 @@ pub(super) const SHELL: &[Rule<Scripts>] = &[
                 .filter(|command| command.program() == "ssh" && command.line > reads.line && !quiet(command));
             found.map(|command| finding(command.line, "ssh in a loop that reads hosts", "ssh -n …")).collect()
         },
+        ..RULE
+    },
+    Rule {
+        name: "quotes-lost-on-the-way",
+        level: Error,
+        why: "ssh, pdsh and clush join their words, and the shell there splits them again: `bash -c` gets the first word alone as its command",
+        wrong: "#!/bin/bash\nset -e\nssh -n \"$head\" bash -lc 'cd /project && ./train'\n",
+        right: "#!/bin/bash\nset -e\nssh -n \"$head\" \"bash -lc 'cd /project && ./train'\"\n",
+        find: quotes_lost,
         ..RULE
     },
     Rule {
@@ -631,6 +640,35 @@ fn quoted_variables(word: &str) -> String {
     static VARIABLE: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\$(?:\w+|\{[^}]*\})").expect("the pattern is constant"));
     VARIABLE.replace_all(word, "\"$0\"").into_owned()
+}
+
+fn quotes_lost(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings: Vec<ScriptFinding> = Vec::new();
+    for command in script.commands.iter().filter(|command| command.far.is_none()) {
+        let Some(far) = starter(&command.words).filter(|far| ["ssh", "pdsh", "clush"].contains(far)) else { continue };
+        let behind = command.words.iter().skip_while(|word| base(&word.text) != far).skip(1);
+        let words: Vec<&Word> = behind.skip_while(|word| !SHELLS.contains(&word.text.as_str())).collect();
+        let [shell, option, text, ..] = &words[..] else { continue };
+        let is_text = option.text.starts_with('-') && !option.text.starts_with("--") && option.text.ends_with('c');
+        let blank = text
+            .pieces()
+            .iter()
+            .any(|piece| matches!(piece, Piece::Text(text) if text.trim().contains(char::is_whitespace)));
+        // Quotes of its own, which the shell there takes away.
+        let kept = text.text.trim().starts_with(['\'', '"']);
+        if is_text && blank && !kept {
+            let first = text.text.split_whitespace().next().unwrap_or_default();
+            findings.push(finding(
+                text.line,
+                format!(
+                    "`{} {}` gets only `{first}` there: {far} sends its words without their quotes",
+                    shell.text, option.text
+                ),
+                format!("{far} … \"{} {} '…'\", all in one word", shell.text, option.text),
+            ));
+        }
+    }
+    findings
 }
 
 fn modules_far(script: &Script) -> Vec<ScriptFinding> {

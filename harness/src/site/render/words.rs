@@ -19,7 +19,7 @@ pub(super) enum Piece {
 }
 
 /// A word, its known variables replaced.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Word {
     /// Its line, from 1.
     pub(super) line: usize,

@@ -273,6 +273,18 @@ fn finds_nothing_in_what_the_command_itself_writes() {
         let text = script(words);
         assert!(found(&text).is_empty(), "{name}: {:?} in\n{text}", found(&text));
     }
+    // A site without GPUs whose template is that of one with GPUs.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("site.toml");
+    let site = quoted(path.to_str().unwrap());
+    for scheduler in ["slurm", "pbs", "ssh", "mpirun"] {
+        let own = "modules = [\"cuda\", \"gcc\"]\nsetup = [\"source /opt/venv/bin/activate\"]\ninterface = \"ib0\"\nproxy = \"http://p:1\"";
+        let hosts = if ["ssh", "mpirun"].contains(&scheduler) { "\nhostfile = \"hosts\"" } else { "" };
+        fs::write(&path, format!("scheduler = \"{scheduler}\"\nshared = \"/work\"\ncpus-per-node = 8\n{own}{hosts}\n"))
+            .unwrap();
+        let text = script(&format!("--profile {site} --nodes 2 --workers-per-node 2 --time 01:00:00 -- lab-06"));
+        assert!(found(&text).is_empty(), "{scheduler}: {:?} in\n{text}", found(&text));
+    }
 }
 
 #[test]
