@@ -55,7 +55,7 @@ fn files(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
         "{}# Files that all nodes see.\n\
          run={}/lockstep-$id\n\
          mkdir -p \"$run\"\n\
-         rm -f \"$run\"/exit.* \"$run\"/pid.* \"$run\"/time-is-up\n\
+         find \"$run\" \\( -name 'exit.*' -o -name 'pid.*' -o -name time-is-up \\) -delete\n\
          {}\
          awk '$1 ~ /^[^#]/ && !seen[$1]++ {{ print $1 }}' {} | sed -n 1,{nodes}p >\"$run/hosts\"\n\
          if [ \"$(wc -l <\"$run/hosts\")\" -ne {nodes} ]; then\n  \
@@ -109,8 +109,7 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
     let names: Vec<String> =
         arguments.iter().enumerate().map(|(index, (name, _))| format!("{name}=${}", index + 1)).collect();
     let workers = arguments.len() + 1;
-    // What the login shell has read may have set -u, with which modules end.
-    let mut text = format!("#!/bin/bash\nset +u -eo pipefail\n{}\n", names.join(" "));
+    let mut text = format!("#!/bin/bash\n{START_FILES}set -eo pipefail\n{}\n", names.join(" "));
     if !job.build {
         text.push_str(&format!("workers=${workers} "));
     }
@@ -118,7 +117,7 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
     text.push_str("trap 'echo \"$?\" >\"$run/exit.$node\"' EXIT\n");
     text.push_str("echo \"$$\" >\"$run/pid.$node\"\n");
     text.push_str(&format!("{}set -u\n{}", modules(profile), environment(profile, job)));
-    text.push_str("cd \"$folder\"\n");
+    text.push_str("command cd \"$folder\"\n");
     if !job.stage.is_empty() {
         text.push_str(&disk(profile, "id"));
         text.push_str("trap 'echo \"$?\" >\"$run/exit.$node\"; rm -rf \"$disk\"' EXIT\n");
@@ -142,8 +141,12 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
     text + ENDS
 }
 
+/// A script's beginning. Its shell may have read what the site and the user wrote for others: as a login shell, or from BASH_ENV. Modules do
+/// not bear `set -u`, and files here are written more than once.
+const START_FILES: &str = "# Undoes what start files may have set.\nset +Cfu\ntrap - DEBUG ERR EXIT\n";
+
 /// The end of a script that a login shell may run.
-const ENDS: &str = "# Not `exit`, after which a login shell reads ~/.bash_logout, whose result would be this script's.\n(exit \"$code\")\n";
+pub(super) const ENDS: &str = "# Not `exit`, after which a login shell reads ~/.bash_logout, whose result would be this script's.\n(exit \"$code\")\n";
 
 /// Starts the second script on all nodes; sets `code`.
 fn start(profile: &Profile, job: &BatchJob) -> String {
@@ -153,15 +156,12 @@ fn start(profile: &Profile, job: &BatchJob) -> String {
         let mut text = if command.starts_with("pbsdsh") { HAS_PBSDSH.to_owned() } else { String::new() };
         text.push_str("# One launcher on each node; it starts the workers there.\ncode=0\n");
         text.push_str(&format!("{command} \"${{agent[@]}}\" {workers} || code=$?\n"));
-        return text
-            + if profile.start.is_none() && profile.scheduler == Scheduler::Pbs { PBSDSH } else { "" }
-                .replace("{nodes}", &nodes.to_string())
-                .as_str();
+        return text + &ALL_ENDED.replace("{nodes}", &nodes.to_string());
     }
     let counts: Vec<String> =
         job.groups.iter().flat_map(|group| vec![group.workers.to_string(); group.nodes as usize]).collect();
-    let text =
-        if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { [HAS_PBSDSH, PBSDSH_EACH, PBSDSH].concat() };
+    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { [HAS_PBSDSH, PBSDSH_EACH].concat() }
+        + ALL_ENDED;
     text.replace("{workers}", &counts.join(" ")).replace("{nodes}", &nodes.to_string())
 }
 
@@ -184,16 +184,17 @@ if ! command -v pbsdsh >/dev/null; then
 fi
 ";
 
-/// pbsdsh does not report how each node's part ended.
-const PBSDSH: &str = "\
-# pbsdsh does not report how its programs ended, so each leaves its exit code. Other nodes' files may take a while to be seen.
-for _ in $(seq 60); do
-  if [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
+/// pbsdsh does not report how each node's part ended, and a start file that ends the shell or replaces it, such as `exec zsh`, keeps a
+/// node's part from running, with success.
+const ALL_ENDED: &str = "\
+# A node's part counts when it has left its exit code. Other nodes' files may take a while to be seen.
+for _ in {1..60}; do
+  if [ \"$code\" -ne 0 ] || [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
   sleep 1
 done
-if [ \"$(cat \"$run\"/exit.* | grep -cx 0)\" -ne {nodes} ]; then
-  echo \"error: not all nodes ended well: see $run/exit.*\" >&2
-  code=1
+if [ \"$(find \"$run\" -name 'exit.*' -exec cat {} + | grep -cx 0)\" -ne {nodes} ]; then
+  echo \"error: not all nodes ended well: $run/exit.NODE is a node's exit code; a node without one did not run $run/agent.sh to its end\" >&2
+  if [ \"$code\" -eq 0 ]; then code=1; fi
 fi
 ";
 
@@ -255,10 +256,9 @@ pub(super) fn origin(site: &str) -> String {
 
 /// Strict mode. It is complete after the modules only: they and `activate` scripts read variables that are not set.
 pub(super) fn strict(modules: &str) -> String {
-    if modules.is_empty() {
-        return "set -euo pipefail\n".into();
-    }
-    format!("set -eo pipefail\n{modules}set -u\n")
+    let set_u =
+        if modules.is_empty() { "set -euo pipefail\n".into() } else { format!("set -eo pipefail\n{modules}set -u\n") };
+    START_FILES.to_owned() + &set_u
 }
 
 /// Variables, and for a build job the check of the architecture.

@@ -91,6 +91,7 @@ fn slurm_body(profile: &Profile, job: &BatchJob) -> String {
     text.push_str(&format!("{}{background}\n", steps(profile, job)));
     if job.margin.is_some() {
         text.push_str(END);
+        text.push_str(agent::ENDS);
     }
     if !job.stage.is_empty() && job.margin.is_none() {
         text.push_str(&format!("\n{} rm -rf \"$disk\"\n", everywhere(job)));
@@ -160,7 +161,6 @@ done
 if [ -n \"$asked\" ] && [ \"$code\" -ne 0 ]; then
   scontrol requeue \"$SLURM_JOB_ID\"
 fi
-exit \"$code\"
 ";
 
 // ---- PBS
@@ -169,9 +169,9 @@ pub(super) fn pbs(site: &str, profile: &Profile, job: &BatchJob) -> String {
     let place = SchedulerParts {
         // A job that was submitted again keeps its first id: by that it knows its snapshots.
         id: if job.margin.is_some() {
-            "cd \"$PBS_O_WORKDIR\"\nid=${first_job:-$PBS_JOBID}\n".into()
+            "command cd \"$PBS_O_WORKDIR\"\nid=${first_job:-$PBS_JOBID}\n".into()
         } else {
-            "cd \"$PBS_O_WORKDIR\"\nid=$PBS_JOBID\n".into()
+            "command cd \"$PBS_O_WORKDIR\"\nid=$PBS_JOBID\n".into()
         },
         number: "(${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})",
         task: "PBS_ARRAY_INDEX",

@@ -82,7 +82,11 @@ impl Site {
     fn run_by(&self, launcher: &str, scheduler: &str, profile: &str, words: &str) -> Ended {
         let (folder, hosts) = (self.0.path().display(), self.path("hosts"));
         self.write("nodes", "localhost\n127.0.0.1\n");
-        let hostfile = if scheduler == "pbs" { String::new() } else { format!("hostfile = \"{}\"\n", hosts.display()) };
+        let hostfile = if ["pbs", "slurm"].contains(&scheduler) {
+            String::new()
+        } else {
+            format!("hostfile = \"{}\"\n", hosts.display())
+        };
         self.write(
             "site.toml",
             &format!("scheduler = \"{scheduler}\"\nshared = \"{folder}\"\nlocal = \"{folder}/disk-$$\"\nlauncher = \"{launcher}\"\n{hostfile}{profile}"),
@@ -96,7 +100,13 @@ impl Site {
         command
             .env("PBS_NODEFILE", self.path("nodes"))
             .env("PBS_JOBID", "7.server")
-            .env("PBS_O_WORKDIR", self.0.path());
+            .env("PBS_O_WORKDIR", self.0.path())
+            .env("PBS_ARRAY_INDEX", "1");
+        for (name, value) in
+            [("JOB_ID", "5"), ("JOB_NODELIST", "n[1-2]"), ("ARRAY_JOB_ID", "5"), ("ARRAY_TASK_ID", "1")]
+        {
+            command.env(format!("SLURM_{name}"), value);
+        }
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         ended(&mut command)
     }
@@ -225,6 +235,72 @@ fn pbs_asks_for_a_snapshot_before_the_time_limit_and_submits_itself_again() {
     assert_eq!(fs::read_to_string(site.path("queued")).unwrap(), fs::read_to_string(site.path("job.sh")).unwrap());
     assert_eq!(fs::read_to_string(site.path("queued-with")).unwrap(), "first_job=7.server\n");
     site.run("pbs", &setup, &words).code(0);
+}
+
+/// What sites and users have in files that login shells read at their beginning.
+const START_FILES: [&str; 7] = [
+    "echo 'Welcome to this machine'\necho 'news' >&2",
+    "set -euo pipefail",
+    "set -o noclobber -f\nshopt -s failglob nullglob",
+    "IFS=:",
+    "trap 'exit 4' ERR\ntrap 'exit 5' EXIT\ntrap : DEBUG",
+    "cd() { builtin cd \"$@\"; [ -e venv ] && echo active; }",
+    "module() { echo \"$MODULES_OF_NOBODY loaded $*\"; }",
+];
+
+/// Forms of scripts: the scheduler, further lines of the profile, and words of the command line.
+const FORMS: [(&str, &str, &str); 8] = [
+    ("ssh", "", "--nodes 2"),
+    ("ssh", "", "--nodes 1x1,1x2 --time 01:00:00 --signal 60"),
+    ("pbs", "", "--nodes 2 --time 01:00:00"),
+    ("pbs", "", "--nodes 1x1,1x2 --time 01:00:00 --signal 60"),
+    ("pbs", "", "--nodes 2 --time 01:00:00 --array 2"),
+    ("slurm", "", "--nodes 2 --time 01:00:00 --signal 60"),
+    ("slurm", "", "--nodes 2 --time 01:00:00 --array 2 --signal 60"),
+    ("slurm", "[container]\nruntime = \"apptainer\"\nimage = \"image.sif\"\n", "--nodes 2 --time 01:00:00 --signal 60"),
+];
+
+/// The whole takes more than a second, for it runs a script of each form twice.
+#[test]
+fn a_scripts_result_is_the_trainings_whatever_start_and_end_files_do() {
+    let Some(site) = Site::new("scripts with start files of all kinds") else { return };
+    let behind_options = "while [ \"${1#-}\" != \"$1\" ]; do shift; done\n";
+    site.program("srun", &format!("{behind_options}\"$@\" && \"$@\""));
+    site.program("launch", &format!("{behind_options}exec \"$@\""));
+    site.program("apptainer", "shift 2\nexec \"$@\"");
+    site.program("scontrol", "printf 'n1\\nn2\\n'");
+    // sshd's shell reads .bashrc.
+    let ssh = format!(
+        "while [ \"${{1#-}}\" != \"$1\" ]; do [ \"$1\" = -o ] && shift; shift; done\nshift\n\
+         {FAR} bash -c \". ~/.bashrc; $*\" </dev/null"
+    );
+    site.program("ssh", &ssh);
+    site.write("home/.bashrc", "echo 'Hello again'\n");
+    let path = format!("PATH={}:$PATH\n", site.shell(""));
+    site.write("home/.bash_profile", &(path.clone() + &START_FILES.join("\n") + "\n"));
+    let worker = site.worker("echo \"$0\" >>\"$(dirname \"$0\")/trained\"; exit \"$1\"");
+    let run = |(scheduler, profile, words): (&str, &str, &str), code: u32| {
+        drop(fs::remove_file(site.path("trained")));
+        let profile = format!("modules = [\"cuda\"]\n{profile}");
+        let ended =
+            site.run_by(&site.shell("launch"), scheduler, &profile, &format!("{words} --name job -- {worker} {code}"));
+        let trained = fs::read_to_string(site.path("trained")).unwrap_or_default().lines().count();
+        (ended, trained)
+    };
+    for form in FORMS {
+        for (end, code) in [("exit 3\n", 0), ("false\n", 7)] {
+            site.write("home/.bash_logout", end);
+            let (ended, trained) = run(form, code);
+            assert_eq!(ended.status.success(), code == 0, "{form:?} with {end:?} and {code}: {ended}");
+            assert_eq!(trained, if form.0 == "slurm" && code > 0 { 1 } else { 2 }, "{form:?}: {ended}");
+        }
+    }
+    // A file that replaces the shell: nothing is trained, and that is no success. Nothing has to be waited for here.
+    site.program("sleep", "");
+    site.write("home/.bashrc", "exec sh\n");
+    let (ended, trained) = run(FORMS[0], 0);
+    assert_eq!(trained, 0, "{ended}");
+    ended.code(1).says(&["a node without one did not run"]);
 }
 
 #[test]
