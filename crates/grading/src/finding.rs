@@ -155,24 +155,37 @@ impl std::error::Error for Finding {}
 
 /// The digits of a number that a learner reads: more than single precision is right to.
 const SIGNIFICANT: usize = 6;
-/// Longer values are cut off at this many bytes.
+/// Of two values, one of which is longer than this many bytes, only what follows the first difference is shown, up to this length.
 const SHOWN: usize = 400;
+/// An excerpt begins at most this many bytes before the first difference.
+const BEFORE: usize = 40;
 
-/// Claims that a result is the expected one. Common wrong results have their own diagnoses; the first one that applies is
-/// reported.
+/// Claims that a result is the expected one, and says what is wrong if it is not.
+///
+/// - A **fact** ([`Claim::diagnose_if`]) can be seen in the result: "there is an empty batch". The first one that is true is reported.
+/// - A **cause** ([`Claim::cause_if`]) is a mistake that would give this result. Different mistakes can give the same result, so a cause is
+///   reported only if no other one would. Its condition compares all that was observed, on all ranks and for all inputs.
 ///
 /// ```ignore
+/// let all_are = |mistake: Shard| outputs.all(..).eq(inputs.iter().map(mistake));
 /// Claim::equal(&expected, &observed)
 ///     .on_rank(rank)
 ///     .given(format!("{samples} samples, {ranks} ranks"))
-///     .diagnose_if(observed == blocks, "you took a block of neighbours, not every third sample")
+///     .cause_if(all_are(blocks), "each rank takes a block of neighbours, not every third sample")
+///     .cause_if(all_are(dropped), "the remaining samples are dropped")
+///     .diagnose_if(observed.is_empty(), "there is no sample")
 ///     .or_fail("the shares of the ranks are …")?;
 /// ```
 #[must_use = "a claim checks nothing until `or_fail` is called"]
 pub struct Claim {
     holds: bool,
     finding: Finding,
-    known: Option<String>,
+    /// The facts and causes that apply.
+    facts: Vec<String>,
+    causes: Vec<String>,
+    /// Whether the values may be cut, and the number of the element at which lists of numbers differ.
+    cut: bool,
+    differs_at: Option<usize>,
 }
 
 impl Claim {
@@ -185,6 +198,9 @@ impl Claim {
     pub fn close(expected: &[f64], observed: &[f64], tolerance: f64) -> Self {
         let mut claim = Self::of(close(expected, observed, tolerance), expected, observed);
         claim.finding.tolerance = Some(tolerance);
+        let same =
+            expected.iter().zip(observed).take_while(|(expected, observed)| near(**expected, **observed, tolerance));
+        claim.differs_at = Some(same.count());
         claim
     }
 
@@ -192,11 +208,14 @@ impl Claim {
     pub fn that(holds: bool, expected: impl Into<String>, observed: impl Into<String>) -> Self {
         let mut finding = Finding::new(Verdict::WrongValue, "");
         (finding.expected, finding.observed) = (Some(expected.into()), Some(observed.into()));
-        Claim { holds, finding, known: None }
+        Claim { holds, finding, facts: Vec::new(), causes: Vec::new(), cut: false, differs_at: None }
     }
 
     fn of<T: Debug + ?Sized>(holds: bool, expected: &T, observed: &T) -> Self {
-        Self::that(holds, shown(expected), shown(observed))
+        // A result that is right is not shown.
+        let [expected, observed] =
+            [expected, observed].map(|value| if holds { String::new() } else { format!("{value:?}") });
+        Claim { cut: true, ..Self::that(holds, expected, observed) }
     }
 
     /// Sets the rank that the result came from.
@@ -215,31 +234,45 @@ impl Claim {
         self
     }
 
-    /// Uses this diagnosis if `condition` is true and no earlier condition was.
+    /// Uses this diagnosis, a fact that the result shows, if `condition` is true and no earlier fact was.
     pub fn diagnose_if(mut self, condition: bool, diagnosis: impl Into<String>) -> Self {
-        if condition && self.known.is_none() {
-            self.known = Some(diagnosis.into());
-        }
+        self.facts.extend(condition.then(|| diagnosis.into()));
         self
     }
 
-    /// Fails if the claim does not hold, with this diagnosis if no condition was true.
+    /// Uses this diagnosis, a mistake, if `gives_it` is true (the mistake gives all that was observed) and no other cause's condition is. It
+    /// comes before all facts.
+    pub fn cause_if(mut self, gives_it: bool, diagnosis: impl Into<String>) -> Self {
+        self.causes.extend(gives_it.then(|| diagnosis.into()));
+        self
+    }
+
+    /// Fails if the claim does not hold, with this diagnosis if no cause and no fact was found. It claims no cause: it says what is wrong.
     ///
     /// # Errors
     /// The [`Finding`].
     pub fn or_fail(self, diagnosis: impl Into<String>) -> anyhow::Result<()> {
-        if self.holds {
+        let Claim { holds, finding, facts, causes, cut, differs_at } = self;
+        if holds {
             return Ok(());
         }
-        Err(Finding { diagnosis: self.known.unwrap_or_else(|| diagnosis.into()), ..readable_values(self.finding) }
-            .into())
+        let only_cause = if causes.len() == 1 { causes.into_iter().next() } else { None };
+        let diagnosis = only_cause.or_else(|| facts.into_iter().next()).unwrap_or_else(|| diagnosis.into());
+        let mut finding = readable_values(finding);
+        if let (true, Some(expected), Some(observed)) = (cut, &mut finding.expected, &mut finding.observed) {
+            from_difference(expected, observed, differs_at);
+        }
+        Err(Finding { diagnosis, ..finding }.into())
     }
+}
+
+fn near(expected: f64, observed: f64, tolerance: f64) -> bool {
+    (expected - observed).abs() <= tolerance
 }
 
 /// Returns true if both lists have the same length and no number differs by more than `tolerance`. NaN always differs.
 pub fn close(expected: &[f64], observed: &[f64], tolerance: f64) -> bool {
-    let near = |(expected, observed): (&f64, &f64)| (expected - observed).abs() <= tolerance;
-    expected.len() == observed.len() && expected.iter().zip(observed).all(near)
+    expected.len() == observed.len() && expected.iter().zip(observed).all(|(one, other)| near(*one, *other, tolerance))
 }
 
 /// The finding with values as people write them: without the types of Rust, and with numbers rounded to what matters, unless the values
@@ -351,14 +384,73 @@ fn six_digits(number: &str) -> String {
     }
 }
 
-fn shown<T: Debug + ?Sized>(value: &T) -> String {
-    let mut text = format!("{value:?}");
-    if text.len() > SHOWN {
-        let end = (0..=SHOWN).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        text.truncate(end);
-        text.push('…');
+/// Cuts both values if one is long: they begin with the element in which they differ. `element` is its number in a list whose elements may
+/// also differ in what does not matter.
+fn from_difference(expected: &mut String, observed: &mut String, element: Option<usize>) {
+    if expected.len().max(observed.len()) <= SHOWN {
+        return;
     }
-    text
+    let [one, other] = match element {
+        Some(element) => [&*expected, &*observed].map(|list| element_at(list, element)),
+        None => different_elements(expected, observed),
+    };
+    let place =
+        if one < expected.len().saturating_sub(1) { place(&expected[..one]) } else { place(&observed[..other]) };
+    *expected = excerpt(expected, one, &place);
+    *observed = excerpt(observed, other, &place);
+}
+
+/// Where the element of this number begins in the text of a list, or the list ends.
+fn element_at(list: &str, number: usize) -> usize {
+    let Some(before) = number.checked_sub(1) else { return 1 };
+    list.match_indices(", ").nth(before).map_or(list.len().saturating_sub(1), |(comma, between)| comma + between.len())
+}
+
+/// Where the first element that differs begins in both texts, or one of them ends.
+fn different_elements(one: &str, other: &str) -> [usize; 2] {
+    let difference = one.char_indices().zip(other.chars()).find(|((_, one), other)| one != other);
+    let at = difference.map_or(one.len().min(other.len()), |((at, _), _)| at);
+    let (rest, rest_of_other) = (&one[at..], &other[at..]);
+    let ends = |text: &str| text.starts_with([']', ')']);
+    match (rest.starts_with(", "), rest_of_other.starts_with(", ")) {
+        (true, false) if ends(rest_of_other) => [at + 2, at],
+        (false, true) if ends(rest) => [at, at + 2],
+        _ => {
+            let element = one[..at].rfind([' ', '[', '(', '"']).map_or(0, |separator| separator + 1);
+            [if at - element > BEFORE { at } else { element }; 2]
+        }
+    }
+}
+
+/// The part of a value's text that begins with the element at this byte, with the element's place: `… from [3][0] on: 4.0, 5.0…`.
+fn excerpt(text: &str, begin: usize, place: &str) -> String {
+    let begin = if begin > BEFORE { begin } else { 0 };
+    let end = text.floor_char_boundary(begin + SHOWN);
+    let rest = if end < text.len() { "…" } else { "" };
+    let part = &text[begin..end];
+    match place {
+        _ if begin == 0 => format!("{part}{rest}"),
+        "" => format!("…{part}{rest}"),
+        place if part.trim_matches([']', ')']).is_empty() => format!("… nothing at {place}: it ends there"),
+        place => format!("… from {place} on: {part}{rest}"),
+    }
+}
+
+/// The indices of the element that follows this beginning of a list's text: `[3][0]`.
+fn place(before: &str) -> String {
+    let mut open: Vec<(char, usize)> = Vec::new();
+    outside_quotes(before, |part| {
+        for c in part.chars() {
+            match c {
+                '[' | '(' | '{' => open.push((c, 0)),
+                ']' | ')' | '}' => drop(open.pop()),
+                ',' => open.iter_mut().next_back().into_iter().for_each(|(_, number)| *number += 1),
+                _ => {}
+            }
+        }
+        String::new()
+    });
+    open.iter().filter(|(bracket, _)| *bracket == '[').map(|(_, number)| format!("[{number}]")).collect()
 }
 
 /// The items in words, with `between` each two of them.
@@ -441,7 +533,17 @@ mod tests {
     }
 
     #[test]
-    fn reports_the_first_diagnosis_whose_condition_is_true() {
+    fn reports_the_only_cause_and_then_the_first_fact() {
+        let claim =
+            || Claim::equal(&1, &2).diagnose_if(true, "even").cause_if(false, "halved").cause_if(true, "doubled");
+        assert_eq!(finding(claim(), "wrong").diagnosis, "doubled");
+        assert_eq!(finding(claim().cause_if(true, "one more"), "wrong").diagnosis, "even");
+        let two_causes = Claim::equal(&1, &2).cause_if(true, "doubled").cause_if(true, "one more");
+        assert_eq!(finding(two_causes, "wrong").diagnosis, "wrong");
+    }
+
+    #[test]
+    fn reports_the_first_fact_whose_condition_is_true() {
         let claim =
             || Claim::close(&[1.0, 2.0], &[2.0, 4.0], 1e-9).diagnose_if(false, "not this").diagnose_if(true, "doubled");
         let known = finding(claim().diagnose_if(true, "nor this"), "wrong");
@@ -496,6 +598,36 @@ mod tests {
     struct Ratio {
         of: Option<i32>,
         to: [f64; 1],
+    }
+
+    #[test]
+    fn excerpts_begin_at_the_first_difference() {
+        let shown = |claim: Claim| {
+            let finding = finding(claim, "long");
+            let head = |text: Option<String>| text.unwrap().chars().take(34).collect::<String>();
+            (head(finding.expected), head(finding.observed))
+        };
+        let texts = |(one, other): (&str, &str)| (one.to_owned(), other.to_owned());
+        let flat: Vec<u32> = (0..300).collect();
+        let mut other = flat.clone();
+        other[170] = 7;
+        let at_170 = texts(("… from [170] on: 170, 171, 172, 17", "… from [170] on: 7, 171, 172, 173,"));
+        assert_eq!(shown(Claim::equal(&flat, &other)), at_170);
+        let short = &flat[..170];
+        let ends = texts(("… from [170] on: 170, 171, 172, 17", "… nothing at [170]: it ends there"));
+        assert_eq!(shown(Claim::equal(&flat[..], short)), ends);
+        let nested = |list: &[u32]| list.chunks(50).map(<[u32]>::to_vec).collect::<Vec<_>>();
+        let at_3_20 = texts(("… from [3][20] on: 170, 171, 172, ", "… from [3][20] on: 7, 171, 172, 17"));
+        assert_eq!(shown(Claim::equal(&nested(&flat), &nested(&other))), at_3_20);
+        // What differs within the tolerance is no difference.
+        let near = |list: &[u32]| list.iter().map(|number| f64::from(*number) + 0.01).collect::<Vec<_>>();
+        let right: Vec<f64> = flat.iter().map(|number| f64::from(*number)).collect();
+        let close = texts(("… from [170] on: 170.0, 171.0, 172", "… from [170] on: 7.01, 171.01, 172"));
+        assert_eq!(shown(Claim::close(&right, &near(&other), 0.1)), close);
+        let at_0 = texts(("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,", "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"));
+        assert_eq!(shown(Claim::equal(&flat[..299], &flat[1..])), at_0);
+        let word = |last: &str| format!("{} {last}", "word ".repeat(100));
+        assert_eq!(shown(Claim::equal(&word("one"), &word("two"))), texts(("…one\"", "…two\"")));
     }
 
     #[test]
