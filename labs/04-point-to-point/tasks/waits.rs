@@ -28,19 +28,22 @@ fn diagnosis(table: &[String]) -> Option<String> {
     if let Some(diagnosis) = other_tag(&waits, &beside) {
         return Some(diagnosis);
     }
-    let Some(cycle) = cycle(&waits) else { return one_sided(&waits) };
+    let Some(cycle) = cycle(&waits) else { return one_sided(&waits, table) };
     let links = cycle.iter().map(|wait| format!("waits in {} for rank {}", wait.call, wait.peer));
     let chain = links.collect::<Vec<_>>().join(", which ");
     let first = cycle.last()?.peer;
-    let all = |calls: &[&str]| cycle.iter().all(|wait| calls.contains(&wait.call.as_str()));
-    let why = if all(&["send"]) {
-        "each sends first, and a send ends only when the other side receives, however short the message is: some rank must \
-         receive first"
-    } else if all(&["recv"]) {
-        "each receives first, and no send is in progress: some rank must send first"
-    } else if all(&["isend"]) {
-        "each waits for its isend before it has started to receive, which makes it a blocking send: start everything, then wait"
-    } else if all(&["irecv"]) {
+    let all = |call: &str| cycle.iter().all(|wait| wait.call == call);
+    // Whether a transfer in the other direction is in progress next to one of the waits.
+    let ranks = || cycle.iter().map(|wait| wait.peer);
+    let other_way = ranks().any(|rank| beside[rank].iter().any(|other| other.sends() != cycle[0].sends()));
+    let why = if all("send") {
+        "each sends, and a send ends only when the other side receives, however short the message is. In each step some rank must receive \
+         before it sends, and each send needs its receive"
+    } else if all("recv") {
+        "each receives, and no send is in progress. In each step some rank must send before it receives, and each receive needs its send"
+    } else if all("isend") && !other_way {
+        "each waits for its isend, and no receive is in progress, which makes it a blocking send: start everything, then wait"
+    } else if all("irecv") && !other_way {
         "each waits to receive, and no send to it is in progress: none was started, or it was dropped without `wait`, which abandons it"
     } else {
         "look at what each of them does before the call in which it waits"
@@ -70,12 +73,20 @@ fn other_tag(waits: &[Option<Wait>], beside: &[Vec<Wait>]) -> Option<String> {
 }
 
 /// Explains a rank that waits for a peer which is not waiting for a message.
-fn one_sided(waits: &[Option<Wait>]) -> Option<String> {
+fn one_sided(waits: &[Option<Wait>], table: &[String]) -> Option<String> {
     let (rank, wait) = waits.iter().enumerate().find_map(|(rank, wait)| wait.as_ref().map(|wait| (rank, wait)))?;
+    let finished = table.get(wait.peer).is_some_and(|line| line.contains("has finished"));
     let why = match &*wait.call {
+        "recv" | "irecv" if finished => {
+            "that rank has finished: here is one receive more than it has sent messages with this tag, or a message was lost, since a send or \
+             a receive that is dropped without `wait` may be abandoned"
+        }
         "recv" | "irecv" => {
             "no such message is in progress there. Is it sent to this rank, with this tag? A send that is dropped without `wait` \
              may be abandoned"
+        }
+        _ if finished => {
+            "that rank has finished without another receive of a message with this tag: every send needs one"
         }
         _ => "that rank does not receive it: every send needs a receive with the same tag on the other side",
     };
@@ -123,7 +134,7 @@ mod tests {
             text.starts_with("rank 0 waits in send for rank 1, which waits in send for rank 2, which waits"),
             "{text}"
         );
-        assert!(text.contains("each sends first"), "{text}");
+        assert!(text.contains("each sends, and a send ends only"), "{text}");
         let mixed = diagnosis(&[send(0, 1), "rank 1: waits in recv [4] Double tag 0 from rank 0 (group 2)".into()]);
         assert!(mixed.unwrap().contains("which waits in recv for rank 0: a cycle"));
     }

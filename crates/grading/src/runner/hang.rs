@@ -64,7 +64,7 @@ impl RunningCall<'_> {
             if now - measured >= MEASURE {
                 (measured, finding) = (now, limits.bounds.broken(self.folder));
                 let why = detector.hang(limits.deadline, &busy, now).filter(|_| finding.is_none());
-                finding = why.map(|why| self.hang(&outcomes, &why)).or(finding);
+                finding = why.map(|why| self.hang(&outcomes, pids, &why)).or(finding);
             }
         }
         if outcomes.iter().any(Option::is_none) {
@@ -109,8 +109,8 @@ impl RunningCall<'_> {
         Ok(workers.sweep(KILLED).killed)
     }
 
-    fn hang(&self, outcomes: &[Option<RankOutcome>], what: &str) -> Finding {
-        let positions = collect(&self.store, self.ranks);
+    fn hang(&self, outcomes: &[Option<RankOutcome>], pids: &[u32], what: &str) -> Finding {
+        let positions = collect(&self.store, self.ranks).unwrap_or_else(|| outside(pids));
         let line = |(rank, outcome): (usize, &Option<RankOutcome>)| match outcome {
             Some(RankOutcome::Answered(_)) => format!("rank {rank}: has finished"),
             Some(_) => format!("rank {rank}: has died"),
@@ -259,17 +259,22 @@ pub const JOINS: &str = "waits in new_group: group";
 /// What comes between those.
 pub const SEPARATOR: &str = " and ";
 
-/// Each rank's state as text; ranks that do not answer are absent.
-pub(super) fn collect(store: &Server, ranks: usize) -> BTreeMap<usize, String> {
+/// What ranks do that have joined no group. A rank alone need not join one.
+fn outside(pids: &[u32]) -> BTreeMap<usize, String> {
+    let group = if pids.len() > 1 { ", and has joined no group" } else { "" };
+    let does = |pid: &u32| if threads(*pid).is_some_and(|rank| rank.awake) { "computes" } else { "sleeps" };
+    pids.iter().map(|pid| format!("{}{group}", does(pid))).enumerate().collect()
+}
+
+/// Each rank's state as text; ranks that do not answer are absent. `None` if no rank has joined a group.
+pub(super) fn collect(store: &Server, ranks: usize) -> Option<BTreeMap<usize, String>> {
     // The group's keys have a prefix.
-    let Some(asked) = store.keys("").into_iter().find(|key| key.ends_with(ASKED)) else {
-        return (0..ranks).map(|rank| (rank, "has joined no group".to_owned())).collect();
-    };
+    let asked = store.keys("").into_iter().find(|key| key.ends_with(ASKED))?;
     let prefix = asked.trim_end_matches(ASKED);
     let round = store.get(&asked).and_then(|count| String::from_utf8(count).ok()?.trim().parse::<i64>().ok());
     let round = round.unwrap_or(0) + 1;
     if store.set(&asked, round.to_string().as_bytes()).is_err() {
-        return BTreeMap::new();
+        return Some(BTreeMap::new());
     }
     let answer = |rank: usize| {
         let keys = [answer_key(round, rank), farewell_key(WHOLE_JOB, rank)];
@@ -284,7 +289,7 @@ pub(super) fn collect(store: &Server, ranks: usize) -> BTreeMap<usize, String> {
         }
         std::thread::sleep(LOOK);
     }
-    answers
+    Some(answers)
 }
 
 fn describe(at: &RankState) -> String {
@@ -373,6 +378,20 @@ mod tests {
         assert_eq!(why.as_deref(), Some("not finished after 20 s"));
         let why = detector.hang(Duration::ZERO, &this, late + TURN * 2000);
         assert_eq!(why.as_deref(), Some("not finished after 0 s, and a rank still computes"));
+    }
+
+    #[test]
+    fn says_what_ranks_do_that_have_joined_no_group() {
+        let this = std::process::id();
+        assert_eq!(outside(&[this]), BTreeMap::from([(0, "computes".to_owned())]));
+        assert_eq!(outside(&[this, this])[&1], "computes, and has joined no group");
+        let mut asleep = Command::new("sleep").arg("600").spawn().unwrap();
+        while threads(asleep.id()).is_none_or(|seen| seen.awake) {
+            std::thread::yield_now();
+        }
+        assert_eq!(outside(&[asleep.id()])[&0], "sleeps");
+        asleep.kill().unwrap();
+        asleep.wait().unwrap();
     }
 
     #[test]

@@ -12,25 +12,36 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let inputs: Vec<_> = worlds.iter().flat_map(of_all_ranks).collect();
     let shown = |(samples, ranks, rank): (usize, usize, usize)| format!("{}, rank {rank}", sizes(samples, ranks));
     let outputs = runner.call::<_, Vec<usize>>(1, &inputs).map_err(|error| given(error, |case| shown(inputs[case])))?;
+    // Whether all shares are those that this mistake gives, of samples, ranks and rank.
+    let all_are = |mistake: &dyn Fn(usize, usize, usize) -> Vec<usize>| {
+        inputs
+            .iter()
+            .enumerate()
+            .all(|(case, &(samples, ranks, rank))| *outputs.of(0, case) == mistake(samples, ranks, rank))
+    };
+    let in_blocks = all_are(&|samples, ranks, rank| {
+        let each = samples.div_ceil(ranks);
+        (rank * each..(rank + 1) * each).map(|place| place % samples).collect()
+    });
+    let not_filled = all_are(&|samples, ranks, rank| (rank..samples).step_by(ranks).collect());
+    let dropped = all_are(&|samples, ranks, rank| right(samples, ranks, rank)[..samples / ranks].to_vec());
     for (case, &(samples, ranks, rank)) in inputs.iter().enumerate() {
         let (right, observed) = (right(samples, ranks, rank), outputs.of(0, case));
-        let block: Vec<usize> = (rank * right.len()..(rank + 1) * right.len()).map(|place| place % samples).collect();
-        let without_padding: Vec<usize> = (rank..samples).step_by(ranks).collect();
-        let own = without_padding.clone();
-        let dropped = &right[..samples / ranks];
+        let own: Vec<usize> = (rank..samples).step_by(ranks).collect();
+        let other = right.iter().zip(observed).position(|(right, seen)| right != seen);
         Claim::equal(&right, observed)
             .on_rank(rank)
             .given(sizes(samples, ranks))
-            .diagnose_if(
-                *observed == block,
+            .cause_if(
+                in_blocks,
                 "each rank takes a block of neighbours: let it take the samples whose number is its rank plus a multiple of the world size",
             )
-            .diagnose_if(
-                *observed == without_padding,
+            .cause_if(
+                not_filled,
                 "some ranks have one sample more than others, and would wait for them forever in a collective: fill the shorter shares with \
                  samples from the beginning",
             )
-            .diagnose_if(*observed == dropped, "the remaining samples are dropped, so they are never visited")
+            .cause_if(dropped, "the remaining samples are dropped, so they are never visited")
             .diagnose_if(
                 samples < ranks && observed.iter().any(|number| *number >= samples),
                 format!(
@@ -68,7 +79,21 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                     &right[own.len()..]
                 ),
             )
-            .or_fail("the shares are not those of DistributedSampler without shuffling")?;
+            .diagnose_if(
+                observed.len() < right.len() && right.starts_with(observed),
+                format!(
+                    "{} where each rank has {}: the share ends too early",
+                    counted(observed.len(), "sample"),
+                    right.len()
+                ),
+            )
+            .or_fail(match other {
+                Some(place) => format!(
+                    "the share differs from that of DistributedSampler without shuffling in place {place}: {} instead of {}",
+                    observed[place], right[place]
+                ),
+                None => "the share has not the length of that of DistributedSampler without shuffling".to_owned(),
+            })?;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Wrong answers to `shard`.
 
+use lockstep_answers::edit;
+
 /// Gives each rank a block of neighbours.
 pub fn blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     let each = samples.div_ceil(world_size);
@@ -37,3 +39,13 @@ pub fn each_from_zero(samples: usize, world_size: usize, rank: usize) -> Vec<usi
     own.extend(0..missing);
     own
 }
+
+/// Takes a block of neighbours, the last of which is shorter.
+pub fn short_blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
+    let each = samples.div_ceil(world_size);
+    (0..samples).skip(rank * each).take(each).collect()
+}
+
+/// Fills up with the last sample.
+#[edit(place % samples => place.min(samples - 1))]
+pub fn repeats_the_last() {}

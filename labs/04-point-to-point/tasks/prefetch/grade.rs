@@ -1,6 +1,6 @@
 //! Grades `prefetch`: the results, and whether receiving and computing overlapped.
 
-use lockstep_grading::{CallOptions, Claim, Numbers, Runner, counted, rows};
+use lockstep_grading::{CallOptions, Claim, Finding, Numbers, Runner, Verdict, counted, explain, rows};
 use serde::Deserialize;
 
 use super::waits;
@@ -30,9 +30,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // Two calls: a receive that the first one leaves behind would take a message of the second.
     for batches in [&batches[..], &batches[..1]] {
         let given = format!("{} of {length} numbers\n{}", counted(batches.len(), "batch"), rows("batch", batches));
-        let outputs = runner
-            .call_with::<_, Prefetched>(&options, &[batches])
-            .map_err(|error| lockstep_grading::given(waits::explain_hang(error), |_| given.clone()))?;
+        let outputs = runner.call_with::<_, Prefetched>(&options, &[batches]).map_err(|error| {
+            // The course's rank 0 sends each batch once.
+            let error = explain(waits::explain_hang(error), |finding| nothing_comes(finding, batches.len()));
+            lockstep_grading::given(error, |_| given.clone())
+        })?;
         let seen = outputs.of(1, 0);
         check_sums(&given, batches, seen)?;
         check_computed(&given, batches.len(), seen)?;
@@ -40,6 +42,22 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         check_receives(&given, batches.len(), seen)?;
     }
     Ok(())
+}
+
+/// Explains a receive for which rank 0 has nothing left.
+fn nothing_comes(finding: &Finding, batches: usize) -> Option<String> {
+    let at = |rank: usize, what: &str| finding.table.get(rank).is_some_and(|line| line.contains(what));
+    let receives = ["waits in recv", "waits in irecv"].into_iter().any(|what| at(1, what));
+    (finding.verdict == Verdict::Hang && receives && at(0, "has finished")).then(|| {
+        format!(
+            "rank 0 has sent {}, each of which a receive has taken, and rank 1 waits for one more. Start one receive for each batch: before \
+             `compute` works on the last one, do not start another, and drop none without `wait`, with its batch",
+            match batches {
+                1 => "the only batch".to_owned(),
+                more => format!("all {more} batches"),
+            }
+        )
+    })
 }
 
 /// `compute` was called once for each batch.

@@ -169,6 +169,10 @@ pub fn one_too_many(
     Ok(results)
 }
 
+/// Starts a receive after the last batch, and waits for it.
+#[edit(if results.len() + 1 < batches { coming = Some(receive()?); } results.push(compute(&batch)); => coming = Some(receive()?); results.push(compute(&batch));)]
+pub fn waits_for_one_more() {}
+
 /// Waits for the next batch before it computes on this one.
 pub fn waits_before(
     group: &ProcessGroup,

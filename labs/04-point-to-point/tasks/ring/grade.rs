@@ -80,8 +80,8 @@ fn check(
         .diagnose_if(
             lost.is_some() && ranks > 1,
             format!(
-                "rank {}'s tensor did not reach any other rank: it was overwritten by a receive before it was sent, so something \
-                 else was sent in its place",
+                "rank {}'s tensor did not reach any other rank: something else was sent in its place, as where a receive overwrites it before \
+                 it is sent",
                 lost.unwrap_or(0)
             ),
         )

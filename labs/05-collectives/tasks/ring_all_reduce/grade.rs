@@ -25,6 +25,7 @@ enum Half {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
+    let mut traffic = Vec::new();
     for ranks in [3, 4, 1] {
         // A length with a remainder, one without, and one smaller than the number of ranks.
         let lengths = [ranks * random.below(2..6) + ranks.min(2) - 1, ranks * random.below(1..4), (ranks - 1).max(1)];
@@ -36,16 +37,47 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             let of = |case: usize| cases[case][0].len();
             given(explain(error, |finding| why(finding, of(finding.input?), ranks)), |case| sizes(of(case), ranks))
         })?;
+        let all_are = |mistake: &dyn Fn(&[Vec<f64>]) -> Vec<Vec<f64>>| {
+            cases.iter().enumerate().all(|(case, given)| {
+                mistake(given).iter().zip(outputs.all(case)).all(|(wrong, reduced)| wrong[..] == reduced.numbers[..])
+            })
+        };
+        let causes = CAUSES.map(|(half, diagnosis)| (all_are(&|given| simulated(given, half)), diagnosis));
+        let only_short = outputs
+            .all(0)
+            .zip(outputs.all(1))
+            .all(|(one, other)| one.numbers[..] == sums(&cases[0])[..] && other.numbers[..] == sums(&cases[1])[..]);
         for (case, given) in cases.iter().enumerate() {
             for (rank, reduced) in outputs.all(case).enumerate() {
-                check(rank, given, &reduced.numbers)?;
-            }
-            for (rank, reduced) in outputs.all(case).enumerate() {
-                check_traffic(rank, given, reduced.sent)?;
+                check(rank, given, &reduced.numbers, &causes, only_short)?;
+                traffic.push(Traffic { rank, ranks, length: given[0].len(), sent: reduced.sent });
             }
         }
     }
-    Ok(())
+    check_traffic(&traffic)
+}
+
+/// The mistakes in the second half, with their diagnoses.
+const CAUSES: [(Half, &str); 3] = [
+    (
+        Half::Missing,
+        "only one chunk is finished, and the others are partial sums: after the reduce-scatter, every rank has one finished chunk, and an \
+         all-gather must bring all of them to every rank",
+    ),
+    (Half::Adds, "in the second half, finished chunks were added to partial sums: they must replace them"),
+    (
+        Half::Again,
+        "the second half begins with a chunk that is not finished, the same one as the first half: after the first half, rank r has finished \
+         chunk r + 1, which arrived last, and sends that one first",
+    ),
+];
+
+/// How much a rank has sent.
+struct Traffic {
+    rank: usize,
+    ranks: usize,
+    length: usize,
+    sent: usize,
 }
 
 const UNCHANGED: &str = "most of the tensor has not changed: nothing was added, or the sums are in other tensors. `chunks[c] = …` puts \
@@ -69,42 +101,41 @@ fn why(finding: &Finding, length: usize, ranks: usize) -> Option<String> {
     })
 }
 
-fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()> {
+fn sums(given: &[Vec<f64>]) -> Vec<f64> {
+    (0..given[0].len()).map(|place| given.iter().map(|of| of[place]).sum()).collect()
+}
+
+/// `only_short`: whether all is right where no chunk is empty.
+fn check(
+    rank: usize,
+    given: &[Vec<f64>],
+    observed: &[f64],
+    causes: &[(bool, &str)],
+    only_short: bool,
+) -> anyhow::Result<()> {
     let (ranks, length) = (given.len(), given[0].len());
-    let expected: Vec<f64> = (0..length).map(|place| given.iter().map(|of| of[place]).sum()).collect();
+    let expected = sums(given);
     let even = length - length % ranks;
     let right = observed.iter().zip(&expected).filter(|(observed, expected)| observed == expected).count();
-    let wrong_only = |range: Range<usize>| {
-        (0..length).all(|place| (observed.get(place) == Some(&expected[place])) != range.contains(&place))
-    };
-    Claim::equal(&expected[..], observed)
-        .on_rank(rank)
-        .given(format!("{}: {given:?}", sizes(length, ranks)))
+    let claim =
+        Claim::equal(&expected[..], observed).on_rank(rank).given(format!("{}: {given:?}", sizes(length, ranks)));
+    let claim = causes.iter().fold(claim, |claim, (gives_it, diagnosis)| claim.cause_if(*gives_it, *diagnosis));
+    claim
         .diagnose_if(observed == &given[rank][..] && even > 0, UNCHANGED)
         .diagnose_if(observed == with_one_chunk(given, rank, &expected), UNCHANGED)
         .diagnose_if(
-            even == 0 && length > 1 && right > 0,
+            even == 0 && length > 1 && only_short,
             format!(
-                "there are fewer elements than ranks, {length} for {ranks}: there must still be a chunk for each rank, and the last ones \
-                 are empty. `tensor_split` makes as many chunks as it is asked for, `chunk` and `split` may make fewer"
+                "there are fewer elements than ranks, {length} for {ranks}, and only then the sum is wrong: there must still be a chunk for \
+                 each rank, and the last ones are empty. `tensor_split` makes as many chunks as it is asked for, `chunk` and `split` may make \
+                 fewer"
             ),
         )
         .diagnose_if(
-            observed == &simulated(given, Half::Missing)[rank][..],
-            "only one chunk is finished, and the others are partial sums: after the reduce-scatter, every rank has one finished \
-             chunk, and an all-gather must bring all of them to every rank",
-        )
-        .diagnose_if(
-            observed == &simulated(given, Half::Adds)[rank][..],
-            "in the second half, finished chunks were added to partial sums: they must replace them",
-        )
-        .diagnose_if(
-            observed == &simulated(given, Half::Again)[rank][..],
-            "the second half begins with a chunk that is not finished, the same one as the first half: after the first half, rank r has \
-             finished chunk r + 1, which arrived last, and sends that one first",
-        )
-        .diagnose_if(
-            even < length && wrong_only(even..length),
+            even < length && observed.len() == length && (0..length).all(|place| match place {
+                place if place < even => observed[place] == expected[place],
+                place => observed[place] == given[rank][place],
+            }),
             format!(
                 "the last {} of {length} elements were left as they were: if the length is not a multiple of the number of ranks, some \
                  chunks are longer",
@@ -124,20 +155,35 @@ fn sizes(length: usize, ranks: usize) -> String {
     format!("{}, {} on each", counted(ranks, "rank"), counted(length, "number"))
 }
 
-/// Checks that the ranks did not send too much.
-fn check_traffic(rank: usize, given: &[Vec<f64>], sent: usize) -> anyhow::Result<()> {
-    let (ranks, length) = (given.len(), given[0].len());
-    let most = 2 * (ranks - 1) * length.div_ceil(ranks);
-    let whole = (ranks - 1) * length;
-    Claim::that(sent <= most, format!("at most {} sent", counted(most, "element")), format!("{} sent", counted(sent, "element")))
+/// Checks that the ranks did not send too much. Three ranks send as much if whole tensors go around as if each half takes a step too many: so
+/// a cause explains what was sent with each number of ranks.
+fn check_traffic(all: &[Traffic]) -> anyhow::Result<()> {
+    let all_send = |mistake: fn(&Traffic) -> usize| all.iter().all(|of| of.sent == mistake(of));
+    let whole = all_send(|of| (of.ranks - 1) * of.length);
+    let whole_twice = all_send(|of| 2 * (of.ranks - 1) * of.length);
+    let all_around = all_send(|of| 2 * of.length);
+    for &Traffic { rank, ranks, length, sent } in all {
+        let most = 2 * (ranks - 1) * length.div_ceil(ranks);
+        Claim::that(
+            sent <= most,
+            format!("at most {} sent", counted(most, "element")),
+            format!("{} sent", counted(sent, "element")),
+        )
         .on_rank(rank)
         .given(sizes(length, ranks))
-        .diagnose_if(
-            sent >= whole,
+        .cause_if(
+            whole || whole_twice,
             "the sum is right, but whole tensors go around, p - 1 of them from each of p ranks: a rank that sends one chunk in each step \
              sends only 2 (p - 1) / p of a tensor",
         )
-        .or_fail("the sum is right, but the ranks sent more than one chunk in each of 2 (p - 1) steps")
+        .cause_if(
+            all_around,
+            "the sum is right, but each half sends each chunk once, in p steps on p ranks: the last step of a half brings what is there \
+             already, and p - 1 are enough",
+        )
+        .or_fail("the sum is right, but the ranks sent more than one chunk in each of 2 (p - 1) steps")?;
+    }
+    Ok(())
 }
 
 /// The places of a chunk.

@@ -17,6 +17,34 @@ pub fn whole(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     Ok(())
 }
 
+/// Takes a step too many in each half: chunks come back to where they began.
+pub fn all_around(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    let own = tensor.copy();
+    let mut chunks = tensor.tensor_split(size as i64, 0);
+    let starts = own.tensor_split(size as i64, 0);
+    let of = |behind: usize| (me + 2 * size - behind) % size;
+    for step in 0..size {
+        let arrived = ring.exchange(&chunks[of(step)])?;
+        // In the last step, the finished sum of the chunk that began here.
+        let sum = if step + 1 < size { arrived + &starts[of(step + 1)] } else { arrived };
+        chunks[of(step + 1)].copy_(&sum);
+    }
+    for step in 0..size {
+        let arrived = ring.exchange(&chunks[of(step)])?;
+        chunks[of(step + 1)].copy_(&arrived);
+    }
+    Ok(())
+}
+
+/// Sends a chunk between the halves for nothing.
+#[edit(for step in 0..size - 1 { let arrived = ring.exchange(&chunks[of(step + size - 1)])?; chunks[of(step)].copy_(&arrived); } => let _ = ring.exchange(&chunks[0])?; for step in 0..size - 1 { let arrived = ring.exchange(&chunks[of(step + size - 1)])?; chunks[of(step)].copy_(&arrived); })]
+pub fn once_more() {}
+
+/// Doubles what arrives in the second half.
+#[edit(chunks[of(step)].copy_(&arrived) => chunks[of(step)].copy_(&(arrived * 2.0)))]
+pub fn doubles() {}
+
 /// Omits the all-gather.
 #[edit(for step in 0..size - 1 { let arrived = ring.exchange(&chunks[of(step + size - 1)])?; chunks[of(step)].copy_(&arrived); } => )]
 pub fn one_half() {}

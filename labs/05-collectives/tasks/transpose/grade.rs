@@ -32,10 +32,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // Nor do a block's rows divide among the ranks.
         let (tall, wide) = (ranks + 1, random.below(ranks + 2..ranks + 5));
         let (rows, columns) = (ranks * tall, ranks * wide);
-        // Each number encodes its position: 100,000,203 is in row 2, column 3.
-        // More digits than single precision has.
-        let base = 100_000_000 * random.below(1..9);
-        let row = |row: usize| (0..columns).map(|column| (base + 100 * row + column) as f64).collect();
+        // Each number is its place: 203.1 is in row 2, column 3. Single precision has no tenths.
+        let tenth = f64::from(*[1, 2, 3, 4, 6, 7, 8, 9].get(random.below(0..8)).unwrap_or(&1)) / 10.0;
+        let row = |row: usize| (0..columns).map(|column| (100 * row + column) as f64 + tenth).collect();
         let matrix: Rows = (0..rows).map(row).collect();
         let outputs = runner.call::<_, (Matrix, Vec<Call>, u64)>(ranks, &[&matrix]).map_err(|error| {
             explain(error, |finding| {

@@ -23,9 +23,100 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         (epochs, steps, 1, vec![epochs * steps + 1]),
     ];
     let outputs = runner.call::<_, (Vec<Position>, Vec<u64>, u64)>(1, &cases)?;
-    cases.iter().enumerate().try_for_each(|(case, given)| check(given, &outputs.of(0, case).0))?;
+    // The end of an epoch has two names, which are both right if a run can begin with them.
+    let ends_so = |mistake: &Mistake| {
+        [false, true].into_iter().any(|turns| {
+            cases.iter().enumerate().all(|(case, given)| outputs.of(0, case).0 == mistake.simulated(given, turns))
+        })
+    };
+    let causes: Vec<&str> = MISTAKES.iter().filter(|(mistake, _)| ends_so(mistake)).map(|(_, words)| *words).collect();
+    cases.iter().enumerate().try_for_each(|(case, given)| check(given, &outputs.of(0, case).0, &causes))?;
     cases.iter().enumerate().try_for_each(|(case, given)| check_repeated(given, &outputs.of(0, case).1))?;
     cases.iter().enumerate().try_for_each(|(case, given)| check_saves(given, outputs.of(0, case)))
+}
+
+/// What an answer saves after a step, and where it begins after a restart.
+struct Mistake {
+    /// The position that is saved after this one.
+    saves: fn(Position) -> Position,
+    /// The first position of a run that finds this one in the snapshot.
+    begins: fn(Position) -> Position,
+    /// All epochs begin with the step at which the first one does.
+    in_all_epochs: bool,
+    /// What is saved after an epoch, if anything; and whether it is saved then only.
+    after_epoch: Option<fn(u64) -> Position>,
+    only_then: bool,
+}
+
+const NEXT: fn(Position) -> Position = |(epoch, step)| (epoch, step + 1);
+const SAME: fn(Position) -> Position = |position| position;
+const RIGHT: Mistake = Mistake { saves: NEXT, begins: SAME, in_all_epochs: false, after_epoch: None, only_then: false };
+
+/// The mistakes that can be told apart by the steps of the model, with their diagnoses.
+const MISTAKES: [(Mistake, &str); 6] = [
+    (
+        Mistake { saves: SAME, ..RIGHT },
+        "the snapshot names the last step, not the next one, so the model was trained with that step twice",
+    ),
+    (
+        Mistake { begins: NEXT, ..RIGHT },
+        "a step was skipped after each restart: save the next step, or add one after loading, but not both",
+    ),
+    (
+        Mistake { in_all_epochs: true, ..RIGHT },
+        "all epochs after a restart begin with the step that the snapshot names: only the resumed epoch does, and the others with step 0",
+    ),
+    (
+        Mistake { begins: |(epoch, _)| (epoch, 0), ..RIGHT },
+        "the epoch of the snapshot begins again with its step 0, although the loaded model has seen its first steps: begin with the step that \
+         the snapshot names",
+    ),
+    (
+        Mistake { after_epoch: Some(|epoch| (epoch, 0)), only_then: true, ..RIGHT },
+        "the snapshot names the last epoch, not the next one: the model was trained with that epoch twice",
+    ),
+    (
+        Mistake { saves: SAME, begins: NEXT, after_epoch: Some(|epoch| (epoch + 1, 0)), ..RIGHT },
+        "the saved position means the last step in one case, and the next step in another, at the end of an epoch, whose next step 0 is then \
+         skipped. Let it always mean the next step",
+    ),
+];
+
+impl Mistake {
+    /// The steps of the model at the end of the job. `turns`: the position after an epoch is step 0 of the next one.
+    fn simulated(&self, (epochs, steps, save_every, kills): &Case, turns: bool) -> Vec<Position> {
+        let mut snapshot: Option<(Vec<Position>, Position)> = None;
+        for kill in kills.iter().copied().map(Some).chain([None]) {
+            let (mut model, begin) = match &snapshot {
+                Some((model, saved)) => (model.clone(), (self.begins)(*saved)),
+                None => (Vec::new(), (0, 0)),
+            };
+            let mut left = kill.unwrap_or(u64::MAX);
+            let mut train = |position: Position, model: &mut Vec<Position>| {
+                model.push(position);
+                left = left.checked_sub(1)?;
+                Some(())
+            };
+            let run = (begin.0..*epochs).try_for_each(|epoch| {
+                let first = if epoch == begin.0 || self.in_all_epochs { begin.1 } else { 0 };
+                for step in first..*steps {
+                    train((epoch, step), &mut model)?;
+                    if !self.only_then && (step + 1) % save_every == 0 {
+                        let next = (self.saves)((epoch, step));
+                        snapshot = Some((model.clone(), if turns && next.1 == *steps { (epoch + 1, 0) } else { next }));
+                    }
+                }
+                if let Some(position) = self.after_epoch {
+                    snapshot = Some((model.clone(), position(epoch)));
+                }
+                Some(())
+            });
+            if run.is_some() {
+                return model;
+            }
+        }
+        Vec::new()
+    }
 }
 
 /// A save takes time: one is due after every `save_every` steps. An answer that counts the steps of each epoch may save once more in each
@@ -71,47 +162,30 @@ fn given((epochs, steps, save_every, kills): &Case) -> String {
     format!("{epochs} epochs of {steps} steps, a snapshot every {save_every}; {}", ends.join(", then "))
 }
 
-fn check(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
+fn check(case: &Case, observed: &[Position], causes: &[&str]) -> anyhow::Result<()> {
     let (epochs, steps, ..) = case;
     let expected: Vec<Position> = (0..*epochs).flat_map(|epoch| (0..*steps).map(move |step| (epoch, step))).collect();
-    let count = |position: &Position| observed.iter().filter(|one| *one == position).count();
+    let count = |position: &&Position| observed.iter().filter(|one| one == position).count();
+    let named = |(epoch, step): &Position| format!("step {step} of epoch {epoch}");
+    let claim = Claim::that(expected == observed, steps_of(&expected), steps_of(observed)).given(given(case));
+    let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
     let twice = expected.iter().find(|position| count(position) > 1);
     let missing = expected.iter().find(|position| count(position) == 0);
-    let whole_epoch = (0..*epochs).find(|epoch| (0..*steps).all(|step| count(&(*epoch, step)) > 1));
-    let claim = Claim::that(expected == observed, steps_of(&expected), steps_of(observed)).given(given(case));
-    let claim = match (whole_epoch, twice, missing) {
-        (Some(epoch), ..) => claim.diagnose_if(
-            true,
-            format!("the snapshot names the last epoch, not the next one: the model was trained with epoch {epoch} twice"),
-        ),
-        (None, Some((epoch, step)), _) => claim.diagnose_if(
-            true,
-            format!(
-                "the snapshot names the last step, not the next one, so the model was trained with step {step} of epoch {epoch} twice"
-            ),
-        ),
-        (None, None, Some((epoch, 0))) if observed.len() + 1 == expected.len() => claim.diagnose_if(
-            true,
-            format!(
-                "only step 0 of epoch {epoch} was skipped: the saved position means the last step in one case, and the next step in another, \
-                 such as the end of an epoch. Let it always mean the next step"
-            ),
-        ),
-        (None, None, Some((epoch, 0))) => claim.diagnose_if(
-            true,
-            format!(
-                "epoch {epoch} does not begin with its step 0: only the resumed epoch begins at the step that the snapshot names"
-            ),
-        ),
-        (None, None, Some((epoch, step))) => claim.diagnose_if(
-            true,
-            format!(
-                "step {step} of epoch {epoch} was skipped: save the next step, or add one after loading, but not both"
-            ),
-        ),
-        (None, None, None) => claim,
-    };
-    claim.or_fail("the steps are in the wrong order")
+    let beyond = observed.iter().find(|position| !expected.contains(position));
+    let what = [
+        twice.map(|position| format!("the model was trained with {} more than once", named(position))),
+        missing.map(|position| format!("the model was never trained with {}", named(position))),
+        beyond.map(|position| format!("there is no {}", named(position))),
+    ];
+    let what: Vec<String> = what.into_iter().flatten().collect();
+    claim.or_fail(if what.is_empty() {
+        "the steps are in the wrong order".to_owned()
+    } else {
+        format!(
+            "{}: which step does the position in the snapshot mean, where it is saved and where a run begins with it?",
+            what.join(", and ")
+        )
+    })
 }
 
 /// The steps of each epoch, for the learner.

@@ -1,5 +1,7 @@
 //! Answers to `next_step`: wrong ones, and unusual right ones.
 
+use lockstep_answers::edit;
+
 use crate::snapshots::{KillableJob, Killed};
 
 /// The given program: the snapshot names the last step, and the run continues with that step.
@@ -134,3 +136,15 @@ pub fn two_meanings(job: &mut KillableJob) -> Result<(), Killed> {
     }
     Ok(())
 }
+
+/// Begins the epoch again in whose middle the snapshot was saved.
+#[edit(let begin = if epoch == first_epoch { first_step } else { 0 }; => let begin = if epoch == first_epoch { 0 * first_step } else { 0 };)]
+pub fn whole_epoch_again() {}
+
+/// Begins one step early.
+#[edit(let begin = if epoch == first_epoch { first_step } else { 0 }; => let begin = if epoch == first_epoch { first_step.saturating_sub(1) } else { 0 };)]
+pub fn one_step_back() {}
+
+/// Counts the next epoch from 1.
+#[edit((epoch + 1, 0) => (epoch + 1, 1))]
+pub fn epochs_from_one() {}

@@ -1,8 +1,9 @@
 //! Task 4: the best model of all ranks. Spot the bug.
 //!
-//! After each epoch, every rank has validated its share of the photographs. Shares differ in length, and a share may be empty. A
-//! model is kept if its accuracy over all photographs is higher than that of the best one before; of equal ones, the first
-//! stays. All ranks hold the same model, so all must make the same decision.
+//! After each epoch, every rank has validated its share of the photographs. Shares differ in length, and a share may be empty, but not all of
+//! them. A model is kept if its accuracy over all photographs is higher than that of the best one before; of equal ones, the first
+//! stays. If there is no best one yet, the model is kept, even with an accuracy of 0. All ranks hold the same model, so all must make the
+//! same decision.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};

@@ -1,6 +1,6 @@
 //! Grades `best`: the epoch that each of three ranks keeps, with shares of different length and accuracy.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, counted, explain, given, joined};
 
 /// By epoch and rank, the number of right predictions and of photographs.
 type Epochs = Vec<Vec<(usize, usize)>>;
@@ -23,16 +23,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // Over all ranks 17, 19, 22, 22, 21 of 35. The sums, each rank's own share and the mean of the shares choose different epochs.
         case([20, 10, 5], &[[10, 5, 2], [14, 4, 1], [12, 5, 5], [15, 5, 2], [13, 4, 4]]),
         case([20, 10, 0], &[[10, 5, 0], [11, 4, 0], [9, 8, 0]]),
+        // The first epoch is kept, although it has no success.
+        case([20, 10, 5], &[[0, 0, 0], [0, 0, 0], [4, 1, 2], [3, 1, 2]]),
     ];
-    let outputs = runner.call::<_, Bests>(3, &cases).map_err(|error| explain(error, why))?;
+    let outputs = runner.call::<_, Bests>(3, &cases).map_err(|error| {
+        given(explain(error, |finding| why(finding, &cases)), |case| format!("{}: {:?}", BY_EPOCH, cases[case]))
+    })?;
+    let kept_by_ranks = |number: usize| -> Vec<Kept> {
+        outputs.all(number).map(|bests| bests.iter().map(|best| best.map(|(epoch, _)| epoch)).collect()).collect()
+    };
+    let all: Vec<Vec<Kept>> = (0..cases.len()).map(kept_by_ranks).collect();
     for (number, epochs) in cases.iter().enumerate() {
-        let kept = |bests: &Bests| bests.iter().map(|best| best.map(|(epoch, _)| epoch)).collect();
-        let all: Vec<Kept> = outputs.all(number).map(kept).collect();
-        check(epochs, &all)?;
+        check(&cases, &all, number)?;
         outputs.all(number).enumerate().try_for_each(|(rank, bests)| check_accuracy(epochs, rank, bests))?;
     }
     Ok(())
 }
+
+const BY_EPOCH: &str = "right predictions of photographs, by epoch and rank";
 
 fn ratio((right, of): (usize, usize)) -> f64 {
     right as f64 / of as f64
@@ -90,25 +98,45 @@ fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result
     Ok(())
 }
 
-fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
-    let all = |ranks: &Vec<(usize, usize)>| ratio(sum(ranks));
-    let mean = |ranks: &Vec<(usize, usize)>| ranks.iter().map(|rank| ratio(*rank)).sum::<f64>() / ranks.len() as f64;
-    let right = kept(epochs.iter().map(all), false);
-    let given = format!("right predictions of photographs, by epoch and rank: {epochs:?}");
+fn check(cases: &[Epochs], all: &[Vec<Kept>], number: usize) -> anyhow::Result<()> {
+    let (epochs, observed) = (&cases[number], &all[number]);
+    let of_all = |ranks: &[(usize, usize)], _: usize| ratio(sum(ranks));
+    let own = |ranks: &[(usize, usize)], rank: usize| ratio(ranks[rank]);
+    let of_rank_0 = |ranks: &[(usize, usize)], _: usize| ratio(ranks[0]);
+    let mean =
+        |ranks: &[(usize, usize)], _: usize| ranks.iter().map(|rank| ratio(*rank)).sum::<f64>() / ranks.len() as f64;
+    // Whether all ranks keep the epochs that are the best by this measure, in all cases.
+    let all_decide_by = |by: &dyn Fn(&[(usize, usize)], usize) -> f64, last_of_equals: bool| {
+        cases.iter().zip(all).all(|(epochs, observed)| {
+            let by_rank = |rank: usize| kept(epochs.iter().map(|ranks| by(ranks, rank)), last_of_equals);
+            observed.iter().enumerate().all(|(rank, seen)| *seen == by_rank(rank))
+        })
+    };
+    let right = kept(epochs.iter().map(|ranks| of_all(ranks, 0)), false);
+    let given = format!("{BY_EPOCH}: {epochs:?}");
     for (rank, seen) in observed.iter().enumerate() {
         let claim = Claim::equal(&right, seen).on_rank(rank).given(format!("{given}; the best epoch after each epoch"));
         let differ = observed.iter().any(|other| other != seen);
         let claim = if differ { claim.verdict(Verdict::RanksDisagree) } else { claim };
-        let own = |of: usize| kept(epochs.iter().map(|ranks| ratio(ranks[of])), false);
+        let first = right.iter().zip(seen).position(|(right, seen)| right != seen).unwrap_or(0);
         claim
-            .diagnose_if(
-                differ && *seen == own(rank),
+            .cause_if(
+                all_decide_by(&own, false),
                 "each rank decides by its own share: they keep models of different epochs, and the file has the model of the rank that \
                  wrote last",
             )
-            .diagnose_if(
-                !differ && *seen == own(0),
+            .cause_if(
+                all_decide_by(&of_rank_0, false),
                 "rank 0's share decides for all ranks: the predictions of the other ranks do not count",
+            )
+            .cause_if(
+                all_decide_by(&mean, false),
+                "decided by the mean of the ranks' accuracies: a photograph in a short share weighs more. Sum right predictions and \
+                 photographs, and divide once",
+            )
+            .cause_if(
+                all_decide_by(&of_all, true),
+                "of two equal epochs, the later one is kept: keep the first, or a resumed run decides differently from an uninterrupted one",
             )
             .diagnose_if(
                 differ && seen.iter().all(Option::is_none),
@@ -116,32 +144,66 @@ fn check(epochs: &Epochs, observed: &[Kept]) -> anyhow::Result<()> {
                  write the file",
             )
             .diagnose_if(
-                differ && rank > 0 && observed[0] == right && !seen.iter().all(Option::is_none),
-                "rank 0 keeps the right epochs, and this rank keeps others: `reduce` leaves the sums on one rank, and all ranks make the \
-                 decision",
+                differ && rank > 0 && all.iter().zip(cases).all(|(observed, epochs)| observed[0] == kept(epochs.iter().map(|ranks| of_all(ranks, 0)), false)),
+                "rank 0 keeps the right epochs, and this rank keeps others. All ranks make the decision, so all need the sums: `reduce` \
+                 leaves them on one rank",
             )
             .diagnose_if(
-                *seen == kept(epochs.iter().map(mean), false),
-                "decided by the mean of the ranks' accuracies: a photograph in a short share weighs more. Sum right predictions and \
-                 photographs, and divide once",
+                seen[0].is_none(),
+                "there is no best epoch yet after the first one: it is the best so far, even with an accuracy of 0",
             )
             .diagnose_if(
-                *seen == kept(epochs.iter().map(all), true),
-                "of two equal epochs, the later one is kept: keep the first, or a resumed run decides differently from an uninterrupted one",
+                right.iter().zip(seen).all(|(right, seen)| right == seen || is_equal(epochs, *right, *seen)),
+                "of two equal epochs, not the first one is kept: keep the first, or a resumed run decides differently from an uninterrupted \
+                 one",
             )
-            .or_fail("keep the epoch with the most right predictions over all ranks")?;
+            .or_fail(format!(
+                "the first difference is after epoch {first}: keep the epoch with the most right predictions of all photographs, over all ranks"
+            ))?;
     }
     Ok(())
 }
 
-fn why(finding: &Finding) -> Option<String> {
-    let waits = finding.table.iter().any(|line| line.contains("waits in"));
-    let others = finding.table.iter().any(|line| !line.contains("waits in"));
-    (finding.verdict == Verdict::Hang && waits && others).then(|| {
-        "a rank waits in a collective that others do not call: sum first, on all ranks and in every epoch, and then decide. Whether a rank \
-         makes the call must not depend on its own accuracy or number of photographs"
-            .into()
-    })
+/// Returns true if both epochs have the same accuracy.
+fn is_equal(epochs: &Epochs, one: Option<u64>, other: Option<u64>) -> bool {
+    let accuracy = |epoch: u64| ratio(sum(&epochs[epoch as usize]));
+    one.zip(other).is_some_and(|(one, other)| accuracy(one) == accuracy(other))
+}
+
+/// Counts the calls that the ranks have made, where some wait in one and others have ended the epoch without it.
+fn why(finding: &Finding, cases: &[Epochs]) -> Option<String> {
+    let number = |line: &str, before: &str| line.split_once(before)?.1.split([',', ' ']).next()?.parse::<usize>().ok();
+    let waits: Vec<(usize, usize, &str)> = (0..)
+        .zip(&finding.table)
+        .filter_map(|(rank, line)| Some((rank, number(line, ": waits in call ")?, line.split_once(", ")?.1)))
+        .collect();
+    let ended: Vec<(usize, usize)> = (0..)
+        .zip(&finding.table)
+        .filter_map(|(rank, line)| Some((rank, number(line, "is in no call, after ")?)))
+        .collect();
+    let (&(_, call, operation), &(_, made)) = (waits.first()?, ended.first()?);
+    let same = waits.iter().all(|wait| wait.1 == call) && ended.iter().all(|ended| ended.1 == made);
+    if finding.verdict != Verdict::Hang || !same || made + 1 != call || waits.len() + ended.len() != finding.table.len()
+    {
+        return None;
+    }
+    let names = |ranks: &[usize]| format!("rank {}", joined(ranks, " and rank "));
+    let waiting: Vec<usize> = waits.iter().map(|wait| wait.0).collect();
+    let absent: Vec<usize> = ended.iter().map(|ended| ended.0).collect();
+    let epochs = finding.input.and_then(|case| cases.get(case))?;
+    let without_any = absent.iter().all(|rank| epochs.iter().all(|ranks| ranks[*rank].1 == 0));
+    let what = if without_any { ", without photographs," } else { "" };
+    Some(format!(
+        "{} in call {call} ({operation}), and {}{what} ended the epoch after {}: a rank that leaves out a collective stops the others. Whether \
+         a rank calls it must not depend on what it alone knows, such as its own accuracy or number of photographs: sum first, on all ranks \
+         and in every epoch, and then decide",
+        match waiting.len() {
+            1 => format!("{} waits", names(&waiting)),
+            _ => format!("{} wait", names(&waiting)),
+        },
+        names(&absent),
+        counted(made, "call"),
+    ))
 }
 
 /// The best epoch after each epoch.

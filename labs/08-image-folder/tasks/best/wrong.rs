@@ -54,6 +54,18 @@ pub fn mean_of_ranks(
 #[edit(accuracy > best.accuracy => accuracy >= best.accuracy)]
 pub fn last_of_equals() {}
 
+/// Keeps nothing before the first right prediction.
+#[edit(best.is_none_or(|best| accuracy > best.accuracy) => accuracy > best.map_or(0.0, |best| best.accuracy))]
+pub fn above_zero() {}
+
+/// Decides by the rank's own share in every other epoch.
+#[edit(let accuracy = sums.double_value(&[0]) / sums.double_value(&[1]); => let last = if photographs == 0 { 0.5 } else { right as f64 / photographs as f64 }; let accuracy = if epoch % 2 == 0 { last } else { sums.double_value(&[0]) / sums.double_value(&[1]) };)]
+pub fn every_other_epoch() {}
+
+/// Lets rank 0 sum only if its own share is better than before, and then tells the others.
+#[edit(let mut sums => let own = right as f64 / photographs as f64; if group.rank().get() == 0 && best.is_some_and(|best| own <= best.accuracy) { return Ok(()); } let mut sums)]
+pub fn rank_0_asks() {}
+
 /// Sums only over ranks that are better than before.
 #[edit(let mut sums => let own = right as f64 / photographs as f64; if best.is_some_and(|best| own <= best.accuracy) { return Ok(()); } let mut sums)]
 pub fn asks_if_promising() {}

@@ -51,6 +51,18 @@ pub fn best_of_before(job: &mut TwoFileJob) -> Result<(), Killed> {
     Ok(())
 }
 
+/// Does not read the best accuracy after a restart.
+#[edit((snapshot.next_epoch, snapshot.best) => (snapshot.next_epoch, None::<Best>))]
+pub fn forgets() {}
+
+/// Puts the last epoch into the snapshot in place of the best one.
+#[edit(next_epoch: epoch + 1, best => next_epoch: epoch + 1, best: Some(Best { epoch, accuracy }))]
+pub fn last_for_best() {}
+
+/// Begins again with the epoch of the best model.
+#[edit((snapshot.next_epoch, snapshot.best) => (snapshot.best.map_or(0, |best| best.epoch), None::<Best>))]
+pub fn back_to_the_best() {}
+
 /// Writes a snapshot only with a best model, as the tutorial does, so a resume goes back to the best epoch.
 pub fn from_the_best(job: &mut TwoFileJob) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
