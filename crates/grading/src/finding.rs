@@ -256,7 +256,8 @@ impl Claim {
         if holds {
             return Ok(());
         }
-        let only_cause = if causes.len() == 1 { causes.into_iter().next() } else { None };
+        // The same mistake may be made in several ways.
+        let only_cause = causes.first().filter(|first| causes.iter().all(|cause| cause == *first)).cloned();
         let diagnosis = only_cause.or_else(|| facts.into_iter().next()).unwrap_or_else(|| diagnosis.into());
         let mut finding = readable_values(finding);
         if let (true, Some(expected), Some(observed)) = (cut, &mut finding.expected, &mut finding.observed) {
@@ -540,6 +541,8 @@ mod tests {
         assert_eq!(finding(claim().cause_if(true, "one more"), "wrong").diagnosis, "even");
         let two_causes = Claim::equal(&1, &2).cause_if(true, "doubled").cause_if(true, "one more");
         assert_eq!(finding(two_causes, "wrong").diagnosis, "wrong");
+        let two_ways = claim().cause_if(true, "doubled");
+        assert_eq!(finding(two_ways, "wrong").diagnosis, "doubled");
     }
 
     #[test]

@@ -112,6 +112,16 @@ pub fn next(lab: &Lab, tasks: &Tasks, task: &Task) -> String {
     table(title, places(lab, tasks, task).to_vec())
 }
 
+/// A task to begin with, after one of lab `after`, in one line: its lab, if that is another one, and where to read.
+pub fn next_line(lab: &Lab, tasks: &Tasks, task: &Task, after: &Lab) -> String {
+    let chapter = format!("book/src/{}", tasks.chapter);
+    let other = if lab.number() == after.number() { String::new() } else { format!("lab {}, ", lab.number()) };
+    if !other.is_empty() && tasks.tasks.first().is_some_and(|first| first.name == task.name) {
+        return format!("next, lab {}: read {chapter} up to \"{}\"", lab.number(), task.section);
+    }
+    format!("next, {other}{}: read \"{}\" in {chapter}", place(tasks, task), task.section)
+}
+
 /// The task's file, its section, and the command for its hints.
 fn places(lab: &Lab, tasks: &Tasks, task: &Task) -> [(&'static str, String); 3] {
     [

@@ -9,7 +9,8 @@ use anyhow::Context;
 use clap::Parser;
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::grade::{Submission, failed, grade, passed};
+use crate::grade::{Submission, failed, grade, next_line, passed};
+use crate::labs::LABS;
 use crate::progress::Progress;
 use crate::runner::{self, CONFINED};
 use crate::{GradeResult, Options, Runner, seat};
@@ -37,7 +38,9 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
     }
     let args = Args::parse();
     let submission = Submission { program: program.into(), folder: folder.into() };
-    match run(lab, &args.tasks, &submission, &Options::seeded(args.seed), &mut std::io::stdout()) {
+    let mut out = std::io::stdout();
+    let graded = run(lab, &args.tasks, &submission, &Options::seeded(args.seed), &mut out);
+    match graded.and_then(|right| if right { next(lab, &args.tasks, Path::new(folder), &mut out) } else { Ok(false) }) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -96,8 +99,32 @@ pub fn run(
             return Ok(false);
         }
     }
-    let next = if names.is_empty() { "all tasks of this lab are done" } else { "done" };
-    writeln!(out, "\n{next}\n")?;
+    let done = if names.is_empty() { "all tasks of this lab are done" } else { "done" };
+    writeln!(out, "\n{done}")?;
+    Ok(true)
+}
+
+/// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task of the course that has not.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn next(lab: &Lab, names: &[String], folder: &Path, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let mut all = Vec::new();
+    for lab in LABS {
+        all.extend(lab.tasks()?.tasks.into_iter().map(|task| (*lab, task.name)));
+    }
+    let graded =
+        all.iter().rev().find(|(of, task)| of.number() == lab.number() && (names.is_empty() || names.contains(task)));
+    let after = graded.map(|(lab, task)| (lab.number(), &**task));
+    // What is wrong with the file has been said when the pass was recorded.
+    let line = match Progress::read(folder).unwrap_or_default().next(&all, after) {
+        Some((to, task)) => {
+            let tasks = to.tasks()?;
+            next_line(to, &tasks, tasks.find(task)?, lab)
+        }
+        None => "all tasks of the course are done".to_owned(),
+    };
+    writeln!(out, "{line}\n")?;
     Ok(true)
 }
 

@@ -10,6 +10,8 @@ use chrono::{Local, NaiveDateTime};
 use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
+use crate::Lab;
+
 const FILE: &str = "progress.toml";
 const TIME: &str = "%Y-%m-%d %H:%M:%S";
 const HEAD: &str = "# Passed tasks, by lab. The grader writes this file; `lockstep progress` shows it.\n\n";
@@ -47,6 +49,13 @@ impl Progress {
     /// When a task was first passed, if ever.
     pub fn of(&self, lab: &str, task: &str) -> Option<&Passed> {
         self.0.get(lab)?.get(task)
+    }
+
+    /// The first of these tasks that has not passed: after this one, by its lab's number and its name, else of all.
+    pub fn next<'a>(&self, tasks: &'a [(Lab, String)], after: Option<(&str, &str)>) -> Option<&'a (Lab, String)> {
+        let here = after.and_then(|after| tasks.iter().position(|(lab, task)| (lab.number(), &**task) == after));
+        let (before, behind) = tasks.split_at(here.map_or(0, |here| here + 1));
+        behind.iter().chain(before).find(|(lab, task)| self.of(lab.number(), task).is_none())
     }
 
     /// The lab's number, the name and the time, in seconds since 1970, of each task that has passed.

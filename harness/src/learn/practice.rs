@@ -61,10 +61,13 @@ impl Grade {
             let tasks = lab.tasks()?;
             self.tasks.iter().try_for_each(|name| task(&tasks, name).map(drop))?;
         }
-        for lab in labs {
-            if !grade(&root, &lab, &self.tasks, &options, &mut Stdout)? {
+        for lab in &labs {
+            if !grade(&root, lab, &self.tasks, &options, &mut Stdout)? {
                 return Ok(Code::Failure);
             }
+        }
+        if let Some(last) = labs.last() {
+            learner::next(last, &self.tasks, &root, &mut Stdout)?;
         }
         Ok(Code::Success)
     }
@@ -163,7 +166,9 @@ impl Watch {
     fn keep_to(&self, root: &Path, watched: &Watched) -> anyhow::Result<Code> {
         let (_watcher, changes) = self.watch(&[watched.lab.exercise(root).join("src")])?;
         loop {
-            watched.grade(root);
+            if watched.grade(root) {
+                learner::next(&watched.lab, &watched.tasks, root, &mut Stdout)?;
+            }
             Screen::new(false).line(format_args!("watching labs/{}/exercise/src; Ctrl-C ends", watched.lab.name));
             changed(&changes)?;
         }
@@ -274,12 +279,8 @@ impl Watched {
     /// The first of these tasks that has not passed: after this one, else of all.
     fn next(root: &Path, tasks: &[(Lab, String)], after: Option<&Watched>) -> anyhow::Result<Option<Self>> {
         let progress = Progress::read(root)?;
-        let is = |watched: &Watched, (lab, task): &(Lab, String)| {
-            lab.number() == watched.lab.number() && watched.tasks.first() == Some(task)
-        };
-        let here = after.and_then(|after| tasks.iter().position(|task| is(after, task)));
-        let (before, behind) = tasks.split_at(here.map_or(0, |here| here + 1));
-        let open = behind.iter().chain(before).find(|(lab, task)| progress.of(lab.number(), task).is_none());
+        let after = after.and_then(|after| Some((after.lab.number(), &**after.tasks.first()?)));
+        let open = progress.next(tasks, after);
         Ok(open.map(|(lab, task)| Watched { lab: *lab, tasks: vec![task.clone()] }))
     }
 

@@ -45,8 +45,9 @@ struct Prefetched {
     changed: Vec<bool>,
     /// For each batch, whether the next one was sent while a receive was in progress during the computation.
     overlapped: Vec<bool>,
-    /// For each batch, how many had arrived when the computation began.
+    /// For each batch, how many had arrived when the computation began, and how many receives were in progress then.
     arrived: Vec<usize>,
+    coming: Vec<usize>,
     started: usize,
 }
 
@@ -70,7 +71,8 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
             }
             return Ok(seen);
         }
-        let (mut changed, mut overlapped, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut changed, mut overlapped) = (Vec::new(), Vec::new());
+        let (mut arrived, mut coming) = (Vec::new(), Vec::new());
         group.record_calls();
         let mut compute = |batch: &Tensor| {
             // Memory that nothing has arrived in is NaN, which equals nothing, not even itself.
@@ -80,8 +82,8 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
             let next = overlapped.len() + 1;
             let receives: Vec<bool> = group.called().iter().map(|called| called.waited).collect();
             arrived.push(receives.iter().filter(|waited| **waited).count());
-            let in_progress = receives.contains(&false);
-            overlapped.push(in_progress && next < batches.len() && there_within(group.store(), &key(next), LOOKS));
+            coming.push(receives.len() - arrived.last().unwrap_or(&0));
+            overlapped.push(receives.contains(&false) && next < batches.len() && there_within(group.store(), &key(next), LOOKS));
             (0..ARRIVAL).for_each(|_| sleep(LOOK));
             changed.push(at_first != bits(batch));
             batch.sum(Kind::Double).double_value(&[])
@@ -89,7 +91,7 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
         let length = batches.first().map_or(0, Vec::len);
         seen.results = answer(group, batches.len(), i64::try_from(length)?, &mut compute)?;
         seen.started = group.called().len();
-        (seen.changed, seen.overlapped, seen.arrived) = (changed, overlapped, arrived);
+        (seen.changed, seen.overlapped, seen.arrived, seen.coming) = (changed, overlapped, arrived, coming);
         Ok(seen)
     })
 }

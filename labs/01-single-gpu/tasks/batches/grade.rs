@@ -20,6 +20,7 @@ fn check(samples: usize, size: usize, observed: &Batches) -> anyhow::Result<()> 
     let right: Batches = (0..samples).step_by(size).map(|begin| (begin, samples.min(begin + size))).collect();
     let full = &right[..samples / size];
     let covered: Vec<usize> = observed.iter().flat_map(|batch| batch.0..batch.1).collect();
+    let times = |sample: usize| covered.iter().filter(|place| **place == sample).count();
     Claim::equal(&ranges(&right), &ranges(observed))
         .given(format!("{samples} samples, batch size {size}"))
         .diagnose_if(
@@ -34,14 +35,9 @@ fn check(samples: usize, size: usize, observed: &Batches) -> anyhow::Result<()> 
             observed.iter().any(|batch| batch.0 >= batch.1),
             "there is an empty batch, whose mean loss is 0 / 0: if all batches are full, do not add another one",
         )
-        .diagnose_if(
-            covered.len() < samples,
-            "some samples are missing from the batches",
-        )
-        .diagnose_if(
-            covered.windows(2).any(|pair| pair[1] <= pair[0]),
-            "some samples are in two batches",
-        )
+        .diagnose_if((0..samples).any(|sample| times(sample) == 0), "some samples are missing from the batches")
+        .diagnose_if((0..samples).any(|sample| times(sample) > 1), "some samples are in two batches")
+        .diagnose_if(!covered.is_sorted(), "each sample is in one batch, but the batches are not in order")
         .or_fail("the batches must be in order and have the batch size; the last one has the remaining samples")
 }
 

@@ -24,8 +24,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let epoch = [mixed(&mut random, length), mixed(&mut random, length), all_right(&mut random, short)];
     let one = [mixed(&mut random, length)];
     let outputs = runner.call::<_, Numbers>(1, &[&epoch[..], &one[..]])?;
-    check(&epoch, outputs.of(0, 0))?;
-    check(&one, outputs.of(0, 1))
+    let both: [(&[Vec<Sample>], &Numbers); 2] = [(&epoch, outputs.of(0, 0)), (&one, outputs.of(0, 1))];
+    both.iter().try_for_each(|(epoch, observed)| check(epoch, observed, &both))
 }
 
 /// Samples with distinct scores and random targets. The first sample is classified wrongly.
@@ -61,36 +61,45 @@ fn means(batch: &[Sample]) -> Means {
     Means { length, loss: batch.iter().map(entropy).sum::<f64>() / length, accuracy: right as f64 / length }
 }
 
-fn check(epoch: &[Vec<Sample>], observed: &Numbers) -> anyhow::Result<()> {
+fn check(epoch: &[Vec<Sample>], observed: &Numbers, both: &[(&[Vec<Sample>], &Numbers)]) -> anyhow::Result<()> {
     let batches: Vec<Means> = epoch.iter().map(|batch| means(batch)).collect();
-    let (count, samples) = (batches.len() as f64, batches.iter().map(|batch| batch.length).sum::<f64>());
     let lengths: Vec<usize> = epoch.iter().map(Vec::len).collect();
-    let sum = |of: &dyn Fn(&Means) -> f64| batches.iter().map(of).sum::<f64>();
     for (which, name) in ["loss", "accuracy"].into_iter().enumerate() {
         let mean = |of: &Means| [of.loss, of.accuracy][which];
-        let seen = |value: f64| close(&[value], &observed[which..=which], TOLERANCE);
         let each: Vec<f64> = batches.iter().map(mean).collect();
-        Claim::close(&[sum(&|of| mean(of) * of.length) / samples], &observed[which..=which], TOLERANCE)
+        let samples = |all: &[Means]| all.iter().map(|of| of.length).sum::<f64>();
+        let sum = |all: &[Means]| all.iter().map(mean).sum::<f64>();
+        let weighted = |all: &[Means]| all.iter().map(|of| mean(of) * of.length).sum::<f64>();
+        // Whether both epochs have what this mistake gives.
+        let both_are = |mistake: &dyn Fn(&[Means]) -> f64| {
+            both.iter().all(|(epoch, observed)| {
+                let batches: Vec<Means> = epoch.iter().map(|batch| means(batch)).collect();
+                close(&[mistake(&batches)], &observed[which..=which], TOLERANCE)
+            })
+        };
+        Claim::close(&[weighted(&batches) / samples(&batches)], &observed[which..=which], TOLERANCE)
             .given(format!("the {name} of batches of {lengths:?} samples, whose means are {each:.4?}"))
-            .diagnose_if(
-                seen(sum(&|of| mean(of) / of.length) / count) || seen(sum(&mean) / samples),
+            .cause_if(
+                both_are(&|all| all.iter().map(|of| mean(of) / of.length).sum::<f64>() / all.len() as f64)
+                    || both_are(&|all| sum(all) / samples(all)),
                 format!(
                     "divided by the number of samples twice: the {name} of a batch is a mean already, so the result \
                      shrinks as batches grow"
                 ),
             )
-            .diagnose_if(
-                seen(sum(&mean) / count),
+            .cause_if(
+                both_are(&|all| sum(all) / all.len() as f64),
                 format!(
                     "this is the mean of the batches' means, in which a sample of the short last batch counts more than any other: add up \
                      {name} times length, and divide by the number of samples, once"
                 ),
             )
-            .diagnose_if(
-                seen(sum(&|of| mean(of) * of.length) / (count * batches[0].length)),
+            .cause_if(
+                both_are(&|all| weighted(all) / (all.len() as f64 * all[0].length)),
                 "the sum was divided as if each batch were as long as the first: the last one is shorter. Add up the lengths, too",
             )
-            .diagnose_if(seen(sum(&|of| mean(of) * of.length)), "summed over all samples, but never divided by their number")
+            .cause_if(both_are(&weighted), "summed over all samples, but never divided by their number")
+            .cause_if(both_are(&sum), "the means of the batches are added up, and never divided")
             .or_fail(format!("the result is not the mean {name} of the samples"))?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Grades `average`: gradients of several shapes on 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, close};
 
 /// The values of one rank's gradients.
 type Gradients = Vec<Vec<f64>>;
@@ -13,54 +13,70 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let given: Vec<Gradients> = (0..ranks).map(of_rank).collect();
         let outputs = runner.call::<_, Gradients>(ranks, &[&given])?;
         let sums: Gradients = (0..lengths.len()).map(|which| sum(&given, which)).collect();
+        // Whether all ranks have what this mistake gives, of a rank and the ranks' values of one number.
+        let all_are = |mistake: Mistake| {
+            let is = |rank: usize, which: usize| {
+                let values = |at: usize| given.iter().map(|of| of[which][at]).collect::<Vec<f64>>();
+                let wrong: Vec<f64> = (0..lengths[which]).map(|at| mistake(rank, &values(at))).collect();
+                outputs.of(rank, 0).get(which).is_some_and(|seen| close(&wrong, seen, 1e-9))
+            };
+            (0..ranks).all(|rank| (0..lengths.len()).all(|which| is(rank, which)))
+        };
+        let causes: Vec<&str> = CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
         for (rank, observed) in outputs.all(0).enumerate() {
-            check(rank, &given, &sums, observed, outputs.of(0, 0))?;
+            let others_differ = outputs.all(0).skip(1).all(|of| of != outputs.of(0, 0));
+            check(rank, &given, &sums, observed, others_differ.then(|| outputs.of(0, 0)), &causes)?;
         }
     }
     Ok(())
 }
+
+type Mistake = fn(usize, &[f64]) -> f64;
+
+const CAUSES: [(Mistake, &str); 5] = [
+    (
+        |_, values| values.iter().sum(),
+        "summed, not averaged: divide by the number of ranks, or the step becomes too large by that factor",
+    ),
+    (
+        |rank, values| values[rank],
+        "never reduced: this is the rank's own gradient, so the ranks' models drift apart. If the mean was computed, it went into a copy: the \
+         caller reads the tensors of `gradients`",
+    ),
+    (
+        |rank, values| values[rank] / values.len() as f64,
+        "this is the rank's own gradient, divided by the number of ranks: the gradients of the others were never added, or were added into a \
+         copy. `all_reduce` leaves the sum in the tensor that it is given",
+    ),
+    (|_, values| values.iter().sum::<f64>() / values.len().pow(2) as f64, "divided by the number of ranks twice"),
+    (|_, values| values[0], "these are rank 0's gradients, on all ranks: those of the other ranks do not count"),
+];
 
 fn check(
     rank: usize,
     given: &[Gradients],
     sums: &Gradients,
     observed: &Gradients,
-    of_rank_0: &Gradients,
+    // If no other rank has the same.
+    of_rank_0: Option<&Gradients>,
+    causes: &[&str],
 ) -> anyhow::Result<()> {
     let ranks = given.len() as f64;
-    let divided = |all: &[Vec<f64>], by: f64| -> Gradients {
-        all.iter().map(|values| values.iter().map(|value| value / by).collect()).collect()
-    };
-    let (means, twice) = (divided(sums, ranks), divided(sums, ranks * ranks));
-    let own_share = divided(&given[rank], ranks);
+    let means: Gradients = sums.iter().map(|sums| sums.iter().map(|sum| sum / ranks).collect()).collect();
     for which in 0..sums.len() {
-        let near = |of: &Gradients| lockstep_grading::close(&of[which], &observed[which], 1e-9);
-        let first_is_right = lockstep_grading::close(&means[which], &of_rank_0[which], 1e-9);
+        let first_is_right = of_rank_0.is_some_and(|first| close(&means[which], &first[which], 1e-9));
         let factor = factor(&sums[which], &observed[which]);
         let of_ranks: Vec<_> = given.iter().map(|gradients| &gradients[which]).collect();
-        Claim::close(&means[which], &observed[which], 1e-9)
+        let claim = Claim::close(&means[which], &observed[which], 1e-9)
             .on_rank(rank)
-            .given(format!("gradient {which} of {ranks} ranks: {of_ranks:?}"))
-            .diagnose_if(
-                near(sums),
-                "summed, not averaged: divide by the number of ranks, or the step becomes too large by that factor",
-            )
+            .given(format!("gradient {which} of {ranks} ranks: {of_ranks:?}"));
+        let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
+        claim
             .diagnose_if(
                 rank > 0 && first_is_right,
                 "rank 0 has the mean, and this rank does not: `reduce` leaves the result on one rank. All ranks need it: all_reduce, or a \
                  broadcast after the reduce",
             )
-            .diagnose_if(
-                near(&given[rank]),
-                "never reduced: this is the rank's own gradient, so the ranks' models drift apart. If the mean was computed, it went \
-                 into a copy: the caller reads the tensors of `gradients`",
-            )
-            .diagnose_if(
-                near(&own_share),
-                "this is the rank's own gradient, divided by the number of ranks: the gradients of the others were never added, or were \
-                 added into a copy. `all_reduce` leaves the sum in the tensor that it is given",
-            )
-            .diagnose_if(near(&twice), "divided by the number of ranks twice")
             .diagnose_if(
                 factor.is_some_and(|by| by.round() == sums.len() as f64 && by != ranks),
                 format!("the sum was divided by {}, the number of gradients: divide by the number of ranks, {ranks}", sums.len()),
@@ -82,7 +98,7 @@ fn factor(sums: &[f64], observed: &[f64]) -> Option<f64> {
     let place = sums.iter().position(|sum| sum.abs() > 1e-6)?;
     let by = sums[place] / observed.get(place)?;
     let divided: Vec<f64> = sums.iter().map(|sum| sum / by).collect();
-    (by.is_finite() && lockstep_grading::close(&divided, observed, 1e-9)).then_some(by)
+    (by.is_finite() && close(&divided, observed, 1e-9)).then_some(by)
 }
 
 fn sum(given: &[Gradients], which: usize) -> Vec<f64> {

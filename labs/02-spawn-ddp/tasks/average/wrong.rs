@@ -1,15 +1,21 @@
 //! Answers to `average`: wrong ones, and unusual right ones.
 
+use anyhow::Result;
 use c10d::{ProcessGroup, Rank, ReduceOp};
+use lockstep_answers::edit;
 use tch::Tensor;
 
 /// Reduces nothing.
-pub fn local(_: &ProcessGroup, _: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn local(_: &ProcessGroup, _: &mut [Tensor]) -> Result<()> {
     Ok(())
 }
 
+/// Sends rank 0's gradients to all ranks.
+#[edit(group.all_reduce(gradient, ReduceOp::Sum)?; let _ = gradient.g_div_scalar_(ranks); => if ranks > 0 { group.broadcast(gradient, Rank::ZERO)?; })]
+pub fn of_rank_0() {}
+
 /// Forgets the division.
-pub fn summed(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn summed(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     for gradient in gradients {
         group.all_reduce(gradient, ReduceOp::Sum)?;
     }
@@ -17,7 +23,7 @@ pub fn summed(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<
 }
 
 /// Reduces to rank 0, and stops there.
-pub fn on_rank_0(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn on_rank_0(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     for gradient in gradients {
         group.reduce(gradient, Rank::ZERO, ReduceOp::Sum)?;
         let _ = gradient.g_div_scalar_(group.size().get() as i64);
@@ -26,7 +32,7 @@ pub fn on_rank_0(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Resu
 }
 
 /// Divides before the sum and after it.
-pub fn twice(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn twice(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     let ranks = group.size().get() as i64;
     for gradient in gradients {
         let _ = gradient.g_div_scalar_(ranks);
@@ -37,7 +43,7 @@ pub fn twice(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<(
 }
 
 /// Right: with more traffic than necessary, every rank gathers all gradients and takes their mean.
-pub fn gathers(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn gathers(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     for gradient in gradients {
         let mut all: Vec<Tensor> = group.members().iter().map(|_| gradient.zeros_like()).collect();
         group.all_gather(&mut all, gradient)?;
@@ -47,7 +53,7 @@ pub fn gathers(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result
 }
 
 /// Divides by two.
-pub fn by_two(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn by_two(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     for gradient in gradients {
         group.all_reduce(gradient, ReduceOp::Sum)?;
         *gradient /= 2.0;
@@ -56,7 +62,7 @@ pub fn by_two(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<
 }
 
 /// Divides by the number of gradients.
-pub fn by_gradients(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn by_gradients(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     let count = gradients.len() as f64;
     for gradient in gradients {
         group.all_reduce(gradient, ReduceOp::Sum)?;
@@ -66,7 +72,7 @@ pub fn by_gradients(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::R
 }
 
 /// Adds up copies, and divides the gradients.
-pub fn of_copies(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn of_copies(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     for gradient in gradients {
         let mut sum = gradient.copy();
         group.all_reduce(&mut sum, ReduceOp::Sum)?;
@@ -76,7 +82,7 @@ pub fn of_copies(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Resu
 }
 
 /// Keeps the mean in a tensor that is never read.
-pub fn to_nobody(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+pub fn to_nobody(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     for gradient in gradients {
         let mut mean = gradient.copy();
         group.all_reduce(&mut mean, ReduceOp::Sum)?;

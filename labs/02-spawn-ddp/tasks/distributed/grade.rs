@@ -267,12 +267,12 @@ impl Run<'_> {
                     "the rank steps by its own gradient, so each rank trains its own model on its part of the data. Wrap the network \
                      in DistributedDataParallel, and call forward and backward of the wrapped model: only those average gradients",
                 )
-                .diagnose_if(
+                .cause_if(
                     all_follow(ranks),
                     "each step is as many times too long as there are ranks: the learning rate is multiplied by their number, or gradients \
                      are added up. DDP averages, and `batch_size` counts all ranks, so leave the rate as it is",
                 )
-                .diagnose_if(
+                .cause_if(
                     all_follow(1.0 / ranks),
                     "each step is as many times too short as there are ranks: something is divided by their number, although DDP has \
                      already averaged",
@@ -304,13 +304,13 @@ impl Run<'_> {
         Claim::close(&expected, &observed, TOLERANCE)
             .on_rank(rank)
             .given(format!("{}; the mean loss of each epoch", self.given()))
-            .diagnose_if(
+            .cause_if(
                 is(&self.mean_losses(&own_losses, &own)),
                 "this is the loss of one rank's samples, reported as that of all: add up the sums and the counts of all ranks, then divide",
             )
-            .diagnose_if(is(&times(ranks)), "the losses of all ranks are added up and not divided by their number")
-            .diagnose_if(is(&times(1.0 / ranks)), "the loss is divided by the number of ranks twice")
-            .diagnose_if(
+            .cause_if(is(&times(ranks)), "the losses of all ranks are added up and not divided by their number")
+            .cause_if(is(&times(1.0 / ranks)), "the loss is divided by the number of ranks twice")
+            .cause_if(
                 is(&plain),
                 "each step counts the same, although the last one of an epoch has fewer samples: weight a batch's mean by its number of \
                  samples",

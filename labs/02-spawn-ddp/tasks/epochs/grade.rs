@@ -28,7 +28,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         for (case, input) in inputs[..3].iter().enumerate() {
             complete(rank, &given, (input.3 - input.2) as usize, samples / RANKS, outputs.of(rank, case))?;
         }
-        all_differ(rank, &given, outputs.of(rank, 0))?;
+        all_differ(rank, &given, outputs.of(rank, 0), outputs.of(rank, 1))?;
     }
     for epoch in 0..EPOCHS as usize {
         let shares: Vec<&[usize]> = outputs.all(0).map(|visited| &visited[epoch][..]).collect();
@@ -60,7 +60,7 @@ fn rest(samples: usize, shares: &[&[usize]]) -> anyhow::Result<()> {
     .given(format!("{samples} samples, which {RANKS} ranks cannot share equally"))
     .verdict(Verdict::RanksDisagree)
     .diagnose_if(
-        missing > 0,
+        missing > 0 && shares.iter().all(|share| share.len() == samples / RANKS),
         "the shares have equal lengths, and the remaining samples are not visited in this epoch: a rank takes the positions rank, rank + \
          world size, and so on, to the end of the order",
     )
@@ -75,7 +75,7 @@ fn complete(rank: usize, given: &str, epochs: usize, each: usize, visited: &Visi
         .or_fail("a rank must visit its share in every epoch, and all shares have the same length")
 }
 
-fn all_differ(rank: usize, given: &str, visited: &Visited) -> anyhow::Result<()> {
+fn all_differ(rank: usize, given: &str, visited: &Visited, resumed: &Visited) -> anyhow::Result<()> {
     let same = |a: usize, b: usize| visited[a] == visited[b];
     let pairs = || (0..visited.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
     let same_pairs: Vec<(usize, usize)> = pairs().filter(|(a, b)| same(*a, *b)).collect();
@@ -91,10 +91,11 @@ fn all_differ(rank: usize, given: &str, visited: &Visited) -> anyhow::Result<()>
             "every epoch has the same order, and so the same batches: nothing sets the sampler's epoch",
         )
         .diagnose_if(
-            same_pairs == [(0, 1)],
+            // A resumed run, too, begins with the order of epoch 0, and has that of its first epoch then.
+            same_pairs == [(0, 1)] && resumed[..] == [&visited[0], &visited[LATER as usize + 1]].map(Clone::clone),
             "the sampler is one epoch behind: its epoch is set only after the order was drawn",
         )
-        .or_fail("some epochs have the same order")
+        .or_fail("some epochs have the same order: each needs its own")
 }
 
 /// Checks that the ranks do not have the same share in all epochs, in another order.
@@ -136,8 +137,8 @@ fn dealt_out(given: &str, samples: usize, shares: &[&[usize]]) -> anyhow::Result
         .diagnose_if(alike, "all ranks visit the same samples: each must take its own share of the order")
         .diagnose_if(
             often.is_some() && never.is_some(),
-            "each rank takes its share of a different order, so several ranks visit some samples, and others are left out: the shuffle must \
-             not depend on the rank. All ranks start it with the same seed",
+            "several ranks visit some samples, and others are left out: the ranks must take different places of one order. Is it the same \
+             on all ranks? The shuffle must not depend on the rank: all start it with the same seed",
         )
         .or_fail("the ranks' shares are not the samples of the data set")
 }

@@ -97,25 +97,25 @@ fn check(given: &str, points: &Points, shares: &[Points], batch_size: usize, lin
     Claim::close(&trained(points, batch_size, RATE), line, TOLERANCE)
         .on_rank(0)
         .given(format!("{given}; expected is the line that one process fits to all points"))
-        .diagnose_if(
+        .cause_if(
             seen(batch_size * ranks, RATE),
             "each rank takes `batch_size` points per step, so there are too few steps of too many points: `batch_size` counts the points of \
              all ranks together",
         )
-        .diagnose_if(
+        .cause_if(
             seen(batch_size, RATE * ranks as f64),
             "the gradients are added up over the ranks, not averaged: as if the learning rate were multiplied by the world size",
         )
-        .diagnose_if(
+        .cause_if(
             seen(batch_size * ranks, RATE * ranks as f64),
             "the gradients are added up over the ranks, not averaged, and each rank takes `batch_size` points in a step",
         )
-        .diagnose_if(
+        .cause_if(
             averaged(batch_size / ranks) || averaged(batch_size),
             "each rank has trained alone, and the lines are averaged at the end: the result differs from training together. \
              The ranks must agree in every step",
         )
-        .diagnose_if(
+        .cause_if(
             close(&by_batch_size(points, batch_size), line, TOLERANCE),
             "the last batch has fewer points than `batch_size`, but its sum was still divided by `batch_size`: divide by the number of \
              points in the batch, on all ranks",

@@ -39,9 +39,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     }
     let given = format!("two nodes, {} and {} processes", sizes[0], sizes[1]);
     joins(&given, &job, &places)?;
-    let by_rank = job.iter().zip(&places).all(|(of, place)| of.rank == place.1);
+    let all_open = |gpu: fn(&WorkerOfNode) -> usize| job.iter().zip(&places).all(|(of, place)| gpu(of) == place.1);
+    let causes = [all_open(|of| of.rank), all_open(|of| of.rank % of.gpus)];
     for (of, place) in job.iter().zip(&places) {
-        opens(of, place.1, by_rank)?;
+        opens(of, place.1, causes)?;
     }
     saves(&given, &job, &places)?;
     too_few(&WorkerOfNode { gpus: sizes[1] - 1, ..last }, outputs.of(0, world))
@@ -80,17 +81,17 @@ fn joins(given: &str, job: &[WorkerOfNode], places: &[(usize, usize, bool)]) -> 
         .or_fail(format!("a process joins the group with its RANK{collision}"))
 }
 
-fn opens(of: &WorkerOfNode, gpu: usize, by_rank: bool) -> anyhow::Result<()> {
+fn opens(of: &WorkerOfNode, gpu: usize, [by_rank, by_remainder]: [bool; 2]) -> anyhow::Result<()> {
     Claim::equal(&of.local_rank, &gpu)
         .on_rank(of.rank)
         .given(describe(of))
-        .diagnose_if(
+        .cause_if(
             by_rank,
             "RANK counts over all nodes, but each node counts its GPUs from 0: the last processes ask for GPUs that their node \
              does not have",
         )
-        .diagnose_if(
-            gpu == of.rank % of.gpus,
+        .cause_if(
+            by_remainder,
             "RANK modulo the GPUs of this node is the local rank only while all nodes before it have as many GPUs and use \
              all of them",
         )

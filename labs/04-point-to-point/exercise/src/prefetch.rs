@@ -1,7 +1,8 @@
 //! Task 3: receive the next batch while computing on this one. Spot the bug.
 //!
 //! Rank 0 sends batches, and rank 1 computes a number from each. Receiving and computing overlap: rank 1 starts to receive the
-//! next batch before it computes on the current one, so that a receive is in progress while it computes.
+//! next batch before it computes on the current one, so that a receive is in progress while it computes. There are more batches than
+//! memory: rank 1 has room for two, the one that it computes on and the one that comes.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};

@@ -13,8 +13,9 @@ struct Prefetched {
     changed: Vec<bool>,
     /// For each batch, whether the next one was sent while a receive was in progress during the computation.
     overlapped: Vec<bool>,
-    /// For each batch, how many had arrived when the computation began.
+    /// For each batch, how many had arrived when the computation began, and how many receives were in progress then.
     arrived: Vec<usize>,
+    coming: Vec<usize>,
     started: usize,
 }
 
@@ -40,6 +41,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         check_computed(&given, batches.len(), seen)?;
         check_overlap(&given, batches.len(), seen)?;
         check_receives(&given, batches.len(), seen)?;
+        check_memory(&given, seen)?;
     }
     Ok(())
 }
@@ -142,5 +144,17 @@ fn check_receives(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Res
         .or_fail(
             "the sums are right, but there is one receive more than batches: it takes whatever rank 0 sends next. Before `compute` works on \
              the last batch, do not start another receive",
+        )
+}
+
+fn check_memory(given: &str, seen: &Prefetched) -> anyhow::Result<()> {
+    let most = seen.coming.iter().copied().max().unwrap_or(0);
+    let (one, observed) = (counted(1, "receive"), counted(most, "receive"));
+    Claim::that(most <= 1, format!("{one} in progress while `compute` works"), format!("{observed} in progress"))
+        .on_rank(1)
+        .given(given)
+        .or_fail(
+            "the sums are right, but a receive needs the memory of a batch, and more than one is in progress while `compute` works: start only \
+             that of the next batch",
         )
 }

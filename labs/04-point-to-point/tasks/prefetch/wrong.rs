@@ -76,7 +76,7 @@ pub fn all_before(
     Ok(all.iter().map(compute).collect())
 }
 
-/// Right: starts all receives before it computes on the first batch.
+/// Starts all receives before it computes on the first batch.
 pub fn all_started(
     group: &ProcessGroup,
     batches: usize,

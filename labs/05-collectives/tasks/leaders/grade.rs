@@ -163,20 +163,23 @@ fn check(
         .diagnose_if(
             leader > 0 && !leads && observed[0] == &expected[..],
             format!(
-                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, does not: `reduce` leaves the sum on one \
-                 rank, and all leaders need it. Use all_reduce, or broadcast the sum to them"
+                "rank 0 has the sum over all ranks, and rank {leader}, the leader of this node, does not. All leaders need it, and `reduce` \
+                 leaves it on one rank: use all_reduce, or broadcast the sum to them"
             ),
         )
         .diagnose_if(
             mates < RANKS && observed[rank] == &of_node[..] && !leads,
-            "this is the sum within the node: the leaders have not added up among themselves",
+            "this is the sum within the node: what the leaders have added up among themselves is not in it",
         )
         .diagnose_if(
             adds_again,
             "the last step adds up within the node again, together with what the other ranks still hold: the leader has the result, so \
              broadcast it",
         )
-        .diagnose_if(observed[rank] == &given[rank][..], "this is the rank's own tensor: nothing was reduced")
+        .diagnose_if(
+            observed.iter().zip(given).all(|(observed, given)| *observed == &given[..]),
+            "this is the rank's own tensor: nothing was reduced",
+        )
         .diagnose_if(
             observed[rank] == &times(&expected, mates)[..],
             "each node's sum was counted once per rank of the node: only leaders take part in the second step",

@@ -18,14 +18,66 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let lengths = |case: usize| cases[case].iter().map(Vec::len).collect::<Vec<_>>();
         given(explain(error, absent), |case| format!("shards of {:?} samples", lengths(case)))
     })?;
-    for (case, shards) in cases.iter().enumerate() {
-        let observed: Vec<f64> = outputs.all(case).map(|mean| mean.unwrap_or(f64::NAN)).collect();
+    let all = [0, 1].map(|case| outputs.all(case).map(|mean| mean.unwrap_or(f64::NAN)).collect::<Vec<_>>());
+    for (shards, observed) in cases.iter().zip(&all) {
+        // Whether all ranks have what this mistake gives, of the shards and the rank's own.
+        let all_are = |mistake: Mistake| {
+            let is = |(own, seen): (&Vec<f64>, &f64)| {
+                let wrong = mistake(shards, own);
+                (wrong - seen).abs() <= TOLERANCE || (!wrong.is_finite() && !seen.is_finite())
+            };
+            shards.iter().zip(observed).all(is)
+        };
+        let causes: Vec<&str> = CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
         for rank in 0..shards.len() {
-            check(rank, shards, &observed)?;
+            check(rank, shards, observed, &causes)?;
         }
     }
     Ok(())
 }
+
+/// The result that a mistake gives, of the shards and the rank's own one.
+type Mistake = fn(&[Vec<f64>], &[f64]) -> f64;
+
+fn sum(shards: &[Vec<f64>]) -> f64 {
+    shards.iter().flatten().sum()
+}
+
+fn mean_of(shard: &[f64]) -> f64 {
+    shard.iter().sum::<f64>() / shard.len() as f64
+}
+
+fn means(shards: &[Vec<f64>]) -> f64 {
+    shards.iter().filter(|shard| !shard.is_empty()).map(|shard| mean_of(shard)).sum()
+}
+
+const OF_MEANS: &str = "this is the mean of the ranks' means, in which a sample on a rank with few samples counts more: add up sums and counts over the \
+                        ranks, and divide once";
+
+const CAUSES: [(Mistake, &str); 8] = [
+    (|shards, _| means(shards) / shards.len() as f64, OF_MEANS),
+    // Where a rank has no samples, the two differ.
+    (
+        |shards, _| match shards.iter().filter(|shard| !shard.is_empty()).count() {
+            all if all == shards.len() => f64::MAX,
+            some => means(shards) / some as f64,
+        },
+        OF_MEANS,
+    ),
+    (|shards, _| sum(shards), "this is the sum over all samples: divide it by the number of samples on all ranks"),
+    (
+        |shards, own| sum(shards) / own.len() as f64,
+        "the sum of all ranks was divided by this rank's own number of samples: reduce the count as well",
+    ),
+    (
+        |shards, own| sum(shards) / (own.len().max(1) * shards.len()) as f64,
+        "the sum of all ranks was divided by this rank's count times the number of ranks, as if all shards were as long as its own: add up \
+         the counts, too",
+    ),
+    (|shards, _| sum(shards) / shards.len() as f64, "the sum was divided by the number of ranks, not of samples"),
+    (|shards, _| mean_of(&shards[0]), "this is the mean of rank 0's samples, on all ranks: those of the other ranks do not count"),
+    (|_, own| mean_of(own), "this is the mean of the rank's own samples: nothing was reduced"),
+];
 
 /// Rank 1 has no samples in the last case.
 fn absent(finding: &Finding) -> Option<String> {
@@ -38,29 +90,26 @@ fn absent(finding: &Finding) -> Option<String> {
     })
 }
 
-fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()> {
-    let sum: f64 = shards.iter().flatten().sum();
+fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64], causes: &[&str]) -> anyhow::Result<()> {
     let count: usize = shards.iter().map(Vec::len).sum();
-    let expected = sum / count as f64;
-    let own = &shards[rank];
+    let expected = sum(shards) / count as f64;
+    let (own, seen) = (&shards[rank], observed[rank]);
     let longest = shards.iter().map(Vec::len).max().unwrap_or(0);
-    let own_mean = own.iter().sum::<f64>() / own.len() as f64;
-    let means = || shards.iter().filter(|own| !own.is_empty()).map(|own| own.iter().sum::<f64>() / own.len() as f64);
-    let near = |wrong: f64| (wrong - observed[rank]).abs() <= TOLERANCE;
-    let means_by = |by: usize| near(means().sum::<f64>() / by as f64);
-    let right = |of: usize| (observed[of] - expected).abs() <= TOLERANCE;
-    let right_rank = (0..shards.len()).find(|of| right(*of));
-    let agree = observed
-        .iter()
-        .all(|mean| (mean - observed[rank]).abs() <= TOLERANCE || (mean.is_nan() && observed[rank].is_nan()));
-    Claim::close(&[expected], &observed[rank..=rank], TOLERANCE)
+    let is = |one: f64, other: f64| (one - other).abs() <= TOLERANCE;
+    let right_rank = (0..shards.len()).find(|of| is(observed[*of], expected));
+    let agree = observed.iter().all(|mean| is(*mean, seen) || (mean.is_nan() && seen.is_nan()));
+    let claim = Claim::close(&[expected], &observed[rank..=rank], TOLERANCE)
         .on_rank(rank)
         .given(format!("{} on rank {rank}, by rank: {shards:?}", counted(own.len(), "sample")))
-        .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree })
-        .diagnose_if(
-            means_by(shards.len()) || means_by(means().count()),
-            "this is the mean of the ranks' means, in which a sample on a rank with few samples counts more: add up sums and counts \
-             over the ranks, and divide once",
+        .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree });
+    let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
+    claim
+        .cause_if(
+            agree && is(seen, sum(shards) / (longest * shards.len()) as f64),
+            format!(
+                "the sum was divided as if each rank had {longest} samples, as many as the longest shard: a padded position is not a \
+                 sample. Add up the counts"
+            ),
         )
         .diagnose_if(
             observed.iter().all(|mean| mean.is_nan()) && shards.iter().any(Vec::is_empty),
@@ -68,27 +117,9 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
              NaN times 0. Its sum is 0: add up sums, not means",
         )
         .diagnose_if(
-            observed[rank].is_nan() && own.is_empty(),
+            seen.is_nan() && own.is_empty(),
             "a rank without samples has divided by its own count, 0 / 0: divide only by the count of all ranks",
         )
-        .diagnose_if(near(sum), "this is the sum over all samples: divide it by the number of samples on all ranks")
-        .diagnose_if(
-            near(sum / own.len() as f64),
-            "the sum of all ranks was divided by this rank's own number of samples: reduce the count as well",
-        )
-        .diagnose_if(
-            near(sum / (longest * shards.len()) as f64),
-            format!(
-                "the sum was divided as if each rank had {longest} samples, as many as the longest shard: a padded position is not a \
-                 sample. Add up the counts"
-            ),
-        )
-        .diagnose_if(
-            !agree && observed.iter().zip(shards).all(|(mean, own)| (mean * (own.len().max(1) * shards.len()) as f64 - sum).abs() <= 1e-3),
-            "the sum of all ranks was divided by this rank's count times the number of ranks, as if all shards were as long as its own: \
-             add up the counts, too",
-        )
-        .diagnose_if(near(sum / shards.len() as f64), "the sum was divided by the number of ranks, not of samples")
         .diagnose_if(
             right_rank.is_some(),
             format!(
@@ -96,6 +127,5 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<(
                 right_rank.unwrap_or(0)
             ),
         )
-        .diagnose_if(near(own_mean), "this is the mean of the rank's own samples: nothing was reduced")
         .or_fail("this is not the mean over the samples of all ranks")
 }

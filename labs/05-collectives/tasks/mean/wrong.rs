@@ -5,6 +5,10 @@ use c10d::{ProcessGroup, Rank, ReduceOp};
 use lockstep_answers::edit;
 use tch::{Kind, Tensor};
 
+/// Sends rank 0's sums to all ranks.
+#[edit(group.all_reduce(&mut totals, ReduceOp::Sum)?; => group.broadcast(&mut totals, Rank::ZERO)?;)]
+pub fn of_rank_0() {}
+
 /// Takes the mean of the ranks' means.
 pub fn of_means(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     let own = if losses.numel() == 0 { 0.0 } else { losses.mean(Kind::Double).double_value(&[]) };

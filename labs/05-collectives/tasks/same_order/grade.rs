@@ -21,16 +21,36 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let cases: Vec<Vec<Metrics>> = (0..2).map(|_| (0..RANKS).map(|_| metrics()).collect()).collect();
     let outputs = runner.call::<_, HashMap<String, Option<f64>>>(RANKS, &cases)?;
     for (case, given) in cases.iter().enumerate() {
-        for (rank, observed) in outputs.all(case).enumerate() {
-            let observed: Metrics =
-                observed.iter().map(|(name, mean)| (name.clone(), mean.unwrap_or(f64::NAN))).collect();
-            check(rank, given, &observed)?;
+        let read = |observed: &HashMap<String, Option<f64>>| -> Metrics {
+            observed.iter().map(|(name, mean)| (name.clone(), mean.unwrap_or(f64::NAN))).collect()
+        };
+        let all: Vec<Metrics> = outputs.all(case).map(read).collect();
+        // Whether all ranks have what this mistake gives, of a rank and the ranks' values of a metric.
+        let all_are = |mistake: Mistake| {
+            let is = |rank: usize, name: &str| {
+                let of_ranks: Vec<f64> = given.iter().map(|metrics| metrics[name]).collect();
+                all[rank].get(name).is_some_and(|seen| (mistake(rank, &of_ranks) - seen).abs() <= TOLERANCE)
+            };
+            (0..RANKS).all(|rank| NAMES.iter().all(|name| is(rank, name)))
+        };
+        let causes: Vec<&str> = CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
+        for (rank, observed) in all.iter().enumerate() {
+            check(rank, given, observed, &causes)?;
         }
     }
     Ok(())
 }
 
-fn check(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<()> {
+type Mistake = fn(usize, &[f64]) -> f64;
+
+const CAUSES: [(Mistake, &str); 4] = [
+    (|_, values| values.iter().sum::<f64>() / NAMES.len() as f64, "divided by the number of metrics, not of ranks"),
+    (|_, values| values.iter().sum(), "summed over the ranks, not averaged"),
+    (|rank, values| values[rank], "this is the rank's own value: nothing was reduced"),
+    (|_, values| values[0], "this is rank 0's value, on all ranks: those of the other ranks do not count"),
+];
+
+fn check(rank: usize, given: &[Metrics], observed: &Metrics, causes: &[&str]) -> anyhow::Result<()> {
     let names = |metrics: &Metrics| metrics.keys().cloned().collect::<Vec<_>>();
     Claim::equal(&names(&given[0]), &names(observed))
         .on_rank(rank)
@@ -42,10 +62,11 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<(
         let mixed = mixed(given, observed[name] * RANKS as f64);
         let mean = |name: &str| given.iter().map(|metrics| metrics[name]).sum::<f64>() / RANKS as f64;
         let moved = NAMES.into_iter().any(|of| of != name && (mean(of) - observed[name]).abs() <= TOLERANCE);
-        let near = |wrong: f64| (wrong - observed[name]).abs() <= TOLERANCE;
-        Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE)
+        let claim = Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE)
             .on_rank(rank)
-            .given(format!("`{name}` on the ranks\n{}", rows("rank", &of_ranks.iter().map(|one| [*one]).collect::<Vec<_>>())))
+            .given(format!("`{name}` on the ranks\n{}", rows("rank", &of_ranks.iter().map(|one| [*one]).collect::<Vec<_>>())));
+        let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
+        claim
             .diagnose_if(
                 moved,
                 "this is the right mean of another metric: the ranks have reduced in the same order, but the names were then taken in a \
@@ -59,9 +80,6 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<(
                     mixed.unwrap_or_default().join(", ")
                 ),
             )
-            .diagnose_if(near(sum / NAMES.len() as f64), "divided by the number of metrics, not of ranks")
-            .diagnose_if(near(sum), "summed over the ranks, not averaged")
-            .diagnose_if(near(of_ranks[rank]), "this is the rank's own value: nothing was reduced")
             .or_fail("this is not the mean over the ranks")?;
     }
     Ok(())

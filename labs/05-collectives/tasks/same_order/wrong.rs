@@ -4,7 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank, ReduceOp};
+use lockstep_answers::edit;
 use tch::Tensor;
+
+/// Sends rank 0's values to all ranks.
+#[edit(group.all_reduce(&mut sums, ReduceOp::Sum)?; => group.broadcast(&mut sums, Rank::ZERO)?; sums *= ranks;)]
+pub fn of_rank_0() {}
 
 /// The given program: a hash map has a different order in every process.
 pub fn as_it_comes(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {

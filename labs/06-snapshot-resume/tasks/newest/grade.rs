@@ -57,11 +57,47 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let shown = |case: usize| folders_to_try.get(case).map_or(UNREADABLE.to_owned(), given);
     let outputs =
         runner.call::<_, Found>(1, &inputs).map_err(|error| lockstep_grading::given(explain(error, why), shown))?;
+    let all_are = |rule: Rule| {
+        folders_to_try.iter().enumerate().all(|(case, snapshots)| {
+            let all = snapshots.as_deref().unwrap_or_default();
+            let good: Vec<_> = all.iter().filter(|one| one.2 == State::Good).collect();
+            let found = outputs.of(0, case).as_ref().is_ok_and(|found| found.as_deref().map(name_of) == rule(&good).map(name));
+            found
+        })
+    };
+    let causes: Vec<&str> = RULES.iter().filter(|(rule, _)| all_are(*rule)).map(|(_, words)| *words).collect();
     for (case, snapshots) in folders_to_try.iter().enumerate() {
         let found = outputs.of(0, case).as_ref().map_err(|error| anyhow::anyhow!("an error as a result: {error}"))?;
-        check(snapshots, found.as_deref())?;
+        check(snapshots, found.as_deref(), &causes)?;
     }
     check_unreadable(outputs.of(0, folders_to_try.len()))
+}
+
+/// Chooses one of the good snapshots, the last written first.
+type Rule = for<'a> fn(&[&'a (u64, u64, State)]) -> Option<&'a (u64, u64, State)>;
+
+/// Wrong rules, with their diagnoses.
+const RULES: [(Rule, &str); 4] = [
+    (
+        |good| good.iter().copied().max_by_key(|one| name(one)),
+        "the names are compared as text, which sorts 9 after 10: compare the numbers, which `position` reads",
+    ),
+    (
+        |good| good.first().copied(),
+        "chosen by the time of the last change, which a copy or a touch changes: use the position in the name",
+    ),
+    (
+        |good| good.iter().copied().max_by_key(|one| (one.1, one.0)),
+        "the snapshot with the greatest step is chosen: compare the pair that `position` returns, the epoch first",
+    ),
+    (
+        |good| good.iter().copied().max_by_key(|one| one.0 + one.1),
+        "the snapshot with the greatest sum of epoch and step is chosen: compare the pair that `position` returns, the epoch first",
+    ),
+];
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Checks that an unreadable folder is not taken for one without a snapshot.
@@ -72,20 +108,18 @@ fn check_unreadable(found: &Found) -> anyhow::Result<()> {
     )
 }
 
-fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
+fn check(snapshots: &Snapshots, observed: Option<&Path>, causes: &[&str]) -> anyhow::Result<()> {
     let all = snapshots.as_deref().unwrap_or_default();
     let place = |one: &&(u64, u64, State)| (one.0, one.1);
     let right = all.iter().filter(|one| one.2 == State::Good).max_by_key(place).map(name);
-    let observed = observed.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    let is = |one: Option<&(u64, u64, State)>| one.map(name) == observed;
+    let observed = observed.map(name_of);
     let of = |name_of: &Option<String>| all.iter().find(|one| Some(name(one)) == *name_of);
     let step_first = of(&right).zip(of(&observed)).is_some_and(|(right, one)| one.0 < right.0 && one.1 > right.1);
     let bad = all.iter().any(|one| one.2 != State::Good && Some(name(one)) == observed);
-    let last_as_text = all.iter().filter(|one| one.2 == State::Good).max_by_key(|one| name(one));
-    let last_written = all.iter().find(|one| one.2 == State::Good);
     let further = all.iter().max_by_key(place).is_some_and(|one| one.2 != State::Good);
-    Claim::equal(&right, &observed)
-        .given(given(snapshots))
+    let claim = Claim::equal(&right, &observed).given(given(snapshots));
+    let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
+    claim
         .diagnose_if(
             bad,
             "a torn snapshot was chosen: a name says nothing about the content of a file, so `read` it before you trust it",
@@ -99,14 +133,6 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>) -> anyhow::Result<()> {
             further && observed.is_none(),
             "the newest snapshot is damaged, and training starts from the beginning: continue from the one before it, which was \
              kept for this case",
-        )
-        .diagnose_if(
-            is(last_as_text),
-            "the names are compared as text, which sorts 9 after 10: compare the numbers, which `position` reads",
-        )
-        .diagnose_if(
-            is(last_written),
-            "chosen by the time of the last change, which a copy or a touch changes: use the position in the name",
         )
         .diagnose_if(
             step_first,

@@ -231,14 +231,14 @@ impl ReshardJob<'_> {
                             "epoch {epoch} begins again, though {before} of its samples were already trained ({saved})"
                         ));
                     }
-                    Some(begin) if begin == steps * self.case.batch_size * ranks => {
+                    Some(begin) if begin == steps * self.case.batch_size * ranks && begin != of_rank => {
                         return Some(format!(
                             "the snapshot counts steps, and the number of samples in a step depends on the number of ranks: {steps} steps \
                              had taken {before} samples, and {ranks} ranks continue with sample {begin} of the order. Count the samples that \
                              all ranks together have taken"
                         ));
                     }
-                    Some(begin) if begin == of_rank => {
+                    Some(begin) if begin == of_rank && begin != steps * self.case.batch_size * ranks => {
                         return Some(format!(
                             "the snapshot counts the samples of one rank, {of_rank}: count those that all ranks together have taken of epoch \
                              {epoch}, here {before}"
@@ -246,8 +246,8 @@ impl ReshardJob<'_> {
                     }
                     Some(begin) => {
                         return Some(format!(
-                            "epoch {epoch} continues with sample {begin} of its order, and {before} were trained before ({saved}). It may \
-                             have been stopped more than once, each time on a different number of ranks"
+                            "epoch {epoch} continues with sample {begin} of its order, and {before} were trained before ({saved}): what does that \
+                             number count, and is it right after each stop, on each number of ranks?"
                         ));
                     }
                 }

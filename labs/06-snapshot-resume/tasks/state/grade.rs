@@ -111,12 +111,12 @@ fn check(case: &Case, undisturbed: &[f64], observed: &[f64]) -> anyhow::Result<(
         |one: &[f64]| one.iter().zip(undisturbed).map(|(one, right)| ((one - right) / right).abs()).fold(0.0, f64::max);
     Claim::equal(undisturbed, observed)
         .given(given(case))
-        .diagnose_if(
+        .cause_if(
             as_if(Loses::Both),
             "only the weights were saved: after a stop, the velocity starts at zero and the learning rate at its initial value",
         )
-        .diagnose_if(as_if(Loses::Velocity), "the velocity starts at zero after a stop: momentum is state, so save it with the weights")
-        .diagnose_if(
+        .cause_if(as_if(Loses::Velocity), "the velocity starts at zero after a stop: momentum is state, so save it with the weights")
+        .cause_if(
             as_if(Loses::Rate),
             "the learning rate starts at its initial value after a stop: save it, or compute it from the step",
         )
@@ -130,12 +130,12 @@ fn check(case: &Case, undisturbed: &[f64], observed: &[f64]) -> anyhow::Result<(
             "the weights are right only to six digits or so: a number is rounded in the snapshot, or saved in single precision. All of \
              them are `f64`",
         )
-        .diagnose_if(
+        .cause_if(
             as_if(Loses::Behind),
             "the learning rate is one step behind after a stop: the snapshot holds the rate of the last step, and the next step needs the \
              one that has fallen since",
         )
-        .diagnose_if(
+        .cause_if(
             as_if(Loses::Ahead),
             "the learning rate is one step ahead after a stop: it falls once more between the last step before the stop and the next",
         )

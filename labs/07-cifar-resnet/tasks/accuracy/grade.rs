@@ -39,66 +39,90 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a mistake gives on a rank.
+type Mistake = fn(&[Vec<Counts>], usize) -> f64;
+
+fn own(counts: &[Vec<Counts>], rank: usize) -> f64 {
+    share(&counts[rank])
+}
+
+fn own_or_zero(counts: &[Vec<Counts>], rank: usize) -> f64 {
+    if counts[rank].is_empty() { 0.0 } else { own(counts, rank) }
+}
+
+fn hits(batches: &[Counts]) -> f64 {
+    batches.iter().map(|batch| batch.0 as f64).sum()
+}
+
+fn of_batches(batches: &[Counts]) -> f64 {
+    mean(&batches.iter().map(|batch| share(&[*batch])).collect::<Vec<_>>())
+}
+
+fn over_ranks(counts: &[Vec<Counts>], of: fn(&[Vec<Counts>], usize) -> f64) -> f64 {
+    mean(&(0..counts.len()).map(|rank| of(counts, rank)).collect::<Vec<_>>())
+}
+
+const OWN: &str = "this rank's own accuracy, reported as that of all ranks: each rank would keep a different model as the best one";
+const OWN_PICTURES: &str =
+    "the right predictions of all ranks, divided by this rank's pictures: add the pictures over the ranks, too";
+const OF_RANKS: &str = "the mean of the ranks' accuracies: a rank with few pictures weighs as much as one with many. Sum right predictions and pictures, \
+                        and divide once";
+const OF_BATCHES: &str =
+    "the mean of the batches' accuracies: a picture in a short batch weighs more than one in a long batch";
+
+/// Mistakes that differ in the first case, with their diagnoses.
+const CAUSES: [(Mistake, &str); 11] = [
+    (
+        |counts, rank| of_batches(&counts[rank]),
+        "this is the mean of the batches' accuracies on this rank alone: a picture in a short batch weighs more, and the other ranks' pictures \
+         are missing",
+    ),
+    (own_or_zero, OWN),
+    (|counts, _| own(counts, 0), "rank 0's accuracy, on all ranks: the pictures of the other ranks do not count"),
+    (|counts, rank| hits(&counts.concat()) / pictures(&counts[rank]) as f64, OWN_PICTURES),
+    (|counts, rank| hits(&counts.concat()) / (pictures(&counts[rank]) * counts.len()) as f64, OWN_PICTURES),
+    (|counts, _| over_ranks(counts, own_or_zero), OF_RANKS),
+    (|counts, _| of_batches(&counts.concat()), OF_BATCHES),
+    (|counts, _| over_ranks(counts, |counts, rank| of_batches(&counts[rank])), OF_BATCHES),
+    (
+        |counts, _| (0..counts.len()).map(|rank| own_or_zero(counts, rank)).sum(),
+        "the sum of the ranks' accuracies: add up right predictions and pictures, and divide once",
+    ),
+    (
+        |counts, _| hits(&counts.concat()) / counts.concat().len() as f64,
+        "the right predictions divided by the number of batches: divide by the number of pictures",
+    ),
+    (
+        |counts, _| {
+            let as_the_first = |batches: &Vec<Counts>| batches.first().map_or(0, |first| first.1 * batches.len());
+            hits(&counts.concat()) / counts.iter().map(as_the_first).sum::<usize>() as f64
+        },
+        "each batch was counted with the length of its rank's first one: the last batches are shorter. Add up their lengths",
+    ),
+];
+
 fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
     let right = share(&counts.concat());
-    let own: Vec<f64> = counts.iter().map(|batches| share(batches)).collect();
-    let own_or_zero: Vec<f64> = own.iter().map(|share| if share.is_nan() { 0.0 } else { *share }).collect();
-    let each: Vec<Vec<f64>> =
-        counts.iter().map(|batches| batches.iter().map(|batch| share(&[*batch])).collect()).collect();
+    let is = |one: f64, other: f64| (one - other).abs() <= TOLERANCE;
+    let all_are = |mistake: Mistake| (0..).zip(observed).all(|(rank, seen)| is(mistake(counts, rank), *seen));
+    let causes: Vec<&str> = CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
     let given = described(counts);
-    let all = counts.concat();
-    let hits = all.iter().map(|batch| batch.0).sum::<usize>() as f64;
     for (rank, &seen) in observed.iter().enumerate() {
-        let is = |value: f64| (value - seen).abs() <= TOLERANCE;
         let claim = Claim::close(&[right], &[seen], TOLERANCE).on_rank(rank).given(&given);
         let differ = observed.iter().any(|other| (other - seen).abs() > TOLERANCE || other.is_nan() != seen.is_nan());
         let claim = if differ { claim.verdict(Verdict::RanksDisagree) } else { claim };
-        let alone = differ && (observed[0] - right).abs() <= TOLERANCE;
+        let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
         claim
             .diagnose_if(
-                differ && is(mean(&each[rank])),
-                "this is the mean of the batches' accuracies on this rank alone: a picture in a short batch weighs more, and the other \
-                 ranks' pictures are missing",
-            )
-            .diagnose_if(
-                is(own_or_zero[rank]),
-                "this rank's own accuracy, reported as that of all ranks: each rank would keep a different model as the best one",
-            )
-            .diagnose_if(
-                alone,
+                is(observed[0], right) && observed[1..].iter().all(|other| !is(*other, right)),
                 "only rank 0 has the right accuracy: `reduce` leaves the sum on one rank, `all_reduce` on all",
-            )
-            .diagnose_if(
-                differ && [1, counts.len()].iter().any(|times| is(hits / (pictures(&counts[rank]) * times) as f64)),
-                "the right predictions of all ranks, divided by this rank's pictures: add the pictures over the ranks, too",
             )
             .diagnose_if(
                 seen.is_nan(),
                 "NaN: a rank without pictures divides zero by zero. Divide once, by the number of pictures on all ranks",
             )
             .diagnose_if(
-                is(mean(&own_or_zero)) || is(mean(&own)),
-                "the mean of the ranks' accuracies: a rank with few pictures weighs as much as one with many. Sum right predictions \
-                 and pictures, and divide once",
-            )
-            .diagnose_if(
-                is(mean(&each.concat())) || is(mean(&each.iter().map(|batches| mean(batches)).collect::<Vec<_>>())),
-                "the mean of the batches' accuracies: a picture in a short batch weighs more than one in a long batch",
-            )
-            .diagnose_if(
-                is(own_or_zero.iter().sum()),
-                "the sum of the ranks' accuracies: add up right predictions and pictures, and divide once",
-            )
-            .diagnose_if(
-                is(hits / all.len() as f64),
-                "the right predictions divided by the number of batches: divide by the number of pictures",
-            )
-            .diagnose_if(
-                is(hits / counts.iter().map(|batches| batches.first().map_or(0, |first| first.1 * batches.len())).sum::<usize>() as f64),
-                "each batch was counted with the length of its rank's first one: the last batches are shorter. Add up their lengths",
-            )
-            .diagnose_if(
-                !differ && all.len() == counts.len() && (seen / right - 1.0).abs() < 0.004,
+                !differ && counts.concat().len() == counts.len() && (seen / right - 1.0).abs() < 0.004,
                 "nearly right: half precision has only even numbers beyond 2048, and bfloat16 beyond 256, so neither can count pictures. \
                  Sum whole numbers, or in Double",
             )

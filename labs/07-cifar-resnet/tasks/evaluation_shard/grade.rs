@@ -49,7 +49,7 @@ fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
             "every rank evaluates everything: the work is not shared, and a sum over ranks counts each picture once per rank",
         )
         .diagnose_if(
-            total == samples.div_ceil(ranks) * ranks,
+            shares.iter().all(|share| share.len() == samples.div_ceil(ranks)) && twice.len() == total - samples,
             format!(
                 "padded: the shares have the same length because pictures {twice:?} count twice. Padding is for training, where all ranks \
                  must take the same number of steps; an evaluation does not need it"

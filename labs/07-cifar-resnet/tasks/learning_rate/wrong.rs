@@ -8,6 +8,10 @@ use crate::learning_rate::Recipe;
 #[edit(recipe.batch_of_rank * recipe.world_size => recipe.batch_of_rank)]
 pub fn own_batch() {}
 
+/// Is warm half way through.
+#[edit((scaled - recipe.rate) * step as f64 / recipe.warmup as f64 => (scaled - recipe.rate) * (2.0 * step as f64 / recipe.warmup as f64).min(1.0))]
+pub fn half_way() {}
+
 /// Multiplies by the number of ranks, whatever the recipe's batch.
 #[edit((recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64 => recipe.world_size as f64)]
 pub fn by_ranks() {}

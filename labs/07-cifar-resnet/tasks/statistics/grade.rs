@@ -51,20 +51,20 @@ fn check(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
                 .verdict(Verdict::RanksDisagree)
                 .on_rank(rank)
                 .given(&input)
-                .diagnose_if(
-                    near(&own[rank][which], &pair[which]),
+                .cause_if(
+                    observed.iter().zip(&own).all(|(pair, own)| near(&own[which], &pair[which])),
                     format!("each rank has the {name} of its own batch, so each trains a different network"),
                 )
-                .diagnose_if(
+                .cause_if(
                     which == 0 && (of_own_length(1) || of_own_length(lengths.len())),
                     "each rank divides the sum of all ranks by the length of its own batch: add the lengths over the ranks, too",
                 )
-                .diagnose_if(
+                .cause_if(
                     which == 1 && of_own_samples(),
                     "the squared distances from the right mean, but of each rank's own samples: add them over the ranks, too",
                 )
-                .diagnose_if(
-                    which == 1 && less_own_square(rank),
+                .cause_if(
+                    which == 1 && (0..own.len()).all(less_own_square),
                     "the mean of all ranks' squares, minus the square of this rank's own mean: subtract the square of the mean over all \
                      samples",
                 )
@@ -86,28 +86,28 @@ fn check(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
         Claim::close(&right[which], &pair[which], TOLERANCE)
             .on_rank(rank)
             .given(&input)
-            .diagnose_if(
+            .cause_if(
                 near(&own[0][which], &pair[which]),
                 format!("all ranks have the {name} of rank 0's batch: the samples of the other ranks are ignored"),
             )
-            .diagnose_if(
+            .cause_if(
                 near(&unweighted, &pair[which]),
                 format!("the mean of the ranks' {name}s: the batches have different lengths, so sum first and divide once"),
             )
-            .diagnose_if(
+            .cause_if(
                 which == 1 && near(&weighted, &pair[1]),
                 "the mean of the ranks' variances: it ignores the variance between the ranks' means. Sum the squares, too",
             )
-            .diagnose_if(
+            .cause_if(
                 which == 1 && near(&unbiased, &pair[1]),
                 "divided by n - 1: batch norm normalizes with the variance over n",
             )
-            .diagnose_if(
+            .cause_if(
                 near(&added, &pair[which]),
                 format!("the sum of the ranks' {name}s: add up what the samples contribute, and divide once, by the samples of all ranks"),
             )
-            .diagnose_if(which == 1 && near(&squares, &pair[1]), "the mean of the squares: subtract the square of the mean")
-            .diagnose_if(which == 1 && near(&deviation, &pair[1]), "the standard deviation: the variance is its square")
+            .cause_if(which == 1 && near(&squares, &pair[1]), "the mean of the squares: subtract the square of the mean")
+            .cause_if(which == 1 && near(&deviation, &pair[1]), "the standard deviation: the variance is its square")
             .or_fail(format!("this is not the {name} of all ranks' samples"))?;
     }
     Ok(())

@@ -41,17 +41,17 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
     let floor = floor(*epsilon, classes);
     Claim::close(&[loss], observed, tolerance)
         .given(given)
-        .diagnose_if(
+        .cause_if(
             is(loss / pictures),
             format!(
                 "divided by the number of pictures twice, so the loss shrinks with the batch: the smallest loss that a network can reach \
                  for ε {epsilon} and {classes} classes is {floor:.4}"
             ),
         )
-        .diagnose_if(is(loss * pictures), "the sum over the pictures, not their mean: the loss grows with the batch")
-        .diagnose_if(is(-loss), "the sign is missing: logarithms of probabilities are negative, but a loss is not")
-        .diagnose_if(is(self::loss(case, 0.0)), "plain cross entropy: the target is not smoothed")
-        .diagnose_if(
+        .cause_if(is(loss * pictures), "the sum over the pictures, not their mean: the loss grows with the batch")
+        .cause_if(is(-loss), "the sign is missing: logarithms of probabilities are negative, but a loss is not")
+        .cause_if(is(self::loss(case, 0.0)), "plain cross entropy: the target is not smoothed")
+        .cause_if(
             is(self::loss(case, epsilon * classes / (classes - 1.0))),
             "ε is shared only by the wrong classes: the right class gets a share, too, so its target is 1 − ε + ε / K",
         )
@@ -60,19 +60,19 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
             "not a finite number: with large logits, a probability is 0 in floating point and its logarithm infinite. Use `log_softmax`, \
              which never computes the probability itself",
         )
-        .diagnose_if(
+        .cause_if(
             is(loss / classes),
             "this is the mean over pictures and classes: sum the terms of a picture's classes, and take the mean over pictures only",
         )
-        .diagnose_if(
+        .cause_if(
             is(of_targets(case, 1.0 - epsilon, epsilon / classes, &across_classes(logits))),
             "the targets of a picture do not add up to 1: the right class gets a share of ε, too, so its target is 1 − ε + ε / K",
         )
-        .diagnose_if(
+        .cause_if(
             is(of_targets(case, 1.0 - epsilon + epsilon / classes, epsilon / classes, &across_pictures(logits))),
             "the softmax is taken over the pictures, dimension 0: take it over the classes of each picture, the last dimension",
         )
-        .diagnose_if(
+        .cause_if(
             is(of_targets(case, 1.0 - epsilon + epsilon / pictures, epsilon / pictures, &across_classes(logits))),
             "ε is divided by the number of pictures: K is the number of classes, the last dimension",
         )
