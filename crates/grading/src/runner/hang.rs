@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use lockstep_contract::background;
 use lockstep_contract::desync_report::{ASKED, RankState, WHOLE_JOB, answer_key, farewell_key};
+use lockstep_process::proc::Status;
 use lockstep_process::watchdog::{RunQueue, StallDetector, ThreadActivity, descendants, threads, threads_except};
 use lockstep_process::{Died, Orphan, Workers};
 use tcpstore::Server;
@@ -48,7 +49,9 @@ impl RunningCall<'_> {
                 pids.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none()).map(|(pid, _)| *pid).collect();
             if outcomes.iter().flatten().any(|outcome| !is_done(outcome)) {
                 let now = detector.moment(&busy, now);
-                if now.is_later(AFTER_FAILURE, *failed.get_or_insert(now)) {
+                // A rank that is ending may be what another has lost: the kernel closes its connections before it reports its end.
+                let ends = |pid: &u32| Status::of(*pid as i32).is_none_or(|status| status.is_ending());
+                if now.is_later(AFTER_FAILURE, *failed.get_or_insert(now)) && !busy.iter().any(ends) {
                     break;
                 }
             }

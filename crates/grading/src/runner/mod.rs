@@ -21,9 +21,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::Finding;
+use crate::{Finding, Verdict};
 use call::{CallResult, RunningCall};
-use outcome::{first_death, first_finding, is_consequence, leak, misunderstood, of_machine};
+use outcome::{first_death, first_finding, leak, misunderstood, of_machine};
 
 pub use call::CallOptions;
 pub use hang::{BESIDE, COMPUTES, JOINS, SEPARATOR};
@@ -215,7 +215,8 @@ fn fault(
 ) -> Option<Finding> {
     let failed = result.finding.clone().or_else(|| first_finding(&result.outcomes));
     let finding = match (failed, death(&result.outcomes)) {
-        (Some(failed), Some(death)) if is_consequence(&failed) => death,
+        // A rank stays connected after an error, so that no other ends because of it; but a rank that ends can be why others fail.
+        (Some(failed), Some(death)) if failed.verdict == Verdict::Crash => death,
         (Some(failed), _) => failed,
         (None, death) => leak(&result.orphans).or(death)?,
     };
@@ -341,20 +342,22 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_the_cause_of_a_lost_peer() {
+    fn a_death_is_the_cause_of_what_other_ranks_meet() {
         let lost = "barrier on rank 0 lost a peer after 0.03 s: rank 1 has left the group";
-        let result = |error: &str| CallResult {
-            outcomes: vec![
-                RankOutcome::Answered(Answer::Failed { error: error.into() }),
-                RankOutcome::Died(Exit::Code(3)),
-            ],
+        let result = |met: Answer| CallResult {
+            outcomes: vec![RankOutcome::Answered(met), RankOutcome::Died(Exit::Code(3))],
             finding: None,
             begun: vec![Some(0), None],
             orphans: vec![],
             printed: vec![],
         };
-        let rank = |error: &str| fault(&result(error), &[json!(5)], first_death).unwrap().rank;
-        assert_eq!((rank(lost), rank("a mistake of its own")), (Some(1), Some(0)));
-        assert_eq!(result(lost).died_before_the_answer(), Some((1, &Exit::Code(3))));
+        let failed = |error: &str| Answer::Failed { error: error.into() };
+        let found = |met: Answer| fault(&result(met), &[json!(5)], first_death).unwrap();
+        // The answer may give an error other words, or panic.
+        for met in [failed(lost), failed("no sum"), Answer::Panicked { message: "no sum".into(), place: None }] {
+            assert_eq!(found(met).rank, Some(1));
+        }
+        assert_eq!(found(Answer::NotStarted { what: "sum".into() }).verdict, Verdict::NotStarted);
+        assert_eq!(result(failed(lost)).died_before_the_answer(), Some((1, &Exit::Code(3))));
     }
 }

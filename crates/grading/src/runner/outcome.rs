@@ -77,7 +77,7 @@ pub(super) fn of_machine(outcomes: &[RankOutcome], printed: &[String]) -> Option
 const CONSEQUENCE: &str = " lost a peer ";
 
 /// Returns true for the error of a rank that lost a peer.
-pub(super) fn is_consequence(finding: &Finding) -> bool {
+fn is_consequence(finding: &Finding) -> bool {
     finding.diagnosis.contains(CONSEQUENCE)
 }
 
