@@ -53,6 +53,9 @@ enum What {
         /// Also build the exercises, and check that each task is graded as not started
         #[arg(long)]
         build: bool,
+        /// Also grade all answers, wrong and right, with the inputs of the seeds 1 to N; their programs must be built (`cargo build -p sol-NN`)
+        #[arg(long, value_name = "N")]
+        seeds: Option<u64>,
     },
 }
 
@@ -80,12 +83,12 @@ impl CourseOptions {
                 reference::write(&root, whole)?;
                 Ok(Code::Success)
             }
-            What::Check { labs, build } => check(&root, &in_checkout(&root, &labs)?, build, whole),
+            What::Check { labs, build, seeds } => check(&root, &in_checkout(&root, &labs)?, build, seeds, whole),
         }
     }
 }
 
-fn check(root: &Path, labs: &[Lab], build: bool, whole: clap::Command) -> anyhow::Result<Code> {
+fn check(root: &Path, labs: &[Lab], build: bool, seeds: Option<u64>, whole: clap::Command) -> anyhow::Result<Code> {
     let screen = Screen::new(false);
     let mut faults: Vec<String> = labs.iter().flat_map(|lab| course_check::lacks(root, lab)).collect();
     faults.extend(reference::stale(root, whole));
@@ -93,6 +96,9 @@ fn check(root: &Path, labs: &[Lab], build: bool, whole: clap::Command) -> anyhow
         let found = course_check::beginning(root, labs)?;
         faults.extend(found.faults);
         found.not_verified.iter().for_each(|what| screen.line(format_args!("not verified here: {what}")));
+    }
+    if let Some(seeds) = seeds {
+        faults.extend(course_check::at_seeds(root, labs, seeds, &screen)?);
     }
     faults.iter().for_each(|fault| screen.line(fault));
     screen.line(format_args!("{}: {}", count(labs.len(), "lab"), count(faults.len(), "fault")));

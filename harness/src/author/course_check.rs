@@ -1,17 +1,18 @@
 //! Checks the course's exercises: whether their files are complete; whether the original tasks compile without a
-//! warning and are graded as not started (`--build`); and what the grader prints for the course's own answers
-//! (`lockstep course try`).
+//! warning and are graded as not started (`--build`); whether the grader judges the course's own answers rightly with
+//! many inputs (`--seeds`); and what it prints for them (`lockstep course try`).
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Instant;
 
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{self, Submission, grade};
-use lockstep_grading::{GradeResult, Lab, Options, Runner, Verdict, checksums, learner, package};
+use lockstep_grading::{Answers, GradeResult, Lab, Options, Runner, Verdict, checksums, learner, package};
 
 use crate::cargo::{self, Message};
 use crate::checkout::program_beside;
@@ -180,6 +181,107 @@ fn started(lab: &Lab, submission: &Submission) -> anyhow::Result<Vec<String>> {
         ));
     }
     Ok(faults)
+}
+
+/// A wrong answer that hangs is graded at this many seeds: each time costs seconds, and that it hangs follows from what it does.
+const SEEDS_OF_HANGS: u64 = 3;
+
+/// What came of one answer, graded at many seeds.
+#[derive(Default)]
+struct AtSeeds {
+    /// How many.
+    graded: u64,
+    /// Those at which a wrong answer passed, a right one was refused, or the grader failed; and what it said of the first.
+    misjudged: Vec<u64>,
+    said: Option<String>,
+    /// The number of diagnoses, apart from numbers in them.
+    diagnoses: BTreeSet<String>,
+    hangs: bool,
+}
+
+/// Grades all answers of these labs, wrong and right, with the inputs of the seeds from 1 to `seeds`, and prints a line for each. Returns a
+/// line for each that was misjudged.
+///
+/// # Errors
+/// [`Refused`] if a solution is not built.
+pub(crate) fn at_seeds(root: &Path, of: &[Lab], seeds: u64, screen: &Screen) -> anyhow::Result<Vec<String>> {
+    let (mut faults, mut answers, mut gradings, mut hanging, begin) = (Vec::new(), 0, 0, 0, Instant::now());
+    for lab in of {
+        let (lab, program) = (&labs::find(lab.name)?, program_beside(&lab.solution())?);
+        for Task { name, .. } in lab.tasks()?.tasks {
+            let Answers { wrong, right } = lab.answers(root, &name)?;
+            let variants =
+                |names: Vec<String>| names.into_iter().map(|one| format!("{name}/{one}")).collect::<Vec<_>>();
+            let own = [name.clone()].into_iter().chain(variants(right)).map(|answer| (answer, true));
+            for (answer, is_right) in own.chain(variants(wrong).into_iter().map(|answer| (answer, false))) {
+                let begin = Instant::now();
+                let found = one_at_seeds(lab, &program, &name, &answer, is_right, seeds);
+                let words = found.words(is_right);
+                let took = begin.elapsed().as_secs_f64();
+                screen.line(format_args!("{} {answer}: {words}, {took:.1} s", lab.number()));
+                if !found.misjudged.is_empty() {
+                    faults.push(format!("labs/{}: {answer} {words}", lab.name));
+                }
+                (answers, gradings) = (answers + 1, gradings + found.graded);
+                hanging += usize::from(found.hangs);
+            }
+        }
+    }
+    screen.line(format_args!(
+        "{}, {} in {:.0} s; {}, graded at up to {SEEDS_OF_HANGS} seeds each",
+        count(answers, "answer"),
+        count(gradings as usize, "grading"),
+        begin.elapsed().as_secs_f64(),
+        count(hanging, "wrong answer") + if hanging == 1 { " hangs" } else { " hang" },
+    ));
+    Ok(faults)
+}
+
+fn one_at_seeds(lab: &Lab, program: &Path, task: &str, answer: &str, is_right: bool, seeds: u64) -> AtSeeds {
+    let mut at = AtSeeds::default();
+    let mut runner = Runner::new(program, &Options::seeded(Some(1)));
+    for seed in 1..=seeds {
+        let options = Options::seeded(Some(seed));
+        let found = grade::find(lab, task, answer, &options, &mut runner);
+        at.graded += 1;
+        let said = match found {
+            Ok(Err(finding)) if !is_right => {
+                at.hangs |= finding.verdict == Verdict::Hang;
+                at.diagnoses.insert(finding.diagnosis.replace(|c: char| c.is_ascii_digit(), ""));
+                None
+            }
+            Ok(Ok(())) if is_right => None,
+            Ok(Ok(())) => Some("passed, although it is wrong".to_owned()),
+            Ok(Err(finding)) => Some(format!("was refused, although it is right: {finding}")),
+            Err(error) => {
+                runner = Runner::new(program, &options);
+                Some(format!("was not graded: {error:#}"))
+            }
+        };
+        if let Some(said) = said {
+            at.misjudged.push(seed);
+            at.said.get_or_insert(said);
+        }
+        if at.hangs && seed >= SEEDS_OF_HANGS {
+            break;
+        }
+    }
+    at
+}
+
+impl AtSeeds {
+    fn words(&self, is_right: bool) -> String {
+        let (seeds, did) = (count(self.graded as usize, "seed"), if is_right { "passed" } else { "refused" });
+        if let Some(said) = &self.said {
+            let at: Vec<String> = self.misjudged.iter().map(u64::to_string).collect();
+            return format!("MISJUDGED at {} of {seeds} ({}): {said}", at.len(), at.join(" "));
+        }
+        let several = match self.diagnoses.len() {
+            0 | 1 => String::new(),
+            diagnoses => format!(" with {diagnoses} diagnoses"),
+        };
+        format!("{did} at {seeds}{several}")
+    }
 }
 
 /// Grades these answers of a lab, `TASK` or `TASK/NAME`, or all wrong ones if there are none: prints the full finding of a
