@@ -147,3 +147,20 @@ pub fn absolute_errors() {}
 /// Right: sets the gradients to zero after the step, too.
 #[edit(optimizer.step()?; => optimizer.step()?; optimizer.zero_grad();)]
 pub fn zeroed_at_the_end() {}
+
+/// Right: smooth absolute errors with a corner nearer to 0.
+#[edit(mse_loss(targets, Reduction::Mean) => smooth_l1_loss(targets, Reduction::Mean, 0.25))]
+pub fn narrow_corner() {}
+
+/// Right: the logarithm of the hyperbolic cosine.
+#[edit(let loss = outputs.mse_loss(targets, Reduction::Mean) => let loss = (outputs - targets).cosh().log().mean(None))]
+pub fn log_cosh() {}
+
+/// Right: the root of the mean square.
+#[edit(outputs.mse_loss(targets, Reduction::Mean) => outputs.mse_loss(targets, Reduction::Mean).sqrt())]
+pub fn root() {}
+
+/// Right: half the squares, with a smaller rate.
+#[edit(lr: 0.05 => lr: 0.02)]
+#[edit(outputs.mse_loss(targets, Reduction::Mean) => outputs.mse_loss(targets, Reduction::Mean) / 2.0)]
+pub fn half_the_squares() {}
