@@ -16,9 +16,10 @@ type Read = Result<Worker, String>;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    // The second of two nodes, so the rank and the local rank differ.
-    let (before, here) = (random.below(2..5), random.below(5..9));
-    let local = random.below(1..here);
+    // The second of two nodes, so the rank and the local rank differ. No number is another, or another and 1: the rank is up to 6, and here
+    // are 8 processes at least.
+    let (before, here) = (random.below(2..4), random.below(8..11));
+    let local = random.below(1..4);
     let port = random.below(20_000..60_000);
     let numbers = [before + local, local, before + here, here].map(|number| number.to_string());
     let address = format!("node-{}", random.below(0..100));
@@ -33,9 +34,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .map_err(|error| lockstep_grading::given(explain(error, why), |input| listed(inputs[input])))?;
     reads(&complete, &expected, outputs.of(0, 0))?;
     for (case, (names, what, variables)) in faulty.iter().enumerate() {
-        refuses(names, what, variables, outputs.of(0, case + 1))?;
+        let read = outputs.of(0, case + 1);
+        // The same words cannot say which of two variables is at fault.
+        let same = read.as_ref().err().and_then(|text| {
+            let apart = |of: &[&str]| of.iter().all(|name| !names.contains(name));
+            let others = faulty.iter().enumerate().filter(|(_, (of, ..))| apart(of));
+            let texts = others.map(|(case, (_, what, _))| (what.as_str(), outputs.of(0, case + 1)));
+            texts
+                .filter_map(|(what, read)| Some((what, read.as_ref().err()?)))
+                .find(|(_, other)| named(other) == named(text))
+        });
+        refuses(names, what, variables, read, same.map(|(what, _)| what))?;
     }
     Ok(())
+}
+
+/// The variables that a text names, in its order.
+fn named(text: &str) -> Vec<&str> {
+    text.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).filter(|word| NAMES.contains(word)).collect()
 }
 
 /// Wrong environments: the variables at fault, a description of the fault, and all variables.
@@ -76,9 +92,9 @@ fn faulty(complete: &Variables) -> Vec<(Vec<&'static str>, String, Variables)> {
         faulty.extend(wrong.map(|(value, why)| with(vec![name], value, why)));
     }
     faulty.push(with(vec!["MASTER_PORT"], "70000", "above the last port, 65535"));
-    let world = &complete["WORLD_SIZE"];
     // Two variables contradict each other: any error will do.
-    faulty.push(with(vec!["RANK", "WORLD_SIZE"], world, NOT_BELOW));
+    let world: usize = complete["WORLD_SIZE"].parse().unwrap_or_default();
+    faulty.extend([world, 2 * world].map(|rank| with(vec!["RANK", "WORLD_SIZE"], &rank.to_string(), NOT_BELOW)));
     faulty
 }
 
@@ -104,7 +120,8 @@ fn reads(variables: &Variables, expected: &Worker, read: &Read) -> anyhow::Resul
         .or_fail("a field does not have the value of its variable")
 }
 
-fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> anyhow::Result<()> {
+/// `same` is another fault, of other variables, whose error names the same.
+fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read, same: Option<&str>) -> anyhow::Result<()> {
     let any_error = what.ends_with(NOT_BELOW);
     let of = if names.len() == NAMES.len() { "one of the variables".to_owned() } else { names.join(" or ") };
     let expected = if any_error { "an error".to_owned() } else { format!("an error that names {of}") };
@@ -119,15 +136,15 @@ fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> an
         }
         Err(text) => text,
     };
-    let words: Vec<&str> = text.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).collect();
-    let count = |name: &&str| words.iter().filter(|word| *word == name).count();
-    let named = names.iter().map(count).max().unwrap_or(0);
-    // An error may also say which variables there are, if it names the one at fault before.
-    let others = NAMES.iter().filter(|name| !names.contains(name)).map(count);
-    let names_all = others.clone().count() > 0 && others.min().unwrap_or(0) >= named && named > 0;
-    Claim::that(any_error || named > 0 && !names_all, expected, format!("the error \"{text}\""))
+    let names_it = named(text).iter().any(|name| names.contains(name));
+    let others = format!("{what}, and the error is that of another fault, {}", same.unwrap_or_default());
+    Claim::that(any_error || names_it && same.is_none(), expected, format!("the error \"{text}\""))
         .given(given)
-        .diagnose_if(names_all, format!("{what}, and the error names all variables: which one is it?"))
+        .diagnose_if(
+            names_it && NAMES.iter().all(|name| named(text).contains(name)),
+            format!("{what}, and the error names all variables: which one is it?"),
+        )
+        .diagnose_if(names_it, format!("{others}: which variable is it?"))
         .or_fail(format!("{what}, and the error does not name the variable: its reader must search for it"))
 }
 

@@ -154,6 +154,43 @@ pub fn guessed_local_rank() {}
 }))]
 pub fn one_of_six() {}
 
+/// Says of each number that one of the five is not valid.
+#[edit(with_context(|| format!("{name} is {value:?}, which is not a valid number")) => context(
+    "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and MASTER_PORT must be numbers"
+))]
+pub fn one_of_five() {}
+
+/// Has one text for all faults, which does not even list all variables.
+pub fn one_text(variables: &Variables) -> Result<Worker> {
+    const TEXT: &str =
+        "start this program with a launcher, which sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT …";
+    all_at_once(variables).map_err(|_| anyhow::anyhow!(TEXT))
+}
+
+/// Names a number together with the one of the node.
+#[edit(format!("{name} is {value:?}, which is not a valid number") => {
+    let whole = name.trim_start_matches("LOCAL_");
+    format!("{whole} or LOCAL_{whole} is {value:?}, which is not a valid number")
+})]
+pub fn one_of_two() {}
+
+/// Sees only a rank that is the world size.
+#[edit(worker.rank < worker.world_size => worker.rank != worker.world_size)]
+pub fn not_the_size() {}
+
+/// Right: the error names the variable first, and then what the others are.
+#[edit(format!("{name} is not set: start this program with a launcher") => format!("{name} is not set; {}", others(variables)))]
+pub fn says_the_others() {}
+
+fn others(variables: &Variables) -> String {
+    let set = NAMES.iter().filter_map(|name| Some(format!("{name}={}", variables.get(name)?)));
+    format!("these are: {}", set.collect::<Vec<_>>().join(" "))
+}
+
+/// Right: the error begins with what a launcher sets.
+#[edit(format!("{name} is not set: start this program with a launcher") => format!("a launcher sets RANK and WORLD_SIZE, but {name} is missing"))]
+pub fn says_what_is_set() {}
+
 /// Right: the error names the variable, and then says which there are; for the rank it names none.
 pub fn helpful(variables: &Variables) -> Result<Worker> {
     const HELP: &str = "a launcher sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT";
