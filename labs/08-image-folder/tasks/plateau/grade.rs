@@ -24,13 +24,33 @@ enum Flaw {
     NewBest,
     SkipsNan,
     FromInfinity,
+    OrEqual,
+    Complement,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let (rate, factor) = (0.5, [0.1, 0.5][random.below(0..2)]);
-    let patience = random.below(2..5);
     let first = 1.0 + random.below(0..8) as f64 / 8.0;
+    // Two schedules, whose numbers differ from each other and from PyTorch's defaults (0.1, 10). No factor is the rate, or as far from 1 as
+    // from 0: multiplying by the factor, subtracting that part and dividing by its inverse all differ.
+    let patience = random.below(2..5);
+    let creep = (6 + random.below(0..3)) as f64 * 1e-5;
+    let factor = [0.2, 0.25, 0.3][random.below(0..3)];
+    let one = cases((0.5, factor, patience), first, creep);
+    let other = cases((0.08, 0.4 + factor, patience + 1), first, creep);
+    let worsening =
+        |patience: u64| (0.5, factor, patience, (0..=patience).map(|by| Some(first + 0.1 * by as f64)).collect());
+    let mut cases: Vec<Case> = one.into_iter().chain(other).collect();
+    // All patience is used, and no more; then, without patience, each epoch that is no better reduces the rate.
+    cases.insert(1, worsening(7));
+    cases.push((0.5, factor, 0, [0.0, 0.1, 0.05, -0.5, -0.4].map(|by| Some(first + by)).into()));
+    let outputs = runner.call::<_, Vec<f64>>(1, &cases)?;
+    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+}
+
+/// The losses of all cases for a schedule of this rate, factor and patience. The first loss of most is `first`; in one, the losses fall by the
+/// part `creep` in each epoch.
+fn cases((rate, factor, patience): (f64, f64, usize), first: f64, creep: f64) -> Vec<Case> {
     let worse = |times: usize| (1..=times).map(move |time| Some(first + 0.1 * time as f64));
     let mut losses: Vec<Vec<Option<f64>>> = vec![
         (0..8).map(|epoch| Some(first - 0.1 * f64::from(epoch))).collect(),
@@ -52,11 +72,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // Small losses that fall by much more than the threshold, but by less than it in absolute numbers.
     losses.push((0..patience + 4).map(|time| Some(first * (0.01 - 5e-6 * time as f64))).collect());
     // Falls by less than the threshold in each epoch, and by more than it in two.
-    let creep = (6 + random.below(0..3)) as f64 * 1e-5;
     losses.push((0..patience + 4).map(|time| Some(first * (1.0 - creep * time as f64))).collect());
-    let cases: Vec<Case> = losses.into_iter().map(|losses| (rate, factor, patience as u64, losses)).collect();
-    let outputs = runner.call::<_, Vec<f64>>(1, &cases)?;
-    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+    // Reaches 0 and stays there: a loss that equals the best one is no better. Only of 0 is any part exactly 0.
+    losses.push([Some(first)].into_iter().chain(vec![Some(0.0); patience + 3]).collect());
+    losses.into_iter().map(|losses| (rate, factor, patience as u64, losses)).collect()
 }
 
 fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
@@ -117,6 +136,14 @@ fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
              count starts again",
         )
         .diagnose_if(
+            is(Flaw::OrEqual),
+            "a loss that equals best * (1 - THRESHOLD), as 0 does after 0, counts as better: a better loss is less than that",
+        )
+        .diagnose_if(
+            is(Flaw::Complement),
+            "the rate loses the part `factor` of itself: a reduction multiplies it by the factor, which is the part that is left",
+        )
+        .diagnose_if(
             observed.iter().any(|now| now > rate),
             "the rate rises: a reduction multiplies it by the factor, which is less than 1",
         )
@@ -138,7 +165,8 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
             _ => best * (1.0 - THRESHOLD),
         };
         let late = bad > *patience;
-        if loss < bound || flaw == Flaw::NotANumber && loss.is_nan() {
+        let also = flaw == Flaw::NotANumber && loss.is_nan() || flaw == Flaw::OrEqual && loss == bound;
+        if loss < bound || also {
             best = loss;
             bad = if flaw == Flaw::AddsUp { bad } else { 0 };
         } else {
@@ -153,7 +181,7 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
             _ => bad > *patience,
         };
         if time {
-            rate *= factor;
+            rate *= if flaw == Flaw::Complement { 1.0 - factor } else { *factor };
             best = if flaw == Flaw::NewBest { f64::INFINITY } else { best };
             bad = match flaw {
                 Flaw::NoNewCount => bad,

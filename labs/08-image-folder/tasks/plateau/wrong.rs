@@ -125,6 +125,30 @@ pub fn from_infinity(schedule: &mut Plateau, loss: f64) {
     }
 }
 
+/// Takes the part `factor` off the rate.
+#[edit(schedule.rate *= schedule.factor => schedule.rate -= schedule.rate * schedule.factor)]
+pub fn complement() {}
+
+/// Halves the rate.
+#[edit(*= schedule.factor => /= 2.0)]
+pub fn halves() {}
+
+/// Divides by ten, as PyTorch does if nobody says otherwise.
+#[edit(*= schedule.factor => *= 0.1)]
+pub fn tenth() {}
+
+/// Multiplies the rate by itself.
+#[edit(*= schedule.factor => *= schedule.rate)]
+pub fn squares() {}
+
+/// Knows one patience only.
+#[edit(schedule.bad > schedule.patience => schedule.bad > 3)]
+pub fn fixed_patience() {}
+
+/// Takes a loss that equals the bound as better.
+#[edit(loss < schedule.best => loss <= schedule.best)]
+pub fn or_equal() {}
+
 /// Right: subtracts the threshold and sets the count in one place.
 pub fn one_count(schedule: &mut Plateau, loss: f64) {
     let better =
