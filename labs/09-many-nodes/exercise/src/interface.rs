@@ -14,11 +14,11 @@ use serde::Deserialize;
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// True if it was switched on (`UP`).
+    /// True if it was switched on (`UP`). One that was not may still be listed with the carrier that it had.
     pub up: bool,
     /// True if its other end answers (`LOWER_UP`): a cable that is pulled, or a port that is off, has no carrier.
     pub carrier: bool,
-    /// True for `lo`, which leads to this node only.
+    /// True for `lo`, which leads to this node only, whatever its addresses are.
     pub loopback: bool,
     /// Its address; `None` if it has none.
     pub address: Option<Ipv4Addr>,

@@ -74,12 +74,23 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // With the bridge of virtual machines, which has another name and address than that of containers.
     let mut bridge = several.clone();
     bridge.iter_mut().for_each(|node| node.push(of("virbr0", [192, 168, 122, 1], 24, 400_000, true, true, false)));
-    // With a network in which the last two nodes have got the same address, and the others have not.
-    let mut twice = several.clone();
-    for (number, node) in twice.iter_mut().enumerate() {
-        let host = number.min(count - 2) as u8 + 1;
-        node.insert(0, of("ib2", [10, net, 80, host], 20, 700_000, true, true, false));
-    }
+    // With a network in which the last node has got the address of this one, and the others have addresses of their own.
+    let twice = |of_last: usize| {
+        let mut nodes = several.clone();
+        for (number, node) in nodes.iter_mut().enumerate() {
+            let host = if number == count - 1 { of_last } else { number } as u8 + 1;
+            node.insert(0, of("ib2", [10, net, 80, host], 20, 700_000, true, true, false));
+        }
+        nodes
+    };
+    // With an interface more that has all but one of what it needs.
+    let lacking = |lacks: fn(Interface) -> Interface| {
+        let mut nodes = several.clone();
+        for (number, node) in nodes.iter_mut().enumerate() {
+            node.insert(0, lacks(of("eth7", [10, net, 112, number as u8 + 1], 20, 500_000, true, true, false)));
+        }
+        nodes
+    };
     // With a network more that is the fastest, and whose addresses are alike, but which the prefix divides between the first node and the
     // others. Its addresses and prefixes are `of_first` on the first node.
     let divided = |of_first: (u8, u8, u8), of_others: (u8, u8, u8)| {
@@ -90,7 +101,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         }
         nodes
     };
-    let cases: [(Nodes, Option<Vec<String>>); 11] = [
+    let cases: [(Nodes, Option<Vec<String>>); 17] = [
         (several.clone(), Some(fast.clone())),
         (turned, Some(fast.clone())),
         (slow, Some(vec!["eno1".into(); count])),
@@ -98,12 +109,19 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         (uneven(0), Some(fast.clone())),
         (uneven(count - 1), Some(fast.clone())),
         (bridge, Some(fast.clone())),
-        (twice, Some(fast.clone())),
+        (twice(count - 2), Some(fast.clone())),
+        (twice(0), Some(fast.clone())),
         // No prefix that is the same for all interfaces tells these halves of a network apart and does not divide the right one.
         (divided((96, 0, 26), (96, 64, 26)), Some(fast.clone())),
         // With one prefix for all nodes, that of any of them, these are in one network.
         (divided((96, 0, 20), (97, 0, 24)), Some(fast.clone())),
-        (divided((97, 0, 24), (96, 0, 20)), Some(fast)),
+        (divided((97, 0, 24), (96, 0, 20)), Some(fast.clone())),
+        // The leading bits are equal, and only their number differs.
+        (divided((96, 0, 20), (96, 0, 24)), Some(fast.clone())),
+        (divided((96, 0, 24), (96, 0, 20)), Some(fast.clone())),
+        (lacking(|one| Interface { up: false, ..one }), Some(fast.clone())),
+        (lacking(|one| Interface { carrier: false, ..one }), Some(fast.clone())),
+        (lacking(|one| Interface { loopback: true, ..one }), Some(fast)),
     ];
     let inputs: Vec<&Nodes> = cases.iter().map(|(nodes, _)| nodes).collect();
     let outputs = runner.call::<_, Found>(1, &inputs)?;
@@ -198,6 +216,7 @@ fn listed(node: usize, one: &Interface) -> [String; 5] {
     let state = match (one.up, one.carrier) {
         (false, _) => "down",
         (true, false) => "no carrier",
+        (true, true) if one.loopback => "loopback",
         (true, true) => "up",
     };
     let address = one.address.map_or_else(|| "none".to_owned(), |address| format!("{address}/{}", one.prefix));

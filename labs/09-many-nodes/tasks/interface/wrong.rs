@@ -154,6 +154,38 @@ pub fn network_of_a_name(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
         .map(|chosen| names(&chosen))
 }
 
+/// Compares each address with the next node's only.
+pub fn not_the_next(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let other = |chosen: &Vec<&Interface>| chosen.windows(2).all(|pair| pair[0].address != pair[1].address);
+    fastest(networks(nodes, works).into_iter().filter(other).collect()).map(|chosen| names(&chosen))
+}
+
+/// Compares the leading bits, and not how many they are.
+pub fn bits_alone(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let bits = |one: &Interface| one.network().map(|(bits, _)| bits);
+    let choose = |first: &Interface| {
+        let same = |one: &&Interface| works(one) && bits(one) == bits(first);
+        nodes.iter().map(|node| node.iter().find(same)).collect::<Option<Vec<&Interface>>>()
+    };
+    let all = nodes[0].iter().filter(|one| works(one)).filter_map(choose).filter(|chosen| differ(chosen));
+    fastest(all.collect()).map(|chosen| names(&chosen))
+}
+
+fn without(nodes: &[Vec<Interface>], lacks: impl Fn(&Interface) -> bool) -> Result<Vec<String>> {
+    let all = networks(nodes, |one| one.address.is_some() && !lacks(one)).into_iter().filter(|chosen| differ(chosen));
+    fastest(all.collect()).map(|chosen| names(&chosen))
+}
+
+/// Does not ask whether an interface is switched on.
+pub fn switched_off(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    without(nodes, |one| !one.carrier || one.loopback)
+}
+
+/// Knows loopbacks by their addresses, which are the same on all nodes.
+pub fn loopback(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    without(nodes, |one| !one.up || !one.carrier)
+}
+
 /// Right: sorts all interfaces by their network.
 pub fn by_network(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
     let all = networks(nodes, works).into_iter().filter(|chosen| differ(chosen)).collect();
