@@ -53,7 +53,7 @@ enum What {
         /// Also build the exercises, and check that each task is graded as not started
         #[arg(long)]
         build: bool,
-        /// Also grade all answers, wrong and right, with the inputs of the seeds 1 to N; their programs must be built (`cargo build -p sol-NN`)
+        /// Also grade all answers, wrong and right, with the inputs of the seeds 1 to N
         #[arg(long, value_name = "N")]
         seeds: Option<u64>,
     },
