@@ -16,6 +16,7 @@ use crate::events::{Event, EventSink};
 use crate::loader::{DataLoader, Position};
 use crate::memory::MemoryBytes;
 use crate::metrics::Evaluation;
+use crate::optim::last_lr;
 use crate::progress::{self, Progress, Tag};
 use crate::sampler::Sampler;
 use crate::{LaunchEnv, Rank, WorldSize, faults, snapshot};
@@ -114,7 +115,7 @@ impl Reporter {
     /// A step is done; `loss` is this rank's mean over `samples` samples.
     pub fn step(&self, epoch: u64, step: usize, loss: f64, samples: usize) {
         self.shared.progress.step(loss);
-        self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64 });
+        self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64, lr: last_lr() });
         if self.has_faults()
             && let Err(error) = self.inject_faults(&Point::Step { epoch, step: step as u64 })
         {

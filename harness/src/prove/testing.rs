@@ -69,7 +69,7 @@ impl Run {
         events.push(Event::Epoch { epoch, steps: losses.len() as u64, batch_size });
         events.push(Event::Samples { epoch, indices: indices.clone() });
         for (step, (batch, loss)) in indices.chunks(batch_size).zip(losses).enumerate() {
-            events.push(Event::Step { epoch, step: step as u64, loss: *loss, samples: batch.len() as u64 });
+            events.push(Event::Step { epoch, step: step as u64, loss: *loss, samples: batch.len() as u64, lr: None });
         }
         events.extend(self.eval(rank, epoch));
     }

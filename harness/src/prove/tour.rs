@@ -326,7 +326,7 @@ pub(crate) fn epochs(events: &RunEvents) -> Vec<Epoch> {
     let (mut steps, mut accuracies) = (BTreeMap::new(), BTreeMap::new());
     for record in events.records() {
         match record.event {
-            Event::Step { epoch, step, loss, samples } => {
+            Event::Step { epoch, step, loss, samples, .. } => {
                 steps.insert((epoch, step, record.rank), (loss, samples));
             }
             Event::Eval { epoch, accuracy, .. } if record.rank == 0 => {
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn counts_a_repeated_step_once() {
-        let step = |epoch, step, loss, samples| Event::Step { epoch, step, loss, samples };
+        let step = |epoch, step, loss, samples| Event::Step { epoch, step, loss, samples, lr: None };
         let eval = Event::Eval { epoch: 0, accuracy: 0.75, loss: 0.5, samples: 8 };
         let first = [step(0, 0, 1.0, 4), step(0, 1, 9.0, 2), step(0, 1, 2.0, 2), eval, step(1, 0, 0.5, 4)];
         let second = [step(0, 0, 3.0, 4), step(0, 1, 4.0, 2)];

@@ -151,7 +151,7 @@ fn take(plan: &Plan, parts: &mut BTreeMap<u64, Part>, event: &Event) -> Result<b
             let share = &mut parts.entry(*epoch).or_default().share;
             once(share, indices.clone(), || format!("lists the samples of epoch {epoch} twice"))?;
         }
-        Event::Step { epoch, step, loss, samples } => {
+        Event::Step { epoch, step, loss, samples, .. } => {
             let steps = &mut parts.entry(*epoch).or_default().steps;
             if *step != steps.len() as u64 {
                 return Err(format!("has step {step} of epoch {epoch} where step {} was expected", steps.len()));
@@ -300,7 +300,7 @@ mod tests {
     fn rejects_steps_of_another_size_than_the_samples_give() {
         let message = flaw(|records| {
             let at = place(records, "step", 2);
-            records[at].event = Event::Step { epoch: 0, step: 2, loss: 1.0, samples: 4 };
+            records[at].event = Event::Step { epoch: 0, step: 2, loss: 1.0, samples: 4, lr: None };
         });
         assert_eq!(message, "has 4 samples in step 2 of epoch 0 where 2 were expected");
     }

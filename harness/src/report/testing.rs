@@ -159,7 +159,7 @@ pub(crate) fn start(world_size: usize, pid: u32) -> Event {
 }
 
 pub(crate) fn step_of(epoch: u64, step: u64) -> Event {
-    Event::Step { epoch, step, loss: 0.5, samples: 32 }
+    Event::Step { epoch, step, loss: 0.5, samples: 32, lr: None }
 }
 
 pub(crate) fn resume(epoch: u64, step: u64) -> Event {

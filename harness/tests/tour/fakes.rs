@@ -100,7 +100,7 @@ impl Run {
         sink.emit(&Event::Samples { epoch, indices: indices.clone() });
         for (step, batch) in (0..).zip(indices.chunks(self.batch)) {
             let loss = if self.is("nan", rank) && step == 0 { f64::NAN } else { self.loss(epoch) };
-            sink.emit(&Event::Step { epoch, step, loss, samples: batch.len() as u64 });
+            sink.emit(&Event::Step { epoch, step, loss, samples: batch.len() as u64, lr: None });
         }
         sink.emit(&Event::Eval { epoch, accuracy: 0.75, loss: 0.5, samples: self.samples.div_ceil(4) });
     }
@@ -188,7 +188,13 @@ impl Rank {
                 self.begin(epoch);
             }
             state = train(state, at);
-            self.events.emit(&Event::Step { epoch, step, loss: 1.0 / (epoch + 1) as f64, samples: self.batch as u64 });
+            self.events.emit(&Event::Step {
+                epoch,
+                step,
+                loss: 1.0 / (epoch + 1) as f64,
+                samples: self.batch as u64,
+                lr: None,
+            });
             self.strike(&Point::Step { epoch, step });
             thread::sleep(Duration::from_millis(10));
             at += 1;

@@ -7,9 +7,9 @@
 //! let folder = std::env::temp_dir().join(format!("events-{}", std::process::id()));
 //! // Rank 0, before any restart. In a job, `EventSink::from_env` opens the folder that LOCKSTEP_EVENTS names.
 //! let sink = EventSink::open(&folder, 0, 0)?;
-//! sink.emit(&Event::Step { epoch: 0, step: 7, loss: 0.25, samples: 64 });
+//! sink.emit(&Event::Step { epoch: 0, step: 7, loss: 0.25, samples: 64, lr: Some(0.1) });
 //! let logs = read_folder(&folder)?;
-//! assert_eq!(logs[&0].records[0].event, Event::Step { epoch: 0, step: 7, loss: 0.25, samples: 64 });
+//! assert_eq!(logs[&0].records[0].event, Event::Step { epoch: 0, step: 7, loss: 0.25, samples: 64, lr: Some(0.1) });
 //! std::fs::remove_dir_all(folder)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -51,13 +51,16 @@ pub enum Event {
     },
     /// An epoch begins on this rank, with this number of steps and this batch size.
     Epoch { epoch: u64, steps: u64, batch_size: usize },
-    /// An optimizer step is complete; `loss` is this rank's mean over `samples` samples.
+    /// An optimizer step is complete; `loss` is this rank's mean over `samples` samples, `lr` the learning rate of the optimizer's first
+    /// group in it, if one of the runtime's optimizers made the step.
     Step {
         epoch: u64,
         step: u64,
         #[serde(with = "number")]
         loss: f64,
         samples: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lr: Option<f64>,
     },
     /// The model was evaluated on `samples` samples of all ranks; `accuracy` is between 0 and 1.
     Eval {

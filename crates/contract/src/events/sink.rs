@@ -159,7 +159,7 @@ mod tests {
             Event::Start { world_size: 2, device: "cpu".into(), pid: 7 },
             Event::Group { world_size: 2, backend: "gloo".into(), reason: Some("two hosts".into()) },
             Event::Epoch { epoch: 0, steps: 64, batch_size: 32 },
-            Event::Step { epoch: 0, step: 1, loss: 0.1 + 0.2, samples: 32 },
+            Event::Step { epoch: 0, step: 1, loss: 0.1 + 0.2, samples: 32, lr: Some(1e-3) },
             Event::Eval { epoch: 0, accuracy: 0.9625, loss: f64::INFINITY, samples: 1000 },
             Event::Samples { epoch: 0, indices: vec![3, 1, u64::MAX] },
             Event::Snapshot { epoch: 1, step: 64, path: text(), bytes: 10, seconds: 0.5 },
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn keeps_a_loss_that_is_not_a_number() {
-        let step = |loss| Event::Step { epoch: 0, step: 0, loss, samples: 1 };
+        let step = |loss| Event::Step { epoch: 0, step: 0, loss, samples: 1, lr: None };
         let (_dir, path) = written(&[step(f64::NAN), step(f64::NEG_INFINITY)]);
         let losses: Vec<f64> = read(&path)
             .unwrap()

@@ -320,7 +320,7 @@ mod tests {
         let message = |status: &Status| status.bar.message();
         status.update(&view_in(AgentPhase::Running, 0));
         let sink = lockstep_contract::events::EventSink::open(dir.path(), 0, 0).unwrap();
-        sink.emit(&lockstep_contract::events::Event::Step { epoch: 0, step: 6, loss: 0.5, samples: 1 });
+        sink.emit(&lockstep_contract::events::Event::Step { epoch: 0, step: 6, loss: 0.5, samples: 1, lr: None });
         status.update(&AgentView { elapsed: Duration::from_millis(1249), ..view_in(AgentPhase::Running, 0) });
         assert!(!message(&status).contains("epoch"), "{}", message(&status));
         status.update(&AgentView { elapsed: Duration::from_millis(1250), ..view_in(AgentPhase::Running, 0) });

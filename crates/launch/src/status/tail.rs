@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     fn step(step: u64) -> Event {
-        Event::Step { epoch: 1, step, loss: 0.25, samples: 4 }
+        Event::Step { epoch: 1, step, loss: 0.25, samples: 4, lr: None }
     }
 
     fn at(step: u64) -> Progress {
@@ -271,7 +271,7 @@ mod tests {
         sink.emit(&Event::Epoch { epoch: 1, steps: 9, batch_size: 4 });
         sink.emit(&step(0));
         assert_eq!(polled(&mut tail), [(3, Progress { steps: Some(9), ..at(0) })]);
-        sink.emit(&Event::Step { epoch: 2, step: 0, loss: f64::NAN, samples: 4 });
+        sink.emit(&Event::Step { epoch: 2, step: 0, loss: f64::NAN, samples: 4, lr: None });
         let (_, progress) = polled(&mut tail)[0];
         assert!(progress.loss.unwrap().is_nan());
         assert_eq!((progress.epoch, progress.steps), (Some(2), None));

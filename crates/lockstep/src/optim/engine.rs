@@ -2,6 +2,8 @@
 //!
 //! Leaves out the arithmetic: each optimizer's options implement their rule (`rules.rs`), which calls a kernel.
 
+use std::cell::Cell;
+
 use tch::Tensor;
 
 use super::error::{OptimError, Result};
@@ -108,6 +110,16 @@ struct Group<R> {
     slots: Vec<ParamState>,
 }
 
+thread_local! {
+    static LAST_LR: Cell<Option<f64>> = const { Cell::new(None) };
+}
+
+/// The learning rate of the first group in this thread's last step, for reports: so that every program's curves show the rate that
+/// was used.
+pub(crate) fn last_lr() -> Option<f64> {
+    LAST_LR.get()
+}
+
 pub(super) mod sealed {
     //! The part of a rule that only this module's optimizers may implement.
     use super::{ParamState, Result, Tensor};
@@ -184,6 +196,7 @@ impl<R: Rule> Optimizer for FusedOptimizer<R> {
                 batch.iter_mut().for_each(|(slot, _)| slot.step += 1);
             }
         }
+        LAST_LR.set(Some(self.lr()));
         Ok(())
     }
 

@@ -47,6 +47,7 @@ mod state;
 mod zero;
 
 pub use clip::{GradParts, clip_grad_norm};
+pub(crate) use engine::last_lr;
 pub use engine::{FusedOptimizer, Optimizer, Rule};
 pub use error::{OptimError, Result};
 pub(crate) use params::by_dtype_and_device;
