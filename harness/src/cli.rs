@@ -9,7 +9,7 @@ use crate::exit::Code;
 use crate::prove::{inject, same, tour, verify};
 use crate::report::{Screen, listing};
 use crate::site::{cluster, doctor, render};
-use crate::{bench, learn, stacks};
+use crate::{bench, curves, learn, stacks};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -40,6 +40,7 @@ enum RunCommand {
 enum Command {
     Run(Box<lockstep_launch::command::RunOptions>),
     Stacks(stacks::StacksOptions),
+    Report(curves::ReportOptions),
     Tour(tour::TourOptions),
     Inject(inject::InjectOptions),
     Same(same::SameOptions),
@@ -70,7 +71,7 @@ enum Command {
 /// The subcommands as the page of help lists them, by what one wants to do.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Learning", &["tour", "grade", "hint", "watch", "progress", "reset", "solution", "class"]),
-    ("Running", &["run", "stacks", "new", "data"]),
+    ("Running", &["run", "report", "stacks", "new", "data"]),
     ("Proving", &["verify", "inject", "same"]),
     ("Measuring", &["bench"]),
     ("At your site", &["doctor", "render", "cluster"]),
@@ -117,6 +118,7 @@ impl Cli {
         match command {
             Command::Run(options) => options.exec(|| Ok(Cli::command())),
             Command::Stacks(options) => options.exec(),
+            Command::Report(options) => options.exec(),
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),
             Command::Same(options) => options.exec(),

@@ -14,6 +14,8 @@ mod cargo;
 mod checkout;
 #[cfg(feature = "whole")]
 mod cli;
+#[cfg(feature = "whole")]
+mod curves;
 mod exit;
 #[cfg(not(feature = "whole"))]
 mod first;
@@ -23,6 +25,8 @@ mod labs;
 mod learn;
 mod prove;
 mod report;
+#[cfg(feature = "whole")]
+mod serve;
 #[cfg(feature = "whole")]
 mod site;
 mod stacks;

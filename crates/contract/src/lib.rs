@@ -76,6 +76,19 @@ pub const CLEARED_VARIABLES: [&str; 23] = [
     FAULTS,
 ];
 
+/// How wide lines for people are, in columns: as the terminal that shows them, within limits; for a file or a pipe as COLUMNS says, which
+/// clap heeds in the same way, else `plain`.
+pub fn columns(terminal: Option<usize>, plain: usize, (least, most): (usize, usize)) -> usize {
+    columns_of(terminal, std::env::var("COLUMNS").ok().as_deref(), plain, (least, most))
+}
+
+fn columns_of(terminal: Option<usize>, asked: Option<&str>, plain: usize, (least, most): (usize, usize)) -> usize {
+    // mpirun's terminals report no size.
+    let terminal = terminal.filter(|width| *width > 0).map(|width| width.clamp(least, most));
+    let asked = || asked?.trim().parse().ok().filter(|width| *width > 0).map(|width: usize| width.clamp(40, 1000));
+    terminal.or_else(asked).unwrap_or(plain)
+}
+
 /// A number of things in words: `1 rank`, `8 ranks`, `2 batches`, `0 classes`.
 pub fn counted<N: Display + PartialEq + From<u8>>(number: N, what: &str) -> String {
     let plural = if what.ends_with("ch") || what.ends_with("ss") { "es" } else { "s" };
@@ -169,5 +182,14 @@ mod tests {
         clear_launcher(command.envs([("RANK", "1"), ("MASTER_PORT", "2"), ("HOME", "/")]));
         let set: Vec<_> = command.get_envs().filter(|(_, value)| value.is_some()).map(|(name, _)| name).collect();
         assert_eq!(set, ["HOME"]);
+    }
+
+    #[test]
+    fn a_terminal_has_its_width_and_anything_else_that_of_columns() {
+        let wide = |terminal, asked| columns_of(terminal, asked, 88, (60, 100));
+        assert_eq!([Some(0), None].map(|terminal| wide(terminal, None)), [88, 88]);
+        assert_eq!([20, 72, 300].map(|terminal| wide(Some(terminal), Some("50"))), [60, 72, 100]);
+        assert_eq!(["50", "200", "1", "99999"].map(|asked| wide(None, Some(asked))), [50, 200, 40, 1000]);
+        assert_eq!(["", "0", "-1", "many"].map(|asked| wide(None, Some(asked))), [88; 4]);
     }
 }

@@ -79,7 +79,7 @@ fn not_started(finding: Finding) -> Finding {
     Finding { verdict: Verdict::NotStarted, diagnosis, ..finding }
 }
 
-/// The width of a line without a terminal, in columns; and the limits of the width on a terminal.
+/// The width of a line without a terminal and without COLUMNS; and the limits of the width on a terminal.
 const WIDTH: usize = 100;
 const NARROWEST: usize = 40;
 const WIDEST: usize = 140;
@@ -152,10 +152,10 @@ fn place(tasks: &Tasks, task: &Task) -> String {
     format!("task {number} of {}, {}", tasks.tasks.len(), task.name)
 }
 
-/// The width of the terminal that shows stdout.
+/// The width of stdout.
 fn width() -> usize {
     let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
-    terminal.filter(|width| *width > 0).map_or(WIDTH, |width| width.clamp(NARROWEST, WIDEST))
+    lockstep_contract::columns(terminal, WIDTH, (NARROWEST, WIDEST))
 }
 
 /// Breaks the text into its rows, and these at spaces, into lines that are this wide with their indent.

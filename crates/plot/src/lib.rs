@@ -124,6 +124,17 @@ impl Axis {
         (0..).map(move |count| f64::from(count) * step).take_while(move |tick| *tick <= most)
     }
 
+    /// Round values on the axis, about `count` of them; powers of ten on a logarithmic one.
+    pub fn ticks(&self, count: u32) -> Vec<f64> {
+        if self.logarithmic {
+            return self.powers();
+        }
+        let step = round_up((self.most - self.least) / f64::from(count));
+        let first = (self.least / step).ceil();
+        let ticks = (0..=count).map(|number| (first + f64::from(number)) * step);
+        ticks.filter(|tick| (self.least..=self.most).contains(tick)).collect()
+    }
+
     /// Powers of ten on a logarithmic axis, with their halves and doubles where there are few.
     fn powers(&self) -> Vec<f64> {
         let powers = self.least.log10().floor() as i32..=self.most.log10().ceil() as i32;
@@ -310,6 +321,9 @@ mod tests {
         let axis = Axis::logarithmic([1e-4, 2e-4].into_iter(), (0.0, 100.0));
         let close = |(one, other): (&f64, f64)| (one / other - 1.0).abs() < 1e-9;
         assert!(axis.powers().len() == 2 && axis.powers().iter().zip([1e-4, 2e-4]).all(close));
+        let inside = Axis { least: 41.0, most: 162.0, pixels: (0.0, 100.0), logarithmic: false };
+        assert_eq!(inside.ticks(5), [50.0, 100.0, 150.0]);
+        assert_eq!(Axis { least: 1.0, most: f64::INFINITY, ..inside }.ticks(5), [0.0; 0]);
         let wide = Axis::logarithmic([1e-5, 2e-1].into_iter(), (0.0, 100.0));
         assert_eq!(wide.powers().len(), 5);
         assert!([0.0, 1e-9, 1.0, 1e9].into_iter().all(|value| (0.0..=100.0).contains(&wide.at(value))));

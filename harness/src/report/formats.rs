@@ -52,7 +52,7 @@ pub(crate) fn csv(report: &Report) -> anyhow::Result<String> {
 }
 
 /// Escapes a text so that no spreadsheet takes it for a formula: learners choose names and output.
-fn cell(text: &str) -> String {
+pub(crate) fn cell(text: &str) -> String {
     let text = plain(text);
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text }
 }

@@ -1,6 +1,6 @@
 //! The history of a run, read from its event files: the worker processes, each one an [`Attempt`] of a rank.
 //!
-//! A damaged file is noted and left out; the others are still read. An agent records when a process began and how it ended; the rank itself
+//! What is damaged is noted and left out; the rest is still read. An agent records when a process began and how it ended; the rank itself
 //! records what it did. The two are matched by rank and process id, otherwise by time: a worker inside a wrapper has another id than the
 //! process that the agent started.
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::path::Path;
 
-use lockstep_contract::events::{AgentEvent, AgentLog, Event, EventLog, EventsError, Record};
+use lockstep_contract::events::{AgentEvent, AgentLog, Event, EventLog, Record, Salvaged, salvage};
 use lockstep_process::signal_name;
 
 /// The event files of a run.
@@ -25,14 +25,13 @@ pub(crate) struct RunEvents {
 impl RunEvents {
     /// Reads all event files of `folder`.
     pub(crate) fn read(folder: &Path) -> Self {
-        let mut unreadable = vec![];
-        let agents = lockstep_contract::events::read_agents(folder).unwrap_or_else(|error| {
-            unreadable.push(format!("the agents' events are left out: {}", chain(&error)));
-            BTreeMap::new()
-        });
-        let ranks =
-            lockstep_contract::events::read_folder(folder).unwrap_or_else(|_| one_by_one(folder, &mut unreadable));
-        RunEvents { ranks, agents, unreadable }
+        match salvage(folder) {
+            Ok(Salvaged { ranks, agents, left_out }) => RunEvents { ranks, agents, unreadable: left_out },
+            Err(error) => {
+                let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
+                RunEvents { unreadable: vec![format!("no event is drawn: {error}{cause}")], ..RunEvents::default() }
+            }
+        }
     }
 
     /// All records of all ranks, rank by rank.
@@ -68,28 +67,6 @@ pub(crate) fn step(event: &Event) -> Option<(u64, u64)> {
         Event::Step { epoch, step, .. } => Some((*epoch, *step)),
         _ => None,
     }
-}
-
-/// The files of the ranks without those that are damaged.
-fn one_by_one(folder: &Path, unreadable: &mut Vec<String>) -> BTreeMap<usize, EventLog> {
-    let mut logs = BTreeMap::new();
-    let entries = std::fs::read_dir(folder).map_err(|error| {
-        unreadable.push(format!("no event is drawn: cannot read {}: {error}", folder.display()));
-    });
-    for path in entries.into_iter().flatten().flatten().map(|entry| entry.path()) {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let rank = name.strip_prefix("rank-").and_then(|name| name.strip_suffix(".jsonl"));
-        let Some(rank) = rank.and_then(|rank| rank.parse().ok()) else { continue };
-        match lockstep_contract::events::read(&path) {
-            Ok(log) => drop(logs.insert(rank, log)),
-            Err(error) => unreadable.push(format!("rank {rank} is left out: {}", chain(&error))),
-        }
-    }
-    logs
-}
-
-fn chain(error: &EventsError) -> String {
-    error.source().map_or(error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// Times beyond this many seconds since the Unix epoch (the year 5138) are invalid.
@@ -142,6 +119,8 @@ pub(crate) struct History<'a> {
     pub(crate) attempts: Vec<Attempt<'a>>,
     /// Inconsistencies in the files.
     pub(crate) notes: Vec<String>,
+    /// The run goes on: processes without an end have none yet.
+    pub(crate) goes_on: bool,
 }
 
 impl<'a> History<'a> {
@@ -150,7 +129,7 @@ impl<'a> History<'a> {
         let mut notes = vec![];
         let agents = of_agents(&events.agents, &mut notes);
         let attempts = attempts(&events.ranks, &agents, &mut notes);
-        History { agents, attempts, notes }
+        History { agents, attempts, notes, goes_on: false }
     }
 
     /// The times of the first and the last record; both 0 without records.

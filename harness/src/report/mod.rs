@@ -7,7 +7,7 @@
 //! The commands decide what is claimed, and from which evidence.
 
 mod fit;
-mod formats;
+pub(crate) mod formats;
 pub(crate) mod formatting;
 pub(crate) mod history;
 pub(crate) mod html;
@@ -18,7 +18,7 @@ pub(crate) mod screen;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
-mod timeline;
+pub(crate) mod timeline;
 mod timeline_events;
 mod write;
 

@@ -3,7 +3,7 @@
 //! Horizontal positions are percentages of the run, so that text and signs keep their shape at any width. Every state has a
 //! pattern and every event has its own sign: colour is never the only distinction.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_plot::{round_up, stacked};
 use maud::{Markup, html};
@@ -87,7 +87,7 @@ pub(crate) fn draw(index: usize, timeline: &Timeline) -> Markup {
             @if left_out > 0 { p.small { (left_out) " more ranks are not drawn; the report as JSON has them." } }
             (legend(timeline))
             @if !timeline.notes.is_empty() { ul.notes { @for note in &timeline.notes { li { (plain(note)) } } } }
-            (in_words(timeline))
+            (in_words(index, timeline))
         }
     }
 }
@@ -133,7 +133,7 @@ impl Line<'_> {
         match self {
             Line::Node(node) => html! {
                 line.edge x1="0" x2="100%" y1=(top) y2=(top) {}
-                @for mark in node.marks.iter().take(MOST_OF_A_RANK) { (draw_mark(mark, top + NODE / 2, length)) }
+                @for mark in apart(&node.marks, length) { (draw_mark(mark, top + NODE / 2, length)) }
             },
             Line::Rank(row) => draw_rank(row, top + (RANK - BAR) / 2, length),
         }
@@ -181,8 +181,20 @@ fn draw_rank(row: &Row, top: usize, length: f64) -> Markup {
         line.track x1="0" x2="100%" y1=(top + height / 2) y2=(top + height / 2) {}
         @for span in row.spans.iter().take(MOST_OF_A_RANK) { (draw_span(span, top, length)) }
         @for redone in row.redone.iter().take(MOST_OF_A_RANK) { (draw_redone(redone, top, length)) }
-        @for mark in row.marks.iter().take(MOST_OF_A_RANK) { (draw_mark(mark, top + height / 2, length)) }
+        @for mark in apart(&row.marks, length) { (draw_mark(mark, top + height / 2, length)) }
     }
+}
+
+/// The marks that do not lie on one of the same kind: a long run has thousands of snapshots.
+fn apart(marks: &[Mark], length: f64) -> impl Iterator<Item = &Mark> {
+    let mut last: BTreeMap<MarkKind, f64> = BTreeMap::new();
+    marks.iter().filter(move |mark| {
+        let free = last.get(&mark.kind).is_none_or(|at| mark.at - at >= length / MOST_OF_A_RANK as f64);
+        if free {
+            last.insert(mark.kind, mark.at);
+        }
+        free
+    })
 }
 
 fn draw_span(span: &Span, top: usize, length: f64) -> Markup {
@@ -213,7 +225,7 @@ fn draw_mark(mark: &Mark, middle: usize, length: f64) -> Markup {
     }
 }
 
-fn sign(kind: MarkKind) -> Markup {
+pub(crate) fn sign(kind: MarkKind) -> Markup {
     match kind {
         MarkKind::Fault => html! { path.fault d="M-5.5,-16 h11 L0,-8 Z" {} },
         MarkKind::Died => html! { g.died { circle r="7" {} path d="M-3,-3 L3,3 M3,-3 L-3,3" {} } },
@@ -231,7 +243,7 @@ fn sign(kind: MarkKind) -> Markup {
 }
 
 /// The part of a sign's surroundings that the legend shows.
-fn view_box(kind: MarkKind) -> &'static str {
+pub(crate) fn view_box(kind: MarkKind) -> &'static str {
     match kind {
         MarkKind::Fault => "-13 -22 26 20",
         MarkKind::Snapshot => "-13 0 26 20",
@@ -249,7 +261,7 @@ fn name(state: State) -> &'static str {
     STATES.iter().find(|(of, ..)| *of == state).map_or("", |(.., name)| name)
 }
 
-fn mark_name(kind: MarkKind) -> &'static str {
+pub(crate) fn mark_name(kind: MarkKind) -> &'static str {
     MARKS.iter().find(|(of, _)| *of == kind).map_or("", |(_, name)| name)
 }
 
@@ -301,9 +313,9 @@ fn summary(timeline: &Timeline) -> String {
 }
 
 /// The picture as text, for readers who cannot see it or want the exact times.
-fn in_words(timeline: &Timeline) -> Markup {
+fn in_words(index: usize, timeline: &Timeline) -> Markup {
     html! {
-        details {
+        details id={ "timeline-" (index) "-words" } {
             summary { "The picture in words" }
             div.scroll tabindex="0" role="region" aria-label="The picture in words" {
                 table {

@@ -145,6 +145,9 @@ impl Failed<'_> {
             let t = self.now.iter().map(|attempt| attempt.last()).fold(0.0, f64::max);
             self.next.map(|_| Cause::new(t, "the ranks were started again".into()))
         };
+        if self.history.goes_on && self.next.is_none() {
+            return Cause::earliest(failed);
+        }
         Cause::earliest(failed.chain(lost)).or_else(|| self.regrouped()).or_else(silent).or_else(unknown)
     }
 

@@ -6,12 +6,13 @@ use std::io::{self, IsTerminal, Write};
 
 use comfy_table::presets::{ASCII_HORIZONTAL_ONLY, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, TableStyle};
+use lockstep_contract::columns;
 
 use crate::report::formatting::{listing, maybe, plain_line, seconds};
 use crate::report::model::{Report, ReportCase, Verdict};
 use crate::report::recovery::Recovery;
 
-/// Widths of text, in columns: without a terminal, and the minimum and maximum on one.
+/// Widths of text, in columns: without a terminal and without COLUMNS, and the minimum and maximum on a terminal.
 const WIDTH: (u16, u16, u16) = (88, 60, 100);
 
 /// A destination for lines and tables that people read.
@@ -61,8 +62,7 @@ impl Screen {
             table.use_stderr();
         }
         let style = TextStyle {
-            // mpirun's terminals report no size.
-            width: table.width().filter(|width| *width > 0).map_or(plain, |width| width.clamp(least, most)),
+            width: columns(table.width().map(usize::from), plain.into(), (least.into(), most.into())) as u16,
             coloured: terminal && !refuses_colour(std::env::var_os("NO_COLOR")),
             unicode: speaks_unicode(["LC_ALL", "LC_CTYPE", "LANG"].map(std::env::var_os)),
         };

@@ -231,7 +231,7 @@ impl RowContext<'_> {
         let records = self.history.agents.get(node).map_or(&[][..], Vec::as_slice);
         let mut marks: Vec<Mark> = records.iter().filter_map(|(t, event)| self.agent_mark(*t, event)).collect();
         let at_end = [MarkKind::Finished, MarkKind::Lost];
-        if !marks.iter().any(|mark| at_end.contains(&mark.kind)) {
+        if !self.history.goes_on && !marks.iter().any(|mark| at_end.contains(&mark.kind)) {
             let detail = "no more events from this agent: it was lost, or still runs".into();
             marks.push(Mark { at: self.history.last_of_node(node) - self.began, kind: MarkKind::Lost, detail });
         }
@@ -330,6 +330,7 @@ impl Pen<'_> {
             Some(End { code: 0, stopped: false, .. }) => return self.put(end, MarkKind::Finished, "finished".into()),
             Some(known) if known.stopped => (State::Stopped, known.manner()),
             Some(known) => (State::Dead, known.manner()),
+            None if self.context.history.goes_on && next.is_none() => return,
             None => (State::Dead, "no more events from it".to_owned()),
         };
         if state == State::Dead {

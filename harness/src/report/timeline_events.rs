@@ -13,17 +13,21 @@ const MOST_RANKS: usize = 65_536;
 impl Timeline {
     /// Draws the records of ranks and agents. What could not be read is noted, and the rest is drawn.
     pub(crate) fn of(events: &RunEvents) -> Self {
-        let history = History::of(events);
+        Self::with(events, &History::of(events))
+    }
+
+    /// The same, with the history of these records.
+    pub(crate) fn with(events: &RunEvents, history: &History<'_>) -> Self {
         let (began, ended) = history.bounds();
-        let missing = missing(events, &history);
+        let missing = missing(events, history);
         let mut notes = [events.unreadable.clone(), torn(events), history.notes.clone()].concat();
-        notes.extend(gaps(&missing, &history));
+        notes.extend(gaps(&missing, history));
         Timeline {
             began,
             seconds: ended - began,
-            nodes: RowContext { began, ended, history: &history }.nodes(&missing),
+            nodes: RowContext { began, ended, history }.nodes(&missing),
             recoveries: history.recoveries(),
-            verdicts: verdicts(&history, began),
+            verdicts: verdicts(history, began),
             notes,
         }
     }
@@ -288,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_a_damaged_file_and_draws_the_others() {
+    fn leaves_out_what_is_damaged_and_draws_the_rest() {
         let dir = tempfile::tempdir().unwrap();
         let sink = lockstep_contract::events::EventSink::open(dir.path(), 0, 0).unwrap();
         sink.emit_at(1.0, &start(2, 1));
@@ -297,8 +301,8 @@ mod tests {
         std::fs::write(dir.path().join("agent-a.jsonl"), "[]\n").unwrap();
         let timeline = Timeline::of(&RunEvents::read(dir.path()));
         assert_eq!(spans(&timeline, 0), [(State::Running, 0, 100)]);
-        assert!(timeline.notes[0].starts_with("the agents' events are left out: line 1 of "), "{:?}", timeline.notes);
-        assert!(timeline.notes[1].starts_with("rank 1 is left out: line 1 of "), "{:?}", timeline.notes);
+        assert!(timeline.notes[0].starts_with("line 1 of agent-a.jsonl is not an event"), "{:?}", timeline.notes);
+        assert!(timeline.notes[1].starts_with("line 1 of rank-1.jsonl is not an event"), "{:?}", timeline.notes);
         let none = Timeline::of(&RunEvents::read(&dir.path().join("none")));
         assert!(none.nodes.is_empty() && none.notes.iter().any(|note| note.contains("cannot read")), "{none:?}");
     }

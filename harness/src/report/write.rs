@@ -78,6 +78,11 @@ impl<F> Target<F> {
         self.path.is_none()
     }
 
+    /// The file.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
     /// Writes `what`, a file atomically and into a new folder if necessary.
     ///
     /// # Errors

@@ -30,8 +30,15 @@ fn write_seat(folder: &Path, name: &str) {
     fs::write(folder.join(format!("{name}.json")), seat.to_string()).unwrap();
 }
 
+/// The address of a page that has been announced.
+pub(crate) fn address(serving: &Running) -> String {
+    serving.await_out("Ctrl-C ends", 1);
+    let printed = serving.out.now();
+    printed.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned()
+}
+
 /// The head and the body of the answer.
-fn ask(address: &str, request: &str) -> (String, String) {
+pub(crate) fn ask(address: &str, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "{request}\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -47,9 +54,7 @@ fn the_page_follows_the_seats_and_cannot_be_written() {
     fs::create_dir(&folder).unwrap();
     let report = parent.path().join("report.csv");
     let serving = Running::start(class(&folder, &["--serve", "127.0.0.1:0", "--report", report.to_str().unwrap()]));
-    serving.await_out("Ctrl-C ends", 1);
-    let printed = serving.out.now();
-    let address = printed.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let address = address(&serving);
     let page = || ask(&address, "GET / HTTP/1.1");
     let (head, body) = page();
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("default-src 'none'"), "{head}");

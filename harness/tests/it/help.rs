@@ -9,7 +9,7 @@ use crate::shown::plain;
 
 fn help(words: &[&str]) -> String {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
-    ended(command.args(words).arg("--help").env_remove("COLUMNS")).code(0).out
+    ended(command.args(words).arg("--help")).code(0).out
 }
 
 /// The subcommands that a page lists, on the front page in groups.
@@ -31,6 +31,26 @@ fn every_command_has_a_page_of_help() {
             .into_iter()
             .map(|name| format!("\n$ lockstep {command} {name} --help\n\n{}", help(&[command, name])));
         assert_snapshot!(command, format!("{page}{}", inner.collect::<String>()));
+    }
+}
+
+#[test]
+fn what_wraps_heeds_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let event =
+        r#"{"t":1,"node":"a","event":"ended","attempt":0,"rank":0,"local_rank":0,"pid":1,"code":3,"stopped":false}"#;
+    let started = r#"{"t":1,"node":"a","event":"started","attempt":0,"rank":0,"local_rank":0,"pid":1}"#;
+    std::fs::write(folder.path().join("agent-a.jsonl"), format!("{started}\n{event}\n")).unwrap();
+    let events = folder.path().to_str().unwrap();
+    for words in [&["--help"][..], &["report", events, "--output", "/dev/null/../none.csv"], &["report", "--help"]] {
+        let widest = |columns: &str| {
+            let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
+            let shown = ended(command.args(words).env("COLUMNS", columns));
+            let lines = shown.out.lines().map(|line| line.chars().count());
+            lines.max().unwrap_or_default()
+        };
+        let (narrow, wide) = (widest("60"), widest("120"));
+        assert!(narrow <= 60 && wide > 60 && wide <= 120, "{words:?}: {narrow}, {wide}");
     }
 }
 

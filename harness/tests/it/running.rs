@@ -38,7 +38,7 @@ pub(crate) struct Ended {
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = as_anywhere(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (out, err) = (Text::of(child.stdout.take().unwrap()), Text::of(child.stderr.take().unwrap()));
         Running { child: KillOnDrop(child), out, err }
     }
@@ -95,7 +95,13 @@ impl Running {
 
 /// Runs a command that ends by itself.
 pub(crate) fn ended(command: &mut Command) -> Ended {
-    command.output().unwrap().into()
+    as_anywhere(command).output().unwrap().into()
+}
+
+/// Without the width that somebody's shell asks for, unless the test sets it.
+fn as_anywhere(command: &mut Command) -> &mut Command {
+    let set = command.get_envs().any(|(name, _)| name == "COLUMNS");
+    if set { command } else { command.env_remove("COLUMNS") }
 }
 
 impl Ended {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::sink::Appender;
 use super::{EventsError, read_lines};
@@ -141,14 +142,19 @@ pub fn read_agents(folder: &Path) -> Result<BTreeMap<String, AgentLog>, EventsEr
 
 fn read_one(path: &Path) -> Result<AgentLog, EventsError> {
     let mut log = AgentLog::default();
-    log.torn = read_lines(path, |value| {
+    log.torn = read_lines(path, |value| log.take(&value))?;
+    Ok(log)
+}
+
+impl AgentLog {
+    /// Adds a line's event, if it is of a known kind.
+    pub(super) fn take(&mut self, value: &Value) -> serde_json::Result<()> {
         let known = value["event"].as_str().is_some_and(|kind| KINDS.contains(&kind));
         if known || value.get("event").is_none() {
-            log.records.push(AgentRecord::deserialize(&value)?);
+            self.records.push(AgentRecord::deserialize(value)?);
         }
         Ok(())
-    })?;
-    Ok(log)
+    }
 }
 
 const KINDS: [&str; 9] =
@@ -159,7 +165,7 @@ fn file_of(folder: &Path, node: &str) -> PathBuf {
     folder.join(format!("agent-{}.jsonl", node.chars().map(safe).collect::<String>()))
 }
 
-fn node_of(path: &Path) -> Option<String> {
+pub(super) fn node_of(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     name.strip_prefix("agent-")?.strip_suffix(".jsonl").map(str::to_owned)
 }

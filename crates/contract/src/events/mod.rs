@@ -22,11 +22,13 @@ mod sink;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::foreign;
 
 pub use agent::{AgentEvent, AgentLog, AgentRecord, AgentSink, VerdictRecord, read_agents};
 pub use sink::EventSink;
@@ -255,24 +257,137 @@ pub(crate) fn read_lines(
     mut take: impl FnMut(Value) -> serde_json::Result<()>,
 ) -> Result<Vec<usize>, EventsError> {
     let fail = |source| EventsError::Read { path: path.to_owned(), source };
-    let mut reader = BufReader::new(File::open(path).map_err(fail)?);
-    let (mut torn, mut bytes) = (Vec::new(), Vec::new());
+    let (mut torn, mut bad) = (Vec::new(), None);
+    each_line(File::open(path).map_err(fail)?, |line, value| {
+        match value.and_then(&mut take) {
+            Ok(()) => {}
+            Err(error) if error.is_eof() => torn.push(line),
+            Err(error) => bad = Some((line, error.to_string())),
+        }
+        bad.is_none()
+    })
+    .map_err(fail)?;
+    match bad {
+        Some((line, reason)) => Err(EventsError::BadLine { path: path.to_owned(), line, reason }),
+        None => Ok(torn),
+    }
+}
+
+/// Calls `take` with the number (from 1) of each line and what it has, until that returns false.
+fn each_line(file: impl Read, mut take: impl FnMut(usize, serde_json::Result<Value>) -> bool) -> io::Result<()> {
+    let (mut reader, mut bytes) = (BufReader::new(file), Vec::new());
     for line in 1.. {
         bytes.clear();
-        if reader.read_until(b'\n', &mut bytes).map_err(fail)? == 0 {
+        let ends = reader.read_until(b'\n', &mut bytes)? == 0;
+        if ends || !take(line, serde_json::from_slice(bytes.strip_suffix(b"\n").unwrap_or(&bytes))) {
             break;
         }
-        let taken = match serde_json::from_slice(bytes.strip_suffix(b"\n").unwrap_or(&bytes)) {
-            Ok(value) => take(value),
-            Err(error) if error.is_eof() => {
-                torn.push(line);
-                continue;
-            }
-            Err(error) => Err(error),
-        };
-        taken.map_err(|error| EventsError::BadLine { path: path.to_owned(), line, reason: error.to_string() })?;
     }
-    Ok(torn)
+    Ok(())
+}
+
+/// What is left of the event files in a folder, some of which may be damaged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Salvaged {
+    /// By rank.
+    pub ranks: BTreeMap<usize, EventLog>,
+    /// By node.
+    pub agents: BTreeMap<String, AgentLog>,
+    /// What is left out, and why: one sentence each.
+    pub left_out: Vec<String>,
+}
+
+/// Of a longer file, this is read: some two million steps.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Reads all event files in `folder` and ignores other files, and lines that are not events: for pictures, where [`read_folder`] and
+/// [`read_agents`] are for proofs. Memory and time are limited, whatever the files are.
+///
+/// # Errors
+/// [`EventsError::Read`] for the folder itself.
+pub fn salvage(folder: &Path) -> Result<Salvaged, EventsError> {
+    salvage_up_to(MOST_BYTES, folder)
+}
+
+fn salvage_up_to(most: u64, folder: &Path) -> Result<Salvaged, EventsError> {
+    let fail = |source| EventsError::Read { path: folder.to_owned(), source };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        paths.push(entry.map_err(fail)?.path());
+    }
+    paths.sort();
+    let mut left = Salvaged::default();
+    for path in paths {
+        if let Some(rank) = rank_of(&path) {
+            let mut log = EventLog::default();
+            log.torn = left.lines_of(&path, most, |value| {
+                let record = Record::parse(value)?;
+                if record.rank != rank {
+                    return Err(serde::de::Error::custom(format!("it is of rank {}", record.rank)));
+                }
+                log.records.push(record);
+                Ok(())
+            });
+            left.ranks.insert(rank, log);
+        } else if let Some(node) = agent::node_of(&path) {
+            let mut log = AgentLog::default();
+            log.torn = left.lines_of(&path, most, |value| log.take(&value));
+            left.agents.insert(node, log);
+        }
+    }
+    left.ranks.retain(|_, log| !log.records.is_empty() || !log.torn.is_empty());
+    left.agents.retain(|_, log| !log.records.is_empty() || !log.torn.is_empty());
+    Ok(left)
+}
+
+impl Salvaged {
+    /// As [`read_lines`], and goes on after lines that are not events.
+    fn lines_of(
+        &mut self,
+        path: &Path,
+        most: u64,
+        mut take: impl FnMut(Value) -> serde_json::Result<()>,
+    ) -> Vec<usize> {
+        let name = foreign::one_line(&path.file_name().unwrap_or_default().to_string_lossy());
+        // A pipe would have to be waited for.
+        match fs::metadata(path) {
+            Err(error) => {
+                self.left_out.push(format!("{name}: {error}"));
+                return Vec::new();
+            }
+            Ok(about) if !about.is_file() => {
+                self.left_out.push(format!("{name} is not a file"));
+                return Vec::new();
+            }
+            Ok(about) if about.len() > most => self.left_out.push(format!(
+                "{name} has {}, of which the first {} are read",
+                shown(about.len()),
+                shown(most)
+            )),
+            Ok(_) => {}
+        }
+        let (mut torn, mut bad): (Vec<usize>, Option<(usize, String)>) = (Vec::new(), None);
+        let mut more = 0;
+        let read = File::open(path).and_then(|file| {
+            each_line(file.take(most), |line, value| {
+                match value.and_then(&mut take) {
+                    Ok(()) => {}
+                    Err(error) if error.is_eof() => torn.push(line),
+                    Err(_) if bad.is_some() => more += 1,
+                    Err(error) => bad = Some((line, foreign::one_line(&error.to_string()))),
+                }
+                true
+            })
+        });
+        if let Err(error) = read {
+            self.left_out.push(format!("{name} cannot be read to its end: {error}"));
+        }
+        if let Some((line, reason)) = bad {
+            let more = if more == 0 { String::new() } else { format!(", nor are {more} more") };
+            self.left_out.push(format!("line {line} of {name} is not an event{more}: {reason}"));
+        }
+        torn
+    }
 }
 
 /// Reads the files of all ranks in `folder` and ignores other files.
@@ -315,6 +430,40 @@ fn shown(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keeps_what_is_whole_and_names_what_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let exit = |rank: usize| format!("{{\"t\":1,\"rank\":{rank},\"restart\":0,\"event\":\"exit\",\"code\":0}}\n");
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("rank-0.jsonl", &format!("{}\0\0\0\n[]\n{}{{\"t\":2", exit(0), exit(0)));
+        write("rank-1.jsonl", &exit(7));
+        write("rank-2.jsonl", "");
+        write("agent-a.jsonl", "{\"t\":1,\"node\":\"a\",\"event\":\"finished\",\"code\":0}\nnone\n");
+        write("notes.jsonl", "none\n");
+        fs::create_dir(dir.path().join("rank-3.jsonl")).unwrap();
+        fs::File::create(dir.path().join("rank-4.jsonl")).unwrap().set_len(1025).unwrap();
+        std::os::unix::fs::symlink("none", dir.path().join("rank-5.jsonl")).unwrap();
+        let left = salvage_up_to(1024, dir.path()).unwrap();
+        assert_eq!(left.ranks.keys().copied().collect::<Vec<_>>(), [0]);
+        assert_eq!((left.ranks[&0].records.len(), &left.ranks[&0].torn), (2, &vec![5]));
+        assert_eq!(left.agents["a"].records.len(), 1);
+        for (place, expected) in [
+            "line 2 of agent-a.jsonl is not an event: ",
+            "line 2 of rank-0.jsonl is not an event, nor are 1 more: ",
+            "line 1 of rank-1.jsonl is not an event: it is of rank 7",
+            "rank-3.jsonl is not a file",
+            "rank-4.jsonl has 1.0 KiB, of which the first 1.0 KiB are read",
+            "line 1 of rank-4.jsonl is not an event: ",
+            "rank-5.jsonl: ",
+        ]
+        .iter()
+        .enumerate()
+        {
+            assert!(left.left_out[place].starts_with(expected), "{expected}: {:?}", left.left_out);
+        }
+        assert!(salvage(&dir.path().join("none")).is_err());
+    }
 
     #[test]
     fn shows_bytes_in_the_largest_unit() {

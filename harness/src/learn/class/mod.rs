@@ -2,12 +2,12 @@
 //! or on a page that follows them.
 
 mod page;
-mod server;
 mod view;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use clap::Args;
@@ -18,12 +18,16 @@ use lockstep_grading::seat::{Attempts, Seat, now};
 use crate::exit::{Code, Refused};
 use crate::learn::route::{Planned, Route};
 use crate::prove::suite::report;
-use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, count, whole_words};
+use crate::report::{Finding, Form, Report, ReportCase, Screen, Target, Verdict, count, whole_words};
+use crate::serve::{self, Asked, Site};
 
+use page::{Frame, Names};
 use view::View;
 
 /// No seat has joined before, in seconds since 1970: November 2023.
 const EARLIEST: u64 = 1_700_000_000;
+/// Where the page is served, if no address is given.
+const ADDRESS: &str = "127.0.0.1:8460";
 /// More seats than this are not a class.
 const MOST_SEATS: usize = 1_000;
 
@@ -34,7 +38,8 @@ pub(crate) struct ClassOptions {
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     /// Show a page that follows the seats, until Ctrl-C; only this machine reaches it unless an address says otherwise
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = server::ADDRESS, value_parser = server::address)]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = ADDRESS)]
+    #[arg(value_parser = |text: &str| serve::address(text, ADDRESS))]
     serve: Option<String>,
     /// The route whose tasks are shown, with its minutes: morning, day or whole
     #[arg(long, default_value = "whole")]
@@ -59,9 +64,16 @@ impl ClassOptions {
         let read = match self.serve {
             None => {
                 show(&read, &View::new(route.plan()?, read.seats.clone(), now()), self.hide_names, &screen);
-                read
+                Arc::new(read)
             }
-            Some(address) => server::serve(&address, &class, read, self.route, self.hide_names, &screen)?,
+            Some(address) => {
+                // Participants copy it, wherever they are.
+                let folder = std::path::absolute(&class.0).unwrap_or_else(|_| class.0.clone()).display().to_string();
+                let seen = " sees the names; --hide-names hides them";
+                let to_all = if self.hide_names { "" } else { seen };
+                let site = ClassSite { class, folder, route: self.route, hide_names: self.hide_names };
+                serve::serve(&address, site, Arc::new(read), to_all, &screen)?
+            }
         };
         let report = class_report(&read.seats, &route.plan()?, self.hide_names, started);
         self.reports.iter().try_for_each(|target| report.write(target))?;
@@ -118,6 +130,73 @@ impl ClassFolder {
     }
 }
 
+/// What `--serve` shows.
+struct ClassSite {
+    class: ClassFolder,
+    folder: String,
+    route: String,
+    hide_names: bool,
+}
+
+impl Site for ClassSite {
+    type Content = ReadClass;
+    const SUBJECT: &'static str = "the class is";
+
+    fn read(&self, _last: &Arc<ReadClass>) -> Result<Arc<ReadClass>, String> {
+        self.class.read().map(Arc::new)
+    }
+
+    fn answer(&self, asked: &Asked<'_, ReadClass>) -> anyhow::Result<(&'static str, String)> {
+        let route = asked.pairs.get("route").map_or(&*self.route, |route| route);
+        let hidden = asked.pairs.get("names").is_some_and(|names| *names == "hidden");
+        match asked.path.rsplit_once('.') {
+            None if asked.path == "/" => self.page(asked, route, hidden),
+            Some(("/report", ending)) => self.report(&asked.content, route, hidden, ending),
+            _ => Err(Refused("the class is at /".into()).into()),
+        }
+    }
+}
+
+impl ClassSite {
+    fn page(&self, asked: &Asked<'_, ReadClass>, route: &str, hidden: bool) -> anyhow::Result<(&'static str, String)> {
+        let plan = Route::find(route)?.plan()?;
+        let names = match (self.hide_names, hidden) {
+            (true, _) => Names::AlwaysHidden,
+            (false, true) => Names::Hidden,
+            (false, false) => Names::Shown,
+        };
+        let frame = Frame {
+            folder: &self.folder,
+            route,
+            routes: &Route::names()?,
+            names,
+            broken: &asked.content.broken,
+            trouble: asked.trouble.as_ref(),
+        };
+        let view = View::new(plan, asked.content.seats.clone(), now());
+        Ok(("text/html; charset=utf-8", page::render(&frame, &view)))
+    }
+
+    fn report(
+        &self,
+        class: &ReadClass,
+        route: &str,
+        hidden: bool,
+        ending: &str,
+    ) -> anyhow::Result<(&'static str, String)> {
+        let plan = Route::find(route)?.plan()?;
+        let (form, kind) = match ending {
+            "html" => (Form::Html, "text/html; charset=utf-8"),
+            "csv" => (Form::Csv, "text/csv; charset=utf-8"),
+            "json" => (Form::Json, "application/json"),
+            "xml" => (Form::Junit, "application/xml"),
+            _ => return Err(Refused("a report is .html, .csv, .json or .xml".into()).into()),
+        };
+        let report = class_report(&class.seats, &plan, self.hide_names || hidden, SystemTime::now());
+        Ok((kind, report.render(form)?))
+    }
+}
+
 /// When a file was last written, in seconds since 1970, by the clock of its file system.
 fn written(file: &Path) -> Option<u64> {
     let time = fs::metadata(file).ok()?.modified().ok()?;
@@ -155,7 +234,7 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
             .map(|(verdict, diagnosis)| format!("{}: {}", verdict.words(), in_short(*verdict, diagnosis)))
             .unwrap_or_default();
         let (since, tries) = match row.at {
-            Some(_) => (page::span(row.since), row.tries.to_string()),
+            Some(_) => (serve::span(row.since), row.tries.to_string()),
             None => Default::default(),
         };
         table.add_row([seat_name(&row.name, index, hidden), done, at, since, tries, foreign::one_line(&found)]);

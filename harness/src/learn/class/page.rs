@@ -1,4 +1,4 @@
-//! The instructor's page: HTML that reads without a script, and a script that asks for it again every two seconds.
+//! The instructor's page: HTML that reads without a script; [`crate::serve`] has a script that asks for it again every two seconds.
 
 use std::time::Duration;
 
@@ -7,11 +7,10 @@ use maud::{Markup, html};
 use crate::report::count;
 use crate::report::formatting::plain;
 use crate::report::html::page_with;
+use crate::serve::{following, notice, span};
 
 use super::view::{BARS, Mark, Met, Row, TaskTimes, View};
 
-/// The script, a file of its own, so that a browser runs no other.
-pub(super) const SCRIPT: &str = include_str!("follow.js");
 const STYLE: &str = include_str!("class.css");
 /// Lists of the stuck and of diagnoses end after this many.
 const MOST: usize = 8;
@@ -26,7 +25,7 @@ pub(super) struct Frame<'a> {
     /// Files that are not a seat's, and why.
     pub(super) broken: &'a [(String, String)],
     /// What keeps the folder from being read, and for how long.
-    pub(super) trouble: Option<(String, Duration)>,
+    pub(super) trouble: Option<&'a (String, Duration)>,
 }
 
 /// How seats are called.
@@ -41,16 +40,13 @@ pub(super) enum Names {
 
 pub(super) fn render(frame: &Frame<'_>, view: &View) -> String {
     let head = html! {
-        noscript { meta http-equiv="refresh" content="5"; }
-        script src="follow.js" defer {}
+        (following())
         style { (maud::PreEscaped(STYLE)) }
     };
     let body = html! {
         main {
             (header(frame, view))
-            @if let Some((why, age)) = &frame.trouble {
-                section.notice { h2 { "The folder cannot be read" } p { (plain(why)) ". What is below was read " (span(age.as_secs())) " ago." } }
-            }
+            (notice("The folder", frame.trouble))
             @if view.rows.is_empty() { (nobody(frame)) } @else {
                 div.pair { (met(view)) (stuck(frame, view)) }
                 div.beside { (where_all_are(frame, view)) (times(view)) }
@@ -304,16 +300,6 @@ fn broken(frame: &Frame<'_>) -> Markup {
     }
 }
 
-/// `40 s`, `12 min`, `3 h 05 min`, `4 days`.
-pub(super) fn span(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..6_000 => format!("{} min", seconds / 60),
-        6_000..172_800 => format!("{} h {:02} min", seconds / 3_600, seconds / 60 % 60),
-        _ => format!("{} days", seconds / 86_400),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::view::tests::{plan, seat};
@@ -356,11 +342,5 @@ mod tests {
     #[test]
     fn an_empty_class_says_what_a_seat_does() {
         assert!(shown(Names::Shown, vec![]).contains("export LOCKSTEP_CLASS=/srv/class"));
-    }
-
-    #[test]
-    fn times_are_short() {
-        let shown = [59, 60, 5_999, 7_500, 172_799, 1_795_813_200].map(span);
-        assert_eq!(shown, ["59 s", "1 min", "99 min", "2 h 05 min", "47 h 59 min", "20784 days"]);
     }
 }

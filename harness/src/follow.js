@@ -8,11 +8,13 @@
         tag = answer.headers.get("ETag") || "";
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const places = [...document.querySelectorAll(".scroll")].map((part) => [part.ariaLabel, part.scrollLeft, part.scrollTop]);
+        const open = [...document.querySelectorAll("details[id][open]")].map((part) => part.id);
         document.querySelector("main").replaceWith(page.querySelector("main"));
         for (const [label, left, top] of places) {
           const part = [...document.querySelectorAll(".scroll")].find((part) => part.ariaLabel === label);
           if (part) part.scrollTo(left, top);
         }
+        for (const part of document.querySelectorAll("details[id]")) part.open = open.includes(part.id);
       } else if (answer.status !== 304) {
         throw answer.status;
       }

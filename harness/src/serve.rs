@@ -1,4 +1,4 @@
-//! Serves the page: HTTP, read-only. A thread reads the folder once a second, so a file system that hangs keeps no page waiting.
+//! Serves a page that follows files: HTTP, read-only. A thread reads the files, so a file system that hangs keeps no page waiting.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use http_body_util::Full;
@@ -20,23 +20,51 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use lockstep_contract::foreign;
+use maud::{Markup, html};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
-use super::page::{self, Frame, Names};
-use super::view::View;
-use super::{ClassFolder, ReadClass, class_report, now};
 use crate::exit::Refused;
-use crate::learn::route::Route;
-use crate::report::{Form, Screen};
+use crate::report::Screen;
+use crate::report::formatting::plain;
 
-/// Where the page is served, if no address is given.
-pub(super) const ADDRESS: &str = "127.0.0.1:8460";
-/// How often the folder is read.
-const READ_EVERY: Duration = Duration::from_secs(1);
-/// A folder that has not been read for longer is in trouble.
-const LATE: Duration = Duration::from_secs(5);
+/// A page and what belongs to it.
+pub(crate) trait Site: Send + Sync + 'static {
+    /// What is read.
+    type Content: Send + Sync + 'static;
+    /// What the page is about, with its verb: `the class is`.
+    const SUBJECT: &'static str;
+
+    /// Reads the files; `last` is what was read before.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    fn read(&self, last: &Arc<Self::Content>) -> Result<Arc<Self::Content>, String>;
+
+    /// What an address has: its type and its text.
+    ///
+    /// # Errors
+    /// Why there is nothing.
+    fn answer(&self, asked: &Asked<'_, Self::Content>) -> anyhow::Result<(&'static str, String)>;
+}
+
+/// What a browser asks for, and what there is.
+pub(crate) struct Asked<'a, C> {
+    /// The address without its query, which is in `pairs`.
+    pub(crate) path: &'a str,
+    pub(crate) pairs: BTreeMap<&'a str, &'a str>,
+    pub(crate) content: Arc<C>,
+    /// What keeps the files from being read, and for how long.
+    pub(crate) trouble: Option<(String, Duration)>,
+}
+
+/// The script that asks for a page again: a file of its own, so that a browser runs no other.
+const SCRIPT: &str = include_str!("follow.js");
+/// How long to wait between two readings: at least this, and this many times what the last one took.
+const READ_EVERY: (Duration, u32) = (Duration::from_secs(1), 5);
+/// A reading that takes longer, and many times longer than the last one, is in trouble.
+const LATE: (Duration, u32) = (Duration::from_secs(5), 4);
 /// How many browsers can be connected at once; each asks every two seconds.
 const CONNECTIONS: usize = 256;
 /// A connection that says nothing for this long is closed.
@@ -44,9 +72,39 @@ const SILENT: Duration = Duration::from_secs(30);
 /// No connection lives for longer: a browser makes another.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// `PORT`, `:PORT` and `HOST` get what is missing.
-pub(super) fn address(text: &str) -> Result<String, String> {
-    let (host, port) = ADDRESS.rsplit_once(':').unwrap_or_default();
+/// What the head of a page that follows has besides.
+pub(crate) fn following() -> Markup {
+    html! {
+        noscript { meta http-equiv="refresh" content="5"; }
+        script src="follow.js" defer {}
+    }
+}
+
+/// What keeps `what` from being read, for a page.
+pub(crate) fn notice(what: &str, trouble: Option<&(String, Duration)>) -> Markup {
+    html! {
+        @if let Some((why, age)) = trouble {
+            section.notice {
+                h2 { (what) " cannot be read" }
+                p { (plain(why)) ". What is below was read " (span(age.as_secs())) " ago." }
+            }
+        }
+    }
+}
+
+/// `40 s`, `12 min`, `3 h 05 min`, `4 days`.
+pub(crate) fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..6_000 => format!("{} min", seconds / 60),
+        6_000..172_800 => format!("{} h {:02} min", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// `PORT`, `:PORT` and `HOST` get what is missing from `default`.
+pub(crate) fn address(text: &str, default: &str) -> Result<String, String> {
+    let (host, port) = default.rsplit_once(':').unwrap_or_default();
     let whole = match text {
         _ if text.parse::<u16>().is_ok() => format!("{host}:{text}"),
         _ if text.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_ipv6()) => format!("[{text}]:{port}"),
@@ -61,33 +119,28 @@ pub(super) fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// What all requests see.
-struct Shared {
-    folder: String,
-    route: String,
-    hide_names: bool,
-    last: Mutex<LastRead>,
-}
-
-struct LastRead {
-    class: Arc<ReadClass>,
+struct LastRead<C> {
+    content: Arc<C>,
     at: Instant,
     /// Why it could not be read since.
     trouble: Option<String>,
+    /// When the reading began that has not ended.
+    reading: Option<Instant>,
+    took: Duration,
 }
 
-/// Serves the page until SIGINT or SIGTERM, at first with what has been `read`. Returns what was read last.
+/// Serves the page until SIGINT or SIGTERM, at first with what has been `read`. `to_all` is said of an address that others reach. Returns
+/// what was read last.
 ///
 /// # Errors
 /// [`Refused`] if the address cannot be had.
-pub(super) fn serve(
+pub(crate) fn serve<S: Site>(
     address: &str,
-    class: &ClassFolder,
-    read: ReadClass,
-    route: String,
-    hide_names: bool,
+    site: S,
+    read: Arc<S::Content>,
+    to_all: &str,
     screen: &Screen,
-) -> anyhow::Result<ReadClass> {
+) -> anyhow::Result<Arc<S::Content>> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the server")?;
     runtime.block_on(async {
@@ -99,12 +152,11 @@ pub(super) fn serve(
         };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let (mut interrupt, mut end) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        let last = LastRead { class: Arc::new(read), at: Instant::now(), trouble: None };
-        // Participants copy it, wherever they are.
-        let folder = std::path::absolute(&class.0).unwrap_or_else(|_| class.0.clone()).display().to_string();
-        let shared = Arc::new(Shared { folder, route, hide_names, last: Mutex::new(last) });
-        let reader = Reader::start(class.clone(), Arc::clone(&shared))?;
-        screen.line(announcement(listener.local_addr()?, hide_names));
+        let site = Arc::new(site);
+        let first = LastRead { content: read, at: Instant::now(), trouble: None, reading: None, took: Duration::ZERO };
+        let last = Arc::new(Mutex::new(first));
+        let reader = Reader::start(Arc::clone(&site), Arc::clone(&last))?;
+        screen.line(announcement(S::SUBJECT, listener.local_addr()?, to_all));
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
             let accepted = tokio::select! {
@@ -118,10 +170,10 @@ pub(super) fn serve(
                 continue;
             };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-            let shared = Arc::clone(&shared);
+            let (site, last) = (Arc::clone(&site), Arc::clone(&last));
             tokio::spawn(async move {
                 let service = service_fn(move |request| {
-                    let answer = answer(&shared, &request);
+                    let answer = answer(&*site, &last, &request);
                     async move { Ok::<_, Infallible>(answer) }
                 });
                 let connection = http1::Builder::new()
@@ -134,40 +186,45 @@ pub(super) fn serve(
             });
         }
         drop(reader);
-        let last = shared.last.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(ReadClass::clone(&last.class))
+        Ok(Arc::clone(&last.lock().unwrap_or_else(PoisonError::into_inner).content))
     })
 }
 
-fn announcement(address: SocketAddr, hide_names: bool) -> String {
+fn announcement(subject: &str, address: SocketAddr, to_all: &str) -> String {
     let who = if address.ip().is_loopback() {
         format!("this machine only; from another: ssh -L {}:{address} HOST", address.port())
-    } else if hide_names {
-        "everybody who reaches this machine".to_owned()
     } else {
-        "everybody who reaches this machine sees the names; --hide-names hides them".to_owned()
+        format!("everybody who reaches this machine{to_all}")
     };
-    format!("the class is at http://{address}/ ({who}); Ctrl-C ends")
+    format!("{subject} at http://{address}/ ({who}); Ctrl-C ends")
 }
 
-/// The thread that reads the folder. It ends with this value, except in a file system that hangs.
+/// The thread that reads the files. It ends with this value, except in a file system that hangs.
 struct Reader {
     _stop: Sender<()>,
 }
 
 impl Reader {
-    fn start(class: ClassFolder, shared: Arc<Shared>) -> anyhow::Result<Self> {
+    fn start<S: Site>(site: Arc<S>, shared: Arc<Mutex<LastRead<S::Content>>>) -> anyhow::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let read = move || {
             loop {
-                let read = class.read();
-                let mut last = shared.last.lock().unwrap_or_else(PoisonError::into_inner);
+                let begun = Instant::now();
+                let mut last = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                last.reading = Some(begun);
+                let before = Arc::clone(&last.content);
+                drop(last);
+                let read = site.read(&before);
+                let took = begun.elapsed();
+                let mut last = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 match read {
-                    Ok(read) => *last = LastRead { class: Arc::new(read), at: Instant::now(), trouble: None },
-                    Err(why) => last.trouble = Some(why),
+                    Ok(content) => {
+                        *last = LastRead { content, at: Instant::now(), trouble: None, reading: None, took };
+                    }
+                    Err(why) => (last.trouble, last.reading) = (Some(why), None),
                 }
                 drop(last);
-                if stopped.recv_timeout(READ_EVERY) != Err(RecvTimeoutError::Timeout) {
+                if stopped.recv_timeout(READ_EVERY.0.max(READ_EVERY.1 * took)) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }
@@ -179,19 +236,22 @@ impl Reader {
 
 type Answer = Response<Full<Bytes>>;
 
-fn answer(shared: &Shared, request: &Request<Incoming>) -> Answer {
+fn answer<S: Site>(site: &S, last: &Mutex<LastRead<S::Content>>, request: &Request<Incoming>) -> Answer {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return plain_text(StatusCode::METHOD_NOT_ALLOWED, "this page can only be read".into());
     }
-    let asked = query(request.uri().query().unwrap_or_default());
-    let route = asked.get("route").map_or(&*shared.route, |route| route);
-    let hidden = asked.get("names").is_some_and(|names| *names == "hidden");
     let path = request.uri().path();
-    let made = match path.rsplit_once('.') {
-        None if path == "/" => page_of(shared, route, hidden),
-        Some(("/follow", "js")) => Ok(("text/javascript; charset=utf-8", page::SCRIPT.to_owned())),
-        Some(("/report", ending)) => report_of(shared, route, hidden, ending),
-        _ => return plain_text(StatusCode::NOT_FOUND, "the class is at /".into()),
+    let made = if path == "/follow.js" {
+        Ok(("text/javascript; charset=utf-8", SCRIPT.to_owned()))
+    } else {
+        let last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (content, age) = (Arc::clone(&last.content), last.at.elapsed());
+        let patience = LATE.0.max(LATE.1 * last.took);
+        let late = last.reading.is_some_and(|begun| begun.elapsed() > patience);
+        let why = last.trouble.clone().or_else(|| late.then(|| "the file system does not answer".into()));
+        drop(last);
+        let pairs = query(request.uri().query().unwrap_or_default());
+        site.answer(&Asked { path, pairs, content, trouble: why.map(|why| (why, age)) })
     };
     match made {
         Ok((kind, text)) => {
@@ -203,43 +263,6 @@ fn answer(shared: &Shared, request: &Request<Incoming>) -> Answer {
         }
         Err(error) => plain_text(StatusCode::NOT_FOUND, format!("{error:#}")),
     }
-}
-
-fn page_of(shared: &Shared, route: &str, hidden: bool) -> anyhow::Result<(&'static str, String)> {
-    let plan = Route::find(route)?.plan()?;
-    let names = match (shared.hide_names, hidden) {
-        (true, _) => Names::AlwaysHidden,
-        (false, true) => Names::Hidden,
-        (false, false) => Names::Shown,
-    };
-    let last = shared.last.lock().unwrap_or_else(PoisonError::into_inner);
-    let (class, age) = (Arc::clone(&last.class), last.at.elapsed());
-    let why = last.trouble.clone().or_else(|| (age > LATE).then(|| "the file system does not answer".into()));
-    drop(last);
-    let frame = Frame {
-        folder: &shared.folder,
-        route,
-        routes: &Route::names()?,
-        names,
-        broken: &class.broken,
-        trouble: why.map(|why| (why, age)),
-    };
-    let view = View::new(plan, class.seats.clone(), now());
-    Ok(("text/html; charset=utf-8", page::render(&frame, &view)))
-}
-
-fn report_of(shared: &Shared, route: &str, hidden: bool, ending: &str) -> anyhow::Result<(&'static str, String)> {
-    let plan = Route::find(route)?.plan()?;
-    let (form, kind) = match ending {
-        "html" => (Form::Html, "text/html; charset=utf-8"),
-        "csv" => (Form::Csv, "text/csv; charset=utf-8"),
-        "json" => (Form::Json, "application/json"),
-        "xml" => (Form::Junit, "application/xml"),
-        _ => return Err(Refused("a report is .html, .csv, .json or .xml".into()).into()),
-    };
-    let class = Arc::clone(&shared.last.lock().unwrap_or_else(PoisonError::into_inner).class);
-    let report = class_report(&class.seats, &plan, shared.hide_names || hidden, SystemTime::now());
-    Ok((kind, report.render(form)?))
 }
 
 /// The pairs of an address's query. Those that the page writes need no decoding.
@@ -293,18 +316,23 @@ mod tests {
             ("[::]:8000", "[::]:8000"),
             ("::1", "[::1]:8460"),
         ] {
-            assert_eq!(address(text).as_deref(), Ok(whole), "{text}");
+            assert_eq!(address(text, "127.0.0.1:8460").as_deref(), Ok(whole), "{text}");
         }
         for text in ["host:port", "host:99999", "a:"] {
-            assert!(address(text).is_err(), "{text}");
+            assert!(address(text, "127.0.0.1:8460").is_err(), "{text}");
         }
     }
 
     #[test]
     fn an_address_that_all_reach_says_what_they_see() {
-        let announced = |text: &str, hide| announcement(text.parse().unwrap(), hide);
-        assert!(announced("127.0.0.1:1", false).contains("ssh -L 1:127.0.0.1:1 HOST"));
-        assert!(announced("0.0.0.0:1", false).contains("--hide-names"));
-        assert!(!announced("0.0.0.0:1", true).contains("--hide-names"));
+        let announced = |text: &str| announcement("the class is", text.parse().unwrap(), " sees the names");
+        assert!(announced("127.0.0.1:1").contains("ssh -L 1:127.0.0.1:1 HOST"));
+        assert!(announced("0.0.0.0:1").contains("everybody who reaches this machine sees the names"));
+    }
+
+    #[test]
+    fn times_are_short() {
+        let shown = [59, 60, 5_999, 7_500, 172_799, 1_795_813_200].map(span);
+        assert_eq!(shown, ["59 s", "1 min", "99 min", "2 h 05 min", "47 h 59 min", "20784 days"]);
     }
 }
