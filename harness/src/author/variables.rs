@@ -183,7 +183,7 @@ pub(crate) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_EVENTS"],
         by: "labs, `lockstep run`",
-        meaning: "the folder for event files of ranks and launchers, a new one for each run",
+        meaning: "the folder for event files of ranks and launchers, a new one for each run; `lockstep report` draws them",
     },
     Variables {
         names: &["LOCKSTEP_FAULTS"],
