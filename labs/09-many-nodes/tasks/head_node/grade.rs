@@ -1,6 +1,6 @@
 //! Grades `head_node`: what Slurm and PBS say to two nodes of a job, and environments that do not say enough.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_grading::{Claim, Runner};
 
@@ -15,8 +15,8 @@ struct HeadNodeCase {
     expected: (String, u16),
     /// The host of this process.
     here: String,
-    /// The first line of the sorted host file.
-    sorted: Option<String>,
+    /// The hosts of PBS's file.
+    hosts: Vec<String>,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -43,16 +43,22 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // Another node of the same job.
         cases.push(slurm(list, head, id, "other-node"));
     }
-    for (suffix, hosts) in [(".server", ["x4", "x3"]), ("[3].server", ["blanca003.site.org", "blanca004.site.org"])] {
+    // The first, the last, the least and the process's own host are different ones.
+    let sites = [
+        (".server", ["x4", "x2", "x3", "x5"]),
+        ("[3].server", ["blanca003.site.org", "blanca002.site.org", "blanca005.site.org", "blanca004.site.org"]),
+    ];
+    for (suffix, hosts) in sites {
         let id = id();
-        cases.extend(["x3", "x4"].map(|here| pbs(&hosts, id, suffix, here)));
+        cases.extend([hosts[0], hosts[2]].map(|here| pbs(&hosts, id, suffix, here)));
     }
     let broken = broken(&cases);
     let inputs: Vec<&SchedulerJob> =
         cases.iter().map(|case| &case.job).chain(broken.iter().map(|(job, _)| job)).collect();
     let outputs = runner.call::<_, Found>(1, &inputs)?;
+    let ports: BTreeSet<u16> = (0..cases.len()).filter_map(|case| Some(outputs.of(0, case).as_ref().ok()?.1)).collect();
     for (number, case) in cases.iter().enumerate() {
-        check(case, outputs.of(0, number))?;
+        check(case, outputs.of(0, number), ports.len() == 1)?;
     }
     for (number, (job, what)) in broken.iter().enumerate() {
         let found = outputs.of(0, cases.len() + number);
@@ -78,22 +84,21 @@ fn slurm(list: &str, head: &str, id: usize, here: &str) -> HeadNodeCase {
         job: (variables, Texts::new()),
         expected: (head.to_owned(), port(id)),
         here: here.to_owned(),
-        sorted: None,
+        hosts: Vec::new(),
     }
 }
 
 /// Each host has a line for each of its two slots.
-fn pbs(hosts: &[&str; 2], id: usize, suffix: &str, here: &str) -> HeadNodeCase {
+fn pbs(hosts: &[&str; 4], id: usize, suffix: &str, here: &str) -> HeadNodeCase {
     let path = format!("/var/spool/pbs/aux/{id}{suffix}");
     let text: String = hosts.iter().flat_map(|host| [format!("{host}\n"), format!("{host}\n")]).collect();
     let variables =
         texts([("PBS_JOBID", format!("{id}{suffix}")), ("PBS_NODEFILE", path.clone()), ("HOSTNAME", here.to_owned())]);
-    let sorted = hosts.iter().min().map(|host| (*host).to_owned());
     HeadNodeCase {
         job: (variables, Texts::from([(path, text)])),
         expected: (hosts[0].to_owned(), port(id)),
         here: here.to_owned(),
-        sorted,
+        hosts: hosts.map(str::to_owned).into(),
     }
 }
 
@@ -121,7 +126,8 @@ fn broken(cases: &[HeadNodeCase]) -> Vec<(SchedulerJob, &'static str)> {
     .collect()
 }
 
-fn check(case: &HeadNodeCase, found: &Found) -> anyhow::Result<()> {
+/// `one_port` if the answer gives all jobs the same port.
+fn check(case: &HeadNodeCase, found: &Found, one_port: bool) -> anyhow::Result<()> {
     let claim = Claim::equal(&Ok(case.expected.clone()), found).given(listed(&case.job));
     let Ok((head, port)) = found else {
         let large = matches!(found, Err(error) if error.contains("too large"));
@@ -133,48 +139,64 @@ fn check(case: &HeadNodeCase, found: &Found) -> anyhow::Result<()> {
             .or_fail("an error, although the scheduler says all that is needed");
     };
     let (right, right_port) = &case.expected;
-    let list = case.job.0.get("SLURM_JOB_NODELIST");
-    let is_cut = |list: &&String| list.starts_with(&format!("{head}-"));
-    let digits = case.job.0.get("PBS_JOBID").map(|id| id.chars().filter(char::is_ascii_digit).collect::<String>());
-    let unpadded = |name: &str| name.replace('0', "");
+    if head == right {
+        let digits = case.job.0.get("PBS_JOBID").map(|id| id.chars().filter(char::is_ascii_digit).collect::<String>());
+        return claim
+            .diagnose_if(
+                digits.and_then(|digits| digits.parse().ok()).map(self::port) == Some(*port),
+                "the index in the brackets, which numbers the jobs of an array, was read as the end of the job's number",
+            )
+            .diagnose_if(
+                one_port,
+                "the port does not depend on the job's number: two jobs that share a node would meet in one store",
+            )
+            .or_fail(format!("the node is right, and the port is not: 20000 and the job's number modulo 10000 is {right_port}"));
+    }
+    let list = case.job.0.get("SLURM_JOB_NODELIST").map_or("", String::as_str);
+    // The text before the first bracket, in it and after it.
+    let (before, inside, after) = list.split_once('[').map_or((list, "", ""), |(before, rest)| {
+        let (inside, after) = rest.split_once(']').unwrap_or((rest, ""));
+        (before, inside, after)
+    });
+    let number = inside.split(['-', ',']).next().unwrap_or_default();
+    let unpadded = format!("{before}{}", number.trim_start_matches('0'));
+    let (in_brackets, has_brackets) = (head.contains(['[', ']']), list.contains('['));
     claim
+        .diagnose_if(*head == case.here, "this node's own name: every node would wait at its own address. All nodes must find the same name")
         .diagnose_if(
-            case.sorted.as_ref() == Some(head) && head != right,
+            case.hosts.iter().min() == Some(head),
             "the host file was sorted: the batch script runs on the first host of the file as it is",
         )
+        .diagnose_if(case.hosts.last() == Some(head), "the last host of the file: the batch script runs on the first")
         .diagnose_if(
-            head != right && *head == case.here,
-            "this node's own name: every node would wait at its own address. All nodes must find the same name",
+            has_brackets && (in_brackets || list.split(',').next() == Some(head)),
+            "this is a part of Slurm's short form, not a name: a comma or a dash within brackets separates numbers, not nodes",
         )
         .diagnose_if(
-            head != right && list.is_some_and(|list| is_cut(&list)),
+            !in_brackets && !inside.contains(',') && list.starts_with(&format!("{head}-")),
             "the name ends at its hyphen: a hyphen separates the first number from the last only within brackets, elsewhere it belongs to \
              the name",
         )
         .diagnose_if(
-            head.contains(',') && !head.contains(['[', ']']),
+            has_brackets && before.contains(',') && head.contains(',') && !in_brackets,
             "these are two nodes: the bracket belongs to a later one. The first node's part of the list ends at the first comma that is not \
              within brackets",
         )
+        .diagnose_if(!has_brackets && head == list, "this is the whole list: a comma separates its nodes")
+        .diagnose_if(!has_brackets && list.split(',').next_back() == Some(head), "this is the last node of the list, not the first")
         .diagnose_if(
-            head.contains(['[', ']', ',']) || list.is_some_and(|list| list.split(',').next() == Some(head) && head != right),
-            "this is a part of Slurm's short form, not a name: a comma or a dash within brackets separates numbers, not nodes",
-        )
-        .diagnose_if(
-            head != right && unpadded(head) == unpadded(right),
+            unpadded != format!("{before}{number}") && head.starts_with(&unpadded) && right.ends_with(&head[unpadded.len()..]),
             "the number in the brackets has lost its leading zeros, which belong to the name",
         )
+        .diagnose_if(has_brackets && head == before, "the number is missing: the first one in the brackets belongs to the name")
         .diagnose_if(
-            head != right && right.starts_with(head) && list.is_some_and(|list| list.contains(']')),
+            !after.is_empty() && !inside.contains(',') && *head == format!("{before}{number}"),
             "the text after the bracket belongs to each node's name, and may contain brackets, too: here the name ends before it",
         )
         .diagnose_if(
-            port != right_port && digits.and_then(|digits| digits.parse().ok()).map(self::port) == Some(*port),
-            "the index in the brackets, which numbers the jobs of an array, was read as the end of the job's number",
-        )
-        .diagnose_if(
-            head == right && port != right_port,
-            "the port does not depend on the job's number: two jobs that share a node would meet in one store",
+            // Lists without a comma in the brackets come before, and their text after the brackets was read.
+            !after.is_empty() && inside.contains(',') && *head == format!("{before}{number}"),
+            "the name ends at the comma within the brackets, which separates numbers: what follows the bracket belongs to the name, too",
         )
         .or_fail("not the first node of the job")
 }

@@ -130,6 +130,41 @@ pub fn all_digits(job: &SchedulerJob) -> Result<(String, u16)> {
     Ok((head, 20_000 + (digits.parse::<u64>()? % 10_000) as u16))
 }
 
+/// Under PBS, takes the node on which it runs.
+pub fn own_host_of_pbs(job: &SchedulerJob) -> Result<(String, u16)> {
+    let found = scans(job)?;
+    let own = job.get("HOSTNAME").filter(|_| job.get("PBS_JOBID").is_some()).map(str::to_owned);
+    Ok((own.unwrap_or(found.0), found.1))
+}
+
+/// Does not split a list without brackets.
+pub fn whole_list(job: &SchedulerJob) -> Result<(String, u16)> {
+    let found = scans(job)?;
+    let list = job.get("SLURM_JOB_NODELIST").filter(|list| !list.contains('['));
+    Ok((list.map_or(found.0, str::to_owned), found.1))
+}
+
+/// Leaves out the number in the bracket.
+pub fn no_number(job: &SchedulerJob) -> Result<(String, u16)> {
+    let found = scans(job)?;
+    let bracket = job.get("SLURM_JOB_NODELIST").and_then(|list| list.split_once('['));
+    let before = bracket.map(|(before, _)| before).filter(|before| !before.contains(','));
+    Ok((before.map_or(found.0, str::to_owned), found.1))
+}
+
+/// Takes the last node of a list.
+pub fn last_node(job: &SchedulerJob) -> Result<(String, u16)> {
+    let found = scans(job)?;
+    let list = job.get("SLURM_JOB_NODELIST").filter(|list| !list.contains('['));
+    Ok((list.and_then(|list| list.split(',').next_back()).map_or(found.0, str::to_owned), found.1))
+}
+
+/// Counts its ports by the job's last three digits.
+pub fn fewer_ports(job: &SchedulerJob) -> Result<(String, u16)> {
+    let (head, port) = scans(job)?;
+    Ok((head, 20_000 + port % 1_000))
+}
+
 /// Right: reads the list character by character.
 pub fn scans(job: &SchedulerJob) -> Result<(String, u16)> {
     let head = match job.get("SLURM_JOB_ID") {

@@ -1,6 +1,8 @@
 //! Grades `requeue`: shared disks and disks of nodes, with nodes that were lost, replaced, or came back in another order.
 
-use lockstep_grading::{Claim, Runner};
+use std::collections::BTreeSet;
+
+use lockstep_grading::{Claim, Runner, joined, table};
 use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,13 +23,26 @@ struct RequeueCase {
     /// An error if `None`.
     right: Option<Option<(u64, u64)>>,
     what: &'static str,
-    /// What is wrong with any other decision. Only an answer that has the cases before right gets here.
-    why: Option<&'static str>,
+    /// A wrong decision, and the mistake that leads to it. Only an answer that has the cases before right gets here.
+    why: Option<(Decided, &'static str)>,
+}
+
+/// What an answer may decide.
+#[derive(Clone, Copy, PartialEq)]
+enum Decided {
+    /// To start at the beginning.
+    Over,
+    /// To resume from another snapshot than the newest.
+    Older,
+    /// To resume from the newest one.
+    Newest,
+    /// To refuse.
+    Refused,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let (nodes, epoch, step) = (random.below(3..6), random.below(2..9) as u64, 10 * random.below(1..9) as u64);
+    let (nodes, epoch, step) = (random.below(3..5), random.below(2..9) as u64, 10 * random.below(1..9) as u64);
     let (new, old) = ((epoch, step), (epoch - 1, 90));
     let parts = |at, which: &[usize]| which.iter().map(|part| part_of(at, *part, nodes)).collect::<Vec<_>>();
     let all: Vec<usize> = (0..nodes).collect();
@@ -67,12 +82,34 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // All but one in the middle, which the second node would have saved.
     let mut gap = both(own(old), own(new));
     gap[1].truncate(1);
+    let one_epoch = on_all([parts((epoch, step / 2), &all), parts(new, &all)].concat());
     let case = |disks, right, what| RequeueCase { disks, right, what, why: None };
-    let special = |disks, right, what, why| RequeueCase { disks, right, what, why: Some(why) };
+    let special = |disks, right, what, decided, why| RequeueCase { disks, right, what, why: Some((decided, why)) };
     let cases = [
         case(vec![Vec::new(); nodes], Some(None), "the first start"),
-        case(shared, Some(Some(new)), "a shared disk"),
-        case(turned, Some(Some(new)), "disks of nodes, all are back in another order"),
+        case(one_epoch, Some(Some(new)), "a shared disk, two snapshots of one epoch"),
+        special(
+            shared,
+            Some(Some(new)),
+            "a shared disk",
+            Decided::Older,
+            "a snapshot of an earlier epoch was chosen because of its larger step: steps start again in each epoch, so compare the epoch \
+             first",
+        ),
+        special(
+            both(own(old), own(new)),
+            Some(Some(new)),
+            "disks of nodes, all are back",
+            Decided::Refused,
+            "a node finds only its own part on its disk: put together what all nodes have before you decide",
+        ),
+        special(
+            turned,
+            Some(Some(new)),
+            "disks of nodes, all are back in another order",
+            Decided::Refused,
+            "the nodes are back in another order, so node n need not have part n: look for each part on all nodes",
+        ),
         case(half_saved, Some(Some(old)), "disks of nodes; the last one was lost while it saved its part"),
         case(shared_half, Some(Some(old)), "a shared disk; a node was lost while it saved its part"),
         case(torn, Some(Some(old)), "disks of nodes; the first node's newest part is torn"),
@@ -81,17 +118,19 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             copied,
             Some(Some(new)),
             "disks of nodes; a part of the first node is torn, and the second one has a copy of it",
+            Decided::Older,
             "a damaged copy of a part does no harm if another node has the part whole",
         ),
         special(
             all_torn,
             None,
             "disks of nodes, with torn parts only",
+            Decided::Over,
             "the nodes find parts, all of them torn, and a repaired disk could bring them back: this is not a first start. Start at the \
              beginning only where the nodes find nothing",
         ),
-        special(mixed, Some(Some(old)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
-        special(fewer, Some(Some(new)), "disks of nodes; the newest position was saved by two numbers of ranks", MIXED),
+        special(mixed, Some(Some(old)), TWO_NUMBERS, Decided::Newest, MIXED),
+        special(fewer, Some(Some(new)), TWO_NUMBERS, Decided::Refused, MIXED),
         case(gap, Some(Some(old)), "disks of nodes; the second one was lost while it saved its part"),
     ];
     let inputs: Vec<&Disks> = cases.iter().map(|case| &case.disks).collect();
@@ -99,6 +138,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
+const TWO_NUMBERS: &str = "disks of nodes; the newest position was saved by two numbers of ranks";
 const MIXED: &str = "parts of different snapshots were counted as one: jobs of different numbers of ranks saved the same position, and only \
      parts with the same `of` belong together";
 
@@ -113,13 +153,19 @@ fn check(RequeueCase { disks, right, what, why }: &RequeueCase, observed: &Decis
     let has = |at, part| all.iter().any(|one| (one.epoch, one.step) == at && one.part == part);
     let all_there = newest.is_some_and(|at| all.iter().any(|one| (0..one.of).all(|part| has(at, part))));
     let shared = disks.windows(2).all(|pair| pair[0] == pair[1]);
+    let decided = match observed {
+        Ok(None) => Decided::Over,
+        Ok(Some(_)) if took_newest => Decided::Newest,
+        Ok(Some(_)) => Decided::Older,
+        Err(_) => Decided::Refused,
+    };
     let claim = match right {
         Some(right) => Claim::that(observed.as_ref() == Ok(right), words(&Ok(*right)), words(observed)),
         None => Claim::that(observed.is_err(), "an error", words(observed)),
     };
     claim
-        .given(format!("{what}: {}", listed(disks)))
-        .diagnose_if(why.is_some(), why.unwrap_or_default())
+        .given(format!("{what}\n{}", listed(disks)))
+        .diagnose_if(why.is_some_and(|(wrong, _)| wrong == decided), why.map_or("", |(_, why)| why))
         .diagnose_if(
             right.is_none() && *observed == Ok(None),
             "training starts over, although the disk of the lost node has the missing parts: days of training would be lost without a \
@@ -138,17 +184,8 @@ fn check(RequeueCase { disks, right, what, why }: &RequeueCase, observed: &Decis
             "the newest snapshot lacks a part: it was only half saved, or a disk is missing. A name says nothing about the other parts",
         )
         .diagnose_if(
-            observed.is_err() && !shared && right.is_some_and(|right| right == newest),
-            "a node finds only its own part on its disk: put together what all nodes have before you decide",
-        )
-        .diagnose_if(
-            observed.is_err() && right.is_some(),
+            decided == Decided::Refused && right.is_some_and(|right| right.is_some() && right != newest),
             "the newest snapshot is not complete, but an earlier one is: resume from that one, which was kept for this case",
-        )
-        .diagnose_if(
-            matches!((observed, right), (Ok(Some(taken)), Some(Some(right))) if taken.0 < right.0 && taken.1 > right.1),
-            "a snapshot of an earlier epoch was chosen because of its larger step: steps start again in each epoch, so compare the epoch \
-             first",
         )
         .or_fail("not the newest complete snapshot")
 }
@@ -161,14 +198,20 @@ fn words(decision: &Decision) -> String {
     }
 }
 
+/// A row for what each node finds of each snapshot.
 fn listed(disks: &Disks) -> String {
-    let part = |one: &Part| {
-        let torn = if one.whole { "" } else { " (torn)" };
-        format!("{}-{} part {} of {}{torn}", one.epoch, one.step, one.part, one.of)
-    };
-    let disk = |(node, disk): (usize, &Vec<Part>)| match &disk[..] {
-        [] => format!("node {node} finds nothing"),
-        parts => format!("node {node} finds {}", parts.iter().map(part).collect::<Vec<_>>().join(", ")),
-    };
-    disks.iter().enumerate().map(disk).collect::<Vec<_>>().join("; ")
+    let mut found: Vec<[String; 5]> = Vec::new();
+    for (node, disk) in disks.iter().enumerate() {
+        let snapshots: BTreeSet<(u64, u64, usize)> = disk.iter().map(|one| (one.epoch, one.step, one.of)).collect();
+        if snapshots.is_empty() {
+            found.push([&*node.to_string(), "", "", "none", ""].map(str::to_owned));
+        }
+        for (epoch, step, of) in snapshots {
+            let parts = disk.iter().filter(|one| (one.epoch, one.step, one.of) == (epoch, step, of));
+            let parts: Vec<String> =
+                parts.map(|one| format!("{}{}", one.part, if one.whole { "" } else { " (torn)" })).collect();
+            found.push([node.to_string(), epoch.to_string(), step.to_string(), joined(&parts, " "), of.to_string()]);
+        }
+    }
+    table(["node", "epoch", "step", "parts that it finds", "of"], &found)
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
+use lockstep_answers::edit;
 
 use crate::requeue::Part;
 
@@ -97,6 +98,14 @@ pub fn steps_first(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
     let turned: Vec<Vec<Part>> = disks.iter().map(|disk| disk.iter().map(turned).collect()).collect();
     Ok(from_the_newest(&turned)?.map(|(step, epoch)| (epoch, step)))
 }
+
+/// Takes the oldest.
+#[edit(.max() => .min())]
+pub fn oldest() {}
+
+/// Looks for each part on the node of its number.
+#[edit(all.contains(&&part) => disks.get(part.part).is_some_and(|disk| disk.contains(&part)))]
+pub fn by_number() {}
 
 /// Right: removes incomplete snapshots, from the newest back.
 pub fn from_the_newest(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
