@@ -37,6 +37,26 @@ pub enum Element {
     Bfloat16,
 }
 
+/// A call that was issued on a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Issued {
+    pub call: Call,
+    /// The same for the calls of a group, which are one operation, and greater for later ones.
+    pub operation: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// An operation of all ranks.
+    Collective,
+    Send {
+        to: usize,
+    },
+    Receive {
+        from: usize,
+    },
+}
+
 /// One rank's communicator. Dropping it aborts it: wait for its streams first.
 pub struct Comm {
     /// Taken out when the communicator ends.
@@ -44,7 +64,7 @@ pub struct Comm {
     gpu: Gpu,
     rank: usize,
     size: usize,
-    collectives: AtomicU64,
+    issued: Mutex<Vec<Issued>>,
 }
 
 #[derive(Clone, Copy)]
@@ -121,8 +141,8 @@ impl Comm {
     }
 
     fn new(handle: ncclComm_t, gpu: &Gpu, rank: usize, size: usize) -> Self {
-        let (handle, collectives) = (Mutex::new(Some(Handle(handle))), AtomicU64::default());
-        Comm { handle, gpu: gpu.clone(), rank, size, collectives }
+        let (handle, issued) = (Mutex::new(Some(Handle(handle))), Mutex::default());
+        Comm { handle, gpu: gpu.clone(), rank, size, issued }
     }
 
     pub fn rank(&self) -> usize {
@@ -137,9 +157,9 @@ impl Comm {
         &self.gpu
     }
 
-    /// The number of collectives that were issued on it: operations of all ranks, not sends and receives.
-    pub fn collectives(&self) -> u64 {
-        self.collectives.load(Ordering::Relaxed)
+    /// The collectives, sends and receives that were issued on it, in this order. They say what a stream waits for.
+    pub fn issued(&self) -> Vec<Issued> {
+        self.issued.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Combines the elements of all ranks, in place.
@@ -162,7 +182,7 @@ impl Comm {
         };
         let (at, len) = (buffer.address(), buffer.len() * each);
         // SAFETY: in place; the buffer has the bytes of this many elements, and is freed only after the work on its device.
-        self.issue_collective("ncclAllReduce", |comm| unsafe {
+        self.issue_as(Call::Collective, "ncclAllReduce", |comm| unsafe {
             sys::ncclAllReduce(at as _, at as _, len, dtype, operation(how), comm, stream.handle().cast())
         })
     }
@@ -174,7 +194,7 @@ impl Comm {
     pub fn broadcast(&self, buffer: &Buffer, root: usize, stream: &Stream) -> Result<()> {
         let (at, len) = (buffer.address(), buffer.len());
         // SAFETY: as in `all_reduce`.
-        self.issue_collective("ncclBroadcast", |comm| unsafe {
+        self.issue_as(Call::Collective, "ncclBroadcast", |comm| unsafe {
             sys::ncclBroadcast(at as _, at as _, len, FLOAT, number(root), comm, stream.handle().cast())
         })
     }
@@ -186,7 +206,7 @@ impl Comm {
     pub fn reduce_scatter(&self, from: &Buffer, to: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
         self.lengths("ncclReduceScatter", from, to)?;
         // SAFETY: as in `all_reduce`; `from` has as many elements as all ranks get.
-        self.issue_collective("ncclReduceScatter", |comm| unsafe {
+        self.issue_as(Call::Collective, "ncclReduceScatter", |comm| unsafe {
             let (from, to, len) = (from.address() as _, to.address() as _, to.len());
             sys::ncclReduceScatter(from, to, len, FLOAT, operation(how), comm, stream.handle().cast())
         })
@@ -199,7 +219,7 @@ impl Comm {
     pub fn all_gather(&self, from: &Buffer, to: &Buffer, stream: &Stream) -> Result<()> {
         self.lengths("ncclAllGather", to, from)?;
         // SAFETY: as in `all_reduce`; `to` has as many elements as all ranks send.
-        self.issue_collective("ncclAllGather", |comm| unsafe {
+        self.issue_as(Call::Collective, "ncclAllGather", |comm| unsafe {
             let (from, to, len) = (from.address() as _, to.address() as _, from.len());
             sys::ncclAllGather(from, to, len, FLOAT, comm, stream.handle().cast())
         })
@@ -211,7 +231,7 @@ impl Comm {
     /// NCCL's.
     pub fn send(&self, buffer: &Buffer, to: usize, stream: &Stream) -> Result<()> {
         // SAFETY: as in `all_reduce`.
-        self.issue("ncclSend", |comm| unsafe {
+        self.issue_as(Call::Send { to }, "ncclSend", |comm| unsafe {
             sys::ncclSend(buffer.address() as _, buffer.len(), FLOAT, number(to), comm, stream.handle().cast())
         })
     }
@@ -222,7 +242,7 @@ impl Comm {
     /// NCCL's.
     pub fn recv(&self, buffer: &Buffer, from: usize, stream: &Stream) -> Result<()> {
         // SAFETY: as in `all_reduce`.
-        self.issue("ncclRecv", |comm| unsafe {
+        self.issue_as(Call::Receive { from }, "ncclRecv", |comm| unsafe {
             sys::ncclRecv(buffer.address() as _, buffer.len(), FLOAT, number(from), comm, stream.handle().cast())
         })
     }
@@ -281,9 +301,15 @@ impl Comm {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn issue_collective(&self, call: &'static str, issue: impl FnOnce(ncclComm_t) -> sys::ncclResult_t) -> Result<()> {
-        self.collectives.fetch_add(1, Ordering::Relaxed);
-        self.issue(call, issue)
+    fn issue_as(
+        &self,
+        call: Call,
+        name: &'static str,
+        issue: impl FnOnce(ncclComm_t) -> sys::ncclResult_t,
+    ) -> Result<()> {
+        let operation = if is_open() { OPERATION.get() } else { next_operation() };
+        self.issued.lock().unwrap_or_else(PoisonError::into_inner).push(Issued { call, operation });
+        self.issue(name, issue)
     }
 
     fn issue(&self, call: &'static str, issue: impl FnOnce(ncclComm_t) -> sys::ncclResult_t) -> Result<()> {
@@ -333,8 +359,15 @@ type Free = Box<dyn FnOnce()>;
 thread_local! {
     /// The number of nested groups that are open on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// The operation that they are.
+    static OPERATION: Cell<u64> = const { Cell::new(0) };
     /// What was dropped meanwhile: calls that NCCL has collected may use it.
     static LATER: RefCell<Vec<Free>> = const { RefCell::new(Vec::new()) };
+}
+
+fn next_operation() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Runs calls of any communicators as one: they are issued together when `calls` has returned, and their order does not matter.
@@ -348,6 +381,9 @@ pub fn group<R>(calls: impl FnOnce() -> Result<R>) -> Result<R> {
     library::open()?;
     // SAFETY: takes nothing; ended below, whatever the calls return.
     nccl("ncclGroupStart", unsafe { sys::ncclGroupStart() })?;
+    if !is_open() {
+        OPERATION.set(next_operation());
+    }
     DEPTH.set(DEPTH.get() + 1);
     /// Ends the group, even if the calls panic: otherwise NCCL keeps it open for the thread.
     struct End;

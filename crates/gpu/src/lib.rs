@@ -15,7 +15,7 @@ mod gpu;
 mod library;
 mod stream;
 
-pub use comm::{Comm, Element, Reduction, UniqueId, group};
+pub use comm::{Call, Comm, Element, Issued, Reduction, UniqueId, group};
 pub use gpu::{Buffer, Gpu, Peer};
 pub use library::{Error, GPU, Kind, Result, SIMULATED, Tier, open, simulate};
 pub use simgpu::COUNT as SIMULATED_COUNT;

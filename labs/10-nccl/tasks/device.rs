@@ -1,5 +1,7 @@
 //! The simulated device that answers are graded on.
 
+use std::path::PathBuf;
+
 use lockstep_grading::{CallOptions, Finding, Outputs, Runner};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +12,18 @@ pub(crate) fn call<I: Serialize, O: DeserializeOwned>(
     ranks: usize,
     inputs: &[I],
 ) -> anyhow::Result<Outputs<O>> {
-    runner.call_with(&simulated(ranks), inputs).map_err(|error| match error.downcast::<Finding>() {
+    call_in(None, runner, ranks, inputs)
+}
+
+/// The same with this working directory.
+pub(crate) fn call_in<I: Serialize, O: DeserializeOwned>(
+    folder: Option<PathBuf>,
+    runner: &mut Runner,
+    ranks: usize,
+    inputs: &[I],
+) -> anyhow::Result<Outputs<O>> {
+    let options = CallOptions { folder, ..simulated(ranks) };
+    runner.call_with(&options, inputs).map_err(|error| match error.downcast::<Finding>() {
         Ok(finding) => Finding { table: Vec::new(), ..finding }.into(),
         Err(error) => error,
     })

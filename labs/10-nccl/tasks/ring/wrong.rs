@@ -1,6 +1,7 @@
 //! Answers to `ring`: wrong ones, and an unusual right one.
 
 use anyhow::Result;
+use lockstep_answers::edit;
 use lockstep_gpu::{Buffer, Comm, Stream, group};
 
 fn neighbours(comm: &Comm) -> (usize, usize) {
@@ -57,6 +58,36 @@ pub fn broadcasts(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream)
         comm.broadcast(buffer, root, stream)?;
     }
     Ok(())
+}
+
+/// Receives, then sends.
+pub fn receives_first(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
+    let (next, previous) = neighbours(comm);
+    comm.recv(incoming, previous, stream)?;
+    comm.send(own, next, stream)?;
+    Ok(())
+}
+
+/// Sends to the next rank, and receives from it.
+#[edit((rank + size - 1) % size => (rank + 1) % size)]
+pub fn one_peer() {}
+
+/// Only sends.
+#[edit(comm.recv(incoming, (rank + size - 1) % size, stream) => Ok(()))]
+pub fn no_receive() {}
+
+/// Waits for the send before it receives.
+pub fn host_waits(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
+    let (next, previous) = neighbours(comm);
+    comm.send(own, next, stream)?;
+    stream.synchronize()?;
+    comm.recv(incoming, previous, stream)?;
+    Ok(())
+}
+
+/// Receives into the buffer that is sent.
+pub fn into_own(comm: &Comm, own: &Buffer, _: &Buffer, stream: &Stream) -> Result<()> {
+    crate::ring::ring(comm, own, own, stream)
 }
 
 /// Right: without a group, but every second rank receives first.

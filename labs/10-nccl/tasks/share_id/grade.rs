@@ -1,4 +1,4 @@
-//! Grades `share_id`: pairs of communicators of three ranks. One rank asks for its ids when the others have theirs.
+//! Grades `share_id`: pairs of communicators of three ranks. One rank asks for its ids when the others have theirs, for the second one first.
 
 use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
@@ -39,11 +39,21 @@ fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined]) -> anyhow:
         pairs.into_iter().any(|(one, other)| ids(one).iter().zip(ids(other)).any(|(one, other)| differs(one, other)))
     };
     let of_another = |one: usize| (0..RANKS).any(|other| ids(one)[0] == ids(other)[1]);
+    let others = if late == 0 { 1 } else { 0 };
+    let swapped = ids(late).iter().eq(ids(others).iter().rev());
     let numbers: Vec<usize> = comms.iter().map(|(number, _)| *number).collect();
-    let given = format!("communicators {numbers:?}; rank {late} asks when the others have both ids");
+    let given =
+        format!("communicators {numbers:?}; rank {late} asks when the others have both ids, for the last one first");
     Claim::that(same, "the same ids on all ranks", listed(found))
         .given(&*given)
         .verdict(Verdict::RanksDisagree)
+        .diagnose_if(
+            swapped,
+            format!(
+                "rank {late} has both ids, each as that of the other communicator: it asks for them in another order, so a key that counts \
+                 calls is another communicator's. `number` says whose id is asked for"
+            ),
+        )
         .diagnose_if(
             (0..RANKS).any(of_another),
             "a rank has the id of another communicator: both ids had the same key, so a rank can find the older or the newer one. Each \
@@ -102,8 +112,8 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
         let says = |words: &str| finding.diagnosis.contains(words);
         match finding.verdict {
             Verdict::Hang => Some(
-                "a rank waits in the store for a key that is never set, or that was deleted before all ranks had read it. The rank that \
-                 makes the id sets it, and all others get it, under the same key"
+                "a rank waits for something that never comes: a key that no rank sets, or that was deleted before all ranks had read it, or \
+                 a rank that asks for another id first. The rank that makes an id sets its key and returns, and all others get the same key"
                     .into(),
             ),
             Verdict::Crash if says("has been used") => Some(

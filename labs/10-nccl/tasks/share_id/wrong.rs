@@ -1,5 +1,7 @@
 //! Answers to `share_id`: wrong ones, and an unusual right one.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::{Context, Result};
 use c10d::Store;
 use lockstep_gpu::UniqueId;
@@ -83,6 +85,16 @@ pub fn reads_once(store: &Store, rank: usize, number: usize) -> Result<UniqueId>
     let id = store.get(&key)?;
     store.delete(&key)?;
     parsed(&id)
+}
+
+/// Numbers the keys by the calls, not by the communicators.
+pub fn counts_calls(store: &Store, rank: usize, _: usize) -> Result<UniqueId> {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let key = format!("id {}", CALLS.fetch_add(1, Ordering::Relaxed));
+    if rank == 0 {
+        store.set(&key, UniqueId::new()?.bytes())?;
+    }
+    parsed(&store.get(&key)?)
 }
 
 /// Right: rank 1 makes it and keeps it, and the others read it.
