@@ -1,5 +1,7 @@
 //! Answers to `place`: wrong ones, and an unusual right one.
 
+use lockstep_answers::edit;
+
 use crate::place::{Link, Machine};
 
 /// Takes them by their numbers.
@@ -97,6 +99,26 @@ pub fn counts_slowest(machine: &Machine) -> Vec<usize> {
 pub fn sum_of_hops(machine: &Machine) -> Vec<usize> {
     let sum = |order: &Vec<usize>| slowest_first(machine, order).into_iter().map(|link| link as usize).sum::<usize>();
     all_orders(machine.links.len()).into_iter().min_by_key(sum).unwrap_or_default()
+}
+
+/// Compares the fastest hops first.
+#[edit(hops.sort_by(|one, other| other.cmp(one)) => hops.sort())]
+pub fn fastest_first() {}
+
+/// Takes the slowest ring.
+#[edit(hops < *least => hops > *least)]
+pub fn slowest_ring() {}
+
+/// Returns the rank of each GPU.
+pub fn rank_of_gpu(machine: &Machine) -> Vec<usize> {
+    let order = crate::place::place(machine);
+    (0..order.len()).filter_map(|gpu| order.iter().position(|of| *of == gpu)).collect()
+}
+
+/// Takes the GPUs by their numbers if that ring has no slowest link.
+pub fn number_if_fast(machine: &Machine) -> Vec<usize> {
+    let order = by_number(machine);
+    if slowest_first(machine, &order)[0] == Link::Sys { nearest(machine) } else { order }
 }
 
 /// Right: weights in place of lists, and the shortest way through each set of GPUs (Held and Karp, 1962).
