@@ -15,11 +15,11 @@ use anyhow::Result;
 use clap::Parser;
 use lockstep::device::DeviceChoice;
 use lockstep::loader::{DataLoader, Position};
-use lockstep::metrics::{EvalOptions, over_my_share};
+use lockstep::metrics::{EvalOptions, Evaluation, over_my_share};
 use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, Snapshots};
-use lockstep::{LaunchEnv, Reporter, checkpoint, exit, init_process_group};
+use lockstep::{BestModel, LaunchEnv, Reporter, checkpoint, exit, init_process_group, pretrained};
 use tch::nn::VarStore;
 use tch::{Device, Tensor};
 
@@ -42,10 +42,22 @@ struct Args {
     /// Learning rate
     #[arg(long, default_value_t = task::LR)]
     lr: f64,
+    /// Limit of the norm of all gradients together; without it they are not clipped
+    #[arg(long)]
+    clip: Option<f64>,
+    /// Stop after this many epochs without a lower held-out loss
+    #[arg(long)]
+    patience: Option<u64>,
+    /// A CSV file for the curves: loss, learning rate and samples per second of each step, and each evaluation
+    #[arg(long)]
+    curves: Option<PathBuf>,
+    /// Initial weights, as Python saved them: a state dict, or a .safetensors file
+    #[arg(long)]
+    initial: Option<PathBuf>,
     /// Seed of the initial weights and of the order of the samples
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The folder of snapshots; training continues from the newest one
+    /// The folder of snapshots, with the best model so far; training continues from the newest one
     #[arg(long, default_value = "snapshots")]
     snapshots: PathBuf,
     /// A file for the final weights, which ends in .safetensors; `lockstep same` compares two of them
@@ -67,6 +79,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let group = init_process_group(env, device, &Default::default())?;
     let report = Reporter::new(env, device)?;
     // ANCHOR_END: join
+    args.curves.as_ref().map_or(Ok(()), |path| report.write_curves(path))?;
 
     let data = task::Data::load(&args.data, args.seed)?;
     let (samples, batch_size) = (data.train.len(), args.batch_size.get());
@@ -80,13 +93,24 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     tch::manual_seed(args.seed as i64);
     let mut vs = VarStore::new(Device::Cpu);
     let net = task::network(&vs.root(), &data)?;
+    if let Some(file) = args.initial.as_ref().filter(|_| env.rank.is_zero()) {
+        // The other ranks get them from this one.
+        report.println(pretrained::load(&vs, file, &Default::default())?.to_string());
+    }
     vs.set_device(device);
-    let mut model = Wrapped::new(args.wrap, net, &vs, group, task::optimizer(args.lr))?;
+    let mut model = Wrapped::new(args.wrap, net, &vs, group, task::optimizer(args.lr), args.clip)?;
 
     // ANCHOR: loop
     let mut snapshots = Snapshots::new(&args.snapshots, run, Default::default(), &report);
-    let start = model.resume(&mut snapshots, &vs)?;
+    let file = args.snapshots.join("best.safetensors");
+    let mut best = BestModel::new(&file, Default::default(), &report).by_loss();
+    let (start, so_far) = model.resume(&mut snapshots, &vs)?;
+    best.resume(so_far, model.group())?;
     for epoch in start.epoch..args.epochs {
+        if args.patience.is_some_and(|patience| best.has_waited(epoch, patience)) {
+            report.say_once(format!("Stops before epoch {epoch}: the loss has not fallen for a while"));
+            break;
+        }
         let from = start.within(epoch);
         report.epoch_at(from, &loader, batch_size, &sampler);
         for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
@@ -97,16 +121,21 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             // Not due here; but a signal may ask for a snapshot at any step.
             let next = loader.after(from, step);
             if !next.is_start() {
-                model.save_if(false, next, &mut snapshots, &vs)?;
+                model.save_if(false, next, &mut snapshots, &vs, best.best())?;
             }
         }
-        task::print(&report, epoch, &evaluate(&model, &data, device)?);
-        model.save_if(true, Position::start_of(epoch + 1), &mut snapshots, &vs)?;
+        let held_out = evaluate(&model, &data, device)?;
+        report.eval(epoch, &held_out);
+        best.offer(epoch, &held_out, model.variables(&vs), model.group())?;
+        model.save_if(true, Position::start_of(epoch + 1), &mut snapshots, &vs, best.best())?;
     }
     snapshots.finish()?;
     // ANCHOR_END: loop
     if let Some(path) = &args.weights {
         model.save_weights(&vs, path)?;
+    }
+    if let Some(best) = best.finish(model.variables(&vs), model.group())? {
+        report.say_once(format!("The best model, of epoch {}, is in {}", best.epoch, file.display()));
     }
     if let Some(text) = model.whole(|net| task::show(net, &data))?? {
         report.say_once(text);
@@ -115,8 +144,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 }
 
 /// Each rank takes a share of the samples that are held out, and the sums are added.
-fn evaluate(model: &Wrapped, data: &task::Data, device: Device) -> Result<task::Score> {
-    let (group, mut mine) = (model.group(), task::Score::default());
+fn evaluate(model: &Wrapped, data: &task::Data, device: Device) -> Result<Evaluation> {
+    let (group, mut mine) = (model.group(), Evaluation::default());
     model.whole(|net| {
         let forward = |inputs: &Tensor| task::forward(net, inputs, false, &plain);
         let options = EvalOptions::default();

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
-use lockstep::Reporter;
 use lockstep::data::{Batch, Dataset};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::Evaluation;
@@ -69,7 +68,6 @@ impl Dataset for Spirals {
 
 pub(crate) type Network = SequentialT;
 pub(crate) type Rule = SgdOptions;
-pub(crate) type Score = Evaluation;
 
 // ANCHOR: network
 /// Points of the plane, shape `[n, 2]`, to logits, shape `[n, CLASSES]`.
@@ -98,19 +96,21 @@ pub(crate) fn forward(net: &Network, inputs: &Tensor, train: bool, run: &RunUnit
 }
 
 // ANCHOR: loss
+/// How many targets of a batch count.
+pub(crate) fn count(targets: &Tensor) -> i64 {
+    CrossEntropy::default().count(targets)
+}
+
+/// The sum of their losses.
 pub(crate) fn loss(outputs: &Tensor, targets: &Tensor) -> c10d::Result<Tensor> {
-    CrossEntropy::default().try_loss(outputs, targets)
+    CrossEntropy::default().sum(outputs, targets)
 }
 
 /// Adds the right answers and the loss of a batch that is held out.
-pub(crate) fn score(all: &mut Score, outputs: &Tensor, targets: &Tensor) -> c10d::Result<()> {
+pub(crate) fn score(all: &mut Evaluation, outputs: &Tensor, targets: &Tensor) -> c10d::Result<()> {
     all.score(&CrossEntropy::default(), outputs, targets)
 }
 // ANCHOR_END: loss
-
-pub(crate) fn print(report: &Reporter, epoch: u64, all: &Score) {
-    report.eval(epoch, all);
-}
 
 /// A last line to print, if there is something to show.
 pub(crate) fn show(_net: &Network, _data: &Data) -> Result<Option<String>> {

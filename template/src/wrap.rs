@@ -11,11 +11,15 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use lockstep::accumulate::{AveragesGradients, accumulate};
+use lockstep::best::Best;
 use lockstep::loader::Position;
 use lockstep::nn::{caught, raise};
-use lockstep::optim::{FusedOptimizer, Optimizer, ZeroRedundancyOptimizer, named_parameters};
+use lockstep::optim::{
+    FusedOptimizer, GradParts, Optimizer, ZeroRedundancyOptimizer, clip_grad_norm, named_parameters,
+};
 use lockstep::parallel::{FullyShard, FullyShardOptions};
-use lockstep::snapshot::{SnapshotError, Snapshots};
+use lockstep::snapshot::{SnapshotError, Snapshots, Variables};
 use lockstep::{DdpOptions, DistributedDataParallel, checkpoint};
 use tch::Tensor;
 use tch::nn::VarStore;
@@ -38,8 +42,18 @@ pub(crate) enum Wrap {
     Fsdp,
 }
 
-/// A network that is trained on the ranks of a group, and its optimizer.
-pub(crate) enum Wrapped {
+/// The program's own state, which each snapshot has: yours may be a tuple with more. The best model tells when to stop, too.
+pub(crate) type SoFar = Option<Best>;
+
+/// A network that is trained on the ranks of a group, with its optimizer.
+pub(crate) struct Wrapped {
+    of: Of,
+    /// This rank's parameters, or its parts of them.
+    params: Vec<(String, Tensor)>,
+    clip: Option<f64>,
+}
+
+enum Of {
     Ddp { model: DistributedDataParallel<Network>, optimizer: FusedOptimizer<Rule> },
     Zero { model: DistributedDataParallel<Network>, optimizer: ZeroRedundancyOptimizer<Rule> },
     Fsdp { net: Network, model: FullyShard, optimizer: FusedOptimizer<Rule> },
@@ -48,66 +62,88 @@ pub(crate) enum Wrapped {
 impl Wrapped {
     // ANCHOR: wrap
     /// Copies rank 0's weights to all ranks, and divides what `wrap` divides.
-    pub(crate) fn new(wrap: Wrap, net: Network, vs: &VarStore, group: c10d::ProcessGroup, rule: Rule) -> Result<Self> {
-        let group = Rc::new(group);
+    pub(crate) fn new(
+        wrap: Wrap,
+        net: Network,
+        vs: &VarStore,
+        group: c10d::ProcessGroup,
+        rule: Rule,
+        clip: Option<f64>,
+    ) -> Result<Self> {
+        let (group, mut params) = (Rc::new(group), named_parameters(vs));
         // With fixed buckets, a run that resumes adds in the same order as an uninterrupted run.
         let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
-        Ok(match wrap {
+        let of = match wrap {
             Wrap::Ddp => {
                 let model = DistributedDataParallel::new(net, vs, group, &fixed)?;
-                Wrapped::Ddp { model, optimizer: FusedOptimizer::new(named_parameters(vs), rule)? }
+                Of::Ddp { model, optimizer: FusedOptimizer::new(named_parameters(vs), rule)? }
             }
             Wrap::Zero => {
                 let model = DistributedDataParallel::new(net, vs, Rc::clone(&group), &fixed)?;
-                Wrapped::Zero { model, optimizer: ZeroRedundancyOptimizer::new(named_parameters(vs), rule, group)? }
+                Of::Zero { model, optimizer: ZeroRedundancyOptimizer::new(named_parameters(vs), rule, group)? }
             }
             Wrap::Fsdp => {
                 let units = task::units(&net);
                 let units: Vec<&str> = units.iter().map(String::as_str).collect();
                 let model = FullyShard::new(vs, group, &units, &FullyShardOptions::default())?;
+                params = model.named_parameters();
                 let optimizer = FusedOptimizer::new(model.named_parameters(), rule)?;
-                Wrapped::Fsdp { net, model, optimizer }
+                Of::Fsdp { net, model, optimizer }
             }
-        })
+        };
+        Ok(Wrapped { of, params, clip })
     }
     // ANCHOR_END: wrap
 
     pub(crate) fn group(&self) -> &c10d::ProcessGroup {
-        match self {
-            Wrapped::Ddp { model, .. } | Wrapped::Zero { model, .. } => model.group(),
-            Wrapped::Fsdp { model, .. } => model.group(),
+        match &self.of {
+            Of::Ddp { model, .. } | Of::Zero { model, .. } => model.group(),
+            Of::Fsdp { model, .. } => model.group(),
         }
     }
 
-    /// One step on a batch; returns its loss before the step.
+    /// One step on a batch; returns its mean loss before the step.
     pub(crate) fn step(&mut self, inputs: &Tensor, targets: &Tensor) -> Result<f64> {
-        let loss = match self {
-            Wrapped::Ddp { model, optimizer } => step_ddp(model, optimizer, inputs, targets),
-            Wrapped::Zero { model, optimizer } => step_ddp(model, optimizer, inputs, targets),
-            Wrapped::Fsdp { net, model, optimizer } => {
-                optimizer.zero_grad();
+        let Wrapped { of, params, clip } = self;
+        let batch = [(inputs, targets)];
+        match of {
+            Of::Ddp { model, optimizer } => {
+                let forward = |inputs: &Tensor| model.forward_with(|net| task::forward(net, inputs, true, &plain));
+                step(model, optimizer, &batch, forward, &GradParts::whole(params), *clip)
+            }
+            Of::Zero { model, optimizer } => {
+                let forward = |inputs: &Tensor| model.forward_with(|net| task::forward(net, inputs, true, &plain));
+                step(model, optimizer, &batch, forward, &GradParts::whole(params), *clip)
+            }
+            Of::Fsdp { net, model, optimizer } => {
                 let sharded = |unit: &str, inputs: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor| {
                     model.forward(unit, inputs, layers).unwrap_or_else(|error| raise(error))
                 };
-                let outputs = caught(|| task::forward(net, inputs, true, &sharded))?;
-                let loss = task::loss(&outputs, targets)?;
-                model.backward(&loss)?;
-                optimizer.step()?;
-                Ok(loss)
+                let forward = |inputs: &Tensor| caught(|| task::forward(net, inputs, true, &sharded));
+                // Squares of gradients are added up over the ranks.
+                let parts = GradParts { params, divided_over: &[model.group()] };
+                step(model, optimizer, &batch, forward, &parts, *clip)
             }
-        };
-        Ok(loss?.double_value(&[]))
+        }
+    }
+
+    /// What a snapshot, or the best model, saves.
+    pub(crate) fn variables<'a>(&'a self, vs: &'a VarStore) -> Variables<'a> {
+        match &self.of {
+            Of::Ddp { .. } | Of::Zero { .. } => vs.into(),
+            Of::Fsdp { model, .. } => (vs, model).into(),
+        }
     }
 
     /// Calls `body` with the network and all of its parameters, for what needs no gradients. `body` must not communicate; all ranks call
     /// this.
     pub(crate) fn whole<T>(&self, body: impl FnOnce(&Network) -> T) -> Result<T> {
-        match self {
-            Wrapped::Ddp { model, .. } | Wrapped::Zero { model, .. } => {
+        match &self.of {
+            Of::Ddp { model, .. } | Of::Zero { model, .. } => {
                 model.sync_buffers()?;
                 Ok(tch::no_grad(|| body(model.module())))
             }
-            Wrapped::Fsdp { net, model, .. } => Ok(model.summon_full_params(|| body(net))?),
+            Of::Fsdp { net, model, .. } => Ok(model.summon_full_params(|| body(net))?),
         }
     }
 
@@ -117,41 +153,61 @@ impl Wrapped {
         self.whole(|_| if is_first { checkpoint::save(vs, path) } else { Ok(()) })?
     }
 
-    pub(crate) fn resume(&mut self, snapshots: &mut Snapshots, vs: &VarStore) -> Result<Position, SnapshotError> {
-        match self {
-            Wrapped::Ddp { model, optimizer } => snapshots.resume(vs, optimizer, model.group()),
-            Wrapped::Zero { model, optimizer } => snapshots.resume(vs, optimizer, model.group()),
-            Wrapped::Fsdp { model, optimizer, .. } => snapshots.resume_sharded(vs, model, optimizer),
-        }
+    pub(crate) fn resume(
+        &mut self,
+        snapshots: &mut Snapshots,
+        vs: &VarStore,
+    ) -> Result<(Position, SoFar), SnapshotError> {
+        let (start, so_far) = match &mut self.of {
+            Of::Ddp { model, optimizer } => snapshots.resume_with(vs, optimizer, model.group()),
+            Of::Zero { model, optimizer } => snapshots.resume_with(vs, optimizer, model.group()),
+            Of::Fsdp { model, optimizer, .. } => snapshots.resume_with((vs, &*model), optimizer, model.group()),
+        }?;
+        Ok((start, so_far.flatten()))
     }
 
     /// Saves if a snapshot is due, or a signal has asked for one.
     pub(crate) fn save_if(
-        &mut self,
+        &self,
         due: bool,
         next: Position,
         snapshots: &mut Snapshots,
         vs: &VarStore,
+        so_far: SoFar,
     ) -> Result<(), SnapshotError> {
-        match self {
-            Wrapped::Ddp { model, optimizer } => snapshots.save_if(due, next, vs, optimizer, model.group()),
-            Wrapped::Zero { model, optimizer } => snapshots.save_gathered_if(due, next, vs, optimizer, model.group()),
-            Wrapped::Fsdp { model, optimizer, .. } => snapshots.save_sharded_if(due, next, vs, model, optimizer),
+        let variables = self.variables(vs);
+        match &self.of {
+            Of::Ddp { optimizer, .. } | Of::Fsdp { optimizer, .. } => {
+                snapshots.save_if_with(due, next, variables, optimizer, &so_far, self.group())
+            }
+            Of::Zero { optimizer, .. } => {
+                snapshots.save_if_with(due, next, variables, optimizer, &so_far, self.group())
+            }
         }
     }
 }
 
 // ANCHOR: step
-fn step_ddp(
-    model: &DistributedDataParallel<Network>,
+/// One step on micro-batches of inputs and targets; returns their mean loss.
+fn step(
+    model: &impl AveragesGradients,
     optimizer: &mut impl Optimizer,
-    inputs: &Tensor,
-    targets: &Tensor,
-) -> Result<Tensor> {
+    batches: &[(&Tensor, &Tensor)],
+    forward: impl Fn(&Tensor) -> c10d::Result<Tensor>,
+    parts: &GradParts<'_>,
+    clip: Option<f64>,
+) -> Result<f64> {
     optimizer.zero_grad();
-    let outputs = model.forward_with(|net| task::forward(net, inputs, true, &plain))?;
-    let loss = task::loss(&outputs, targets)?;
-    model.backward(&loss)?;
+    // Each target that counts weighs the same, on whatever rank it is: forward and backward.
+    let loss = accumulate(
+        model,
+        batches,
+        |(_, targets)| task::count(targets),
+        |(inputs, targets)| task::loss(&forward(inputs)?, targets),
+    )?;
+    if let Some(limit) = clip {
+        clip_grad_norm(&[*parts], limit)?;
+    }
     optimizer.step()?;
     Ok(loss)
 }

@@ -14,6 +14,8 @@ use lockstep_testkit::{Job, kill, margin};
 mod tasks {
     #[path = "images/task.rs"]
     mod images;
+    #[path = "sequences/task.rs"]
+    mod sequences;
     #[path = "table/task.rs"]
     mod table;
     #[path = "tokens/task.rs"]
@@ -24,12 +26,13 @@ mod tasks {
 const ARGS: [&str; 6] = ["--device", "cpu", "--snapshots", "snapshots", "--weights", "all.safetensors"];
 
 /// Each program, and the limit of its loss on what is held out after all epochs.
-fn templates() -> [(&'static Path, f64); 4] {
+fn templates() -> [(&'static Path, f64); 5] {
     [
         (assert_cmd::cargo::cargo_bin!("lockstep-template"), 0.4),
         (assert_cmd::cargo::cargo_bin!("lockstep-template-tokens"), 1.9),
         (assert_cmd::cargo::cargo_bin!("lockstep-template-images"), 1.0),
         (assert_cmd::cargo::cargo_bin!("lockstep-template-table"), 0.3),
+        (assert_cmd::cargo::cargo_bin!("lockstep-template-sequences"), 0.3),
     ]
 }
 
@@ -90,7 +93,7 @@ fn each_way_to_divide_has_the_losses_of_copies() {
 
 #[test]
 fn files_are_read_and_faults_in_them_named() {
-    let [_, (tokens, _), (images, _), (table, _)] = templates();
+    let [_, (tokens, _), (images, _), (table, _), _] = templates();
     let short = |data: &'static str| with(&["--epochs", "1", "--data", data]);
     let mut job = Job::new(table);
     let rows: String = (0..40).map(|number| format!("{number}, {}, 5\n", number * 3)).collect();

@@ -1,4 +1,4 @@
-//! Keeps the best model of a run, by validation accuracy, in its own file, which is correct after a kill at any moment.
+//! Keeps the best model of a run, by validation accuracy or loss, in its own file, which is correct after a kill at any moment.
 //!
 //! Two files record which model is the best: the model's own ([`checkpoint`], with a [`Best`] in its metadata), and each
 //! snapshot, which records the best model at the time it was taken. They are written one after the other, so a kill can come
@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 use tch::nn::VarStore;
 
 use crate::metrics::Evaluation;
-use crate::snapshot::OnSaveError;
-use crate::{Rank, Reporter, checkpoint, ddp, object_collectives};
+use crate::snapshot::{OnSaveError, Variables};
+use crate::{Rank, Reporter, checkpoint, object_collectives, snapshot};
 
 /// The metadata key of the [`Best`], as JSON.
 const KEY: &str = "lockstep.best";
@@ -37,7 +37,7 @@ const KEY: &str = "lockstep.best";
 pub struct Best {
     /// The epoch after which it was found, from 0.
     pub epoch: u64,
-    /// Its validation accuracy, from 0 to 1.
+    /// Its validation accuracy, from 0 to 1; 0 where there is none.
     pub accuracy: f64,
     /// Its mean validation loss; `None` if it was not finite, since JSON cannot represent that.
     pub loss: Option<f64>,
@@ -50,7 +50,7 @@ pub struct Best {
 /// ```no_run
 /// # use lockstep::{BestModel, Reporter, metrics::Evaluation};
 /// # fn epoch(
-/// #     vs: &mut tch::nn::VarStore, group: &c10d::ProcessGroup, all: &Evaluation, report: &Reporter,
+/// #     vs: &tch::nn::VarStore, group: &c10d::ProcessGroup, all: &Evaluation, report: &Reporter,
 /// # ) -> anyhow::Result<()> {
 /// let mut best = BestModel::new("best_model.safetensors", Default::default(), report);
 /// best.resume(None, group)?; // or what the snapshot says
@@ -63,6 +63,7 @@ pub struct BestModel {
     path: PathBuf,
     on_error: OnSaveError,
     report: Reporter,
+    by_loss: bool,
     best: Option<Best>,
     /// True if the model that the snapshot names is gone, and no better one has been found since.
     lost: bool,
@@ -71,7 +72,14 @@ pub struct BestModel {
 impl BestModel {
     /// A best model in the file `path`, which must end in `.safetensors`.
     pub fn new(path: impl AsRef<Path>, on_error: OnSaveError, report: &Reporter) -> Self {
-        BestModel { path: path.as_ref().to_owned(), on_error, report: report.clone(), best: None, lost: false }
+        let path = path.as_ref().to_owned();
+        BestModel { path, on_error, report: report.clone(), by_loss: false, best: None, lost: false }
+    }
+
+    /// The best is the model with the lowest loss, instead of that with the highest accuracy.
+    #[must_use]
+    pub fn by_loss(self) -> Self {
+        BestModel { by_loss: true, ..self }
     }
 
     /// The model's file.
@@ -82,6 +90,12 @@ impl BestModel {
     /// The best model so far, if there is one.
     pub fn best(&self) -> Option<Best> {
         self.best
+    }
+
+    /// Returns true before `epoch` if none of the `patience` epochs before it has brought a better model: for early stopping. It
+    /// depends on the best model only, which a snapshot names, so a resumed run stops where an uninterrupted one does.
+    pub fn has_waited(&self, epoch: u64, patience: u64) -> bool {
+        self.best.is_some_and(|best| epoch > best.epoch + patience)
     }
 
     /// Continues with the best model that a snapshot names, or with no model: from then on the file, if it is used, holds that
@@ -132,33 +146,45 @@ impl BestModel {
         Ok(best)
     }
 
-    /// Keeps the model in `vs` if it is better than the best so far; among equals the first is kept. Returns true if it was
-    /// kept. A collective; all ranks must pass the same `all`.
+    /// Keeps the model if it is better than the best so far; among equals the first is kept. Returns true if it was kept. The file
+    /// has whole variables, also of a fully sharded model. A collective; all ranks must pass the same `all`.
     ///
     /// # Errors
     /// With [`OnSaveError::Stop`], fails on every rank when the model cannot be saved. Otherwise rank 0 prints a warning, and
     /// the previous best model is kept.
-    pub fn offer(&mut self, epoch: u64, all: &Evaluation, vs: &VarStore, group: &ProcessGroup) -> anyhow::Result<bool> {
-        let (accuracy, samples) = (all.accuracy(), all.samples());
-        if self.best.is_some_and(|best| accuracy <= best.accuracy) {
+    pub fn offer<'a>(
+        &mut self,
+        epoch: u64,
+        all: &Evaluation,
+        variables: impl Into<Variables<'a>>,
+        group: &ProcessGroup,
+    ) -> anyhow::Result<bool> {
+        let accuracy = if all.accuracy().is_nan() { 0.0 } else { all.accuracy() };
+        let (samples, loss) = (all.samples(), Some(all.loss()).filter(|loss| loss.is_finite()));
+        let finite = |loss: Option<f64>| loss.unwrap_or(f64::INFINITY);
+        let is_better = |best: Best| match self.by_loss {
+            true => finite(loss) < finite(best.loss),
+            false => accuracy > best.accuracy,
+        };
+        if !self.best.is_none_or(is_better) {
             return Ok(false);
         }
-        let loss = Some(all.loss()).filter(|loss| loss.is_finite());
         let new = Best { epoch, accuracy, loss, samples };
-        let saved = checkpoint::save_for_all(group, &self.report, self.on_error, || self.save(new, vs))?;
+        let rank0 = self.report.rank().is_zero();
+        let saved = variables.into().whole(|vs| if rank0 { self.save(new, vs) } else { Ok(()) })?;
+        let saved = checkpoint::save_for_all(group, &self.report, self.on_error, || saved)?;
         if saved {
             self.best = Some(new);
         }
         Ok(saved)
     }
 
-    /// Loads the best model into `vs` on all ranks, from the file that rank 0 has, and returns its description. Returns `None`
-    /// and leaves `vs` unchanged if no model was kept. Removes the previous model's file, so the last snapshot must be on disk.
-    /// A collective.
+    /// Loads the best model on all ranks, from the file that rank 0 has, and returns its description. Returns `None` and changes
+    /// nothing if no model was kept. Removes the previous model's file, so the last snapshot must be on disk. A collective.
     ///
     /// # Errors
     /// Fails on every rank when the file is gone or is not the saved one, or when it was gone at the resume and no model was kept since.
-    pub fn finish(self, vs: &mut VarStore, group: &ProcessGroup) -> anyhow::Result<Option<Best>> {
+    pub fn finish<'a>(self, variables: impl Into<Variables<'a>>, group: &ProcessGroup) -> anyhow::Result<Option<Best>> {
         let Some(best) = self.best else {
             anyhow::ensure!(
                 !self.lost,
@@ -167,21 +193,25 @@ impl BestModel {
             );
             return Ok(None);
         };
-        let taken = self.report.rank().is_zero().then(|| self.take(best, vs).map_err(|error| format!("{error:#}")));
-        object_collectives::broadcast_object::<Result<(), String>>(group, taken.as_ref())?
+        let taken = self.report.rank().is_zero().then(|| self.take(best).map_err(|error| format!("{error:#}")));
+        let length = taken.as_ref().map(|bytes| bytes.as_ref().map(Vec::len).map_err(Clone::clone));
+        let length = object_collectives::broadcast_object::<Result<usize, String>>(group, length.as_ref())?
             .map_err(anyhow::Error::msg)?;
-        ddp::broadcast_states(vs, group)?;
+        let bytes = taken.and_then(Result::ok).unwrap_or_else(|| vec![0; length]);
+        let bytes = object_collectives::broadcast_bytes_from(group, Rank::ZERO, bytes)?;
+        variables.into().load(&self.path, checkpoint::tensors(&bytes)?)?;
+        if self.report.rank().is_zero() {
+            // The file does not exist if the first model was the best.
+            let _ = fs::remove_file(self.backup());
+        }
         Ok(Some(best))
     }
 
-    /// Rank 0's part of [`finish`](Self::finish).
-    fn take(&self, best: Best, vs: &mut VarStore) -> anyhow::Result<()> {
+    /// Rank 0's part of [`finish`](Self::finish): the file's bytes.
+    fn take(&self, best: Best) -> anyhow::Result<Vec<u8>> {
         let path = self.path.display();
         anyhow::ensure!(is_of(&self.path, best), "{path} is not the best model any more: was it moved or replaced?");
-        checkpoint::load(vs, &self.path)?;
-        // The file does not exist if the first model was the best.
-        let _ = fs::remove_file(self.backup());
-        Ok(())
+        Ok(snapshot::read_whole(&self.path)?)
     }
 
     /// Rank 0's part of [`resume`](Self::resume): returns true if the file is in its place or no file is needed.
@@ -213,7 +243,11 @@ impl BestModel {
 
     fn save(&self, new: Best, vs: &VarStore) -> anyhow::Result<()> {
         if let Some(best) = self.best {
-            self.report.println(format!("Prev best val acc: {:.4} < Cur val acc: {:.4}", best.accuracy, new.accuracy));
+            let loss = |best: Best| best.loss.unwrap_or(f64::INFINITY);
+            self.report.println(match self.by_loss {
+                true => format!("Prev best val loss: {:.4} > Cur val loss: {:.4}", loss(best), loss(new)),
+                false => format!("Prev best val acc: {:.4} < Cur val acc: {:.4}", best.accuracy, new.accuracy),
+            });
         }
         self.report.println("Saving the new best model...");
         let note = serde_json::to_string(&new)?;

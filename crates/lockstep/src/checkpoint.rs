@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use c10d::ProcessGroup;
 use lockstep_paths as output;
+use safetensors::tensor::TensorView;
 use safetensors::{SafeTensorError, SafeTensors, View as _};
 use tch::Tensor;
 use tch::nn::VarStore;
@@ -26,13 +27,7 @@ use crate::{Rank, Reporter, object_collectives};
 /// Fails when the folder cannot be created or written; the old file is then unchanged.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
     replace(path, None, |partial| {
-        // The format has no strides, and channels may be last in memory.
-        let view = |(name, variable): (String, Tensor)| {
-            let view = View::new(&name, &variable.f_contiguous()?)?;
-            anyhow::Ok((name, view))
-        };
-        let views = vs.variables().into_iter().map(view).collect::<anyhow::Result<Vec<_>>>()?;
-        safetensors::serialize_to_file(views, None, partial).map_err(|error| match error {
+        safetensors::serialize_to_file(views(vs)?, None, partial).map_err(|error| match error {
             SafeTensorError::IoError(error) => error.into(),
             error => error.into(),
         })
@@ -131,6 +126,12 @@ pub(crate) fn save_for_all(
     Ok(false)
 }
 
+fn views(vs: &VarStore) -> anyhow::Result<Vec<(String, View)>> {
+    // The format has no strides, and channels may be last in memory.
+    let view = |(name, variable): (String, Tensor)| Ok((name.clone(), View::new(&name, &variable.f_contiguous()?)?));
+    vs.variables().into_iter().map(view).collect()
+}
+
 /// Like [`save`], with a text in the file's metadata under `key`. The previous file is kept under the name `before`, if one is
 /// given. The same weights and text give the same bytes.
 ///
@@ -143,8 +144,7 @@ pub(crate) fn save_with_note(
     before: Option<&Path>,
 ) -> anyhow::Result<()> {
     replace(path, before, |partial| {
-        let views = vs.variables().into_iter().map(|(name, tensor)| View::new(&name, &tensor).map(|view| (name, view)));
-        let views = views.collect::<Result<Vec<_>, _>>()?;
+        let views = views(vs)?;
         // With several entries, their order would differ from time to time.
         let note = HashMap::from([(key.to_owned(), text.to_owned())]);
         Ok(fs::write(partial, safetensors::serialize(views, Some(note))?)?)
@@ -167,6 +167,19 @@ pub(crate) fn note(path: &Path, key: &str) -> anyhow::Result<Option<String>> {
     let bytes = snapshot::read_whole(path)?;
     let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
     Ok(metadata.metadata().as_ref().and_then(|texts| texts.get(key).cloned()))
+}
+
+/// The tensors of a safetensors file with these bytes.
+///
+/// # Errors
+/// They are not such a file, or a tensor has a dtype that libtorch does not know.
+pub(crate) fn tensors(bytes: &[u8]) -> anyhow::Result<BTreeMap<String, Tensor>> {
+    let read = |(name, view): (String, TensorView<'_>)| {
+        let tensor = snapshot::tensor(view.dtype(), view.shape(), view.data());
+        let tensor = tensor.with_context(|| format!("{name} has the dtype {:?}", view.dtype()))?;
+        Ok((name, tensor))
+    };
+    SafeTensors::deserialize(bytes)?.tensors().into_iter().map(read).collect()
 }
 
 /// Removes the partial file of a process that was killed while saving.

@@ -70,6 +70,13 @@ impl Evaluation {
         self.add_mean(criterion, logits, targets, loss)
     }
 
+    /// Adds `samples` predictions that are not right or wrong, with the sum of their losses, as of a regression: the accuracy is NaN.
+    pub fn add_loss(&mut self, sum: f64, samples: usize) {
+        self.correct = f64::NAN;
+        self.loss += sum;
+        self.samples += samples as f64;
+    }
+
     fn add_mean(&mut self, criterion: &CrossEntropy, logits: &Tensor, targets: &Tensor, loss: f64) -> c10d::Result<()> {
         check("count correct answers", logits, targets)?;
         let counts = targets.ne(criterion.ignore_index);
@@ -91,7 +98,7 @@ impl Evaluation {
         Ok(Evaluation { correct, loss, samples })
     }
 
-    /// The fraction of correct answers, from 0 to 1.
+    /// The fraction of correct answers, from 0 to 1; NaN where there are none, but only losses.
     ///
     /// # Panics
     /// Panics without samples.

@@ -61,8 +61,11 @@ pub fn resumed_line(epoch: u64) -> String {
     format!("Resuming training from snapshot at Epoch {epoch}")
 }
 
-/// `Epoch: 3, Accuracy: 0.9625, Loss: 0.1234`, after an evaluation; `accuracy` from 0 to 1.
+/// `Epoch: 3, Accuracy: 0.9625, Loss: 0.1234`, after an evaluation; `accuracy` from 0 to 1, or NaN where there is none.
 pub fn eval_line(epoch: u64, accuracy: f64, loss: f64) -> String {
+    if accuracy.is_nan() {
+        return format!("Epoch: {epoch}, Loss: {loss:.4}");
+    }
     format!("Epoch: {epoch}, Accuracy: {accuracy:.4}, Loss: {loss:.4}")
 }
 
@@ -207,6 +210,7 @@ mod tests {
             "Epoch 3 | train loss: 0.5000, train accuracy: 1.0000, over 1 samples | 1 images/s over all ranks"
         );
         assert_eq!(eval_line(1, 0.30241, 2.0), "Epoch: 1, Accuracy: 0.3024, Loss: 2.0000");
+        assert_eq!(eval_line(1, f64::NAN, 2.0), "Epoch: 1, Loss: 2.0000");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use c10d::stragglers::Finding;
 use lockstep_contract::fault::{Act, Armed, FaultError, Point};
 use tch::Device;
 
+use crate::curves::{Curves, CurvesError};
 use crate::events::{Event, EventSink};
 use crate::loader::{DataLoader, Position};
 use crate::memory::MemoryBytes;
@@ -42,6 +43,8 @@ struct Shared {
     faults: Armed,
     /// Where snapshots are saved, for the faults that damage them.
     snapshots: Mutex<Option<PathBuf>>,
+    /// Rank 0's, if they are asked for.
+    curves: Mutex<Option<Curves>>,
 }
 
 impl Reporter {
@@ -72,10 +75,33 @@ impl Reporter {
         events.emit(&Event::Start { world_size: world_size.get(), device: name, pid: std::process::id() });
         let (tag, progress, snapshots) =
             (Tag::new(rank, device), Progress::new(rank, events.is_on()), Mutex::default());
-        let shared = Shared { rank, world_size, first_of_node, job, tag, progress, events, faults, snapshots };
+        let curves = Mutex::default();
+        let shared = Shared { rank, world_size, first_of_node, job, tag, progress, events, faults, snapshots, curves };
         let reporter = Reporter { shared: Arc::new(shared) };
         reporter.listen_for_late_ranks();
         Ok(reporter)
+    }
+
+    /// From now on, rank 0 writes loss, learning rate and samples per second of each step, and each evaluation, to a CSV file: see
+    /// [`curves`](crate::curves). All ranks may call this.
+    ///
+    /// # Errors
+    /// On rank 0: the file cannot be written, or has something else.
+    pub fn write_curves(&self, path: &Path) -> Result<(), CurvesError> {
+        if self.rank().is_zero() {
+            *self.shared.curves.lock().unwrap_or_else(PoisonError::into_inner) = Some(Curves::open(path)?);
+        }
+        Ok(())
+    }
+
+    /// Writes to the curves, if they are asked for. The first failure ends them, and training goes on.
+    fn curve(&self, write: impl FnOnce(&mut Curves) -> io::Result<()>) {
+        let mut curves = self.shared.curves.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(error)) = curves.as_mut().map(write) {
+            *curves = None;
+            drop(curves);
+            self.warn(format!("cannot write curves any more: {error}; training goes on without them"));
+        }
     }
 
     /// From now on reports the ranks for which the others wait.
@@ -104,6 +130,10 @@ impl Reporter {
     pub fn epoch_at(&self, from: Position, loader: &DataLoader, batch_size: usize, sampler: &impl Sampler) {
         let (epoch, steps) = (from.epoch, (from.step + loader.steps_at(from)) as u64);
         self.println(progress::epoch_line(self.shared.tag, epoch, batch_size, steps));
+        self.curve(|curves| {
+            curves.begin();
+            Ok(())
+        });
         self.shared.progress.epoch(epoch, from.step as u64, steps);
         self.emit(&Event::Epoch { epoch, steps, batch_size });
         if self.shared.events.is_on() {
@@ -115,7 +145,9 @@ impl Reporter {
     /// A step is done; `loss` is this rank's mean over `samples` samples.
     pub fn step(&self, epoch: u64, step: usize, loss: f64, samples: usize) {
         self.shared.progress.step(loss);
-        self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64, lr: last_lr() });
+        let (lr, of_all) = (last_lr(), (samples * self.world_size().get()) as u64);
+        self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64, lr });
+        self.curve(|curves| curves.step(epoch, step as u64, loss, lr, of_all));
         if self.has_faults()
             && let Err(error) = self.inject_faults(&Point::Step { epoch, step: step as u64 })
         {
@@ -161,6 +193,7 @@ impl Reporter {
     fn emit_eval(&self, epoch: u64, all: &Evaluation) {
         let (accuracy, loss, samples) = (all.accuracy(), all.loss(), all.samples());
         self.emit(&Event::Eval { epoch, accuracy, loss, samples });
+        self.curve(|curves| curves.eval(epoch, all));
     }
 
     /// Prints a line that applies to all ranks once, on rank 0.

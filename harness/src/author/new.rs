@@ -31,6 +31,8 @@ enum Task {
     Images,
     /// A CSV file of numbers: one column from the others
     Table,
+    /// Sequences of different lengths: an LSTM that classifies them
+    Sequences,
 }
 
 /// What differs between the packages: `src/task.rs`, and what its README says of it.
@@ -54,6 +56,7 @@ impl Task {
             Task::Tokens => parts!("tokens/task.rs", "tokens.md"),
             Task::Images => parts!("images/task.rs", "images.md"),
             Task::Table => parts!("table/task.rs", "table.md"),
+            Task::Sequences => parts!("sequences/task.rs", "sequences.md"),
         }
     }
 

@@ -318,7 +318,7 @@ fn a_new_package_has_the_course_s_crates_and_versions() {
 fn a_new_package_has_the_files_of_its_task() {
     let folder = tempfile::tempdir().unwrap();
     let mut modules = Vec::new();
-    for task in ["points", "tokens", "images", "table"] {
+    for task in ["points", "tokens", "images", "table", "sequences"] {
         lockstep(&["new", task, "--task", task], folder.path()).code(0);
         let package = folder.path().join(task);
         for file in ["README.md", "job.slurm", ".cargo/config.toml", "src/main.rs", "src/wrap.rs", "src/task.rs"] {
@@ -332,7 +332,7 @@ fn a_new_package_has_the_files_of_its_task() {
     assert_eq!(modules[0], fs::read_to_string(folder.path().join("default/src/task.rs")).unwrap());
     modules.sort();
     modules.dedup();
-    assert_eq!(modules.len(), 4);
+    assert_eq!(modules.len(), 5);
 }
 
 #[test]

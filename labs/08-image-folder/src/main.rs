@@ -145,7 +145,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     }
 
     // ANCHOR: report
-    if let Some(Best { epoch, .. }) = best.finish(&mut vs, model.group())? {
+    if let Some(Best { epoch, .. }) = best.finish(&vs, model.group())? {
         for (name, set) in [("val", Some(validation_set)), ("test", test_set)] {
             let Some(set) = set else { continue };
             let (all, confusion) = evaluate_classes(&model, set, device, &validation, &classes)?;

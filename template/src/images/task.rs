@@ -4,7 +4,6 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use lockstep::Reporter;
 use lockstep::data::{Dataset, Mnist, mnist_or_drawn};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::Evaluation;
@@ -66,7 +65,6 @@ impl Data {
 
 pub(crate) type Network = SequentialT;
 pub(crate) type Rule = AdamWOptions;
-pub(crate) type Score = Evaluation;
 
 /// Pictures of any size, shape `[n, channels, h, w]`, to logits, shape `[n, classes]`.
 pub(crate) fn network(vs: &Path<'_>, data: &Data) -> Result<Network> {
@@ -96,17 +94,19 @@ pub(crate) fn forward(net: &Network, inputs: &Tensor, train: bool, run: &RunUnit
     run("", inputs, &|inputs| net.forward_t(inputs, train))
 }
 
+/// How many targets of a batch count.
+pub(crate) fn count(targets: &Tensor) -> i64 {
+    CrossEntropy::default().count(targets)
+}
+
+/// The sum of their losses.
 pub(crate) fn loss(outputs: &Tensor, targets: &Tensor) -> c10d::Result<Tensor> {
-    CrossEntropy::default().try_loss(outputs, targets)
+    CrossEntropy::default().sum(outputs, targets)
 }
 
 /// Adds the right answers and the loss of a batch that is held out.
-pub(crate) fn score(all: &mut Score, outputs: &Tensor, targets: &Tensor) -> c10d::Result<()> {
+pub(crate) fn score(all: &mut Evaluation, outputs: &Tensor, targets: &Tensor) -> c10d::Result<()> {
     all.score(&CrossEntropy::default(), outputs, targets)
-}
-
-pub(crate) fn print(report: &Reporter, epoch: u64, all: &Score) {
-    report.eval(epoch, all);
 }
 
 /// A last line to print, if there is something to show.

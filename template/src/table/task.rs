@@ -6,9 +6,8 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use c10d::{ProcessGroup, ReduceOp};
-use lockstep::Reporter;
 use lockstep::data::{Batch, Dataset, check_indices};
+use lockstep::metrics::Evaluation;
 use lockstep::models::RunUnit;
 use lockstep::optim::AdamWOptions;
 use tch::nn::{ModuleT, Path, SequentialT, linear, seq_t};
@@ -149,22 +148,6 @@ fn scale(values: impl Iterator<Item = f32> + Clone) -> (f64, f64) {
 pub(crate) type Network = SequentialT;
 pub(crate) type Rule = AdamWOptions;
 
-/// The sum of squared errors over some rows.
-#[derive(Default)]
-pub(crate) struct Score {
-    squares: f64,
-    rows: f64,
-}
-
-impl Score {
-    /// The sum over all ranks.
-    pub(crate) fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
-        let mut sums = Tensor::from_slice(&[self.squares, self.rows]).to_device(group.device());
-        group.all_reduce(&mut sums, ReduceOp::Sum)?;
-        Ok(Score { squares: sums.double_value(&[0]), rows: sums.double_value(&[1]) })
-    }
-}
-
 /// Rows, shape `[n, columns]`, to predictions, shape `[n, 1]`.
 pub(crate) fn network(vs: &Path<'_>, data: &Data) -> Result<Network> {
     let hidden = 64;
@@ -189,30 +172,27 @@ pub(crate) fn forward(net: &Network, inputs: &Tensor, train: bool, run: &RunUnit
     run("", inputs, &|inputs| net.forward_t(inputs, train))
 }
 
+/// How many targets of a batch count.
+pub(crate) fn count(targets: &Tensor) -> i64 {
+    targets.numel() as i64
+}
+
+/// The sum of their squared errors. Divided by the number of rows, 1 is the loss of always predicting the mean.
 pub(crate) fn loss(outputs: &Tensor, targets: &Tensor) -> c10d::Result<Tensor> {
-    squares(outputs, targets, Reduction::Mean)
-}
-
-/// Adds the squared errors of a batch that is held out.
-pub(crate) fn score(all: &mut Score, outputs: &Tensor, targets: &Tensor) -> c10d::Result<()> {
-    all.squares += squares(outputs, targets, Reduction::Sum)?.to_kind(Kind::Double).double_value(&[]);
-    all.rows += targets.size()[0] as f64;
-    Ok(())
-}
-
-fn squares(outputs: &Tensor, targets: &Tensor, reduction: Reduction) -> c10d::Result<Tensor> {
     let (here, there) = (outputs.size(), targets.size());
     if here != there {
         // libtorch would repeat the smaller one.
         let why = format!("outputs of shape {here:?} with targets of shape {there:?}: make them equal");
         return Err(c10d::Error::bad_argument("compute the squared error", why));
     }
-    outputs.f_mse_loss(targets, reduction).map_err(|error| c10d::Error::of_torch("compute the squared error", &error))
+    let squares = outputs.f_mse_loss(targets, Reduction::Sum);
+    squares.map_err(|error| c10d::Error::of_torch("compute the squared error", &error))
 }
 
-/// 1 is the loss of always predicting the mean.
-pub(crate) fn print(report: &Reporter, epoch: u64, all: &Score) {
-    report.say_once(format!("Epoch: {epoch}, Loss: {:.6}", all.squares / all.rows));
+/// Adds the squared errors of a batch that is held out.
+pub(crate) fn score(all: &mut Evaluation, outputs: &Tensor, targets: &Tensor) -> c10d::Result<()> {
+    all.add_loss(loss(outputs, targets)?.to_kind(Kind::Double).double_value(&[]), targets.numel());
+    Ok(())
 }
 
 /// A last line to print, if there is something to show.

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use lockstep::Reporter;
 use lockstep::data::{Dataset, Texts, Tokenizer, Windows};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::Evaluation;
@@ -71,7 +70,6 @@ fn sums(numbers: std::ops::Range<u64>) -> String {
 
 pub(crate) type Network = Gpt;
 pub(crate) type Rule = AdamWOptions;
-pub(crate) type Score = Evaluation;
 
 /// Tokens, shape `[n, t]`, to logits, shape `[n, t, vocabulary]`.
 pub(crate) fn network(vs: &Path<'_>, data: &Data) -> Result<Network> {
@@ -93,17 +91,19 @@ pub(crate) fn forward(net: &Network, inputs: &Tensor, _train: bool, run: &RunUni
     net.forward_units(inputs, run)
 }
 
+/// How many targets of a batch count.
+pub(crate) fn count(targets: &Tensor) -> i64 {
+    CrossEntropy::default().count(targets)
+}
+
+/// The sum of their losses.
 pub(crate) fn loss(outputs: &Tensor, targets: &Tensor) -> c10d::Result<Tensor> {
-    CrossEntropy::default().try_loss(outputs, targets)
+    CrossEntropy::default().sum(outputs, targets)
 }
 
 /// Adds the right tokens and the loss of a batch that is held out.
-pub(crate) fn score(all: &mut Score, outputs: &Tensor, targets: &Tensor) -> c10d::Result<()> {
+pub(crate) fn score(all: &mut Evaluation, outputs: &Tensor, targets: &Tensor) -> c10d::Result<()> {
     all.score(&CrossEntropy::default(), outputs, targets)
-}
-
-pub(crate) fn print(report: &Reporter, epoch: u64, all: &Score) {
-    report.eval(epoch, all);
 }
 
 /// What the model writes after the beginning of the held-out text.

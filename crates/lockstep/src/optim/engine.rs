@@ -64,6 +64,15 @@ pub trait Optimizer {
         self.shared_state().map(State::copied)
     }
 
+    /// Before a snapshot: gathers on rank 0 what the ranks have divided among them. A collective if they have; otherwise, as by
+    /// default, it does nothing.
+    ///
+    /// # Errors
+    /// A rank is missing; memory ran out.
+    fn gather_state(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// As [`state_dict`](Self::state_dict), but without a copy: the next step changes its tensors.
     ///
     /// # Errors

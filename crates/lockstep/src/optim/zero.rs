@@ -5,6 +5,7 @@
 //! of one broadcast of the parameters per step. Leaves out gradients and parameters, which stay whole on each rank (stages 2 and
 //! 3 of ZeRO), and the overlap of the broadcasts with backward.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -31,7 +32,7 @@ const MESSAGE_BYTES: usize = 250 * 1024 * 1024;
 ///
 /// let mut optimizer = ZeroRedundancyOptimizer::new(named_parameters(vs), AdamOptions::default(), group)?;
 /// optimizer.step()?; // a collective
-/// optimizer.consolidate_state_dict(Rank::ZERO)?; // before a snapshot: rank 0 gathers the whole state
+/// optimizer.consolidate_state_dict(Rank::ZERO)?; // rank 0 gathers the whole state
 /// # Ok(()) }
 /// ```
 ///
@@ -48,7 +49,7 @@ pub struct ZeroRedundancyOptimizer<R> {
     /// All parameters of each group, in order.
     params: Vec<Vec<Shared>>,
     /// The whole state, on the rank that has gathered it since the last step.
-    consolidated: Option<State>,
+    consolidated: RefCell<Option<State>>,
 }
 
 /// A parameter and the rank that updates it.
@@ -90,7 +91,7 @@ impl<R: Rule> ZeroRedundancyOptimizer<R> {
             group,
             own: FusedOptimizer::of_checked(mine, &options)?,
             params,
-            consolidated: None,
+            consolidated: RefCell::default(),
         })
     }
 
@@ -105,12 +106,12 @@ impl<R: Rule> ZeroRedundancyOptimizer<R> {
         self.own.local_state()
     }
 
-    /// Gathers the whole state on rank `to`. A collective, before [`state_dict`](Optimizer::state_dict) or a snapshot; the next step
-    /// makes the gathered state out of date and drops it.
+    /// Gathers the whole state on rank `to`. A collective, before [`state_dict`](Optimizer::state_dict); the next step makes the gathered
+    /// state out of date and drops it. [`Snapshots`](crate::snapshot::Snapshots) call it themselves.
     ///
     /// # Errors
     /// A rank is missing; memory ran out.
-    pub fn consolidate_state_dict(&mut self, to: Rank) -> Result<()> {
+    pub fn consolidate_state_dict(&self, to: Rank) -> Result<()> {
         let mine = self.local_state();
         let metas = all_gather_object(&self.group, mine.meta()).map_err(OptimError::State)?;
         let tensors: HashMap<String, Tensor> = mine.tensors().into_iter().collect();
@@ -124,7 +125,7 @@ impl<R: Rule> ZeroRedundancyOptimizer<R> {
                 whole.extend(tensor.map(|tensor| (name, tensor)));
             }
         }
-        self.consolidated = (self.group.rank() == to).then(|| State::new(meta, whole));
+        self.consolidated.replace((self.group.rank() == to).then(|| State::new(meta, whole)));
         Ok(())
     }
 
@@ -172,7 +173,7 @@ impl<R: Rule> ZeroRedundancyOptimizer<R> {
 impl<R: Rule> Optimizer for ZeroRedundancyOptimizer<R> {
     /// A collective: every parameter is sent by its owner, also one without a gradient.
     fn step(&mut self) -> Result<()> {
-        self.consolidated = None;
+        self.consolidated.take();
         self.own.step()?;
         for rank in self.group.size().ranks() {
             let owned = self.shared().filter(|param| param.owner == rank);
@@ -215,12 +216,21 @@ impl<R: Rule> Optimizer for ZeroRedundancyOptimizer<R> {
         self.own.state_bytes()
     }
 
+    /// Gathers the whole state on rank 0.
+    fn gather_state(&self) -> Result<()> {
+        self.consolidate_state_dict(Rank::ZERO)
+    }
+
     /// The consolidated state.
     ///
     /// # Errors
     /// This rank has not gathered it since the last step.
     fn shared_state(&self) -> Result<State> {
-        self.consolidated.as_ref().map(State::shared).ok_or(OptimError::NotConsolidated { rank: self.group.rank() })
+        self.consolidated
+            .borrow()
+            .as_ref()
+            .map(State::shared)
+            .ok_or(OptimError::NotConsolidated { rank: self.group.rank() })
     }
 
     /// Loads the whole state, of which this rank keeps its share.
@@ -243,7 +253,7 @@ impl<R: Rule> Optimizer for ZeroRedundancyOptimizer<R> {
         let of_others = |name: &str| name.split_once('.').is_some_and(|(_, param)| others.contains(param));
         let kept = tensors.named().filter(|(name, _)| !of_others(name)).collect();
         self.own.load_state_dict(State::new(meta, kept))?;
-        self.consolidated = None;
+        self.consolidated.take();
         Ok(())
     }
 }

@@ -9,7 +9,7 @@
 //! | `model.<name>` | every variable of the model, buffers included |
 //! | `optimizer.<state>.<name>` | every tensor that the optimizer's next step reads |
 //! | metadata `lockstep.snapshot` | a [`Meta`] as JSON: position, seed, world size, the optimizer's options and step counts |
-//! | metadata `lockstep.state` | the program's own state, as JSON; only if it was given ([`Snapshots::save_with`]) |
+//! | metadata `lockstep.state` | the program's own state, as JSON; only if it was given ([`Snapshots::save_if_with`]) |
 //! | metadata `lockstep.schema` | [`SCHEMA`] |
 //! | metadata `lockstep.crc32` | the CRC-32 of the whole file, computed with eight zeros in this place |
 //!
@@ -23,7 +23,7 @@
 //! newest good snapshot is read where it is and sent to all, so that all ranks resume from the same one, or none does. This
 //! also works if each node has its own disk and the job was requeued in another order.
 //!
-//! **Sharded** ([`Snapshots::save_sharded`]): a fully sharded model has a file of each rank, with its parts of the tensors, and an
+//! **Sharded** ([`Variables`]): a fully sharded model has a file of each rank, with its parts of the tensors, and an
 //! index, which has the name of a snapshot and is written last.
 //!
 //! **Signals** ([`Snapshots::save_if`]): SIGUSR1 asks for a snapshot after the next step, SIGUSR2 for one and the end of the run. It is
@@ -59,6 +59,7 @@ mod writer;
 pub use error::{BadSnapshot, SnapshotError, Unfit};
 pub use folder::{SnapshotFile, list};
 pub use meta::{Attempt, Meta, PartFile, Run, SCHEMA, Sharded, Snapshot};
+pub use sharded::Variables;
 pub use snapshots::Snapshots;
 pub use writer::{OnSaveError, SaveArgs, SnapshotOptions};
 

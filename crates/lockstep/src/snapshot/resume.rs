@@ -1,6 +1,5 @@
 //! Resuming: all ranks exchange their nodes' surveys, one snapshot is chosen, and the rank that has it sends it to all.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{io, iter};
@@ -9,8 +8,6 @@ use c10d::{ProcessGroup, Rank};
 use lockstep_paths::{self as output, Unwritable};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
-use tch::nn::VarStore;
 
 use super::choice::{self, Candidate, Choice, Survey};
 use super::contents::Contents;
@@ -20,6 +17,7 @@ use super::fit::{self, ThisRun};
 use super::folder::{self, Good};
 use super::meta::{self, Meta};
 use super::requests::Requests;
+use super::sharded::{Target, Variables};
 use super::snapshots::Snapshots;
 use crate::events::Event;
 use crate::loader::Position;
@@ -27,13 +25,13 @@ use crate::optim::{Optimizer, State};
 use crate::{object_collectives, progress};
 
 impl Snapshots {
-    /// Loads the newest good snapshot into `vs` and `optimizer` and returns where training continues; without one, leaves them
+    /// Loads the newest good snapshot into `variables` and `optimizer` and returns where training continues; without one, leaves them
     /// unchanged and returns the start. A collective: the first rank of each node lists its folder, the newest snapshot of all
     /// nodes is read where it is, and all ranks get the same bytes. A warning explains why a newer file was skipped, or that
     /// the snapshot comes from a node other than rank 0's.
     ///
     /// As in PyTorch, the saved options of the optimizer (including its learning rate) replace those given to its constructor.
-    /// A saved state of the program ([`save_with`](Self::save_with)) is ignored.
+    /// A saved state of the program ([`save_if_with`](Self::save_if_with)) is ignored.
     ///
     /// From now on this rank handles SIGUSR1 and SIGUSR2, so the program saves with [`save_if`](Self::save_if).
     ///
@@ -43,13 +41,14 @@ impl Snapshots {
     /// another running job holds the folder; nodes have snapshots of
     /// different runs, and none of them is this one; or there are snapshots, but none of this job, and
     /// [`SnapshotOptions::resume`](super::SnapshotOptions::resume) is off. Nothing is changed then.
-    pub fn resume(
+    pub fn resume<'a>(
         &mut self,
-        vs: &VarStore,
+        variables: impl Into<Variables<'a>>,
         optimizer: &mut impl Optimizer,
         group: &ProcessGroup,
     ) -> Result<Position, SnapshotError> {
-        self.resume_reading(&mut Replicated { vs, optimizer }, group, &|_| Ok(())).map(|(position, _)| position)
+        let target = &mut Target { variables: variables.into(), optimizer };
+        self.resume_reading(target, group, &|_| Ok(())).map(|(position, _)| position)
     }
 
     /// As [`resume`](Self::resume), and also returns the saved state of the program; `None` if training starts from the
@@ -58,21 +57,21 @@ impl Snapshots {
     /// # Errors
     /// As [`resume`](Self::resume), and on every rank when the saved state does not have the shape of `E`: it lacks a field, or
     /// has one that an `E` would lose.
-    pub fn resume_with<E: Serialize + DeserializeOwned>(
+    pub fn resume_with<'a, E: Serialize + DeserializeOwned>(
         &mut self,
-        vs: &VarStore,
+        variables: impl Into<Variables<'a>>,
         optimizer: &mut impl Optimizer,
         group: &ProcessGroup,
     ) -> Result<(Position, Option<E>), SnapshotError> {
         let read = |saved: Option<&str>| saved.map(meta::decode_state).transpose();
-        let target = &mut Replicated { vs, optimizer };
+        let target = &mut Target { variables: variables.into(), optimizer };
         self.resume_reading(target, group, &read).map(|(position, extra)| (position, extra.flatten()))
     }
 
     /// Both kinds of resume; `read` converts the saved state to their result, before anything is changed.
-    pub(super) fn resume_reading<T>(
+    fn resume_reading<T>(
         &mut self,
-        target: &mut dyn Target,
+        target: &mut Target<'_>,
         group: &ProcessGroup,
         read: Read<'_, T>,
     ) -> Result<(Position, Option<T>), SnapshotError> {
@@ -160,7 +159,7 @@ impl Snapshots {
     fn try_one<T>(
         &mut self,
         candidate: &Candidate,
-        target: &mut dyn Target,
+        target: &mut Target<'_>,
         group: &ProcessGroup,
         read: Read<'_, T>,
     ) -> Result<Option<(Position, PathBuf, T)>, SnapshotError> {
@@ -190,7 +189,7 @@ impl Snapshots {
     fn read<T>(
         &mut self,
         candidate: &Candidate,
-        target: &mut dyn Target,
+        target: &mut Target<'_>,
         read: Read<'_, T>,
     ) -> Result<Option<(Good, T)>, SnapshotError> {
         let at = Position { epoch: candidate.sighting.epoch, step: candidate.sighting.step, samples: 0 };
@@ -290,7 +289,7 @@ fn share(
 fn take_over<T>(
     path: &Path,
     contents: &Contents,
-    target: &mut dyn Target,
+    target: &mut Target<'_>,
     read: Read<'_, T>,
 ) -> Result<(Meta, T), SnapshotError> {
     let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
@@ -299,44 +298,6 @@ fn take_over<T>(
     let state = State::new(snapshot.meta.optimizer.clone(), snapshot.optimizer);
     target.load(path, snapshot.model, state)?;
     Ok((snapshot.meta, extra))
-}
-
-/// A model and an optimizer into which a snapshot is loaded.
-pub(super) trait Target {
-    /// The optimizer's learning rates.
-    fn rates(&self) -> Vec<f64>;
-
-    /// Loads the variables and the state from the file at `path`, or leaves both unchanged.
-    fn load(&mut self, path: &Path, model: BTreeMap<String, Tensor>, state: State) -> Result<(), SnapshotError>;
-}
-
-/// The variables and the state of a rank that has all of them.
-struct Replicated<'a, O> {
-    vs: &'a VarStore,
-    optimizer: &'a mut O,
-}
-
-impl<O: Optimizer> Target for Replicated<'_, O> {
-    fn rates(&self) -> Vec<f64> {
-        self.optimizer.group_lrs()
-    }
-
-    fn load(&mut self, path: &Path, model: BTreeMap<String, Tensor>, state: State) -> Result<(), SnapshotError> {
-        let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
-        let variables = self.vs.variables();
-        fit::check_model(&model, &variables).map_err(unfit)?;
-        self.optimizer.load_state_dict(state).map_err(|error| unfit(error.into()))?;
-        model.into_iter().try_for_each(|(name, saved)| {
-            // Every name exists: this was checked before.
-            let variable = variables.get(&name).map(Tensor::shallow_clone);
-            variable.map_or(Ok(()), |variable| copy(name, variable, &saved))
-        })
-    }
-}
-
-/// Copies saved values into a variable.
-pub(super) fn copy(name: String, mut variable: Tensor, saved: &Tensor) -> Result<(), SnapshotError> {
-    tch::no_grad(|| variable.f_copy_(saved)).map_err(|source| SnapshotError::Tensor { name, source })
 }
 
 /// The error and its causes in one line: the other ranks receive text.

@@ -1,9 +1,8 @@
-//! Snapshots of a fully sharded model: each rank writes its part, and then rank 0 an index.
+//! Snapshots of a fully sharded model: each rank writes its part, and then rank 0 an index, with the program's own state.
 //!
 //! All ranks must see one folder. Training waits for the writing. Resuming reads the whole state on one rank, which sends it to the others;
-//! each keeps its part. So a run may go on with another number of ranks, or with another way to divide the model:
-//! [`Snapshots::resume`] also reads these snapshots, and [`Snapshots::resume_sharded`] those of [`Snapshots::save`]. Leaves out the
-//! program's own state.
+//! each keeps its part. So a run may go on with another number of ranks, or with another way to divide the model: all read the
+//! snapshots of all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -18,7 +17,7 @@ use super::error::SnapshotError;
 use super::fit;
 use super::folder::param_of;
 use super::meta::{PartFile, Sharded};
-use super::resume::{Target, copy, with_causes};
+use super::resume::with_causes;
 use super::snapshots::Snapshots;
 use super::writer::{OnSaveError, taken_over};
 use crate::loader::Position;
@@ -34,24 +33,48 @@ struct Failure {
     ends: bool,
 }
 
+/// A rank's variables: all of them, `&vs`; or with full sharding its parts, and the variables that are not divided, `(&vs, &model)`.
+#[derive(Clone, Copy)]
+pub struct Variables<'a> {
+    pub(crate) vs: &'a VarStore,
+    pub(crate) sharded: Option<&'a FullyShard>,
+}
+
+impl<'a> From<&'a VarStore> for Variables<'a> {
+    fn from(vs: &'a VarStore) -> Self {
+        Variables { vs, sharded: None }
+    }
+}
+
+impl<'a> From<(&'a VarStore, &'a FullyShard)> for Variables<'a> {
+    fn from((vs, model): (&'a VarStore, &'a FullyShard)) -> Self {
+        Variables { vs, sharded: Some(model) }
+    }
+}
+
 impl Snapshots {
-    /// As [`save`](Self::save), for a fully sharded model, whose other variables are in `vs`, and the optimizer of its parts. A
-    /// collective.
+    /// As `save`, with full sharding; `extra` gives the program's own state, on rank 0. A collective.
     ///
     /// # Errors
-    /// As [`save`](Self::save), on all ranks if one of them failed; the snapshots that were there still are.
-    pub fn save_sharded(
+    /// As `save`, on all ranks if one of them failed; the snapshots that were there still are.
+    pub(super) fn save_sharded(
         &mut self,
         position: Position,
         vs: &VarStore,
         model: &FullyShard,
         optimizer: &impl Optimizer,
+        extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
     ) -> Result<(), SnapshotError> {
         let group = model.group();
         let mut own = None;
-        let part = self.write_part(position, vs, model, optimizer).map_err(|error| self.note(error, &mut own));
-        let parts: Vec<Result<PartFile, Failure>> = all_gather_object(group, &part)?;
         let rank0 = self.report.rank().is_zero();
+        let extra = if rank0 { extra() } else { Ok(None) };
+        let written = extra.and_then(|extra| Ok((self.write_part(position, vs, model, optimizer)?, extra)));
+        let (part, extra) = match written {
+            Ok((part, extra)) => (Ok(part), extra),
+            Err(error) => (Err(self.note(error, &mut own)), None),
+        };
+        let parts: Vec<Result<PartFile, Failure>> = all_gather_object(group, &part)?;
         let mut failed = None;
         let mut files = Vec::new();
         for (rank, part) in parts.into_iter().enumerate() {
@@ -65,8 +88,10 @@ impl Snapshots {
             }
         }
         if failed.is_none() {
-            let index =
-                rank0.then(|| self.write_index(position, files, optimizer).map_err(|error| self.note(error, &mut own)));
+            let index = rank0.then(|| {
+                let written = self.write_index(position, files, optimizer, extra.as_deref());
+                written.map_err(|error| self.note(error, &mut own))
+            });
             let index: Result<(), Failure> = broadcast_object(group, index.as_ref())?;
             failed = index.err().map(|failure| (Rank::ZERO, failure));
         }
@@ -78,35 +103,6 @@ impl Snapshots {
                 Ok(())
             }
         }
-    }
-
-    /// As [`save_if`](Self::save_if), for a fully sharded model. A collective.
-    ///
-    /// # Errors
-    /// As both.
-    pub fn save_sharded_if(
-        &mut self,
-        due: bool,
-        position: Position,
-        vs: &VarStore,
-        model: &FullyShard,
-        optimizer: &impl Optimizer,
-    ) -> Result<(), SnapshotError> {
-        self.save_if_requested(due, position, model.group(), |this| this.save_sharded(position, vs, model, optimizer))
-    }
-
-    /// As [`resume`](Self::resume), for a fully sharded model and the optimizer of its parts. A collective.
-    ///
-    /// # Errors
-    /// As [`resume`](Self::resume).
-    pub fn resume_sharded(
-        &mut self,
-        vs: &VarStore,
-        model: &FullyShard,
-        optimizer: &mut impl Optimizer,
-    ) -> Result<Position, SnapshotError> {
-        let target = &mut Divided { vs, model, optimizer };
-        self.resume_reading(target, model.group(), &|_| Ok(())).map(|(position, _)| position)
     }
 
     /// What the other ranks must know of this error.
@@ -151,12 +147,13 @@ impl Snapshots {
         position: Position,
         files: Vec<PartFile>,
         optimizer: &impl Optimizer,
+        extra: Option<&str>,
     ) -> Result<(), SnapshotError> {
         let mut meta = self.meta(position, &optimizer.shared_state()?);
         let parts = files.iter().map(|part| part.bytes).sum();
         let listed = files.clone();
         meta.sharded = Some(Sharded::Index(files));
-        let mut job = self.job_of(position, Contents::new(&meta, None, &[], Memory::Shared)?);
+        let mut job = self.job_of(position, Contents::new(&meta, extra, &[], Memory::Shared)?);
         job.parts = parts;
         let path = job.path();
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -170,7 +167,7 @@ impl Snapshots {
     }
 }
 
-/// The variables that are whole on each rank: buffers and frozen parameters.
+/// The variables that are whole on each rank: with full sharding, buffers and frozen parameters.
 fn undivided(vs: &VarStore, model: &FullyShard) -> impl Iterator<Item = (String, Tensor)> {
     let divided: HashMap<String, Piece> = pieces(model);
     vs.variables().into_iter().filter(move |(name, _)| !divided.contains_key(name))
@@ -180,34 +177,88 @@ fn pieces(model: &FullyShard) -> HashMap<String, Piece> {
     model.pieces().into_iter().map(|piece| (piece.name.clone(), piece)).collect()
 }
 
-/// A fully sharded model and the optimizer of its parts.
-struct Divided<'a, O> {
-    vs: &'a VarStore,
-    model: &'a FullyShard,
-    optimizer: &'a mut O,
+impl Variables<'_> {
+    /// Runs `body` while all variables are whole, as for saving them. What it changes may be lost. `body` must not communicate; a
+    /// collective if they are divided.
+    ///
+    /// # Errors
+    /// Any failure of an all-gather.
+    pub(crate) fn whole<T>(&self, body: impl FnOnce(&VarStore) -> T) -> c10d::Result<T> {
+        match self.sharded {
+            Some(model) => model.summon_full_params(|| body(self.vs)),
+            None => Ok(body(self.vs)),
+        }
+    }
+
+    fn pieces(&self) -> HashMap<String, Piece> {
+        self.sharded.map(pieces).unwrap_or_default()
+    }
+
+    fn parts(&self) -> HashMap<String, Tensor> {
+        self.sharded.map(|model| model.named_parameters().into_iter().collect()).unwrap_or_default()
+    }
+
+    /// The variables with the shapes that they have when whole; those that are divided without memory.
+    fn shapes(&self) -> Result<BTreeMap<String, Tensor>, SnapshotError> {
+        let (pieces, parts) = (self.pieces(), self.parts());
+        let mut here: BTreeMap<String, Tensor> = self.vs.variables().into_iter().collect();
+        for (name, part) in parts {
+            // The whole parameter's shape and the part's dtype.
+            let scalar = part.f_new_zeros([0_i64; 0], (part.kind(), part.device()));
+            let whole = scalar.and_then(|zero| zero.f_expand(&*pieces[&name].shape, false));
+            let whole = whole.map_err(|source| SnapshotError::Tensor { name: name.clone(), source })?;
+            here.insert(name, whole);
+        }
+        Ok(here)
+    }
+
+    /// Copies whole variables of the same names and shapes; each rank takes its part of those that are divided.
+    fn copy(&self, model: BTreeMap<String, Tensor>) -> Result<(), SnapshotError> {
+        let (pieces, parts, variables) = (self.pieces(), self.parts(), self.vs.variables());
+        for (name, saved) in model {
+            let torch = |source| SnapshotError::Tensor { name: name.clone(), source };
+            let (mut here, saved) = match pieces.get(&name) {
+                Some(piece) => (parts[&name].shallow_clone(), part_of(&saved, piece).map_err(torch)?),
+                None => (variables[&name].shallow_clone(), saved),
+            };
+            no_grad(|| here.f_copy_(&saved)).map_err(torch)?;
+        }
+        Ok(())
+    }
+
+    /// As [`copy`](Self::copy), of variables from the file `path`, whose names and shapes are checked first.
+    ///
+    /// # Errors
+    /// Other names or shapes; nothing is changed then.
+    pub(crate) fn load(&self, path: &Path, model: BTreeMap<String, Tensor>) -> Result<(), SnapshotError> {
+        let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
+        fit::check_model(&model, &self.shapes()?).map_err(unfit)?;
+        self.copy(model)
+    }
 }
 
-impl<O: Optimizer> Target for Divided<'_, O> {
-    fn rates(&self) -> Vec<f64> {
+/// Variables and an optimizer into which a snapshot is loaded.
+pub(super) struct Target<'a> {
+    pub(super) variables: Variables<'a>,
+    pub(super) optimizer: &'a mut dyn Optimizer,
+}
+
+impl Target<'_> {
+    /// The optimizer's learning rates.
+    pub(super) fn rates(&self) -> Vec<f64> {
         self.optimizer.group_lrs()
     }
 
-    fn load(&mut self, path: &Path, model: BTreeMap<String, Tensor>, state: State) -> Result<(), SnapshotError> {
+    /// Loads the variables and the state from the file at `path`, or leaves both unchanged.
+    pub(super) fn load(
+        &mut self,
+        path: &Path,
+        model: BTreeMap<String, Tensor>,
+        state: State,
+    ) -> Result<(), SnapshotError> {
         let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
-        let torch = |name: &str| {
-            let name = name.to_owned();
-            |source| SnapshotError::Tensor { name, source }
-        };
-        let pieces = pieces(self.model);
-        let parts: HashMap<String, Tensor> = self.model.named_parameters().into_iter().collect();
-        let mut here: BTreeMap<String, Tensor> = undivided(self.vs, self.model).collect();
-        for (name, part) in &parts {
-            // The whole parameter's shape and the part's dtype, without its memory.
-            let scalar = part.f_new_zeros([0_i64; 0], (part.kind(), part.device()));
-            let whole = scalar.and_then(|zero| zero.f_expand(&*pieces[name].shape, false));
-            here.insert(name.clone(), whole.map_err(torch(name))?);
-        }
-        fit::check_model(&model, &here).map_err(unfit)?;
+        fit::check_model(&model, &self.variables.shapes()?).map_err(unfit)?;
+        let pieces = self.variables.pieces();
         let mut own = Vec::new();
         for (name, tensor) in state.tensors() {
             own.push(match pieces.get(param_of(&format!("optimizer.{name}"))) {
@@ -215,23 +266,16 @@ impl<O: Optimizer> Target for Divided<'_, O> {
                     let (saved, here) = (tensor.size(), piece.shape.clone());
                     return Err(unfit(OptimError::Shape { name, saved, here }.into()));
                 }
-                Some(piece) => (name.clone(), part_of(&tensor, piece).map_err(torch(&name))?),
+                Some(piece) => {
+                    let part = part_of(&tensor, piece);
+                    (name.clone(), part.map_err(|source| SnapshotError::Tensor { name, source })?)
+                }
                 None => (name, tensor),
             });
         }
         let state = State::new(state.meta().clone(), own);
         self.optimizer.load_state_dict(state).map_err(|error| unfit(error.into()))?;
-        for (name, saved) in model {
-            match pieces.get(&name) {
-                Some(piece) => {
-                    let part = part_of(&saved, piece).map_err(torch(&name))?;
-                    copy(name.clone(), parts[&name].shallow_clone(), &part)?;
-                }
-                // Every name exists: this was checked before.
-                None => copy(name.clone(), here[&name].shallow_clone(), &saved)?,
-            }
-        }
-        Ok(())
+        self.variables.copy(model)
     }
 }
 

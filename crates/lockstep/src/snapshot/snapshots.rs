@@ -18,11 +18,12 @@ use super::folder;
 use super::lock::{self, Claim, TakenOver};
 use super::meta::{self, Attempt, Meta, Run};
 use super::requests::{Request, Requests};
+use super::sharded::Variables;
 use super::writer::{OnSaveError, SaveJob, SnapshotOptions, handle_failure};
+use crate::Reporter;
 use crate::error_file::panic_text;
 use crate::loader::Position;
-use crate::optim::{Optimizer, Rule, State, ZeroRedundancyOptimizer};
-use crate::{Rank, Reporter};
+use crate::optim::{Optimizer, State};
 
 /// The snapshots of a run. Every rank has one and makes the same calls; only rank 0 writes, and the first rank of each node
 /// reads.
@@ -108,19 +109,45 @@ impl Snapshots {
         }
     }
 
-    /// Writes everything that the step at `position` needs, or copies it and lets a thread write it, on rank 0; the other ranks have nothing to do.
+    /// Writes everything that the step at `position` needs, or copies it and lets a thread write it, on rank 0. The other ranks
+    /// send what they have of a divided optimizer's state; a fully sharded model's ranks each write a part. All ranks call this.
     ///
     /// In the background there is at most one copy in memory: a second save first waits until the previous one is on disk. If
     /// training waits, there is none.
     ///
     /// # Errors
-    /// With [`OnSaveError::Stop`], why this save, or the previous one in the background, failed.
-    pub fn save(&mut self, position: Position, vs: &VarStore, optimizer: &impl Optimizer) -> Result<(), SnapshotError> {
-        self.save_all(position, vs, optimizer, || Ok(None))
+    /// With [`OnSaveError::Stop`], why this save, or the previous one in the background, failed; those of gathering.
+    pub fn save<'a>(
+        &mut self,
+        position: Position,
+        variables: impl Into<Variables<'a>>,
+        optimizer: &impl Optimizer,
+    ) -> Result<(), SnapshotError> {
+        self.save_all(position, variables.into(), optimizer, || Ok(None))
     }
 
-    /// As [`save`](Self::save), with the program's own state: a scheduler's state, the best accuracy so far.
-    /// [`resume_with`](Self::resume_with) returns it.
+    /// Saves as [`save`](Self::save) if a snapshot is `due`, or if a signal to any rank has asked for one since a
+    /// [`resume`](Self::resume): SIGUSR1 for a snapshot, SIGUSR2 for a snapshot and the end. A collective: all ranks call it after
+    /// the same steps, and exchange something in each step between two calls, as DDP does. All ranks act on a signal in the same
+    /// call, one step after it arrived.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); the store's; and [`SnapshotError::Ended`] on all ranks, once the snapshot is on disk, if a signal
+    /// asked for the end.
+    pub fn save_if<'a>(
+        &mut self,
+        due: bool,
+        position: Position,
+        variables: impl Into<Variables<'a>>,
+        optimizer: &impl Optimizer,
+        group: &ProcessGroup,
+    ) -> Result<(), SnapshotError> {
+        let variables = variables.into();
+        self.save_if_requested(due, position, group, |this| this.save_all(position, variables, optimizer, || Ok(None)))
+    }
+
+    /// As [`save_if`](Self::save_if), with the program's own state: a scheduler's state, the best accuracy so far, how many epochs
+    /// brought nothing better. [`resume_with`](Self::resume_with) returns it. Rank 0's is saved.
     ///
     /// It is stored as JSON, which preserves finite floats exactly and supports no others: a type may store an infinite one as
     /// `None`, or as [`PlateauState`](crate::optim::schedule::PlateauState) does.
@@ -144,90 +171,29 @@ impl Snapshots {
     /// }
     /// // an epoch, which may find a better one
     /// let so_far = SoFar { schedule: schedule.state(), best_accuracy };
-    /// snapshots.save_with(Position::start_of(start.epoch + 1), vs, &optimizer, &so_far)?;
+    /// snapshots.save_if_with(true, Position::start_of(start.epoch + 1), vs, &optimizer, &so_far, group)?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// As [`save`](Self::save), and always when `extra` could not be read back.
-    pub fn save_with<E: Serialize + DeserializeOwned>(
-        &mut self,
-        position: Position,
-        vs: &VarStore,
-        optimizer: &impl Optimizer,
-        extra: &E,
-    ) -> Result<(), SnapshotError> {
-        self.save_all(position, vs, optimizer, || meta::encode_state(extra).map(Some))
-    }
-
-    /// Saves as [`save`](Self::save) if a snapshot is `due`, or if a signal to any rank has asked for one since a
-    /// [`resume`](Self::resume): SIGUSR1 for a snapshot, SIGUSR2 for a snapshot and the end. A collective: all ranks call it after
-    /// the same steps, and exchange something in each step between two calls, as DDP does. All ranks act on a signal in the same
-    /// call, one step after it arrived.
-    ///
-    /// # Errors
-    /// As [`save`](Self::save); the store's; and [`SnapshotError::Ended`] on all ranks, once the snapshot is on disk, if a signal
-    /// asked for the end.
-    pub fn save_if(
+    /// As [`save_if`](Self::save_if), and always when `extra` could not be read back.
+    pub fn save_if_with<'a, E: Serialize + DeserializeOwned>(
         &mut self,
         due: bool,
         position: Position,
-        vs: &VarStore,
-        optimizer: &impl Optimizer,
-        group: &ProcessGroup,
-    ) -> Result<(), SnapshotError> {
-        self.save_if_all(due, position, vs, optimizer, || Ok(None), group)
-    }
-
-    /// As [`save_if`](Self::save_if), with the program's own state, as [`save_with`](Self::save_with).
-    ///
-    /// # Errors
-    /// As both.
-    pub fn save_if_with<E: Serialize + DeserializeOwned>(
-        &mut self,
-        due: bool,
-        position: Position,
-        vs: &VarStore,
+        variables: impl Into<Variables<'a>>,
         optimizer: &impl Optimizer,
         extra: &E,
         group: &ProcessGroup,
     ) -> Result<(), SnapshotError> {
-        self.save_if_all(due, position, vs, optimizer, || meta::encode_state(extra).map(Some), group)
-    }
-
-    /// As [`save_if`](Self::save_if), for an optimizer that divides its states: if there is something to save, rank 0 gathers them
-    /// first.
-    ///
-    /// # Errors
-    /// As [`save_if`](Self::save_if), and those of gathering.
-    pub fn save_gathered_if<R: Rule>(
-        &mut self,
-        due: bool,
-        position: Position,
-        vs: &VarStore,
-        optimizer: &mut ZeroRedundancyOptimizer<R>,
-        group: &ProcessGroup,
-    ) -> Result<(), SnapshotError> {
+        let variables = variables.into();
         self.save_if_requested(due, position, group, |this| {
-            optimizer.consolidate_state_dict(Rank::ZERO)?;
-            this.save_all(position, vs, optimizer, || Ok(None))
+            this.save_all(position, variables, optimizer, || meta::encode_state(extra).map(Some))
         })
     }
 
-    fn save_if_all(
-        &mut self,
-        due: bool,
-        position: Position,
-        vs: &VarStore,
-        optimizer: &impl Optimizer,
-        extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
-        group: &ProcessGroup,
-    ) -> Result<(), SnapshotError> {
-        self.save_if_requested(due, position, group, |this| this.save_all(position, vs, optimizer, extra))
-    }
-
     /// Calls `save` if a snapshot is `due` or a signal has asked for one, and ends the run if it asked for that.
-    pub(super) fn save_if_requested(
+    fn save_if_requested(
         &mut self,
         due: bool,
         position: Position,
@@ -259,10 +225,14 @@ impl Snapshots {
     fn save_all(
         &mut self,
         position: Position,
-        vs: &VarStore,
+        Variables { vs, sharded }: Variables<'_>,
         optimizer: &impl Optimizer,
         extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
     ) -> Result<(), SnapshotError> {
+        if let Some(model) = sharded {
+            return self.save_sharded(position, vs, model, optimizer, extra);
+        }
+        optimizer.gather_state()?;
         if !self.report.rank().is_zero() {
             return Ok(());
         }

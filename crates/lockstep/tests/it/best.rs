@@ -68,8 +68,8 @@ fn keeps_the_first_of_the_most_accurate_and_gives_it_to_every_rank() {
         let kept: Vec<bool> = kept
             .map(|(correct, epoch)| keeper.offer(epoch, &right(correct), &model(epoch as f64), &group).unwrap())
             .collect();
-        let mut vs = model(-1.0);
-        let best = keeper.finish(&mut vs, &group).unwrap().unwrap();
+        let vs = model(-1.0);
+        let best = keeper.finish(&vs, &group).unwrap().unwrap();
         (kept, best.epoch, best.accuracy, best.samples, value(&vs))
     });
     for end in ends {
@@ -81,8 +81,8 @@ fn keeps_the_first_of_the_most_accurate_and_gives_it_to_every_rank() {
 #[test]
 fn a_run_without_an_epoch_has_no_best_model() {
     alone(|folder, group| {
-        let mut vs = model(7.0);
-        assert_eq!(keeper(folder, group).finish(&mut vs, group).unwrap(), None);
+        let vs = model(7.0);
+        assert_eq!(keeper(folder, group).finish(&vs, group).unwrap(), None);
         assert_eq!(value(&vs), 7.0);
     });
 }
@@ -149,7 +149,7 @@ fn refuses_at_the_end_a_file_that_was_replaced_meanwhile() {
         keeper.offer(0, &right(2), &model(0.0), group).unwrap();
         run(&folder.join("other"), group, None, &[(5, 3)]);
         fs::copy(folder.join("other").join(FILE), folder.join(FILE)).unwrap();
-        let error = keeper.finish(&mut model(0.0), group).unwrap_err().to_string();
+        let error = keeper.finish(&model(0.0), group).unwrap_err().to_string();
         assert!(error.contains(FILE) && error.contains("replaced"), "{error}");
     });
 }

@@ -328,11 +328,14 @@ fn so_far() -> SoFar {
 }
 
 /// Saves a model of zeros with the state.
-fn save_with<E: Serialize + DeserializeOwned>(folder: &Path, extra: &E) -> Result<(), SnapshotError> {
-    let vs = vs_of(0.0);
-    let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &Reporter::alone(Device::Cpu).unwrap());
-    snapshots.save_with(AT, &vs, &adam(&vs), extra)?;
-    snapshots.finish()
+fn save_with<E: Serialize + DeserializeOwned + Sync>(folder: &Path, extra: &E) -> Result<(), SnapshotError> {
+    let saved = ranks(1, |group| {
+        let vs = vs_of(0.0);
+        let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &reporter(&group));
+        snapshots.save_if_with(true, AT, &vs, &adam(&vs), extra, &group)?;
+        snapshots.finish()
+    });
+    saved.into_iter().collect()
 }
 
 #[test]

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use c10d::ProcessGroup;
+use lockstep::best::Best;
 use lockstep::loader::Position;
+use lockstep::metrics::Evaluation;
 use lockstep::optim::{AdamW, FusedOptimizer, Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::parallel::{FullyShard, FullyShardOptions};
 use lockstep::snapshot::{OnSaveError, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots};
-use lockstep::{LaunchEnv, Reporter, snapshot};
+use lockstep::{BestModel, LaunchEnv, Reporter, snapshot};
 use tch::nn::VarStore;
 use tch::{Device, Kind, nn, no_grad};
 
@@ -65,11 +67,11 @@ impl Sharded {
     }
 
     fn save(&mut self, step: usize) -> Result<(), SnapshotError> {
-        self.snapshots.save_sharded(at(step), &self.vs, &self.model, &self.optimizer)
+        self.snapshots.save(at(step), (&self.vs, &self.model), &self.optimizer)
     }
 
     fn resume(&mut self) -> Position {
-        self.snapshots.resume_sharded(&self.vs, &self.model, &mut self.optimizer).unwrap()
+        self.snapshots.resume((&self.vs, &self.model), &mut self.optimizer, &self.group).unwrap()
     }
 
     fn bits(&self) -> Values {
@@ -247,7 +249,7 @@ fn a_kill_at_any_moment_of_a_save_leaves_the_former_snapshot_and_the_next_save_r
         run.resume();
         run.train(2..3);
         let mut elsewhere = Snapshots::new(complete.path(), RUN, SnapshotOptions::default(), &reporter(&group));
-        elsewhere.save_sharded(at(3), &run.vs, &run.model, &run.optimizer).unwrap();
+        elsewhere.save(at(3), (&run.vs, &run.model), &run.optimizer).unwrap();
         run.bits()
     });
     // By name, the parts come before the index, as they are written.
@@ -274,6 +276,49 @@ fn a_kill_at_any_moment_of_a_save_leaves_the_former_snapshot_and_the_next_save_r
         assert_eq!(left.len(), 6, "the parts of two snapshots, {done} files written: {left:?}");
         assert!(files(copy.path(), ".snapshot-").is_empty());
     }
+}
+
+#[test]
+fn the_programs_state_and_the_best_model_come_back_to_divided_and_to_whole_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("best.safetensors");
+    let saved = ranks(2, |group| {
+        let mut run = Sharded::new(folder.path(), Rc::clone(&group));
+        let mut best = BestModel::new(&file, OnSaveError::Stop, &reporter(&group)).by_loss();
+        let losses = [0.5, 0.25, 0.75].map(|loss| {
+            let mut all = Evaluation::default();
+            all.add_loss(loss, 1);
+            all
+        });
+        let mut bits = Vec::new();
+        for (epoch, all) in (0..).zip(&losses) {
+            run.train(epoch..epoch + 1);
+            best.offer(epoch as u64, all, (&run.vs, &run.model), &group).unwrap();
+            bits.push(run.bits());
+        }
+        assert!(!best.has_waited(3, 2) && best.has_waited(3, 1));
+        let state = best.best();
+        run.snapshots.save_if_with(true, at(3), (&run.vs, &run.model), &run.optimizer, &state, &group).unwrap();
+        best.finish((&run.vs, &run.model), &group).unwrap();
+        assert!(run.bits() == bits[1] && bits[1] != bits[2]);
+        (state.unwrap(), bits.remove(1))
+    });
+    ranks(2, |group| {
+        let (best, expected) = &saved[group.rank().get()];
+        assert_eq!((best.epoch, best.loss, best.accuracy), (1, Some(0.25), 0.0));
+        let mut run = Sharded::new(folder.path(), Rc::clone(&group));
+        let back =
+            run.snapshots.resume_with::<Option<Best>>((&run.vs, &run.model), &mut run.optimizer, &group).unwrap();
+        assert_eq!(back, (at(3), Some(Some(*best))));
+        drop(run);
+        let mut whole = OnOneRank::new(folder.path(), &reporter(&group));
+        let back = whole.snapshots.resume_with::<Option<Best>>(&whole.vs, &mut whole.optimizer, &group).unwrap();
+        assert_eq!(back, (at(3), Some(Some(*best))));
+        let mut keeper = BestModel::new(&file, OnSaveError::Stop, &reporter(&group)).by_loss();
+        keeper.resume(Some(*best), &group).unwrap();
+        keeper.finish(&whole.vs, &group).unwrap();
+        assert!(bits(&whole.vs) == *expected);
+    });
 }
 
 #[test]
@@ -317,7 +362,7 @@ fn another_model_is_refused_and_nothing_is_changed() {
         let mut optimizer: AdamW = FusedOptimizer::new(model.named_parameters(), adam_w()).unwrap();
         let before = model.summon_full_params(|| bits(&vs)).unwrap();
         let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
-        let error = snapshots.resume_sharded(&vs, &model, &mut optimizer).unwrap_err().to_string();
+        let error = snapshots.resume((&vs, &model), &mut optimizer, &group).unwrap_err().to_string();
         assert!(error.contains("last.weight") && error.contains("F64 [7, 5] there and F32 [7, 5] here"), "{error}");
         assert_eq!(model.summon_full_params(|| bits(&vs)).unwrap(), before);
     });

@@ -130,7 +130,7 @@ fn zero(member: Member) -> anyhow::Result<()> {
     let pass = replicated(&member)?;
     let (params, group) = (named_parameters(&member.vs), Rc::clone(&member.group));
     let optimizer = ZeroRedundancyOptimizer::new(params, adam_w(), group)?;
-    member.train(optimizer, pass, |optimizer| Ok(optimizer.consolidate_state_dict(Rank::ZERO)?))
+    member.train(optimizer, pass, |_| Ok(()))
 }
 
 fn tensor(member: Member) -> anyhow::Result<()> {
@@ -215,7 +215,7 @@ fn sharded(mut member: Member) -> anyhow::Result<()> {
         .map(|(name, from, to)| nn::linear(vs.root() / name, from, to, Default::default()));
     let model = FullyShard::new(vs, Rc::clone(group), &["first", "second"], &FullyShardOptions::default())?;
     let mut optimizer = AdamW::new(model.named_parameters(), adam_w())?;
-    let start = member.snapshots.resume_sharded(vs, &model, &mut optimizer)?;
+    let start = member.snapshots.resume((vs, &model), &mut optimizer, group)?;
     for step in start.step..STEPS {
         let inputs = inputs(step * WORLD + group.rank().get());
         optimizer.zero_grad();
@@ -224,7 +224,7 @@ fn sharded(mut member: Member) -> anyhow::Result<()> {
         model.backward(&loss)?;
         optimizer.step()?;
         member.report.step(0, step, loss.double_value(&[]), 1);
-        member.snapshots.save_sharded_if(true, after(step), vs, &model, &optimizer)?;
+        member.snapshots.save_if(true, after(step), (vs, &model), &optimizer, group)?;
     }
     member.report.memory(&MemoryBytes::of_sharded(&model, &optimizer));
     model.summon_full_params(|| member.end())?
