@@ -32,7 +32,7 @@ fn templates() -> [(&'static Path, f64); 5] {
         (assert_cmd::cargo::cargo_bin!("lockstep-template-tokens"), 1.9),
         (assert_cmd::cargo::cargo_bin!("lockstep-template-images"), 1.0),
         (assert_cmd::cargo::cargo_bin!("lockstep-template-table"), 0.3),
-        (assert_cmd::cargo::cargo_bin!("lockstep-template-sequences"), 0.3),
+        (assert_cmd::cargo::cargo_bin!("lockstep-template-sequences"), 0.9),
     ]
 }
 
@@ -62,8 +62,8 @@ fn one_device_learns_each_kind_of_data() {
 #[test]
 fn a_killed_run_resumes_with_the_same_bits_whatever_is_divided() {
     for (at, (program, _)) in templates().into_iter().enumerate() {
-        // All three with tokens, whose model has several units.
-        for wrap in if at == 1 { &["ddp", "zero", "fsdp"][..] } else { &["ddp"] } {
+        // All three with tokens, whose model has several units, and with an LSTM.
+        for wrap in if [1, 4].contains(&at) { &["ddp", "zero", "fsdp"][..] } else { &["ddp"] } {
             let args = with(&["--epochs", "3", "--wrap", wrap]);
             let mut job = Job::new(program);
             let all = losses(&job.succeeds(2, &args).stdout());
@@ -76,6 +76,41 @@ fn a_killed_run_resumes_with_the_same_bits_whatever_is_divided() {
             assert!(expected == resumed, "{} differs with {wrap}", program.display());
         }
     }
+}
+
+/// The rows of the curves without the rates: epoch, step, loss, learning rate, held-out loss and accuracy.
+fn curves(job: &Job) -> Vec<Vec<String>> {
+    let mut reader = csv::Reader::from_path(job.path("curves.csv")).unwrap();
+    let rows = reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect());
+    let without_rate = |mut row: Vec<String>| {
+        row.remove(4);
+        row
+    };
+    rows.map(without_rate).collect()
+}
+
+/// The batches of all ranks together are the same, and sequences are padded differently.
+#[test]
+fn sequences_stop_at_the_same_epoch_with_the_same_curves_on_any_number_of_ranks_and_after_a_kill() {
+    let program = templates()[4].0;
+    let args = |batch| with(&["--batch-size", batch, "--clip", "1", "--patience", "1", "--curves", "curves.csv"]);
+    let [one, two, three] = [(1, "30"), (2, "15"), (3, "10")].map(|(ranks, batch)| {
+        let mut job = Job::new(program);
+        let printed = job.succeeds(ranks, &args(batch)).stdout();
+        assert!(printed.contains("Stops before epoch"), "{printed}");
+        curves(&job)
+    });
+    let held_out = |rows: &[Vec<String>]| -> Vec<f64> { rows.iter().filter_map(|row| row[4].parse().ok()).collect() };
+    for (rows, ranks) in [(&two, 2), (&three, 3)] {
+        assert_eq!(rows.len(), one.len(), "on {ranks} ranks");
+        for (loss, expected) in held_out(rows).into_iter().zip(held_out(&one)) {
+            assert!((loss - expected).abs() < 1e-3, "on {ranks} ranks: {loss}, on one {expected}");
+        }
+    }
+    let mut job = Job::with(program, &[kill(1, 2, 3)]);
+    assert!(!job.attempt(2, &args("15")).succeeded());
+    job.succeeds(2, &args("15"));
+    assert_eq!(curves(&job), two);
 }
 
 #[test]

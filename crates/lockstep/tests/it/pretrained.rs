@@ -319,3 +319,47 @@ print(float(sum(value.double().sum() for name, value in state.items() if "tracke
     assert!(loaded.matched.len() == 100 && loaded.skipped.len() == 4, "{loaded}");
     assert_eq!(loaded.ignored, ["fc.bias", "fc.weight"]);
 }
+
+/// The bounds of tch's initial weights, in the book's table next to PyTorch's.
+#[test]
+fn tch_draws_initial_weights_wider_than_pytorch() {
+    let vs = VarStore::new(Device::Cpu);
+    let root = vs.root();
+    tch::manual_seed(0);
+    let _ = nn::linear(&root / "linear", 64, 4096, Default::default());
+    let _ = nn::conv2d(&root / "conv", 16, 256, 3, Default::default());
+    let _ = nn::conv_transpose2d(&root / "transposed", 16, 256, 3, Default::default());
+    let _ = nn::lstm(&root / "lstm", 16, 256, Default::default());
+    let _ = nn::gru(&root / "gru", 16, 256, Default::default());
+    let _ = nn::batch_norm2d(&root / "batch", 4096, Default::default());
+    let _ = nn::layer_norm(&root / "layer", vec![8], Default::default());
+    let _ = nn::group_norm(&root / "group", 2, 8, Default::default());
+    let variables = vs.variables();
+    let (six, bias) = (6f64.sqrt(), 1.0);
+    for (name, inputs, bound) in [
+        ("linear.weight", 64, six),
+        ("linear.bias", 64, bias),
+        ("conv.weight", 16 * 9, six),
+        ("conv.bias", 1, 0.0),
+        ("transposed.weight", 256 * 9, six),
+        ("transposed.bias", 1, 0.0),
+        ("lstm.weight_ih_l0", 16, six),
+        ("lstm.weight_hh_l0", 256, six),
+        ("lstm.bias_ih_l0", 1, 0.0),
+        ("lstm.bias_hh_l0", 1, 0.0),
+        ("gru.weight_ih_l0", 16, six),
+        ("gru.weight_hh_l0", 256, six),
+        ("gru.bias_ih_l0", 1, 0.0),
+        ("batch.weight", 1, 1.0),
+        ("batch.bias", 1, 0.0),
+        ("layer.weight", 1, 1.0),
+        ("layer.bias", 1, 0.0),
+        ("group.weight", 1, 1.0),
+        ("group.bias", 1, 0.0),
+    ] {
+        let widest = variables[name].abs().max().double_value(&[]) * f64::from(inputs).sqrt();
+        assert!(widest <= bound + 1e-6 && widest >= bound * 0.99, "{name}: {widest}, not {bound}");
+    }
+    let least = |name: &str| variables[name].min().double_value(&[]);
+    assert!(least("batch.weight") < 0.01 && least("layer.weight") == 1.0);
+}
