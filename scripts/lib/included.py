@@ -6,15 +6,17 @@
     ```
 
 The path starts at the page. Excerpts of an output follow it, by the beginnings of their first and last lines: "passed" to "of 2 ranks", or to
-the end.
+the end. An output's lines are folded where a screen would fold them.
 """
 
 import pathlib
 import re
+import textwrap
 
 MARK = re.compile(r"^<!-- include: (?P<path>[^\s:]+)(?P<anchor>:\S+)?(?P<excerpts>(?: \".+?\" to (?:\".+?\"|the end))*) -->\n", re.M)
 BLOCK = re.compile(r"(?P<fence>```+)(?P<kind>.*)\n(?P<text>(?:.*\n)*?)(?P=fence)\n")
 EXCERPT = re.compile(r"\"(.+?)\" to (?:\"(.+?)\"|the end)")
+COLUMNS = 100  # of a screen
 
 
 def faults(page):
@@ -27,7 +29,7 @@ def faults(page):
         except LookupError as error:
             yield f"includes {error}"
             continue
-        command = now.partition("\n")[0]
+        command = re.match(r"(?:.*\\\n)*.*", now)[0]
         if not block:
             yield f"includes {mark['path']}, but no block of code follows the line"
         elif command.startswith("$ ") and text[: mark.start()].endswith(f"{command}\n```\n\n"):
@@ -63,7 +65,23 @@ def shown(page, mark):
         lines = excerpted(lines, EXCERPT.findall(mark["excerpts"]), mark["path"])
     if any(line.startswith("```") for line in lines):
         raise LookupError(f"{mark['path']}, which has a fence of its own")
+    if path.suffix == ".txt":
+        lines = [part for line in lines for part in folded(line)]
     return "".join(f"{line}\n" for line in lines)
+
+
+def folded(line):
+    """A line of an output on as many lines as a screen needs: a command goes on after a backslash, so that it can be copied; anything
+    else after an arrow, beneath the last column that begins in the left half."""
+    if len(line) <= COLUMNS:
+        return [line]
+    if line.startswith("$ "):
+        fold = textwrap.TextWrapper(COLUMNS - 2, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+        commands = re.split(r"(?<= &&) |(?<= &) |(?<=;) ", re.sub(r"( --[\w-]+) (?=[^\s-])", "\\1\0", line))  # a flag keeps its value
+        parts = [part.replace("\0", " ") for at, command in enumerate(commands) for part in fold.wrap("    " * bool(at) + command)]
+        return [*(f"{part} \\" for part in parts[:-1]), parts[-1]]
+    column = re.match(rf".{{,{COLUMNS // 2 - 3}}}\S {{2,}}(?=\S)|\s*", line).end()
+    return textwrap.wrap(line, COLUMNS, subsequent_indent=" " * column + "↪ ", break_on_hyphens=False)
 
 
 def anchored(lines, name, path):

@@ -38,7 +38,7 @@ def faults():
         if page.name not in re.findall(r"\(([^)]+)\)", summary) + ["SUMMARY.md"]:
             yield f"{name_of(page)} is not in SUMMARY.md"
     for page in documents():
-        yield from (f"{name_of(page)} {fault}" for fault in [*holes(page), *included.faults(page), *unlinked(page), *unnamed(page)])
+        yield from (f"{name_of(page)} {fault}" for fault in [*holes(page), *included.faults(page), *unlinked(page), *unnamed(page), *wide(page)])
 
 
 def holes(page):
@@ -66,6 +66,15 @@ def unnamed(page):
     for name in sorted({span.split()[0] for span in spans(page) if NAMED.fullmatch(span.split()[0])}):
         if not PLACEHOLDER.search(name) and not any(ROOT.glob(name.rstrip("/."))):
             yield f"names {name}, which does not exist"
+
+
+def wide(page):
+    """Commands and outputs for learners that are wider than a screen. `lockstep course reference` writes some pages from other files."""
+    if page.name.startswith("reference-") or (page.parent != BOOK and not page.is_relative_to(ROOT / "labs")):
+        return
+    for fence in FENCE.finditer(page.read_text()):
+        if fence[3].strip() in ("console", "text", ""):
+            yield from (f"has a line of {len(line)} columns: {line[:40]}…" for line in fence[4].splitlines() if len(line) > included.COLUMNS)
 
 
 def prose(page):

@@ -77,7 +77,7 @@ class DryRun:
     def page(self, page):
         for number, command in lines(page):
             self.where = f"{name_of(page)}:{number}" if number else name_of(page)
-            kind = "recorded" if command in self.recorded else "dry-run"
+            kind = "recorded" if re.sub(r" \\\n +", " ", command) in self.recorded else "dry-run"
             self.count[kind] += 1
             if kind == "dry-run":
                 self.line(command)
