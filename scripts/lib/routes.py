@@ -1,9 +1,10 @@
-"""The routes through the course (labs/routes.toml) as tables of the book, and whether what they name is there."""
+"""The routes through the course (labs/routes.toml) as tables of the book, whether what they name is there, and whether a reader who follows
+one finds each word of the glossary explained or linked where it first comes."""
 
 import collections
 import re
 
-from lib.pages import BOOK, FENCE, HEADING, ROOT, fragment_of
+from lib.pages import BOOK, CODE, FENCE, HEADING, ROOT, fragment_of
 
 try:
     import tomllib
@@ -11,6 +12,13 @@ except ModuleNotFoundError:  # before Python 3.11
     tomllib = None
 
 MARK = re.compile(r"^<!-- route: (\w+) -->\n(?:(?:\|.*\n)*\n)?", re.M)
+
+TERM = re.compile(r"<dfn id=\"([^\"]+)\">([^<]+)</dfn>")
+# Terms that are everyday words, too: they mostly are no terms where they first come.
+EVERYDAY = set("attempt batch buffer checkpoint deadline event gather overlap reduce restart ring root seat shard step stream work".split())
+# What is no sentence of a page, besides code: a route's table, notes, pictures, headings.
+NO_PROSE = re.compile(rf"{MARK.pattern}|<!--.*?-->|!\[[^\]]*\]\([^)]*\)|^#.*$", re.M)
+EXPLAINED = re.compile(r"\[[^\]]*\]\([^)]*\)|(?<![*\w])(\*\*?)(?=\S)[^*]+\1(?![*\w])")  # a link, or emphasis
 
 
 def routes():
@@ -21,6 +29,7 @@ def faults():
     for name, route in routes().items():
         for step in route["step"]:
             yield from (f"labs/routes.toml, {name}: {fault}" for fault in faults_of(step))
+        yield from (f"{page}, on the route {name}: {fault}" for page, fault in unexplained(route))
     yield from unplanned()
     for page in sorted(BOOK.glob("*.md")):
         text = page.read_text()
@@ -49,6 +58,38 @@ def faults_of(step):
         yield f"{step['page']} has no heading {step['until']!r}"
     known = ["all", *(task["name"] for task in lab_tasks(step["page"]))]
     yield from (f"the lab of {step['page']} has no task {task!r}" for task in step.get("tasks", []) if task not in known)
+
+
+def unexplained(route):
+    """The terms of the glossary whose first use on a route is no link and not emphasized."""
+    known = set(EVERYDAY)
+    for step in route["step"]:
+        text = read(step)
+        for term, names in TERM.findall((BOOK / "glossary.md").read_text()):
+            found = term not in known and pattern_of(names).search(text)
+            if found:
+                known.add(term)
+                if not any(at.start() <= found.start() < at.end() for at in EXPLAINED.finditer(text)):
+                    where = " ".join(text[max(0, found.start() - 40) : found.end() + 20].split())
+                    yield step["page"], f"“{where}” uses a word first: [{found[0]}](glossary.md#{term})"
+
+
+def read(step):
+    """The sentences of a page that a step's reader reads, at the same places as in the page."""
+    text = (BOOK / step["page"]).read_text()
+    prose = FENCE.sub(blank, text)
+    until = re.search(rf"^#+ {re.escape(step.get('until', ''))}$.*?(?=^## )", prose, re.M | re.S)
+    return CODE.sub(blank, NO_PROSE.sub(blank, prose[: until.end()] if until else prose))
+
+
+def blank(found):
+    return " " * len(found[0])
+
+
+def pattern_of(names):
+    """Finds a term, or its plural, in small letters or at the beginning of a sentence."""
+    forms = [rf"[{name[0]}{name[0].lower()}]" + re.escape(name[1:]).replace(r"\ ", r"\s+") for name in names.split(", ")]
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(forms)})(?:e?s)?(?![\w-])")
 
 
 def fill(page):
