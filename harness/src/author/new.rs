@@ -216,31 +216,35 @@ fn manifest(name: &str, task: Task, checkout: &Path, workspace: &str, lock: &str
         }
         dependencies.insert(name.to_owned(), dependency);
     }
-    let mut profile = workspace.get("profile").cloned().unwrap_or_else(|| table([]));
     let needed = needed(&lock, names);
-    if let Some(packages) = profile.get_mut("dev").and_then(|dev| dev.get_mut("package")).and_then(Value::as_table_mut)
-    {
-        packages.retain(|package, _| package == "*" || needed.contains(package));
-    }
-    let package = table([
+    let mut profile = workspace.get("profile").and_then(|of| of.get("dev")?.as_table()).cloned().unwrap_or_default();
+    let mut packages = profile.remove("package").and_then(|of| of.as_table().cloned()).unwrap_or_default();
+    packages.retain(|package, _| package == "*" || needed.contains(package));
+    let package = [
         ("name", Value::String(name.to_owned())),
         ("version", Value::String("0.1.0".to_owned())),
         ("edition", of_workspace("package", "edition")?),
         ("publish", Value::Boolean(false)),
-    ]);
-    let sections = [
-        ("package", package),
-        ("dependencies", Value::Table(dependencies)),
-        ("workspace", table([])),
-        ("profile", profile),
     ];
-    let texts: Result<Vec<String>, _> =
-        sections.map(|section| toml::to_string(&table([section]))).into_iter().collect();
-    Ok(texts?.join("\n"))
+    let package = package.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
+    let sections = [
+        section("package", &package),
+        section("dependencies", &dependencies),
+        section("workspace", &Table::new()),
+        "# As in the checkout: a crate with other settings would be compiled again.\n".to_owned()
+            + &section("profile.dev", &profile),
+        section("profile.dev.package", &packages),
+    ];
+    Ok(sections.join("\n"))
 }
 
-fn table<const N: usize>(entries: [(&str, Value); N]) -> Value {
-    Value::Table(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+/// A table with each entry on a line, where `toml` would write a table for each.
+fn section(name: &str, entries: &Table) -> String {
+    let line = |(key, value): (&String, &Value)| match key.as_str() {
+        "*" => format!("\"*\" = {value}\n"),
+        _ => format!("{key} = {value}\n"),
+    };
+    format!("[{name}]\n") + &entries.iter().map(line).collect::<String>()
 }
 
 /// What our crates need for their own tests alone, which the lock file does not tell.
@@ -331,7 +335,8 @@ mod tests {
         assert_eq!(manifest["dependencies"]["lockstep"]["path"].as_str(), Some("/course/crates/lockstep"));
         assert_eq!(manifest["dependencies"]["clap"]["features"][0].as_str(), Some("derive"));
         assert!(manifest["dependencies"].get("serde").is_none());
-        let packages: Vec<_> = manifest["profile"]["dev"]["package"].as_table().unwrap().keys().collect();
-        assert_eq!(packages, ["*", "zip"]);
+        let packages = manifest["profile"]["dev"]["package"].as_table().unwrap();
+        assert_eq!(packages.keys().collect::<Vec<_>>(), ["*", "zip"]);
+        assert_eq!(packages["zip"]["opt-level"].as_integer(), Some(3));
     }
 }
