@@ -35,8 +35,8 @@ pub(crate) fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
         return Ok(path);
     }
     let folder = this.parent().unwrap_or(&this).display();
-    // The programs with the course's answers are no default members.
-    let package = if name.starts_with("sol-") { format!(" --package {name}") } else { String::new() };
+    // Only labs are default members: not the programs with the course's answers, and not the ranks of benches.
+    let package = if name.starts_with("lab-") { String::new() } else { format!(" --package {name}") };
     Err(Refused(format!("cannot find the program {name} in {folder}: build it with `cargo build{package}`")).into())
 }
 
@@ -45,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_command_that_builds_a_missing_lab() {
-        let error = program_beside("lab-99-nothing").unwrap_err();
-        let message = error.downcast::<Refused>().unwrap().to_string();
-        assert!(
-            message.contains("lab-99-nothing in /") && message.ends_with("build it with `cargo build`"),
-            "{message}"
-        );
+    fn names_the_command_that_builds_a_missing_program() {
+        for (name, built_with) in
+            [("lab-99-nothing", "`cargo build`"), ("lockstep-nothing", "`cargo build --package lockstep-nothing`")]
+        {
+            let message = program_beside(name).unwrap_err().downcast::<Refused>().unwrap().to_string();
+            assert!(message.contains(&format!("{name} in /")) && message.ends_with(built_with), "{message}");
+        }
     }
 }

@@ -235,7 +235,7 @@ class DryRun:
         """The program's own --help; without one nothing, and a gap or a fault."""
         path = target() / name
         if not os.access(path, os.X_OK):
-            return self.gaps.add(f"options of {name}, which is not built: cargo build")
+            return self.gaps.add(f"options of {name}, which is not built: cargo build -p {binaries().get(name, name)}")
         text = help_text(path, *subcommand)
         if text is None:
             if stale(name):
