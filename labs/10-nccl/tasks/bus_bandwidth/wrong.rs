@@ -52,6 +52,11 @@ pub fn elements(measured: &Measured) -> Bandwidth {
     Bandwidth { algorithm: right.algorithm / element, bus: right.bus / element }
 }
 
+/// Takes all elements for numbers in single precision.
+pub fn four_bytes(measured: &Measured) -> Bandwidth {
+    crate::bus_bandwidth::bus_bandwidth(&Measured { element: 4, ..*measured })
+}
+
 /// Gives broadcast the factor of all-gather.
 pub fn broadcast_shares(measured: &Measured) -> Bandwidth {
     let algorithm = size(measured) / measured.seconds / 1e9;

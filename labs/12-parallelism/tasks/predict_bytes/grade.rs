@@ -31,10 +31,11 @@ struct Bytes {
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     for ranks in [3, 2] {
-        let blocks = (ranks * random.below(1..3)) as u64;
-        let features = (ranks * random.below(3..6)) as u64;
+        // No two of these are equal, nor is a rank's part of the blocks one block, so that none can be taken for another.
+        let blocks = (ranks * 2) as u64;
+        let features = (ranks * [3, 5][random.below(0..2)]) as u64;
         // Fewer than the numbers of a weight, so that the schemes differ.
-        let rows = (2 * ranks * random.below(1..3)) as u64;
+        let rows = (ranks * [4, 8][random.below(0..2)]) as u64;
         let model = Model { blocks, features, rows };
         let schemes = [Scheme::Ddp, Scheme::Zero, Scheme::Sharded, Scheme::Tensor, Scheme::Pipeline];
         let cases = schemes.map(|scheme| (model, scheme));

@@ -140,6 +140,11 @@ pub fn own_rows(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
     if scheme == Scheme::Tensor { Bytes { sent: bytes.sent / ranks, ..bytes } } else { bytes }
 }
 
+/// Takes an output for as large as a weight's side in both directions.
+pub fn square_output(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    crate::predict_bytes::predict_bytes(&Model { rows: model.features, ..*model }, scheme, ranks, rank)
+}
+
 /// Right: adds up what every layer has and every exchange sends.
 pub fn adds_up(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
     let Model { blocks, features, rows } = *model;

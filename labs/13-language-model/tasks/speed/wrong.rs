@@ -103,6 +103,12 @@ pub fn no_attention(sizes: &Sizes, peak: f64, ranks: &[Vec<StepTimes>]) -> Speed
     Way { operations: |sizes| 6.0 * sizes.parameters as f64, ..RIGHT }.speed(sizes, peak, ranks)
 }
 
+/// Counts attention as if the context were twice the width, as in many small models.
+pub fn width_twice(sizes: &Sizes, peak: f64, ranks: &[Vec<StepTimes>]) -> Speed {
+    let context = 2 * sizes.width;
+    RIGHT.speed(&Sizes { context, ..*sizes }, peak, ranks)
+}
+
 /// Compares all ranks with the peak of one.
 pub fn one_peak(sizes: &Sizes, peak: f64, ranks: &[Vec<StepTimes>]) -> Speed {
     Way { peaks: |_| 1.0, ..RIGHT }.speed(sizes, peak, ranks)
