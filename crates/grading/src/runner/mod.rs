@@ -218,7 +218,8 @@ fn fault(
         // A rank stays connected after an error, so that no other ends because of it; but a rank that ends can be why others fail.
         (Some(failed), Some(death)) if failed.verdict == Verdict::Crash => death,
         (Some(failed), _) => failed,
-        (None, death) => leak(&result.orphans).or(death)?,
+        // What a rank leaves running when it dies is a consequence.
+        (None, death) => death.or_else(|| leak(&result.orphans))?,
     };
     let input = result.input(&finding);
     let given = finding.given.clone().or_else(|| described(inputs, input?));
