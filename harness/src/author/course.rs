@@ -56,6 +56,9 @@ enum What {
         /// Also grade all answers, wrong and right, with the inputs of the seeds 1 to N
         #[arg(long, value_name = "N")]
         seeds: Option<u64>,
+        /// With --seeds: only the answers to this task
+        #[arg(long, value_name = "TASK", requires = "seeds")]
+        task: Option<String>,
     },
 }
 
@@ -83,12 +86,21 @@ impl CourseOptions {
                 reference::write(&root, whole)?;
                 Ok(Code::Success)
             }
-            What::Check { labs, build, seeds } => check(&root, &in_checkout(&root, &labs)?, build, seeds, whole),
+            What::Check { labs, build, seeds, task } => {
+                let seeds = seeds.map(|seeds| (seeds, task));
+                check(&root, &in_checkout(&root, &labs)?, build, seeds, whole)
+            }
         }
     }
 }
 
-fn check(root: &Path, labs: &[Lab], build: bool, seeds: Option<u64>, whole: clap::Command) -> anyhow::Result<Code> {
+fn check(
+    root: &Path,
+    labs: &[Lab],
+    build: bool,
+    seeds: Option<(u64, Option<String>)>,
+    whole: clap::Command,
+) -> anyhow::Result<Code> {
     let screen = Screen::new(false);
     let mut faults: Vec<String> = labs.iter().flat_map(|lab| course_check::lacks(root, lab)).collect();
     faults.extend(reference::stale(root, whole));
@@ -97,8 +109,8 @@ fn check(root: &Path, labs: &[Lab], build: bool, seeds: Option<u64>, whole: clap
         faults.extend(found.faults);
         found.not_verified.iter().for_each(|what| screen.line(format_args!("not verified here: {what}")));
     }
-    if let Some(seeds) = seeds {
-        faults.extend(course_check::at_seeds(root, labs, seeds, &screen)?);
+    if let Some((seeds, task)) = seeds {
+        faults.extend(course_check::at_seeds(root, labs, seeds, task.as_deref(), &screen)?);
     }
     faults.iter().for_each(|fault| screen.line(fault));
     screen.line(format_args!("{}: {}", count(labs.len(), "lab"), count(faults.len(), "fault")));

@@ -199,16 +199,22 @@ struct AtSeeds {
     hangs: bool,
 }
 
-/// Grades all answers of these labs, wrong and right, with the inputs of the seeds from 1 to `seeds`, and prints a line for each. Returns a
-/// line for each that was misjudged.
+/// Grades all answers of these labs, or of this task, wrong and right, with the inputs of the seeds from 1 to `seeds`, and prints a line for
+/// each. Returns a line for each that was misjudged.
 ///
 /// # Errors
 /// [`Refused`] if a solution is not built.
-pub(crate) fn at_seeds(root: &Path, of: &[Lab], seeds: u64, screen: &Screen) -> anyhow::Result<Vec<String>> {
+pub(crate) fn at_seeds(
+    root: &Path,
+    of: &[Lab],
+    seeds: u64,
+    task: Option<&str>,
+    screen: &Screen,
+) -> anyhow::Result<Vec<String>> {
     let (mut faults, mut answers, mut gradings, mut hanging, begin) = (Vec::new(), 0, 0, 0, Instant::now());
     for lab in of {
         let (lab, program) = (&labs::find(lab.name)?, program_beside(&lab.solution())?);
-        for Task { name, .. } in lab.tasks()?.tasks {
+        for Task { name, .. } in lab.tasks()?.tasks.into_iter().filter(|one| task.is_none_or(|task| one.name == task)) {
             let Answers { wrong, right } = lab.answers(root, &name)?;
             let variants =
                 |names: Vec<String>| names.into_iter().map(|one| format!("{name}/{one}")).collect::<Vec<_>>();
