@@ -167,8 +167,8 @@ impl Run<'_> {
         )
         .diagnose_if(
             right_length,
-            "some samples are visited by several ranks and others by none: all ranks must shuffle in the same way, with the same seed, \
-             before each takes its part",
+            "some samples are visited by several ranks and others by none: the ranks must take different parts of one order. All shuffle \
+             with the same seed, and each gives the sampler its own rank",
         )
         .or_fail("the ranks do not visit each sample once an epoch")?;
         self.check_orders(&visited, share)?;

@@ -1,7 +1,7 @@
 //! Grades `deadline`: a message that arrives, one that is late, and a peer that is gone.
 
 use anyhow::Context;
-use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain, is_too_late};
+use lockstep_grading::{COMPUTES, Claim, Finding, Numbers, Runner, Verdict, explain, is_too_late};
 use serde::Deserialize;
 
 /// The answer's result on rank 0.
@@ -83,15 +83,15 @@ impl DeadlineCase {
     fn explained(&self, error: anyhow::Error) -> anyhow::Error {
         let error = explain(error, |finding| {
             let what = match (finding.verdict, self.does) {
-                (Verdict::Hang, _) => {
+                (Verdict::Hang, _) if !finding.diagnosis.contains(COMPUTES) => {
                     return Some(
                         "the receive goes on after the deadline: `recv` and `wait` end at the group's timeout, and a look at the clock after \
                          they have returned comes too late. `wait_for` takes a deadline"
                             .into(),
                     );
                 }
-                (Verdict::Crash, "is_late") => "a deadline that has passed is `Late`",
-                (Verdict::Crash, "leaves") => "a peer that has closed its connection is `Gone`",
+                (Verdict::Crash, "is_late") if finding.diagnosis.contains("timed out") => "a deadline that has passed is `Late`",
+                (Verdict::Crash, "leaves") if ["recv", "peer"].iter().any(|word| finding.diagnosis.contains(word)) => "a peer that has closed its connection is `Gone`",
                 _ => return None,
             };
             Some(format!("{what}: return that, and not the error of `irecv` or `wait_for` ({})", finding.diagnosis))

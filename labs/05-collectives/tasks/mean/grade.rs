@@ -82,7 +82,7 @@ const CAUSES: [(Mistake, &str); 8] = [
 /// Rank 1 has no samples in the last case.
 fn absent(finding: &Finding) -> Option<String> {
     let is = |rank: usize, what: &str| finding.table.get(rank).is_some_and(|line| line.contains(what));
-    let left = finding.verdict == Verdict::Hang && is(1, "has finished") && (is(0, "waits in") || is(2, "waits in"));
+    let left = finding.verdict == Verdict::Hang && finding.input == Some(1) && is(1, "has finished") && (is(0, "waits in") || is(2, "waits in"));
     left.then(|| {
         "rank 1 has no samples and did not take part, so the others wait for it in a collective: every rank must call it, even if it has \
          nothing to add"

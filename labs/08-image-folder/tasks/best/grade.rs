@@ -27,7 +27,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         case([20, 10, 5], &[[0, 0, 0], [0, 0, 0], [4, 1, 2], [3, 1, 2]]),
     ];
     let outputs = runner.call::<_, Bests>(3, &cases).map_err(|error| {
-        given(explain(error, |finding| why(finding, &cases)), |case| format!("{}: {:?}", BY_EPOCH, cases[case]))
+        given(explain(error, |finding| why(finding, &cases)), |case| text(&cases[case]))
     })?;
     let kept_by_ranks = |number: usize| -> Vec<Kept> {
         outputs.all(number).map(|bests| bests.iter().map(|best| best.map(|(epoch, _)| epoch)).collect()).collect()
@@ -40,7 +40,14 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-const BY_EPOCH: &str = "right predictions of photographs, by epoch and rank";
+fn text(epochs: &Epochs) -> String {
+    let of_rank = |(right, of): &(usize, usize)| format!("{right} of {of}");
+    let of_epoch = |(epoch, ranks): (usize, &Vec<(usize, usize)>)| {
+        format!("epoch {epoch}: {}", joined(&ranks.iter().map(of_rank).collect::<Vec<_>>(), ", "))
+    };
+    let rows: Vec<String> = epochs.iter().enumerate().map(of_epoch).collect();
+    format!("right predictions of photographs, by rank\n{}", joined(&rows, "\n"))
+}
 
 fn ratio((right, of): (usize, usize)) -> f64 {
     right as f64 / of as f64
@@ -113,9 +120,9 @@ fn check(cases: &[Epochs], all: &[Vec<Kept>], number: usize) -> anyhow::Result<(
         })
     };
     let right = kept(epochs.iter().map(|ranks| of_all(ranks, 0)), false);
-    let given = format!("{BY_EPOCH}: {epochs:?}");
+    let given = format!("{}\nexpected and observed are the best epoch after each epoch", text(epochs));
     for (rank, seen) in observed.iter().enumerate() {
-        let claim = Claim::equal(&right, seen).on_rank(rank).given(format!("{given}; the best epoch after each epoch"));
+        let claim = Claim::equal(&right, seen).on_rank(rank).given(&given);
         let differ = observed.iter().any(|other| other != seen);
         let claim = if differ { claim.verdict(Verdict::RanksDisagree) } else { claim };
         let first = right.iter().zip(seen).position(|(right, seen)| right != seen).unwrap_or(0);
