@@ -10,7 +10,8 @@ type Case = (u64, u64, u64, Vec<u64>);
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    let (epochs, steps) = (3, 2 * random.below(2..5) as u64);
+    // Even, and no multiple of 3.
+    let (epochs, steps) = (3, [4, 8, 10][random.below(0..3)]);
     let within = random.below(3..steps as usize) as u64;
     let uneven: Vec<u64> = (0..3).map(|_| random.below(0..2 * steps as usize) as u64).collect();
     let cases: Vec<Case> = vec![
@@ -19,6 +20,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         (epochs, steps, steps, vec![steps]),
         (epochs, steps, steps, vec![2 * steps + 1, 0]),
         (epochs, steps, 3, uneven),
+        // A snapshot at the end of the epoch, which is not due, would be the last one.
+        (epochs, steps, 3, vec![steps + 1]),
         // Not killed, but started again after the last step.
         (epochs, steps, 1, vec![epochs * steps + 1]),
     ];
