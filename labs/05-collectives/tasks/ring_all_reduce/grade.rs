@@ -37,12 +37,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             let of = |case: usize| cases[case][0].len();
             given(explain(error, |finding| why(finding, of(finding.input?), ranks)), |case| sizes(of(case), ranks))
         })?;
-        let all_are = |mistake: &dyn Fn(&[Vec<f64>]) -> Vec<Vec<f64>>| {
+        let all_are = |half: Half| {
             cases.iter().enumerate().all(|(case, given)| {
-                mistake(given).iter().zip(outputs.all(case)).all(|(wrong, reduced)| wrong[..] == reduced.numbers[..])
+                simulated(given, half).iter().zip(outputs.all(case)).all(|(wrong, reduced)| wrong[..] == reduced.numbers[..])
             })
         };
-        let causes = CAUSES.map(|(half, diagnosis)| (all_are(&|given| simulated(given, half)), diagnosis));
+        let causes = CAUSES.map(|(half, diagnosis)| (all_are(half), diagnosis));
         let only_short = outputs
             .all(0)
             .zip(outputs.all(1))

@@ -61,8 +61,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         folders_to_try.iter().enumerate().all(|(case, snapshots)| {
             let all = snapshots.as_deref().unwrap_or_default();
             let good: Vec<_> = all.iter().filter(|one| one.2 == State::Good).collect();
-            let found = outputs.of(0, case).as_ref().is_ok_and(|found| found.as_deref().map(name_of) == rule(&good).map(name));
-            found
+            outputs.of(0, case).as_ref().is_ok_and(|found| found.as_deref().map(name_of) == rule(&good).map(name))
         })
     };
     let causes: Vec<&str> = RULES.iter().filter(|(rule, _)| all_are(*rule)).map(|(_, words)| *words).collect();

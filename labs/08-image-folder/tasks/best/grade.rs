@@ -105,6 +105,9 @@ fn check_accuracy(epochs: &Epochs, rank: usize, bests: &Bests) -> anyhow::Result
     Ok(())
 }
 
+/// What a rank compares, of the ranks' counts of an epoch and its own number.
+type Measure = fn(&[(usize, usize)], usize) -> f64;
+
 fn check(cases: &[Epochs], all: &[Vec<Kept>], number: usize) -> anyhow::Result<()> {
     let (epochs, observed) = (&cases[number], &all[number]);
     let of_all = |ranks: &[(usize, usize)], _: usize| ratio(sum(ranks));
@@ -113,7 +116,7 @@ fn check(cases: &[Epochs], all: &[Vec<Kept>], number: usize) -> anyhow::Result<(
     let mean =
         |ranks: &[(usize, usize)], _: usize| ranks.iter().map(|rank| ratio(*rank)).sum::<f64>() / ranks.len() as f64;
     // Whether all ranks keep the epochs that are the best by this measure, in all cases.
-    let all_decide_by = |by: &dyn Fn(&[(usize, usize)], usize) -> f64, last_of_equals: bool| {
+    let all_decide_by = |by: Measure, last_of_equals: bool| {
         cases.iter().zip(all).all(|(epochs, observed)| {
             let by_rank = |rank: usize| kept(epochs.iter().map(|ranks| by(ranks, rank)), last_of_equals);
             observed.iter().enumerate().all(|(rank, seen)| *seen == by_rank(rank))
@@ -128,21 +131,21 @@ fn check(cases: &[Epochs], all: &[Vec<Kept>], number: usize) -> anyhow::Result<(
         let first = right.iter().zip(seen).position(|(right, seen)| right != seen).unwrap_or(0);
         claim
             .cause_if(
-                all_decide_by(&own, false),
+                all_decide_by(own, false),
                 "each rank decides by its own share: they keep models of different epochs, and the file has the model of the rank that \
                  wrote last",
             )
             .cause_if(
-                all_decide_by(&of_rank_0, false),
+                all_decide_by(of_rank_0, false),
                 "rank 0's share decides for all ranks: the predictions of the other ranks do not count",
             )
             .cause_if(
-                all_decide_by(&mean, false),
+                all_decide_by(mean, false),
                 "decided by the mean of the ranks' accuracies: a photograph in a short share weighs more. Sum right predictions and \
                  photographs, and divide once",
             )
             .cause_if(
-                all_decide_by(&of_all, true),
+                all_decide_by(of_all, true),
                 "of two equal epochs, the later one is kept: keep the first, or a resumed run decides differently from an uninterrupted one",
             )
             .diagnose_if(
