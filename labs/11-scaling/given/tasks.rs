@@ -84,9 +84,10 @@ pub fn accumulate(answer: fn(&Model, &[Batch]) -> Result<()>) -> Task {
 pub fn compress(answer: fn(&ProcessGroup, &Tensor) -> Result<Tensor>) -> Task {
     Task::in_group("compress", move |group, gradients: Vec<Vec<f64>>| {
         let gradient = tensor(&gradients[group.rank().get()]).to_kind(Kind::Float);
+        let before = gradient.copy();
         counted(group, || {
             let mean = answer(group, &gradient)?;
-            Ok((numbers(&mean)?, format!("{:?}", mean.kind())))
+            Ok((numbers(&mean)?, format!("{:?}", mean.kind()), gradient.equal(&before)))
         })
     })
 }

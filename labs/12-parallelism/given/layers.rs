@@ -87,12 +87,12 @@ impl<'a> Unit<'a> {
 
     /// The outputs y `[n, features]`, from the inputs `x` of the same shape.
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        x.matmul(&self.weight().tr())
+        x.matmul(&self.weight(0).tr())
     }
 
     /// The gradient of the inputs, from that of the outputs.
     pub fn input_gradient(&self, of_outputs: &Tensor) -> Tensor {
-        of_outputs.matmul(&self.weight())
+        of_outputs.matmul(&self.weight(1))
     }
 
     /// The gradient of the whole weight, from the inputs and the gradient of the outputs.
@@ -114,8 +114,13 @@ impl<'a> Unit<'a> {
         Ok(rows / self.group.size().get() as f64)
     }
 
-    /// The whole weight; NaN while it is freed.
-    fn weight(&self) -> Tensor {
+    /// The whole weight, for this pass; NaN while it is freed.
+    fn weight(&self, pass: usize) -> Tensor {
+        if self.whole.borrow().is_none() {
+            let mut freed = self.seen.freed.get();
+            freed[pass] = true;
+            self.seen.freed.set(freed);
+        }
         let features = self.part.size()[1];
         let nan = || self.part.new_full([1, 1], f64::NAN, (self.part.kind(), self.part.device()));
         self.whole.borrow().as_ref().map_or_else(|| nan().expand([features, features], false), Tensor::shallow_clone)
@@ -128,6 +133,8 @@ pub(crate) struct Seen {
     pub(crate) gathers: Cell<u64>,
     pub(crate) frees: Cell<u64>,
     pub(crate) reduces: Cell<u64>,
+    /// Whether a freed weight was read in the forward pass, and in the backward pass.
+    pub(crate) freed: Cell<[bool; 2]>,
     /// Weights that are whole now.
     whole: Cell<u64>,
     /// Gradients of whole weights that were not reduced, and may still be in memory.

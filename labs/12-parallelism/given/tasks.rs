@@ -70,6 +70,7 @@ struct Sharded {
     gathers: u64,
     frees: u64,
     reduces: u64,
+    freed: [bool; 2],
     bytes: u64,
     most: [u64; 2],
 }
@@ -97,6 +98,7 @@ pub fn free_units(answer: ShardedStep) -> Task {
                 gathers: seen.gathers.get(),
                 frees: seen.frees.get(),
                 reduces: seen.reduces.get(),
+                freed: seen.freed.get(),
                 bytes,
                 most: seen.most.get(),
             })

@@ -29,6 +29,17 @@ fn dot(one: &Row, other: &Row) -> f64 {
 /// Which of a rank's tokens have a place.
 pub(crate) type Placed = Vec<Vec<bool>>;
 
+/// By which gradients flow back.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Flow {
+    /// From an output through its expert to the token.
+    Experts,
+    /// From an output to the probability that it is multiplied by.
+    Probability,
+    /// From the balancing loss.
+    Balance,
+}
+
 /// Outputs and gradients.
 pub(crate) struct Passed {
     pub(crate) output: Vec<Vec<Row>>,
@@ -80,11 +91,11 @@ impl Case {
         self.placed(|_| self.limit, false, |_| ())
     }
 
-    /// Each token's output: with its probability or without, and of those without a place zeros or the token.
-    pub(crate) fn output(&self, placed: &Placed, weighted: bool, passes: bool) -> Vec<Vec<Row>> {
+    /// Each token's output, times its probability so many times; of those without a place zeros or the token.
+    pub(crate) fn output(&self, placed: &Placed, weighted: i32, passes: bool) -> Vec<Vec<Row>> {
         let of = |rank: usize, token: usize| {
             let (row, expert) = (&self.tokens[rank][token], self.chosen[rank][token]);
-            let weight = if weighted { self.probabilities(row)[expert] } else { 1.0 };
+            let weight = self.probabilities(row)[expert].powi(weighted);
             match placed[rank][token] {
                 true => self.through(expert, row).map(|number| weight * number),
                 false => row.map(|number| if passes { number } else { 0.0 }),
@@ -132,6 +143,12 @@ impl Case {
     }
 
     pub(crate) fn passed(&self, placed: &Placed) -> Passed {
+        self.passed_without(placed, None)
+    }
+
+    /// With a part of the gradients missing.
+    pub(crate) fn passed_without(&self, placed: &Placed, without: Option<Flow>) -> Passed {
+        let flows = |flow: Flow| f64::from(without != Some(flow));
         let shares = self.shares(self.chosen.iter().flatten());
         let ranks = 0..self.chosen.len();
         let mut tokens: Vec<Vec<Row>> = self.chosen.iter().map(|of| vec![[0.0; WIDTH]; of.len()]).collect();
@@ -141,15 +158,16 @@ impl Case {
         {
             let (row, pull, expert) = (&self.tokens[rank][token], &self.pull[rank][token], self.chosen[rank][token]);
             let probabilities = self.probabilities(row);
-            let scale = self.balance * self.router.len() as f64 / self.chosen[rank].len() as f64;
+            let scale = flows(Flow::Balance) * self.balance * self.router.len() as f64 / self.chosen[rank].len() as f64;
             let mut of_probabilities: Vec<f64> = shares.iter().map(|share| scale * share).collect();
             if placed[rank][token] {
                 let (weight, passed) = (probabilities[expert], self.through(expert, row));
-                of_probabilities[expert] += dot(pull, &passed);
+                of_probabilities[expert] += flows(Flow::Probability) * dot(pull, &passed);
                 for at in 0..WIDTH {
                     for from in 0..WIDTH {
                         experts[expert][at][from] += weight * pull[at] * row[from];
-                        tokens[rank][token][from] += weight * pull[at] * self.experts[expert][at][from];
+                        tokens[rank][token][from] +=
+                            flows(Flow::Experts) * weight * pull[at] * self.experts[expert][at][from];
                     }
                 }
             }
@@ -163,7 +181,7 @@ impl Case {
             }
         }
         let balance = ranks.map(|rank| self.balance(rank, &shares)).collect();
-        Passed { output: self.output(placed, true, false), balance, tokens, router, experts }
+        Passed { output: self.output(placed, 1, false), balance, tokens, router, experts }
     }
 
     pub(crate) fn described(&self) -> String {

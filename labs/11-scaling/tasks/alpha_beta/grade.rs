@@ -1,7 +1,7 @@
 //! Grades `alpha_beta`: times of three networks, with noise and one size at which the model does not hold, and backward passes that hide a
 //! bucket or none. Each size is that one in some case, so an answer that always trusts the same sizes fails.
 
-use lockstep_grading::{Claim, Inputs, Runner};
+use lockstep_grading::{Claim, Inputs, Runner, table};
 use serde::{Deserialize, Serialize};
 
 /// Relative: noise moves α and β by a hundredth.
@@ -96,6 +96,14 @@ fn check(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
         is(ends, 1e-6),
         "that is the line through the first and the last time alone: the model may fail at one of them, and only the other sizes show it",
     )
+    .diagnose_if(
+        near(line.0, *alpha, TOLERANCE),
+        "α is right, and β is not: of the long messages, all but one show it",
+    )
+    .diagnose_if(
+        near(line.1, *beta, TOLERANCE),
+        "β is right, and α is not: of the short messages, all but one show it",
+    )
     .or_fail("these are not the line through all sizes but one")?;
     check_bucket(case, found)
 }
@@ -126,9 +134,13 @@ fn check_bucket(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
         )
         .diagnose_if(
             bucket.is_some_and(|bytes| bytes > measured.gradients)
-                && (found.bucket.is_none() || is(measured.gradients)),
+                && is(measured.gradients),
             "the bucket was limited to the bytes of all gradients, and one of that size takes longer to send than to fill: return the \
              larger one, even if there are not as many gradients",
+        )
+        .diagnose_if(
+            found.bucket.is_none() && bucket.is_some_and(|bytes| bytes > measured.gradients),
+            "a bucket is hidden, and it is larger than all gradients together: return it, even if there are not as many gradients",
         )
         .diagnose_if(
             bucket.is_none(),
@@ -165,10 +177,13 @@ fn through_ends(times: &[(f64, f64)]) -> (f64, f64) {
 
 fn listed(case: &AlphaBetaCase) -> String {
     let Measured { times, gradients, backward } = &case.measured;
-    let times: Vec<String> = times.iter().map(|(bytes, time)| format!("{bytes} B: {time:.1} µs")).collect();
+    let row = |(bytes, time): &(f64, f64)| {
+        let holds = if *bytes == case.off { "does not hold" } else { "" };
+        [format!("{bytes}"), format!("{time:.1}"), holds.to_owned()]
+    };
+    let rows: Vec<[String; 3]> = times.iter().map(row).collect();
     format!(
-        "{}; the model does not hold at {} B; gradients of {gradients} bytes in a backward pass of {backward:.0} µs",
-        times.join(", "),
-        case.off
+        "gradients of {gradients} bytes in a backward pass of {backward:.0} µs\n{}",
+        table(["bytes", "µs", "the model"], &rows)
     )
 }

@@ -1,12 +1,13 @@
-//! Grades `compress`: the error, the kind, and the bytes of the mean, for gradients of usual size, large ones and small ones.
+//! Grades `compress`: the error, the kind, and the bytes of the mean, for gradients of usual size, large ones, small ones and both together;
+//! on three ranks and on two.
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, counted};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, counted};
 use serde::Deserialize;
 
-const RANKS: usize = 3;
 const COUNT: usize = 400;
 /// The largest number of half precision.
 const LARGEST: f64 = 65504.0;
+const LARGE: f64 = 60_000.0;
 /// Above all small numbers.
 const SMALL: f64 = 1e-3;
 /// The unit roundoff of half precision: 11 bits of mantissa.
@@ -14,48 +15,66 @@ const ROUNDING: f64 = 1.0 / 2048.0;
 
 #[derive(Deserialize)]
 struct Counted {
-    /// The mean, and its kind.
-    result: (Numbers, String),
+    /// The mean, its kind, and whether the gradient is still as it was.
+    result: (Numbers, String, bool),
     calls: u64,
     bytes: u64,
 }
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    // Numbers that need 11 bits; of one sign, so that the sum of large ones is beyond half precision.
-    let mut draw = |scales: [f64; RANKS]| -> Vec<Vec<f64>> {
-        let number = |random: &mut Inputs, scale: f64| scale * random.below(1024..2048) as f64 / 2048.0;
-        scales.iter().map(|scale| (0..COUNT).map(|_| number(&mut random, *scale)).collect()).collect()
-    };
-    // The largest number is another one on each rank. Small numbers keep their bits if they are only divided by the number of ranks.
-    let cases = [draw([4.0, 2.0, 1.0]), draw([60_000.0; RANKS]), draw([SMALL; RANKS])];
-    let outputs = runner.call::<_, Counted>(RANKS, &cases)?;
-    for (number, gradients) in cases.iter().enumerate() {
-        let found: Vec<&Counted> = outputs.all(number).collect();
-        // Not true of numbers that are not finite.
-        let differ = |(one, other): (&f64, &f64)| (one - other).abs() > ROUNDING * one.abs();
-        let apart = found.iter().any(|of| of.result.0.iter().zip(found[0].result.0.iter()).any(differ));
-        for (rank, found) in found.into_iter().enumerate() {
-            check(gradients, rank, found, apart)?;
+    for ranks in [3, 2] {
+        // Numbers that need 11 bits; of one sign, so that the sum of large ones is beyond half precision.
+        let mut draw = |scales: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
+            let number = |random: &mut Inputs, scale: f64| scale * random.below(1024..2048) as f64 / 2048.0;
+            (0..ranks).map(|rank| (0..COUNT).map(|at| number(&mut random, scales(rank, at))).collect()).collect()
+        };
+        // The largest number is another one on each rank. Small numbers keep their bits if they are only divided by the number of ranks.
+        let cases = [
+            draw(&|rank, _| [4.0, 2.0, 1.0][rank]),
+            draw(&|_, _| LARGE),
+            draw(&|_, _| SMALL),
+            draw(&|_, at| LARGE / f64::from(1 << (at % 26))),
+        ];
+        let outputs = runner.call::<_, Counted>(ranks, &cases)?;
+        for (number, gradients) in cases.iter().enumerate() {
+            let found: Vec<&Counted> = outputs.all(number).collect();
+            // Not true of numbers that are not finite.
+            let differ = |(one, other): (&f64, &f64)| (one - other).abs() > ROUNDING * one.abs();
+            let apart = found.iter().any(|of| of.result.0.iter().zip(found[0].result.0.iter()).any(differ));
+            for (rank, found) in found.into_iter().enumerate() {
+                check(gradients, rank, found, apart)?;
+            }
         }
     }
     Ok(())
 }
 
+/// Whether no number differs by more than this part of it.
+fn near(right: &[f64], found: &[f64], part: f64) -> bool {
+    right.len() == found.len()
+        && right.iter().zip(found).all(|(right, found)| (right - found).abs() <= part * right.abs())
+}
+
 fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> anyhow::Result<()> {
-    let (values, kind) = &found.result;
+    let (values, kind, kept) = &found.result;
+    let ranks = gradients.len();
     let sums: Vec<f64> = (0..COUNT).map(|at| gradients.iter().map(|of| of[at]).sum()).collect();
-    let means: Vec<f64> = sums.iter().map(|sum| sum / RANKS as f64).collect();
+    let means: Vec<f64> = sums.iter().map(|sum| sum / ranks as f64).collect();
     let largest = means.iter().copied().fold(0.0, f64::max);
-    // Of each rank's part when it is converted, and of each sum.
-    let tolerance = RANKS as f64 * ROUNDING * largest;
-    let given = format!("{COUNT} numbers with means up to {largest:.4} on each of {RANKS} ranks");
-    let is = |other: &[f64], tolerance: f64| close(other, values, tolerance);
+    let least = means.iter().copied().fold(f64::INFINITY, f64::min);
+    // Of each rank's part when it is converted and divided, and of each sum; as a part of the number.
+    let tolerance = (ranks + 1) as f64 * ROUNDING;
+    let given = format!("{COUNT} numbers with means from {least:.4} to {largest:.4} on each of {ranks} ranks");
+    let is = |other: &[f64], tolerance: f64| near(other, values, tolerance);
     let apart = apart && !is(&gradients[rank], tolerance);
     let coarse = 8.0 * tolerance;
+    let wrong = means.iter().zip(values.iter()).filter(|(mean, value)| (*mean - *value).abs() > tolerance * mean.abs());
+    let limit = wrong.clone().map(|(mean, _)| *mean).fold(0.0, f64::max);
+    let only_small = values.len() == COUNT && limit < 1.0;
     let unlimited = values.iter().filter(|value| !value.is_finite()).count();
     let largest_sum = sums.iter().copied().fold(0.0, f64::max);
-    Claim::that(is(&means, tolerance), format!("the mean, within {tolerance:.2e}"), described(values, &means))
+    Claim::that(is(&means, tolerance), format!("the mean, within {tolerance:.2e} of each number"), described(values, &means))
     .on_rank(rank)
     .given(&given)
     .diagnose_if(
@@ -76,7 +95,7 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
              the cause is what they are divided by or multiplied with",
         ),
     )
-    .diagnose_if(is(&sums, RANKS as f64 * coarse), "summed, not averaged: divide by the number of ranks")
+    .diagnose_if(is(&sums, coarse), "summed, not averaged: divide by the number of ranks")
     .diagnose_if(is(&gradients[rank], tolerance), "this is the rank's own gradient: nothing was exchanged")
     .verdict(if apart { Verdict::RanksDisagree } else { Verdict::WrongValue })
     .diagnose_if(
@@ -85,15 +104,21 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
          largest number. A scale must be the same on all ranks",
     )
     .diagnose_if(
-        largest < SMALL,
-        "half precision has 11 bits down to 6e-5, and fewer below: a fixed scale has moved small numbers below that. A division by the \
-         number of ranks is enough to keep large ones from overflow",
+        only_small,
+        format!(
+            "only numbers up to {limit:.4} have lost bits. Half precision has 11 bits down to 6e-5, and fewer below: a scale that makes \
+             small numbers smaller than that costs bits, and a division by the number of ranks is enough to keep large ones from overflow"
+        ),
     )
     .diagnose_if(
         is(&means, coarse),
         "the error is that of 8 bits of mantissa, as bfloat16 has them: half precision keeps 11 of gradients of this size",
     )
-    .or_fail("this is not the mean over all ranks")?;
+    .or_fail(format!("{} of {COUNT} numbers are not the mean over all ranks", wrong.count()))?;
+    Claim::that(*kept, "the gradient as it was", "another one")
+        .on_rank(rank)
+        .given(&given)
+        .or_fail("the mean is right, but `gradient` itself was changed in place: compute from a copy")?;
     Claim::that(
         (found.calls, found.bytes) == (1, 2 * COUNT as u64),
         format!("1 operation with {} bytes", 2 * COUNT),
@@ -120,8 +145,8 @@ fn described(values: &[f64], means: &[f64]) -> String {
     } else if unlimited > 0 {
         format!("{unlimited} of {} numbers are infinite or NaN", values.len())
     } else {
-        let error = means.iter().zip(values).map(|(mean, value)| (mean - value).abs()).fold(0.0, f64::max);
-        format!("an error of {error:.2e}")
+        let error = means.iter().zip(values).map(|(mean, value)| (mean - value).abs() / mean.abs()).fold(0.0, f64::max);
+        format!("an error of {error:.2e} of a number")
     };
     format!("{size}; the first numbers are {:?}", &values[..values.len().min(3)])
 }

@@ -13,6 +13,8 @@ struct Sharded {
     gathers: u64,
     frees: u64,
     reduces: u64,
+    /// Whether a freed weight was read in the forward pass, and in the backward pass.
+    freed: [bool; 2],
     bytes: u64,
     most: [u64; 2],
 }
@@ -30,26 +32,37 @@ struct FreeUnitsCase {
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     for ranks in [2, 3] {
-        let (n, f) = (random.below(2..4), ranks * random.below(1..3) + ranks);
+        let (n, f) = (ranks + random.below(1..3), ranks * random.below(1..3) + ranks);
         let weights = (0..UNITS).map(|_| random.numbers(f * f).iter().map(|number| number / 4.0).collect()).collect();
         let [x, targets] = [(); 2].map(|()| (0..ranks).map(|_| random.numbers(n * f)).collect::<Vec<_>>());
         let case = FreeUnitsCase { ranks, n, f, weights, x, targets };
         let outputs = runner.call::<_, Sharded>(ranks, &[([n, f], &case.weights, &case.x, &case.targets)])?;
-        let [right, inputs_first] = [false, true].map(|inputs_first| case.gradients(inputs_first, 0));
-        let of_outputs = case.gradients(false, 1);
         for (rank, found) in outputs.all(0).enumerate() {
-            case.check(rank, &right, [&inputs_first, &of_outputs], found)?;
+            case.check(rank, found)?;
         }
     }
     Ok(())
 }
 
+/// Where a gradient of a weight comes from.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Right,
+    /// That of the unit's inputs is put in the place of that of its outputs before the weight's is computed from it.
+    InputsFirst,
+    /// The unit's outputs are in the place of its inputs.
+    OfOutputs,
+    /// The first unit's inputs are those of all.
+    FirstInputs,
+    /// That of the last outputs is that of all outputs.
+    Unchanged,
+}
+
 impl FreeUnitsCase {
-    /// The mean gradient of each whole weight. With `inputs_first`, that of a unit's inputs is put in the place of that of its outputs
-    /// before the weight's is computed from it. With `later` 1, a unit's outputs are in the place of its inputs.
-    fn gradients(&self, inputs_first: bool, later: usize) -> Vec<Vec<f64>> {
+    /// The mean over these ranks of the gradient of each whole weight.
+    fn gradients(&self, way: Way, ranks: std::ops::Range<usize>) -> Vec<Vec<f64>> {
         let mut mean = vec![vec![0.0; self.f * self.f]; UNITS];
-        for (x, targets) in self.x.iter().zip(&self.targets) {
+        for (x, targets) in self.x[ranks.clone()].iter().zip(&self.targets[ranks.clone()]) {
             let mut inputs = vec![x.clone()];
             for weight in &self.weights {
                 let y = self.product(&inputs[inputs.len() - 1], weight, true);
@@ -58,15 +71,21 @@ impl FreeUnitsCase {
             let mut of_outputs: Vec<f64> = inputs[UNITS].iter().zip(targets).map(|(y, target)| y - target).collect();
             for unit in (0..UNITS).rev() {
                 let of_inputs = self.product(&of_outputs, &self.weights[unit], false);
-                let of_outputs_seen = if inputs_first { &of_inputs } else { &of_outputs };
+                let of_outputs_seen = if way == Way::InputsFirst { &of_inputs } else { &of_outputs };
+                let seen = match way {
+                    Way::OfOutputs => unit + 1,
+                    Way::FirstInputs => 0,
+                    _ => unit,
+                };
                 for (place, sum) in mean[unit].iter_mut().enumerate() {
                     let (output, input) = (place / self.f, place % self.f);
-                    let product = |row: usize| {
-                        of_outputs_seen[row * self.f + output] * inputs[unit + later][row * self.f + input]
-                    };
-                    *sum += (0..self.n).map(product).sum::<f64>() / self.ranks as f64;
+                    let product =
+                        |row: usize| of_outputs_seen[row * self.f + output] * inputs[seen][row * self.f + input];
+                    *sum += (0..self.n).map(product).sum::<f64>() / ranks.len() as f64;
                 }
-                of_outputs = of_inputs;
+                if way != Way::Unchanged {
+                    of_outputs = of_inputs;
+                }
             }
         }
         mean
@@ -80,13 +99,7 @@ impl FreeUnitsCase {
         (0..self.n * f).map(element).collect()
     }
 
-    fn check(
-        &self,
-        rank: usize,
-        whole: &[Vec<f64>],
-        [inputs_first, of_outputs]: [&[Vec<f64>]; 2],
-        found: &Sharded,
-    ) -> anyhow::Result<()> {
+    fn check(&self, rank: usize, found: &Sharded) -> anyhow::Result<()> {
         let part = self.f * self.f / self.ranks;
         let given =
             format!("{UNITS} units of {} features, {} on each of {} ranks", self.f, counted(self.n, "row"), self.ranks);
@@ -99,21 +112,35 @@ impl FreeUnitsCase {
             .on_rank(rank)
             .given(&given)
             .or_fail("there is one gradient for each unit")?;
+        let rows = rank * part..(rank + 1) * part;
+        let [whole, inputs_first, of_outputs, first_inputs, unchanged] =
+            [Way::Right, Way::InputsFirst, Way::OfOutputs, Way::FirstInputs, Way::Unchanged]
+                .map(|way| self.gradients(way, 0..self.ranks));
+        let own = self.gradients(Way::Right, rank..rank + 1);
+        let near = |right: &[f64], numbers: &[f64]| {
+            close(right, numbers, TOLERANCE * right.iter().fold(1.0_f64, |most, number| most.max(number.abs())))
+        };
+        // The gradients of all units are those.
+        let are = |other: &dyn Fn(usize) -> Vec<f64>| {
+            found.gradients.iter().enumerate().all(|(unit, numbers)| near(&other(unit), numbers))
+        };
+        let is = |whole: &[Vec<f64>]| are(&|unit| whole[unit][rows.clone()].to_vec());
+        let times = |by: f64| are(&|unit| whole[unit][rows.clone()].iter().map(|number| by * number).collect());
+        let turned = |unit: usize| -> Vec<f64> {
+            rows.clone().map(|place| whole[unit][place % self.f * self.f + place / self.f]).collect()
+        };
         for (unit, (expected, numbers)) in whole.iter().zip(&found.gradients).enumerate() {
-            let rows = rank * part..(rank + 1) * part;
             let expected = &expected[rows.clone()];
-            let scale = expected.iter().fold(1.0_f64, |most, number| most.max(number.abs()));
             Claim::that(
-                close(expected, numbers, TOLERANCE * scale),
+                near(expected, numbers),
                 format!("of unit {unit}: {expected:?}"),
                 format!("{numbers:?}"),
             )
             .on_rank(rank)
             .given(&given)
             .diagnose_if(
-                nan.iter().all(|nan| *nan),
-                "all gradients are NaN, even that of the last unit, which is computed first: the outputs are already NaN, so a weight was \
-                 freed before the forward pass used it",
+                nan[unit] && found.freed[0],
+                "the outputs are already NaN: a weight was freed before the forward pass used it",
             )
             .diagnose_if(
                 is_read_freed && twice,
@@ -123,40 +150,65 @@ impl FreeUnitsCase {
                 ),
             )
             .diagnose_if(
-                is_read_freed,
+                is_read_freed && found.freed[1],
                 format!(
                     "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was \
                      freed after the forward pass and not gathered again, but the gradient of its inputs needs it"
                 ),
             )
             .diagnose_if(
-                numbers.len() == self.f * self.f,
+                nan[unit] && found.freed[1],
+                "the gradient of a unit's inputs was computed while its weight was freed, and what follows from it is NaN",
+            )
+            .cause_if(
+                are(&|unit| own[unit].clone()),
                 "this is the rank's own gradient of the whole weight: each rank needs its rows of the mean, which a reduce-scatter gives \
                  it",
             )
             .diagnose_if(
-                close(&inputs_first[unit][rows.clone()], numbers, TOLERANCE * scale),
+                numbers.len() != expected.len(),
+                format!("{} numbers: the rank's rows have {}", numbers.len(), expected.len()),
+            )
+            .cause_if(
+                is(&own),
+                "these are the rows of the rank's own gradient: the mean over all ranks is asked for, which a reduce-scatter gives",
+            )
+            .cause_if(
+                is(&inputs_first),
                 "the gradient of the unit's outputs was replaced by that of its inputs too early: the gradient of the weight is \
                  computed from that of the outputs",
             )
-            .diagnose_if(
-                found.gathers == UNITS as u64 && found.gradients.last().is_some_and(|last| {
-                    close(&whole[UNITS - 1][rows.clone()], last, TOLERANCE * scale)
-                }),
+            .cause_if(
+                is(&unchanged),
                 "the last unit's gradient is right and the others are not: the gradient of a unit's inputs is that of its outputs times \
                  its weight",
             )
-            .diagnose_if(
-                close(&of_outputs[unit][rows.clone()], numbers, TOLERANCE * scale),
+            .cause_if(
+                is(&of_outputs),
                 "the gradient of the weight was computed from the unit's outputs: keep the inputs of each unit in the forward pass",
             )
-            .diagnose_if(
-                numbers.len() == expected.len()
-                    && expected.iter().zip(numbers.iter()).all(|(right, found)| (right - found * self.n as f64).abs() <= TOLERANCE * scale),
+            .cause_if(
+                is(&first_inputs),
+                "the gradients of all units were computed from the inputs of the first: each unit has the outputs of the one before",
+            )
+            .cause_if(
+                times(1.0 / self.n as f64),
                 "this is divided by the number of rows: the loss is half of the squared distance of all rows together, and the mean is \
                  that over the ranks",
             )
-            .or_fail("this is not the rank's part of the mean gradient")?;
+            .cause_if(times(-1.0), "the gradients have the other sign: that of the outputs is outputs less targets")
+            .cause_if(self.ranks != 2 && times(2.0), "twice as large: the loss is half of the squared distance")
+            .cause_if(times(self.ranks as f64), "this is the sum over the ranks, not the mean")
+            .cause_if(
+                times(1.0 / self.ranks as f64),
+                "too small by a factor of the number of ranks: `reduce` gives the mean already",
+            )
+            .cause_if(
+                are(&|unit| whole[UNITS - 1 - unit][rows.clone()].to_vec()),
+                "the gradients are in the order of the backward pass: the units' order is asked for",
+            )
+            .cause_if(are(&turned), "these are rows of the transposed gradient: a weight has a row for each output")
+            .or_fail(format!("unit {unit}'s is not the rank's part of the mean gradient"))?;
         }
         self.check_cost(rank, &given, found)
     }
@@ -186,8 +238,8 @@ impl FreeUnitsCase {
             .on_rank(rank)
             .given(given)
             .or_fail(
-                "the gradients are right, but those of whole weights are kept until the end: reduce each as soon as it is ready, and keep \
-                 only the rank's rows",
+                "the gradients are right, but those of whole weights are kept: reduce each as soon as it is ready, and keep only the rank's \
+                 rows",
             )?;
         let units = UNITS as u64;
         // A rank passes its part to a gather, and the whole gradient to a reduce-scatter.

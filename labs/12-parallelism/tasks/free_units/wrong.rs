@@ -1,6 +1,7 @@
 //! Answers to `free_units`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
+use lockstep_answers::edit;
 use tch::Tensor;
 
 use crate::layers::Unit;
@@ -180,6 +181,34 @@ pub fn freed_at_the_end(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Res
     });
     units.iter().for_each(Unit::free);
     gradients
+}
+
+/// Computes the gradient of the inputs first, of a weight that is not there yet.
+#[edit(unit.gather()?; let of_weight = unit.weight_gradient(x, &of_outputs); => of_outputs = unit.input_gradient(&of_outputs); unit.gather()?; let of_weight = unit.weight_gradient(x, &of_outputs);)]
+pub fn before_gather() {}
+
+/// Forgets to pass the gradient on.
+#[edit(of_outputs = unit.input_gradient(&of_outputs); => let _unused = unit.input_gradient(&of_outputs);)]
+pub fn not_passed_on() {}
+
+/// Returns the gradients in the order in which they come.
+pub fn as_they_come(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
+    let mut gradients = crate::free_units::free_units(units, x, targets)?;
+    gradients.reverse();
+    Ok(gradients)
+}
+
+/// Takes the distance the other way round.
+pub fn other_sign(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
+    let (inputs, of_outputs) = forward(units, x, targets)?;
+    backward(units, &inputs, -of_outputs, gathered)
+}
+
+/// One percent more for the first unit: a mistake of no known kind.
+pub fn one_percent(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
+    let mut gradients = crate::free_units::free_units(units, x, targets)?;
+    gradients[0] = &gradients[0] * 1.01;
+    Ok(gradients)
 }
 
 /// Right: keeps the last unit between the passes, and does not gather the first again, since its inputs need no gradient.

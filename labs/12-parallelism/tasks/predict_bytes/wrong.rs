@@ -1,5 +1,7 @@
 //! Answers to `predict_bytes`: wrong ones, and an unusual right one.
 
+use lockstep_answers::edit;
+
 use crate::predict_bytes::{Bytes, Model, Scheme};
 
 fn right(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
@@ -96,6 +98,23 @@ pub fn one_weight(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes
     let sent = if matches!(scheme, Scheme::Tensor | Scheme::Pipeline) { sent } else { sent / 2 };
     Bytes { parameters: parameters / 2, gradients: gradients / 2, states: states / 2, sent }
 }
+
+/// Takes both weights for square ones.
+#[edit(blocks * 8 * features => blocks * 2 * features)]
+pub fn square_weights() {}
+
+/// Counts numbers of 2 bytes.
+#[edit(features * features * 4 => features * features * 2)]
+#[edit(rows * features * 4 => rows * features * 2)]
+pub fn half_precision() {}
+
+/// ZeRO's states are whole.
+#[edit(gradients: all, states: 2 * all / ranks => gradients: all, states: 2 * all)]
+pub fn whole_states() {}
+
+/// A third copy of the states, and no gradients: mistakes of no known kind.
+#[edit(Bytes { parameters: all, gradients: all, states: 2 * all, sent: all } => Bytes { parameters: all, gradients: 0, states: 3 * all, sent: all })]
+pub fn third_state() {}
 
 fn of_sharded(model: &Model, scheme: Scheme, ranks: u64, rank: u64, wrong: impl Fn(u64, Bytes) -> Bytes) -> Bytes {
     let bytes = right(model, scheme, ranks, rank);

@@ -4,7 +4,7 @@
 use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, counted, explain};
 use serde::Deserialize;
 
-use super::routing::{Case, Passed, Placed, Row, WIDTH};
+use super::routing::{Case, Flow, Passed, Placed, Row, WIDTH};
 
 const TOLERANCE: f64 = 1e-9;
 /// What the balancing loss counts, so that a mistake shows in the gradients.
@@ -45,8 +45,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let outputs = runner.call::<_, Done>(chosen.len(), &[&case]).map_err(|error| {
             explain(error, |finding| match finding.verdict {
                 Verdict::Hang => Some(
-                    "the ranks do not make the same calls: a rank without a row to send or to receive takes part in both exchanges, too, and \
-                     in the backward pass, for which the results must belong to its output"
+                    "a rank waits for others that do not make the same call. Also a rank without a row to send or to receive takes part in \
+                     both exchanges, and in the backward pass, for which the results must belong to its output"
                         .into(),
                 ),
                 Verdict::Crash if finding.diagnosis.contains("mismatch between collectives") => Some(
@@ -128,7 +128,7 @@ impl Checked<'_> {
         let Checked { case, found, placed, right } = self;
         let (done, ranks, tokens) = (found[rank], found.len(), case.total());
         let is = |other: &[Vec<Row>]| self.are(other);
-        let places = |placed: &Placed| is(&case.output(placed, true, false));
+        let places = |placed: &Placed| is(&case.output(placed, 1, false));
         let backwards = |all: &mut Vec<(usize, usize)>| all.reverse();
         let ranks_backwards =
             |all: &mut Vec<(usize, usize)>| all.sort_by_key(|(rank, token)| (usize::MAX - rank, *token));
@@ -145,45 +145,49 @@ impl Checked<'_> {
                 done.output.len() != WIDTH * case.chosen[rank].len(),
                 format!("the output has {} numbers instead of {}: a row for each token", done.output.len(), WIDTH * case.chosen[rank].len()),
             )
-            .diagnose_if(
+            .cause_if(
                 places(&case.placed(|_| tokens, false, |_| ())),
                 "no token is dropped: an expert takes a limited number",
             )
-            .diagnose_if(
+            .cause_if(
                 places(&case.placed(|_| case.limit, true, |_| ())),
                 "each rank fills the experts up to the limit: it is one for all ranks together",
             )
-            .diagnose_if(
+            .cause_if(
                 places(&case.placed(|_| case.limit / ranks, true, |_| ()))
                     || places(&case.placed(|_| case.limit.div_ceil(ranks), true, |_| ())),
                 "each rank has an equal part of an expert's places: a rank may fill them all, if it comes first",
             )
-            .diagnose_if(
+            .cause_if(
                 places(&case.placed(|_| case.limit, false, backwards)) || places(&case.placed(|_| case.limit, false, ranks_backwards)),
                 "later tokens take the places: those of lower ranks come first, and of a rank the earlier ones",
             )
-            .diagnose_if(
+            .cause_if(
                 places(&case.placed(|_| case.limit, false, by_probability)),
                 "the most probable tokens take the places: here those of lower ranks come first, and of a rank the earlier ones",
             )
-            .diagnose_if(
-                is(&case.output(placed, false, false)),
+            .cause_if(
+                is(&case.output(placed, 0, false)),
                 "the outputs are not multiplied by the probability, so the router would learn nothing from them",
             )
-            .diagnose_if(
-                is(&case.output(placed, true, true)),
+            .cause_if(
+                is(&case.output(placed, 1, true)),
                 "tokens without a place return themselves: their output is zeros, and the sum around the layer passes them on",
             )
-            .diagnose_if(
+            .cause_if(
                 is(&case.crossed(placed, true)) || is(&case.crossed(placed, false)),
                 "outputs of other tokens, or of other experts: what arrives is in the order of the ranks, and of each rank in the order of the \
                  experts; results go back in this order",
             )
-            .diagnose_if(
+            .cause_if(
                 [case.limit.saturating_sub(1), case.limit + 1].iter().any(|limit| places(&case.placed(|_| *limit, false, |_| ()))),
                 "an expert takes one token less or more than its limit",
             )
-            .diagnose_if(is(&self.by_expert()), "the outputs are in the order in which tokens were sent: put each where its token is")
+            .cause_if(is(&self.by_expert()), "the outputs are in the order in which tokens were sent: put each where its token is")
+            .cause_if(
+                is(&case.output(placed, 2, false)),
+                "the outputs are multiplied by the probability twice",
+            )
             .or_fail("a token's output is that of its most probable expert, times the probability")
     }
 
@@ -195,9 +199,13 @@ impl Checked<'_> {
         Claim::equal(&lost(&placed[rank]), &done.dropped)
             .on_rank(rank)
             .given(case.described())
-            .diagnose_if(
-                done.dropped == all,
+            .cause_if(
+                found.iter().all(|done| done.dropped == all),
                 "these are the dropped tokens of all ranks: those of this rank are asked for",
+            )
+            .cause_if(
+                found.iter().zip(placed).all(|(done, placed)| done.dropped == placed.len() - lost(placed)),
+                "these are the tokens with a place: those without one are asked for",
             )
             .or_fail("a token is dropped if its expert has no place left for it")
     }
@@ -210,19 +218,31 @@ impl Checked<'_> {
         let chosen = || case.chosen.iter().flatten();
         let kept = chosen().zip(placed.iter().flatten()).filter_map(|(expert, placed)| placed.then_some(expert));
         let hard: f64 = case.shares(chosen()).iter().map(|share| share * share).sum();
-        let experts = case.router.len() as f64;
+        let (experts, tokens) = (case.router.len() as f64, case.total());
         Claim::close(&[right.balance[rank]], &[observed], TOLERANCE)
             .on_rank(rank)
             .given(case.described())
-            .diagnose_if(
+            .cause_if(
                 close(&[right.balance[rank] / experts], &[observed], TOLERANCE),
                 "the sum is not multiplied by the number of experts, so the loss depends on it",
             )
-            .diagnose_if(of(case.shares(case.chosen[rank].iter())), "the parts are those of this rank's tokens: all ranks' count")
-            .diagnose_if(of(case.shares(kept)), "the parts are those of tokens with a place: all that chose the expert count")
-            .diagnose_if(
+            .cause_if(of(case.shares(case.chosen[rank].iter())), "the parts are those of this rank's tokens: all ranks' count")
+            .cause_if(of(case.shares(kept)), "the parts are those of tokens with a place: all that chose the expert count")
+            .cause_if(
                 close(&[experts * hard], &[observed], TOLERANCE),
                 "the parts are multiplied by themselves: one of the two is the mean probability, by which the router learns",
+            )
+            .cause_if(
+                close(&[right.balance[rank] * case.chosen[rank].len() as f64], &[observed], TOLERANCE),
+                "the probabilities are added up: Pₑ is their mean over this rank's tokens",
+            )
+            .cause_if(
+                close(&[right.balance[rank] * tokens as f64], &[observed], TOLERANCE),
+                "fₑ is a number of tokens: divide it by that of all ranks' tokens",
+            )
+            .cause_if(
+                close(&[right.balance.iter().sum::<f64>() / found.len() as f64], &[observed], TOLERANCE),
+                "Pₑ is the mean over all ranks' tokens: that over this rank's is asked for",
             )
             .or_fail("the number of experts times the sum of fₑ · Pₑ")
     }
@@ -233,13 +253,30 @@ impl Checked<'_> {
         let router: Vec<f64> = (0..WIDTH * case.router.len())
             .map(|at| found.iter().map(|done| done.router.get(at).copied().unwrap_or(f64::NAN)).sum())
             .collect();
-        Claim::close(&flat(&right.tokens[rank]), &done.tokens, TOLERANCE)
+        // What is missing in the gradients of all ranks.
+        let is = |without: Flow| {
+            let other = case.passed_without(&self.placed, Some(without));
+            let tokens =
+                found.iter().zip(&other.tokens).all(|(done, rows)| close(&flat(rows), &done.tokens, TOLERANCE));
+            tokens && close(&flat(&other.router), &router, TOLERANCE)
+        };
+        let caused = |claim: Claim| {
+            claim
+                .cause_if(
+                    is(Flow::Experts),
+                    "no gradient comes back from the experts to the tokens: the rows that are sent, and what comes back, belong to the graph",
+                )
+                .cause_if(
+                    is(Flow::Probability),
+                    "the probability by which an output is multiplied is a number without a gradient: the router learns from it, too",
+                )
+                .cause_if(is(Flow::Balance), "the balancing loss has no gradient: Pₑ belongs to the graph")
+        };
+        caused(Claim::close(&flat(&right.tokens[rank]), &done.tokens, TOLERANCE))
             .on_rank(rank)
             .given(format!("the gradient of the tokens\n{}", case.described()))
-            .or_fail(
-                "the outputs are right, and their gradient is not: what is sent, its result and the probabilities belong to the graph",
-            )?;
-        Claim::close(&flat(&right.router), &router, TOLERANCE)
+            .or_fail("the outputs are right, and the gradient of the tokens is not")?;
+        caused(Claim::close(&flat(&right.router), &router, TOLERANCE))
             .given(format!("the gradient of the router, added up over the ranks\n{}", case.described()))
             .or_fail(
                 "the router learns from the probabilities in the output and from the mean ones in the balancing loss",

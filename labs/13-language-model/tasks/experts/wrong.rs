@@ -268,6 +268,30 @@ pub fn arrived_by_expert() {}
 #[edit(mixture.limit() as i64 => mixture.limit() as i64 - 1)]
 pub fn one_less() {}
 
+/// Takes the probability as a number.
+#[edit(back * probability.index_select => back * probability.detach().index_select)]
+pub fn probability_detached() {}
+
+/// Takes the mean probabilities as numbers.
+#[edit(let mean = probabilities.mean_dim => let mean = probabilities.detach().mean_dim)]
+pub fn balance_detached() {}
+
+/// Counts tokens, not parts of them.
+#[edit(let total = (tokens.size()[0] * ranks as i64) as f64 => let total = 1.0)]
+pub fn counted_tokens() {}
+
+/// Counts the tokens with a place.
+#[edit(tokens.size()[0] as usize - sent.len() => sent.len())]
+pub fn counts_placed() {}
+
+/// Multiplies by the probability twice.
+#[edit(unsqueeze(1) => unsqueeze(1) * probability.index_select(0, &sent).unsqueeze(1))]
+pub fn weighted_twice() {}
+
+/// Returns one percent more: a mistake of no known kind.
+#[edit(&sent, &weighted => &sent, &(weighted * 1.01))]
+pub fn one_percent() {}
+
 /// Right: sorts the tokens by expert, and finds places and ways with tensors.
 pub fn sorted(mixture: &Mixture<'_>, tokens: &Tensor) -> Result<Routed> {
     let (own, rank, ranks) = (mixture.own(), mixture.rank() as i64, mixture.ranks() as i64);

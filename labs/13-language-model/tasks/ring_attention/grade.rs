@@ -32,13 +32,13 @@ struct Done {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    for (ranks, chunk, scale) in [(2, 2, 1.0), (3, 2, 2.0), (4, 1, 1.0), (1, 3, 1.0), (2, 3, 30.0)] {
+    for (ranks, chunk, scale) in [(3, 2, 2.0), (2, 2, 1.0), (4, 1, 1.0), (1, 3, 1.0), (2, 3, 30.0)] {
         let case = draw(&mut random, 2 * ranks * chunk, scale);
         let outputs = runner.call::<_, Done>(ranks, &[&case]).map_err(|error| {
             explain(error, |finding| {
                 (finding.verdict == Verdict::Hang).then(|| {
-                    "a rank sends more often than another, or does not use what it got and so does not send a gradient back: each rank sends \
-                     p − 1 times, and uses a part of each block"
+                    "a rank waits for one that does not send: each rank sends p − 1 times, and uses a part of each block, since the gradient \
+                     of what it got goes back in the backward pass"
                         .into()
                 })
             })
@@ -118,11 +118,61 @@ impl Case {
         sum
     }
 
+    /// Blocks are merged in the order of the ring, with a mistake.
+    fn merged(&self, ranks: usize, mistake: Merge) -> Vec<Row> {
+        let length = self.length();
+        let scale = 1.0 / (WIDTH as f64).sqrt();
+        let of_query = |query: usize| {
+            let own = owner(query, ranks, length);
+            let mut all: Option<(Row, f64)> = None;
+            for of in (0..ranks).map(|step| (own + ranks - step) % ranks) {
+                let seen: Vec<usize> = (0..=query).filter(|key| owner(*key, ranks, length) == of).collect();
+                if seen.is_empty() {
+                    continue;
+                }
+                let scores: Vec<f64> =
+                    seen.iter().map(|key| scale * dot(&self.queries[query], &self.keys[*key])).collect();
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let log_sum = largest + scores.iter().map(|score| (score - largest).exp()).sum::<f64>().ln();
+                let mut output = [0.0; WIDTH];
+                seen.iter()
+                    .zip(&scores)
+                    .for_each(|(key, score)| add(&mut output, (score - log_sum).exp(), &self.values[*key]));
+                all = Some(match all {
+                    None => (output, log_sum),
+                    Some((before, sum)) => {
+                        let (most, least) = if sum > log_sum { (sum, log_sum) } else { (log_sum, sum) };
+                        let both = most + (least - most).exp().ln_1p();
+                        let mut weights = [(sum - both).exp(), (log_sum - both).exp()];
+                        if mistake == Merge::SwapsShares {
+                            weights.reverse();
+                        }
+                        let mut merged = [0.0; WIDTH];
+                        add(&mut merged, weights[0], &before);
+                        add(&mut merged, weights[1], &output);
+                        (merged, if mistake == Merge::KeepsSum { sum } else { both })
+                    }
+                });
+            }
+            all.map_or([0.0; WIDTH], |(output, _)| output)
+        };
+        (0..length).map(of_query).collect()
+    }
+
     fn described(&self, ranks: usize) -> String {
         let chunks = |rank: usize| format!("rank {rank}: chunks {rank} and {}", 2 * ranks - 1 - rank);
         let rows: Vec<String> = (0..ranks).map(chunks).collect();
         format!("{} positions in {} chunks\n{}", self.length(), 2 * ranks, rows.join("\n"))
     }
+}
+
+/// A mistake in merging what is seen of two blocks.
+#[derive(Clone, Copy, PartialEq)]
+enum Merge {
+    /// The logarithm of the sum stays that of the own block.
+    KeepsSum,
+    /// Each part has the share of the other.
+    SwapsShares,
 }
 
 /// The positions of a rank.
@@ -164,8 +214,17 @@ fn check_output(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
         .collect();
     let parts: Vec<Sees<'_>> = by_rank.iter().map(|sees| &**sees).collect();
     let late = |position: usize| 2 * position >= length;
+    // What is seen of the own block is right; of others, by whether their rank is lower.
+    let is_of = |sees: &dyn Fn(usize, usize, bool) -> bool| {
+        let sees = |query: usize, key: usize| match owner(key) == owner(query) {
+            true => key <= query,
+            false => sees(query, key, owner(key) < owner(query)),
+        };
+        ranks > 1 && is(&sees)
+    };
+    let mine_of = |rank: usize, all: &[Row]| rows_of(rank, ranks, all);
     for (rank, done) in found.iter().enumerate() {
-        let mine = |all: &[Row]| rows_of(rank, ranks, all);
+        let mine = |all: &[Row]| mine_of(rank, all);
         Claim::close(&mine(&right[0]), &done.output, TOLERANCE)
             .on_rank(rank)
             .given(case.described(ranks))
@@ -178,40 +237,94 @@ fn check_output(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 "infinite or not a number: the exponential of a large score overflows. Subtract the larger logarithm before you take \
                  exponentials, as `logaddexp` does",
             )
-            .diagnose_if(
+            .cause_if(
                 ranks > 1 && is(&|query, key| key <= query && owner(key) == owner(query)),
                 "the queries see the keys of their own rank only: send keys and values round the ring",
             )
-            .diagnose_if(
+            .cause_if(
                 ranks > 1 && is(&|query, key| key <= query || owner(key) == owner(query)),
                 "the queries see later keys of their own block: it needs the causal mask",
             )
-            .diagnose_if(is(&|_, _| true), "the queries see later keys, too: the mask is causal")
-            .diagnose_if(
+            .cause_if(is(&|_, _| true), "the queries see later keys, too: the mask is causal")
+            .cause_if(
                 is(&|query, key| if owner(key) == owner(query) { key <= query } else { owner(key) < owner(query) }),
                 "blocks of lower ranks are taken for earlier ones, and those of higher ranks for later ones, although each rank has an \
                  early and a late chunk",
             )
-            .diagnose_if(
+            .cause_if(
                 is(&|query, key| owner(key) == owner(query) && key <= query || owner(key) != owner(query)),
                 "the queries see all keys of other ranks: of each block, some come later",
             )
-            .diagnose_if(
+            .cause_if(
                 all_are(&case.attended_with(&sees, &|_, _| false, &beside)[0]),
                 "the keys of other ranks are paired with this rank's values: both go round the ring",
             )
-            .diagnose_if(all_are(&case.parted(&parts, |_| 1.0)), "the outputs of the blocks are added up: each counts by its part of the sum of exponentials")
-            .diagnose_if(
+            .cause_if(all_are(&case.parted(&parts, |_| 1.0)), "the outputs of the blocks are added up: each counts by its part of the sum of exponentials")
+            .cause_if(
                 all_are(&case.parted(&parts, |blocks| 1.0 / blocks as f64)),
                 "the outputs of the blocks are averaged: a block counts by its part of the sum of exponentials",
             )
-            .diagnose_if(
+            .cause_if(
                 ranks > 1 && is(&|query, key| key <= query && (owner(key) == owner(query) || late(query))),
                 "the early chunk sees its own rank's keys only: the early chunks of lower ranks come before it",
             )
-            .diagnose_if(
+            .cause_if(
                 ranks > 2 && is(&|query, key| key <= query && owner(key) != (owner(query) + 1) % ranks),
                 "a block is missing: with p ranks, p − 1 others have keys",
+            )
+            .cause_if(
+                is_of(&|query, key, lower| if lower { late(key) } else { late(query) }),
+                "the queries see the late half of the blocks of lower ranks: it comes after them, and the early half before",
+            )
+            .cause_if(
+                is_of(&|_, key, lower| lower && !late(key)),
+                "nothing is seen of the blocks of higher ranks, both chunks of which come before the late queries",
+            )
+            .cause_if(
+                is_of(&|query, key, lower| if lower { !late(key) } else { late(query) && !late(key) }),
+                "only the early half of the blocks of higher ranks is seen: their late half comes before the late queries, too",
+            )
+            .cause_if(
+                is_of(&|query, key, lower| if lower { !late(key) } else { late(query) && late(key) }),
+                "only the late half of the blocks of higher ranks is seen: their early half comes before the late queries, too",
+            )
+            .cause_if(
+                is_of(&|query, key, lower| if lower { !late(key) || late(query) } else { late(query) }),
+                "the late queries see whole blocks of lower ranks, whose late half comes after them",
+            )
+            .cause_if(
+                ranks > 1 && is(&|query, key| {
+                    let lower = owner(key) < owner(query) && owner(key) > 0;
+                    if owner(key) == owner(query) { key <= query } else if lower { !late(key) } else { late(query) }
+                }),
+                "the block of rank 0 is taken for that of a higher rank: check the last step in which a block of a lower one arrives",
+            )
+            .cause_if(
+                ranks > 2 && is(&|query, key| {
+                    let taken_for = (2 * owner(query) + ranks - owner(key)) % ranks;
+                    match owner(key) == owner(query) {
+                        true => key <= query,
+                        false if taken_for < owner(query) => !late(key),
+                        false => late(query),
+                    }
+                }),
+                "the blocks are taken for those of other ranks: after `step` steps there is the block of rank − step, not of rank + step",
+            )
+            .cause_if(
+                ranks > 1 && found.iter().enumerate().all(|(rank, done)| {
+                    let mut rows = mine_of(rank, &right[0]);
+                    rows.rotate_left(done.output.len() / 2);
+                    close(&rows, &done.output, TOLERANCE)
+                }),
+                "the late rows come first: the result has the rows of the queries, in their order",
+            )
+            .cause_if(
+                all_are(&case.merged(ranks, Merge::KeepsSum)),
+                "the logarithm of the sum stays that of the own block: after a merge it is that of both parts together",
+            )
+            .cause_if(
+                all_are(&case.merged(ranks, Merge::SwapsShares)),
+                "each part counts by the other's share of the sum: exp(a − c) belongs to the part with the logarithm a",
             )
             .or_fail("each query sees all keys of its own and of earlier positions, and the weights of all of them add up to 1")?;
     }
@@ -239,7 +352,10 @@ fn check_gradients(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                     name != "queries" && [&of_own[2], &of_own[3]].into_iter().any(|own| close(&mine(own), gradient, TOLERANCE)),
                     "no gradients come back from other ranks: the tensor that is sent must belong to the graph",
                 )
-                .or_fail("the result is right, and its gradient is not: a value is detached, or taken as a number, on the way")?;
+                .or_fail(format!(
+                    "the result is right, and the gradient of the {name} is not: it follows if all that you compute from them, and each \
+                     merge, belongs to the graph"
+                ))?;
         }
     }
     Ok(())

@@ -203,6 +203,30 @@ pub fn own_not_causal() {}
 #[edit(&early(&keys), &early(&values) => &late(&keys), &late(&values))]
 pub fn late_keys() {}
 
+/// Sees nothing of higher ranks, and lets the gradients go back.
+#[edit(second = merge(&second, &ring.attend(&late(queries), &keys, &values, false)?) => second.0 = &second.0 + (keys + values).sum(tch::Kind::Double) * 0.0)]
+pub fn no_higher() {}
+
+/// Sees the early half of the blocks of higher ranks.
+#[edit(&ring.attend(&late(queries), &keys, &values, false)? => &ring.attend(&late(queries), &early(&keys), &early(&values), false)?)]
+pub fn half_of_higher() {}
+
+/// Takes the block of rank 0 for one of a higher rank.
+#[edit(step <= ring.rank() => step < ring.rank())]
+pub fn off_by_one() {}
+
+/// Puts the late rows first.
+#[edit(&[first.0, second.0] => &[second.0, first.0])]
+pub fn late_first() {}
+
+/// Weighs each part by the other's share.
+#[edit(share(one) + share(other) => &one.0 * (&other.1 - &log_sum).exp() + &other.0 * (&one.1 - &log_sum).exp())]
+pub fn swapped_shares() {}
+
+/// Adds one hundredth: a mistake of no known kind.
+#[edit(share(one) + share(other) => share(one) * 1.01 + share(other))]
+pub fn one_percent() {}
+
 /// Right: keeps all blocks, and merges their parts in the end, with a softmax of the logarithms.
 pub fn merges_last(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
     let mut parts: Vec<[Part; 2]> = vec![own(ring, queries, keys, values)?];

@@ -1,6 +1,6 @@
 //! Grades `speed`: the times of 2, 3 and 4 ranks, whose steps differ in their tokens and in which rank is the slowest.
 
-use lockstep_grading::{Claim, Inputs, Runner, joined};
+use lockstep_grading::{Claim, Inputs, Runner, table};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -234,20 +234,21 @@ fn check_waiting(case: &Case, given: &str, found: f64) -> anyhow::Result<()> {
         .or_fail("whatever is not computing is waiting, until the slowest rank has ended the step")
 }
 
-/// The steps that count, as a table.
+/// All steps, as a table, in seconds.
 fn given(case: &Case) -> String {
     let Sizes { parameters, layers, width, context } = case.sizes;
-    let mut lines = vec![format!(
-        "{parameters} parameters, {layers} layers, width {width}, context {context}, peak {:.1e} operations a second; for each step: \
-         tokens, seconds of data + compute + exchange",
-        case.peak
-    )];
-    for (rank, steps) in case.ranks.iter().enumerate() {
-        let cell = |step: &StepTimes| {
-            let StepTimes { tokens, data, compute, exchange } = step;
-            format!("{tokens}, {data:.2} + {compute:.2} + {exchange:.2}")
-        };
-        lines.push(format!("rank {rank}: {}", joined(&steps.iter().map(cell).collect::<Vec<_>>(), " | ")));
-    }
-    lines.join("\n")
+    let row = |rank: usize, step: usize| {
+        let StepTimes { tokens, data, compute, exchange } = case.ranks[rank][step];
+        let [data, compute, exchange] = [data, compute, exchange].map(|seconds| format!("{seconds:.2}"));
+        [step.to_string(), rank.to_string(), tokens.to_string(), data, compute, exchange]
+    };
+    let rows: Vec<[String; 6]> = (0..STEPS)
+        .flat_map(|step| (0..case.ranks.len()).map(move |rank| (rank, step)))
+        .map(|(rank, step)| row(rank, step))
+        .collect();
+    format!(
+        "{parameters} parameters, {layers} layers, width {width}, context {context}, peak {:.1e} operations a second\n{}",
+        case.peak,
+        table(["step", "rank", "tokens", "data", "compute", "exchange"], &rows)
+    )
 }

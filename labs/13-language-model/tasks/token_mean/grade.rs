@@ -35,12 +35,18 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for counts in [&[&[5, 1, 3][..], &[2, 4, 1]][..], &[&[3, 6], &[1, 2, 5, 1], &[4]], &[&[4, 2], &[0, 0]]] {
         let case = draw(&mut random, counts);
         let outputs = runner.call::<_, Done>(counts.len(), &[&case]).map_err(|error| {
-            explain(error, |finding| {
-                (finding.verdict == Verdict::Hang).then(|| {
-                    "the ranks exchange gradients or numbers of tokens a different number of times: a rank may have more micro-batches than \
-                     another, but all exchange gradients once"
-                        .into()
-                })
+            explain(error, |finding| match finding.verdict {
+                Verdict::Hang => Some(
+                    "a rank waits for others that do not make the same exchange. A rank may have more micro-batches than another, or none with \
+                     a target: all exchange numbers and gradients as often, and in the same order"
+                        .into(),
+                ),
+                Verdict::Crash if finding.diagnosis.contains("mismatch between collectives") => Some(
+                    "the ranks make different exchanges at the same time: gradients on one, a number on another. A rank may have more \
+                     micro-batches than another, so exchange outside of what is done for each of them, in the same order on all"
+                        .into(),
+                ),
+                _ => None,
             })
         })?;
         let found: Vec<&Done> = outputs.all(0).collect();
@@ -127,6 +133,16 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
         let by = |weight: &dyn Fn(&[Batch], usize) -> f64| is(&of_weights(weight));
         let mine =
             case.weighted(|batches, _| if std::ptr::eq(batches, &*case.ranks[rank]) { ranks / all } else { 0.0 }).1;
+        let first_exchanged = case
+            .weighted(|batches, number| match number {
+                0 => 1.0 / all,
+                _ if std::ptr::eq(batches, &*case.ranks[rank]) => ranks / all,
+                _ => 0.0,
+            })
+            .1;
+        let micro = case.ranks.iter().map(Vec::len).sum::<usize>() as f64;
+        // Otherwise this is a mean of the ranks' means, too.
+        let by_rank_differs = case.ranks.iter().any(|batches| batches.len() != case.ranks[0].len());
         let mean_of = |rank: &[Batch], number: usize| 1.0 / rank[number].tokens().max(1.0);
         Claim::close(&gradient, &done.gradient, TOLERANCE)
             .on_rank(rank)
@@ -136,34 +152,50 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
                 done.gradient.iter().any(|number| number.is_nan()),
                 "the gradients are NaN: a micro-batch, or all of a rank, may have no token with a target, and 0 / 0 is NaN",
             )
-            .diagnose_if(is(&mine), "the gradients are those of this rank alone: the last backward pass runs outside `no_sync`")
-            .diagnose_if(
+            .cause_if(is(&mine), "the gradients are those of this rank alone: the last backward pass runs outside `no_sync`")
+            .cause_if(
                 by(&|rank, number| mean_of(rank, number) / rank.len() as f64 / ranks),
                 "a mean of means: a token of a short micro-batch weighs more than one of a long one. Divide each sum by the tokens of all ranks",
             )
-            .diagnose_if(
+            .cause_if(
                 by(&|rank, number| mean_of(rank, number) / ranks),
                 "the means of the micro-batches are added up: divide each sum by the tokens of all ranks instead",
             )
-            .diagnose_if(
+            .cause_if(
                 by(&|rank, _| 1.0 / own(rank).max(1.0) / ranks),
                 "a mean of the ranks' means: a token of a rank with few of them weighs more. Divide each sum by the tokens of all ranks",
             )
-            .diagnose_if(is(&scaled(all / ranks)), "the sums are not divided by the number of tokens")
-            .diagnose_if(
+            .cause_if(is(&scaled(all / ranks)), "the sums are not divided by the number of tokens")
+            .cause_if(
                 is(&scaled(1.0 / ranks)),
                 "too small by a factor of the number of ranks: the exchange already takes the ranks' mean, so multiply by their number",
             )
-            .diagnose_if(
-                is(&scaled(2.0)),
-                "twice as large: there is a factor of the number of ranks too many, or a backward pass runs twice",
+            .cause_if(
+                ranks != 2.0 && is(&scaled(2.0)),
+                "twice as large, on more than two ranks: does a backward pass run twice?",
             )
-            .diagnose_if(is(&scaled(ranks)), "too large by a factor of the number of ranks")
-            .diagnose_if(
+            .diagnose_if(is(&scaled(ranks)), format!("too large by a factor of {ranks}, the number of ranks"))
+            .cause_if(
+                by(&|rank, number| mean_of(rank, number) / micro) && by_rank_differs,
+                "a mean over all micro-batches of all ranks: a token of a short one weighs more than one of a long one. Divide each sum by \
+                 the tokens of all ranks",
+            )
+            .cause_if(is(&first_exchanged), "only the first pass has exchanged its gradient, and those after it stay on this rank: run the \
+                last one outside of `no_sync`, which exchanges the sum")
+            .cause_if(
+                by(&|_, number| if number > 0 { 1.0 / all } else { 0.0 }),
+                "the first micro-batch of each rank is not in the gradients",
+            )
+            .cause_if(
+                by(&|rank, number| if number + 1 < rank.len() { 1.0 / all } else { 0.0 }),
+                "the last micro-batch of each rank is not in the gradients",
+            )
+            .cause_if(is(&scaled(-1.0)), "the gradients have the other sign")
+            .cause_if(
                 is(&scaled(all / padded as f64)),
                 "divided by all tokens: those without a target do not count",
             )
-            .diagnose_if(
+            .cause_if(
                 by(&|rank, number| if number + 1 == rank.len() { 1.0 / all } else { 0.0 }),
                 "only the last micro-batch of each rank is in the gradients",
             )
@@ -178,15 +210,15 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
         Claim::close(&[mean], &[observed], TOLERANCE)
             .on_rank(rank)
             .given(case.described())
-            .diagnose_if(is(sums / own), "the loss is the mean of this rank's tokens: that of all ranks is asked for")
-            .diagnose_if(
+            .cause_if(is(sums / own), "the loss is the mean of this rank's tokens: that of all ranks is asked for")
+            .cause_if(
                 is(of_ranks),
                 "the loss is the mean of the ranks' means: a token of a rank with few of them weighs more",
             )
-            .diagnose_if(is(mean * all), "the loss is a sum: divide it by the number of all tokens")
-            .diagnose_if(is(sums / all), "this rank's part of the mean: add the parts up over the ranks")
-            .diagnose_if(is(mean / ranks), "the loss is too small by a factor of the number of ranks")
-            .diagnose_if(is(mean * ranks), "the loss is too large by a factor of the number of ranks")
+            .cause_if(is(mean * all), "the loss is a sum: divide it by the number of all tokens")
+            .cause_if(is(sums / all), "this rank's part of the mean: add the parts up over the ranks")
+            .cause_if(is(mean / ranks), "the loss is too small by a factor of the number of ranks")
+            .cause_if(is(mean * ranks), "the loss is too large by a factor of the number of ranks")
             .diagnose_if(observed.is_nan(), "the loss is NaN: a rank may have no token with a target")
             .or_fail("the loss is the sum of the losses of all tokens on all ranks, divided by their number")?;
         Claim::that(done.exchanges == 1, "one exchange of gradients", done.exchanges.to_string())

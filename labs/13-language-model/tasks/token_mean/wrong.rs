@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use c10d::ReduceOp;
+use lockstep_answers::edit;
 use tch::Tensor;
 
 use crate::accumulating::{Batch, Model};
@@ -130,6 +131,43 @@ pub fn mean_loss_of_ranks(model: &Model<'_>, batches: &[Batch]) -> Result<f64> {
     let all = total(model, tokens(batches))?;
     let sum = passes(model, batches, |_| ranks(model) / all)?;
     Ok(total(model, sum / tokens(batches).max(1.0))? / ranks(model))
+}
+
+/// Adds up the tokens of each micro-batch over the ranks, which have different numbers of them.
+pub fn totals_each(model: &Model<'_>, batches: &[Batch]) -> Result<f64> {
+    let mut all = 0.0;
+    for batch in batches {
+        all += total(model, batch.tokens() as f64)?;
+    }
+    let sum = passes(model, batches, |_| ranks(model) / all)?;
+    Ok(total(model, sum)? / all)
+}
+
+/// Exchanges gradients in the first pass only.
+pub fn first_exchanges(model: &Model<'_>, batches: &[Batch]) -> Result<f64> {
+    let all = total(model, tokens(batches))?;
+    let mut sum = 0.0;
+    let mut pass = |batch: &Batch| {
+        let losses = model.losses(batch);
+        sum += losses.double_value(&[]);
+        model.backward(&(losses * ranks(model) / all))
+    };
+    let (first, others) = batches.split_at(1);
+    first.iter().try_for_each(&mut pass)?;
+    model.no_sync(|| others.iter().try_for_each(pass))?;
+    Ok(total(model, sum)? / all)
+}
+
+/// Leaves out the first micro-batch.
+#[edit(batches.split_at(batches.len() - 1) => batches[1..].split_at(batches.len() - 2))]
+pub fn without_first() {}
+
+/// Weighs the first micro-batch twice: a mistake of no known kind.
+pub fn first_twice(model: &Model<'_>, batches: &[Batch]) -> Result<f64> {
+    let all = total(model, tokens(batches))?;
+    let weight = |batch: &Batch| if std::ptr::eq(batch, &batches[0]) { 2.0 } else { 1.0 };
+    let sum = passes(model, batches, |batch| weight(batch) * ranks(model) / all)?;
+    Ok(total(model, sum)? / all)
 }
 
 /// Right: exchanges tokens and losses together, before the backward passes.

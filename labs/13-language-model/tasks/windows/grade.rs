@@ -83,27 +83,50 @@ impl Checked<'_> {
                 let follow: Vec<u32> = inputs.iter().filter_map(after).collect();
                 let is_run = inputs.windows(2).all(|two| after(&two[0]) == Some(two[1]));
                 let described = |tokens: &[u32]| joined(tokens, " ");
+                let right = if follow.is_empty() {
+                    "inputs of the stream, each with the token that follows it".to_owned()
+                } else {
+                    format!("the targets {}", described(&follow))
+                };
+                let before = inputs.len().saturating_sub(1);
+                let listed = |tokens: &[u32]| if tokens.is_empty() { "none".to_owned() } else { described(tokens) };
                 Claim::that(
                     !inputs.is_empty() && is_run && follow == *targets && inputs.len() == targets.len(),
-                    format!("the targets {}", described(&follow)),
-                    format!("the inputs {}, the targets {}", described(inputs), described(targets)),
+                    right,
+                    format!("the inputs {}, the targets {}", listed(inputs), listed(targets)),
                 )
                 .on_rank(rank)
                 .given(format!("{}; window {number} of this rank", self.given()))
                 .diagnose_if(inputs.is_empty(), "a window without inputs: a rank may have fewer windows, but not empty ones")
                 .diagnose_if(
+                    inputs.iter().chain(targets).any(|token| !places.contains_key(token)),
+                    "a token that is not in the stream: the last window may be shorter, and nothing fills it up",
+                )
+                .diagnose_if(
                     inputs == targets,
                     "the targets are the inputs themselves, so the model learns to copy: the target of a token is the one that follows",
+                )
+                .diagnose_if(
+                    targets.iter().filter_map(after).eq(inputs.iter().copied()) && targets.len() == inputs.len(),
+                    "each target is the token before its input: inputs and targets are swapped",
                 )
                 .diagnose_if(
                     inputs.len() > targets.len() && follow == *targets,
                     "the stream's last token is an input without a target: no token follows it",
                 )
+                .diagnose_if(
+                    is_run && follow.len() == inputs.len() && targets.len() == before && follow.starts_with(targets),
+                    "the window's last input has no target: it is the token that follows in the stream, the next window's first input",
+                )
+                .diagnose_if(
+                    is_run && targets.len() == inputs.len() && inputs.get(1..).is_some_and(|rest| targets.starts_with(rest)) && targets[before] == inputs[0],
+                    "the last target is the window's own first token: it is the one that follows in the stream",
+                )
                 .diagnose_if(!is_run, "the inputs of a window are neighbours in the stream")
                 .or_fail("the target of each input is the token that follows it in the stream")?;
-                let begins_last = places.get(&targets[targets.len() - 1]) == Some(&(stream.len() - 1));
+                let ends_last = places.get(&targets[targets.len() - 1]) == Some(&(stream.len() - 1));
                 Claim::that(
-                    inputs.len() == *window || inputs.len() < *window && begins_last,
+                    inputs.len() == *window || inputs.len() < *window && ends_last,
                     format!("{window} inputs"),
                     inputs.len().to_string(),
                 )
@@ -132,7 +155,9 @@ impl Checked<'_> {
         let again: Vec<usize> = once.difference(&right).copied().collect();
         let twice = found.len() - once.len();
         let last = (stream.len() - 1) % window;
-        let begin = once.first().map_or(0, |first| first - 1);
+        let begin = once.first().map_or(0, |first| first.saturating_sub(1));
+        let windows = |from: usize| (from * window + 1..stream.len()).collect::<BTreeSet<usize>>();
+        let of_each = windows((done * ranks).min(self.all()));
         let every_one = missing.len() > 1 && missing.windows(2).all(|two| two[1] - two[0] == window + 1);
         Claim::that(
             missing.is_empty() && again.is_empty() && twice == 0,
@@ -158,9 +183,12 @@ impl Checked<'_> {
             *done > 0 && begin == 0 && missing.is_empty() && twice == 0,
             "the windows that are done come again: go on after them",
         )
-        .diagnose_if(*done > 0 && begin == *done, "`done` counts windows, not tokens")
         .diagnose_if(
-            *done > 0 && *ranks > 1 && (begin == done * ranks * window || found.is_empty()),
+            *done > 0 && twice == 0 && once == (done + 1..stream.len()).collect(),
+            "`done` counts windows, not tokens",
+        )
+        .diagnose_if(
+            *done > 0 && *ranks > 1 && twice == 0 && once == of_each,
             "windows are left out: `done` are those of all ranks together, not of each",
         )
         .diagnose_if(

@@ -104,6 +104,41 @@ pub fn all_ranks(stream: &[u32], window: usize, _: usize, _: usize, done: usize)
 #[edit(targets.div_ceil(window) => (targets - 1).div_ceil(window))]
 pub fn one_token() {}
 
+/// Swaps inputs and targets.
+#[edit((stream[begin..end].to_vec(), stream[begin + 1..end + 1].to_vec()) => (stream[begin + 1..end + 1].to_vec(), stream[begin..end].to_vec()))]
+pub fn swapped() {}
+
+/// The target of the last input is the first one.
+pub fn rolled(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
+    let mut all = crate::windows::windows(stream, window, rank, ranks, done);
+    for (inputs, targets) in &mut all {
+        targets.clone_from(inputs);
+        targets.rotate_left(1);
+    }
+    all
+}
+
+/// Has no target for a window's last input.
+#[edit(stream[begin + 1..end + 1] => stream[begin + 1..end])]
+pub fn no_last_target() {}
+
+/// Fills the last window up.
+pub fn filled_up(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
+    let mut all = crate::windows::windows(stream, window, rank, ranks, done);
+    all.iter_mut().for_each(|(inputs, targets)| {
+        inputs.resize(window, 0);
+        targets.resize(window, 0);
+    });
+    all
+}
+
+/// Adds a window without tokens where another rank has one more.
+pub fn empty_window(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
+    let mut all = crate::windows::windows(stream, window, rank, ranks, done);
+    all.resize((count(stream, window) - done).div_ceil(ranks), (Vec::new(), Vec::new()));
+    all
+}
+
 /// Right: each rank takes the windows whose number has its remainder.
 pub fn by_remainder(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
     let mine = (done..count(stream, window)).filter(|number| number % ranks == rank);
