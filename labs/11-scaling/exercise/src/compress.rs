@@ -7,8 +7,9 @@ use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Kind, Tensor};
 
-/// Returns the mean of `gradient` (`Float [n]`) over all ranks, as `Float`. Passes 2·n bytes to the group, in one operation. Gradients may be
-/// as large as 60000, and as small as 0.0005: neither may lose more bits than half precision costs.
+/// Returns the mean of `gradient` (`Float [n]`) over two to four ranks, as `Float`, and leaves `gradient` as it is. Passes 2·n bytes to the
+/// group, in one operation. A gradient may have numbers as large as 60000 next to others as small as 0.0005: neither may lose more bits than
+/// half precision costs.
 pub fn compress(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
     // This sends 4 bytes for each number. `gradient.to_kind(Kind::Half)` has 2.
     let mut sum = gradient.copy();

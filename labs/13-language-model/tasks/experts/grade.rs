@@ -63,7 +63,41 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Later tokens first; those of later ranks first.
+fn backwards(case: &Case) -> [Placed; 2] {
+    [
+        case.placed(|_| case.limit, false, |all| all.reverse()),
+        case.placed(|_| case.limit, false, |all| all.sort_by_key(|(rank, token)| (usize::MAX - rank, *token))),
+    ]
+}
+
+/// The most probable tokens first.
+fn by_probability(case: &Case) -> Placed {
+    case.placed(
+        |_| case.limit,
+        false,
+        |all| {
+            let of = |(rank, token): &(usize, usize)| {
+                case.probabilities(&case.tokens[*rank][*token])[case.chosen[*rank][*token]]
+            };
+            all.sort_by(|one, other| of(other).total_cmp(&of(one)));
+        },
+    )
+}
+
+/// A case in which the most probable tokens are neither the first nor the last ones, if tokens are dropped.
 fn draw(random: &mut Inputs, limit: usize, experts: usize, chosen: &[&[usize]]) -> Case {
+    loop {
+        let case = drawn(random, limit, experts, chosen);
+        let (right, probable) = (case.right(), by_probability(&case));
+        let drops = right.iter().flatten().any(|placed| !placed);
+        if !drops || probable != right && !backwards(&case).contains(&probable) {
+            return case;
+        }
+    }
+}
+
+fn drawn(random: &mut Inputs, limit: usize, experts: usize, chosen: &[&[usize]]) -> Case {
     let mut row = |scale: f64| [0; WIDTH].map(|_| scale * (random.below(0..2001) as f64 - 1000.0) / 1000.0);
     let pointing = |mut row: Row, expert: usize, by: f64| {
         row[expert] += by;
@@ -129,15 +163,6 @@ impl Checked<'_> {
         let (done, ranks, tokens) = (found[rank], found.len(), case.total());
         let is = |other: &[Vec<Row>]| self.are(other);
         let places = |placed: &Placed| is(&case.output(placed, 1, false));
-        let backwards = |all: &mut Vec<(usize, usize)>| all.reverse();
-        let ranks_backwards =
-            |all: &mut Vec<(usize, usize)>| all.sort_by_key(|(rank, token)| (usize::MAX - rank, *token));
-        let by_probability = |all: &mut Vec<(usize, usize)>| {
-            let of = |(rank, token): &(usize, usize)| {
-                case.probabilities(&case.tokens[*rank][*token])[case.chosen[*rank][*token]]
-            };
-            all.sort_by(|one, other| of(other).total_cmp(&of(one)));
-        };
         Claim::close(&flat(&right.output[rank]), &done.output, TOLERANCE)
             .on_rank(rank)
             .given(case.described())
@@ -159,11 +184,11 @@ impl Checked<'_> {
                 "each rank has an equal part of an expert's places: a rank may fill them all, if it comes first",
             )
             .cause_if(
-                places(&case.placed(|_| case.limit, false, backwards)) || places(&case.placed(|_| case.limit, false, ranks_backwards)),
+                backwards(case).iter().any(places),
                 "later tokens take the places: those of lower ranks come first, and of a rank the earlier ones",
             )
             .cause_if(
-                places(&case.placed(|_| case.limit, false, by_probability)),
+                places(&by_probability(case)),
                 "the most probable tokens take the places: here those of lower ranks come first, and of a rank the earlier ones",
             )
             .cause_if(
