@@ -3,7 +3,7 @@
 //! cargo locks the folder to which it writes, for as long as it builds. So what is graded is built in a folder of its own in `target`, and an
 //! editor, a test run or a package of one's own does not block grading. [`share_compiled`] keeps libraries from being compiled twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -136,7 +136,7 @@ pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
 pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     check_room(TASKS)?; // without it, rustup's cargo panics
     let (output, own) = (output_folder(root), grading_folder(root, "grading"));
-    share_compiled(&output, &own);
+    share_compiled(root, &output, &own);
     let mut command = build_command(root, package);
     command.env("CARGO_TARGET_DIR", &own);
     let cargo = command.stdout(Stdio::piped()).spawn().context("cannot start cargo: is it on PATH?")?;
@@ -170,8 +170,9 @@ pub(crate) fn grading_folder(root: &Path, name: &str) -> PathBuf {
 ///
 /// cargo knows a unit by its hash, which depends on neither folder, and takes it for fresh if its notes are there with their times. Large files
 /// become hard links: rustc, the linker and `cc` replace a file, they do not write into it. cargo writes into its notes, so these are
-/// copied. What is just being compiled, or cannot be shared, is compiled again.
-pub(crate) fn share_compiled(from: &Path, to: &Path) {
+/// copied, except for those on crates of others, whose sources never change: some file systems count files. What is just being
+/// compiled, or cannot be shared, is compiled again.
+pub(crate) fn share_compiled(root: &Path, from: &Path, to: &Path) {
     let (from, to) = (from.join("debug"), to.join("debug"));
     let Ok(units) = fs::read_dir(from.join(".fingerprint")) else { return };
     let new = |unit: fs::DirEntry| {
@@ -191,8 +192,8 @@ pub(crate) fn share_compiled(from: &Path, to: &Path) {
     // Who builds there has shared them, and must not see units change.
     let lock = fs::create_dir_all(&to).and_then(|()| File::create(to.join(".cargo-lock")));
     if lock.as_ref().is_ok_and(|lock| lock.try_lock().is_ok()) {
-        let files = by_hash(&from.join("deps"));
-        new.iter().for_each(|(unit, last)| _ = share_unit(&from, &to, &files, unit, last));
+        let units = Units { files: by_hash(&from.join("deps")), others: crates_of_others(root), from, to };
+        new.iter().for_each(|(unit, last)| _ = units.share(unit, last));
     }
 }
 
@@ -213,42 +214,67 @@ fn by_hash(folder: &Path) -> BTreeMap<String, Vec<OsString>> {
     files
 }
 
-/// A unit by the name of its folder, `NAME-HASH`; cargo writes the note `last` after all else.
-fn share_unit(
-    from: &Path,
-    to: &Path,
-    files: &BTreeMap<String, Vec<OsString>>,
-    unit: &str,
-    last: &str,
-) -> io::Result<()> {
-    let (notes, own) = (from.join(".fingerprint").join(unit), to.join(".fingerprint").join(unit));
-    let before = fs::read(notes.join(last))?;
-    if before.is_empty() {
-        return Ok(()); // it is being compiled
+/// The crates that the lock file takes from elsewhere.
+fn crates_of_others(root: &Path) -> BTreeSet<String> {
+    #[derive(Default, Deserialize)]
+    struct Lock {
+        package: Vec<Package>,
     }
-    let _ = fs::remove_file(own.join(last));
-    for file in unit.rsplit_once('-').and_then(|(_, hash)| files.get(hash)).into_iter().flatten() {
-        share(&from.join("deps").join(file), &to.join("deps").join(file))?;
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        source: Option<String>,
     }
-    let built = Path::new("build").join(unit);
-    if from.join(&built).is_dir() {
-        share(&from.join(&built), &to.join(&built))?;
+    let lock = fs::read_to_string(root.join("Cargo.lock")).unwrap_or_default();
+    let lock: Lock = toml::from_str(&lock).unwrap_or_default();
+    lock.package.into_iter().filter(|package| package.source.is_some()).map(|package| package.name).collect()
+}
+
+/// What is compiled in one output folder, to be shared with another.
+struct Units {
+    from: PathBuf,
+    to: PathBuf,
+    files: BTreeMap<String, Vec<OsString>>,
+    others: BTreeSet<String>,
+}
+
+impl Units {
+    /// A unit by the name of its folder, `NAME-HASH`; cargo writes the note `last` after all else.
+    fn share(&self, unit: &str, last: &str) -> io::Result<()> {
+        let [notes, own] = [&self.from, &self.to].map(|folder| folder.join(".fingerprint").join(unit));
+        let before = fs::read(notes.join(last))?;
+        if before.is_empty() {
+            return Ok(()); // it is being compiled
+        }
+        let (name, hash) = unit.rsplit_once('-').unwrap_or_default();
+        let linked = self.others.contains(name);
+        let _ = fs::remove_file(own.join(last));
+        for file in self.files.get(hash).into_iter().flatten() {
+            share(&self.from.join("deps").join(file), &self.to.join("deps").join(file), linked)?;
+        }
+        let built = Path::new("build").join(unit);
+        if self.from.join(&built).is_dir() {
+            share(&self.from.join(&built), &self.to.join(&built), linked)?;
+        }
+        for file in fs::read_dir(&notes)?.flatten().map(|file| file.file_name()).filter(|file| *file != *last) {
+            share(&notes.join(&file), &own.join(&file), linked)?;
+        }
+        let is_as_before = fs::read(notes.join(last))? == before;
+        if is_as_before { share(&notes.join(last), &own.join(last), linked) } else { Ok(()) }
     }
-    for file in fs::read_dir(&notes)?.flatten().map(|file| file.file_name()).filter(|file| *file != *last) {
-        share(&notes.join(&file), &own.join(&file))?;
-    }
-    if fs::read(notes.join(last))? == before { share(&notes.join(last), &own.join(last)) } else { Ok(()) }
 }
 
 /// A file or a folder with all that is in it. Seats have links to files that are another user's: they stay such links.
-fn share(from: &Path, to: &Path) -> io::Result<()> {
+fn share(from: &Path, to: &Path, linked: bool) -> io::Result<()> {
     let data = fs::symlink_metadata(from)?;
     if data.is_dir() {
         fs::create_dir_all(to)?;
-        return fs::read_dir(from)?.flatten().try_for_each(|file| share(&file.path(), &to.join(file.file_name())));
+        return fs::read_dir(from)?
+            .flatten()
+            .try_for_each(|file| share(&file.path(), &to.join(file.file_name()), linked));
     }
     fs::create_dir_all(to.parent().unwrap_or(to))?;
-    if (data.is_symlink() || data.len() > LARGE) && link(from, to).is_ok() {
+    if (linked || data.is_symlink() || data.len() > LARGE) && link(from, to).is_ok() {
         return Ok(());
     }
     fs::copy(from, to)?;
@@ -372,12 +398,16 @@ mod tests {
         write(".fingerprint/one-2b/lib-one", ""); // it is being compiled
         write(".fingerprint/prog-3c/bin-prog", "hash");
         write(".fingerprint/two-4d/run-build-script-build-script-build", "hash");
-        share_compiled(&from, &to);
+        fs::write(folder.path().join("Cargo.lock"), "[[package]]\nname = \"two\"\nsource = \"registry\"\n").unwrap();
+        share_compiled(folder.path(), &from, &to);
         let there = |path: &str| to.join("debug").join(path);
         let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
         let shared = there(".fingerprint/one-1a/lib-one");
         assert_eq!(modified(&note), modified(&shared));
-        for (path, links) in [("deps/libone-1a.rlib", 2), ("deps/one-1a.d", 1), ("build/two-4d/out/lib.a", 2)] {
+        let build_script = ".fingerprint/two-4d/run-build-script-build-script-build";
+        for (path, links) in
+            [("deps/libone-1a.rlib", 2), ("deps/one-1a.d", 1), ("build/two-4d/out/lib.a", 2), (build_script, 2)]
+        {
             assert_eq!(std::os::unix::fs::MetadataExt::nlink(&fs::metadata(there(path)).unwrap()), links, "{path}");
         }
         assert!(![there("deps/libone-2b.rlib"), there("deps/prog-3c")].iter().any(|path| path.exists()));
@@ -388,7 +418,7 @@ mod tests {
             File::options().append(true).open(path).unwrap().set_modified(time).unwrap();
         };
         let now = || {
-            share_compiled(&from, &to);
+            share_compiled(folder.path(), &from, &to);
             fs::read_to_string(&shared).unwrap()
         };
         write_at(&shared, "own", 10);

@@ -79,13 +79,16 @@ impl Class {
         let options = Options { deadline: CALL_DEADLINE, bounds, confined: true, ..options };
         let (begin, started) = (Instant::now(), SystemTime::now());
         let mut cases = Vec::new();
-        let first = self.workspace.is_compiled_first(&self.labs);
+        let is_handed = |lab: &&Lab| self.learners.iter().any(|of| matches!(Handed::find(of, lab), Ok(Some(_))));
+        let labs: Vec<Lab> = self.labs.iter().filter(is_handed).copied().collect();
+        let first = self.workspace.is_compiled_first(&labs);
         screen.line(format!("grading {}, one after the other; {first}", count(self.learners.len(), "learner")));
-        self.labs.iter().try_for_each(|lab| self.workspace.build_given(lab))?;
+        labs.iter().try_for_each(|lab| self.workspace.build_given(lab))?;
         for learner in &self.learners {
-            let mut handed = self.cases_of(learner, &options)?;
-            handed.iter().for_each(|case| screen.line(line(case)));
-            cases.append(&mut handed);
+            self.add_cases_of(learner, &options, &mut |case| {
+                screen.line(line(&case));
+                cases.push(case);
+            })?;
         }
         let verdicts: Vec<Verdict> = cases.iter().map(ReportCase::verdict).collect();
         let title = format!("Lockstep grade: a class of {}", self.learners.len());
@@ -100,16 +103,17 @@ impl Class {
         Ok(if report.verdict() == Verdict::Failed { Code::Failure } else { Code::Success })
     }
 
-    /// A case for each lab that the learner submitted.
-    fn cases_of(&self, learner: &Path, options: &Options) -> anyhow::Result<Vec<ReportCase>> {
+    /// Adds a case for each lab that the learner submitted, and one for what could not be read.
+    fn add_cases_of(&self, learner: &Path, options: &Options, add: &mut dyn FnMut(ReportCase)) -> anyhow::Result<()> {
         let name = foreign::one_line(&learner.file_name().unwrap_or_default().to_string_lossy());
-        let (mut cases, mut unreadable) = (Vec::new(), None);
+        let (mut unreadable, mut is_empty) = (None, true);
         for lab in &self.labs {
             match Handed::find(learner, lab) {
                 Ok(Some(handed)) => {
                     let text = || format!("cannot grade lab {} of {name}", lab.number());
                     let case = self.case(&name, lab, &handed, options).with_context(text);
-                    cases.push(case.or_else(|error| {
+                    is_empty = false;
+                    add(case.or_else(|error| {
                         let (verdict, evidence) = not_graded(error)?;
                         let finding = Finding { claim: "Answers were graded".into(), verdict, evidence };
                         anyhow::Ok(unread(format!("{name}/{}", lab.number()), finding))
@@ -119,13 +123,13 @@ impl Class {
                 Err(why) => drop(unreadable.get_or_insert(why)),
             }
         }
-        if cases.is_empty() {
+        if is_empty || unreadable.is_some() {
             let labs: Vec<_> = self.labs.iter().map(|lab| format!("labs/{}/exercise/src", lab.name)).collect();
             let evidence = unreadable.unwrap_or_else(|| format!("found none of {}", labs.join(", ")));
             let finding = Finding { claim: "Answers were handed in".into(), verdict: Verdict::Failed, evidence };
-            cases.push(unread(name, finding));
+            add(unread(name, finding));
         }
-        Ok(cases)
+        Ok(())
     }
 
     fn case(&self, name: &str, lab: &Lab, handed: &Handed, options: &Options) -> anyhow::Result<ReportCase> {
@@ -250,7 +254,7 @@ impl ClassWorkspace {
         fs::write(self.folder.join("Cargo.toml"), workspace_manifest(manifest.parse()?)?.to_string())?;
         fs::copy(self.root.join("Cargo.lock"), self.folder.join("Cargo.lock")).context("the checkout's Cargo.lock")?;
         labs.iter().try_for_each(|lab| self.write_package(lab, &self.given[lab.name]))?;
-        share_compiled(&output_folder(&self.root), &self.folder);
+        share_compiled(&self.root, &output_folder(&self.root), &self.folder);
         Ok(())
     }
 
