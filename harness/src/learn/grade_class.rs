@@ -12,7 +12,7 @@
 //! To cargo its crates are those of the checkout, so what is compiled there is not compiled again. It holds the learners' answers one after
 //! the other. An answer that does not compile is replaced by the skeleton, so that the others can be graded.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -212,8 +212,8 @@ pub(crate) struct ClassWorkspace {
     root: PathBuf,
     folder: PathBuf,
     signals: Signals,
-    /// The course's crates are compiled.
-    has_built: Cell<bool>,
+    /// For each lab whose exercise is compiled as the course provides it, the files that the compiler has read.
+    sources: RefCell<BTreeMap<&'static str, BTreeSet<PathBuf>>>,
     /// The packages of the labs, by name, as the course provides them.
     given: BTreeMap<&'static str, Files>,
 }
@@ -235,7 +235,7 @@ impl ClassWorkspace {
         let signals = Signals::listen().context("cannot listen for signals")?;
         let given =
             labs.iter().map(|lab| Ok((lab.name, package::files(&root, lab)?))).collect::<anyhow::Result<_>>()?;
-        let workspace = ClassWorkspace { root, folder, signals, has_built: Cell::new(false), given };
+        let workspace = ClassWorkspace { root, folder, signals, sources: RefCell::default(), given };
         workspace.set_up(labs).with_context(|| format!("cannot set up {}", workspace.folder.display()))?;
         Ok(workspace)
     }
@@ -299,10 +299,12 @@ impl ClassWorkspace {
     /// Compiles the course's crates with the exercise as it is given, so that what fails afterwards is an answer's fault.
     fn build_given(&self, lab: &Lab) -> anyhow::Result<()> {
         match self.cargo(lab)? {
-            Built::Program(_) => self.has_built.set(true),
+            Built::Program(program) => {
+                self.sources.borrow_mut().insert(lab.name, sources(&program)?);
+                Ok(())
+            }
             Built::Broken(errors) => bail!("the course's own files do not compile: {}", errors[0].text),
         }
-        Ok(())
     }
 
     /// Builds a learner's answers to a lab.
@@ -357,24 +359,13 @@ impl ClassWorkspace {
         }
     }
 
-    /// A file that was compiled into the program, and is neither the course's nor in the package. Cargo lists them next to the program; a
-    /// macro can hide from [`reads_files`] what it reads.
+    /// A file that was compiled into the program, and is neither the course's nor in the package; a macro can hide from [`reads_files`] what
+    /// it reads.
     fn foreign_source(&self, lab: &Lab, program: &Path) -> anyhow::Result<Option<PathBuf>> {
-        let list = program.with_extension("d");
-        let text = fs::read_to_string(&list).with_context(|| format!("cannot read {}", foreign::path(&list)))?;
-        let own = [
-            self.package(lab),
-            self.root.join("crates"),
-            lab.folder(&self.root).join("given"),
-            self.root.join(".libtorch"),
-        ];
-        let files = text.split_once(": ").map_or("", |(_, files)| files).replace("\\ ", "\0");
-        let mut files = files.split_whitespace().map(|file| PathBuf::from(file.replace('\0', " ")));
-        let own = own.map(|folder| folder.canonicalize().unwrap_or(folder));
-        Ok(files.find(|file| {
-            let real = file.canonicalize().unwrap_or_else(|_| file.clone());
-            !own.iter().any(|own| real.starts_with(own))
-        }))
+        let (all, package) = (self.sources.borrow(), self.package(lab).canonicalize()?);
+        let is_known =
+            |file: &PathBuf| file.starts_with(&package) || all.get(lab.name).is_some_and(|of| of.contains(file));
+        Ok(sources(program)?.into_iter().find(|file| !is_known(file)))
     }
 
     /// Writes the package again, with the checkout's crates and without its test.
@@ -415,11 +406,12 @@ impl ClassWorkspace {
         bounded.stdout(messages.try_clone()?);
         // A compiler that crashes prints pages.
         let mut said = tempfile::tempfile_in(temporary_folder())?;
-        if self.has_built.get() {
+        let is_given = !self.sources.borrow().contains_key(lab.name);
+        if !is_given {
             bounded.stderr(said.try_clone()?);
         }
         let group = Group::start(&mut bounded).context("cannot start cargo")?;
-        let deadline = BUILD_DEADLINES[usize::from(self.has_built.get())];
+        let deadline = BUILD_DEADLINES[usize::from(!is_given)];
         let pid = group.id().as_raw_nonzero().get();
         let wait = || group.finish(Instant::now() + deadline, &self.signals);
         let status = match telling_what_takes_long(pid, &lab.package(), wait)? {
@@ -434,7 +426,7 @@ impl ClassWorkspace {
         let built = built(&text, &lab.package(), status.success());
         // Such as a compiler that crashes, or needs more memory than it may.
         built.or_else(|error| {
-            anyhow::ensure!(self.has_built.get(), error);
+            anyhow::ensure!(!is_given, error);
             let said = String::from_utf8_lossy(&read_again(&mut said)?).into_owned();
             let why = said.lines().find(|line| CRASHES.iter().any(|words| line.contains(words)));
             let why = why.map_or_else(|| format!("{error:#}"), foreign::one_line);
@@ -451,6 +443,15 @@ fn read_again(file: &mut fs::File) -> io::Result<Vec<u8>> {
     io::Seek::rewind(file)?;
     file.take(MESSAGES).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// The files that were compiled into a program. Cargo lists them next to it.
+fn sources(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let list = program.with_extension("d");
+    let text = fs::read_to_string(&list).with_context(|| format!("cannot read {}", foreign::path(&list)))?;
+    let files = text.split_once(": ").map_or("", |(_, files)| files).replace("\\ ", "\0");
+    let files = files.split_whitespace().map(|file| PathBuf::from(file.replace('\0', " ")));
+    Ok(files.map(|file| file.canonicalize().unwrap_or(file)).collect())
 }
 
 /// Returns true if the error is in this file of the package.

@@ -8,7 +8,8 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -176,8 +177,9 @@ fn programs(folder: &Path, id: &str) -> Result<()> {
     ];
     for (name, text) in texts {
         let file: PathBuf = folder.join("bin").join(name);
-        fs::write(&file, format!("#!/bin/bash\n{text}\n"))?;
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+        // A rank that is confined cannot change modes afterwards.
+        let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o755).open(&file)?;
+        file.write_all(format!("#!/bin/bash\n{text}\n").as_bytes())?;
     }
     Ok(())
 }

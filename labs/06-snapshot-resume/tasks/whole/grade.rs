@@ -39,14 +39,16 @@ const NEW: u8 = b'n';
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let (old, new) = (random.below(1000..4000), random.below(50_000..200_000));
-    killed(runner, old, new)?;
-    let folders = [tempfile::tempdir()?, tempfile::tempdir()?];
+    // Where the ranks may write even if they are confined.
+    let base = tempfile::tempdir()?;
+    killed(runner, base.path(), old, new)?;
+    let folders = [tempfile::tempdir_in(&base)?, tempfile::tempdir_in(&base)?];
     let paths = folders.each_ref().map(|folder| folder.path().join(SNAPSHOT));
     fs::write(&paths[1], vec![OLD; old])?;
     let inputs = paths.each_ref().map(|path| -> Save<'_> { (path, new, NEW, None, None) });
     let givens = ["there is no snapshot yet", "there is an old snapshot"];
     let outputs = runner
-        .call::<_, Saved>(1, &inputs)
+        .call_with::<_, Saved>(&in_folder(base.path()), &inputs)
         .map_err(|error| lockstep_grading::given(error, |input| givens[input].to_owned()))?;
     for (case, path) in paths.iter().enumerate() {
         let given = givens[case];
@@ -56,24 +58,29 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             .or_fail("the new snapshot is not at its path")?;
         order(&outputs.of(0, case).1, path, given)?;
     }
-    fails(runner, old, new)
+    fails(runner, base.path(), old, new)
+}
+
+fn in_folder(base: &Path) -> CallOptions {
+    CallOptions { folder: Some(base.into()), ..CallOptions::default() }
 }
 
 /// Checks saves on a disk that fails: the error must be returned, and the old snapshot must still be there.
-fn fails(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
+fn fails(runner: &mut Runner, base: &Path, old: usize, new: usize) -> anyhow::Result<()> {
     let failures = [
         (Failure::FullAfter(new / 2), "the disk is full after half of the bytes", "an error of a write is ignored"),
         (Failure::NoSync, "no file can be synced", "an error of the file's sync is ignored"),
         (Failure::NoFolderSync, "the folder cannot be synced", "an error of the folder's sync is ignored"),
     ];
     for (failure, what, ignored) in failures {
-        let folder = tempfile::tempdir()?;
+        let folder = tempfile::tempdir_in(base)?;
         let path = folder.path().join(SNAPSHOT);
         fs::write(&path, vec![OLD; old])?;
         let given = format!("an old snapshot of {old} bytes, and a disk that fails (simulated): {what}");
         let input: [Save<'_>; 1] = [(&path, new, NEW, None, Some(failure))];
-        let outputs =
-            runner.call::<_, Saved>(1, &input).map_err(|error| lockstep_grading::given(error, |_| given.clone()))?;
+        let outputs = runner
+            .call_with::<_, Saved>(&in_folder(base), &input)
+            .map_err(|error| lockstep_grading::given(error, |_| given.clone()))?;
         let error = &outputs.of(0, 0).0;
         let there = content(&path, new);
         let may_be_new = matches!(failure, Failure::NoFolderSync);
@@ -92,12 +99,12 @@ fn fails(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
 }
 
 /// Checks the folder after a kill.
-fn killed(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
-    let (folder, elsewhere) = (tempfile::tempdir()?, tempfile::tempdir()?);
+fn killed(runner: &mut Runner, base: &Path, old: usize, new: usize) -> anyhow::Result<()> {
+    let (folder, elsewhere) = (tempfile::tempdir_in(base)?, tempfile::tempdir_in(base)?);
     let path = folder.path().join(SNAPSHOT);
     fs::write(&path, vec![OLD; old])?;
     let temporary = elsewhere.path().to_str().context("the temporary folder's name is not UTF-8")?;
-    let options = CallOptions { env: vec![("TMPDIR".into(), temporary.into())], ..CallOptions::default() };
+    let options = CallOptions { env: vec![("TMPDIR".into(), temporary.into())], ..in_folder(base) };
     let half = new as u64 / 2;
     let outcomes = runner.outcomes(&options, &[(path.as_path(), new, NEW, Some(half), None::<Failure>)])?;
     let given = format!("an old snapshot of {old} bytes; killed after {half} of the new one's {new} bytes");
@@ -132,13 +139,13 @@ fn killed(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
             "the temporary file is in another folder, which may be on another disk: then a rename fails, or becomes a copy that can be \
              torn. Create it in the snapshot's folder",
         )?;
-    again(runner, &path, new, &given)
+    again(runner, base, &path, new, &given)
 }
 
 /// Saves once more where a killed save has left its files.
-fn again(runner: &mut Runner, path: &Path, new: usize, given: &str) -> anyhow::Result<()> {
+fn again(runner: &mut Runner, base: &Path, path: &Path, new: usize, given: &str) -> anyhow::Result<()> {
     let given = format!("{given}; then a save in the same folder");
-    runner.call::<_, Saved>(1, &[(path, new, NEW, None::<u64>, None::<Failure>)]).map_err(|error| {
+    runner.call_with::<_, Saved>(&in_folder(base), &[(path, new, NEW, None::<u64>, None::<Failure>)]).map_err(|error| {
         lockstep_grading::given(
             explain(error, |finding| {
                 Some(format!(
