@@ -37,7 +37,7 @@ prepare() {
   mkdir -p "$SHARED"
   rm -f "$SEAT"
   # What was compiled before the crates' sources were here is no use.
-  [ -f "$SHARED/crates.lock" ] || BUILT_ELSEWHERE=$(find target/debug/deps -name '*.rlib' 2>/dev/null | wc -l)
+  if ! [ -f "$SHARED/crates.lock" ] && [ -d "$ROOT/target/debug/deps" ]; then BUILT_ELSEWHERE=1; fi
   share_rust
   share_crates
   say "compiling everything: $(left_to_compile)"
@@ -51,7 +51,7 @@ prepare() {
 
 # How long the build takes, on two cores without other work.
 left_to_compile() {
-  if [ "${BUILT_ELSEWHERE:-0}" -gt 0 ]; then
+  if [ "${BUILT_ELSEWHERE:-0}" = 1 ]; then
     echo "what this checkout has compiled was made from sources elsewhere, and is compiled again, a quarter of an hour of processor time; \
 before the first build in a fresh clone, prepare is that build"
   elif [ -f "$TARGET/debug/lockstep" ]; then
