@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_contract::events::{AgentEvent, AgentLog, read_agents};
-use lockstep_contract::scheduler::{Allocation, JobState, Read, restarts};
+use lockstep_contract::scheduler::{Allocation, JobState, Read, Scheduler, Started, restarts};
 use lockstep_contract::snapshot_request::{SAVE_AND_END, SAVED};
 use lockstep_process::{Signal, signal_name};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -58,11 +58,25 @@ impl BatchJob {
         }
     }
 
-    /// Reports how often the job was started before, and why, if it was.
+    /// Reports how often the job was started before, and why, if it was. One node's agent prints it for all.
     pub(super) fn announce_requeue(&self, context: &Context<'_>, restarts: Option<u32>) {
-        if let (Some(job), Some(count @ 1..)) = (&self.job, restarts) {
-            announce_requeue(context, self.folder.as_deref(), &job.title(), count, self.began);
+        let (Some(job), Some(count @ 1..)) = (&self.job, restarts) else { return };
+        let logs = self.folder.as_deref().and_then(|folder| read_agents(folder).ok()).unwrap_or_default();
+        let reason = reason(&logs, count, self.began);
+        if !matches!(job.started, Started::OnEachNode { node: Some((1.., _)) }) {
+            context.say(&format!("start {} of {}: {reason}", u64::from(count) + 1, job.title()));
         }
+        context.events.emit(&AgentEvent::Requeued { count, reason });
+    }
+
+    /// What to do if a node that was there does not come back: the scheduler starts no new agent on it within this start of the job.
+    pub(super) fn if_one_stays_away(&self) -> Option<String> {
+        let slurm = self.job.as_ref().filter(|job| job.scheduler == Scheduler::Slurm)?;
+        let id = slurm.id.split('.').next().unwrap_or_default();
+        Some(format!(
+            "Slurm starts no new launcher on a node that has booted again, and may still count it as up: `scontrol requeue {id}` starts \
+             the job again at once"
+        ))
     }
 
     /// Does the same with the number that an environment variable gives, if there is one.
@@ -154,17 +168,9 @@ impl Agent<'_> {
     }
 }
 
-/// Reports that this is start `count` + 1 of the job, and why. The events are read from `folder`; those of this start are later than
-/// `began`, in seconds since the Unix epoch.
-fn announce_requeue(context: &Context<'_>, folder: Option<&Path>, job: &str, count: u32, began: f64) {
-    let logs = folder.and_then(|folder| read_agents(folder).ok()).unwrap_or_default();
-    let reason = reason(&logs, count, began);
-    context.say(&format!("start {} of {job}: {reason}", u64::from(count) + 1));
-    context.events.emit(&AgentEvent::Requeued { count, reason });
-}
-
 const NO_EVENTS: &str = "why the former start ended is not known here, since it left no events: set LOCKSTEP_EVENTS to a folder that all nodes see";
 
+/// Why the job was started for the `count` + 1st time. The events of this start are later than `began`, in seconds since the Unix epoch.
 fn reason(logs: &BTreeMap<String, AgentLog>, count: u32, began: f64) -> String {
     let is_of_this_start = |log: &AgentLog| {
         let first = log.records.first().map(|record| &record.event);

@@ -346,7 +346,11 @@ impl Agent<'_> {
         if self.machine.is_waiting() {
             let reason = self.reasons.borrow_and_update().clone();
             let only_here = self.only_here().map(|why| format!("; {why}")).unwrap_or_default();
-            self.say(&format!("waiting for other nodes at {}: {reason}{only_here}", self.diagnostic_input.endpoint));
+            // Before the first round, launchers of other nodes may just be late.
+            let later = self.batch.if_one_stays_away().filter(|_| self.current.attempt.is_some());
+            let later = later.map(|what| format!("; {what}")).unwrap_or_default();
+            let endpoint = &self.diagnostic_input.endpoint;
+            self.say(&format!("waiting for other nodes at {endpoint}: {reason}{only_here}{later}"));
         }
     }
 

@@ -119,7 +119,7 @@ fn show(config: &Config, taken: &[Taken]) -> anyhow::Result<Code> {
 fn lines(config: &Config) -> Vec<(&'static str, String)> {
     let rendezvous = &config.rendezvous;
     let node = match rendezvous.backend {
-        Backend::Static { node_rank } => format!(", this is node {node_rank}"),
+        Backend::Static { node_rank } => format!(", this is --node-rank={node_rank}"),
         Backend::C10d => String::new(),
     };
     let mut lines = vec![

@@ -77,7 +77,7 @@ pub enum Refusal {
     )]
     ForeignStore(String),
     /// Another live node requests the same rank.
-    #[error("node_rank {rank} is taken: {holder} has it, and {mine} requests it; give each node its own --node-rank")]
+    #[error("--node-rank={rank} is taken: {holder} has it, and {mine} requests it; give each node its own --node-rank")]
     RankTaken {
         /// The rank.
         rank: usize,
@@ -316,7 +316,7 @@ impl fmt::Display for Reason {
                 names(members, *more)
             ),
             Reason::RankHeld { rank, holder } => {
-                write!(f, "node_rank {rank} is held by {holder}; waiting for its heartbeat, or the end of its lease")
+                write!(f, "--node-rank={rank} is held by {holder}; waiting for its heartbeat, or the end of its lease")
             }
             Reason::Ending { done, of } => {
                 write!(
@@ -383,8 +383,8 @@ mod tests {
         };
         assert_eq!(
             absence.to_string(),
-            "round 1 did not form within 600 s: 1 of 3 nodes came; came: node 1 (a, pid 100) 600 s ago; expected \
-             back: node 2 (b, pid 100) 1.5 s ago; lost in round 0: node 3 (c, pid 100): no heartbeat for 15.2 s"
+            "round 1 did not form within 600 s: 1 of 3 nodes came; came: node a (pid 100) 600 s ago; expected \
+             back: node b (pid 100) 1.5 s ago; lost in round 0: node c (pid 100): no heartbeat for 15.2 s"
         );
     }
 
@@ -395,7 +395,7 @@ mod tests {
         let closing = Closing { by: node(2, "b"), reason: "no restarts are left".into(), root_cause: Some(root) };
         assert_eq!(
             RendezvousError::Closed(Box::new(closing)).to_string(),
-            "the rendezvous is closed: node 2 (b, pid 100) ended the job: no restarts are left; root cause: rank 3 \
+            "the rendezvous is closed: node b (pid 100) ended the job: no restarts are left; root cause: rank 3 \
              (local_rank 1, pid 7) on b was ended by signal 9: loss is NaN"
         );
     }
@@ -406,7 +406,7 @@ mod tests {
         let lost = StoreLost { address: "a:29500".into(), host, since: Duration::from_millis(300), error };
         assert_eq!(
             lost.to_string(),
-            "the rendezvous' store at a:29500 does not answer; it was hosted by node 1 (a, pid 100); it last answered \
+            "the rendezvous' store at a:29500 does not answer; it was hosted by node a (pid 100); it last answered \
              0.3 s ago (connection reset by peer); see that agent's own output for why it ended, then start the job \
              again: it resumes from its snapshot"
         );

@@ -95,14 +95,15 @@ impl JobIdentity {
 
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {} ({}", self.id, self.host)?;
+        // Not its id: nodes are counted by --node-rank alone, from 0.
+        write!(f, "node {} (", self.host)?;
         if self.addr != self.host {
-            write!(f, ", {}", self.addr)?;
+            write!(f, "{}, ", self.addr)?;
         }
         if let Some(rank) = self.node_rank {
-            write!(f, ", node_rank {rank}")?;
+            write!(f, "--node-rank={rank}, ")?;
         }
-        write!(f, ", pid {})", self.pid)
+        write!(f, "pid {})", self.pid)
     }
 }
 
@@ -150,8 +151,8 @@ pub(crate) mod tests {
     #[test]
     fn describes_a_node_in_one_phrase() {
         let mut one = node(3, "gpu01");
-        assert_eq!(one.to_string(), "node 3 (gpu01, pid 100)");
+        assert_eq!(one.to_string(), "node gpu01 (pid 100)");
         (one.addr, one.node_rank) = ("10.0.0.1".into(), Some(2));
-        assert_eq!(one.to_string(), "node 3 (gpu01, 10.0.0.1, node_rank 2, pid 100)");
+        assert_eq!(one.to_string(), "node gpu01 (10.0.0.1, --node-rank=2, pid 100)");
     }
 }

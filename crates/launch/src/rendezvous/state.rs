@@ -404,7 +404,7 @@ mod tests {
         let RoundPhase::Closed(closing) = &lost.phase else { panic!("{lost:?}") };
         assert_eq!(
             closing.reason,
-            "node 2 (b, pid 100) was lost: gone, after the workers of node 1 (a, pid 100) had already finished: they \
+            "node b (pid 100) was lost: gone, after the workers of node a (pid 100) had already finished: they \
              cannot be restarted together with the others"
         );
         let before = state.clone();
@@ -427,7 +427,7 @@ mod tests {
         let mut state = running(&["a", "b"]);
         state.join(node(2, "b"), Some(0));
         assert_eq!((state.round, state.arrived()), (1, 1));
-        assert_eq!(state.cause.text(), "node 2 (b, pid 100) starts its workers again: it joins again");
+        assert_eq!(state.cause.text(), "node b (pid 100) starts its workers again: it joins again");
     }
 
     #[test]

@@ -93,7 +93,7 @@ async fn a_disconnected_node_is_lost_immediately() {
     let died = Instant::now();
     drop(b);
     let change = a.watch().await;
-    assert_eq!(change.to_string(), "node 2 (b, pid 100) was lost: its connection to the store was closed");
+    assert_eq!(change.to_string(), "node b (pid 100) was lost: its connection to the store was closed");
     assert_eq!(died.elapsed(), Duration::ZERO);
 }
 
@@ -202,7 +202,7 @@ async fn names_the_nodes_that_came_when_too_few_did_and_stops_counting_as_arrive
     let RendezvousError::Timeout(absence) = b.join().await.unwrap_err() else { panic!("no timeout") };
     let Absence { waited, came, .. } = &*absence;
     assert_eq!((waited.as_secs(), came.len(), came[0].node.host.as_str(), came[0].ago.as_secs()), (600, 1, "b", 600));
-    assert_eq!(*reasons.borrow(), "1 of at least 2 nodes have come (node 1 (b, pid 100)); the wait ends after 600 s");
+    assert_eq!(*reasons.borrow(), "1 of at least 2 nodes have come (node b (pid 100)); the wait ends after 600 s");
     assert_eq!(b.view.unwrap().members, 0);
 }
 
@@ -241,7 +241,7 @@ async fn the_authority_ends_last() {
 async fn publishes_the_address_of_the_workers_store() {
     let (mut a, mut b, [first, second], _) = two().await;
     let late = b.await_master(&second, secs(2)).await.unwrap_err().to_string();
-    assert_eq!(late, "node 1 (a, pid 100) (group rank 0) did not publish the address of the workers' store within 2 s");
+    assert_eq!(late, "node a (pid 100) (group rank 0) did not publish the address of the workers' store within 2 s");
     a.publish_master(&first, "a:4711");
     assert_eq!(b.await_master(&second, secs(60)).await, Ok("a:4711".to_owned()));
     a.request_restart("rank 0 was killed").await.unwrap();

@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn takes_the_advice_from_the_message_where_it_has_one() {
-        let verdict = why_launcher_failed(&anyhow!("node_rank 1 is taken; give each node its own --node-rank"), "n1");
+        let verdict = why_launcher_failed(&anyhow!("--node-rank=1 is taken; give each node its own --node-rank"), "n1");
         let shown = verdict.to_string();
-        assert!(shown.starts_with("verdict: the launcher on n1: node_rank 1 is taken (evidence: its own message); "));
+        assert!(shown.starts_with("verdict: the launcher on n1: --node-rank=1 is taken (evidence: its own message); "));
         assert!(shown.ends_with("advice: give each node its own --node-rank"), "{shown}");
         assert_eq!(why_launcher_failed(&anyhow!("odd"), "n1").advice, SEE_MESSAGE);
     }

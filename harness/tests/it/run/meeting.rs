@@ -28,7 +28,7 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
     assert_snapshot!(elastic.ended().code(1).failure(), @r"
     verdict: the launcher on [host]: 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
     lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
-      came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
+      came [seconds] s ago: node [host] (127.[net].1, pid [pid])
       missing: 1 node
       address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
     likely causes, the most likely first:
@@ -41,7 +41,7 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
     ");
     let own_rank =
         "the same `lockstep run` command on each node, each with its own --node-rank, and see each agent's output";
-    fixed.ended().code(1).says(&[", node_rank 0, pid ", own_rank]);
+    fixed.ended().code(1).says(&[", --node-rank=0, pid ", own_rank]);
     site.assert_no_process();
     assert_eq!(site.leftovers().len(), 0);
 }
@@ -100,7 +100,7 @@ fn a_node_rank_that_is_taken_is_refused_and_its_holder_is_named() {
     let again = Running::start(job.fixed(1, &words));
     // Either of the two may come first.
     let refused = [&second, &again];
-    site.until("one of two is refused", || refused.iter().any(|node| node.err.now().contains("node_rank 1 is taken")));
+    site.until("one of two is refused", || refused.iter().any(|node| node.err.now().contains("--node-rank=1 is taken")));
     first.signal(Signal::TERM);
     for node in [first, second, again] {
         node.ended().code(1);
