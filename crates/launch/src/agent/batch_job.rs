@@ -4,7 +4,7 @@
 //! The decisions on the time limit are in [`super::time_limit`].
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_contract::events::{AgentEvent, AgentLog, read_agents};
