@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks `lockstep class --serve` in a browser: the page follows seats that write while it is open, shows a torn file and a folder that
-vanishes, says when the command has ended, and fits a phone with 200 seats.
+vanishes, says when the command has ended, and fits a phone with 200 seats. And `lockstep report --serve`: its page follows a run.
 
     scripts/check_class.py                  all of it
     scripts/check_class.py --pictures DIR   also write pictures with 5, 50 and 200 seats: on a phone and wide, light and dark
@@ -59,9 +59,9 @@ def fill(folder, seats):
 
 
 @contextlib.contextmanager
-def serving(folder):
+def serving(folder, name="class", *words):
     """The running command and the page's address."""
-    command = [LOCKSTEP, "class", folder, "--serve", "127.0.0.1:0", "--route", "day"]
+    command = [LOCKSTEP, name, folder, "--serve", "127.0.0.1:0", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         silent = threading.Timer(SECONDS, process.kill)
@@ -93,7 +93,7 @@ def shows(tab, text, never=False):
 
 
 def follows(tab, folder):
-    with serving(folder) as (process, address):
+    with serving(folder, "class", "--route", "day") as (process, address):
         tab.visit(address, WIDE)
         tab.ask("window.same = true")
         shows(tab, "No seat has reported yet")
@@ -120,7 +120,7 @@ def follows(tab, folder):
 
 def fits(tab, folder, seats, pictures):
     fill(folder, seats)
-    with serving(folder) as (_, address):
+    with serving(folder, "class", "--route", "day") as (_, address):
         for width in (PHONE, WIDE):
             for scheme in ("light", "dark"):
                 tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
@@ -130,6 +130,35 @@ def fits(tab, folder, seats, pictures):
                     raise RuntimeError(f"with {seats} seats the page is {over} px wider than {width}")
                 if pictures:
                     tab.picture(pictures / f"class-{seats}-{'phone' if width == PHONE else 'wide'}-{scheme}.png")
+
+
+def draws(tab, folder, pictures):
+    """Curves that grow, without what the reader has opened being closed."""
+    def write_steps(steps):
+        with open(folder / "rank-0.jsonl", "a") as file:
+            for step in steps:
+                line = {"t": time.time(), "rank": 0, "restart": 0, "event": "step", "epoch": 0, "step": step, "loss": 5 / (step + 1), "samples": 8}
+                file.write(json.dumps(line) + "\n")
+
+    with serving(folder, "report") as (process, address):
+        tab.visit(address, WIDE)
+        shows(tab, "No events yet")
+        write_steps(range(20))
+        shows(tab, "20 steps")
+        tab.ask("document.getElementById('loss-numbers').open = window.same = true")
+        write_steps(range(20, 40))
+        shows(tab, "40 steps")
+        if not tab.ask("window.same && document.getElementById('loss-numbers').open") or tab.complaints:
+            raise RuntimeError(f"the curves were loaded again, or what was open was closed: {tab.complaints}")
+        for width in (PHONE, WIDE):
+            tab.visit(address, width, 1200)
+            if tab.ask("document.documentElement.scrollWidth - innerWidth") > 0:
+                raise RuntimeError(f"the page of curves is wider than {width}")
+            if pictures:
+                tab.picture(pictures / f"curves-{'phone' if width == PHONE else 'wide'}.png")
+        process.send_signal(signal.SIGINT)
+        if process.wait(SECONDS) != 0:
+            raise RuntimeError(f"lockstep report ended with {process.returncode} on Ctrl-C")
 
 
 def main():
@@ -147,17 +176,19 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as parent, browser.opened(program) as tab:
         try:
-            for name in ("live", "5", "50", "200"):
+            for name in ("live", "curves", "5", "50", "200"):
                 folder = pathlib.Path(parent) / name
                 folder.mkdir()
                 if name == "live":
                     follows(tab, folder)
+                elif name == "curves":
+                    draws(tab, folder, pictures)
                 else:
                     fits(tab, folder, int(name), pictures)
         except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"class: FAILED: {error}")
             return 1
-    print("class: the page follows seats, and fits a phone and a wide screen with 5, 50 and 200")
+    print("class: the page follows seats, and fits a phone and a wide screen with 5, 50 and 200; the page of curves follows a run")
     return 0
 
 

@@ -200,8 +200,11 @@ fn attempts(curves: &Curves, has_steps: bool) -> Markup {
     }
 }
 
-/// `1–77`.
+/// `1–77`, or `1`.
 pub(super) fn range((from, to): (u64, u64)) -> String {
+    if from == to {
+        return grouped(from);
+    }
     format!("{}–{}", grouped(from), grouped(to))
 }
 
@@ -282,8 +285,8 @@ impl<'a> Scene<'a> {
         let ticks = ticks.map(|tick| (tick, grouped(tick as u64))).collect();
         let inside = |begins: u64| begins as f64 + 1.0 >= least && (begins as f64) < most;
         let epochs: Vec<(u64, u64)> = curves.epochs.iter().copied().filter(|(_, begins)| inside(*begins)).collect();
-        let every = epochs.len().div_ceil(WORDS_BELOW as usize).max(1);
-        let epochs = epochs.into_iter().step_by(every).map(|(epoch, begins)| (begins as f64, format!("epoch {epoch}")));
+        let every = epochs.len().div_ceil(2 * WORDS_BELOW as usize).max(1);
+        let epochs = epochs.into_iter().step_by(every).map(|(epoch, begins)| (begins as f64, epoch.to_string()));
         let mut ranks: Vec<(bool, usize)> = curves
             .ranks()
             .into_iter()
@@ -395,6 +398,7 @@ impl<'a> Scene<'a> {
         html! {
             div.curve {
                 svg width=(LEFT) height=(whole) aria-hidden="true" {
+                    @if rank.is_none() { @for (place, words) in [(16.0, "step"), (32.0, "epoch")] { text x=(LEFT - 8.0) y=(height + place) text-anchor="end" { (words) } } }
                     @for (tick, words) in &y.ticks { text x=(LEFT - 8.0) y=(y.axis.at(*tick) + 4.0) text-anchor="end" { (words) } }
                 }
                 svg.plot height=(whole) role="img" aria-label=(label) {
@@ -463,7 +467,7 @@ impl<'a> Scene<'a> {
         all.sort_by_key(|(_, mark)| (mark.kind != MarkKind::Snapshot, mark.kind, mark.place));
         all.retain(|(_, mark)| {
             let at = self.x.at(mark.place as f64);
-            let free = last.is_none_or(|(kind, before)| kind != mark.kind || at - before >= ACROSS / 60.0);
+            let free = last.is_none_or(|(kind, before)| kind != mark.kind || at - before >= ACROSS / 40.0);
             last = if free { Some((mark.kind, at)) } else { last };
             free
         });
@@ -626,7 +630,7 @@ mod tests {
             // Loss and speed: together, and four ranks in two attempts, two in the third; the losses of all ranks are equal.
             assert_eq!((lines("line"), all(document, "table").len()), (2 * 3 + (4 + 4 + 2), 4));
             let words = words(document);
-            for expected in ["rank 1 ended by SIGKILL", "11–24", "epoch 1", "The same on all ranks", "finished"] {
+            for expected in ["rank 1 ended by SIGKILL", "11–24", "The same on all ranks", "finished"] {
                 assert!(words.contains(expected), "{expected} in {words}");
             }
             let attributes = document.descendants().flat_map(|node| node.attributes());
