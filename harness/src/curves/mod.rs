@@ -81,9 +81,9 @@ impl ReportOptions {
         let (read, outputs) = match self.serve {
             Some(address) => (serve::serve(&address, folder.clone(), Arc::new(read), "", &screen)?, self.outputs),
             None if self.outputs.is_empty() => {
-                let path = folder.0.join(PAGE);
                 let give = |why| Refused(format!("{why}; give another place for the page: -o FILE.html"));
-                (Arc::new(read), vec![path.to_string_lossy().parse().map_err(give)?])
+                let page = Target::file(folder.0.join(PAGE), CurvesForm::Html).map_err(give)?;
+                (Arc::new(read), vec![page])
             }
             None => (Arc::new(read), self.outputs),
         };

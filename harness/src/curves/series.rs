@@ -503,10 +503,8 @@ impl Dot {
 
     fn join(&mut self, other: &Dot) {
         let weight = self.weight + other.weight;
-        let part = |one: f64, two: f64| {
-            if weight > 0.0 { one * (self.weight / weight) + two * (other.weight / weight) } else { two }
-        };
-        self.mean = part(self.mean, other.mean);
+        // Each part first: a sum of huge values would be none.
+        self.mean = self.mean * (self.weight / weight) + other.mean * (other.weight / weight);
         (self.least, self.greatest) = (self.least.min(other.least), self.greatest.max(other.greatest));
         self.weight = weight;
         self.places += other.places;

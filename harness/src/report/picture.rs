@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_plot::{round_up, stacked};
+use lockstep_plot::{Axis, stacked};
 use maud::{Markup, html};
 
 use crate::report::formatting::{plain, seconds};
@@ -171,8 +171,7 @@ fn ticks(length: f64) -> Vec<f64> {
     if length <= 0.0 {
         return vec![0.0];
     }
-    let step = round_up(length / 7.0);
-    (0..8).map(|index| f64::from(index) * step).take_while(|tick| *tick <= length).collect()
+    Axis::linear(length, (0.0, 1.0)).ticks(7)
 }
 
 fn draw_rank(row: &Row, top: usize, length: f64) -> Markup {

@@ -67,12 +67,20 @@ impl<F: Format> FromStr for Target<F> {
         let path = PathBuf::from(name);
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
         let form = F::ENDINGS.iter().find(|(known, _)| *known == ending).ok_or(F::UNKNOWN)?.1;
-        check_file(&path).map_err(|why| why.with_advice())?;
-        Ok(Target { path: Some(path), form })
+        Target::file(path, form)
     }
 }
 
 impl<F> Target<F> {
+    /// A file in this format, whatever its name.
+    ///
+    /// # Errors
+    /// Why nothing can be written there, with advice.
+    pub(crate) fn file(path: PathBuf, form: F) -> Result<Self, String> {
+        check_file(&path).map_err(|why| why.with_advice())?;
+        Ok(Target { path: Some(path), form })
+    }
+
     /// Returns true if the report goes to stdout, so that messages must go to stderr.
     pub(crate) fn is_stdout(&self) -> bool {
         self.path.is_none()
