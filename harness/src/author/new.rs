@@ -299,7 +299,9 @@ mod tests {
     fn the_copy_has_the_flags_of_the_checkout() {
         let flags = |text: &str| {
             let config: toml::Table = text.parse().unwrap();
-            ["x86_64", "aarch64"].map(|of| config["target"][&format!("{of}-unknown-linux-gnu")]["rustflags"].clone())
+            let flags = ["x86_64", "aarch64"]
+                .map(|of| config["target"][&format!("{of}-unknown-linux-gnu")]["rustflags"].clone());
+            (flags, config["env"]["OMP_WAIT_POLICY"].clone())
         };
         let own = include_str!("../../../.cargo/config.toml");
         assert_eq!(flags(include_str!("../../../template/texts/config.toml")), flags(own));
