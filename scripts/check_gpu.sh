@@ -74,7 +74,7 @@ pack_programs() {
   packed=$TREE/${BIN#"$ROOT"/}
   mkdir -p "$TREE/scripts/lib" "$packed/deps"
   export CARGO_TARGET_DIR=${BIN%/debug}
-  (cd "$ROOT" && cargo build "${PROGRAMS[@]/#/--bin=}") >&2
+  (cd "$ROOT" && cargo build --workspace "${PROGRAMS[@]/#/--bin=}") >&2
   for file in "${PROGRAMS[@]}"; do strip -o "$packed/$file" "$BIN/$file"; done
   for test in "${TESTS[@]}"; do
     file=$(built_test "${test%:*}" "${test#*:}")
@@ -90,10 +90,10 @@ pack_programs() {
   say "$1 takes $size MiB: unpack it on the machine with the GPU, and run scripts/check_gpu.sh there"
 }
 
-# built_test PACKAGE NAME: the file of a program of tests. Where no other package has the name, it is built without --package, like the
+# built_test PACKAGE NAME: the file of a program of tests. Where no other package has the name, it is built with --workspace, like the
 # programs above: c10d alone has fewer features of its dependencies, with which cargo would compile tch and c10d a second time.
 built_test() {
-  local package=()
+  local package=(--workspace)
   if [ "$2" = it ]; then package=(--package "$1"); fi
   (cd "$ROOT" && cargo test --no-run "${package[@]}" --test "$2" --message-format json 2>/dev/null) |
     sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1

@@ -212,7 +212,7 @@ nextest() {
 
 # All of it in an area, too: for some packages cargo would compile their libraries once more.
 check_documentation() {
-  ! has nextest || step documentation cargo test --doc # `cargo test` has run them already
+  ! has nextest || step documentation cargo test --doc "${ALL[@]}" # `cargo test` has run them already
 }
 
 # Repeats the tests that depend on the processor's instructions with older ones: a limit that holds only on this processor is a
@@ -312,6 +312,7 @@ run_area() {
 
 # run_some ARGS: for plain cargo and quick answers, so without lints.
 run_some() {
+  [[ " $* " =~ \ (-p|--package|--workspace)[\ =] ]] || set -- "${ALL[@]}" "$@"
   if has nextest; then
     step tests cargo nextest run --no-fail-fast "$@"
   else
