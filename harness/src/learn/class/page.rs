@@ -171,7 +171,7 @@ fn where_all_are(frame: &Frame<'_>, view: &View) -> Markup {
             }
             div.scroll tabindex="0" role="region" aria-label="Where everybody is" {
                 table.seats {
-                    thead { tr { th { "Seat" } th.marks { (labs(view)) } th.number { "Done" } th { "At" } th.number { "For" } th.number { "Graded" } } }
+                    thead { tr { th scope="col" { "Seat" } th.marks scope="col" { (labs(view)) } th.number scope="col" { "Done" } th scope="col" { "At" } th.number scope="col" { "For" } th.number scope="col" { "Graded" } } }
                     tbody {
                         @for (index, row) in view.rows.iter().enumerate() {
                             tr.silent[row.heard >= super::view::SILENT] {
@@ -254,7 +254,7 @@ fn times(view: &View) -> Markup {
             p.small { "Bars: seats that took at most half of the plan's minutes, at most these, one and a half, twice as many, and longer. The plan counts reading." }
             div.scroll tabindex="0" role="region" aria-label="Minutes against the plan" {
                 table.times {
-                    thead { tr { th { "Task" } th.number { "Passed" } th.number { "Now" } th.number { "Plan" } th.number { "Median" } th { "Seats" } } }
+                    thead { tr { th scope="col" { "Task" } th.number scope="col" { "Passed" } th.number scope="col" { "Now" } th.number scope="col" { "Plan" } th.number scope="col" { "Median" } th scope="col" { "Seats" } } }
                     tbody {
                         @for (planned, times) in view.plan.iter().zip(&view.times) {
                             tr {
