@@ -125,7 +125,7 @@ fn names_damaged_files_and_draws_the_rest() {
         "{\"t\":1e300,\"rank\":3,\"restart\":0,\"event\":\"step\",\"epoch\":18446744073709551615,\"step\":18446744073709551615,\"loss\":\"inf\",\"samples\":0}\n",
     );
     rustix::fs::mkfifoat(rustix::fs::CWD, folder.join("rank-4.jsonl"), rustix::fs::Mode::RUSR).unwrap();
-    let told = ended(&mut report(&folder, &[]).env("COLUMNS", "200")).code(0).out;
+    let told = ended(report(&folder, &[]).env("COLUMNS", "200")).code(0).out;
     let page = fs::read_to_string(folder.join("report.html")).unwrap();
     for text in [
         "of rank-0.jsonl is not an event",
