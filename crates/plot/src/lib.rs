@@ -132,7 +132,7 @@ impl Axis {
         let step = round_up((self.most - self.least) / f64::from(count));
         let first = (self.least / step).ceil();
         let ticks = (0..=count).map(|number| (first + f64::from(number)) * step);
-        ticks.filter(|tick| (self.least..=self.most).contains(tick)).collect()
+        ticks.filter(|tick| tick.is_finite() && (self.least..=self.most).contains(tick)).collect()
     }
 
     /// Powers of ten on a logarithmic axis, with their halves and doubles where there are few.
