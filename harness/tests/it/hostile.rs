@@ -84,8 +84,10 @@ const TEXTS: [(&str, &str, &str); 6] = [
     ("macro", "// joke reads-theirs\n", "neighbour/ex-02/src/line.rs, which is not a part of it"),
 ];
 
-/// Everything about a folder's files that an answer might change.
-fn state(folder: &Path) -> BTreeMap<PathBuf, (u32, u32, u32, i64, u64, Vec<u8>)> {
+/// Everything about a folder's files that an answer might change: mode, user, group, time, links, and text.
+type State = BTreeMap<PathBuf, (u32, u32, u32, i64, u64, Vec<u8>)>;
+
+fn state(folder: &Path) -> State {
     let mut all = BTreeMap::new();
     let mut next = vec![folder.to_path_buf()];
     while let Some(path) = next.pop() {
@@ -214,7 +216,7 @@ fn jokers_harm_neither_their_neighbours_nor_the_grader() {
     assert!(!ended.out.contains('\u{1b}'), "{ended}");
     let files = |all: BTreeMap<PathBuf, _>| all.into_iter().collect::<Vec<_>>();
     let after = [state(&neighbour), state(&checkout.path("labs"))];
-    let owner = |mut all: BTreeMap<PathBuf, (u32, u32, u32, i64, u64, Vec<u8>)>| {
+    let owner = |mut all: State| {
         all.values_mut().for_each(|state| (state.1, state.2) = (0, 0));
         files(all)
     };
