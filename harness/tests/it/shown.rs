@@ -25,7 +25,7 @@ pub(crate) fn filtered(folder: Option<&Path>) -> SettingsBindDropGuard {
     settings.add_filter(r"\b(pid|PID)(:?) \d+", "$1$2 [pid]");
     settings.add_filter(r"\b\d+\.\d+ s\b", "[seconds] s");
     settings.add_filter(r"\b(within|came|for) \d+ s\b", "$1 [seconds] s");
-    settings.add_filter(&format!(r"( : |\(| on ){}\b", regex::escape(&host())), "$1[host]");
+    settings.add_filter(&format!(r"( : | node | on ){}\b", regex::escape(&host())), "$1[host]");
     settings.bind_to_scope()
 }
 
