@@ -83,7 +83,9 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
             let receives: Vec<bool> = group.called().iter().map(|called| called.waited).collect();
             arrived.push(receives.iter().filter(|waited| **waited).count());
             coming.push(receives.len() - arrived.last().unwrap_or(&0));
-            overlapped.push(receives.contains(&false) && next < batches.len() && there_within(group.store(), &key(next), LOOKS));
+            overlapped.push(
+                receives.contains(&false) && next < batches.len() && there_within(group.store(), &key(next), LOOKS),
+            );
             (0..ARRIVAL).for_each(|_| sleep(LOOK));
             changed.push(at_first != bits(batch));
             batch.sum(Kind::Double).double_value(&[])

@@ -100,7 +100,9 @@ fn a_node_rank_that_is_taken_is_refused_and_its_holder_is_named() {
     let again = Running::start(job.fixed(1, &words));
     // Either of the two may come first.
     let refused = [&second, &again];
-    site.until("one of two is refused", || refused.iter().any(|node| node.err.now().contains("--node-rank=1 is taken")));
+    site.until("one of two is refused", || {
+        refused.iter().any(|node| node.err.now().contains("--node-rank=1 is taken"))
+    });
     first.signal(Signal::TERM);
     for node in [first, second, again] {
         node.ended().code(1);

@@ -65,11 +65,15 @@ fn check(total: u64, every: u64, observed: &Vec<u64>, causes: &[(bool, &str)]) -
     let mut in_order = observed.clone();
     in_order.sort_unstable();
     let starts_early = total > 0 && every > 1 && observed.first() == Some(&0) && right.first() != Some(&0);
-    let claim = Claim::equal(&right, observed)
-        .given(format!("{total} epochs, save every {every}; the epochs, numbered from 0, after which a checkpoint is saved"));
+    let claim = Claim::equal(&right, observed).given(format!(
+        "{total} epochs, save every {every}; the epochs, numbered from 0, after which a checkpoint is saved"
+    ));
     let claim = causes.iter().fold(claim, |claim, (gives_it, diagnosis)| claim.cause_if(*gives_it, *diagnosis));
     claim
-        .diagnose_if(starts_early, "epochs count from 0, so the first checkpoint comes after one epoch: count those that are done")
+        .diagnose_if(
+            starts_early,
+            "epochs count from 0, so the first checkpoint comes after one epoch: count those that are done",
+        )
         .diagnose_if(
             observed.windows(2).any(|pair| pair[0] == pair[1]),
             "an epoch is saved twice: here the last epoch also completes an interval",
@@ -78,7 +82,11 @@ fn check(total: u64, every: u64, observed: &Vec<u64>, causes: &[(bool, &str)]) -
         .diagnose_if(total == 0, "a run of 0 epochs has nothing to save")
         .diagnose_if(
             beyond.is_some(),
-            format!("there is no epoch {}: they are numbered from 0, so the last is {}", beyond.unwrap_or(&0), total.max(1) - 1),
+            format!(
+                "there is no epoch {}: they are numbered from 0, so the last is {}",
+                beyond.unwrap_or(&0),
+                total.max(1) - 1
+            ),
         )
         .or_fail("save a checkpoint after every interval and after the last epoch")
 }

@@ -22,7 +22,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             };
             (0..ranks).all(|rank| (0..lengths.len()).all(|which| is(rank, which)))
         };
-        let causes: Vec<&str> = CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
+        let causes: Vec<&str> =
+            CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
         for (rank, observed) in outputs.all(0).enumerate() {
             let others_differ = outputs.all(0).skip(1).all(|of| of != outputs.of(0, 0));
             check(rank, &given, &sums, observed, others_differ.then(|| outputs.of(0, 0)), &causes)?;

@@ -90,8 +90,12 @@ impl DeadlineCase {
                             .into(),
                     );
                 }
-                (Verdict::Crash, "is_late") if finding.diagnosis.contains("timed out") => "a deadline that has passed is `Late`",
-                (Verdict::Crash, "leaves") if ["recv", "peer"].iter().any(|word| finding.diagnosis.contains(word)) => "a peer that has closed its connection is `Gone`",
+                (Verdict::Crash, "is_late") if finding.diagnosis.contains("timed out") => {
+                    "a deadline that has passed is `Late`"
+                }
+                (Verdict::Crash, "leaves") if ["recv", "peer"].iter().any(|word| finding.diagnosis.contains(word)) => {
+                    "a peer that has closed its connection is `Gone`"
+                }
                 _ => return None,
             };
             Some(format!("{what}: return that, and not the error of `irecv` or `wait_for` ({})", finding.diagnosis))

@@ -28,7 +28,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             };
             shards.iter().zip(observed).all(is)
         };
-        let causes: Vec<&str> = CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
+        let causes: Vec<&str> =
+            CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
         for rank in 0..shards.len() {
             check(rank, shards, observed, &causes)?;
         }
@@ -75,14 +76,20 @@ const CAUSES: [(Mistake, &str); 8] = [
          the counts, too",
     ),
     (|shards, _| sum(shards) / shards.len() as f64, "the sum was divided by the number of ranks, not of samples"),
-    (|shards, _| mean_of(&shards[0]), "this is the mean of rank 0's samples, on all ranks: those of the other ranks do not count"),
+    (
+        |shards, _| mean_of(&shards[0]),
+        "this is the mean of rank 0's samples, on all ranks: those of the other ranks do not count",
+    ),
     (|_, own| mean_of(own), "this is the mean of the rank's own samples: nothing was reduced"),
 ];
 
 /// Rank 1 has no samples in the last case.
 fn absent(finding: &Finding) -> Option<String> {
     let is = |rank: usize, what: &str| finding.table.get(rank).is_some_and(|line| line.contains(what));
-    let left = finding.verdict == Verdict::Hang && finding.input == Some(1) && is(1, "has finished") && (is(0, "waits in") || is(2, "waits in"));
+    let left = finding.verdict == Verdict::Hang
+        && finding.input == Some(1)
+        && is(1, "has finished")
+        && (is(0, "waits in") || is(2, "waits in"));
     left.then(|| {
         "rank 1 has no samples and did not take part, so the others wait for it in a collective: every rank must call it, even if it has \
          nothing to add"

@@ -39,7 +39,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         })?;
         let all_are = |half: Half| {
             cases.iter().enumerate().all(|(case, given)| {
-                simulated(given, half).iter().zip(outputs.all(case)).all(|(wrong, reduced)| wrong[..] == reduced.numbers[..])
+                simulated(given, half)
+                    .iter()
+                    .zip(outputs.all(case))
+                    .all(|(wrong, reduced)| wrong[..] == reduced.numbers[..])
             })
         };
         let causes = CAUSES.map(|(half, diagnosis)| (all_are(half), diagnosis));

@@ -33,7 +33,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             };
             (0..RANKS).all(|rank| NAMES.iter().all(|name| is(rank, name)))
         };
-        let causes: Vec<&str> = CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
+        let causes: Vec<&str> =
+            CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
         for (rank, observed) in all.iter().enumerate() {
             check(rank, given, observed, &causes)?;
         }
@@ -62,9 +63,10 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics, causes: &[&str]) ->
         let mixed = mixed(given, observed[name] * RANKS as f64);
         let mean = |name: &str| given.iter().map(|metrics| metrics[name]).sum::<f64>() / RANKS as f64;
         let moved = NAMES.into_iter().any(|of| of != name && (mean(of) - observed[name]).abs() <= TOLERANCE);
-        let claim = Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE)
-            .on_rank(rank)
-            .given(format!("`{name}` on the ranks\n{}", rows("rank", &of_ranks.iter().map(|one| [*one]).collect::<Vec<_>>())));
+        let claim = Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE).on_rank(rank).given(format!(
+            "`{name}` on the ranks\n{}",
+            rows("rank", &of_ranks.iter().map(|one| [*one]).collect::<Vec<_>>())
+        ));
         let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
         claim
             .diagnose_if(

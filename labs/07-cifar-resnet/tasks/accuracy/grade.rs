@@ -62,7 +62,8 @@ fn over_ranks(counts: &[Vec<Counts>], of: fn(&[Vec<Counts>], usize) -> f64) -> f
     mean(&(0..counts.len()).map(|rank| of(counts, rank)).collect::<Vec<_>>())
 }
 
-const OWN: &str = "this rank's own accuracy, reported as that of all ranks: each rank would keep a different model as the best one";
+const OWN: &str =
+    "this rank's own accuracy, reported as that of all ranks: each rank would keep a different model as the best one";
 const OWN_PICTURES: &str =
     "the right predictions of all ranks, divided by this rank's pictures: add the pictures over the ranks, too";
 const OF_RANKS: &str = "the mean of the ranks' accuracies: a rank with few pictures weighs as much as one with many. Sum right predictions and pictures, \

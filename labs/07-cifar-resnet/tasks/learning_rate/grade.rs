@@ -45,7 +45,10 @@ fn check(recipe: Recipe, rates: &[(u64, Option<f64>)]) -> anyhow::Result<()> {
         let Some(observed) = observed else {
             return Claim::that(false, "a number", "not a number")
                 .given(given)
-                .diagnose_if(warmup == 0, "without a warm-up, do not divide by its steps: the rate is the scaled one from step 0 on")
+                .diagnose_if(
+                    warmup == 0,
+                    "without a warm-up, do not divide by its steps: the rate is the scaled one from step 0 on",
+                )
                 .or_fail("the rate must be a number");
         };
         let claim = Claim::close(&[right(full, step)], &[observed], TOLERANCE).given(given);
@@ -66,8 +69,10 @@ fn causes((rate, batch, batch_of_rank, ranks, warmup): Recipe, rates: &[(u64, Op
         rates.iter().all(|(step, seen)| seen.is_some_and(|seen| (mistake(*step) - seen).abs() <= TOLERANCE))
     };
     // Another scaled rate, or another way to it from the recipe's own.
-    let scaled_to = |full: f64| all_are(&|step| if step >= warmup || full <= rate { full } else { line(rate, full, step) });
-    let rises = |way: &dyn Fn(u64) -> f64| all_are(&|step| if step >= warmup || full <= rate { full } else { way(step) });
+    let scaled_to =
+        |full: f64| all_are(&|step| if step >= warmup || full <= rate { full } else { line(rate, full, step) });
+    let rises =
+        |way: &dyn Fn(u64) -> f64| all_are(&|step| if step >= warmup || full <= rate { full } else { way(step) });
     let whole = rate * (batch_of_rank * ranks / batch) as f64;
     let found = [
         (

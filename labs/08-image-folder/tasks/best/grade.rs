@@ -26,9 +26,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // The first epoch is kept, although it has no success.
         case([20, 10, 5], &[[0, 0, 0], [0, 0, 0], [4, 1, 2], [3, 1, 2]]),
     ];
-    let outputs = runner.call::<_, Bests>(3, &cases).map_err(|error| {
-        given(explain(error, |finding| why(finding, &cases)), |case| text(&cases[case]))
-    })?;
+    let outputs = runner
+        .call::<_, Bests>(3, &cases)
+        .map_err(|error| given(explain(error, |finding| why(finding, &cases)), |case| text(&cases[case])))?;
     let kept_by_ranks = |number: usize| -> Vec<Kept> {
         outputs.all(number).map(|bests| bests.iter().map(|best| best.map(|(epoch, _)| epoch)).collect()).collect()
     };
