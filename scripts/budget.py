@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Compares what a test run and the first command cost with the table in budget.toml.
+"""Compares what a test run and the first command cost, and how large the tree is, with the tables in budget.toml.
 
     scripts/budget.py --measure
+    scripts/budget.py --tree
     scripts/budget.py [--yardstick SECONDS] STEP=SECONDS... -- WORDS...
 
 Costs are processor time, in multiples of a yardstick: a fixed piece of work of this script, done on all cores at once as the steps do theirs,
-so that a slow machine does not fail. --measure prints its seconds here. The second form compares the seconds of these steps of scripts/test.sh, and the number of packages that `cargo
-build WORDS` compiles, which are the first command's. A step that the table lacks is an error, one that was not run is passed over.
-Warns of what is more than 10 % above its row, and ends with 1 at 40 %.
+so that a slow machine does not fail. --measure prints its seconds here. The third form compares the seconds of these steps of scripts/test.sh, and
+the number of packages that `cargo build WORDS` compiles, which are the first command's. A step that the table lacks is an error, one that was
+not run is passed over. Warns of what is more than 10 % above its row, and ends with 1 at 40 %.
+
+--tree compares what git tracks: the lines of each area, the book's words, files, folders and the packages of Cargo.lock. It ends with 1 if
+something is more than 2 % above its row.
 """
 
 import argparse
@@ -24,6 +28,8 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "budget.toml"
 WARNED, FAILED = 1.1, 1.4
+# The same for the tree, which is counted, not measured.
+GROWN = 1.02
 # Repetitions of the yardstick; the median counts.
 ROUNDS = 5
 
@@ -60,6 +66,56 @@ def packages(words):
     return len({unit["pkg_id"] for unit in json.loads(listed.stdout)["units"]})
 
 
+def tracked():
+    """The files that git tracks, and those that it would, by their names from the root."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True)
+    if listed.returncode:
+        sys.exit(f"budget: error: {listed.stderr.decode(errors='replace')}")
+    return sorted(name for name in listed.stdout.decode().split("\0") if (ROOT / name).is_file() and not (ROOT / name).is_symlink())
+
+
+def text(name):
+    """The file's text; none if it has other bytes."""
+    data = (ROOT / name).read_bytes()
+    return "" if b"\0" in data else data.decode(errors="ignore")
+
+
+def area_of(name, areas):
+    """The area with the longest path that has this file. What none has is the root's."""
+    folders = [(len(folder), area) for area, row in areas.items() for folder in row["of"] if name == folder or name.startswith(f"{folder}/")]
+    return max(folders, default=(0, "root"))[1]
+
+
+def tree(table):
+    """The rows of the tree: name, count, row."""
+    names, areas = tracked(), table["lines"]
+    lines = dict.fromkeys(areas, 0)
+    for name in names:
+        if name != "Cargo.lock":
+            lines[area_of(name, areas)] += text(name).count("\n")
+    counts = {
+        "book's words": sum(len(text(name).split()) for name in names if name.startswith("book/src/") and name.endswith(".md")),
+        "files": len(names),
+        "folders": len({pathlib.PurePath(name).parent for name in names}),
+        "packages in Cargo.lock": text("Cargo.lock").count("[[package]]"),
+    }
+    return [*((area, lines[area], row["lines"]) for area, row in areas.items()), *((what, counts[what], row) for what, row in table["tree"].items())]
+
+
+def compare_tree(table):
+    """Prints the rows that have grown, or the sum, and returns true if one has grown too much."""
+    rows = tree(table)
+    grown = [(name, count, row) for name, count, row in rows if count > GROWN * row]
+    for name, count, row in grown:
+        print(
+            f"budget: {name}: {count}, {count / row - 1:.1%} above {row} in {TABLE.name}: shorten it, or raise the row in a commit of its own that "
+            "names what left elsewhere, or who asked for the feature"
+        )
+    if not grown:
+        print(f"budget: {sum(count for name, count, _ in rows if name in table['lines'])} lines, no row more than {GROWN - 1:.0%} above {TABLE.name}")
+    return bool(grown)
+
+
 def verdict(name, cost, row):
     """The line for a row, and whether it fails."""
     share = cost / row
@@ -72,15 +128,18 @@ def verdict(name, cost, row):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="print the yardstick's seconds here, and nothing else")
+    parser.add_argument("--tree", action="store_true", help="compare what git tracks, and nothing else")
     parser.add_argument("--yardstick", type=float, help="its seconds at the beginning of the run")
     parser.add_argument("costs", nargs="*", metavar="STEP=SECONDS")
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     chosen, words = parser.parse_args(sys.argv[1:at]), sys.argv[at + 1 :]
+    table = tomllib.loads(TABLE.read_text())
+    if chosen.tree:
+        sys.exit(compare_tree(table))
     here = yardstick_here()
     if chosen.measure:
         return print(f"{here:.3f}")
     here = statistics.mean([here, chosen.yardstick or here])
-    table = tomllib.loads(TABLE.read_text())
     costs = {name: float(seconds) / here for name, _, seconds in (cost.partition("=") for cost in chosen.costs)}
     if unknown := costs.keys() - table["processor"].keys():
         sys.exit(f"budget: error: {TABLE.name} has no row for {', '.join(sorted(unknown))} in [processor]")

@@ -136,6 +136,7 @@ compile_without_warnings() {
 
 check_sources() {
   if has fmt; then step format cargo fmt --check; else leave_out format "rustup component add rustfmt"; fi
+  check_tree
   lint_while_compiling
   [ -d "$TARGET/debug/deps" ] || WAS_EMPTY=1
   if [ "$WAS_EMPTY" = 1 ]; then
@@ -255,6 +256,16 @@ tell_unverified() {
     { grep -oh 'not verified here: [^<]*' "$REPORT" "$COSTS"/*.xml "$COSTS"/together.txt || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   else
     printf 'test: the output of the tests shows what could not be verified here: cargo test TEST -- --nocapture\n'
+  fi
+}
+
+check_tree() {
+  if ! command -v python3 >/dev/null; then
+    leave_out tree "python3 is not on PATH"
+  elif ! git -C "$ROOT" rev-parse --git-dir >/dev/null 2>&1; then
+    leave_out tree "this folder is no git repository, which says what belongs to it"
+  else
+    step tree python3 scripts/budget.py --tree
   fi
 }
 
