@@ -158,9 +158,13 @@ mod tests {
 
     #[test]
     fn does_not_report_a_chain_as_a_cycle() {
-        let text =
-            diagnosis(&["rank 0: has finished".into(), "rank 1: waits in recv [1] Float tag 0 from rank 0".into()]);
-        assert!(text.unwrap().starts_with("rank 1 waits in recv for rank 0, and no such message"));
+        let waits = || "rank 1: waits in recv [1] Float tag 0 from rank 0".to_owned();
+        let text = diagnosis(&["rank 0: has finished".into(), waits()]).unwrap();
+        assert!(
+            text.starts_with("rank 1 waits in recv for rank 0, and that rank has finished: here is one receive more")
+        );
+        let text = diagnosis(&["rank 0: is in no call, after 3 finished calls".into(), waits()]).unwrap();
+        assert!(text.starts_with("rank 1 waits in recv for rank 0, and no such message"));
         assert_eq!(diagnosis(&["rank 0: is in no call, after 3 finished calls".into()]), None);
     }
 }
