@@ -171,5 +171,5 @@ fn check(
             is(Scheme::Zero, Bytes { states: 2 * all, ..counted }),
             "this optimizer divides its states: a rank has those of its share of the parameters",
         )
-        .or_fail(format!("right are {}, and {} are not", names(true), names(false)))
+        .or_fail(format!("right: {}; not what was counted: {}", names(true), names(false)))
 }
