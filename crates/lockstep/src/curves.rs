@@ -140,12 +140,14 @@ impl Curves {
     }
 }
 
+/// Epoch and step.
+type Place = (u64, u64);
+
 /// The places of the rows of a file, with the offset of each, or the number of the line that is no row.
-fn rows(text: &[u8]) -> Result<Vec<((u64, u64), u64)>, u64> {
+fn rows(text: &[u8]) -> Result<Vec<(Place, u64)>, u64> {
     let mut reader = csv::Reader::from_reader(text);
-    let mut records = reader.byte_records();
     let mut rows = Vec::new();
-    while let Some(record) = records.next() {
+    for record in reader.byte_records() {
         let record = record.map_err(|error| error.position().map_or(1, csv::Position::line))?;
         let (at, line) = record.position().map_or((0, 1), |at| (at.byte(), at.line()));
         let row: Row = record.deserialize(None).map_err(|_| line)?;

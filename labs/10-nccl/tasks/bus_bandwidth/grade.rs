@@ -53,6 +53,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 /// Algorithm bandwidth and bus bandwidth.
 type Found = (f64, f64);
+/// What a mistake makes of a line of the benchmark, and its name.
+type Mistake = (fn(&Measured) -> Found, &'static str);
 
 impl Measured {
     fn bytes(&self) -> f64 {
@@ -89,8 +91,7 @@ impl Measured {
     }
 }
 
-/// What a mistake makes of a line of the benchmark, and its name.
-const MISTAKES: [(fn(&Measured) -> Found, &str); 18] = [
+const MISTAKES: [Mistake; 18] = [
     (
         |of| of.times(1e9 / f64::from(1 << 30)),
         "these are GiB, of 2³⁰ bytes: bandwidths of links are given in GB, of 10⁹ bytes",
