@@ -178,7 +178,11 @@ fn jokers_harm_neither_their_neighbours_nor_the_grader() {
     let before = [state(&neighbour), state(&checkout.path("labs"))];
     let mut grading = Command::new(&command);
     grading.args(["grade", "02", "--class", "class", "--seed", "7", "--report", "report.json"]);
-    grading.current_dir(checkout.0.path()).env("CARGO", checkout.path("cargo")).env("TMPDIR", checkout.path("tmp"));
+    grading
+        .current_dir(checkout.0.path())
+        .env_remove("CARGO_TARGET_DIR")
+        .env("CARGO", checkout.path("cargo"))
+        .env("TMPDIR", checkout.path("tmp"));
     let mut can_run = Command::new("test");
     can_run.args(["-x", right_or.to_str().unwrap()]);
     if geteuid().is_root() {
