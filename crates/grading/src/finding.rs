@@ -120,6 +120,11 @@ impl Finding {
     }
 }
 
+/// The diagnoses of those mistakes in a table that give all that was observed, on all ranks and for all inputs.
+pub fn causes<M>(table: &[(M, &'static str)], gives_it: impl Fn(&M) -> bool) -> Vec<&'static str> {
+    table.iter().filter(|(mistake, _)| gives_it(mistake)).map(|(_, diagnosis)| *diagnosis).collect()
+}
+
 /// Replaces the diagnosis of a [`Finding`] if `why` returns a better one, such as why ranks hang, from where they were.
 pub fn explain(mut error: anyhow::Error, why: impl FnOnce(&Finding) -> Option<String>) -> anyhow::Error {
     if let Some(finding) = error.downcast_mut::<Finding>()
@@ -244,6 +249,12 @@ impl Claim {
     /// comes before all facts.
     pub fn cause_if(mut self, gives_it: bool, diagnosis: impl Into<String>) -> Self {
         self.causes.extend(gives_it.then(|| diagnosis.into()));
+        self
+    }
+
+    /// [`cause_if`](Self::cause_if) for each of these, all of which give what was observed: [`causes`] chooses them from a table.
+    pub fn causes(mut self, causes: &[impl AsRef<str>]) -> Self {
+        self.causes.extend(causes.iter().map(|cause| cause.as_ref().to_owned()));
         self
     }
 

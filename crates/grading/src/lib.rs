@@ -26,7 +26,7 @@ pub mod seat;
 pub use answers::Answers;
 pub use exercise::{Grading, Lab};
 pub use finding::{
-    Claim, Finding, GradeResult, Numbers, Verdict, close, explain, given, is_too_late, joined, rows, table,
+    Claim, Finding, GradeResult, Numbers, Verdict, causes, close, explain, given, is_too_late, joined, rows, table,
 };
 pub use lockstep_contract::counted;
 pub use package::checksums;

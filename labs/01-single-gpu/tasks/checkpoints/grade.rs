@@ -1,6 +1,6 @@
 //! Grades `checkpoints`: numbers of epochs that are multiples of the interval, and others.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, causes, explain, given};
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -15,7 +15,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let all_are = |mistake: &dyn Fn(u64, u64) -> Vec<u64>| {
         cases.iter().enumerate().all(|(case, &(total, every))| *outputs.of(0, case) == mistake(total, every))
     };
-    let causes = CAUSES.map(|(mistake, diagnosis)| (all_are(&mistake), diagnosis));
+    let causes = causes(&CAUSES, |mistake| all_are(mistake));
     for (case, &(total, every)) in cases.iter().enumerate() {
         check(total, every, outputs.of(0, case), &causes)?;
     }
@@ -58,7 +58,7 @@ fn why(finding: &Finding, cases: &[(u64, u64)]) -> Option<String> {
     })
 }
 
-fn check(total: u64, every: u64, observed: &Vec<u64>, causes: &[(bool, &str)]) -> anyhow::Result<()> {
+fn check(total: u64, every: u64, observed: &Vec<u64>, causes: &[&str]) -> anyhow::Result<()> {
     let after = |epoch: &u64| (epoch + 1).is_multiple_of(every);
     let right: Vec<u64> = (0..total).filter(|epoch| after(epoch) || epoch + 1 == total).collect();
     let beyond = observed.iter().find(|epoch| **epoch >= total);
@@ -68,8 +68,8 @@ fn check(total: u64, every: u64, observed: &Vec<u64>, causes: &[(bool, &str)]) -
     let claim = Claim::equal(&right, observed).given(format!(
         "{total} epochs, save every {every}; the epochs, numbered from 0, after which a checkpoint is saved"
     ));
-    let claim = causes.iter().fold(claim, |claim, (gives_it, diagnosis)| claim.cause_if(*gives_it, *diagnosis));
     claim
+        .causes(causes)
         .diagnose_if(
             starts_early,
             "epochs count from 0, so the first checkpoint comes after one epoch: count those that are done",

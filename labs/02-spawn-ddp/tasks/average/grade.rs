@@ -1,6 +1,6 @@
 //! Grades `average`: gradients of several shapes on 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Runner, close};
+use lockstep_grading::{Claim, Runner, causes, close};
 
 /// The values of one rank's gradients.
 type Gradients = Vec<Vec<f64>>;
@@ -22,8 +22,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             };
             (0..ranks).all(|rank| (0..lengths.len()).all(|which| is(rank, which)))
         };
-        let causes: Vec<&str> =
-            CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
+        let causes = causes(&CAUSES, |mistake| all_are(*mistake));
         for (rank, observed) in outputs.all(0).enumerate() {
             let others_differ = outputs.all(0).skip(1).all(|of| of != outputs.of(0, 0));
             check(rank, &given, &sums, observed, others_differ.then(|| outputs.of(0, 0)), &causes)?;
@@ -68,11 +67,10 @@ fn check(
         let first_is_right = of_rank_0.is_some_and(|first| close(&means[which], &first[which], 1e-9));
         let factor = factor(&sums[which], &observed[which]);
         let of_ranks: Vec<_> = given.iter().map(|gradients| &gradients[which]).collect();
-        let claim = Claim::close(&means[which], &observed[which], 1e-9)
+        Claim::close(&means[which], &observed[which], 1e-9)
             .on_rank(rank)
-            .given(format!("gradient {which} of {ranks} ranks: {of_ranks:?}"));
-        let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
-        claim
+            .given(format!("gradient {which} of {ranks} ranks: {of_ranks:?}"))
+            .causes(causes)
             .diagnose_if(
                 rank > 0 && first_is_right,
                 "rank 0 has the mean, and this rank does not: `reduce` leaves the result on one rank. All ranks need it: all_reduce, or a \

@@ -1,6 +1,6 @@
 //! Grades `mean`: shards of unequal length on 3 ranks, one of them empty in the last case.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, counted, explain, given};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, causes, counted, explain, given};
 
 /// Wide enough for single precision. Wrong results are off by more than 0.1.
 const TOLERANCE: f64 = 1e-4;
@@ -28,8 +28,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             };
             shards.iter().zip(observed).all(is)
         };
-        let causes: Vec<&str> =
-            CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
+        let causes = causes(&CAUSES, |mistake| all_are(*mistake));
         for rank in 0..shards.len() {
             check(rank, shards, observed, &causes)?;
         }
@@ -105,12 +104,11 @@ fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64], causes: &[&str]) ->
     let is = |one: f64, other: f64| (one - other).abs() <= TOLERANCE;
     let right_rank = (0..shards.len()).find(|of| is(observed[*of], expected));
     let agree = observed.iter().all(|mean| is(*mean, seen) || (mean.is_nan() && seen.is_nan()));
-    let claim = Claim::close(&[expected], &observed[rank..=rank], TOLERANCE)
+    Claim::close(&[expected], &observed[rank..=rank], TOLERANCE)
         .on_rank(rank)
         .given(format!("{} on rank {rank}, by rank: {shards:?}", counted(own.len(), "sample")))
-        .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree });
-    let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
-    claim
+        .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree })
+        .causes(causes)
         .cause_if(
             agree && is(seen, sum(shards) / (longest * shards.len()) as f64),
             format!(

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, counted, explain, given};
+use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, causes, counted, explain, given};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -45,7 +45,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
                     .all(|(wrong, reduced)| wrong[..] == reduced.numbers[..])
             })
         };
-        let causes = CAUSES.map(|(half, diagnosis)| (all_are(half), diagnosis));
+        let causes = causes(&CAUSES, |half| all_are(*half));
         let only_short = outputs
             .all(0)
             .zip(outputs.all(1))
@@ -109,21 +109,15 @@ fn sums(given: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// `only_short`: whether all is right where no chunk is empty.
-fn check(
-    rank: usize,
-    given: &[Vec<f64>],
-    observed: &[f64],
-    causes: &[(bool, &str)],
-    only_short: bool,
-) -> anyhow::Result<()> {
+fn check(rank: usize, given: &[Vec<f64>], observed: &[f64], causes: &[&str], only_short: bool) -> anyhow::Result<()> {
     let (ranks, length) = (given.len(), given[0].len());
     let expected = sums(given);
     let even = length - length % ranks;
     let right = observed.iter().zip(&expected).filter(|(observed, expected)| observed == expected).count();
     let claim =
         Claim::equal(&expected[..], observed).on_rank(rank).given(format!("{}: {given:?}", sizes(length, ranks)));
-    let claim = causes.iter().fold(claim, |claim, (gives_it, diagnosis)| claim.cause_if(*gives_it, *diagnosis));
     claim
+        .causes(causes)
         .diagnose_if(observed == &given[rank][..] && even > 0, UNCHANGED)
         .diagnose_if(observed == with_one_chunk(given, rank, &expected), UNCHANGED)
         .diagnose_if(

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lockstep_grading::{Claim, Runner, rows};
+use lockstep_grading::{Claim, Runner, causes, rows};
 
 /// Two differ in one letter in the middle: neither their first or last letters nor their lengths give them an order.
 const NAMES: [&str; 6] = ["loss", "top1_mean", "top5_mean", "recall", "precision", "f1"];
@@ -33,8 +33,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             };
             (0..RANKS).all(|rank| NAMES.iter().all(|name| is(rank, name)))
         };
-        let causes: Vec<&str> =
-            CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
+        let causes = causes(&CAUSES, |mistake| all_are(*mistake));
         for (rank, observed) in all.iter().enumerate() {
             check(rank, given, observed, &causes)?;
         }
@@ -63,12 +62,11 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics, causes: &[&str]) ->
         let mixed = mixed(given, observed[name] * RANKS as f64);
         let mean = |name: &str| given.iter().map(|metrics| metrics[name]).sum::<f64>() / RANKS as f64;
         let moved = NAMES.into_iter().any(|of| of != name && (mean(of) - observed[name]).abs() <= TOLERANCE);
-        let claim = Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE).on_rank(rank).given(format!(
+        Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE).on_rank(rank).given(format!(
             "`{name}` on the ranks\n{}",
             rows("rank", &of_ranks.iter().map(|one| [*one]).collect::<Vec<_>>())
-        ));
-        let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
-        claim
+        ))
+            .causes(causes)
             .diagnose_if(
                 moved,
                 "this is the right mean of another metric: the ranks have reduced in the same order, but the names were then taken in a \

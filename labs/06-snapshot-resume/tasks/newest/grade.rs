@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, causes, explain};
 
 /// The state of a snapshot file.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,7 +64,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             outputs.of(0, case).as_ref().is_ok_and(|found| found.as_deref().map(name_of) == rule(&good).map(name))
         })
     };
-    let causes: Vec<&str> = RULES.iter().filter(|(rule, _)| all_are(*rule)).map(|(_, words)| *words).collect();
+    let causes = causes(&RULES, |rule| all_are(*rule));
     for (case, snapshots) in folders_to_try.iter().enumerate() {
         let found = outputs.of(0, case).as_ref().map_err(|error| anyhow::anyhow!("an error as a result: {error}"))?;
         check(snapshots, found.as_deref(), &causes)?;
@@ -116,9 +116,8 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>, causes: &[&str]) -> any
     let step_first = of(&right).zip(of(&observed)).is_some_and(|(right, one)| one.0 < right.0 && one.1 > right.1);
     let bad = all.iter().any(|one| one.2 != State::Good && Some(name(one)) == observed);
     let further = all.iter().max_by_key(place).is_some_and(|one| one.2 != State::Good);
-    let claim = Claim::equal(&right, &observed).given(given(snapshots));
-    let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
-    claim
+    Claim::equal(&right, &observed).given(given(snapshots))
+        .causes(causes)
         .diagnose_if(
             bad,
             "a torn snapshot was chosen: a name says nothing about the content of a file, so `read` it before you trust it",

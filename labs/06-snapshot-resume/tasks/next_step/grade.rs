@@ -1,6 +1,6 @@
 //! Grades `next_step`: a job that is killed at several moments must train its model with every step once.
 
-use lockstep_grading::{Claim, Runner, counted, joined};
+use lockstep_grading::{Claim, Runner, causes, counted, joined};
 
 /// Epoch and step.
 type Position = (u64, u64);
@@ -32,7 +32,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             cases.iter().enumerate().all(|(case, given)| outputs.of(0, case).0 == mistake.simulated(given, turns))
         })
     };
-    let causes: Vec<&str> = MISTAKES.iter().filter(|(mistake, _)| ends_so(mistake)).map(|(_, words)| *words).collect();
+    let causes = causes(&MISTAKES, ends_so);
     cases.iter().enumerate().try_for_each(|(case, given)| check(given, &outputs.of(0, case).0, &causes))?;
     cases.iter().enumerate().try_for_each(|(case, given)| check_repeated(given, &outputs.of(0, case).1))?;
     cases.iter().enumerate().try_for_each(|(case, given)| check_saves(given, outputs.of(0, case)))
@@ -171,7 +171,6 @@ fn check(case: &Case, observed: &[Position], causes: &[&str]) -> anyhow::Result<
     let count = |position: &&Position| observed.iter().filter(|one| one == position).count();
     let named = |(epoch, step): &Position| format!("step {step} of epoch {epoch}");
     let claim = Claim::that(expected == observed, steps_of(&expected), steps_of(observed)).given(given(case));
-    let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
     let twice = expected.iter().find(|position| count(position) > 1);
     let missing = expected.iter().find(|position| count(position) == 0);
     let beyond = observed.iter().find(|position| !expected.contains(position));
@@ -181,7 +180,7 @@ fn check(case: &Case, observed: &[Position], causes: &[&str]) -> anyhow::Result<
         beyond.map(|position| format!("there is no {}", named(position))),
     ];
     let what: Vec<String> = what.into_iter().flatten().collect();
-    claim.or_fail(if what.is_empty() {
+    claim.causes(causes).or_fail(if what.is_empty() {
         "the steps are in the wrong order".to_owned()
     } else {
         format!(

@@ -1,6 +1,6 @@
 //! Grades `accuracy`: three ranks whose shares, batches and accuracies differ.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, causes, explain, given};
 
 /// The number of right predictions and of pictures in a batch.
 type Counts = (usize, usize);
@@ -106,14 +106,14 @@ fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
     let right = share(&counts.concat());
     let is = |one: f64, other: f64| (one - other).abs() <= TOLERANCE;
     let all_are = |mistake: Mistake| (0..).zip(observed).all(|(rank, seen)| is(mistake(counts, rank), *seen));
-    let causes: Vec<&str> = CAUSES.iter().filter(|(mistake, _)| all_are(*mistake)).map(|(_, words)| *words).collect();
+    let causes = causes(&CAUSES, |mistake| all_are(*mistake));
     let given = described(counts);
     for (rank, &seen) in observed.iter().enumerate() {
         let claim = Claim::close(&[right], &[seen], TOLERANCE).on_rank(rank).given(&given);
         let differ = observed.iter().any(|other| (other - seen).abs() > TOLERANCE || other.is_nan() != seen.is_nan());
         let claim = if differ { claim.verdict(Verdict::RanksDisagree) } else { claim };
-        let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, *cause));
         claim
+            .causes(&causes)
             .diagnose_if(
                 is(observed[0], right) && observed[1..].iter().all(|other| !is(*other, right)),
                 "only rank 0 has the right accuracy: `reduce` leaves the sum on one rank, `all_reduce` on all",

@@ -52,8 +52,7 @@ fn check(recipe: Recipe, rates: &[(u64, Option<f64>)]) -> anyhow::Result<()> {
                 .or_fail("the rate must be a number");
         };
         let claim = Claim::close(&[right(full, step)], &[observed], TOLERANCE).given(given);
-        let claim = causes.iter().fold(claim, |claim, cause| claim.cause_if(true, cause));
-        claim.or_fail("this is not the rate of the linear scaling rule with warm-up")?;
+        claim.causes(&causes).or_fail("this is not the rate of the linear scaling rule with warm-up")?;
     }
     Ok(())
 }

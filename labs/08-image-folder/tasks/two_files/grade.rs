@@ -1,6 +1,6 @@
 //! Grades `two_files`: a job that is killed once at every possible moment, and twice at some.
 
-use lockstep_grading::{Claim, Runner, counted, given, joined};
+use lockstep_grading::{Claim, Runner, causes, counted, given, joined};
 
 /// The accuracy of each epoch, and after how many calls each run is killed.
 type Case = (Vec<f64>, Vec<u64>);
@@ -109,7 +109,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let ends_so = |mistake: Mistake| {
         cases.iter().enumerate().all(|(number, case)| *outputs.of(0, number) == simulated(case, mistake))
     };
-    let causes = MISTAKES.map(|(mistake, diagnosis)| (ends_so(mistake), diagnosis));
+    let causes = causes(&MISTAKES, |mistake| ends_so(*mistake));
     cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number), &causes))
 }
 
@@ -129,7 +129,7 @@ fn text((accuracies, kills): &Case) -> String {
     format!("accuracies by epoch {}; {killed}", listed.join(", "))
 }
 
-fn check(case: &Case, &(file, said, trained, untrained): &Ended, causes: &[(bool, &str)]) -> anyhow::Result<()> {
+fn check(case: &Case, &(file, said, trained, untrained): &Ended, causes: &[&str]) -> anyhow::Result<()> {
     let (accuracies, kills) = case;
     let at = |epoch: u64| accuracies.get(epoch as usize).copied().unwrap_or(f64::NAN);
     let best = (0..accuracies.len() as u64).fold(0, |best, epoch| if at(epoch) > at(best) { epoch } else { best });
@@ -145,9 +145,9 @@ fn check(case: &Case, &(file, said, trained, untrained): &Ended, causes: &[(bool
              epoch as done before it is",
         )?;
     let claim = Claim::that(file == Some(best), &expected, model(file)).given(&given);
-    let claim = causes.iter().fold(claim, |claim, (gives_it, diagnosis)| claim.cause_if(*gives_it, *diagnosis));
     let killed = !kills.is_empty();
     claim
+        .causes(causes)
         .diagnose_if(
             untrained,
             "after a restart a model was written before an epoch was trained: the model in memory is then not the best one, which is in its \

@@ -1,6 +1,6 @@
 //! Grades `bus_bandwidth`: all collectives, on 4 to 16 ranks.
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, causes};
 use serde::{Deserialize, Serialize};
 
 /// Relative: only the order of operations differs.
@@ -166,14 +166,13 @@ fn check(case: &Measured, found: Found, all: &[(Measured, Found)]) -> anyhow::Re
     let are = |one: Found, other: Found| near(one.0, other.0) && near(one.1, other.1);
     let right = case.with(case.factor());
     let shown = |(algorithm, bus): Found| format!("algorithm {algorithm:.3} GB/s, bus {bus:.3} GB/s");
-    let mut claim = Claim::that(are(found, right), shown(right), shown(found)).given(format!(
+    let claim = Claim::that(are(found, right), shown(right), shown(found)).given(format!(
         "{collective:?} of {count} elements of {element} bytes in each rank's call, {ranks} ranks, {seconds:.5} s"
     ));
-    for (mistake, why) in MISTAKES {
-        claim = claim.cause_if(all.iter().all(|(of, found)| are(*found, mistake(of))), why);
-    }
+    let causes = causes(&MISTAKES, |mistake| all.iter().all(|(of, found)| are(*found, mistake(of))));
     let factor = |(algorithm, bus): Found| bus / algorithm;
     claim
+        .causes(&causes)
         .diagnose_if(
             near(found.0, right.0),
             format!(

@@ -100,26 +100,45 @@ impl FreeUnitsCase {
     }
 
     fn check(&self, rank: usize, found: &Sharded) -> anyhow::Result<()> {
-        let part = self.f * self.f / self.ranks;
         let given =
             format!("{UNITS} units of {} features, {} on each of {} ranks", self.f, counted(self.n, "row"), self.ranks);
+        Claim::equal(&UNITS, &found.gradients.len())
+            .on_rank(rank)
+            .given(&given)
+            .or_fail("there is one gradient for each unit")?;
+        let whole = self.gradients(Way::Right, 0..self.ranks);
+        let is_right = |unit: usize| near(&whole[unit][self.rows_of(rank)], &found.gradients[unit]);
+        if let Some(unit) = (0..UNITS).find(|unit| !is_right(*unit)) {
+            self.explain(rank, unit, &whole, &given, found)?;
+        }
+        self.check_cost(rank, &given, found)
+    }
+
+    /// The places of a rank's rows in a weight.
+    fn rows_of(&self, rank: usize) -> std::ops::Range<usize> {
+        let part = self.f * self.f / self.ranks;
+        rank * part..(rank + 1) * part
+    }
+
+    /// Why the gradient of a unit is wrong; `whole` are the right ones of all units. Long, because each known mistake is one diagnosis.
+    fn explain(
+        &self,
+        rank: usize,
+        unit: usize,
+        whole: &[Vec<f64>],
+        given: &str,
+        found: &Sharded,
+    ) -> anyhow::Result<()> {
+        let rows = self.rows_of(rank);
         let twice = found.gathers > UNITS as u64;
         let nan: Vec<bool> =
             found.gradients.iter().map(|numbers| numbers.iter().any(|number| number.is_nan())).collect();
         let before = nan.iter().take_while(|nan| **nan).count();
         let is_read_freed = before > 0 && before < nan.len() && !nan[before..].contains(&true);
-        Claim::equal(&UNITS, &found.gradients.len())
-            .on_rank(rank)
-            .given(&given)
-            .or_fail("there is one gradient for each unit")?;
-        let rows = rank * part..(rank + 1) * part;
-        let [whole, inputs_first, of_outputs, first_inputs, unchanged] =
-            [Way::Right, Way::InputsFirst, Way::OfOutputs, Way::FirstInputs, Way::Unchanged]
+        let [inputs_first, of_outputs, first_inputs, unchanged] =
+            [Way::InputsFirst, Way::OfOutputs, Way::FirstInputs, Way::Unchanged]
                 .map(|way| self.gradients(way, 0..self.ranks));
         let own = self.gradients(Way::Right, rank..rank + 1);
-        let near = |right: &[f64], numbers: &[f64]| {
-            close(right, numbers, TOLERANCE * right.iter().fold(1.0_f64, |most, number| most.max(number.abs())))
-        };
         // The gradients of all units are those.
         let are = |other: &dyn Fn(usize) -> Vec<f64>| {
             found.gradients.iter().enumerate().all(|(unit, numbers)| near(&other(unit), numbers))
@@ -129,88 +148,85 @@ impl FreeUnitsCase {
         let turned = |unit: usize| -> Vec<f64> {
             rows.clone().map(|place| whole[unit][place % self.f * self.f + place / self.f]).collect()
         };
-        for (unit, (expected, numbers)) in whole.iter().zip(&found.gradients).enumerate() {
-            let expected = &expected[rows.clone()];
-            Claim::that(
-                near(expected, numbers),
-                format!("of unit {unit}: {expected:?}"),
-                format!("{numbers:?}"),
-            )
-            .on_rank(rank)
-            .given(&given)
-            .diagnose_if(
-                nan[unit] && found.freed[0],
-                "the outputs are already NaN: a weight was freed before the forward pass used it",
-            )
-            .diagnose_if(
-                is_read_freed && twice,
-                format!(
-                    "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was \
-                     freed before the gradient of its inputs was computed"
-                ),
-            )
-            .diagnose_if(
-                is_read_freed && found.freed[1],
-                format!(
-                    "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was \
-                     freed after the forward pass and not gathered again, but the gradient of its inputs needs it"
-                ),
-            )
-            .diagnose_if(
-                nan[unit] && found.freed[1],
-                "the gradient of a unit's inputs was computed while its weight was freed, and what follows from it is NaN",
-            )
-            .cause_if(
-                are(&|unit| own[unit].clone()),
-                "this is the rank's own gradient of the whole weight: each rank needs its rows of the mean, which a reduce-scatter gives \
-                 it",
-            )
-            .diagnose_if(
-                numbers.len() != expected.len(),
-                format!("{} numbers: the rank's rows have {}", numbers.len(), expected.len()),
-            )
-            .cause_if(
-                is(&own),
-                "these are the rows of the rank's own gradient: the mean over all ranks is asked for, which a reduce-scatter gives",
-            )
-            .cause_if(
-                is(&inputs_first),
-                "the gradient of the unit's outputs was replaced by that of its inputs too early: the gradient of the weight is \
-                 computed from that of the outputs",
-            )
-            .cause_if(
-                is(&unchanged),
-                "the last unit's gradient is right and the others are not: the gradient of a unit's inputs is that of its outputs times \
-                 its weight",
-            )
-            .cause_if(
-                is(&of_outputs),
-                "the gradient of the weight was computed from the unit's outputs: keep the inputs of each unit in the forward pass",
-            )
-            .cause_if(
-                is(&first_inputs),
-                "the gradients of all units were computed from the inputs of the first: each unit has the outputs of the one before",
-            )
-            .cause_if(
-                times(1.0 / self.n as f64),
-                "this is divided by the number of rows: the loss is half of the squared distance of all rows together, and the mean is \
-                 that over the ranks",
-            )
-            .cause_if(times(-1.0), "the gradients have the other sign: that of the outputs is outputs less targets")
-            .cause_if(self.ranks != 2 && times(2.0), "twice as large: the loss is half of the squared distance")
-            .cause_if(times(self.ranks as f64), "this is the sum over the ranks, not the mean")
-            .cause_if(
-                times(1.0 / self.ranks as f64),
-                "too small by a factor of the number of ranks: `reduce` gives the mean already",
-            )
-            .cause_if(
-                are(&|unit| whole[UNITS - 1 - unit][rows.clone()].to_vec()),
-                "the gradients are in the order of the backward pass: the units' order is asked for",
-            )
-            .cause_if(are(&turned), "these are rows of the transposed gradient: a weight has a row for each output")
-            .or_fail(format!("unit {unit}'s is not the rank's part of the mean gradient"))?;
-        }
-        self.check_cost(rank, &given, found)
+        let (expected, numbers) = (&whole[unit][rows.clone()], &found.gradients[unit]);
+        Claim::that(
+            false,
+            format!("of unit {unit}: {expected:?}"),
+            format!("{numbers:?}"),
+        )
+        .on_rank(rank)
+        .given(given)
+        .diagnose_if(
+            nan[unit] && found.freed[0],
+            "the outputs are already NaN: a weight was freed before the forward pass used it",
+        )
+        .diagnose_if(
+            is_read_freed && twice,
+            format!(
+                "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was \
+                 freed before the gradient of its inputs was computed"
+            ),
+        )
+        .diagnose_if(
+            is_read_freed && found.freed[1],
+            format!(
+                "the gradient of unit {before} is right, and those of the units before it are NaN: the weight of unit {before} was \
+                 freed after the forward pass and not gathered again, but the gradient of its inputs needs it"
+            ),
+        )
+        .diagnose_if(
+            nan[unit] && found.freed[1],
+            "the gradient of a unit's inputs was computed while its weight was freed, and what follows from it is NaN",
+        )
+        .cause_if(
+            are(&|unit| own[unit].clone()),
+            "this is the rank's own gradient of the whole weight: each rank needs its rows of the mean, which a reduce-scatter gives \
+             it",
+        )
+        .diagnose_if(
+            numbers.len() != expected.len(),
+            format!("{} numbers: the rank's rows have {}", numbers.len(), expected.len()),
+        )
+        .cause_if(
+            is(&own),
+            "these are the rows of the rank's own gradient: the mean over all ranks is asked for, which a reduce-scatter gives",
+        )
+        .cause_if(
+            is(&inputs_first),
+            "the gradient of the unit's outputs was replaced by that of its inputs too early: the gradient of the weight is \
+             computed from that of the outputs",
+        )
+        .cause_if(
+            is(&unchanged),
+            "the last unit's gradient is right and the others are not: the gradient of a unit's inputs is that of its outputs times \
+             its weight",
+        )
+        .cause_if(
+            is(&of_outputs),
+            "the gradient of the weight was computed from the unit's outputs: keep the inputs of each unit in the forward pass",
+        )
+        .cause_if(
+            is(&first_inputs),
+            "the gradients of all units were computed from the inputs of the first: each unit has the outputs of the one before",
+        )
+        .cause_if(
+            times(1.0 / self.n as f64),
+            "this is divided by the number of rows: the loss is half of the squared distance of all rows together, and the mean is \
+             that over the ranks",
+        )
+        .cause_if(times(-1.0), "the gradients have the other sign: that of the outputs is outputs less targets")
+        .cause_if(self.ranks != 2 && times(2.0), "twice as large: the loss is half of the squared distance")
+        .cause_if(times(self.ranks as f64), "this is the sum over the ranks, not the mean")
+        .cause_if(
+            times(1.0 / self.ranks as f64),
+            "too small by a factor of the number of ranks: `reduce` gives the mean already",
+        )
+        .cause_if(
+            are(&|unit| whole[UNITS - 1 - unit][rows.clone()].to_vec()),
+            "the gradients are in the order of the backward pass: the units' order is asked for",
+        )
+        .cause_if(are(&turned), "these are rows of the transposed gradient: a weight has a row for each output")
+        .or_fail(format!("unit {unit}'s is not the rank's part of the mean gradient"))
     }
 
     fn check_cost(&self, rank: usize, given: &str, found: &Sharded) -> anyhow::Result<()> {
@@ -259,4 +275,8 @@ impl FreeUnitsCase {
         )
         .or_fail("the gradients are right, but more is sent than needed")
     }
+}
+
+fn near(right: &[f64], numbers: &[f64]) -> bool {
+    close(right, numbers, TOLERANCE * right.iter().fold(1.0_f64, |most, number| most.max(number.abs())))
 }

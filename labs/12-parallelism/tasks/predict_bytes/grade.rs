@@ -1,6 +1,6 @@
 //! Grades `predict_bytes`: what was predicted against what the same ranks then counted, in each scheme, on 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Runner, joined};
+use lockstep_grading::{Claim, Runner, causes, joined};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Serialize)]
@@ -84,9 +84,8 @@ fn check(
             *predicted == Bytes { parameters, gradients, states, sent }
         })
     };
-    let is = |scheme_is: Scheme, wrong: Bytes| scheme == scheme_is && predicted == wrong;
     let ranks = ranks as u64;
-    let all = blocks * 8 * features * features * 4;
+    let all = weights(blocks, features);
     Claim::that(predicted == counted, format!("counted: {counted:?}"), format!("predicted: {predicted:?}"))
         .on_rank(rank)
         .given(format!("{scheme:?} on {ranks} ranks, {blocks} blocks of {features} features, {rows} rows"))
@@ -107,69 +106,86 @@ fn check(
             "this optimizer divides its states only, ZeRO's first stage: parameters and gradients stay whole on each rank",
         )
         .cause_if(
-            is(Scheme::Zero, Bytes { sent: counted.sent / 2, ..counted }),
-            "the gradients are averaged, and then the other ranks need the parameters that a rank has updated",
-        )
-        .cause_if(
             scheme == Scheme::Sharded && (predicted.parameters == all || predicted.gradients == all),
             "a rank holds only its part of the gradients, as of parameters and states: a block is whole while it is computed, not after a \
              step",
         )
-        .cause_if(
-            is(Scheme::Sharded, Bytes { sent: all / ranks + all, ..counted }),
+        .causes(&causes(&of_a_scheme(model, ranks, counted), |(of, wrong)| scheme == *of && predicted == *wrong))
+        .or_fail(format!("right: {}; not what was counted: {}", names(true), names(false)))
+}
+
+/// What mistakes in one scheme give where this was counted.
+fn of_a_scheme(
+    Model { blocks, features, rows }: Model,
+    ranks: u64,
+    counted: Bytes,
+) -> [((Scheme, Bytes), &'static str); 14] {
+    let all = weights(blocks, features);
+    [
+        (
+            (Scheme::Zero, Bytes { sent: counted.sent / 2, ..counted }),
+            "the gradients are averaged, and then the other ranks need the parameters that a rank has updated",
+        ),
+        (
+            (Scheme::Sharded, Bytes { sent: all / ranks + all, ..counted }),
             "a block is freed after its forward pass, and so it is gathered twice: the backward pass needs its weights, too",
-        )
-        .cause_if(
-            is(Scheme::Sharded, Bytes { sent: 3 * all, ..counted }),
+        ),
+        (
+            (Scheme::Sharded, Bytes { sent: 3 * all, ..counted }),
             "an all-gather counts what a rank contributes, its part of the weights, although it receives the whole",
-        )
-        .cause_if(
-            is(Scheme::Sharded, Bytes { sent: all, ..counted }),
+        ),
+        (
+            (Scheme::Sharded, Bytes { sent: all, ..counted }),
             "each of a block's two all-gathers counts this rank's part of the weights, and the reduce-scatter counts all gradients of the \
              block, which a rank contributes",
-        )
-        .cause_if(
-            is(Scheme::Tensor, Bytes { sent: counted.sent / 2, ..counted }),
+        ),
+        (
+            (Scheme::Tensor, Bytes { sent: counted.sent / 2, ..counted }),
             "a block has one all-reduce forward, of its outputs, and one backward, of the gradient of its inputs",
-        )
-        .cause_if(
-            is(Scheme::Ddp, Bytes { sent: 2 * (ranks - 1) * counted.sent / ranks, ..counted }),
+        ),
+        (
+            (Scheme::Ddp, Bytes { sent: 2 * (ranks - 1) * counted.sent / ranks, ..counted }),
             "this is what a ring sends for it; an all-reduce of n bytes counts n here, whatever the algorithm",
-        )
-        .cause_if(
-            is(Scheme::Pipeline, Bytes { sent: 2 * rows * features * 4, ..counted }),
+        ),
+        (
+            (Scheme::Pipeline, Bytes { sent: 2 * rows * features * 4, ..counted }),
             "the last stage sends no activations, and the first no gradient: each has one neighbour",
-        )
-        .cause_if(
-            is(Scheme::Tensor, Bytes { sent: 2 * counted.sent, ..counted }),
+        ),
+        (
+            (Scheme::Tensor, Bytes { sent: 2 * counted.sent, ..counted }),
             "a block here is one pair of layers, with one all-reduce forward and one backward: four are those of a transformer's block, \
              which has two such pairs",
-        )
-        .cause_if(
-            is(Scheme::Tensor, Bytes { sent: 4 * counted.sent, ..counted }),
+        ),
+        (
+            (Scheme::Tensor, Bytes { sent: 4 * counted.sent, ..counted }),
             "a block exchanges its outputs, which have as many features as its inputs. What lies between its two layers has four times as \
              many, and a rank needs only its own part of that",
-        )
-        .cause_if(
-            is(Scheme::Pipeline, Bytes { sent: rows * features * 4, ..counted }),
+        ),
+        (
+            (Scheme::Pipeline, Bytes { sent: rows * features * 4, ..counted }),
             "a stage in the middle has two neighbours: it sends activations to the one after it and a gradient to the one before it",
-        )
-        .cause_if(
-            is(Scheme::Zero, Bytes { sent: all + all / ranks, ..counted }),
+        ),
+        (
+            (Scheme::Zero, Bytes { sent: all + all / ranks, ..counted }),
             "a broadcast of n bytes counts n on each rank, also on those that receive: all ranks take part in all broadcasts",
-        )
-        .cause_if(
-            is(Scheme::Tensor, Bytes { sent: counted.sent - rows * features * 4, ..counted }),
+        ),
+        (
+            (Scheme::Tensor, Bytes { sent: counted.sent - rows * features * 4, ..counted }),
             "the first block's inputs come from an embedding, which needs their gradient: that block's backward pass ends with an \
              all-reduce, too",
-        )
-        .cause_if(
-            is(Scheme::Tensor, Bytes { sent: counted.sent / ranks, ..counted }),
+        ),
+        (
+            (Scheme::Tensor, Bytes { sent: counted.sent / ranks, ..counted }),
             "the layers are divided, not the batch: each rank has all rows, and the all-reduces have the outputs of all rows",
-        )
-        .cause_if(
-            is(Scheme::Zero, Bytes { states: 2 * all, ..counted }),
+        ),
+        (
+            (Scheme::Zero, Bytes { states: 2 * all, ..counted }),
             "this optimizer divides its states: a rank has those of its share of the parameters",
-        )
-        .or_fail(format!("right: {}; not what was counted: {}", names(true), names(false)))
+        ),
+    ]
+}
+
+/// The bytes of all weights.
+fn weights(blocks: u64, features: u64) -> u64 {
+    blocks * 8 * features * features * 4
 }
