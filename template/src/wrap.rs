@@ -48,15 +48,33 @@ pub(crate) type SoFar = Option<Best>;
 /// A network that is trained on the ranks of a group, with its optimizer.
 pub(crate) struct Wrapped {
     of: Of,
+    optimizer: Box<dyn Optimizer>,
     /// This rank's parameters, or its parts of them.
     params: Vec<(String, Tensor)>,
     clip: Option<f64>,
 }
 
 enum Of {
-    Ddp { model: DistributedDataParallel<Network>, optimizer: FusedOptimizer<Rule> },
-    Zero { model: DistributedDataParallel<Network>, optimizer: ZeroRedundancyOptimizer<Rule> },
-    Fsdp { net: Network, model: FullyShard, optimizer: FusedOptimizer<Rule> },
+    /// The whole model on each rank.
+    Copies(DistributedDataParallel<Network>),
+    /// A part of it.
+    Parts { net: Network, model: FullyShard },
+}
+
+impl Of {
+    fn group(&self) -> &c10d::ProcessGroup {
+        match self {
+            Of::Copies(model) => model.group(),
+            Of::Parts { model, .. } => model.group(),
+        }
+    }
+
+    fn variables<'a>(&'a self, vs: &'a VarStore) -> Variables<'a> {
+        match self {
+            Of::Copies(_) => vs.into(),
+            Of::Parts { model, .. } => (vs, model).into(),
+        }
+    }
 }
 
 impl Wrapped {
@@ -73,14 +91,15 @@ impl Wrapped {
         let (group, mut params) = (Rc::new(group), named_parameters(vs));
         // With fixed buckets, a run that resumes adds in the same order as an uninterrupted run.
         let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
-        let of = match wrap {
+        let (of, optimizer): (Of, Box<dyn Optimizer>) = match wrap {
             Wrap::Ddp => {
                 let model = DistributedDataParallel::new(net, vs, group, &fixed)?;
-                Of::Ddp { model, optimizer: FusedOptimizer::new(named_parameters(vs), rule)? }
+                (Of::Copies(model), Box::new(FusedOptimizer::new(named_parameters(vs), rule)?))
             }
             Wrap::Zero => {
                 let model = DistributedDataParallel::new(net, vs, Rc::clone(&group), &fixed)?;
-                Of::Zero { model, optimizer: ZeroRedundancyOptimizer::new(named_parameters(vs), rule, group)? }
+                let optimizer = ZeroRedundancyOptimizer::new(named_parameters(vs), rule, group)?;
+                (Of::Copies(model), Box::new(optimizer))
             }
             Wrap::Fsdp => {
                 let units = task::units(&net);
@@ -88,62 +107,52 @@ impl Wrapped {
                 let model = FullyShard::new(vs, group, &units, &FullyShardOptions::default())?;
                 params = model.named_parameters();
                 let optimizer = FusedOptimizer::new(model.named_parameters(), rule)?;
-                Of::Fsdp { net, model, optimizer }
+                (Of::Parts { net, model }, Box::new(optimizer))
             }
         };
-        Ok(Wrapped { of, params, clip })
+        Ok(Wrapped { of, optimizer, params, clip })
     }
     // ANCHOR_END: wrap
 
     pub(crate) fn group(&self) -> &c10d::ProcessGroup {
-        match &self.of {
-            Of::Ddp { model, .. } | Of::Zero { model, .. } => model.group(),
-            Of::Fsdp { model, .. } => model.group(),
-        }
+        self.of.group()
     }
 
     /// One step on a batch; returns its mean loss before the step.
     pub(crate) fn step(&mut self, inputs: &Tensor, targets: &Tensor) -> Result<f64> {
-        let Wrapped { of, params, clip } = self;
+        let Wrapped { of, optimizer, params, clip } = self;
         let batch = [(inputs, targets)];
         match of {
-            Of::Ddp { model, optimizer } => {
+            Of::Copies(model) => {
                 let forward = |inputs: &Tensor| model.forward_with(|net| task::forward(net, inputs, true, &plain));
-                step(model, optimizer, &batch, forward, &GradParts::whole(params), *clip)
+                step(model, &mut **optimizer, &batch, forward, &GradParts::whole(params), *clip)
             }
-            Of::Zero { model, optimizer } => {
-                let forward = |inputs: &Tensor| model.forward_with(|net| task::forward(net, inputs, true, &plain));
-                step(model, optimizer, &batch, forward, &GradParts::whole(params), *clip)
-            }
-            Of::Fsdp { net, model, optimizer } => {
+            Of::Parts { net, model } => {
                 let sharded = |unit: &str, inputs: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor| {
                     model.forward(unit, inputs, layers).unwrap_or_else(|error| raise(error))
                 };
                 let forward = |inputs: &Tensor| caught(|| task::forward(net, inputs, true, &sharded));
                 // Squares of gradients are added up over the ranks.
                 let parts = GradParts { params, divided_over: &[model.group()] };
-                step(model, optimizer, &batch, forward, &parts, *clip)
+                step(model, &mut **optimizer, &batch, forward, &parts, *clip)
             }
         }
     }
 
     /// What a snapshot, or the best model, saves.
     pub(crate) fn variables<'a>(&'a self, vs: &'a VarStore) -> Variables<'a> {
-        match &self.of {
-            Of::Ddp { .. } | Of::Zero { .. } => vs.into(),
-            Of::Fsdp { model, .. } => (vs, model).into(),
-        }
+        self.of.variables(vs)
     }
 
     /// Calls `body` with the network and all of its parameters, for what needs no gradients. `body` must not communicate; all ranks call
     /// this.
     pub(crate) fn whole<T>(&self, body: impl FnOnce(&Network) -> T) -> Result<T> {
         match &self.of {
-            Of::Ddp { model, .. } | Of::Zero { model, .. } => {
+            Of::Copies(model) => {
                 model.sync_buffers()?;
                 Ok(tch::no_grad(|| body(model.module())))
             }
-            Of::Fsdp { net, model, .. } => Ok(model.summon_full_params(|| body(net))?),
+            Of::Parts { net, model } => Ok(model.summon_full_params(|| body(net))?),
         }
     }
 
@@ -158,11 +167,8 @@ impl Wrapped {
         snapshots: &mut Snapshots,
         vs: &VarStore,
     ) -> Result<(Position, SoFar), SnapshotError> {
-        let (start, so_far) = match &mut self.of {
-            Of::Ddp { model, optimizer } => snapshots.resume_with(vs, optimizer, model.group()),
-            Of::Zero { model, optimizer } => snapshots.resume_with(vs, optimizer, model.group()),
-            Of::Fsdp { model, optimizer, .. } => snapshots.resume_with((vs, &*model), optimizer, model.group()),
-        }?;
+        let Wrapped { of, optimizer, .. } = self;
+        let (start, so_far) = snapshots.resume_with(of.variables(vs), &mut **optimizer, of.group())?;
         Ok((start, so_far.flatten()))
     }
 
@@ -175,15 +181,7 @@ impl Wrapped {
         vs: &VarStore,
         so_far: SoFar,
     ) -> Result<(), SnapshotError> {
-        let variables = self.variables(vs);
-        match &self.of {
-            Of::Ddp { optimizer, .. } | Of::Fsdp { optimizer, .. } => {
-                snapshots.save_if_with(due, next, variables, optimizer, &so_far, self.group())
-            }
-            Of::Zero { optimizer, .. } => {
-                snapshots.save_if_with(due, next, variables, optimizer, &so_far, self.group())
-            }
-        }
+        snapshots.save_if_with(due, next, self.variables(vs), &*self.optimizer, &so_far, self.group())
     }
 }
 
@@ -191,7 +189,7 @@ impl Wrapped {
 /// One step on micro-batches of inputs and targets; returns their mean loss.
 fn step(
     model: &impl AveragesGradients,
-    optimizer: &mut impl Optimizer,
+    optimizer: &mut dyn Optimizer,
     batches: &[(&Tensor, &Tensor)],
     forward: impl Fn(&Tensor) -> c10d::Result<Tensor>,
     parts: &GradParts<'_>,

@@ -44,7 +44,7 @@ impl Snapshots {
     pub fn resume<'a>(
         &mut self,
         variables: impl Into<Variables<'a>>,
-        optimizer: &mut impl Optimizer,
+        optimizer: &mut dyn Optimizer,
         group: &ProcessGroup,
     ) -> Result<Position, SnapshotError> {
         let target = &mut Target { variables: variables.into(), optimizer };
@@ -60,7 +60,7 @@ impl Snapshots {
     pub fn resume_with<'a, E: Serialize + DeserializeOwned>(
         &mut self,
         variables: impl Into<Variables<'a>>,
-        optimizer: &mut impl Optimizer,
+        optimizer: &mut dyn Optimizer,
         group: &ProcessGroup,
     ) -> Result<(Position, Option<E>), SnapshotError> {
         let read = |saved: Option<&str>| saved.map(meta::decode_state).transpose();

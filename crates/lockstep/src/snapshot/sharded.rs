@@ -62,7 +62,7 @@ impl Snapshots {
         position: Position,
         vs: &VarStore,
         model: &FullyShard,
-        optimizer: &impl Optimizer,
+        optimizer: &dyn Optimizer,
         extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
     ) -> Result<(), SnapshotError> {
         let group = model.group();
@@ -119,7 +119,7 @@ impl Snapshots {
         position: Position,
         vs: &VarStore,
         model: &FullyShard,
-        optimizer: &impl Optimizer,
+        optimizer: &dyn Optimizer,
     ) -> Result<PartFile, SnapshotError> {
         let (rank, ranks) = (model.group().rank(), model.group().size().get());
         if rank.is_zero() {
@@ -146,7 +146,7 @@ impl Snapshots {
         &self,
         position: Position,
         files: Vec<PartFile>,
-        optimizer: &impl Optimizer,
+        optimizer: &dyn Optimizer,
         extra: Option<&str>,
     ) -> Result<(), SnapshotError> {
         let mut meta = self.meta(position, &optimizer.shared_state()?);

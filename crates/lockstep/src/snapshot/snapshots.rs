@@ -121,7 +121,7 @@ impl Snapshots {
         &mut self,
         position: Position,
         variables: impl Into<Variables<'a>>,
-        optimizer: &impl Optimizer,
+        optimizer: &dyn Optimizer,
     ) -> Result<(), SnapshotError> {
         self.save_all(position, variables.into(), optimizer, || Ok(None))
     }
@@ -139,7 +139,7 @@ impl Snapshots {
         due: bool,
         position: Position,
         variables: impl Into<Variables<'a>>,
-        optimizer: &impl Optimizer,
+        optimizer: &dyn Optimizer,
         group: &ProcessGroup,
     ) -> Result<(), SnapshotError> {
         let variables = variables.into();
@@ -182,7 +182,7 @@ impl Snapshots {
         due: bool,
         position: Position,
         variables: impl Into<Variables<'a>>,
-        optimizer: &impl Optimizer,
+        optimizer: &dyn Optimizer,
         extra: &E,
         group: &ProcessGroup,
     ) -> Result<(), SnapshotError> {
@@ -226,7 +226,7 @@ impl Snapshots {
         &mut self,
         position: Position,
         Variables { vs, sharded }: Variables<'_>,
-        optimizer: &impl Optimizer,
+        optimizer: &dyn Optimizer,
         extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
     ) -> Result<(), SnapshotError> {
         if let Some(model) = sharded {
@@ -276,7 +276,7 @@ impl Snapshots {
         &self,
         position: Position,
         vs: &VarStore,
-        optimizer: &impl Optimizer,
+        optimizer: &dyn Optimizer,
         extra: Option<&str>,
     ) -> Result<SaveJob, SnapshotError> {
         let state = optimizer.shared_state()?;
