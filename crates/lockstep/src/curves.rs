@@ -36,9 +36,12 @@ struct Row {
 
 const HEADER: &str = "epoch,step,loss,lr,samples_per_second,held_out_loss,held_out_accuracy\n";
 
+/// Epoch and step.
+type Place = (u64, u64);
+
 impl Row {
     /// An evaluation comes after all steps of its epoch.
-    fn place(&self) -> (u64, u64) {
+    fn place(&self) -> Place {
         (self.epoch, self.step.unwrap_or(u64::MAX))
     }
 }
@@ -71,7 +74,7 @@ pub(crate) struct Curves {
     path: PathBuf,
     file: File,
     /// The places of the rows of former processes, with the offset at which each begins; none after this process' first row.
-    former: Vec<((u64, u64), u64)>,
+    former: Vec<(Place, u64)>,
     since: Instant,
 }
 
@@ -139,9 +142,6 @@ impl Curves {
         self.file.write_all(&line)
     }
 }
-
-/// Epoch and step.
-type Place = (u64, u64);
 
 /// The places of the rows of a file, with the offset of each, or the number of the line that is no row.
 fn rows(text: &[u8]) -> Result<Vec<(Place, u64)>, u64> {

@@ -170,26 +170,20 @@ impl Curves {
         {
             return State::Ended(codes.into_iter().max().unwrap_or_default());
         }
-        let mut pauses: Vec<f64> = self.samples().filter_map(|(_, _, sample)| sample.seconds).collect();
+        let mut pauses: Vec<f64> = self.samples().filter_map(|sample| sample.seconds).collect();
         pauses.sort_by(f64::total_cmp);
         let usual = pauses.get(pauses.len() / 2).copied().unwrap_or_default();
         if now - self.ended < SILENT.0.max(SILENT.1 * usual) { State::Running } else { State::Silent }
     }
 
-    /// All steps, each with its attempt's number and its rank.
-    fn samples(&self) -> impl Iterator<Item = (usize, usize, &Sample)> {
-        self.attempts.iter().flat_map(|attempt| {
-            let of_rank = |curve: &'_ RankCurve| (attempt.number, curve.rank);
-            attempt.ranks.iter().flat_map(move |curve| {
-                let (number, rank) = of_rank(curve);
-                curve.steps.iter().map(move |sample| (number, rank, sample))
-            })
-        })
+    /// All steps of all ranks.
+    fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.attempts.iter().flat_map(|attempt| &attempt.ranks).flat_map(|curve| &curve.steps)
     }
 
     /// The first and the last place that has something.
     pub(crate) fn extent(&self) -> Option<(u64, u64)> {
-        let steps = self.samples().map(|(_, _, sample)| sample.place);
+        let steps = self.samples().map(|sample| sample.place);
         let evaluations = self.attempts.iter().flat_map(|attempt| &attempt.evaluations).map(|found| found.place);
         let all = steps.chain(evaluations).map(|place| (place, place));
         all.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))

@@ -11,7 +11,7 @@ use tree_sitter::Node;
 
 use super::kept::{Keeps, State, change};
 use super::script::{Around, Assigned, Command, ExitCode, Exported, Pipe, Script, handed_to_a_shell, is_remote};
-use super::words::{Piece, Source, Word, child, children, first_error, handed, hide, named, unhide};
+use super::words::{Piece, Source, Word, below, child, children, first_error, handed, hide, named, unhide};
 
 /// Functions that call themselves, and shells in shells, end here.
 const DEPTH: usize = 8;
@@ -830,26 +830,20 @@ fn calculated(node: Node<'_>) -> Vec<(Node<'_>, Node<'_>)> {
         matches!(child.kind(), "++" | "--")
             || child.kind().ends_with('=') && !matches!(child.kind(), "==" | "!=" | "<=" | ">=")
     };
-    let mut found = vec![];
-    let mut parts = named(node);
-    while let Some(part) = parts.pop() {
-        let name = child(part, "variable_name").filter(|_| children(part).iter().any(sign));
-        found.extend(name.filter(|_| part.kind() != "variable_assignment").map(|name| (part, name)));
-        parts.extend(named(part));
-    }
-    found
+    let changed = |part: Node<'_>| part.kind() != "variable_assignment" && children(part).iter().any(sign);
+    below(node)
+        .into_iter()
+        .filter(|part| changed(*part))
+        .filter_map(|part| Some((part, child(part, "variable_name")?)))
+        .collect()
 }
 
 /// The variables that a loop changes.
 fn changed(source: &Source, node: Node<'_>) -> Vec<String> {
-    let mut names: Vec<String> = calculated(node).iter().map(|(_, name)| source.of(*name).to_owned()).collect();
-    let mut parts = named(node);
-    while let Some(part) = parts.pop() {
-        let name = child(part, "variable_name").filter(|_| part.kind() == "variable_assignment");
-        names.extend(name.map(|name| source.of(name).to_owned()));
-        parts.extend(named(part));
-    }
-    names
+    let assigned = below(node).into_iter().filter(|part| part.kind() == "variable_assignment");
+    let assigned = assigned.filter_map(|part| child(part, "variable_name"));
+    let calculated = calculated(node).into_iter().map(|(_, name)| name);
+    calculated.chain(assigned).map(|name| source.of(name).to_owned()).collect()
 }
 
 /// The next statement.

@@ -188,6 +188,16 @@ pub(super) fn named(node: Node<'_>) -> Vec<Node<'_>> {
     node.named_children(&mut node.walk()).collect()
 }
 
+/// Those and all that are below them.
+pub(super) fn below(node: Node<'_>) -> Vec<Node<'_>> {
+    let (mut all, mut parts) = (vec![], named(node));
+    while let Some(part) = parts.pop() {
+        all.push(part);
+        parts.extend(named(part));
+    }
+    all
+}
+
 /// The first child of this kind.
 pub(super) fn child<'a>(node: Node<'a>, kind: &str) -> Option<Node<'a>> {
     named(node).into_iter().find(|child| child.kind() == kind)
