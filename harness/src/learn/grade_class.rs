@@ -28,8 +28,8 @@ use lockstep_grading::runner::{Bounds, writes_are_confined};
 use lockstep_grading::{Lab, Options, Runner, package};
 use lockstep_paths::temporary_folder;
 use lockstep_process::{Group, Outcome, Signals};
-use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use toml::{Table, Value};
+use tree_sitter::Parser;
 
 use crate::cargo::{
     Built, CompileError, build_command, built, grading_folder, output_folder, plain_command, share_compiled,
@@ -547,33 +547,38 @@ impl Handed {
 }
 
 /// Returns what in this text makes the compiler read another file, which may be another learner's, the course's answer, or a pipe without an
-/// end. Of a text that has no tokens the compiler says what is wrong. What macros hide, [`ClassWorkspace::foreign_source`] finds.
+/// end. What macros hide, [`ClassWorkspace::foreign_source`] finds.
 fn reads_files(text: &str) -> Option<&'static str> {
-    // Of each group, whether it is in brackets, as attributes are. No recursion: a text can be nested more deeply than the stack.
-    let mut groups: Vec<(TokenStream, bool)> = text.parse().ok().into_iter().map(|all| (all, false)).collect();
-    while let Some((group, in_brackets)) = groups.pop() {
-        let mut before = String::new();
-        for token in group {
-            let word = match token {
-                TokenTree::Ident(word) => word.to_string().trim_start_matches("r#").to_owned(),
-                TokenTree::Punct(sign) if sign.spacing() == Spacing::Joint && sign.as_char() == '=' => "==".into(),
-                TokenTree::Punct(sign) => sign.to_string(),
-                TokenTree::Literal(_) => String::new(),
-                TokenTree::Group(group) => {
-                    groups.push((group.stream(), in_brackets || group.delimiter() == Delimiter::Bracket));
-                    String::new()
-                }
-            };
-            match (&*before, &*word) {
-                (_, "include_str") => return Some("include_str!"),
-                (_, "include_bytes") => return Some("include_bytes!"),
-                ("include", "!" | "as") => return Some("include!"),
-                ("path", "=") if in_brackets => return Some("#[path]"),
-                _ => before = word,
+    let mut parser = Parser::new();
+    parser.set_language(&tree_sitter_rust::LANGUAGE.into()).expect("the grammar is of the library's version");
+    let tree = parser.parse(text, None)?;
+    let (mut at, mut before, mut brackets) = (tree.walk(), "", 0_usize);
+    loop {
+        let node = at.node();
+        let is_opaque = node.kind().ends_with("comment") || node.kind().ends_with("_literal");
+        if !is_opaque && at.goto_first_child() {
+            continue;
+        }
+        let word = if is_opaque { "" } else { text[node.byte_range()].trim_start_matches("r#") };
+        match (before, word) {
+            (_, "include_str") => return Some("include_str!"),
+            (_, "include_bytes") => return Some("include_bytes!"),
+            ("include", "!" | "as") => return Some("include!"),
+            // In brackets, as attributes are.
+            ("path", "=") if brackets > 0 => return Some("#[path]"),
+            (_, "[") => brackets += 1,
+            (_, "]") => brackets = brackets.saturating_sub(1),
+            _ => {}
+        }
+        if !node.kind().ends_with("comment") {
+            before = word;
+        }
+        while !at.goto_next_sibling() {
+            if !at.goto_parent() {
+                return None;
             }
         }
     }
-    None
 }
 
 #[cfg(test)]

@@ -63,6 +63,15 @@ impl Graph {
         serde_json::from_str(&printed).unwrap()
     }
 
+    /// The packages of which something runs at compile time, without build scripts, and those that programs have.
+    fn sides(&self) -> [HashSet<&str>; 2] {
+        [false, true].map(|target| {
+            let on_it = |unit: &&Unit| unit.platform.is_some() == target && unit.mode == "build";
+            let script = |unit: &&Unit| unit.target.kind.iter().any(|kind| kind == "custom-build");
+            self.units.iter().filter(on_it).filter(|unit| !script(unit)).map(|unit| &*unit.pkg_id).collect()
+        })
+    }
+
     fn what(&self, index: usize) -> What<'_> {
         let Unit { pkg_id, target, mode, platform, .. } = &self.units[index];
         (pkg_id, &target.name, &target.kind, mode, platform.is_some())
@@ -96,6 +105,14 @@ fn twice(part: &Graph, whole: &Graph) -> Vec<String> {
     (0..part.units.len()).filter(again).map(|index| format!("{:?}", part.what(index))).collect()
 }
 
+/// Packages that `part` needs at compile time alone, and `whole` in programs, too. What both need is compiled as for programs: cargo compiles
+/// such a package again, and all that depends on it, serde and the runtime among them.
+fn on_another_side<'a>(part: &'a Graph, whole: &Graph) -> Vec<&'a str> {
+    let ([host, target], [whole_host, whole_target]) = (part.sides(), whole.sides());
+    let also = |package: &&str| whole_host.contains(package) && whole_target.contains(package);
+    host.difference(&target).copied().filter(also).collect()
+}
+
 /// What `scripts/run.sh` builds for the tour.
 const TOUR: [&str; 5] =
     ["--package", "lockstep-harness", "--package", "lab-06-snapshot-resume", "--no-default-features"];
@@ -110,6 +127,9 @@ fn a_lab_or_an_exercise_alone_compiles_nothing_twice() {
     let mut again = twice(&tour, &all);
     again.retain(|what| !what.contains("harness#lockstep-harness@"));
     assert!(again.is_empty(), "scripts/run.sh compiles what does not serve cargo build:\n{}", again.join("\n"));
+    let tests = Graph::of(&["--workspace", "--all-targets"]);
+    let moved = on_another_side(&tour, &tests);
+    assert!(moved.is_empty(), "after scripts/run.sh all that needs these is compiled again: {moved:?}");
     let labs = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("labs");
     let folders = fs::read_dir(labs).unwrap().map(|entry| entry.unwrap());
     let names: Vec<String> = folders
