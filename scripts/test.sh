@@ -213,7 +213,7 @@ nextest() {
 
 # All of it in an area, too: for some packages cargo would compile their libraries once more.
 check_documentation() {
-  ! has nextest || step documentation cargo test --doc "${ALL[@]}" --exclude "sol-*" # `cargo test` has run them already
+  ! has nextest || step documentation cargo test --doc "${ALL[@]}" # `cargo test` has run them already
 }
 
 # Repeats the tests that depend on the processor's instructions with older ones: a limit that holds only on this processor is a
