@@ -31,6 +31,7 @@ pub mod rules;
 pub mod scheduler;
 
 use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::Command;
 
 use fault::FAULTS;
@@ -87,6 +88,12 @@ fn columns_of(terminal: Option<usize>, asked: Option<&str>, plain: usize, (least
     let terminal = terminal.filter(|width| *width > 0).map(|width| width.clamp(least, most));
     let asked = || asked?.trim().parse().ok().filter(|width| *width > 0).map(|width: usize| width.clamp(40, 1000));
     terminal.or_else(asked).unwrap_or(plain)
+}
+
+/// Prints a line on stderr in one write: what threads and processes write there at the same time does not come into it. The reader may be
+/// gone, which is no error.
+pub fn warn(line: &dyn Display) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// A number of things in words: `1 rank`, `8 ranks`, `2 batches`, `0 classes`.

@@ -1,6 +1,5 @@
 //! The exit codes of a command ([`Code`]), the errors that choose one, and the `main` wrapper that returns them.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use lockstep_contract::error_file;
@@ -26,8 +25,7 @@ pub fn main(run: impl FnOnce() -> anyhow::Result<Code>) -> ExitCode {
         Ok(code) => return ExitCode::from(code),
         Err(error) => error,
     };
-    // The reader may be gone; the code reports the error too.
-    let _ = writeln!(std::io::stderr(), "{}", error_file::printed(&error));
+    lockstep_contract::warn(&error_file::printed(&error));
     match error.downcast_ref() {
         Some(Interrupted { signal }) => die_of(*signal),
         None => ExitCode::from(code_of(&error)),

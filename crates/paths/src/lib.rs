@@ -170,8 +170,7 @@ pub fn temporary_folder() -> &'static Path {
     FOLDER.get_or_init(|| {
         let (folder, note) = choose(&std::env::temp_dir(), |folder| tempfile::tempfile_in(folder).map(drop));
         if let Some(note) = note {
-            // The reader may be gone.
-            let _ = writeln!(io::stderr(), "{note}");
+            lockstep_contract::warn(&note);
         }
         folder
     })

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
@@ -405,7 +405,7 @@ pub fn words_dying_with_parent(program: &OsStr) -> [OsString; 3] {
 /// The subcommand of [`words_dying_with_parent`]; returns only if the program cannot be started.
 pub(super) fn become_program(args: &[OsString]) -> ExitCode {
     let Err(error) = try_become(args);
-    let _ = writeln!(io::stderr(), "error: {error:#}");
+    lockstep_contract::warn(&format_args!("error: {error:#}"));
     ExitCode::from(NOT_STARTED)
 }
 

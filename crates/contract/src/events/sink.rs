@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::{Event, EventsError, FOLDER};
+use crate::warn;
 
 /// The file to which a rank writes its events. Threads share it by reference.
 #[derive(Debug, Default)]
@@ -50,7 +51,7 @@ impl EventSink {
         let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return Self::off() };
         Self::open(Path::new(&folder), rank, restart).unwrap_or_else(|error| {
             let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-            let _ = writeln!(io::stderr(), "warning: {error}{cause}; rank {rank} trains without an event file");
+            warn(&format_args!("warning: {error}{cause}; rank {rank} trains without an event file"));
             Self::off()
         })
     }
@@ -101,11 +102,10 @@ impl Appender {
         if let Err(error) = state.write(line) {
             state.lost += 1;
             if state.lost == 1 {
-                let _ = writeln!(
-                    io::stderr(),
+                warn(&format_args!(
                     "warning: cannot write events to {}: {error}; training continues without them",
                     self.path.display()
-                );
+                ));
             }
         }
     }

@@ -1,14 +1,13 @@
 //! The agent's life on its node: opens the rendezvous, runs the job to its end, reports and cleans up.
 
 use std::collections::VecDeque;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use lockstep_contract::events::{AgentEvent, AgentSink, VerdictRecord};
-use lockstep_contract::foreign;
 use lockstep_contract::snapshot_request::SAVED;
+use lockstep_contract::{foreign, warn};
 use lockstep_process::{Workers, check_calls, check_room, find_program, raise_open_files, refusal, signal_name};
 
 use super::batch_job::BatchJob;
@@ -92,11 +91,8 @@ struct Stopped(i32);
 
 /// Prints and records the verdict on a launcher that failed before there was a job.
 fn report_launch(verdict: &VerdictRecord) {
-    // The reader may be gone; the exit code says that it failed.
-    let _ = writeln!(std::io::stderr(), "{verdict}");
-    let events = events(&hostname(), events_folder().as_deref(), |warning| {
-        let _ = writeln!(std::io::stderr(), "{warning}");
-    });
+    warn(verdict);
+    let events = events(&hostname(), events_folder().as_deref(), |warning| warn(&warning));
     events.emit(&AgentEvent::Verdict(verdict.clone()));
     events.emit(&AgentEvent::Finished { code: Ended::Failed.code().into() });
 }

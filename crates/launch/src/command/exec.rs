@@ -1,13 +1,13 @@
 //! Runs the command, shows what it would run, and is the `main` of a program that is the launcher and nothing else.
 
 use std::ffi::OsString;
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
-use lockstep_contract::foreign;
+use lockstep_contract::{foreign, warn};
 
 use super::RunOptions;
 use super::look_alikes::{self, parse};
@@ -61,8 +61,7 @@ impl RunOptions {
         };
         notices.extend(look_alikes::flag_like(words.iter().skip(1).map(|word| &**word)));
         for notice in notices.into_iter().chain(threads_notice(&config, &env)) {
-            // The reader may be gone, but the job must still run.
-            let _ = writeln!(stderr(), "note: {notice}");
+            warn(&format_args!("note: {notice}"));
         }
         if dry_run { show(&config, &taken) } else { start(&config) }
     }
