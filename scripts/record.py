@@ -150,10 +150,10 @@ RECORDINGS = {
     "lab-12-context": (TWO_RANKS + " lab-12-parallelism --scheme context --steps 4", LAB_12, 2),
     "lab-12-expert": (TWO_RANKS + " lab-12-parallelism --scheme expert --steps 4", LAB_12, 2),
     "lab-13": (TWO_RANKS + " lab-13-language-model --snapshots target/try/gpt", LAB_13, 2),
-    "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),
+    "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "engine/launch/src/report", 0),
     "launcher-missing-node": (
         "lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost --rdzv-conf=join_timeout=5 lab-03-torchrun-env",
-        "crates/launch/src/diagnose",
+        "engine/launch/src/diagnose",
         0,
     ),
     "inject-list": ("lockstep inject --list", "harness/scenarios", 0),

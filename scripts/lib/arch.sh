@@ -6,7 +6,7 @@
 MACHINE=$(uname -m 2>/dev/null) || MACHINE=$HOSTTYPE # where uname is not on PATH, who needs it says so
 [ "$MACHINE" != arm64 ] || MACHINE=aarch64
 
-# libtorch_of MACHINE: the folder of its libtorch. .cargo/config.toml, crates/c10d/build.rs and the lockstep command know it as well.
+# libtorch_of MACHINE: the folder of its libtorch. .cargo/config.toml, engine/c10d/build.rs and the lockstep command know it as well.
 libtorch_of() {
   if [ "$1" = x86_64 ]; then echo "$ROOT/.libtorch"; else echo "$ROOT/.libtorch/$1"; fi
 }

@@ -9,7 +9,7 @@ from lib import included
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BOOK = ROOT / "book" / "src"
 # Folders of the checkout that need no README.
-PARTS = "labs", "crates", "harness", "scripts", "containers", "book"
+PARTS = "labs", "crates", "engine", "harness", "scripts", "containers", "book"
 
 DIRECTIVE = re.compile(r"(?<!\\)\{\{\s*#[^}]*\}\}")
 LINK = re.compile(r"\]\(([^)\s]*)\)|^\[[^\]]+\]:\s*(\S+)|\b(?:href|src)=\"([^\"]*)\"", re.M)

@@ -6,7 +6,7 @@
 mod formula;
 #[path = "support/mlp.rs"]
 mod mlp;
-#[path = "../../c10d/benches/support/mod.rs"]
+#[path = "../../../engine/c10d/benches/support/mod.rs"]
 mod support;
 
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 //! The caller only drops each batch. With workers, the ratio is therefore their cost or, where a core is free, their gain. A
 //! training step that takes longer than a batch hides the loading altogether.
 
-#[path = "../../c10d/benches/support/mod.rs"]
+#[path = "../../../engine/c10d/benches/support/mod.rs"]
 mod support;
 
 use std::hint::black_box;

@@ -7,7 +7,7 @@
 mod formula;
 #[path = "support/resnet.rs"]
 mod resnet;
-#[path = "../../c10d/benches/support/mod.rs"]
+#[path = "../../../engine/c10d/benches/support/mod.rs"]
 mod support;
 
 use std::process::ExitCode;

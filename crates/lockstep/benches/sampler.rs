@@ -2,7 +2,7 @@
 //!
 //! The baseline is what dominates Python's `DistributedSampler`: `torch.randperm(n)` and reading the tensor out.
 
-#[path = "../../c10d/benches/support/mod.rs"]
+#[path = "../../../engine/c10d/benches/support/mod.rs"]
 mod support;
 
 use std::hint::black_box;

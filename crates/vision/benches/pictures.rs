@@ -7,7 +7,7 @@
 #[path = "support/photographs.rs"]
 mod photographs;
 #[allow(unreachable_pub)] // other benches use it, too
-#[path = "../../c10d/benches/support/rounds.rs"]
+#[path = "../../../engine/c10d/benches/support/rounds.rs"]
 mod rounds;
 
 use std::hint::black_box;

@@ -326,7 +326,7 @@ mod tests {
     fn takes_versions_and_the_profiles_of_the_crates_that_it_needs() {
         let workspace = "[workspace.package]\nedition = \"2024\"\n[workspace.dependencies]\nanyhow = \"1\"\n\
                          clap = { version = \"4\", features = [\"derive\"] }\n\
-                         tch = \"0.24\"\nc10d = { path = \"crates/c10d\" }\nlockstep = { path = \"crates/lockstep\" }\nserde = \"1\"\n\
+                         tch = \"0.24\"\nc10d = { path = \"engine/c10d\" }\nlockstep = { path = \"crates/lockstep\" }\nserde = \"1\"\n\
                          [profile.dev]\ndebug = \"line-tables-only\"\n[profile.dev.package.\"*\"]\nopt-level = 1\n\
                          [profile.dev.package.zip]\nopt-level = 3\n[profile.dev.package.other]\nopt-level = 2\n";
         let lock = "[[package]]\nname = \"lockstep\"\ndependencies = [\"tch\"]\n[[package]]\nname = \"tch\"\ndependencies = [\"zip 9.4.0\"]\n\

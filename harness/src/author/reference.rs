@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     /// Searches the sources of programs only; tests may use made-up names.
-    const SOURCES: [&str; 4] = ["crates", "harness/src", "labs", "scripts"];
+    const SOURCES: [&str; 5] = ["crates", "engine", "harness/src", "labs", "scripts"];
 
     #[test]
     fn every_variable_of_the_project_has_a_row() {

@@ -462,7 +462,7 @@ fn is_in(error: &CompileError, file: &Path) -> bool {
 /// The learners' packages, in the class's workspace.
 const PACKAGES: &str = "class";
 /// What the class's workspace has of the checkout, as links. cargo knows a crate by its path in the workspace.
-const LINKED: [&str; 4] = ["crates", "harness", "labs", "template"];
+const LINKED: [&str; 5] = ["crates", "engine", "harness", "labs", "template"];
 /// Crates that compile C++, or libtorch's binding, which take a minute; others take a second or two.
 const WITH_CPP: [&str; 3] = ["c10d", "tch", "torch-sys"];
 

@@ -15,8 +15,9 @@ use crate::error_file::{panic_text, without_frames};
 
 /// Parts of the paths of code that the user did not write: the standard library's, and packages' from a registry or a repository.
 const INSTALLED: [&str; 4] = ["/rustc/", "/registry/src/", "/git/checkouts/", "/lib/rustlib/"];
-/// The folder of the runtime's crates.
-const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+/// The checkout, if this crate is compiled in one, and its folders of crates that are not the user's.
+const CHECKOUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+const RUNTIME: [&str; 2] = ["crates", "engine"];
 
 /// The place of a panic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,13 +112,13 @@ pub fn is_own(file: &Path) -> bool {
     if INSTALLED.iter().any(|part| text.contains(part)) {
         return false;
     }
-    let runtime = Path::new(RUNTIME).canonicalize().unwrap_or_else(|_| PathBuf::from(RUNTIME));
+    let checkout = Path::new(CHECKOUT).canonicalize().unwrap_or_else(|_| PathBuf::from(CHECKOUT));
     if file.is_absolute() {
         let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-        return !file.starts_with(&runtime);
+        return !RUNTIME.iter().any(|folder| file.starts_with(checkout.join(folder)));
     }
     // The compiler writes paths in the checkout relative to the checkout's folder.
-    !(file.starts_with("crates") && runtime.parent().is_some_and(|checkout| checkout.join(file).is_file()))
+    !(RUNTIME.iter().any(|folder| file.starts_with(folder)) && checkout.join(file).is_file())
 }
 
 /// What a panic says, without the frames of libtorch's C++. A panic of tch has libtorch's message in its debug form.
@@ -253,7 +254,7 @@ mod tests {
             ("labs/01-one/src/main.rs", true),
             ("/home/ada/crates/mine/src/lib.rs", true),
             ("crates/mine/src/lib.rs", true),
-            ("crates/contract/src/panic_place.rs", false),
+            ("engine/contract/src/panic_place.rs", false),
             (own, false),
             ("/rustc/abc/library/core/src/result.rs", false),
             ("/home/ada/.cargo/registry/src/index-1/tch-0.24.0/src/lib.rs", false),

@@ -1,4 +1,4 @@
-"""Records PyTorch's flight recorder on the CPU, for the tests of `crates/launch/src/verdict/flight_recorder.rs`:
+"""Records PyTorch's flight recorder on the CPU, for the tests of `engine/launch/src/verdict/flight_recorder.rs`:
 
     TORCH_FR_BUFFER_SIZE=100 lockstep run --standalone --nproc-per-node=3 record.py behind
 

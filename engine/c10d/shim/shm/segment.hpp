@@ -2,7 +2,7 @@
 // and messages.
 //
 // The table shows which word publishes what. Stores and read-modify-writes are sequentially consistent, so at least release, and loads
-// are at least acquire, unless the last column says otherwise. A rank's load of its own `posted` is relaxed. crates/memory-model has a
+// are at least acquire, unless the last column says otherwise. A rank's load of its own `posted` is relaxed. engine/memory-model has a
 // model of each protocol.
 //
 //   word              written by              what a reader may read once it sees the value                     needs

@@ -213,7 +213,7 @@ mod tests {
         assert!(read_from(&[format!("{}/rank_", folder.display())], later).is_empty());
     }
 
-    /// Recorded by Python's PyTorch: see `crates/launch/tests/flight_recorder/record.py`.
+    /// Recorded by Python's PyTorch: see `engine/launch/tests/flight_recorder/record.py`.
     fn recorded(name: &str) -> Recordings {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/flight_recorder").join(name);
         read_from(&[format!("{}/rank_", folder.display())], SystemTime::UNIX_EPOCH)

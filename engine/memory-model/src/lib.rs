@@ -1,4 +1,4 @@
-//! The protocols of `c10d`'s memory transport (`crates/c10d/shim/shm`) on processors that reorder accesses to memory, such as AArch64:
+//! The protocols of `c10d`'s memory transport (`engine/c10d/shim/shm`) on processors that reorder accesses to memory, such as AArch64:
 //! loom runs a model of each protocol in all orders that the memory model of C++ and Rust allows, with at most [`PREEMPTIONS`]
 //! preemptions, and looks for data races, lost wake-ups and wrong results.
 //!
