@@ -21,12 +21,12 @@ import sys
 
 sys.dont_write_bytecode = True
 import pictures  # noqa: E402
-from lib import browser, included, pages, routes, shell, site  # noqa: E402
+from lib import browser, figures, included, pages, routes, shell, site  # noqa: E402
 from record import RECORDINGS  # noqa: E402
 
 ROOT = pages.ROOT
 BUILT = ROOT / "target" / "book"
-BUILD_SECONDS = 120
+BUILD_SECONDS = 1200  # with the figures' module from nothing
 PHONE, WIDE = 360, 1200
 TALLEST = 16000  # px, of a picture of a page
 LIGHT, DARK = "light", "navy"  # mdBook's themes for a reader's system that prefers light or dark
@@ -146,6 +146,10 @@ def look_through(report, tab, address, folder):
     names = sorted(path.relative_to(BUILT).as_posix() for path in BUILT.rglob("*.html") if path.name != "toc.html")
     report.part(f"{len(names)} pages in a browser, {PHONE} and {WIDE} px wide", looks(tab, address, names))
     report.part("search", searches(tab, address))
+    if (BUILT / figures.MODULE.name).exists():
+        report.part("figures that move", moves(tab, address))
+    else:
+        unverified(f"the figures that move: {figures.missing()}")
     if folder:
         photograph(tab, address, names, folder)
 
@@ -163,6 +167,24 @@ def looks(tab, address, names):
             foreign = {url for url in tab.addresses.values() if not url.startswith((address, "data:"))}
             found += tab.complaints + [f"loads {url} from elsewhere" for url in sorted(foreign)]
             yield from (f"{name} at {width} px: {fault}" for fault in found)
+
+
+def moves(tab, address):
+    """Each figure loads, steps, plays and goes back, also by keyboard, and survives another width."""
+    script = (ROOT / "scripts/lib/look.js").read_text()
+    found = [(page, name) for page in sorted(pages.BOOK.glob("*.md")) for name in re.findall(r'data-figure="(\w+)"', page.read_text())]
+    if not found:
+        yield "no page has a figure that moves"
+    for page, name in found:
+        for width in (PHONE, WIDE):
+            tab.visit(f"{address}{page.stem}.html", width)
+            tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
+            told = tab.ask(f"{script}.moves({json.dumps(name)})")
+            # It is drawn again for another width.
+            tab.call("Emulation.setDeviceMetricsOverride", width=PHONE + WIDE - width, height=800, deviceScaleFactor=1, mobile=False)
+            told += tab.ask(f"{script}.resized({json.dumps(name)})") + tab.ask(f"{script}.words()")
+            told += [fault for theme in (LIGHT, DARK) for fault in tab.ask(f"{script}.drawings({json.dumps(theme)})")]
+            yield from (f"{page.name}, figure {name} at {width} px: {fault}" for fault in told + tab.complaints)
 
 
 def searches(tab, address):

@@ -15,6 +15,7 @@ import re
 import sys
 
 sys.dont_write_bytecode = True
+from lib import figures  # noqa: E402
 from lib.pages import BOOK  # noqa: E402
 from lib.pictures import communication, course, parallelism, processes, training  # noqa: E402
 
@@ -42,7 +43,8 @@ def faults():
 
 
 def preprocess():
-    """mdBook's preprocessor: the book from stdin, with drawings for images, to stdout."""
+    """mdBook's preprocessor: the book from stdin, with drawings for images, to stdout. Also builds the module of the figures that move."""
+    figures.build()
     both = [[picture(narrow) for narrow in (False, True)] for picture in PICTURES]
     forms = {desk.name: f'<div class="picture">\n{desk.svg()}{phone.svg()}</div>' for desk, phone in both}
     _, book = json.load(sys.stdin)

@@ -66,11 +66,12 @@ how_far() {
   [ "$every" != 1 ] || echo
 }
 
-# install_book_tools: mdBook, and Chromium if root can install it without a prompt.
+# install_book_tools: mdBook, what its figures are compiled for, and Chromium if root can install it without a prompt.
 install_book_tools() {
   local name
   find_mdbook || install_mdbook
   say "mdbook $MDBOOK_VERSION is in place"
+  rustup target add wasm32-unknown-unknown || warn "rustup could not add wasm32-unknown-unknown (see its message above): the book's figures will not move"
   for name in chromium chromium-browser google-chrome; do # as in browser.py
     ! command -v "$name" >/dev/null || return 0
   done

@@ -26,7 +26,10 @@
       const scale = Math.min(box.width / room.width, box.height / room.height);
       if (scale < 0.85) faults.push(`has the drawing "${name}" at ${Math.round(100 * scale)} % of its size`);
       if (drawing.parentElement.scrollWidth > drawing.parentElement.clientWidth) faults.push(`has the drawing "${name}", which must be scrolled`);
-      const texts = [...drawing.querySelectorAll("text")].map((e) => ({ words: e.textContent, box: e.getBBox() }));
+      // In the drawing's units: what a group moves is where it is seen.
+      const placed = ({ x, y, width, height }) => ({ x: (x - box.x) / scale, y: (y - box.y) / scale, width: width / scale, height: height / scale });
+      const seen = [...drawing.querySelectorAll("text")].filter((e) => e.textContent);
+      const texts = seen.map((e) => ({ words: e.textContent, box: placed(e.getBoundingClientRect()) }));
       for (const { words, box } of texts)
         if (box.x < 0 || box.y < 0 || box.x + box.width > room.width || box.y + box.height > room.height) faults.push(`has a drawing in which "${words}" sticks out`);
       texts.forEach((a, i) =>
@@ -73,6 +76,7 @@
       };
       for (const e of drawing.querySelectorAll("text, tspan, line, path, rect, circle, ellipse, polyline, polygon")) {
         const style = getComputedStyle(e);
+        if (style.stroke === "none" && style.fill === "none") continue; // only a place
         const words = e.localName === "text" || e.localName === "tspan";
         const stroke = style.stroke === "none" ? 0 : contrast(style.stroke, style.strokeOpacity * style.opacity);
         const fill = style.fill === "none" || e.localName === "line" ? 0 : contrast(style.fill, style.fillOpacity * style.opacity);
@@ -83,5 +87,63 @@
     }
     root.className = before;
     return [...faults];
+  },
+
+  // A figure that moves: comes into view, steps, plays and goes back.
+  async moves(name) {
+    const faults = [];
+    const place = document.querySelector(`main [data-figure="${name}"]`);
+    const until = async (wanted, what) => {
+      for (const begun = Date.now(); Date.now() - begun < 20000; ) {
+        if (wanted()) return true;
+        await new Promise((later) => setTimeout(later, 20));
+      }
+      faults.push(what);
+      return false;
+    };
+    place.scrollIntoView();
+    const drawn = () => place.querySelector(".moves svg g") !== null;
+    if (!(await until(drawn, "does not load"))) return faults;
+    const [svg, time, says] = [".moves svg", ".clock input", ".says"].map((part) => place.querySelector(part));
+    const last = +time.max;
+    const key = (name) => svg.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
+    const at = (moment, what) => (+time.value === moment && says.textContent) || faults.push(`${what}: moment ${time.value}, not ${moment}`);
+    key("Home");
+    at(0, "Home");
+    if (last === 0) return faults;
+    const [first, shapes] = [says.textContent, svg.innerHTML];
+    key("ArrowRight");
+    at(1, "the right arrow");
+    key("ArrowLeft");
+    at(0, "the left arrow");
+    if (says.textContent !== first) faults.push("says something else after a step and back");
+    if (svg.querySelectorAll("g").length !== new DOMParser().parseFromString(shapes, "text/html").querySelectorAll("g").length) faults.push("draws something else after a step and back");
+    const [back, play, step] = place.querySelectorAll(".clock button");
+    if (!back.disabled) faults.push("could go back before its beginning");
+    step.click();
+    at(1, "a step");
+    key("Home");
+    play.click();
+    await until(() => +time.value > 0, "does not play");
+    play.click();
+    key("End");
+    at(last, "End");
+    if (!step.disabled) faults.push("could go on after its end");
+    for (const label of place.querySelectorAll(".controls :is(input, select)")) if (!label.closest("label")?.textContent.trim()) faults.push("has a control without a label");
+    return faults;
+  },
+
+  async resized(name) {
+    const svg = document.querySelector(`main [data-figure="${name}"] .moves svg`);
+    if (!svg) return [];
+    for (const begun = Date.now(); Date.now() - begun < 20000; ) {
+      const [shown, made] = [svg.getBoundingClientRect().width, svg.viewBox.baseVal.width];
+      if (Math.abs(shown - made) < 0.15 * made) {
+        await Promise.allSettled(document.getAnimations().map((motion) => motion.finished));
+        return [];
+      }
+      await new Promise((later) => setTimeout(later, 20));
+    }
+    return ["is not drawn again for another width"];
   },
 })

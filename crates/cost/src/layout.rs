@@ -106,6 +106,47 @@ pub enum Sharding {
     Full,
 }
 
+/// Seconds of a step on one rank, by what takes them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    pub compute: f64,
+    /// All-reduces over the parts of each layer.
+    pub parts: f64,
+    /// Keys and values that go round a ring.
+    pub context: f64,
+    /// Tokens that go to their experts and back.
+    pub experts: f64,
+    /// Parameters that fully sharded ranks gather, and their gradients.
+    pub gathers: f64,
+    /// A stage waits for others.
+    pub bubble: f64,
+    /// Activations that go from stage to stage.
+    pub stages: f64,
+    /// The average over the copies at the end.
+    pub gradients: f64,
+}
+
+impl Times {
+    pub fn sum(&self) -> f64 {
+        self.named().iter().map(|(_, seconds)| seconds).sum()
+    }
+
+    /// With a name for each.
+    pub fn named(&self) -> [(&'static str, f64); 8] {
+        let Times { compute, parts, context, experts, gathers, bubble, stages, gradients } = *self;
+        [
+            ("compute", compute),
+            ("parts of layers", parts),
+            ("ring", context),
+            ("experts", experts),
+            ("gathers", gathers),
+            ("bubble", bubble),
+            ("stages", stages),
+            ("gradients", gradients),
+        ]
+    }
+}
+
 impl Cluster {
     pub fn ranks(&self) -> usize {
         self.nodes * self.per_node
@@ -191,6 +232,11 @@ impl Layout {
 
     /// Seconds of a step.
     pub fn step_sharded(&self, sharding: Sharding, job: &TransformerStep, cluster: &Cluster) -> f64 {
+        self.times(sharding, job, cluster).sum()
+    }
+
+    /// Seconds of a step, by what takes them.
+    pub fn times(&self, sharding: Sharding, job: &TransformerStep, cluster: &Cluster) -> Times {
         let (blocks, micro) = (job.blocks as f64 / self.pipeline as f64, job.micro_batches as f64);
         let message = self.message(job);
         // Of a block for each micro-batch.
@@ -199,9 +245,8 @@ impl Layout {
         let ring = ring.send(2 * (self.context - 1), self.ring_bytes(job));
         let experts = cluster.link(self.ranks() / self.data * self.expert);
         let experts = experts.send(4 * (self.expert - 1), self.expert_bytes(job));
-        let (gathers, average) = self.sums(sharding, job, cluster);
+        let (gathers, gradients) = self.sums(sharding, job, cluster);
 
-        let busy = job.compute / self.ranks() as f64 + blocks * micro * (parts + ring + experts + gathers);
         let turns = micro + self.pipeline as f64 - 1.0;
         let stages = if self.pipeline > 1 {
             let link = cluster.link(self.ranks() / self.data);
@@ -209,7 +254,17 @@ impl Layout {
         } else {
             0.0
         };
-        busy * turns / micro + stages + average
+        let of_blocks = |each: f64| blocks * micro * each;
+        let busy = [
+            job.compute / self.ranks() as f64,
+            of_blocks(parts),
+            of_blocks(ring),
+            of_blocks(experts),
+            of_blocks(gathers),
+        ];
+        let bubble = busy.iter().sum::<f64>() * (self.pipeline as f64 - 1.0) / micro;
+        let [compute, parts, context, experts, gathers] = busy;
+        Times { compute, parts, context, experts, gathers, bubble, stages, gradients }
     }
 
     /// Bytes that a rank sends round its ring in each block for each micro-batch: keys and values forward, their gradients backward.

@@ -5,17 +5,31 @@
 //! - [`Amdahl`], [`Gustafson`]: what part of a step more ranks do not divide; fitted to measured times.
 //! - [`Schedule`]: which stage of a pipeline works on which micro-batch when, and its bubble.
 //! - [`Layout`]: what a rank holds, and what a step takes, if the batch, layers, blocks, sequences and experts are divided.
+//! - [`Choice`]: the layout that suits a transformer and a cluster best.
 //! - [`ClusterFile`]: a cluster and a transformer, read from a file.
 //! - [`Prediction`]: what a training step takes on a cluster, and what bounds it.
 
 mod alpha_beta;
+mod choice;
 mod cluster_file;
 mod layout;
 mod schedule;
 mod step;
 
 pub use alpha_beta::{AlphaBeta, Collective, FitError};
+pub use choice::{Choice, SHOWN};
 pub use cluster_file::{ClusterFile, ClusterFileError, first_unusable};
-pub use layout::{Cluster, Experts, Layout, Sharding, TransformerStep};
+pub use layout::{Cluster, Experts, Layout, Sharding, Times, TransformerStep};
 pub use schedule::{Action, Schedule, ScheduleError, Slot};
-pub use step::{AllReduce, Amdahl, Bound, Compute, Exchange, Gustafson, Link, Prediction, Sizes};
+pub use step::{AllReduce, Amdahl, Bound, Bucket, Compute, Exchange, Gustafson, Link, Prediction, Sizes};
+
+/// Three digits, more only before the decimal point; two of a value below 0.1.
+pub fn digits(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        size if !(1e-9..0.0995).contains(&size) => 2,
+        size => (1.0 - size.log10().floor()) as usize,
+    };
+    format!("{value:.decimals$}")
+}

@@ -109,24 +109,12 @@ impl Prediction {
     /// A step on `ranks` ranks that are joined by `link`.
     pub fn of(compute: Compute, sizes: Sizes, exchange: Exchange, ranks: usize, link: Link) -> Self {
         match exchange {
-            Exchange::Ddp { sent, calls, hook, accumulate } => {
-                let buckets = buckets(sizes);
-                let cost = |bytes: f64| {
-                    let (latency, transfer) = link.half(ranks, sent * bytes);
-                    (2.0 * calls * latency, 2.0 * transfer)
-                };
+            Exchange::Ddp { hook, accumulate, .. } => {
+                let buckets = Bucket::all(compute, sizes, exchange, ranks, link);
+                let done = buckets.last().map_or(0.0, |bucket| bucket.done);
+                let sum = |of: fn(&Bucket) -> f64| buckets.iter().map(of).sum::<f64>();
+                let (latency, transfer) = (sum(|bucket| bucket.latency), sum(|bucket| bucket.transfer));
                 let hook = if ranks > 1 { hook } else { 0.0 };
-                let mut done = 0.0_f64;
-                let (mut ready, mut latency, mut transfer) = (0.0, 0.0, 0.0);
-                for bytes in buckets {
-                    ready += bytes;
-                    let (waits, moves) = cost(bytes);
-                    done = done.max(compute.backward * ready / sizes.gradients)
-                        + waits
-                        + moves
-                        + hook * bytes / sizes.gradients;
-                    (latency, transfer) = (latency + waits, transfer + moves);
-                }
                 let exposed = (done - compute.backward).max(0.0);
                 let passes = f64::from(accumulate) * (compute.forward + compute.backward) + compute.optimizer;
                 Self::new(passes, exposed, [latency, transfer, hook])
@@ -158,6 +146,40 @@ impl Prediction {
             false => Bound::Bandwidth,
         };
         Prediction { step, exposed, compute, bound }
+    }
+}
+
+/// A bucket of DDP's gradients, with seconds since the last micro-batch's backward pass began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bucket {
+    pub bytes: f64,
+    /// Its last gradient is there.
+    pub ready: f64,
+    /// Its all-reduce begins: after that of the bucket before.
+    pub begun: f64,
+    pub done: f64,
+    /// Of its messages, whatever their bytes.
+    latency: f64,
+    /// Of their bytes.
+    transfer: f64,
+}
+
+impl Bucket {
+    /// All buckets of a step, in the order in which they become ready. None are exchanged in buckets if parameters are sharded.
+    pub fn all(compute: Compute, sizes: Sizes, exchange: Exchange, ranks: usize, link: Link) -> Vec<Bucket> {
+        let Exchange::Ddp { sent, calls, hook, .. } = exchange else { return Vec::new() };
+        let hook = if ranks > 1 { hook } else { 0.0 };
+        let (mut gradients, mut before) = (0.0, 0.0_f64);
+        let bucket = |bytes: f64| {
+            gradients += bytes;
+            let ready = compute.backward * gradients / sizes.gradients;
+            let (latency, transfer) = link.half(ranks, sent * bytes);
+            let (latency, transfer) = (2.0 * calls * latency, 2.0 * transfer);
+            let begun = before.max(ready);
+            before = begun + latency + transfer + hook * bytes / sizes.gradients;
+            Bucket { bytes, ready, begun, done: before, latency, transfer }
+        };
+        buckets(sizes).into_iter().map(bucket).collect()
     }
 }
 

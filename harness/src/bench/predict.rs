@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign;
-use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, Sizes, first_unusable};
+use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, SHOWN, Sizes, first_unusable};
 use lockstep_plot::Chart;
 use serde::Deserialize;
 
@@ -126,7 +126,7 @@ impl PredictOptions {
                 "a prediction, not a measurement, of layouts that divide heads and blocks equally: 16 bytes for each parameter, and what \
                  blocks keep for the backward pass; no overlap. Ranks with the same parameters shard nothing, Adam's states, or all: the \
                  fastest that fits. Shown are the {} fastest layouts that fit, others only if fewer do, and copies alone",
-                layouts::SHOWN
+                SHOWN
             ));
             return Ok(Code::Success);
         }

@@ -1,5 +1,6 @@
 //! What a bench measured, as it is kept in a file: every sample of every side, with the machine and its state.
 
+pub(super) use lockstep_cost::digits;
 use std::fs;
 use std::path::Path;
 
@@ -226,17 +227,6 @@ impl Unit {
 pub(super) fn ratio(ratio: &Ratio) -> String {
     let [median, low, high] = [ratio.median, ratio.low, ratio.high].map(digits);
     format!("{median} ({low}–{high})")
-}
-
-/// Three digits, more only before the decimal point; two of a value below 0.1.
-pub(super) fn digits(value: f64) -> String {
-    let decimals = match value.abs() {
-        size if size >= 99.95 => 0,
-        size if size >= 9.995 => 1,
-        size if !(1e-9..0.0995).contains(&size) => 2,
-        size => (1.0 - size.log10().floor()) as usize,
-    };
-    format!("{value:.decimals$}")
 }
 
 #[cfg(test)]

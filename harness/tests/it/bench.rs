@@ -625,6 +625,56 @@ fn predict_computes_the_step_of_the_example() {
     assert_eq!(lines, ended.out.matches("what rules").count(), "{picture}");
 }
 
+/// The book's form and the command are one computation: a hundred drawn clusters and transformers have the same rows, to the last digit.
+#[test]
+fn predict_and_the_books_form_show_the_same_rows() {
+    let site = Site::new();
+    let mut state = 20_261_128_u64;
+    let mut draw = |low: f64, high: f64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        low * (high / low).powf((state >> 11) as f64 / (1_u64 << 53) as f64)
+    };
+    for _ in 0..20 {
+        let [ranks, blocks, heads, micro] =
+            [(1.0, 9.0), (2.0, 96.0), (2.0, 64.0), (1.0, 64.0)].map(|(low, high)| draw(low, high).floor());
+        let file = format!(
+            "nodes = 1\n[node]\nranks = {ranks}\nmemory_gb = {:?}\nlatency_us = {:?}\nbandwidth_gb_s = {:?}\n[network]\n\
+             latency_us = {:?}\nbandwidth_gb_s = {:?}\n[transformer]\nblocks = {blocks}\nheads = {heads}\nparameters = {:?}\n\
+             activations_mb = {:?}\nkept_mb = {:?}\nstep_s = {:?}\nmicro_batches = {micro}\n",
+            draw(8.0, 160.0),
+            draw(1.0, 20.0),
+            draw(20.0, 900.0),
+            draw(1.0, 100.0),
+            draw(1.0, 50.0),
+            draw(1e8, 1e11),
+            draw(10.0, 1e4),
+            draw(10.0, 1e4),
+            draw(0.1, 1e3)
+        );
+        site.file("drawn.toml", &file);
+        let nodes: Vec<usize> = (0..5).map(|_| draw(1.0, 20.0) as usize).collect();
+        let list: Vec<_> = nodes.iter().map(usize::to_string).collect();
+        let printed = ended(&site, &["predict", "drawn.toml", "--nodes", &list.join(",")]).code(0).out;
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let rows: Vec<String> = printed
+            .lines()
+            .filter(|line| line.starts_with("  ") && line.trim_start().starts_with(|c: char| c.is_ascii_digit()))
+            .filter(|line| !line.contains("faster than all"))
+            // A narrow table breaks the row's note.
+            .map(|line| words(line.split(" the fastest").next().unwrap_or_default()))
+            .map(|line| line.replace(" does not fit", "").replace(" does not", ""))
+            .collect();
+        let mut parsed = lockstep_cost::ClusterFile::parse(&file).unwrap();
+        let computed = nodes.iter().flat_map(|nodes| {
+            parsed.cluster.nodes = *nodes;
+            lockstep_figures::predict::rows(&parsed)
+        });
+        let expected: Vec<_> =
+            computed.map(|row| words(&format!("{} {} {}", row.layout.join(" "), row.memory, row.step))).collect();
+        assert_eq!(rows, expected, "{file}--nodes {list:?}");
+    }
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused_before_anything_starts() {
     let site = Site::new();
