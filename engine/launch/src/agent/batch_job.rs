@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use lockstep_contract::events::{AgentEvent, AgentLog, read_agents};
 use lockstep_contract::scheduler::{Allocation, JobState, Read, Scheduler, Started, restarts};
 use lockstep_contract::snapshot_request::{SAVE_AND_END, SAVED};
-use lockstep_process::{Signal, signal_name};
+use lockstep_process::{Workers, signal_name};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::run::Agent;
+use super::signals::all_can_save;
 use super::state_machine::Event;
 use super::time_limit::{Due, TimeLimit};
 use super::workers::Context;
@@ -28,17 +28,19 @@ pub(super) enum Answer {
 
 /// How long workers may take to end before the agent asks the scheduler for more time.
 const ASK_GRACE_AFTER: Duration = Duration::from_secs(5);
+/// How soon workers that could not save yet are asked again: some may have just been started.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What the agent knows of the scheduler's job, and the answers that it waits for.
 pub(super) struct BatchJob {
     job: Option<Allocation>,
-    pub(super) limit: TimeLimit,
+    limit: TimeLimit,
     /// When this agent began, in seconds since the Unix epoch.
     began: f64,
     /// The folder of events.
     folder: Option<PathBuf>,
     answers: UnboundedReceiver<Answer>,
-    pub(super) sender: UnboundedSender<Answer>,
+    sender: UnboundedSender<Answer>,
 }
 
 impl BatchJob {
@@ -59,7 +61,7 @@ impl BatchJob {
     }
 
     /// Reports how often the job was started before, and why, if it was. One node's agent prints it for all.
-    pub(super) fn announce_requeue(&self, context: &Context<'_>, restarts: Option<u32>) {
+    fn announce_requeue(&self, context: &Context<'_>, restarts: Option<u32>) {
         let (Some(job), Some(count @ 1..)) = (&self.job, restarts) else { return };
         let logs = self.folder.as_deref().and_then(|folder| read_agents(folder).ok()).unwrap_or_default();
         let reason = reason(&logs, count, self.began);
@@ -91,80 +93,47 @@ impl BatchJob {
         self.job.as_ref().filter(|job| job.sends_sigterm_at_the_end()).map(|_| now + ASK_GRACE_AFTER)
     }
 
+    /// Asks the scheduler, in the middle of the grace period, whether it gives more time.
     pub(super) fn ask_for_grace(&self) {
         let Some(question) = self.job.as_ref().and_then(|job| job.ask_for_grace(&Read::here())) else { return };
         let (sender, from) = (self.sender.clone(), question.words[0].clone());
         // The agent may have ended.
         ask(question, move |grace| drop(sender.send(Answer::Grace(grace, from))));
     }
-}
 
-/// How soon workers that could not save yet are asked again: some may have just been started.
-const RETRY: Duration = Duration::from_secs(1);
-
-impl Agent<'_> {
-    /// When something about the time limit is due. Only the first agent handles the time limit: a request to its workers reaches
-    /// all ranks.
+    /// When something about the time limit is due.
     pub(super) fn limit_at(&self) -> Option<Instant> {
-        let is_first = self.current.formed.as_ref().is_some_and(|(round, _)| round.group_rank() == 0);
-        self.batch.limit.at().filter(|_| is_first && self.machine.is_running())
+        self.limit.at()
     }
 
-    pub(super) fn note_limit(&mut self) -> Option<Event> {
+    /// Does what is due about the time limit: asks the scheduler for the end, or has the workers save and end.
+    pub(super) fn note_limit(&mut self, context: &Context<'_>, workers: &Workers) -> Option<Event> {
         let now = Instant::now();
-        match self.batch.limit.due(now)? {
+        let (end, from) = match self.limit.due(now)? {
             Due::Ask(question) => {
-                let (sender, from) = (self.batch.sender.clone(), question.words[0].clone());
+                let (sender, from) = (self.sender.clone(), question.words[0].clone());
                 ask(question, move |state| drop(sender.send(Answer::State(state, from))));
-                None
+                return None;
             }
-            Due::Save { end, from } => self.save_before_limit(now, end, from),
-        }
-    }
-
-    fn save_before_limit(&mut self, now: Instant, end: Instant, from: String) -> Option<Event> {
+            Due::Save { end, from } => (end, from),
+        };
         let left = end.saturating_duration_since(now).as_secs_f64();
         let ends = format!("the job ends in {left:.0} s ({from})");
-        if !self.all_can_save() {
-            if self.batch.limit.retry(now + RETRY, end, from) {
-                self.say(&format!("{ends}, and not all workers can save a snapshot on SIGUSR2 yet"));
+        if !all_can_save(workers) {
+            if self.limit.retry(now + RETRY, end, from) {
+                context.say(&format!("{ends}, and not all workers can save a snapshot on SIGUSR2 yet"));
             }
             return None;
         }
-        self.context.events.emit(&AgentEvent::TimeLimit { seconds_left: left, source: from });
-        self.say(&format!("{ends}: asking the workers to save a snapshot and to end"));
+        context.events.emit(&AgentEvent::TimeLimit { seconds_left: left, source: from });
+        context.say(&format!("{ends}: asking the workers to save a snapshot and to end"));
         Some(Event::SaveAndEnd(SAVE_AND_END))
     }
 
-    /// Asks the scheduler, in the middle of the grace period, whether it gives more time.
-    pub(super) fn ask_for_grace(&mut self) {
-        self.current.ask_grace_at = None;
-        self.batch.ask_for_grace();
-    }
-
-    pub(super) fn note_answer(&mut self, answer: Answer) {
-        match answer {
-            Answer::State(state, from) => {
-                self.batch.announce_requeue(&self.context, state.restarts);
-                self.batch.limit.answered(state.end, from, (Instant::now(), SystemTime::now()));
-            }
-            Answer::Grace(grace, from) => self.prolong_grace(grace, &from),
-        }
-    }
-
-    fn prolong_grace(&mut self, grace: Duration, from: &str) {
-        let is_killed = self.current.sent.contains(&Signal::KILL.as_raw());
-        let (Some(began), Some(kill_at)) = (self.current.grace_began, self.current.kill_at) else { return };
-        // The last tenth is for the report.
-        let until = began + grace * 9 / 10;
-        if !is_killed && until > kill_at {
-            self.current.kill_at = Some(until);
-            let seconds = (until - began).as_secs_f64();
-            self.say(&format!(
-                "the workers have {seconds:.0} s to end, as the scheduler gives {} s ({from})",
-                grace.as_secs()
-            ));
-        }
+    /// The scheduler, by its program `from`, has described the job.
+    pub(super) fn note_state(&mut self, context: &Context<'_>, state: &JobState, from: String) {
+        self.announce_requeue(context, state.restarts);
+        self.limit.answered(state.end, from, (Instant::now(), SystemTime::now()));
     }
 }
 

@@ -1,5 +1,4 @@
-//! What is printed about a failure before its report, which comes when all workers have ended: the verdict, as far as it is known, and
-//! the stacks of the living workers if a rank has waited in vain for another. Only the stacks show where the other rank is.
+//! The stacks of the living workers when a rank has waited in vain for another: only they show where the other rank is.
 //!
 //! Stacks are taken once, only in the last attempt, before the workers are stopped, and never for longer than [`LIMIT`].
 
@@ -16,15 +15,14 @@ use lockstep_process::{Signals, Stacks};
 use tokio::sync::mpsc as channel;
 use tokio::time::{Instant, timeout_at};
 
-use super::run::Agent;
+use super::judge::Facts;
+use super::signals::SignalStream;
 use super::workers::{Context, Current};
 use crate::config::Response;
 use crate::verdict::{self, Verdict};
 
 /// The longest time that all of it may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// When the verdict is printed after a failure, unless the report comes before: it may take half a second to make.
-const VERDICT: Duration = Duration::from_millis(1500);
 /// The longest wait for the last output of the worker that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The number of tools that run at once: each needs a processor for some seconds.
@@ -40,23 +38,21 @@ struct Taken {
     file: Option<PathBuf>,
 }
 
-impl Agent<'_> {
-    /// After a failure that ends the job: the report waits for the other workers, which may take long to end or to inspect.
-    pub(super) fn expect_verdict(&mut self) {
-        if self.machine.restarts_left() == 0 && !self.current.verdict_said {
-            self.current.verdict_at.get_or_insert_with(|| std::time::Instant::now() + VERDICT);
-        }
-    }
+/// What was found of the workers, and who asks.
+pub(super) struct Inquiry<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) current: &'a Current,
+    pub(super) facts: &'a mut Facts,
+    /// The workers that are alive, by local rank.
+    pub(super) alive: Vec<usize>,
+    pub(super) signals: &'a mut SignalStream,
+}
 
-    pub(super) fn say_provisional(&mut self) {
-        let verdict = self.current.provisional(&self.context);
-        self.current.say_provisional(&self.context, verdict);
-    }
-
-    /// After a worker's failure: takes stacks if the worker failed because it waited for another rank.
-    pub(super) async fn look_into_hang(&mut self) {
-        // A report that has them is printed only if no restart is left. The search for a tool comes last, since it takes longest.
-        if self.machine.restarts_left() > 0 || self.workers.alive().is_empty() || !self.wants_stacks() {
+impl Inquiry<'_> {
+    /// After a worker's failure in the last attempt: takes stacks if the worker failed because it waited for another rank.
+    pub(super) async fn look_into_hang(self) {
+        // The search for a tool comes last, since it takes longest.
+        if self.alive.is_empty() || !self.wants_stacks() {
             return;
         }
         let Some(death) = self.current.deaths.iter().find(|death| !death.stopped && death.exitcode != 0) else {
@@ -65,37 +61,34 @@ impl Agent<'_> {
         if let Some(outputs) = &self.current.outputs {
             outputs.catch_up(LAST_WORDS).await;
         }
-        let failure = self.current.failure(death, &self.context);
-        if verdict::has_waited(&failure) {
-            let verdict = self.current.provisional(&self.context);
+        if verdict::has_waited(&self.current.failure(death, self.context)) {
+            let verdict = self.facts.provisional(self.context, self.current);
             self.take_stacks(verdict).await;
         }
     }
 
     /// When another node has ended the job: takes stacks if that node's verdict names a rank of this node, or no rank because its
     /// own waited in vain.
-    pub(super) async fn look_into_hang_of_another(&mut self) {
+    pub(super) async fn look_into_hang_of_another(self) {
         let ranks: Vec<usize> = (0..self.current.pids.len()).map(|worker| self.current.rank_of(worker)).collect();
-        let other = self.current.facts.elsewhere.as_ref().filter(|other| other.concerns(&ranks));
+        let other = self.facts.elsewhere.as_ref().filter(|other| other.concerns(&ranks));
         if let Some(verdict) = other.map(Verdict::from).filter(|_| self.wants_stacks()) {
             self.take_stacks(Some(verdict)).await;
         }
     }
 
     fn wants_stacks(&self) -> bool {
-        let taken = self.current.facts.stacks.is_some();
-        self.context.config.stacks && !taken && self.machine.is_running() && Stacks::has_tool()
+        self.context.config.stacks && self.facts.stacks.is_none() && Stacks::has_tool()
     }
 
     /// Takes the stacks. Prints what is known first, because this takes some time.
-    async fn take_stacks(&mut self, provisional: Option<Verdict>) {
-        let alive = self.workers.alive();
-        let workers: Vec<(usize, i32, Option<PathBuf>)> =
-            alive.into_iter().filter_map(|worker| self.current.to_read(worker)).collect();
+    async fn take_stacks(self, provisional: Option<Verdict>) {
+        let Inquiry { context, current, facts, alive, signals } = self;
+        let workers: Vec<_> = current.with_pids(alive).map(|worker| to_read(current, worker)).collect();
         if workers.is_empty() {
             return;
         }
-        self.current.say_provisional(&self.context, provisional);
+        facts.say_provisional(context, provisional);
         let deadline = Instant::now() + LIMIT;
         // Dropping this end stops the tools.
         let Ok((held, stop)) = UnixStream::pair() else { return };
@@ -109,33 +102,23 @@ impl Agent<'_> {
                     // The deadline has passed, or the threads have ended.
                     _ => break,
                 },
-                signal = self.signals.next() => {
-                    self.held.push_back(signal);
-                    if !matches!(self.context.config.signals.response(signal), Response::PassOn { .. }) {
+                signal = signals.next() => {
+                    signals.hold(signal);
+                    if !matches!(context.config.signals.response(signal), Response::PassOn { .. }) {
                         break;
                     }
                 }
             }
         }
         drop(held);
-        self.current.facts.stacks = show(taken, count);
+        facts.stacks = show(taken, count);
     }
 }
 
-impl Current {
-    /// A worker's rank, its process, and where its stacks are kept.
-    fn to_read(&self, worker: usize) -> Option<(usize, i32, Option<PathBuf>)> {
-        let folder =
-            self.error_files.get(worker).and_then(|file| file.as_ref()?.parent().map(|folder| folder.join(FILE)));
-        Some((self.rank_of(worker), *self.pids.get(worker)? as i32, folder))
-    }
-
-    /// Prints the stacks if no report will contain them.
-    pub(super) fn say_stacks(&mut self, context: &Context<'_>) {
-        if let Some(text) = self.facts.stacks.take() {
-            context.console.say_lines(&text);
-        }
-    }
+/// A worker's rank, its process, and where its stacks are kept.
+fn to_read(current: &Current, (worker, pid): (usize, u32)) -> (usize, i32, Option<PathBuf>) {
+    let error_file = current.error_files.get(worker).and_then(Option::as_ref);
+    (current.rank_of(worker), pid as i32, error_file.and_then(|file| Some(file.parent()?.join(FILE))))
 }
 
 /// Starts threads that read the stacks of these workers until the pipe is closed.

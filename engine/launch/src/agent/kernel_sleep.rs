@@ -7,13 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockstep_process::NoProgress;
 use lockstep_process::proc::Status;
-
-use super::run::Agent;
-use super::state_machine::Event;
-use crate::config::KERNEL_SLEEP;
-use crate::verdict::{Standing, on_sleeper};
 
 /// The shortest time between two looks.
 const OFTEN: Duration = Duration::from_millis(50);
@@ -45,9 +39,15 @@ impl KernelSleep {
     }
 
     /// When to look; `None` for never.
-    fn due(&mut self, now: Instant) -> Option<Instant> {
+    pub(super) fn due(&mut self, now: Instant) -> Option<Instant> {
         self.limit?;
         Some(*self.next.get_or_insert(now))
+    }
+
+    /// Looks at these workers. Returns one that has slept for too long, and how long.
+    pub(super) fn look_at(&mut self, workers: impl Iterator<Item = Worker>) -> Option<(Worker, Duration)> {
+        let asleep = workers.filter_map(|worker| Some((worker, sleep_of(worker.1)?))).collect();
+        self.look(Instant::now(), &asleep)
     }
 
     /// Notes the workers that sleep now, with the number of the sleep. Returns one that has slept for too long, and how long.
@@ -70,28 +70,6 @@ fn sleep_of(pid: u32) -> Option<u64> {
     status
         .number("voluntary_ctxt_switches")
         .filter(|_| status.field("State").is_some_and(|state| state.starts_with('D')))
-}
-
-impl Agent<'_> {
-    /// When to look at the workers.
-    pub(super) fn look_at(&mut self) -> Option<Instant> {
-        if self.machine.is_running() { self.kernel_sleep.due(Instant::now()) } else { None }
-    }
-
-    /// Looks at the workers. If one has slept for too long, the job ends: it holds a device or a file that a new worker would need.
-    pub(super) fn look_for_sleepers(&mut self) -> Option<Event> {
-        let alive = self.workers.alive().into_iter();
-        let workers = alive.filter_map(|worker| Some((worker, *self.current.pids.get(worker)?)));
-        let asleep = workers.filter_map(|worker| Some((worker, sleep_of(worker.1)?))).collect();
-        let ((worker, pid), lasted) = self.kernel_sleep.look(Instant::now(), &asleep)?;
-        let rank = self.current.rank_of(worker);
-        let standing = Standing { rank, pid, at: NoProgress::of(pid as i32)? };
-        self.current.facts.asleep = Some(on_sleeper(&standing, lasted, &self.context.hostname));
-        let lasted = lasted.as_secs_f64();
-        Some(Event::Closed(format!(
-            "rank {rank} (local rank {worker}, pid {pid}) has slept in the kernel for {lasted:.1} s, longer than {KERNEL_SLEEP} allows"
-        )))
-    }
 }
 
 #[cfg(test)]

@@ -3,18 +3,19 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use tcpstore::Server;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::endpoint::{self, Host, NoRendezvousStore, RendezvousStore};
 use super::master::{Master, StoreHosting};
 use crate::config::{Backend, Config, Rendezvous as RendezvousConfig};
 use crate::diagnose::{ConnectFailure, Observed, diagnose, port_owner};
 use crate::output::Console;
-use crate::rendezvous::{JobIdentity, Link, Node, RendezvousError, RendezvousOptions};
+use crate::rendezvous::{JobIdentity, Link, Node, Place, Rendezvous, RendezvousError, RendezvousOptions};
 use crate::scheduler::Allocation;
 use crate::verdict::LaunchFailure;
 
@@ -184,19 +185,63 @@ fn user() -> String {
     format!("uid {}", rustix::process::getuid().as_raw())
 }
 
-/// The rendezvous store that this agent uses.
-#[derive(Debug)]
-pub(super) struct DiagnosticInput {
-    pub(super) endpoint: Master,
-    /// Only on the agent that hosts it.
-    pub(super) server: Option<Arc<Server>>,
+/// How long the rendezvous may wait for the same thing before the agent prints it.
+const QUIET: Duration = Duration::from_secs(3);
+/// The same where other machines cannot come: long enough for other agents of this one.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What is printed while the rendezvous waits for other nodes.
+pub(super) struct RendezvousWait {
+    endpoint: Master,
+    /// The rendezvous store, only on the agent that hosts it.
+    server: Option<Arc<Server>>,
+    /// What the rendezvous waits for, as text.
+    reasons: watch::Receiver<String>,
+    place: watch::Receiver<Place>,
+    /// When the reason is printed, unless it has changed by then.
+    pub(super) say_at: Option<Instant>,
 }
 
-impl DiagnosticInput {
-    /// Why nodes of other machines cannot reach the rendezvous that this agent hosts; `None` if they may.
-    pub(super) fn only_here(&self) -> Option<String> {
+impl RendezvousWait {
+    pub(super) fn new(rendezvous: &Rendezvous, endpoint: Master, server: Option<Arc<Server>>) -> Self {
+        RendezvousWait { endpoint, server, reasons: rendezvous.reasons(), place: rendezvous.place(), say_at: None }
+    }
+
+    /// Waits until the rendezvous moves or waits for something else. Returns a line to print at once. Cancel safe. `is_first` before the
+    /// first round.
+    pub(super) async fn changed(&mut self, is_first: bool) -> Option<String> {
+        tokio::select! {
+            biased;
+            Ok(()) = self.place.changed() => self.note_place(),
+            Ok(()) = self.reasons.changed() => {
+                let quiet = if self.only_here(is_first).is_some() { SOON } else { QUIET };
+                self.say_at = Some(Instant::now() + quiet);
+                None
+            }
+            else => std::future::pending().await,
+        }
+    }
+
+    /// The rendezvous goes on elsewhere: what this agent prints names that place.
+    fn note_place(&mut self) -> Option<String> {
+        let Place { address, succeeds } = self.place.borrow_and_update().clone();
+        if let Ok(endpoint) = address.parse() {
+            self.endpoint = endpoint;
+        }
+        succeeds.map(|lost| format!("{lost} was lost; this agent hosts the rendezvous now, at {address}"))
+    }
+
+    /// What the rendezvous has been waiting for.
+    pub(super) fn reason(&mut self, is_first: bool) -> String {
+        let reason = self.reasons.borrow_and_update().clone();
+        let only_here = self.only_here(is_first).map(|why| format!("; {why}")).unwrap_or_default();
+        format!("waiting for other nodes at {}: {reason}{only_here}", self.endpoint)
+    }
+
+    /// Why nodes of other machines cannot come to the first round; `None` if they can.
+    fn only_here(&self, is_first: bool) -> Option<String> {
         let address = self.server.as_ref()?.local_addr();
-        address.ip().is_loopback().then(|| only_here(&self.endpoint))
+        (is_first && address.ip().is_loopback()).then(|| only_here(&self.endpoint))
     }
 
     /// Why no round formed, with all facts that may explain it.

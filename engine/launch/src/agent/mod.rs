@@ -3,7 +3,7 @@
 //! - [`node`]: the agent's life on its node, from the rendezvous to the report.
 //! - [`state_machine`]: which actions follow which events; pure.
 //! - [`run`]: what the loop works on, and the loop, which waits for all events and executes the actions of the state machine.
-//! - [`clearing`]: the end of what workers left behind.
+//! - [`ending`]: the grace period of workers, and the end of what they left behind.
 //! - [`batch_job`], [`time_limit`]: the scheduler's job: when it ends, how long workers may take to end, what follows, and why it was
 //!   started again.
 //! - [`signals`]: what follows a signal to the agent.
@@ -16,8 +16,8 @@
 //! - [`display`]: the status line on a terminal, and the log messages that LOGLEVEL selects.
 
 mod batch_job;
-mod clearing;
 mod display;
+mod ending;
 mod endpoint;
 mod hang;
 mod judge;

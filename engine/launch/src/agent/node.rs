@@ -1,6 +1,6 @@
 //! The agent's life on its node: opens the rendezvous, runs the job to its end, reports and cleans up.
 
-use std::collections::VecDeque;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use lockstep_process::{Workers, check_calls, check_room, find_program, raise_ope
 
 use super::batch_job::BatchJob;
 use super::display::{self, LiveStatus};
+use super::ending::listen;
 use super::endpoint::{GlooInterface, hostname};
-use super::kernel_sleep::KernelSleep;
-use super::meet::{self, DiagnosticInput};
+use super::judge::Facts;
+use super::meet::{self, RendezvousWait};
 use super::membership::{Limits, Membership};
-use super::run::{self, Agent};
+use super::run::{Agent, Finished};
 use super::signals::SignalStream;
-use super::state_machine::{Outcome, StateMachine};
-use super::workers::{self, Context, Current};
+use super::state_machine::Outcome;
+use super::workers::{self, Context};
 use crate::config::{Config, LogDir};
 use crate::output::{Console, Stream};
 use crate::rendezvous::Rendezvous;
@@ -131,7 +132,7 @@ async fn on_console(
         let why = refusal(&error).map(|why| format!("; {why}")).unwrap_or_default();
         anyhow::anyhow!("cannot prepare for workers: {error}{why}")
     })?;
-    let ready = run::ready(&workers).context("cannot watch over workers")?;
+    let ready = listen(workers.as_fd().try_clone_to_owned()?).context("cannot watch over workers")?;
     workers.limit_open_files(before);
     let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
         Ok(logs) => logs,
@@ -154,7 +155,7 @@ async fn on_console(
     let batch = BatchJob::new(config, batch, folder.clone());
     let status = LiveStatus::on(config, &console, folder, logs.path());
     let rendezvous = Rendezvous::new(link, node, job, options.clone());
-    let (reasons, place) = (rendezvous.reasons(), rendezvous.place());
+    let wait = RendezvousWait::new(&rendezvous, met.endpoint, keeps_store.clone());
     let gloo = GlooInterface::choose(config, met.interface, &hostname).await;
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let context = Context {
@@ -171,45 +172,25 @@ async fn on_console(
     if let Some(gloo) = gloo {
         context.say(&gloo.notice);
     }
-    let mut agent = Agent {
-        context,
-        batch,
-        machine: StateMachine::new(config.max_restarts),
-        workers,
-        ready,
-        membership: Membership::start(rendezvous, hosting, limits),
-        signals,
-        diagnostic_input: DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
-        status,
-        reasons,
-        place,
-        say_reason_at: None,
-        current: Current::default(),
-        kernel_sleep: KernelSleep::new(config.kernel_sleep_limit, config.monitor_interval),
-        pending: None,
-        held: VecDeque::new(),
-        asked: None,
-    };
-    let outcome = agent.run().await;
-    let ended = end(agent, outcome).await;
+    let membership = Membership::start(rendezvous, hosting, limits);
+    let finished = Agent::new(context, (workers, ready), membership, batch, signals, wait, status).run().await;
+    let ended = end(finished).await;
     // The other nodes may need the store until the very end.
     drop(keeps_store);
     Ok(ended)
 }
 
 /// Reports, announces the end to the other nodes, and cleans up.
-async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Ended {
+async fn end(finished: Finished<'_>) -> Ended {
+    let Finished { outcome, facts, context, membership, mut signals, mut workers, status } = finished;
     let ended = match outcome {
         Outcome::Succeeded => Ended::Succeeded,
         Outcome::Saved => Ended::Saved,
         _ => Ended::Failed,
     };
     let succeeded = ended != Ended::Failed;
-    let kept = agent.context.logs.path().filter(|_| agent.context.logs.stays(succeeded)).map(Path::to_owned);
-    agent.await_cause().await;
-    report(&mut agent, &outcome, kept.as_deref());
-    agent.context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
-    let Agent { membership, mut signals, mut workers, context, status, .. } = agent;
+    report(&context, facts, &outcome, context.logs.path().filter(|_| context.logs.stays(succeeded)));
+    context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
     let Context { console, logs, config, .. } = context;
     if let Some(status) = status {
         status.finish();
@@ -232,58 +213,59 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Ended {
 }
 
 /// Prints to stderr how the job ended, unless it succeeded.
-fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
-    let failures = std::mem::take(&mut agent.current.failures);
+fn report(context: &Context<'_>, mut facts: Facts, outcome: &Outcome, logs: Option<&Path>) {
     match outcome {
         Outcome::Succeeded => return,
         Outcome::Saved => {
             let line =
                 format!("the workers saved a snapshot and ended; start the job again to go on (exit code {SAVED})");
-            return agent.context.say(&line);
+            return context.say(&line);
         }
-        Outcome::Signalled(signal) => agent.context.say(&format!("ended by {}", signal_name(*signal))),
+        Outcome::Signalled(signal) => context.say(&format!("ended by {}", signal_name(*signal))),
         Outcome::Failed(why) => {
-            if agent.current.facts.verdict.is_none() {
-                launch_verdict(agent, why);
+            if facts.verdict.is_none() {
+                launch_verdict(context, facts.launch_failure.take(), why);
             }
-            agent.context.console.say_lines(&format!("failed: {why}"));
+            context.console.say_lines(&format!("failed: {why}"));
         }
         Outcome::WorkersFailed => {}
     }
     let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let verdict = agent.current.facts.verdict.take();
-    let Some(mut report) = Report::new(&agent.context.config.program.name, failures, verdict.clone()) else {
+    let verdict = facts.verdict.take();
+    let Some(mut report) = Report::new(&context.config.program.name, facts.failures, verdict.clone()) else {
         if let Some(verdict) = verdict {
-            agent.context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
+            context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
         }
-        agent.current.say_stacks(&agent.context);
+        if let Some(stacks) = facts.stacks {
+            context.console.say_lines(&stacks);
+        }
         let why = match outcome {
             Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", signal_name(*signal)),
             Outcome::Failed(why) => anyhow::anyhow!("{why}"),
             Outcome::Succeeded | Outcome::Saved | Outcome::WorkersFailed => return,
         };
-        return leave(agent, own.as_deref(), |path| propagate_agent_error(&why, path));
+        return leave(context, own.as_deref(), |path| propagate_agent_error(&why, path));
     };
     report.logs = logs.map(Path::to_owned);
-    report.stacks = agent.current.facts.stacks.take();
-    agent.context.console.line(Stream::Stderr, report.to_string().as_bytes());
-    leave(agent, own.as_deref(), |path| propagate_error(report.root(), path));
+    report.stacks = facts.stacks;
+    context.console.line(Stream::Stderr, report.to_string().as_bytes());
+    leave(context, own.as_deref(), |path| propagate_error(report.root(), path));
 }
 
 /// Prints and records why the job failed though no worker did.
-fn launch_verdict(agent: &mut Agent<'_>, why: &str) {
-    let failure = agent.current.facts.launch_failure.take().unwrap_or_else(|| LaunchFailure::noticed(why.to_owned()));
-    let verdict = failure.verdict(&agent.context.hostname);
-    agent.context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
-    agent.context.events.emit(&AgentEvent::Verdict(verdict));
+fn launch_verdict(context: &Context<'_>, failure: Option<LaunchFailure>, why: &str) {
+    let failure = failure.unwrap_or_else(|| LaunchFailure::noticed(why.to_owned()));
+    let verdict = failure.verdict(&context.hostname);
+    context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
+    context.events.emit(&AgentEvent::Verdict(verdict));
 }
 
 /// Writes the cause to the error file of the process that started this agent.
-fn leave(agent: &Agent<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> std::io::Result<()>) {
+fn leave(context: &Context<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> std::io::Result<()>) {
     if let Some(path) = path
         && let Err(error) = write(path)
     {
-        agent.context.say(&format!("cannot write the root cause to {}: {error}", path.display()));
+        context.say(&format!("cannot write the root cause to {}: {error}", path.display()));
     }
 }
 

@@ -1,14 +1,13 @@
 //! The workers of the current attempt: starts them and describes their deaths for the report.
 
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use lockstep_contract::events::{AgentEvent, AgentSink};
 use lockstep_contract::foreign;
-use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers, refusal};
+use lockstep_process::{Died, Exit, NoProgress, Sink, Spec, Stdin, Workers, refusal};
 
 use super::endpoint::GLOO_INTERFACE;
-use super::judge::Facts;
 use super::master::Master;
 use super::state_machine::has_saved;
 use crate::config::{Attempt, Config, LineOrigin, LogDir, Placement, Route, worker_env};
@@ -72,39 +71,8 @@ pub(super) struct Current {
     pub(super) pids: Vec<u32>,
     /// By local rank.
     pub(super) error_files: Vec<Option<PathBuf>>,
-    /// When workers that were asked to end are killed.
-    pub(super) kill_at: Option<Instant>,
-    /// When that grace period began.
-    pub(super) grace_began: Option<Instant>,
-    /// When the scheduler is asked whether it gives more time.
-    pub(super) ask_grace_at: Option<Instant>,
-    /// Workers that had ended, without a reported death, before the others were asked to; by local rank.
-    pub(super) ended_before: Vec<usize>,
-    /// The signals that were sent to them.
-    pub(super) sent: Vec<i32>,
-    /// Set while leftovers of the workers are awaited.
-    pub(super) clearing: Option<Clearing>,
-    /// The agent has printed that a program goes on after its shell.
-    pub(super) left_said: bool,
-    /// When the verdict is printed if the workers have not ended by then.
-    pub(super) verdict_at: Option<Instant>,
-    /// The verdict was printed before the workers' end.
-    pub(super) verdict_said: bool,
     /// In the kernel's order, without what the workers printed.
     pub(super) deaths: Vec<Death>,
-    pub(super) failures: Vec<Failure>,
-    pub(super) facts: Facts,
-}
-
-/// How leftovers of the workers are awaited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clearing {
-    /// Programs that shells left behind, and that have something to do first, get the rest of the grace.
-    AfterGrace,
-    /// Up to the usual time limit.
-    Patiently,
-    /// Briefly, because the user has asked for the end twice.
-    Quickly,
 }
 
 impl Current {
@@ -112,13 +80,6 @@ impl Current {
     pub(super) fn next(&mut self) -> Self {
         let attempt = self.attempt.map_or(0, |attempt| attempt + 1);
         Current { attempt: Some(attempt), formed: self.formed.take(), ..Current::default() }
-    }
-
-    /// Returns true if the worker ended because this agent asked it to. False if it ended before, or by a signal that
-    /// this agent did not send.
-    pub(super) fn stopped(&self, worker: usize, exit: &Exit) -> bool {
-        let by_another = matches!(exit, Exit::Signal(signal) if !self.sent.contains(signal));
-        !self.ended_before.contains(&worker) && !by_another
     }
 
     /// Starts all workers of this node for the round that was formed. `restarts` is the number of restarts after
@@ -148,7 +109,6 @@ impl Current {
             .map_err(|error| none(format!("cannot open the workers' output: {error}")))?;
         self.outputs = Some(outputs);
         self.record_round(context, attempt);
-        self.facts.begin();
         for (worker, (stdout, stderr)) in sinks.into_iter().enumerate() {
             let spec = spec(context, self.placement(context, &folder, worker, restarts), stdout, stderr);
             self.started.push(SystemTime::now());
@@ -186,6 +146,19 @@ impl Current {
     pub(super) fn rank_of(&self, worker: usize) -> usize {
         let formed = self.formed.as_ref();
         formed.and_then(|(round, _)| round.ranks_of(worker)).map_or(worker, |ranks| ranks.rank)
+    }
+
+    /// The local rank and the process id of those of these workers that were started.
+    pub(super) fn with_pids(&self, workers: Vec<usize>) -> impl Iterator<Item = (usize, u32)> {
+        workers.into_iter().filter_map(|worker| Some((worker, *self.pids.get(worker)?)))
+    }
+
+    /// A worker that SIGKILL has not ended, and where it stands.
+    pub(super) fn describe_stuck(&self, worker: usize) -> String {
+        let pid = self.pids.get(worker).copied().unwrap_or_default();
+        let at = NoProgress::of(pid as i32).map_or_else(|| "why is not known".to_owned(), |at| at.to_string());
+        let rank = self.rank_of(worker);
+        format!("rank {rank} (local rank {worker}, pid {pid}) cannot be killed and is abandoned: {at}")
     }
 
     fn plan(&self, context: &Context<'_>, folder: &Attempt, worker: usize) -> Plan {
