@@ -2,7 +2,7 @@
 //!
 //! A process that requests a report adds 1 to [`ASKED`], and the result is the number of the round. Every live rank
 //! then sets its [`answer_key`] for that round. A rank that leaves a group sets a [`farewell_key`] for later requests.
-//! The values are [`RankState`]s as JSON. `reporter.rs` of `c10d` writes them; other ranks and the grader read them.
+//! The values are [`RankState`]s as JSON. `desync_report.rs` of `c10d` writes them; other ranks and the grader read them.
 
 use std::fmt;
 

@@ -9,12 +9,11 @@
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::fs;
 use std::io::{self, Read};
 use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
+use std::{fs, thread};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -147,7 +146,7 @@ pub fn read(path: &Path) -> Result<Option<Recorded>, ErrorFileError> {
 /// Reads at most 4 MiB from `reader`, the largest size of an error file.
 ///
 /// # Errors
-/// Those of `reader`.
+/// The errors of `reader`.
 pub fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(LARGEST_FILE).read_to_end(&mut bytes)?;

@@ -67,7 +67,7 @@ impl Answers {
     /// Writes a rank's answer, atomically.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The file system's.
     pub fn leave(&self, rank: usize, answer: &Answer) -> io::Result<()> {
         let unfinished = self.0.join(format!("rank-{rank}.partial"));
         fs::write(&unfinished, serde_json::to_vec(answer)?)?;
@@ -78,7 +78,7 @@ impl Answers {
     /// lost to those that still connect.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The file system's.
     pub fn join(&self, rank: usize) -> io::Result<()> {
         fs::write(self.joined_file(rank), "")
     }
@@ -91,7 +91,7 @@ impl Answers {
     /// Records that a rank begins with the input of this number, counted from 0.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The file system's.
     pub fn begin(&self, rank: usize, input: usize) -> io::Result<()> {
         fs::write(self.begun_file(rank), input.to_string())
     }
@@ -104,7 +104,7 @@ impl Answers {
     /// Reads a rank's answer; `None` if it has not been written yet.
     ///
     /// # Errors
-    /// Those of the file system; an error if the file is not an answer.
+    /// The file system's; an error if the file is not an answer.
     pub fn read(&self, rank: usize) -> io::Result<Option<Answer>> {
         match fs::read(self.of(rank)) {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -116,7 +116,7 @@ impl Answers {
     /// Allows all ranks to exit.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The file system's.
     pub fn dismiss(&self) -> io::Result<()> {
         fs::write(self.0.join(DISMISSED), "")
     }
@@ -143,7 +143,7 @@ impl Call {
     /// Writes the call for the ranks to read.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The file system's.
     pub fn write(&self, file: &Path) -> io::Result<()> {
         fs::write(file, serde_json::to_vec(self)?)
     }
@@ -151,7 +151,7 @@ impl Call {
     /// Reads a call from `file`.
     ///
     /// # Errors
-    /// Those of the file system; an error if the file is not a call.
+    /// The file system's; an error if the file is not a call.
     pub fn read(file: &Path) -> io::Result<Self> {
         Ok(serde_json::from_slice(&fs::read(file)?)?)
     }

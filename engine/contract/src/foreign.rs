@@ -10,12 +10,12 @@ const QUOTATION: usize = 240;
 /// The longest line, in characters.
 const LINE: usize = 2000;
 
-/// A short quotation in a line of ours: at most 240 characters of it.
+/// A quotation in a message of this program: the first 240 characters of `text`, in one line.
 pub fn quotation(text: &str) -> String {
     shortened(text, QUOTATION)
 }
 
-/// A text as one line, such as a reason or a cause: at most 2000 characters of it.
+/// A reason or a cause in one line: the first 2000 characters of `text`.
 pub fn one_line(text: &str) -> String {
     shortened(text, LINE)
 }

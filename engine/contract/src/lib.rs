@@ -168,7 +168,7 @@ pub mod snapshot_request {
     pub const SAVED: u8 = 75;
 
     /// A scheduler sends SIGTERM several times: Slurm 22.05 to all processes of a step and of the job, within a millisecond; timeout(1) to
-    /// its child and to its group. A signal that comes within this time of the first counts as a repetition of it.
+    /// its child and to its group. A signal that comes within this time after the first is a repetition.
     pub const REPETITION: Duration = Duration::from_secs(2);
 
     /// The variable with the names of further signals that ask for a snapshot, as [`SAVE_AND_END`] does, joined by commas: `SIGTERM`. A program that

@@ -29,7 +29,7 @@ pub struct Rule<S: Subject> {
     pub name: &'static str,
     /// How serious a finding is.
     pub level: S::Level,
-    /// What happens because of it; empty if the finding says so.
+    /// The consequence of a finding; empty if the finding names it.
     pub why: &'static str,
     /// The source of the rule; empty if the finding gives it.
     pub source: &'static str,

@@ -145,7 +145,7 @@ fn several_times(job: &Allocation, agents: usize, variable: &str) -> ConfigError
     ))
 }
 
-/// The agent of a job with one node meets no other, so it gets a port of its own, different from those of other jobs on the
+/// The agent of a job with one node meets no other, so it gets a port of its own, different from the ports of other jobs on the
 /// machine.
 fn one_node(job: &Allocation, flags: &mut Flags) -> Vec<Taken> {
     let given = [

@@ -306,7 +306,7 @@ impl ControlGroup {
         text.lines().filter_map(of_line).collect()
     }
 
-    /// Its folder and those of its parent groups.
+    /// The folders of this group and of its parents.
     pub fn around(&self) -> impl Iterator<Item = &Path> {
         self.folder.ancestors().take_while(|folder| folder.starts_with(&self.mount))
     }

@@ -248,7 +248,8 @@ fn run(args: &[OsString]) -> anyhow::Result<()> {
     settle()?;
     let registered = listen(BufReader::new(fs::File::from(socket)));
     if !registered.goodbye {
-        end_all(id, &registered.sessions);
+        let left = || proc::pids().filter(|pid| is_left(*pid, id, &registered.sessions)).collect();
+        kill_until_gone(Instant::now() + LIMIT, left);
         for folder in &registered.folders {
             // No process is left that could report the error.
             let _ = fs::remove_dir_all(folder);
@@ -293,10 +294,6 @@ impl Registered {
             Message::Goodbye => self.goodbye = true,
         }
     }
-}
-
-fn end_all(id: AgentId, sessions: &BTreeMap<i32, u64>) {
-    kill_until_gone(Instant::now() + LIMIT, || proc::pids().filter(|pid| is_left(*pid, id, sessions)).collect());
 }
 
 fn is_left(pid: i32, id: AgentId, sessions: &BTreeMap<i32, u64>) -> bool {

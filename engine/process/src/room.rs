@@ -5,13 +5,12 @@
 //! missing.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread::Builder;
+use std::{fs, io};
 
 use lockstep_contract::foreign;
 use rustix::event::{EventfdFlags, epoll, eventfd};

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use thiserror::Error;
 
-use super::proc::{Stat, Status, executable, is_python, threads};
-use super::{Group, Outcome, Signals, find_program};
+use crate::proc::{Stat, Status, executable, is_python, threads};
+use crate::{Group, Outcome, Signals, find_program};
 
 /// The longest output of a tool that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -204,7 +204,9 @@ impl NoProgress {
         let named = |tracer: u64| Some((i32::try_from(tracer).ok()?, Stat::of(i32::try_from(tracer).ok()?)?.name));
         let in_task = |file: &str| fs::read_to_string(format!("/proc/{pid}/task/{}/{file}", thread.pid)).ok();
         let channel = in_task("wchan").filter(|name| !name.is_empty() && name != "0");
-        let file = in_task("syscall").and_then(|call| descriptor(&call)).and_then(|number| file_of(pid, number));
+        let file = in_task("syscall")
+            .and_then(|call| descriptor(&call))
+            .and_then(|number| fs::read_link(format!("/proc/{pid}/fd/{number}")).ok());
         Some(NoProgress { state: thread.state, wait_channel: channel, file, tracer: tracer.and_then(named) })
     }
 
@@ -259,10 +261,6 @@ fn descriptor(call: &str) -> Option<u32> {
     let number = fields.next()?.parse().ok()?;
     let known = WITH_DESCRIPTOR.contains(&number);
     u32::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok().filter(|_| known)
-}
-
-fn file_of(pid: i32, descriptor: u32) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()
 }
 
 impl fmt::Display for NoProgress {

@@ -13,13 +13,13 @@ use signal_hook::SigId;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::{pipe, unregister};
 
-use super::orphans::{self, AGENT, EarlierChildren, Orphan, OrphanCriteria, SweepScope, Swept};
-use super::process::{self, Handle, reap};
-use super::program::{Spec, Variable};
-use super::reaper::Reaper;
-use super::start::{Start, StartReport};
-use super::template::Template;
-use super::{Deaths, Exit};
+use crate::orphans::{self, AGENT, EarlierChildren, Orphan, OrphanCriteria, SweepScope, Swept};
+use crate::process::{self, Handle, reap};
+use crate::program::{Spec, Variable};
+use crate::reaper::Reaper;
+use crate::start::{Start, StartReport};
+use crate::template::Template;
+use crate::{Deaths, Exit};
 
 /// The names under which [`Deaths`] reports the reaper and SIGCHLD; no process has these ids.
 const REAPER: u64 = 0;
@@ -32,7 +32,7 @@ const LAST_WAIT: Duration = Duration::from_secs(2);
 /// something.
 ///
 /// A worker that has died is not reaped until the next [`sweep`](Self::sweep), so that the ids of its process, group
-/// and session are not reused while any part of it is left.
+/// and session are not reused while a process of the worker is left.
 pub struct Workers {
     deaths: Deaths,
     reported: VecDeque<u64>,
@@ -71,7 +71,7 @@ pub struct Died {
     pub pid: u32,
     /// How it ended.
     pub exit: Exit,
-    /// When the agent learned of it, to compute durations.
+    /// When the agent learned of the death, for durations.
     pub at: Instant,
     /// The same moment as the time of day.
     pub wall: SystemTime,
@@ -136,7 +136,7 @@ impl Workers {
     }
 
     /// Starts a worker as a copy of a [`Template`], which already has the program and its arguments; `spec` gives the rest. Its
-    /// end will be reported as that of any other worker.
+    /// end will be reported like any other worker's.
     ///
     /// # Errors
     /// The template makes no copy: it has ended, or does not answer.

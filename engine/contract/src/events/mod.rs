@@ -16,21 +16,25 @@
 //!
 //! A line is `{"t": …, "rank": …, "restart": …, "event": "step", …}`. Each line is appended with a single write, so a killed process
 //! leaves at most one torn line, and a restarted one continues after it. A failure to write events never stops training.
+//!
+//! The file of a launcher's agent is `agent-<node>.jsonl`, in the same folder and format. An agent sees what a dying rank cannot report: that it ended, how, and who stopped it. Lines have the form
+//! `{"t": …, "node": …, "event": "ended", …}`.
 
-mod agent;
 mod sink;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sink::Appender;
 
 use crate::foreign;
 
-pub use agent::{AgentEvent, AgentLog, AgentRecord, AgentSink, VerdictRecord, read_agents};
 pub use sink::EventSink;
 
 /// The variable that names the folder for event files.
@@ -252,35 +256,45 @@ pub fn read(path: &Path) -> Result<EventLog, EventsError> {
 }
 
 /// Calls `take` with every complete line of the file at `path` and returns the numbers (from 1) of torn lines.
-pub(crate) fn read_lines(
-    path: &Path,
-    mut take: impl FnMut(Value) -> serde_json::Result<()>,
-) -> Result<Vec<usize>, EventsError> {
+fn read_lines(path: &Path, take: impl FnMut(Value) -> serde_json::Result<()>) -> Result<Vec<usize>, EventsError> {
     let fail = |source| EventsError::Read { path: path.to_owned(), source };
     let (mut torn, mut bad) = (Vec::new(), None);
-    each_line(File::open(path).map_err(fail)?, |line, value| {
-        match value.and_then(&mut take) {
-            Ok(()) => {}
-            Err(error) if error.is_eof() => torn.push(line),
-            Err(error) => bad = Some((line, error.to_string())),
-        }
-        bad.is_none()
-    })
-    .map_err(fail)?;
+    let refuse = |line, error: serde_json::Error| {
+        bad = Some((line, error.to_string()));
+        false
+    };
+    each_line(File::open(path).map_err(fail)?, &mut torn, take, refuse).map_err(fail)?;
     match bad {
         Some((line, reason)) => Err(EventsError::BadLine { path: path.to_owned(), line, reason }),
         None => Ok(torn),
     }
 }
 
-/// Calls `take` with the number (from 1) of each line and what it has, until that returns false.
-fn each_line(file: impl Read, mut take: impl FnMut(usize, serde_json::Result<Value>) -> bool) -> io::Result<()> {
+/// Calls `take` with every complete line, and `refuse` with the number (from 1) and the error of one that is not an event, until that
+/// returns false.
+///
+/// A line that ends inside a value is torn: its writer was killed, or its disk was full. Whoever reads event files skips torn lines, which
+/// are numbered in `torn`.
+fn each_line(
+    file: impl Read,
+    torn: &mut Vec<usize>,
+    mut take: impl FnMut(Value) -> serde_json::Result<()>,
+    mut refuse: impl FnMut(usize, serde_json::Error) -> bool,
+) -> io::Result<()> {
     let (mut reader, mut bytes) = (BufReader::new(file), Vec::new());
     for line in 1.. {
         bytes.clear();
-        let ends = reader.read_until(b'\n', &mut bytes)? == 0;
-        if ends || !take(line, serde_json::from_slice(bytes.strip_suffix(b"\n").unwrap_or(&bytes))) {
+        if reader.read_until(b'\n', &mut bytes)? == 0 {
             break;
+        }
+        match serde_json::from_slice(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).and_then(&mut take) {
+            Err(error) if error.is_eof() => torn.push(line),
+            Err(error) => {
+                if !refuse(line, error) {
+                    break;
+                }
+            }
+            Ok(()) => {}
         }
     }
     Ok(())
@@ -329,7 +343,7 @@ fn salvage_up_to(most: u64, folder: &Path) -> Result<Salvaged, EventsError> {
                 Ok(())
             });
             left.ranks.insert(rank, log);
-        } else if let Some(node) = agent::node_of(&path) {
+        } else if let Some(node) = node_of(&path) {
             let mut log = AgentLog::default();
             log.torn = left.lines_of(&path, most, |value| log.take(&value));
             left.agents.insert(node, log);
@@ -342,12 +356,7 @@ fn salvage_up_to(most: u64, folder: &Path) -> Result<Salvaged, EventsError> {
 
 impl Salvaged {
     /// As [`read_lines`], and goes on after lines that are not events.
-    fn lines_of(
-        &mut self,
-        path: &Path,
-        most: u64,
-        mut take: impl FnMut(Value) -> serde_json::Result<()>,
-    ) -> Vec<usize> {
+    fn lines_of(&mut self, path: &Path, most: u64, take: impl FnMut(Value) -> serde_json::Result<()>) -> Vec<usize> {
         let name = foreign::one_line(&path.file_name().unwrap_or_default().to_string_lossy());
         // A pipe would have to be waited for.
         match fs::metadata(path) {
@@ -368,17 +377,14 @@ impl Salvaged {
         }
         let (mut torn, mut bad): (Vec<usize>, Option<(usize, String)>) = (Vec::new(), None);
         let mut more = 0;
-        let read = File::open(path).and_then(|file| {
-            each_line(file.take(most), |line, value| {
-                match value.and_then(&mut take) {
-                    Ok(()) => {}
-                    Err(error) if error.is_eof() => torn.push(line),
-                    Err(_) if bad.is_some() => more += 1,
-                    Err(error) => bad = Some((line, foreign::one_line(&error.to_string()))),
-                }
-                true
-            })
-        });
+        let refuse = |line, error: serde_json::Error| {
+            match bad {
+                Some(_) => more += 1,
+                None => bad = Some((line, foreign::one_line(&error.to_string()))),
+            }
+            true
+        };
+        let read = File::open(path).and_then(|file| each_line(file.take(most), &mut torn, take, refuse));
         if let Err(error) = read {
             self.left_out.push(format!("{name} cannot be read to its end: {error}"));
         }
@@ -427,6 +433,161 @@ fn shown(bytes: u64) -> String {
     )
 }
 
+/// Something that an agent did or saw. `attempt` counts from 0 how often this agent started its workers; it names the
+/// log folder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum AgentEvent {
+    /// The scheduler has started this job before, `count` times; the last time ended for `reason`.
+    Requeued { count: u32, reason: String },
+    /// The nodes agreed on a group; `round` counts these agreements from 0.
+    Formed { round: u64, attempt: u64, group_rank: usize, nodes: usize, world_size: usize },
+    /// A worker was started.
+    Started { attempt: u64, rank: usize, local_rank: usize, pid: u32 },
+    /// A worker ended: `code` is its exit code, or minus the signal's number. `stopped` is true if this agent stopped
+    /// it.
+    Ended { attempt: u64, rank: usize, local_rank: usize, pid: u32, code: i32, stopped: bool },
+    /// Why workers of an attempt failed, or why none could be started.
+    Verdict(VerdictRecord),
+    /// This agent will start all of its workers again, because of `reason`.
+    Restarting { attempt: u64, restarts_left: u32, reason: String },
+    /// The agent received a signal that asks it to exit.
+    Signalled { signal: i32 },
+    /// The scheduler's job ends in this many seconds, as `source` says, so the agent asks its workers to save a snapshot and to end.
+    TimeLimit { seconds_left: f64, source: String },
+    /// The agent exits with this code.
+    Finished { code: i32 },
+}
+
+/// Who is at fault for a failure, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerdictRecord {
+    /// The rank; `None` if the launcher itself failed.
+    pub rank: Option<usize>,
+    /// The rank's host; `None` if it is another host, whose name is not known.
+    pub host: Option<String>,
+    /// False if the rank or the launcher only noticed the failure, and who is at fault is unknown.
+    pub at_fault: bool,
+    /// What happened.
+    pub cause: String,
+    /// How this is known.
+    pub evidence: String,
+    /// What to do.
+    pub advice: String,
+    /// The name of the cause in the book's list of causes.
+    pub rule: String,
+}
+
+/// The first line of the launcher's report.
+impl fmt::Display for VerdictRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let VerdictRecord { rank, host, at_fault, cause, evidence, advice, .. } = self;
+        let host = host.as_deref().unwrap_or("another node");
+        match rank {
+            Some(rank) if *at_fault => write!(f, "verdict: rank {rank} on {host}: {cause}")?,
+            Some(rank) => {
+                write!(f, "verdict: unknown which rank is at fault; rank {rank} on {host} noticed it: {cause}")?;
+            }
+            None if *at_fault => write!(f, "verdict: the launcher on {host}: {cause}")?,
+            None => write!(f, "verdict: unknown who is at fault; the launcher on {host} noticed it: {cause}")?,
+        }
+        write!(f, " (evidence: {evidence}); advice: {advice}")
+    }
+}
+
+/// An event with its time and its writer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentRecord {
+    /// Seconds since the Unix epoch, by the writing host's clock.
+    pub t: f64,
+    /// The node that wrote it.
+    pub node: String,
+    #[serde(flatten)]
+    pub event: AgentEvent,
+}
+
+/// The file to which an agent writes its events; the default discards them.
+#[derive(Debug, Default)]
+pub struct AgentSink {
+    open: Option<(String, Appender)>,
+}
+
+/// The contents of an agent's file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentLog {
+    /// In the order of writing, without events of a kind that this version does not know.
+    pub records: Vec<AgentRecord>,
+    /// Numbers (from 1) of lines that a killed writer or a full disk left incomplete.
+    pub torn: Vec<usize>,
+}
+
+impl AgentSink {
+    /// Appends to `folder/agent-<node>.jsonl` and creates both if needed. Characters of `node` that do not belong in a
+    /// file name become `_`.
+    ///
+    /// # Errors
+    /// [`EventsError::Open`].
+    pub fn open(folder: &Path, node: &str) -> Result<Self, EventsError> {
+        let appender = Appender::open(folder, file_of(folder, node))?;
+        Ok(AgentSink { open: Some((node.to_owned(), appender)) })
+    }
+
+    /// Writes `event` with the current time. Only the first failure is reported, on stderr.
+    pub fn emit(&self, event: &AgentEvent) {
+        if let Some((node, appender)) = &self.open {
+            let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            appender.append(&AgentRecord { t, node: node.clone(), event: event.clone() });
+        }
+    }
+}
+
+/// Reads the files of all agents in `folder`. The keys are nodes.
+///
+/// # Errors
+/// [`EventsError::Read`]; [`EventsError::BadLine`] for a complete line that is not an event.
+pub fn read_agents(folder: &Path) -> Result<BTreeMap<String, AgentLog>, EventsError> {
+    let fail = |source| EventsError::Read { path: folder.to_owned(), source };
+    let mut logs = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if let Some(node) = node_of(&path) {
+            logs.insert(node, read_one(&path)?);
+        }
+    }
+    Ok(logs)
+}
+
+fn read_one(path: &Path) -> Result<AgentLog, EventsError> {
+    let mut log = AgentLog::default();
+    log.torn = read_lines(path, |value| log.take(&value))?;
+    Ok(log)
+}
+
+impl AgentLog {
+    /// Adds a line's event, if it is of a known kind.
+    pub(super) fn take(&mut self, value: &Value) -> serde_json::Result<()> {
+        let known = value["event"].as_str().is_some_and(|kind| AGENT_KINDS.contains(&kind));
+        if known || value.get("event").is_none() {
+            self.records.push(AgentRecord::deserialize(value)?);
+        }
+        Ok(())
+    }
+}
+
+const AGENT_KINDS: [&str; 9] =
+    ["requeued", "formed", "started", "ended", "verdict", "restarting", "signalled", "time_limit", "finished"];
+
+fn file_of(folder: &Path, node: &str) -> PathBuf {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    folder.join(format!("agent-{}.jsonl", node.chars().map(safe).collect::<String>()))
+}
+
+fn node_of(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix("agent-")?.strip_suffix(".jsonl").map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,5 +629,52 @@ mod tests {
     #[test]
     fn shows_bytes_in_the_largest_unit() {
         assert_eq!([0, 1023, 1536, 5 << 20, 3 << 29].map(shown), ["0 B", "1023 B", "1.5 KiB", "5.0 MiB", "1.5 GiB"]);
+    }
+
+    fn one_of_each() -> Vec<AgentEvent> {
+        vec![
+            AgentEvent::Requeued { count: 1, reason: "the former start was lost".into() },
+            AgentEvent::Formed { round: 0, attempt: 0, group_rank: 0, nodes: 1, world_size: 2 },
+            AgentEvent::Started { attempt: 0, rank: 1, local_rank: 1, pid: 7 },
+            AgentEvent::Ended { attempt: 0, rank: 1, local_rank: 1, pid: 7, code: -9, stopped: false },
+            AgentEvent::Verdict(VerdictRecord {
+                rank: Some(1),
+                host: Some("n1".into()),
+                at_fault: true,
+                cause: "somebody else killed it".into(),
+                evidence: "SIGKILL".into(),
+                advice: "ask".into(),
+                rule: "killed".into(),
+            }),
+            AgentEvent::Restarting { attempt: 1, restarts_left: 2, reason: "rank 1 ended by SIGKILL".into() },
+            AgentEvent::Signalled { signal: 15 },
+            AgentEvent::TimeLimit { seconds_left: 60.0, source: "squeue".into() },
+            AgentEvent::Finished { code: 1 },
+        ]
+    }
+
+    #[test]
+    fn reads_back_what_each_agent_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = AgentSink::open(dir.path(), "node/0").unwrap();
+        one_of_each().iter().for_each(|event| sink.emit(event));
+        let logs = read_agents(dir.path()).unwrap();
+        let log = &logs["node_0"];
+        assert_eq!(log.records.iter().map(|record| record.event.clone()).collect::<Vec<_>>(), one_of_each());
+        assert!(log.records.iter().all(|record| record.node == "node/0" && record.t > 1.6e9));
+        let kind = |event: &AgentEvent| serde_json::to_value(event).unwrap()["event"].as_str().unwrap().to_owned();
+        assert_eq!(one_of_each().iter().map(kind).collect::<Vec<_>>(), AGENT_KINDS);
+    }
+
+    #[test]
+    fn skips_unknown_kinds_and_rejects_lines_that_are_not_events() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent-a.jsonl");
+        fs::write(&path, "{\"t\":1,\"node\":\"a\",\"event\":\"slept\"}\n{\"t\":2,\"node\":\"a\",\"event\":\"fin")
+            .unwrap();
+        let logs = read_agents(dir.path()).unwrap();
+        assert_eq!(logs["a"], AgentLog { records: vec![], torn: vec![2] });
+        fs::write(&path, "{\"t\":1,\"node\":\"a\"}\n").unwrap();
+        assert!(matches!(read_agents(dir.path()), Err(EventsError::BadLine { line: 1, .. })));
     }
 }

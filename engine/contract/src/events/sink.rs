@@ -267,8 +267,8 @@ mod tests {
     fn keeps_kinds_and_fields_of_a_newer_version() {
         let (_dir, path) = written(&[]);
         let lines = r#"{"t":1.0,"rank":0,"restart":0,"event":"teleport","to":"mars"}
-{"t":2.0,"rank":0,"restart":0,"event":"exit","code":0,"why":"done"}
-"#;
+    {"t":2.0,"rank":0,"restart":0,"event":"exit","code":0,"why":"done"}
+    "#;
         fs::write(&path, lines).unwrap();
         let records = read(&path).unwrap().records;
         let fields = Map::from_iter([("to".to_owned(), Value::from("mars"))]);

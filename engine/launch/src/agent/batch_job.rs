@@ -1,21 +1,21 @@
 //! The scheduler's job in which this agent runs. The workers save before its time limit and get the scheduler's grace period. If the
 //! job was started again, the agent reports why.
 //!
-//! The decisions on the time limit are in [`super::time_limit`].
+//! [`TimeLimit`] decides when the workers save a snapshot and end, so that no step is lost. Pure: [`super::run`] waits. Only the first agent
+//! of a job does this: a request to one rank reaches all.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_contract::events::{AgentEvent, AgentLog, read_agents};
-use lockstep_contract::scheduler::{Allocation, JobState, Read, Scheduler, Started, restarts};
+use lockstep_contract::scheduler::{self, Allocation, JobState, Question, Read, Scheduler, Started, restarts};
 use lockstep_contract::snapshot_request::{SAVE_AND_END, SAVED};
-use lockstep_process::{Signal, signal_name};
+use lockstep_process::{Workers, signal_name};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::run::Agent;
+use super::signals::all_can_save;
 use super::state_machine::Event;
-use super::time_limit::{Due, TimeLimit};
 use super::workers::Context;
 use crate::config::Config;
 use crate::scheduler::ask;
@@ -28,17 +28,19 @@ pub(super) enum Answer {
 
 /// How long workers may take to end before the agent asks the scheduler for more time.
 const ASK_GRACE_AFTER: Duration = Duration::from_secs(5);
+/// How soon workers that could not save yet are asked again: some may have just been started.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What the agent knows of the scheduler's job, and the answers that it waits for.
 pub(super) struct BatchJob {
     job: Option<Allocation>,
-    pub(super) limit: TimeLimit,
+    limit: TimeLimit,
     /// When this agent began, in seconds since the Unix epoch.
     began: f64,
     /// The folder of events.
     folder: Option<PathBuf>,
     answers: UnboundedReceiver<Answer>,
-    pub(super) sender: UnboundedSender<Answer>,
+    sender: UnboundedSender<Answer>,
 }
 
 impl BatchJob {
@@ -59,7 +61,7 @@ impl BatchJob {
     }
 
     /// Reports how often the job was started before, and why, if it was. One node's agent prints it for all.
-    pub(super) fn announce_requeue(&self, context: &Context<'_>, restarts: Option<u32>) {
+    fn announce_requeue(&self, context: &Context<'_>, restarts: Option<u32>) {
         let (Some(job), Some(count @ 1..)) = (&self.job, restarts) else { return };
         let logs = self.folder.as_deref().and_then(|folder| read_agents(folder).ok()).unwrap_or_default();
         let reason = reason(&logs, count, self.began);
@@ -91,80 +93,47 @@ impl BatchJob {
         self.job.as_ref().filter(|job| job.sends_sigterm_at_the_end()).map(|_| now + ASK_GRACE_AFTER)
     }
 
+    /// Asks the scheduler, in the middle of the grace period, whether it gives more time.
     pub(super) fn ask_for_grace(&self) {
         let Some(question) = self.job.as_ref().and_then(|job| job.ask_for_grace(&Read::here())) else { return };
         let (sender, from) = (self.sender.clone(), question.words[0].clone());
         // The agent may have ended.
         ask(question, move |grace| drop(sender.send(Answer::Grace(grace, from))));
     }
-}
 
-/// How soon workers that could not save yet are asked again: some may have just been started.
-const RETRY: Duration = Duration::from_secs(1);
-
-impl Agent<'_> {
-    /// When something about the time limit is due. Only the first agent handles the time limit: a request to its workers reaches
-    /// all ranks.
+    /// When something about the time limit is due.
     pub(super) fn limit_at(&self) -> Option<Instant> {
-        let is_first = self.current.formed.as_ref().is_some_and(|(round, _)| round.group_rank() == 0);
-        self.batch.limit.at().filter(|_| is_first && self.machine.is_running())
+        self.limit.at()
     }
 
-    pub(super) fn note_limit(&mut self) -> Option<Event> {
+    /// Does what is due about the time limit: asks the scheduler for the end, or has the workers save and end.
+    pub(super) fn note_limit(&mut self, context: &Context<'_>, workers: &Workers) -> Option<Event> {
         let now = Instant::now();
-        match self.batch.limit.due(now)? {
+        let (end, from) = match self.limit.due(now)? {
             Due::Ask(question) => {
-                let (sender, from) = (self.batch.sender.clone(), question.words[0].clone());
+                let (sender, from) = (self.sender.clone(), question.words[0].clone());
                 ask(question, move |state| drop(sender.send(Answer::State(state, from))));
-                None
+                return None;
             }
-            Due::Save { end, from } => self.save_before_limit(now, end, from),
-        }
-    }
-
-    fn save_before_limit(&mut self, now: Instant, end: Instant, from: String) -> Option<Event> {
+            Due::Save { end, from } => (end, from),
+        };
         let left = end.saturating_duration_since(now).as_secs_f64();
         let ends = format!("the job ends in {left:.0} s ({from})");
-        if !self.all_can_save() {
-            if self.batch.limit.retry(now + RETRY, end, from) {
-                self.say(&format!("{ends}, and not all workers can save a snapshot on SIGUSR2 yet"));
+        if !all_can_save(workers) {
+            if self.limit.retry(now + RETRY, end, from) {
+                context.say(&format!("{ends}, and not all workers can save a snapshot on SIGUSR2 yet"));
             }
             return None;
         }
-        self.context.events.emit(&AgentEvent::TimeLimit { seconds_left: left, source: from });
-        self.say(&format!("{ends}: asking the workers to save a snapshot and to end"));
+        context.events.emit(&AgentEvent::TimeLimit { seconds_left: left, source: from });
+        context.say(&format!("{ends}: asking the workers to save a snapshot and to end"));
         Some(Event::SaveAndEnd(SAVE_AND_END))
     }
 
-    /// Asks the scheduler, in the middle of the grace period, whether it gives more time.
-    pub(super) fn ask_for_grace(&mut self) {
-        self.current.ask_grace_at = None;
-        self.batch.ask_for_grace();
-    }
-
-    pub(super) fn note_answer(&mut self, answer: Answer) {
-        match answer {
-            Answer::State(state, from) => {
-                self.batch.announce_requeue(&self.context, state.restarts);
-                self.batch.limit.answered(state.end, from, (Instant::now(), SystemTime::now()));
-            }
-            Answer::Grace(grace, from) => self.prolong_grace(grace, &from),
-        }
-    }
-
-    fn prolong_grace(&mut self, grace: Duration, from: &str) {
-        let is_killed = self.current.sent.contains(&Signal::KILL.as_raw());
-        let (Some(began), Some(kill_at)) = (self.current.grace_began, self.current.kill_at) else { return };
-        // The last tenth is for the report.
-        let until = began + grace * 9 / 10;
-        if !is_killed && until > kill_at {
-            self.current.kill_at = Some(until);
-            let seconds = (until - began).as_secs_f64();
-            self.say(&format!(
-                "the workers have {seconds:.0} s to end, as the scheduler gives {} s ({from})",
-                grace.as_secs()
-            ));
-        }
+    /// The scheduler, by its program `from`, has described the job.
+    pub(super) fn note_state(&mut self, context: &Context<'_>, state: &JobState, from: String) {
+        self.announce_requeue(context, state.restarts);
+        self.limit.answered(state.end, from, (Instant::now(), SystemTime::now()));
     }
 }
 
@@ -219,6 +188,98 @@ fn end(log: &AgentLog) -> String {
     }
 }
 
+/// How long before the end the workers are asked, by default: this, or a tenth of the time that is left when the agent learns the end,
+/// if that is less.
+const NOTICE: Duration = Duration::from_secs(60);
+
+/// How long after the first start the scheduler is asked for the end. Jobs that are over by then send it no request.
+const ASK_AFTER: Duration = Duration::from_secs(20);
+
+/// What is known of the time limit.
+struct TimeLimit {
+    /// `--save-before-limit`.
+    notice: Option<Duration>,
+    question: Option<(Instant, Question<JobState>)>,
+    end: Option<End>,
+    /// The workers could not be asked the first time.
+    retried: bool,
+}
+
+/// The end of the job.
+struct End {
+    at: Instant,
+    ask_at: Instant,
+    /// Who says so.
+    from: String,
+}
+
+/// What is to be done now.
+#[derive(Debug)]
+enum Due {
+    /// Ask the scheduler for the end.
+    Ask(Question<JobState>),
+    /// Ask the workers to save a snapshot and to end, because the job ends at `end`, according to `from`.
+    Save { end: Instant, from: String },
+}
+
+impl TimeLimit {
+    /// The limit that the user, a variable or the scheduler's command gives, in this order. `limit` is `--time-limit`,
+    /// `notice` is `--save-before-limit`. If `notice` is 0, there is no limit.
+    pub(super) fn new(
+        (limit, notice): (Option<Duration>, Option<Duration>),
+        job: Option<&Allocation>,
+        read: &Read<'_>,
+        (now, wall): (Instant, SystemTime),
+    ) -> Self {
+        let mut known = TimeLimit { notice, question: None, end: None, retried: false };
+        if notice == Some(Duration::ZERO) {
+            return known;
+        }
+        if let Some(limit) = limit {
+            known.ends_in(limit, "--time-limit".to_owned(), now);
+        } else if let Some(end) = job.and_then(|_| scheduler::job_end(read)) {
+            known.ends_in(end.duration_since(wall).unwrap_or_default(), "SLURM_JOB_END_TIME".to_owned(), now);
+        } else {
+            known.question = job.and_then(Allocation::ask_for_state).map(|question| (now + ASK_AFTER, question));
+        }
+        known
+    }
+
+    /// The scheduler has answered: `end` by this clock, or nothing.
+    pub(super) fn answered(&mut self, end: Option<SystemTime>, from: String, (now, wall): (Instant, SystemTime)) {
+        if let Some(end) = end {
+            self.ends_in(end.duration_since(wall).unwrap_or_default(), from, now);
+        }
+    }
+
+    fn ends_in(&mut self, left: Duration, from: String, now: Instant) {
+        let notice = self.notice.unwrap_or_else(|| NOTICE.min(left / 10));
+        // A job that has less time than the notice is not ended before it has begun: SIGTERM at its limit is a request, too.
+        self.end = now.checked_add(left).filter(|_| left > notice).map(|at| End { at, ask_at: at - notice, from });
+    }
+
+    /// The workers cannot save yet: they are asked again `at`, unless the job has ended by then. Returns true the first time.
+    pub(super) fn retry(&mut self, at: Instant, end: Instant, from: String) -> bool {
+        self.end = (at < end).then_some(End { at: end, ask_at: at, from });
+        !std::mem::replace(&mut self.retried, true)
+    }
+
+    /// When something is due.
+    pub(super) fn at(&self) -> Option<Instant> {
+        let question = self.question.as_ref().map(|(at, _)| *at);
+        question.into_iter().chain(self.end.as_ref().map(|end| end.ask_at)).min()
+    }
+
+    /// What is due now; each once.
+    pub(super) fn due(&mut self, now: Instant) -> Option<Due> {
+        if let Some((_, question)) = self.question.take_if(|(at, _)| *at <= now) {
+            return Some(Due::Ask(question));
+        }
+        let End { at, from, .. } = self.end.take_if(|end| end.ask_at <= now)?;
+        Some(Due::Save { end: at, from })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use lockstep_contract::events::AgentRecord;
@@ -268,5 +329,82 @@ mod tests {
         let both = |logs: &[&(String, AgentLog)]| reason(&logs.iter().map(|log| (*log).clone()).collect(), 2, 100.0);
         assert!(both(&[&older, &lost, &others, &newer, &last]).starts_with("launcher b of the former start was lost"));
         assert_eq!(both(&[&older, &others, &newer, &last]), "the former start was ended by SIGTERM");
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn limit(flags: (Option<Duration>, Option<Duration>), variables: &[(&str, &str)], now: Instant) -> TimeLimit {
+        let variable =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let read = Read { variable: &variable, file: &|_: &str| Err(std::io::ErrorKind::NotFound.into()) };
+        let job = Allocation::find(&read, None).unwrap();
+        TimeLimit::new(flags, job.as_ref(), &read, (now, SystemTime::UNIX_EPOCH))
+    }
+
+    #[track_caller]
+    fn assert_saves(limit: &mut TimeLimit, at: Instant, left: Duration, from: &str) {
+        assert_eq!(limit.at(), Some(at));
+        assert!(limit.due(at - Duration::from_millis(1)).is_none());
+        let Some(Due::Save { end, from: by }) = limit.due(at) else { panic!("nothing is due") };
+        assert_eq!((end - at, by.as_str()), (left, from));
+        assert_eq!(limit.at(), None, "once");
+    }
+
+    #[test]
+    fn saves_a_minute_before_the_end_that_the_user_gives() {
+        let now = Instant::now();
+        let mut hour = limit((Some(60 * MINUTE), None), &[("SLURM_JOB_ID", "17"), ("SLURM_JOB_END_TIME", "9")], now);
+        assert_saves(&mut hour, now + 59 * MINUTE, MINUTE, "--time-limit");
+    }
+
+    #[test]
+    fn saves_before_the_end_that_slurms_variable_says() {
+        let now = Instant::now();
+        let slurm = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_END_TIME", "3600")];
+        assert_saves(&mut limit((None, None), &slurm, now), now + 59 * MINUTE, MINUTE, "SLURM_JOB_END_TIME");
+        let early = limit((None, Some(5 * MINUTE)), &slurm, now).at();
+        assert_eq!(early, Some(now + 55 * MINUTE));
+        // A variable that is left over from another job.
+        assert_eq!(limit((None, None), &slurm[1..], now).at(), None);
+    }
+
+    #[test]
+    fn asks_the_scheduler_once_where_no_variable_says_the_end() {
+        let now = Instant::now();
+        let mut asked = limit((None, None), &[("SLURM_JOB_ID", "17")], now);
+        assert_eq!(asked.at(), Some(now + ASK_AFTER));
+        assert!(asked.due(now).is_none());
+        let Some(Due::Ask(question)) = asked.due(now + ASK_AFTER) else { panic!("nothing is asked") };
+        assert_eq!((question.words[0].as_str(), asked.at()), ("squeue", None));
+        let wall = SystemTime::UNIX_EPOCH;
+        asked.answered(Some(wall + 5 * MINUTE), "squeue".into(), (now, wall));
+        assert_saves(&mut asked, now + 5 * MINUTE - 30 * MINUTE / 60, MINUTE / 2, "squeue");
+        asked.answered(None, "squeue".into(), (now, wall));
+        assert_eq!(asked.at(), None);
+    }
+
+    #[test]
+    fn asks_workers_again_that_cannot_save_yet_until_the_end() {
+        let now = Instant::now();
+        let mut asked = limit((Some(60 * MINUTE), None), &[], now);
+        let (first, end) = (now + 59 * MINUTE, now + 60 * MINUTE);
+        assert!(asked.due(first).is_some());
+        let second = Duration::from_secs(1);
+        assert!(asked.retry(first + second, end, "--time-limit".into()));
+        assert_saves(&mut asked, first + second, MINUTE - second, "--time-limit");
+        assert!(!asked.retry(end, end, "--time-limit".into()), "only once");
+        assert_eq!(asked.at(), None, "the job has ended by then");
+    }
+
+    #[test]
+    fn leaves_a_job_alone_that_has_no_limit_or_hardly_any_time_left() {
+        let now = Instant::now();
+        let slurm = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_END_TIME", "3600")];
+        assert_eq!(limit((None, Some(Duration::ZERO)), &slurm, now).at(), None);
+        assert_eq!(limit((None, Some(Duration::ZERO)), &slurm[..1], now).at(), None);
+        assert_eq!(limit((None, Some(60 * MINUTE)), &slurm, now).at(), None);
+        assert_eq!(limit((None, None), &[("SLURM_JOB_ID", "17"), ("SLURM_JOB_END_TIME", "0")], now).at(), None);
+        assert_eq!(limit((None, None), &[], now).at(), None);
+        assert_eq!(limit((Some(Duration::MAX), None), &[], now).at(), None);
     }
 }

@@ -1,30 +1,33 @@
-//! The agent's life on its node: opens the rendezvous, runs the job to its end, reports and cleans up.
+//! The agent's life on its node: opens the rendezvous, runs the job to its end, reports and cleans up. Below: the log messages that LOGLEVEL
+//! selects, as for torchrun, and on a terminal the status line.
 
-use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use lockstep_contract::events::{AgentEvent, AgentSink, VerdictRecord};
 use lockstep_contract::snapshot_request::SAVED;
 use lockstep_contract::{foreign, warn};
 use lockstep_process::{Workers, check_calls, check_room, find_program, raise_open_files, refusal, signal_name};
+use tracing::level_filters::LevelFilter;
 
 use super::batch_job::BatchJob;
-use super::display::{self, LiveStatus};
-use super::endpoint::{GlooInterface, hostname};
-use super::kernel_sleep::KernelSleep;
-use super::meet::{self, DiagnosticInput};
+use super::ending::listen;
+use super::judge::Facts;
+use super::meet::{self, GlooInterface, RendezvousWait, hostname};
 use super::membership::{Limits, Membership};
-use super::run::{self, Agent};
+use super::run::{Agent, Finished};
 use super::signals::SignalStream;
 use super::state_machine::{Outcome, StateMachine};
-use super::workers::{self, Context, Current};
-use crate::config::{Config, LogDir};
+use super::workers::{self, Context};
+use crate::config::{Config, LogDir, StatusWhen};
 use crate::output::{Console, Stream};
-use crate::rendezvous::Rendezvous;
+use crate::rendezvous::{Rendezvous, Round};
 use crate::report::{Report, propagate_agent_error, propagate_error};
 use crate::scheduler::Allocation;
+use crate::status::{AgentView, Status};
 use crate::verdict::{LaunchFailure, why_launcher_failed};
 
 /// How long the last lines may take on a console that does not accept them.
@@ -118,7 +121,7 @@ async fn on_console(
     console: Console,
 ) -> anyhow::Result<Ended> {
     let hostname = hostname();
-    display::log_to(&console);
+    log_to(&console);
     let (options, unread) = meet::options(config)?;
     for key in unread {
         console.line(Stream::Stderr, format!("note: {}", foreign::escaped(&key)).as_bytes());
@@ -131,7 +134,7 @@ async fn on_console(
         let why = refusal(&error).map(|why| format!("; {why}")).unwrap_or_default();
         anyhow::anyhow!("cannot prepare for workers: {error}{why}")
     })?;
-    let ready = run::ready(&workers).context("cannot watch over workers")?;
+    let ready = listen(workers.as_fd().try_clone_to_owned()?).context("cannot watch over workers")?;
     workers.limit_open_files(before);
     let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
         Ok(logs) => logs,
@@ -154,7 +157,7 @@ async fn on_console(
     let batch = BatchJob::new(config, batch, folder.clone());
     let status = LiveStatus::on(config, &console, folder, logs.path());
     let rendezvous = Rendezvous::new(link, node, job, options.clone());
-    let (reasons, place) = (rendezvous.reasons(), rendezvous.place());
+    let wait = RendezvousWait::new(&rendezvous, met.endpoint, keeps_store.clone());
     let gloo = GlooInterface::choose(config, met.interface, &hostname).await;
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let context = Context {
@@ -171,45 +174,25 @@ async fn on_console(
     if let Some(gloo) = gloo {
         context.say(&gloo.notice);
     }
-    let mut agent = Agent {
-        context,
-        batch,
-        machine: StateMachine::new(config.max_restarts),
-        workers,
-        ready,
-        membership: Membership::start(rendezvous, hosting, limits),
-        signals,
-        diagnostic_input: DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
-        status,
-        reasons,
-        place,
-        say_reason_at: None,
-        current: Current::default(),
-        kernel_sleep: KernelSleep::new(config.kernel_sleep_limit, config.monitor_interval),
-        pending: None,
-        held: VecDeque::new(),
-        asked: None,
-    };
-    let outcome = agent.run().await;
-    let ended = end(agent, outcome).await;
+    let membership = Membership::start(rendezvous, hosting, limits);
+    let finished = Agent::new(context, (workers, ready), membership, batch, signals, wait, status).run().await;
+    let ended = end(finished).await;
     // The other nodes may need the store until the very end.
     drop(keeps_store);
     Ok(ended)
 }
 
 /// Reports, announces the end to the other nodes, and cleans up.
-async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Ended {
+async fn end(finished: Finished<'_>) -> Ended {
+    let Finished { outcome, facts, context, membership, mut signals, mut workers, status } = finished;
     let ended = match outcome {
         Outcome::Succeeded => Ended::Succeeded,
         Outcome::Saved => Ended::Saved,
         _ => Ended::Failed,
     };
     let succeeded = ended != Ended::Failed;
-    let kept = agent.context.logs.path().filter(|_| agent.context.logs.stays(succeeded)).map(Path::to_owned);
-    agent.await_cause().await;
-    report(&mut agent, &outcome, kept.as_deref());
-    agent.context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
-    let Agent { membership, mut signals, mut workers, context, status, .. } = agent;
+    report(&context, facts, &outcome, context.logs.path().filter(|_| context.logs.stays(succeeded)));
+    context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
     let Context { console, logs, config, .. } = context;
     if let Some(status) = status {
         status.finish();
@@ -232,58 +215,59 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Ended {
 }
 
 /// Prints to stderr how the job ended, unless it succeeded.
-fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
-    let failures = std::mem::take(&mut agent.current.failures);
+fn report(context: &Context<'_>, mut facts: Facts, outcome: &Outcome, logs: Option<&Path>) {
     match outcome {
         Outcome::Succeeded => return,
         Outcome::Saved => {
             let line =
                 format!("the workers saved a snapshot and ended; start the job again to go on (exit code {SAVED})");
-            return agent.context.say(&line);
+            return context.say(&line);
         }
-        Outcome::Signalled(signal) => agent.context.say(&format!("ended by {}", signal_name(*signal))),
+        Outcome::Signalled(signal) => context.say(&format!("ended by {}", signal_name(*signal))),
         Outcome::Failed(why) => {
-            if agent.current.facts.verdict.is_none() {
-                launch_verdict(agent, why);
+            if facts.verdict.is_none() {
+                launch_verdict(context, facts.launch_failure.take(), why);
             }
-            agent.context.console.say_lines(&format!("failed: {why}"));
+            context.console.say_lines(&format!("failed: {why}"));
         }
         Outcome::WorkersFailed => {}
     }
     let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let verdict = agent.current.facts.verdict.take();
-    let Some(mut report) = Report::new(&agent.context.config.program.name, failures, verdict.clone()) else {
+    let verdict = facts.verdict.take();
+    let Some(mut report) = Report::new(&context.config.program.name, facts.failures, verdict.clone()) else {
         if let Some(verdict) = verdict {
-            agent.context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
+            context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
         }
-        agent.current.say_stacks(&agent.context);
+        if let Some(stacks) = facts.stacks {
+            context.console.say_lines(&stacks);
+        }
         let why = match outcome {
             Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", signal_name(*signal)),
             Outcome::Failed(why) => anyhow::anyhow!("{why}"),
             Outcome::Succeeded | Outcome::Saved | Outcome::WorkersFailed => return,
         };
-        return leave(agent, own.as_deref(), |path| propagate_agent_error(&why, path));
+        return leave(context, own.as_deref(), |path| propagate_agent_error(&why, path));
     };
     report.logs = logs.map(Path::to_owned);
-    report.stacks = agent.current.facts.stacks.take();
-    agent.context.console.line(Stream::Stderr, report.to_string().as_bytes());
-    leave(agent, own.as_deref(), |path| propagate_error(report.root(), path));
+    report.stacks = facts.stacks;
+    context.console.line(Stream::Stderr, report.to_string().as_bytes());
+    leave(context, own.as_deref(), |path| propagate_error(report.root(), path));
 }
 
 /// Prints and records why the job failed though no worker did.
-fn launch_verdict(agent: &mut Agent<'_>, why: &str) {
-    let failure = agent.current.facts.launch_failure.take().unwrap_or_else(|| LaunchFailure::noticed(why.to_owned()));
-    let verdict = failure.verdict(&agent.context.hostname);
-    agent.context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
-    agent.context.events.emit(&AgentEvent::Verdict(verdict));
+fn launch_verdict(context: &Context<'_>, failure: Option<LaunchFailure>, why: &str) {
+    let failure = failure.unwrap_or_else(|| LaunchFailure::noticed(why.to_owned()));
+    let verdict = failure.verdict(&context.hostname);
+    context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
+    context.events.emit(&AgentEvent::Verdict(verdict));
 }
 
 /// Writes the cause to the error file of the process that started this agent.
-fn leave(agent: &Agent<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> std::io::Result<()>) {
+fn leave(context: &Context<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> std::io::Result<()>) {
     if let Some(path) = path
         && let Err(error) = write(path)
     {
-        agent.context.say(&format!("cannot write the root cause to {}: {error}", path.display()));
+        context.say(&format!("cannot write the root cause to {}: {error}", path.display()));
     }
 }
 
@@ -294,4 +278,96 @@ fn events(hostname: &str, folder: Option<&Path>, warn: impl Fn(&str)) -> AgentSi
         warn(&format!("warning: {:#}; the agent runs without an event file", anyhow::Error::from(error)));
         AgentSink::default()
     })
+}
+
+/// How often the line is redrawn.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// A status line, and the source of its events.
+pub(super) struct LiveStatus {
+    status: Status,
+    begun: Instant,
+    /// The folder for event files if the user named none: step and loss come from them.
+    own_folder: Option<PathBuf>,
+}
+
+impl LiveStatus {
+    /// A status on stderr, if that is a terminal and the user wants one. `events` is the folder that the user named.
+    pub(super) fn on(config: &Config, console: &Console, events: Option<PathBuf>, logs: Option<&Path>) -> Option<Self> {
+        if config.status == StatusWhen::Never || !console.is_terminal(Stream::Stderr) {
+            return None;
+        }
+        let own_folder = if events.is_none() { logs.map(|logs| logs.join("events")) } else { None };
+        let status = Status::new(events.as_deref().or(own_folder.as_deref()));
+        console.draw_above(&status.bar());
+        Some(LiveStatus { status, begun: Instant::now(), own_folder })
+    }
+
+    /// The folder for event files that only the status needs.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.own_folder.as_deref()
+    }
+
+    /// Updates the line and returns when to do so again.
+    pub(super) fn show(&mut self, machine: &StateMachine, max_restarts: u32, round: Option<&Round>) -> Instant {
+        self.status.update(&AgentView {
+            phase: machine.doing(),
+            ranks: round.map_or(0, |round| round.world_size),
+            nodes: round.map_or(0, |round| round.nodes),
+            restarts: max_restarts - machine.restarts_left(),
+            max_restarts,
+            elapsed: self.begun.elapsed(),
+        });
+        Instant::now() + EVERY
+    }
+
+    /// Removes the line.
+    pub(super) fn finish(self) {
+        self.status.finish();
+    }
+}
+
+/// From now on `console` shows log messages of LOGLEVEL and above; if it is not set, warnings and errors.
+fn log_to(console: &Console) {
+    let level = std::env::var("LOGLEVEL").map_or(LevelFilter::WARN, |name| level(&name));
+    let console = console.clone();
+    let log = tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false).without_time();
+    // A program that embeds the agent keeps its own logger.
+    let _ = log.with_writer(move || Lines(console.clone())).try_init();
+}
+
+/// Parses Python's names and numbers (logging.getLevelName); other texts mean torchrun's default.
+fn level(name: &str) -> LevelFilter {
+    match name.to_ascii_uppercase().as_str() {
+        "DEBUG" | "10" => LevelFilter::DEBUG,
+        "INFO" | "20" => LevelFilter::INFO,
+        "ERROR" | "CRITICAL" | "FATAL" | "40" | "50" => LevelFilter::ERROR,
+        _ => LevelFilter::WARN,
+    }
+}
+
+/// Writes each log message as a line of the console.
+struct Lines(Console);
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.say(String::from_utf8_lossy(line).trim_end());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_pythons_names_of_levels() {
+        let names = ["INFO", "debug", "Warning", "CRITICAL", "10", "loud"].map(level);
+        let [info, debug, warn, error] = [LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::WARN, LevelFilter::ERROR];
+        assert_eq!(names, [info, debug, warn, error, debug, warn]);
+    }
 }

@@ -1,84 +1,112 @@
 //! The agent's event loop: waits for everything that can happen in one place, turns it into an event, and carries out
 //! the actions that the state machine returns. The decisions are in [`super::state_machine`].
 
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use lockstep_contract::events::AgentEvent;
-use lockstep_process::{Died, KILL_LIMIT, Signal, Workers};
+use lockstep_contract::snapshot_request::SAVE_AND_END;
+use lockstep_process::{Died, Left, NoProgress, Signal, Workers};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 
-use super::batch_job::BatchJob;
-use super::clearing::listen;
-use super::display::LiveStatus;
-use super::kernel_sleep::KernelSleep;
-use super::meet::DiagnosticInput;
+use super::batch_job::{Answer, BatchJob};
+use super::ending::{Clearing, Ending, clear, ends};
+use super::judge::{Facts, Inquiry};
+use super::meet::RendezvousWait;
 use super::membership::{Command, Membership, News};
-use super::signals::SignalStream;
+use super::node::LiveStatus;
+use super::signals::{SignalStream, pass_on};
 use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
-use super::workers::{Clearing, Context, Current};
-use crate::rendezvous::{Barrier, Change, Place};
+use super::workers::{Context, Current, KernelSleep};
+use crate::config::KERNEL_SLEEP;
+use crate::rendezvous::{Barrier, Change};
+use crate::verdict::{Standing, on_sleeper};
 
-/// Everything that the loop needs.
+/// Everything that the loop works on.
 pub(super) struct Agent<'a> {
-    pub(super) context: Context<'a>,
-    pub(super) machine: StateMachine,
-    pub(super) workers: Workers,
+    context: Context<'a>,
+    machine: StateMachine,
+    workers: Workers,
     /// Readable when `workers` have something to report.
-    pub(super) ready: AsyncFd<OwnedFd>,
-    pub(super) membership: Membership,
+    ready: AsyncFd<OwnedFd>,
+    current: Current,
+    ending: Ending,
+    facts: Facts,
+    membership: Membership,
+    wait: RendezvousWait,
     /// The scheduler's job, if any.
-    pub(super) batch: BatchJob,
-    pub(super) signals: SignalStream,
-    /// What is known about the rendezvous endpoint, for error messages.
-    pub(super) diagnostic_input: DiagnosticInput,
+    batch: BatchJob,
+    signals: SignalStream,
     /// Only on a terminal.
-    pub(super) status: Option<LiveStatus>,
-    /// What the rendezvous waits for, as text.
-    pub(super) reasons: watch::Receiver<String>,
-    pub(super) place: watch::Receiver<Place>,
-    /// When the reason is printed, unless it has changed by then.
-    pub(super) say_reason_at: Option<Instant>,
-    pub(super) current: Current,
-    pub(super) kernel_sleep: KernelSleep,
+    status: Option<LiveStatus>,
+    kernel_sleep: KernelSleep,
     /// An event that is already known and handled next.
-    pub(super) pending: Option<Event>,
-    /// Signals that came while stacks were read; they are handled after the death that was looked into.
-    pub(super) held: VecDeque<i32>,
-    /// The last signal that asked for the end, and when it came first.
-    pub(super) asked: Option<(i32, Instant)>,
+    pending: Option<Event>,
 }
 
-impl Agent<'_> {
-    /// Prints a line of the agent itself.
-    pub(super) fn say(&self, line: &str) {
-        self.context.say(line);
+/// The agent when the job has ended on its node.
+pub(super) struct Finished<'a> {
+    pub(super) outcome: Outcome,
+    pub(super) facts: Facts,
+    pub(super) context: Context<'a>,
+    pub(super) membership: Membership,
+    pub(super) signals: SignalStream,
+    pub(super) workers: Workers,
+    pub(super) status: Option<LiveStatus>,
+}
+
+impl<'a> Agent<'a> {
+    /// `workers` come with a descriptor that is readable when they have something to report.
+    pub(super) fn new(
+        context: Context<'a>,
+        (workers, ready): (Workers, AsyncFd<OwnedFd>),
+        membership: Membership,
+        batch: BatchJob,
+        signals: SignalStream,
+        wait: RendezvousWait,
+        status: Option<LiveStatus>,
+    ) -> Self {
+        let config = context.config;
+        Agent {
+            machine: StateMachine::new(config.max_restarts),
+            kernel_sleep: KernelSleep::new(config.kernel_sleep_limit, config.monitor_interval),
+            current: Current::default(),
+            ending: Ending::default(),
+            facts: Facts::default(),
+            pending: None,
+            context,
+            workers,
+            ready,
+            membership,
+            wait,
+            batch,
+            signals,
+            status,
+        }
     }
-}
 
-/// How long the rendezvous may wait for the same thing before the agent prints it.
-const QUIET: Duration = Duration::from_secs(3);
-/// The same where other machines cannot come: long enough for other agents of this one.
-const SOON: Duration = Duration::from_secs(1);
-
-impl Agent<'_> {
     /// Runs the job on this node until it ends.
-    pub(super) async fn run(&mut self) -> Outcome {
+    pub(super) async fn run(mut self) -> Finished<'a> {
         let mut actions = self.machine.begin();
-        loop {
+        let outcome = 'job: loop {
             for action in actions {
                 if let Action::Finish(outcome) = action {
-                    return outcome;
+                    break 'job outcome;
                 }
                 self.act(action);
             }
             let event = self.next().await;
             actions = self.machine.handle(event);
-        }
+        };
+        self.await_cause().await;
+        let Agent { facts, context, membership, signals, workers, status, .. } = self;
+        Finished { outcome, facts, context, membership, signals, workers, status }
+    }
+
+    fn say(&self, line: &str) {
+        self.context.say(line);
     }
 
     async fn next(&mut self) -> Event {
@@ -86,43 +114,37 @@ impl Agent<'_> {
             if let Some(event) = self.pending.take() {
                 return event;
             }
-            if let Some(signal) = self.held.pop_front() {
+            if let Some(signal) = self.signals.take_held() {
                 match self.note_signal(signal) {
                     Some(event) => return event,
                     None => continue,
                 }
             }
-            if let Some(clearing) = self.current.clearing {
+            if let Some(clearing) = self.ending.clearing {
                 match self.next_while_clearing(clearing).await {
                     Some(event) => return event,
                     None => continue,
                 }
             }
-            let (kill_at, say_at) = (self.current.kill_at, self.say_reason_at);
-            let (ask_grace_at, limit_at) = (self.current.ask_grace_at, self.limit_at());
-            let (redraw_at, verdict_at) = (self.show_status(), self.current.verdict_at);
-            let look_at = self.look_at();
+            let is_first = self.current.attempt.is_none();
+            let (kill_at, say_at) = (self.ending.kill_at, self.wait.say_at);
+            let (ask_grace_at, limit_at) = (self.ending.ask_grace_at, self.limit_at());
+            let (redraw_at, verdict_at) = (self.show_status(), self.facts.verdict_at);
+            let look_at = if self.machine.is_running() { self.kernel_sleep.due(Instant::now()) } else { None };
             let event = tokio::select! {
                 biased;
                 died = next_death(&mut self.workers, &self.ready) => Some(match died {
                     Ok(died) => self.note_death(died),
-                    Err(error) => {
-                        Event::Closed(self.current.facts.own_failure(format!("cannot watch the workers: {error}")))
-                    }
+                    Err(error) => Event::Closed(self.facts.own_failure(format!("cannot watch the workers: {error}"))),
                 }),
                 signal = self.signals.next() => self.note_signal(signal),
                 news = self.membership.next() => self.note_news(news),
                 () = at(kill_at) => {
-                    self.current.kill_at = None;
+                    self.ending.kill_at = None;
                     Some(Event::GraceOver)
                 }
-                Ok(()) = self.place.changed() => {
-                    self.note_place();
-                    None
-                }
-                Ok(()) = self.reasons.changed() => {
-                    let quiet = if self.only_here().is_some() { SOON } else { QUIET };
-                    self.say_reason_at = Some(Instant::now() + quiet);
+                line = self.wait.changed(is_first) => {
+                    line.iter().for_each(|line| self.say(line));
                     None
                 }
                 answer = self.batch.next() => {
@@ -133,7 +155,7 @@ impl Agent<'_> {
                     self.ask_for_grace();
                     None
                 }
-                () = at(limit_at) => self.note_limit(),
+                () = at(limit_at) => self.batch.note_limit(&self.context, &self.workers),
                 () = at(verdict_at) => {
                     self.say_provisional();
                     None
@@ -141,47 +163,98 @@ impl Agent<'_> {
                 () = at(look_at) => self.look_for_sleepers(),
                 () = at(redraw_at) => None,
                 () = at(say_at) => {
-                    self.say_reason();
+                    self.say_reason(is_first);
                     None
                 }
             };
             if let Some(event) = event {
-                match &event {
-                    Event::Died { exit, .. } if !exit.success() => self.look_into_hang().await,
-                    Event::Closed(_) => self.look_into_hang_of_another().await,
-                    _ => {}
-                }
+                self.look_into_hang(&event).await;
                 return event;
             }
         }
+    }
+
+    /// While leftovers of the workers are awaited, only signals are handled; news of other nodes can wait.
+    async fn next_while_clearing(&mut self, clearing: Clearing) -> Option<Event> {
+        if clearing == Clearing::AfterGrace {
+            let left = self.workers.end_left(self.ending.last_request());
+            if !left.is_empty() {
+                return self.next_in_grace(left).await;
+            }
+            self.ending.clearing = Some(Clearing::Patiently);
+        }
+        (self.ending.kill_at, self.ending.ask_grace_at) = (None, None);
+        let verdict_at = self.facts.verdict_at;
+        tokio::select! {
+            biased;
+            signal = self.signals.next() => self.note_signal(signal),
+            () = at(verdict_at) => {
+                self.say_provisional();
+                None
+            }
+            left = clear(&mut self.workers, self.current.outputs.as_mut(), clearing) => {
+                (self.ending.clearing, self.facts.verdict_at) = (None, None);
+                left.iter().for_each(|left| self.say(left));
+                self.facts.judge(&self.context, &self.current, self.machine.restarts_left());
+                self.facts.record_verdict(&self.context);
+                Some(Event::Cleared)
+            }
+        }
+    }
+
+    /// Waits until these programs have ended, or the grace is over.
+    async fn next_in_grace(&mut self, left: Vec<Left>) -> Option<Event> {
+        if let Some(line) = self.ending.describe_left(&left) {
+            self.begin_grace();
+            self.say(&line);
+        }
+        let (kill_at, ask_grace_at, verdict_at) =
+            (self.ending.kill_at, self.ending.ask_grace_at, self.facts.verdict_at);
+        tokio::select! {
+            biased;
+            signal = self.signals.next() => return self.note_signal(signal),
+            () = at(kill_at) => {
+                self.say("the grace of what the workers left behind is over");
+                self.ending.clearing = Some(Clearing::Patiently);
+            }
+            () = ends(left) => self.ending.clearing = Some(Clearing::Patiently),
+            answer = self.batch.next() => self.note_answer(answer),
+            () = at(ask_grace_at) => self.ask_for_grace(),
+            () = at(verdict_at) => self.say_provisional(),
+        }
+        None
     }
 
     fn act(&mut self, action: Action) {
         match action {
             Action::Join => self.membership.send(Command::Join),
             Action::Start => self.start(),
-            Action::Stop(signal) => self.stop(signal),
-            Action::AskToSave(signal) => self.ask_to_save(signal),
-            Action::AwaitEnd => self.limit_grace(),
+            Action::Stop(signal) => {
+                let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
+                self.ending.ask(&mut self.workers, signal);
+                self.begin_grace();
+            }
+            Action::AskToSave(signal) => {
+                pass_on(&self.context, &self.workers, &self.workers.alive(), Signal::USR2);
+                // A signal that orders the end limits the time.
+                if signal != SAVE_AND_END {
+                    self.begin_grace();
+                }
+            }
+            Action::AwaitEnd => self.begin_grace(),
             Action::Kill => {
-                // A worker that is alive after that waits in the kernel, perhaps for ever.
-                let death = KILL_LIMIT.max(self.context.config.shutdown_timeout);
-                self.current.kill_at = Some(later(Instant::now(), death));
-                self.current.ask_grace_at = None;
-                self.current.look_again();
-                self.current.sent.push(Signal::KILL.as_raw());
-                self.workers.kill();
+                self.facts.look_again();
+                self.ending.kill(&mut self.workers, self.context.config.shutdown_timeout);
             }
             Action::Abandon(stuck) => {
-                let stuck = stuck.into_iter().map(|worker| self.current.describe_stuck(worker));
-                stuck.for_each(|line| self.say(&line));
+                stuck.into_iter().for_each(|worker| self.say(&self.current.describe_stuck(worker)))
             }
             Action::AskToReform(reason) => self.membership.send(Command::AskToReform(reason)),
             Action::Announce(restart) => self.announce(&restart),
-            Action::Clear => self.begin_clearing(),
+            Action::Clear => self.ending.begin_clearing(),
             Action::HurryUp => {
                 self.say("not waiting for what the workers left behind");
-                self.current.clearing = Some(Clearing::Quickly);
+                self.ending.clearing = Some(Clearing::Quickly);
             }
             Action::AwaitOthers => self.membership.send(Command::AwaitOthers),
             Action::CloseJob => self.close_job(),
@@ -193,35 +266,37 @@ impl Agent<'_> {
 
     fn start(&mut self) {
         self.current = self.current.next();
+        (self.ending, self.facts) = (Ending::default(), Facts::begin());
         let restarts = self.context.config.max_restarts - self.machine.restarts_left();
         if let Err(failure) = self.current.start_all(&self.context, &mut self.workers, restarts) {
-            let why = self.current.facts.own_failure(failure.why);
+            let why = self.facts.own_failure(failure.why);
             self.pending = Some(Event::NotStarted { started: failure.started, why });
         }
     }
 
-    fn stop(&mut self, signal: i32) {
-        let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
-        if self.current.sent.is_empty() {
-            self.current.ended_before = self.workers.ended();
-        }
-        self.current.sent.push(signal.as_raw());
-        self.workers.end(signal);
-        self.current.kill_at = None;
-        self.limit_grace();
+    /// Begins the grace period, unless one has begun. The scheduler may give more time if its SIGTERM asked for the end.
+    fn begin_grace(&mut self) {
+        let config = self.context.config;
+        let asks = config.shutdown_timeout_is_default && self.signals.asked_by(Signal::TERM);
+        let ask_at = self.batch.ask_grace_at(Instant::now()).filter(|_| asks);
+        self.ending.begin_grace(config.shutdown_timeout, ask_at);
     }
 
-    /// Begins the grace period, unless one has begun.
-    pub(super) fn limit_grace(&mut self) {
-        if self.current.kill_at.is_some() {
-            return;
+    /// Asks the scheduler, in the middle of the grace period, whether it gives more time.
+    fn ask_for_grace(&mut self) {
+        self.ending.ask_grace_at = None;
+        self.batch.ask_for_grace();
+    }
+
+    fn note_answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::State(state, from) => self.batch.note_state(&self.context, &state, from),
+            Answer::Grace(grace, from) => {
+                if let Some(line) = self.ending.prolong_grace(grace, &from) {
+                    self.say(&line);
+                }
+            }
         }
-        let (now, grace) = (Instant::now(), self.context.config.shutdown_timeout);
-        self.current.grace_began = Some(now);
-        self.current.kill_at = Some(later(now, grace));
-        let by_scheduler = self.asked.is_some_and(|(signal, _)| signal == Signal::TERM.as_raw());
-        let asks = by_scheduler && self.context.config.shutdown_timeout_is_default;
-        self.current.ask_grace_at = self.batch.ask_grace_at(now).filter(|_| asks);
     }
 
     fn announce(&self, restart: &Restart) {
@@ -236,34 +311,38 @@ impl Agent<'_> {
     }
 
     fn close_job(&self) {
-        let root = self.current.root_cause(&self.context.hostname);
+        let root = self.facts.root_cause(&self.context.hostname);
         let reason = match &root {
             Some(_) => "its workers failed and no restart is left".to_owned(),
             None => "it failed".to_owned(),
         };
-        let patience = self.current.patience(&self.context);
+        let patience = self.facts.patience(&self.context);
         self.membership.send(Command::Close { reason, root_cause: root, patience });
     }
 
     /// If the failure of this node's workers is a consequence: waits for the verdict of the node that has the cause.
-    pub(super) async fn await_cause(&mut self) {
-        let patience = self.current.patience(&self.context);
+    async fn await_cause(&mut self) {
+        let patience = self.facts.patience(&self.context);
         if patience > Duration::ZERO
             && let Ok(News::Changed(change)) = timeout(patience, self.membership.next()).await
             && let Change::Closed(closing) = &*change
         {
-            let before = self.current.facts.verdict.clone();
-            self.current.facts.note_closing(closing);
-            self.current.decide();
-            if self.current.facts.verdict != before {
-                self.current.record_verdict(&self.context);
+            let before = self.facts.verdict.clone();
+            self.facts.note_closing(closing);
+            self.facts.decide();
+            if self.facts.verdict != before {
+                self.facts.record_verdict(&self.context);
             }
         }
     }
 
+    fn note_signal(&mut self, signal: i32) -> Option<Event> {
+        self.signals.note(signal, &self.context, &self.machine, &self.workers)
+    }
+
     fn note_death(&mut self, died: Died) -> Event {
         let (worker, exit) = (died.index, died.exit.clone());
-        let stopped = has_saved(exit.torch_code()) || self.machine.is_stopping() && self.current.stopped(worker, &exit);
+        let stopped = has_saved(exit.torch_code()) || self.machine.is_stopping() && self.ending.stopped(worker, &exit);
         let rank = self.current.rank_of(worker);
         let attempt = self.current.attempt.unwrap_or(0);
         let code = exit.torch_code();
@@ -281,10 +360,59 @@ impl Agent<'_> {
         let death = self.current.death(died, stopped);
         self.current.deaths.push(death);
         if !stopped && !exit.success() {
-            self.current.look_at_living();
-            self.expect_verdict();
+            self.facts.look_at_living(&self.current);
+            if self.machine.restarts_left() == 0 {
+                self.facts.expect_verdict();
+            }
         }
         Event::Died { worker, exit }
+    }
+
+    fn say_provisional(&mut self) {
+        let verdict = self.facts.provisional(&self.context, &self.current);
+        self.facts.say_provisional(&self.context, verdict);
+    }
+
+    /// After a failure: takes the workers' stacks if one of them has waited in vain for another.
+    async fn look_into_hang(&mut self, event: &Event) {
+        if !self.machine.is_running() {
+            return;
+        }
+        let inquiry = Inquiry {
+            context: &self.context,
+            current: &self.current,
+            facts: &mut self.facts,
+            alive: self.workers.alive(),
+            signals: &mut self.signals,
+        };
+        match event {
+            // Only a report that no restart follows has stacks.
+            Event::Died { exit, .. } if !exit.success() && self.machine.restarts_left() == 0 => {
+                inquiry.look_into_hang().await;
+            }
+            Event::Closed(_) => inquiry.look_into_hang_of_another().await,
+            _ => {}
+        }
+    }
+
+    /// Looks for a worker that has slept in the kernel for too long. It ends the job: it holds a device or a file that a new worker would
+    /// need.
+    fn look_for_sleepers(&mut self) -> Option<Event> {
+        let ((worker, pid), lasted) = self.kernel_sleep.look_at(self.current.with_pids(self.workers.alive()))?;
+        let rank = self.current.rank_of(worker);
+        let standing = Standing { rank, pid, at: NoProgress::of(pid as i32)? };
+        self.facts.asleep = Some(on_sleeper(&standing, lasted, &self.context.hostname));
+        let lasted = lasted.as_secs_f64();
+        Some(Event::Closed(format!(
+            "rank {rank} (local rank {worker}, pid {pid}) has slept in the kernel for {lasted:.1} s, longer than {KERNEL_SLEEP} allows"
+        )))
+    }
+
+    /// When something about the time limit is due. Only the first agent handles the time limit: a request to its workers reaches
+    /// all ranks.
+    fn limit_at(&self) -> Option<Instant> {
+        let is_first = self.current.formed.as_ref().is_some_and(|(round, _)| round.group_rank() == 0);
+        self.batch.limit_at().filter(|_| is_first && self.machine.is_running())
     }
 
     fn note_news(&mut self, news: News) -> Option<Event> {
@@ -295,14 +423,11 @@ impl Agent<'_> {
                 self.current.formed = Some((round, master));
                 Some(Event::Formed { workers })
             }
-            News::NotFormed(error) => {
-                let failure = self.diagnostic_input.not_formed(*error);
-                Some(Event::NotFormed(self.current.facts.failed(failure)))
-            }
-            News::NoMaster(why) => Some(Event::NotFormed(self.current.facts.own_failure(why))),
+            News::NotFormed(error) => Some(Event::NotFormed(self.facts.failed(self.wait.not_formed(*error)))),
+            News::NoMaster(why) => Some(Event::NotFormed(self.facts.own_failure(why))),
             News::Changed(change) => {
                 if let Change::Closed(closing) = &*change {
-                    self.current.facts.note_closing(closing);
+                    self.facts.note_closing(closing);
                 }
                 note_change(&change)
             }
@@ -329,34 +454,16 @@ impl Agent<'_> {
         }
     }
 
-    /// The rendezvous goes on elsewhere: what this agent prints names that place.
-    fn note_place(&mut self) {
-        let Place { address, succeeds } = self.place.borrow_and_update().clone();
-        if let Some(lost) = succeeds {
-            self.say(&format!("{lost} was lost; this agent hosts the rendezvous now, at {address}"));
-        }
-        if let Ok(endpoint) = address.parse() {
-            self.diagnostic_input.endpoint = endpoint;
-        }
-    }
-
     /// Prints what the rendezvous has been waiting for.
-    fn say_reason(&mut self) {
-        self.say_reason_at = None;
+    fn say_reason(&mut self, is_first: bool) {
+        self.wait.say_at = None;
         if self.machine.is_waiting() {
-            let reason = self.reasons.borrow_and_update().clone();
-            let only_here = self.only_here().map(|why| format!("; {why}")).unwrap_or_default();
             // Before the first round, launchers of other nodes may just be late.
-            let later = self.batch.if_one_stays_away().filter(|_| self.current.attempt.is_some());
+            let later = self.batch.if_one_stays_away().filter(|_| !is_first);
             let later = later.map(|what| format!("; {what}")).unwrap_or_default();
-            let endpoint = &self.diagnostic_input.endpoint;
-            self.say(&format!("waiting for other nodes at {endpoint}: {reason}{only_here}{later}"));
+            let reason = self.wait.reason(is_first);
+            self.say(&format!("{reason}{later}"));
         }
-    }
-
-    /// Why nodes of other machines cannot come to the first round; `None` if they can.
-    fn only_here(&self) -> Option<String> {
-        self.diagnostic_input.only_here().filter(|_| self.current.attempt.is_none())
     }
 
     /// Updates the status line; returns when to do so again.
@@ -376,14 +483,6 @@ fn note_change(change: &Change) -> Option<Event> {
     }
 }
 
-/// Notifies the runtime when `workers` have something to report.
-///
-/// # Errors
-/// The system's error.
-pub(super) fn ready(workers: &Workers) -> io::Result<AsyncFd<OwnedFd>> {
-    listen(workers.as_fd().try_clone_to_owned()?)
-}
-
 /// The next death. Cancel safe. Waits for ever while no worker is alive.
 async fn next_death(workers: &mut Workers, ready: &AsyncFd<OwnedFd>) -> io::Result<Died> {
     loop {
@@ -395,14 +494,8 @@ async fn next_death(workers: &mut Workers, ready: &AsyncFd<OwnedFd>) -> io::Resu
     }
 }
 
-/// A duration that the clock cannot represent counts as a year.
-fn later(now: Instant, duration: Duration) -> Instant {
-    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    now.checked_add(duration).unwrap_or(now + YEAR)
-}
-
 /// Sleeps until this time; for ever if it is `None`.
-pub(super) async fn at(time: Option<Instant>) {
+async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,
         None => std::future::pending().await,

@@ -1,17 +1,18 @@
 //! Signals to the agent: which of them stop the workers, ask them for a snapshot, or are passed on.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
 use lockstep_contract::events::AgentEvent;
-use lockstep_contract::snapshot_request::{REPETITION, SAVE_AND_END};
-use lockstep_process::{Signal, not_ignored, signal_name, unblock_signals};
+use lockstep_contract::snapshot_request::REPETITION;
+use lockstep_process::{Signal, Workers, not_ignored, signal_name, unblock_signals};
 use tokio::signal::unix::{self, SignalKind};
 
-use super::run::Agent;
-use super::state_machine::Event;
+use super::state_machine::{Event, StateMachine};
+use super::workers::Context;
 use crate::config::{Response, Signals};
 
 /// Call it first, on the main thread. Lets through what the caller may have blocked, and makes a file that reaches the limit on its size an
@@ -24,9 +25,13 @@ pub fn settle() -> io::Result<()> {
     signal_hook::flag::register(Signal::XFSZ.as_raw(), Arc::default()).map(drop)
 }
 
-/// The signals to this process that it handles.
+/// The signals to this process that it handles, and those that asked for the end.
 pub(super) struct SignalStream {
     streams: Vec<(i32, unix::Signal)>,
+    /// Signals that arrived while stacks were read; they are handled after the death that was looked into.
+    held: VecDeque<i32>,
+    /// The last signal that asked for the end, and when it came first.
+    asked: Option<(i32, Instant)>,
 }
 
 impl SignalStream {
@@ -40,7 +45,7 @@ impl SignalStream {
             let named = |error| io::Error::other(format!("cannot handle {}: {error}", signal_name(number)));
             Ok((number, stream.map_err(named)?))
         });
-        Ok(SignalStream { streams: streams.collect::<io::Result<_>>()? })
+        Ok(SignalStream { streams: streams.collect::<io::Result<_>>()?, held: VecDeque::new(), asked: None })
     }
 
     /// The next signal that arrives. Cancel safe. Several of one kind may arrive as one.
@@ -62,92 +67,93 @@ impl SignalStream {
             }
         }
     }
-}
 
-impl Agent<'_> {
-    /// Acts on a signal to this process, unless it only repeats the last one.
-    pub(super) fn note_signal(&mut self, signal: i32) -> Option<Event> {
-        self.context.events.emit(&AgentEvent::Signalled { signal });
+    /// Keeps a signal that arrived while something else was awaited.
+    pub(super) fn hold(&mut self, signal: i32) {
+        self.held.push_back(signal);
+    }
+
+    /// The first signal that was kept and not yet returned.
+    pub(super) fn take_held(&mut self) -> Option<i32> {
+        self.held.pop_front()
+    }
+
+    /// Returns true if the last request to end was this signal.
+    pub(super) fn asked_by(&self, signal: Signal) -> bool {
+        self.asked.is_some_and(|(asked, _)| asked == signal.as_raw())
+    }
+
+    /// Acts on a signal to this process, unless it only repeats the last one. Returns what it asks of the job.
+    pub(super) fn note(
+        &mut self,
+        signal: i32,
+        context: &Context<'_>,
+        machine: &StateMachine,
+        workers: &Workers,
+    ) -> Option<Event> {
+        context.events.emit(&AgentEvent::Signalled { signal });
         let name = signal_name(signal);
-        let response = self.context.config.signals.response(signal);
+        let response = context.config.signals.response(signal);
         let now = Instant::now();
         if repeats(self.asked, signal, response, now) {
             let within = REPETITION.as_secs();
-            self.say(&format!("received {name} again within {within} s: it counts once (SIGINT counts each time)"));
+            context.say(&format!("received {name} again within {within} s: it counts once (SIGINT counts each time)"));
             return None;
         }
-        if !matches!(response, Response::PassOn { .. }) {
-            self.asked = Some((signal, now));
+        if let Response::PassOn { to_all } = response {
+            pass_on_to_handlers(context, workers, machine.is_running(), signal, to_all);
+            return None;
         }
-        match response {
-            Response::PassOn { to_all } => {
-                self.note_signal_to_pass_on(signal, to_all);
-                None
-            }
-            Response::SaveAndEnd if self.machine.is_running() && self.all_can_save() => {
-                self.say(&format!("received {name}: asking the workers to save a snapshot and to end"));
-                Some(Event::SaveAndEnd(signal))
-            }
-            Response::SaveAndEnd if self.machine.takes_save_request(signal) => {
-                self.say(&format!("received {name}: waiting for the workers, which save a snapshot and end"));
-                Some(Event::SaveAndEnd(signal))
-            }
-            Response::SaveAndEnd if self.machine.is_running() => {
-                self.say(&format!(
-                    "received {name}: stopping the workers, since not all can save a snapshot on SIGUSR2"
-                ));
-                Some(Event::Signalled(signal))
-            }
-            Response::End | Response::SaveAndEnd => {
-                self.say(&format!("received {name}: stopping the workers"));
-                Some(Event::Signalled(signal))
-            }
-        }
-    }
-
-    /// Returns true if all workers handle the request. One that is at its end may have fulfilled it: a scheduler signals the workers, too.
-    pub(super) fn all_can_save(&self) -> bool {
-        let (handle, end) = (self.workers.that_handle(Signal::USR2), self.workers.that_end());
-        self.workers.alive().iter().all(|worker| handle.contains(worker) || end.contains(worker))
-    }
-
-    /// Asks the workers themselves to save a snapshot and to end. A signal that orders the end limits the time.
-    pub(super) fn ask_to_save(&mut self, signal: i32) {
-        self.pass_on(&self.workers.alive(), Signal::USR2);
-        if signal != SAVE_AND_END {
-            self.limit_grace();
-        }
-    }
-
-    /// Sends a signal to these workers themselves, and says so.
-    fn pass_on(&self, workers: &[usize], signal: Signal) {
-        if let Err(error) = self.workers.signal_themselves(workers, signal) {
-            self.say(&format!("cannot pass {} on to the workers: {error}", signal_name(signal.as_raw())));
-        }
-    }
-
-    /// Passes a signal on to those workers that handle it, unless the user named it: its default action is to end a process.
-    fn note_signal_to_pass_on(&self, signal: i32, to_all: bool) {
-        let name = signal_name(signal);
-        let Some(signal) = Signal::from_named_raw(signal) else {
-            return self.say(&format!("received {name}: it cannot be passed on to the workers"));
+        self.asked = Some((signal, now));
+        let saves = response == Response::SaveAndEnd;
+        let (what, event) = if saves && machine.is_running() && all_can_save(workers) {
+            ("asking the workers to save a snapshot and to end", Event::SaveAndEnd(signal))
+        } else if saves && machine.takes_save_request(signal) {
+            ("waiting for the workers, which save a snapshot and end", Event::SaveAndEnd(signal))
+        } else if saves && machine.is_running() {
+            ("stopping the workers, since not all can save a snapshot on SIGUSR2", Event::Signalled(signal))
+        } else {
+            ("stopping the workers", Event::Signalled(signal))
         };
-        let all = if self.machine.is_running() { self.workers.alive() } else { vec![] };
-        let handle = self.workers.that_handle(signal);
-        let (to, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|worker| to_all || handle.contains(worker));
-        self.pass_on(&to, signal);
-        let listed = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        match (&to[..], &others[..]) {
-            ([], []) => self.say(&format!("received {name}, but no worker runs to pass it on to")),
-            (to, []) => self.say(&format!("received {name}: passed it on to local rank {}", listed(to))),
-            (to, others) => {
-                let to = if to.is_empty() { "no worker".to_owned() } else { format!("local rank {}", listed(to)) };
-                self.say(&format!(
-                    "received {name}: passed it on to {to}; local rank {} would be ended by it, having no handler \
-                     (--forward-signals={name} sends it all the same)",
-                    listed(others)
-                ));
-            }
+        context.say(&format!("received {name}: {what}"));
+        Some(event)
+    }
+}
+
+/// Returns true if all workers handle the request. One that is at its end may have fulfilled it: a scheduler signals the workers, too.
+pub(super) fn all_can_save(workers: &Workers) -> bool {
+    let (handle, end) = (workers.that_handle(Signal::USR2), workers.that_end());
+    workers.alive().iter().all(|worker| handle.contains(worker) || end.contains(worker))
+}
+
+/// Sends a signal to these workers themselves.
+pub(super) fn pass_on(context: &Context<'_>, workers: &Workers, to: &[usize], signal: Signal) {
+    if let Err(error) = workers.signal_themselves(to, signal) {
+        context.say(&format!("cannot pass {} on to the workers: {error}", signal_name(signal.as_raw())));
+    }
+}
+
+/// Passes a signal on to those workers that handle it, unless the user named it: its default action is to end a process.
+fn pass_on_to_handlers(context: &Context<'_>, workers: &Workers, is_running: bool, signal: i32, to_all: bool) {
+    let name = signal_name(signal);
+    let Some(signal) = Signal::from_named_raw(signal) else {
+        return context.say(&format!("received {name}: it cannot be passed on to the workers"));
+    };
+    let all = if is_running { workers.alive() } else { vec![] };
+    let handle = workers.that_handle(signal);
+    let (to, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|worker| to_all || handle.contains(worker));
+    pass_on(context, workers, &to, signal);
+    let listed = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    match (&to[..], &others[..]) {
+        ([], []) => context.say(&format!("received {name}, but no worker runs to pass it on to")),
+        (to, []) => context.say(&format!("received {name}: passed it on to local rank {}", listed(to))),
+        (to, others) => {
+            let to = if to.is_empty() { "no worker".to_owned() } else { format!("local rank {}", listed(to)) };
+            context.say(&format!(
+                "received {name}: passed it on to {to}; local rank {} would be ended by it, having no handler \
+                 (--forward-signals={name} sends it all the same)",
+                listed(others)
+            ));
         }
     }
 }

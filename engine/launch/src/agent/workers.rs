@@ -1,15 +1,22 @@
 //! The workers of the current attempt: starts them and describes their deaths for the report.
+//!
+//! [`KernelSleep`] finds those that sleep in the kernel, where no signal reaches them: one that sleeps for longer than
+//! `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` ends the job. If the variable is not set, nothing is checked.
+//!
+//! As in torch (`_check_uninterruptible_state_timeout` of elastic/agent/server/local_elastic_agent.py), the main thread counts. Unlike
+//! in torch, a single sleep has to exceed the limit: many short ones, as for a disk, do not count.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_contract::events::{AgentEvent, AgentSink};
 use lockstep_contract::foreign;
-use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers, refusal};
+use lockstep_process::proc::Status;
+use lockstep_process::{Died, Exit, NoProgress, Sink, Spec, Stdin, Workers, refusal};
 
-use super::endpoint::GLOO_INTERFACE;
-use super::judge::Facts;
-use super::master::Master;
+use super::meet::GLOO_INTERFACE;
+use super::membership::Master;
 use super::state_machine::has_saved;
 use crate::config::{Attempt, Config, LineOrigin, LogDir, Placement, Route, worker_env};
 use crate::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
@@ -72,39 +79,8 @@ pub(super) struct Current {
     pub(super) pids: Vec<u32>,
     /// By local rank.
     pub(super) error_files: Vec<Option<PathBuf>>,
-    /// When workers that were asked to end are killed.
-    pub(super) kill_at: Option<Instant>,
-    /// When that grace period began.
-    pub(super) grace_began: Option<Instant>,
-    /// When the scheduler is asked whether it gives more time.
-    pub(super) ask_grace_at: Option<Instant>,
-    /// Workers that had ended, without a reported death, before the others were asked to; by local rank.
-    pub(super) ended_before: Vec<usize>,
-    /// The signals that were sent to them.
-    pub(super) sent: Vec<i32>,
-    /// Set while leftovers of the workers are awaited.
-    pub(super) clearing: Option<Clearing>,
-    /// The agent has printed that a program goes on after its shell.
-    pub(super) left_said: bool,
-    /// When the verdict is printed if the workers have not ended by then.
-    pub(super) verdict_at: Option<Instant>,
-    /// The verdict was printed before the workers' end.
-    pub(super) verdict_said: bool,
     /// In the kernel's order, without what the workers printed.
     pub(super) deaths: Vec<Death>,
-    pub(super) failures: Vec<Failure>,
-    pub(super) facts: Facts,
-}
-
-/// How leftovers of the workers are awaited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clearing {
-    /// Programs that shells left behind, and that have something to do first, get the rest of the grace.
-    AfterGrace,
-    /// Up to the usual time limit.
-    Patiently,
-    /// Briefly, because the user has asked for the end twice.
-    Quickly,
 }
 
 impl Current {
@@ -112,13 +88,6 @@ impl Current {
     pub(super) fn next(&mut self) -> Self {
         let attempt = self.attempt.map_or(0, |attempt| attempt + 1);
         Current { attempt: Some(attempt), formed: self.formed.take(), ..Current::default() }
-    }
-
-    /// Returns true if the worker ended because this agent asked it to. False if it ended before, or by a signal that
-    /// this agent did not send.
-    pub(super) fn stopped(&self, worker: usize, exit: &Exit) -> bool {
-        let by_another = matches!(exit, Exit::Signal(signal) if !self.sent.contains(signal));
-        !self.ended_before.contains(&worker) && !by_another
     }
 
     /// Starts all workers of this node for the round that was formed. `restarts` is the number of restarts after
@@ -148,7 +117,6 @@ impl Current {
             .map_err(|error| none(format!("cannot open the workers' output: {error}")))?;
         self.outputs = Some(outputs);
         self.record_round(context, attempt);
-        self.facts.begin();
         for (worker, (stdout, stderr)) in sinks.into_iter().enumerate() {
             let spec = spec(context, self.placement(context, &folder, worker, restarts), stdout, stderr);
             self.started.push(SystemTime::now());
@@ -186,6 +154,19 @@ impl Current {
     pub(super) fn rank_of(&self, worker: usize) -> usize {
         let formed = self.formed.as_ref();
         formed.and_then(|(round, _)| round.ranks_of(worker)).map_or(worker, |ranks| ranks.rank)
+    }
+
+    /// The local rank and the process id of each of these workers that was started.
+    pub(super) fn with_pids(&self, workers: Vec<usize>) -> impl Iterator<Item = (usize, u32)> {
+        workers.into_iter().filter_map(|worker| Some((worker, *self.pids.get(worker)?)))
+    }
+
+    /// A worker that SIGKILL has not ended, and where it stands.
+    pub(super) fn describe_stuck(&self, worker: usize) -> String {
+        let pid = self.pids.get(worker).copied().unwrap_or_default();
+        let at = NoProgress::of(pid as i32).map_or_else(|| "why is not known".to_owned(), |at| at.to_string());
+        let rank = self.rank_of(worker);
+        format!("rank {rank} (local rank {worker}, pid {pid}) cannot be killed and is abandoned: {at}")
     }
 
     fn plan(&self, context: &Context<'_>, folder: &Attempt, worker: usize) -> Plan {
@@ -303,5 +284,101 @@ fn spec(context: &Context<'_>, placement: Placement, stdout: Sink, stderr: Sink)
         stdin: Stdin::Inherit,
         stdout,
         stderr,
+    }
+}
+
+/// The shortest time between two looks.
+const OFTEN: Duration = Duration::from_millis(50);
+
+/// The local rank and the process id.
+type Worker = (usize, u32);
+
+/// Since when each worker has slept in the kernel.
+#[derive(Debug)]
+pub(super) struct KernelSleep {
+    /// How long a sleep may last.
+    limit: Option<Duration>,
+    every: Duration,
+    next: Option<Instant>,
+    sleeps: BTreeMap<Worker, Sleep>,
+}
+
+#[derive(Debug)]
+struct Sleep {
+    /// How often the thread had slept before, for any reason: a different number means a different sleep.
+    number: u64,
+    since: Instant,
+}
+
+impl KernelSleep {
+    /// Looks at intervals of `every`, the launcher's `--monitor-interval`.
+    pub(super) fn new(limit: Option<Duration>, every: Duration) -> Self {
+        KernelSleep { limit, every: every.max(OFTEN), next: None, sleeps: BTreeMap::new() }
+    }
+
+    /// When to look; `None` for never.
+    pub(super) fn due(&mut self, now: Instant) -> Option<Instant> {
+        self.limit?;
+        Some(*self.next.get_or_insert(now))
+    }
+
+    /// Looks at these workers. Returns one that has slept for too long, and how long.
+    pub(super) fn look_at(&mut self, workers: impl Iterator<Item = Worker>) -> Option<(Worker, Duration)> {
+        let asleep = workers.filter_map(|worker| Some((worker, sleep_of(worker.1)?))).collect();
+        self.look(Instant::now(), &asleep)
+    }
+
+    /// Notes the workers that sleep now, with the number of the sleep. Returns one that has slept for too long, and how long.
+    fn look(&mut self, now: Instant, asleep: &BTreeMap<Worker, u64>) -> Option<(Worker, Duration)> {
+        self.next = Some(now + self.every);
+        self.sleeps.retain(|worker, sleep| asleep.get(worker) == Some(&sleep.number));
+        for (worker, number) in asleep {
+            self.sleeps.entry(*worker).or_insert(Sleep { number: *number, since: now });
+        }
+        let lasted = |sleep: &Sleep| now.saturating_duration_since(sleep.since);
+        let limit = self.limit?;
+        let longest = self.sleeps.iter().max_by_key(|(_, sleep)| lasted(sleep))?;
+        Some((*longest.0, lasted(longest.1))).filter(|(_, lasted)| *lasted >= limit)
+    }
+}
+
+/// The number of the sleep in the kernel in which the main thread of this process is.
+fn sleep_of(pid: u32) -> Option<u64> {
+    let status = Status::of(i32::try_from(pid).ok()?)?;
+    status
+        .number("voluntary_ctxt_switches")
+        .filter(|_| status.field("State").is_some_and(|state| state.starts_with('D')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn one_sleep_that_lasts_ends_the_job_and_many_short_ones_do_not() {
+        let mut sleep = KernelSleep::new(Some(seconds(5)), seconds(1));
+        let start = Instant::now();
+        assert_eq!(sleep.due(start), Some(start));
+        let mut look = |after, asleep: &[(usize, u64)]| {
+            let asleep = asleep.iter().map(|(worker, number)| ((*worker, 100), *number)).collect();
+            sleep.look(start + seconds(after), &asleep)
+        };
+        assert_eq!(look(0, &[(1, 40)]), None);
+        assert_eq!(look(4, &[(0, 7), (1, 41)]), None, "another sleep of worker 1");
+        assert_eq!(look(8, &[(1, 41)]), None, "worker 0 runs");
+        assert_eq!(look(9, &[(0, 7), (1, 41)]), Some(((1, 100), seconds(5))));
+        assert_eq!(sleep.due(start), Some(start + seconds(10)));
+    }
+
+    #[test]
+    fn nobody_looks_without_a_limit() {
+        let mut sleep = KernelSleep::new(None, Duration::ZERO);
+        assert_eq!(sleep.due(Instant::now()), None);
+        assert_eq!(sleep.look(Instant::now(), &BTreeMap::from([((0, 100), 1)])), None);
+        assert_eq!(sleep_of(std::process::id()), None, "this thread runs, or sleeps outside the kernel");
     }
 }

@@ -8,22 +8,18 @@
 mod flags;
 mod host;
 mod job;
-mod log_dir;
 mod logs;
 mod program;
 mod rendezvous;
-mod signals;
-mod worker_env;
 
 pub use flags::{ConfigError, Flags, Given, Source, path, switch, variable};
 pub use host::{Gpus, HostInfo, Nodes};
-pub use job::{Config, KERNEL_SLEEP, StatusWhen};
-pub use log_dir::{Attempt, LogDir, LogDirError};
-pub use logs::{LineOrigin, LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
+pub use job::{
+    Config, KERNEL_SLEEP, Placement, Response, Signals, StatusWhen, signal_name, threads_notice, worker_env,
+};
+pub use logs::{Attempt, LineOrigin, LogBase, LogDir, LogDirError, Logs, PrefixWhen, Route, Routes, Std, Streams};
 pub use program::{Env, Program, ProgramError};
 pub use rendezvous::{Backend, DEFAULT_PORT, Endpoint, Rendezvous};
-pub use signals::{Response, Signals, name as signal_name};
-pub use worker_env::{Placement, threads_notice, worker_env};
 
 /// Configurations for tests, from flags as a user would write them.
 #[cfg(test)]

@@ -17,8 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::isatty;
 
 use super::lines::{AGENT, Content, Entry, LineMultiplexer, Owner};
-use super::plan::{OpenLines, Stream};
-use super::source::unwritable;
+use super::source::{OpenLines, Stream, unwritable};
 
 /// The maximum amount of one worker's output that waits for a device, in bytes; after that the worker waits.
 const QUOTA: usize = 256 << 10;
@@ -66,7 +65,7 @@ impl Console {
     /// use [`Self::line`].
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// The descriptors cannot be copied, or no thread can be started.
     pub fn of_this_process() -> io::Result<Self> {
         // A closed stream discards everything.
         let own = |fd: io::Result<OwnedFd>| {
@@ -78,7 +77,7 @@ impl Console {
     /// A console on two open files. If they are the same (a terminal, or `2>&1`), lines of both take turns.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// The descriptors cannot be copied, or no thread can be started.
     pub fn to(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
         let terminal = [isatty(&stdout), isatty(&stderr)];
         let (stdout, stderr) = (File::from(stdout), File::from(stderr));

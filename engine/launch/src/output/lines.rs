@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::plan::Stream;
+use super::source::Stream;
 
 /// A longer line is split, in bytes. The caller marks the split.
 pub(super) const LONGEST: usize = 1 << 20;
@@ -23,7 +23,7 @@ pub(super) struct Line<'a> {
     pub(super) bytes: &'a [u8],
     /// True if the line continues, but was too long.
     pub(super) broken: bool,
-    /// True if a part of it has been replaced: it is the last state of a progress bar.
+    /// True for the last state of a progress bar: earlier states were replaced.
     pub(super) updated: bool,
 }
 
@@ -35,7 +35,7 @@ impl Lines {
             self.text(&chunk[..end], &mut each);
             match chunk.get(end) {
                 Some(b'\n') => self.end(&mut each),
-                Some(_) => self.carriage_return(),
+                Some(_) => self.returned = true,
                 None => return,
             }
             chunk = &chunk[end + 1..];
@@ -58,10 +58,6 @@ impl Lines {
             text = rest;
         }
         self.line.extend_from_slice(text);
-    }
-
-    fn carriage_return(&mut self) {
-        self.returned = true;
     }
 
     fn end(&mut self, each: &mut impl FnMut(Line<'_>)) {
@@ -122,7 +118,7 @@ pub(super) enum Content {
     Raw(Vec<u8>),
     /// A complete line, without its newline.
     Line(Vec<u8>),
-    /// The same, if it does not continue what was shown of it: a state of a progress bar.
+    /// A whole line that replaces the part that was shown: the last state of a progress bar.
     Replacement(Vec<u8>),
     /// The whole of a line that has not ended yet.
     Open(Vec<u8>),

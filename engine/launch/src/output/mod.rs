@@ -38,8 +38,6 @@
 
 mod console;
 mod lines;
-mod plan;
-mod reader;
 mod source;
 
 use std::io::{self, Write};
@@ -51,14 +49,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lockstep_process::Sink;
+use source::{Reader, Shared, Source, of_file, open_log, tail_of};
 use tokio::sync::oneshot;
 
-use reader::{Reader, Shared, tail_of};
-use source::{Source, of_file, open_log};
-
 pub use console::Console;
-pub use plan::{Plan, Prefix, Stream, StreamPlan};
-pub use reader::Finished;
+pub use source::{Finished, Plan, Prefix, Stream, StreamPlan};
 
 /// Reads the output of the workers of one attempt, by local rank. Dropping it stops reading.
 pub struct Outputs {

@@ -1,17 +1,21 @@
 //! One stream of one worker, from the pipe to console and files, and its last lines, for the verdict on a failure and its report.
+//! [`Plan`] has the destinations of one worker's output; [`Reader`] is the thread that reads all streams of one attempt.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockstep_contract::foreign;
 use lockstep_process::end_of_file;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::oneshot;
 
 use super::console::Console;
 use super::lines::{Content, Entry, LONGEST, Line, Lines, Owner};
-use super::plan::{OpenLines, Stream, StreamPlan};
 
 /// On a terminal an incomplete line is shown after this pause: a prompt, a row of dots, a progress bar.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -38,10 +42,10 @@ pub(super) struct Source {
 }
 
 /// A file that is written until a write fails.
-pub(super) struct Log(Option<(PathBuf, File)>);
+struct Log(Option<(PathBuf, File)>);
 
 /// The destinations of the data.
-pub(super) struct Sinks<'a> {
+struct Sinks<'a> {
     pub(super) console: &'a Console,
     pub(super) tail: &'a mut Tail,
     /// Files that became unwritable, with the operating system's error.
@@ -72,13 +76,8 @@ impl Source {
         self.local_rank as Owner + 1
     }
 
-    /// Returns true if it goes to the console.
-    pub(super) fn is_shown(&self) -> bool {
-        self.plan.console
-    }
-
     /// Reads the available data, up to the buffer's size. Returns true if the stream continues.
-    pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8], sinks: &mut Sinks<'_>) -> bool {
+    fn read(&mut self, now: Instant, buffer: &mut [u8], sinks: &mut Sinks<'_>) -> bool {
         let Some(pipe) = &mut self.pipe else { return false };
         match pipe.read(buffer) {
             Ok(0) => self.finish(sinks),
@@ -109,7 +108,7 @@ impl Source {
     }
 
     /// Ends the stream, or gives it up: the rest is a line.
-    pub(super) fn finish(&mut self, sinks: &mut Sinks<'_>) {
+    fn finish(&mut self, sinks: &mut Sinks<'_>) {
         self.pipe = None;
         let mut lines = std::mem::take(&mut self.lines);
         lines.finish(|line| self.line(line, sinks));
@@ -135,7 +134,7 @@ impl Source {
     }
 
     /// Shows the open line if it is due.
-    pub(super) fn show_open(&mut self, now: Instant, console: &Console) {
+    fn show_open(&mut self, now: Instant, console: &Console) {
         if self.due().is_some_and(|due| due <= now) {
             self.unshown_since = None;
             let open = self.lines.open();
@@ -208,7 +207,7 @@ fn contains(line: &[u8], needle: &[u8]) -> bool {
 /// The maximum number of lines: a Python traceback with the exceptions that caused it.
 pub(super) const LINES: usize = 200;
 /// The maximum size of all lines, in bytes.
-pub(super) const BYTES: usize = 16 << 10;
+const BYTES: usize = 16 << 10;
 /// The maximum size of one line, in bytes.
 const LINE: usize = 4 << 10;
 
@@ -235,7 +234,7 @@ impl Tail {
     }
 }
 
-/// The last lines of a file, without reading all of it.
+/// The last lines of a file, without reading the rest.
 pub(super) fn of_file(path: &Path) -> io::Result<Tail> {
     // One more byte shows whether a line begins there.
     let end = end_of_file(path, BYTES as u64 + 1)?;
@@ -249,6 +248,259 @@ pub(super) fn of_file(path: &Path) -> io::Result<Tail> {
     lines.push(whole, |line| tail.push(line.bytes));
     lines.finish(|line| tail.push(line.bytes));
     Ok(tail)
+}
+
+/// One of a worker's two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// The destinations of both streams of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Its standard output.
+    pub stdout: StreamPlan,
+    /// Its standard error.
+    pub stderr: StreamPlan,
+}
+
+/// The destinations of one stream. If a stream only goes to a file (torchrun's `--redirects`), the worker writes the
+/// file directly, so that nothing is lost if the agent dies; file and console are its `--tee`. With neither, only the
+/// last lines are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamPlan {
+    /// Show it on the agent's stream of the same kind.
+    pub console: bool,
+    /// The worker inherits the agent's own stream, a terminal. Then all other fields are ignored, and its last lines are
+    /// unknown.
+    pub inherit: bool,
+    /// Write it to this file, in an existing folder.
+    pub file: Option<PathBuf>,
+    /// The prefix of each line on the console and in the filtered file; never in `file`.
+    pub prefix: Prefix,
+    /// Lines that contain one of these are also written to `filtered`.
+    pub filters: Vec<String>,
+    /// One file for all workers of a node: torchrun's `filtered_stdout.log` and `filtered_stderr.log`.
+    pub filtered: Option<PathBuf>,
+}
+
+/// The prefix of a worker's lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Prefix {
+    /// Nothing.
+    #[default]
+    Never,
+    /// This text.
+    Always(String),
+}
+
+impl Plan {
+    /// Returns true if both streams only go to the console.
+    pub(super) fn is_console_alone(&self) -> bool {
+        let shown = |plan: &StreamPlan| plan.console && !plan.inherit && plan.file.is_none();
+        shown(&self.stdout) && shown(&self.stderr)
+    }
+
+    /// Returns true if the worker printed its errors to a terminal that it has inherited.
+    pub(super) fn is_unread(&self) -> bool {
+        self.stderr.inherit
+    }
+}
+
+impl Prefix {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Prefix::Never => b"",
+            Prefix::Always(text) => text.as_bytes(),
+        }
+    }
+}
+
+impl StreamPlan {
+    /// Returns true if lines must be checked against filters.
+    fn is_filtered(&self) -> bool {
+        self.filtered.is_some() && !self.filters.is_empty()
+    }
+
+    /// Returns true if the worker can write the file directly.
+    pub(super) fn is_direct(&self) -> bool {
+        self.file.is_some() && !self.console && !self.is_filtered()
+    }
+}
+
+/// How the console shows an incomplete line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpenLines {
+    /// Not at all.
+    Hidden,
+    /// In place, when the worker pauses.
+    InPlace,
+    /// As lines of their own, every half minute.
+    Regularly,
+}
+
+/// The default capacity of a pipe (pipe(7)), in bytes.
+const CHUNK: usize = 64 << 10;
+
+/// The result of reading all output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// Streams that a process still held open, or that the console did not accept, at the time limit.
+    pub given_up: Vec<(usize, Stream)>,
+    /// Files that became unwritable, with the operating system's error. The console continued.
+    pub failed: Vec<(PathBuf, String)>,
+}
+
+/// The state that the agent and the reading thread share.
+#[derive(Default)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// By local rank: standard output and error.
+    pub(super) tails: Vec<[Tail; 2]>,
+    /// Set after the workers have died: reading ends with the streams, or when nothing arrived for this long.
+    pub(super) limit: Option<Duration>,
+    /// Tasks that wait until everything written so far is read.
+    asked: Vec<oneshot::Sender<()>>,
+    /// Nothing more will be read.
+    closed: bool,
+}
+
+impl State {
+    /// The time limit, and whether a task waits until everything is read.
+    fn requests(&self) -> (Option<Duration>, bool) {
+        (self.limit, !self.asked.is_empty())
+    }
+
+    /// Becomes ready when all that has been written is read, at once if nothing more will be.
+    pub(super) fn ask(&mut self) -> oneshot::Receiver<()> {
+        let (answer, answered) = oneshot::channel();
+        if !self.closed {
+            self.asked.push(answer);
+        }
+        answered
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        self.asked.clear();
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change under the lock is a single step.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) struct Reader {
+    pub(super) sources: Vec<Source>,
+    pub(super) console: Console,
+    pub(super) shared: Arc<Shared>,
+    /// The socket that wakes this thread.
+    pub(super) wake: Arc<UnixStream>,
+    pub(super) woken: UnixStream,
+}
+
+impl Reader {
+    /// Reads until all streams have ended or are given up.
+    pub(super) fn run(mut self) -> Finished {
+        let mut buffer = vec![0; CHUNK];
+        let mut finished = Finished::default();
+        let mut progress: Option<Instant> = None;
+        while self.sources.iter().any(|source| source.pipe.is_some()) {
+            let now = Instant::now();
+            let (limit, is_asked) = self.shared.lock().requests();
+            let give_up = limit.map(|limit| *progress.get_or_insert(now) + limit);
+            if give_up.is_some_and(|at| at <= now) {
+                break;
+            }
+            self.sources.iter_mut().for_each(|source| source.show_open(now, &self.console));
+            let due = self.sources.iter().filter_map(Source::due).chain(give_up).chain(is_asked.then_some(now)).min();
+            let Ok(ready) = self.wait(due) else { break };
+            if is_asked && ready.is_empty() {
+                self.shared.lock().asked.drain(..).for_each(|asked| _ = asked.send(()));
+            }
+            if self.read(&ready, &mut buffer, &mut finished) {
+                progress = progress.map(|_| Instant::now());
+            }
+        }
+        self.give_up(&mut finished);
+        self.shared.lock().close();
+        finished
+    }
+
+    /// Returns the sources that have data, or have ended.
+    fn wait(&mut self, due: Option<Instant>) -> io::Result<Vec<usize>> {
+        let left = due.map(|due| Timespec::try_from(due.saturating_duration_since(Instant::now())).unwrap_or_default());
+        let open = self.sources.iter().enumerate().filter(|(_, source)| !source.parked);
+        let (indices, pipes): (Vec<_>, Vec<_>) =
+            open.filter_map(|(i, source)| Some((i, source.pipe.as_ref()?))).unzip();
+        let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        fds.extend(pipes.into_iter().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let news = !fds[0].revents().is_empty();
+        let ready = indices.into_iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty());
+        let ready = ready.map(|(index, _)| index).collect();
+        if news {
+            self.hear();
+        }
+        Ok(ready)
+    }
+
+    fn hear(&mut self) {
+        let mut bytes = [0; 64];
+        while matches!((&self.woken).read(&mut bytes), Ok(count) if count == bytes.len()) {}
+        self.sources.iter_mut().for_each(|source| source.parked = false);
+    }
+
+    /// Reads each of these sources once, so that none starves another. Returns true if any data was read.
+    fn read(&mut self, ready: &[usize], buffer: &mut [u8], finished: &mut Finished) -> bool {
+        let mut any = false;
+        for &index in ready {
+            let source = &mut self.sources[index];
+            source.parked = source.plan.console && self.console.park(source.stream, source.owner(), &self.wake);
+            if !source.parked {
+                let mut state = self.shared.lock();
+                let tail = &mut state.tails[source.local_rank][source.stream as usize];
+                source.read(
+                    Instant::now(),
+                    buffer,
+                    &mut Sinks { console: &self.console, tail, failed: &mut finished.failed },
+                );
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn give_up(&mut self, finished: &mut Finished) {
+        for source in &mut self.sources {
+            if source.pipe.is_some() {
+                finished.given_up.push((source.local_rank, source.stream));
+                let mut state = self.shared.lock();
+                let tail = &mut state.tails[source.local_rank][source.stream as usize];
+                source.finish(&mut Sinks { console: &self.console, tail, failed: &mut finished.failed });
+            }
+        }
+    }
+}
+
+/// Returns the last lines of a stream.
+pub(super) fn tail_of(shared: &Shared, local_rank: usize, stream: Stream) -> Vec<String> {
+    let state = shared.lock();
+    state.tails.get(local_rank).map(|tails| tails[stream as usize].text()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -388,5 +640,15 @@ mod tests {
         assert_eq!((text.len(), text[0].as_str(), text[LINES - 1].as_str()), (LINES, "line 4800", "line 4999"));
         std::fs::write(&path, vec![b'x'; 3 * BYTES]).unwrap();
         assert_eq!(of_file(&path).unwrap().text(), ["x".repeat(LINE)]);
+    }
+
+    #[test]
+    fn the_worker_writes_a_file_directly_only_if_it_is_the_only_destination() {
+        let file = StreamPlan { file: Some("x".into()), ..StreamPlan::default() };
+        let filters = StreamPlan { filters: vec!["a".into()], ..file.clone() };
+        assert!(file.is_direct() && filters.is_direct());
+        assert!(!StreamPlan { console: true, ..file }.is_direct());
+        assert!(!StreamPlan { filtered: Some("y".into()), ..filters }.is_direct());
+        assert!(!StreamPlan::default().is_direct());
     }
 }

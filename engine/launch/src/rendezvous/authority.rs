@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use super::error::Refusal;
 use super::message::{Cause, Closing, OwnPart, Phase, Request, RoundPlace, SeenNode, Survey, View};
-use super::node::{JobIdentity, Node, NodeId};
 use super::options::RendezvousOptions;
-use super::state::{Member, RoundPhase, State};
+use super::state::{JobIdentity, Member, Node, NodeId, RoundPhase, State};
 use super::succession::{Candidacy, Claim, Follow, Right, SUCCESSORS, Succession, Successor};
 
 /// A connection of an agent.

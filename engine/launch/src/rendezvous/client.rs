@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::error::{Absence, Change, Reason, Refusal, RendezvousError};
 use super::message::{Cause, Closing, OwnPart, Phase, Request, RoundPlace, View};
-use super::node::{JobIdentity, Node, NodeId};
 use super::options::RendezvousOptions;
-use super::state::RankAssignment;
+use super::state::{JobIdentity, Node, NodeId, RankAssignment};
 
 /// One agent's part in a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -173,7 +172,7 @@ impl Client {
             (_, None) => (Action::Wait { until: None }, Reason::Found),
             (Goal::Stay { round }, Some(view)) => match self.change(view, round) {
                 Some(change) => changed(change),
-                None => wait(steady(view)),
+                None => wait(Reason::Steady { round: view.round, done: view.done, of: view.members }),
             },
             (Goal::Restart { round, reason }, Some(view)) => self.restart(view, round, reason),
             (Goal::Succeed { round }, Some(view)) => self.succeed(view, round),
@@ -391,10 +390,6 @@ impl Client {
 
 fn is_final(view: &View) -> bool {
     matches!(view.phase, Phase::Finished | Phase::Closed(_))
-}
-
-fn steady(view: &View) -> Reason {
-    Reason::Steady { round: view.round, done: view.done, of: view.members }
 }
 
 fn wait(reason: Reason) -> (Action, Reason) {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::message::{Closing, Lost, SeenNode};
-use super::node::{Difference, Node};
+use super::state::{Difference, Node};
 
 /// Why no round formed, or why this node cannot join.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -365,9 +365,9 @@ pub(crate) fn seconds(span: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::RootCause;
-    use super::super::node::tests::node;
     use super::*;
+    use crate::rendezvous::message::RootCause;
+    use crate::rendezvous::state::tests::node;
 
     #[test]
     fn names_nodes_that_came_are_expected_and_were_lost() {

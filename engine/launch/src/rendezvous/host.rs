@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::authority::{Authority, Conn, Event, LOCAL};
 use super::message::{self, Greeting, Request, SCHEMA, ToAgent, ToAuthority, View};
-use super::node::{JobIdentity, Node};
 use super::options::RendezvousOptions;
+use super::state::{JobIdentity, Node};
 use super::succession::{Candidacy, SUCCESSORS};
 
 /// Maximum number of connections; further ones are closed.
@@ -303,7 +303,7 @@ async fn send_views(
     }
 }
 
-/// Returns true if an agent may have sent this: what is kept of it is small.
+/// Returns true if an agent may have sent this: what this process keeps of a message is small.
 fn is_reasonable(request: &Request) -> bool {
     let is_short = |text: &String| text.len() <= NAME;
     let is_agent = |node: &Node, job: &JobIdentity| {

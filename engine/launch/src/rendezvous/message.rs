@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::error::Refusal;
-use super::node::{JobIdentity, Node, NodeId};
-use super::state::RankAssignment;
+use super::state::{JobIdentity, Node, NodeId, RankAssignment};
 use super::succession::{Follow, Succession};
 
 /// The version of the messages.

@@ -45,16 +45,11 @@ mod connection;
 mod driver;
 mod error;
 mod host;
-mod link;
 mod message;
-mod node;
 mod options;
 mod state;
 mod succession;
-mod takeover;
 
-#[cfg(test)]
-mod bugs;
 #[cfg(test)]
 mod check;
 #[cfg(test)]
@@ -64,16 +59,15 @@ mod world;
 
 pub use authority::{Authority, Conn, Event, LOCAL};
 pub use client::{Action, Client, Goal, RankSet, Round};
+pub use connection::{Link, LinkState, Place, Task};
 pub use driver::{Barrier, Rendezvous, Succeeded};
 pub(crate) use error::seconds;
 pub use error::{Absence, Change, Reason, Refusal, RendezvousError, StoreLost};
 pub use host::Host;
-pub use link::{Link, LinkState, Place, Task};
 pub use message::{
     Cause, Closing, Greeting, Lost, OwnPart, Phase, Request, RootCause, RoundPlace, SCHEMA, SeenNode, Survey, ToAgent,
     ToAuthority, View,
 };
-pub use node::{Difference, JobIdentity, Node, NodeId};
 pub use options::{OptionsError, RendezvousOptions};
-pub use state::{Member, RankAssignment, RoundPhase, State};
+pub use state::{Difference, JobIdentity, Member, Node, NodeId, RankAssignment, RoundPhase, State};
 pub use succession::{Candidacy, Follow, Succession, Successor, Taken};

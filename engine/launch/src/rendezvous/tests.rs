@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use tokio::io::duplex;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
-use tokio::task::yield_now;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Ended, dial_successor};
-use super::message;
-use super::node::tests::{job, node};
-use super::*;
+use super::state::tests::{job, node};
+use super::{message, *};
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

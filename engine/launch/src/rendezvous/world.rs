@@ -1,26 +1,22 @@
 //! A few agents, their connections and their authorities, step by step. What [`connection`](super::connection) and
-//! [`host`](super::host) do with sockets is done here with messages. [`rules`] has what every step keeps.
-
-mod rules;
+//! [`host`](super::host) do with sockets is done here with messages. The rules that every step keeps are at the end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::authority::{Authority, Conn, Event, LOCAL};
-use super::bugs::Bug;
+use super::check::Bug;
 use super::client::{Action, Client, Goal};
 use super::error::Change;
 use super::message::{Request, View};
-use super::node::tests::{job, node};
-use super::node::{Node, NodeId};
 use super::options::RendezvousOptions;
-use super::state::State;
-use super::succession::Candidacy;
-use super::takeover::{Answer, Membership, Next, Search, send_on};
+use super::state::tests::{job, node};
+use super::state::{Node, NodeId, State};
+use super::succession::{Answer, Candidacy, Membership, Next, Search, send_on};
 
 /// A tick of the clock: an interval of beats.
-pub(super) const TICK: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_secs(5);
 /// Ports of agents are below it; each further process of an agent has a port that is higher by this.
 const LIVES: usize = 16;
 
@@ -60,11 +56,11 @@ pub(super) enum Act {
     Kill(usize),
     /// An agent does nothing for a while.
     Freeze(usize),
-    /// It continues.
+    /// The frozen agent continues.
     Thaw(usize),
-    /// No message of it, or to it, arrives any more.
+    /// No message from or to this agent arrives any more.
     Cut(usize),
-    /// No message between it and the next agent arrives any more.
+    /// No message between this agent and the next one arrives any more.
     Split(usize),
     /// Its workers fail.
     Restart(usize),
@@ -298,8 +294,11 @@ impl World {
 
     /// Takes a step; the error names the rule that it breaks.
     pub(super) fn apply(&mut self, act: Act) -> Result<(), String> {
-        let before: Vec<Option<(State, bool)>> =
-            self.authorities.iter().map(|one| Some(snapshot(one.as_ref()?))).collect();
+        let before: Vec<Option<(State, bool)>> = self
+            .authorities
+            .iter()
+            .map(|one| one.as_ref().map(|authority| (authority.state.clone(), authority.moved.is_some())))
+            .collect();
         match act {
             Act::Start(at) => self.start(at),
             Act::Deliver(at) => self.deliver(at, None),
@@ -716,10 +715,6 @@ impl Agent {
     }
 }
 
-fn snapshot(authority: &Authority) -> (State, bool) {
-    (authority.state.clone(), authority.moved.is_some())
-}
-
 /// The number of a connection of an agent; the first one of the agent at the endpoint is [`LOCAL`].
 fn conn(at: usize, life: usize, opened: usize) -> Conn {
     match (at, opened) {
@@ -737,4 +732,111 @@ fn address(at: usize, life: usize) -> String {
 fn place(address: &str) -> (usize, usize) {
     let port: usize = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("an address of a world");
     (port % LIVES, port / LIVES)
+}
+
+impl World {
+    /// The rules of every step.
+    fn lawful(&mut self, before: &[Option<(State, bool)>]) -> Result<(), String> {
+        for (at, before) in before.iter().enumerate() {
+            let Some(authority) = &self.authorities[at] else { continue };
+            if authority.generation > 0 && authority.leads() {
+                self.has_right(at)?;
+            }
+            if let Some((state, moved)) = before {
+                self.lawful_of(at, state, *moved)?;
+            }
+            self.establish(at)?;
+        }
+        let live: Vec<_> = (0..self.agents.len()).filter_map(|at| self.live(at)).collect();
+        if live.len() > 1 { Err(format!("two: rounds {live:?} run at the same time")) } else { Ok(()) }
+    }
+
+    /// An authority leads after another one only if more than half of the last round follow it, or if that one has really ended.
+    fn has_right(&mut self, at: usize) -> Result<(), String> {
+        let Some(authority) = &self.authorities[at] else { return Ok(()) };
+        let (generation, own) = (authority.generation, (at, self.agents[at].lives));
+        let last = self.leaders.range(..generation).next_back().map_or((0, 0), |(_, leader)| *leader);
+        match self.leaders.insert(generation, own) {
+            Some(leader) if leader == own => return Ok(()),
+            Some(leader) => return Err(format!("generation: {leader:?} and {own:?} lead in generation {generation}")),
+            None => {}
+        }
+        let Some((base, members)) = &self.base else { return Err(format!("right: {at} leads after no round")) };
+        let follows = |member: &&usize| **member == at || self.agents[**member].wire.to == at;
+        let followers = members.iter().filter(follows).count();
+        let has_ended = self.agents[last.0].lives != last.1 || self.agents[last.0].life == Life::Ended;
+        if has_ended || 2 * followers > members.len() {
+            return Ok(());
+        }
+        Err(format!("right: agent {at} leads with {followers} of {members:?} of {base:?}, and {last:?} has not ended"))
+    }
+
+    /// Notes a round that all members know.
+    fn establish(&mut self, at: usize) -> Result<(), String> {
+        let Some(authority) = self.authorities[at].as_ref().filter(|one| one.is_established()) else { return Ok(()) };
+        let round = (authority.generation, authority.state.round);
+        if self.base.as_ref().is_some_and(|(base, _)| *base == round) {
+            return Ok(());
+        }
+        let ids = &self.formed[&round];
+        let is_member = |of: &usize| ids.contains(&self.agents[*of].client.node.id) && self.agents[*of].wire.to == at;
+        let members = (0..self.agents.len()).filter(is_member).collect();
+        match &self.base {
+            Some((base, _)) if *base > round => {} // it was noted before, or begins too late
+            _ => self.base = Some((round, members)),
+        }
+        Ok(())
+    }
+
+    fn lawful_of(&mut self, at: usize, before: &State, had_moved: bool) -> Result<(), String> {
+        let Some(authority) = &self.authorities[at] else { return Ok(()) };
+        let state = &authority.state;
+        if had_moved && before != state {
+            return Err(format!("old: {} changes after another has its job", authority.generation));
+        }
+        if before.is_final() && before.phase != state.phase {
+            return Err(format!("final: {:?} became {:?}", before.phase, state.phase));
+        }
+        if state.round < before.round {
+            return Err(format!("round: {} follows {}", state.round, before.round));
+        }
+        let removed =
+            |node: &&Node| before.node(node.id).is_none() && before.lost.iter().any(|lost| lost.node.id == node.id);
+        if let Some(node) = state.everyone().find(removed) {
+            return Err(format!("id: {node} came back under the id that was removed"));
+        }
+        let began = state.is_running() && (!before.is_running() || before.round != state.round);
+        if began { self.begins(at) } else { Ok(()) }
+    }
+
+    /// When a round begins, all its members have come and none of their workers run; survivors keep their order.
+    fn begins(&mut self, at: usize) -> Result<(), String> {
+        let Some(authority) = &self.authorities[at] else { return Ok(()) };
+        let (state, generation) = (&authority.state, authority.generation);
+        let (count, job) = (state.members.len(), &state.job);
+        if count < job.min_nodes || count > job.max_nodes {
+            return Err(format!("size: a round of {count} nodes of {}:{}", job.min_nodes, job.max_nodes));
+        }
+        let member = |agent: &&Agent| {
+            agent.wire.to == at && state.member(agent.client.node.id).is_some() && agent.runs.is_some()
+        };
+        if let Some(agent) = self.agents.iter().find(member) {
+            return Err(format!(
+                "stopped: round {} begins while {} runs {:?}",
+                state.round, agent.client.node, agent.runs
+            ));
+        }
+        let ids: Vec<NodeId> = state.members.iter().map(|member| member.node.id).collect();
+        let last = self.formed.range(..=(generation, u64::MAX)).next_back();
+        if let Some((_, last)) = last.filter(|((of, _), _)| *of == generation) {
+            let places: Vec<_> = ids.iter().filter_map(|id| last.iter().position(|other| other == id)).collect();
+            if !places.is_sorted() {
+                return Err(format!("order: survivors changed it: {places:?}"));
+            }
+        }
+        match self.formed.insert((generation, state.round), ids) {
+            None => Ok(()),
+            Some(last) => Err(format!("once: round {} runs again after {last:?}", state.round)),
+        }
+    }
 }

@@ -8,11 +8,8 @@ use lockstep_contract::rules::Rule;
 use lockstep_process::NoProgress;
 
 use super::flight_recorder::Recording;
-use super::rules::{
-    Causes,
-    Class::{PeerGone, Waiting},
-    RULE, WorkerFinding, between, ended, number_after,
-};
+use super::rules::Class::{PeerGone, Waiting};
+use super::rules::{Causes, RULE, WorkerFinding, between, ended, number_after};
 use super::worker_end::WorkerEnd;
 use super::{Recordings, Standing};
 

@@ -2,10 +2,11 @@
 //!
 //! - [`gather`](mod@gather): collects the [`Evidence`] where it exists, after a failure only; [`flight_recorder`] reads PyTorch's recordings
 //!   of the ranks' calls.
-//! - [`judge`](mod@judge): a pure function from the workers' ends and the evidence to a [`Verdict`].
-//! - [`rules`]: the known causes, in a file for each subject: [`communication`], [`gpu`], [`machine`], [`pickle`], [`signals`] and [`start`]. [`worker_end`] is one worker's end as the rules see it, with the error
+//! - [`judge`](mod@judge): a pure function from the workers' ends and the evidence to a [`Verdict`]; also failures of the launcher itself,
+//!   before a worker was started or between two attempts.
+//! - [`rules`]: the known causes, in a file for each subject: [`communication`], [`machine`] (with GPUs), [`signals`] and [`start`].
+//!   [`worker_end`] is one worker's end as the rules see it, with the error
 //!   that [`output`] finds in what it printed.
-//! - [`launcher`]: failures of the launcher itself, before a worker was started or between two attempts.
 //!
 //! The worker that ended first is often not at fault: it lost the connection to another rank, or waited for one until a deadline. Then
 //! the rules look for the cause in the other workers. Without evidence the verdict says "unknown".
@@ -31,12 +32,9 @@
 mod communication;
 mod flight_recorder;
 mod gather;
-mod gpu;
 mod judge;
-mod launcher;
 mod machine;
 mod output;
-mod pickle;
 mod rules;
 mod signals;
 mod start;
@@ -51,8 +49,7 @@ use lockstep_process::NoProgress;
 
 pub use flight_recorder::Recordings;
 pub use gather::{AtStart, gather, standing};
-pub use judge::{Verdict, has_waited, judge, on_sleeper};
-pub use launcher::{LaunchFailure, why_launcher_failed};
+pub use judge::{LaunchFailure, Verdict, has_waited, judge, on_sleeper, why_launcher_failed};
 pub use rules::{Causes, Class, Example, FAMILIES};
 
 /// What was observed on this node, apart from the ends of the workers themselves.

@@ -7,7 +7,7 @@ use lockstep_contract::foreign::quotation;
 use lockstep_contract::rules::{Finding, Rule, Subject};
 
 use super::worker_end::{Form, WorkerEnd};
-use super::{Evidence, FileSystem, communication, gpu, machine, signals, start};
+use super::{Evidence, FileSystem, communication, machine, signals, start};
 use crate::report::Failure;
 
 /// What a finding says about the worker that it was found for.
@@ -93,7 +93,7 @@ pub(super) const RULE: Rule<Causes> = Rule {
 /// order of evidence in the [module's documentation](super).
 pub const FAMILIES: &[(&str, &[Rule<Causes>])] = &[
     ("It cannot start", start::START),
-    ("GPUs", gpu::GPU),
+    ("GPUs", machine::GPU),
     ("Files", machine::FILES),
     ("Limits of the machine", machine::LIMITS),
     ("The network", communication::NETWORK),

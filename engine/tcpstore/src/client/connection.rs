@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::error::{Error, Kind};
+use super::{Error, Kind};
 use crate::wire::{
     Expect, Frame, Key, Limits, MAGIC, Reader, Reply, Request, SWITCH, Scan, Value, WireError, user_key, wire_key,
 };
@@ -437,7 +437,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Cancels a wait. The inner result is that of the wait, which may have ended in the meantime.
+/// Cancels a wait. The inner result is the wait's, which may have ended in the meantime.
 async fn cancel_wait(connection: &mut Connection, keys: &[Key]) -> Result<Result<(), Kind>, Kind> {
     connection.send(&encode(&[Request::CancelWait], &Limits::default())?).await?;
     match connection.receive(Expect::Wait).await? {

@@ -6,10 +6,7 @@
 
 mod connection;
 mod data;
-mod memory;
-mod session;
 mod shared;
-mod waiters;
 
 use std::future::pending;
 use std::io;
@@ -18,7 +15,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use connection::serve;
 use rustix::net::sockopt;
+use shared::Shared;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -26,13 +25,10 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::wire::{KEY_PREFIX, Request, user_key, wire_key};
-use connection::serve;
-use shared::Shared;
 
+pub use connection::{Session, Turn, Violation};
 pub use data::{Data, Outcome};
-pub use memory::{ConnectionId, Refused};
-pub use session::{Session, Turn, Violation};
-pub use shared::{Peer, Refusal, ServerOptions};
+pub use shared::{ConnectionId, Peer, Refusal, Refused, ServerOptions};
 
 /// A store that serves clients until it is dropped.
 ///

@@ -1,15 +1,27 @@
-//! The flags of `lockstep run`: torchrun's, in its order, then this project's own.
+//! `lockstep run`: starts a program once per rank, supervises it, and restarts it when a rank fails.
 //!
-//! Parsed as text; each falls back on `PET_<NAME>` and then on torchrun's default, so that an error can name the source of a
-//! value.
+//! The command line is torchrun's. [`crate::config`] interprets its flags, and [`crate::agent`] runs the job.
+//!
+//! Flags are parsed as text; each falls back on `PET_<NAME>` and then on torchrun's default, so that an error can name the source of a
+//! value. Characters that look like others, as web pages, PDFs and word processors put them in (an en dash for `--`), get an error of their
+//! own.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use clap::{Args, ValueHint};
+use anyhow::Context;
+use clap::{Arg, Args, Command, CommandFactory, Parser, ValueEnum, ValueHint};
+use clap_complete::{Shell as Generator, generate};
+use lockstep_contract::{foreign, warn};
 
-use super::completion::Shell;
-use crate::config::{ConfigError, Env, Flags, Given, path, switch};
+use crate::agent::{self, Ended};
+use crate::config::{Backend, Config, ConfigError, Env, Flags, Given, HostInfo, LogBase, path, switch, threads_notice};
+use crate::exit::{self, Code, Refused};
+use crate::report::propagate_agent_error;
+use crate::scheduler::{self, Allocation, Taken};
 
 const AFTER_HELP: &str = "\
 Everything after PROGRAM belongs to the program. In its arguments, `${local_rank}` becomes the local rank and `$$` becomes `$`.
@@ -180,11 +192,11 @@ pub struct RunOptions {
     status: Option<String>,
     /// Show what would run, and exit
     #[arg(long, alias = "dry_run", help_heading = OWN)]
-    pub(super) dry_run: bool,
+    dry_run: bool,
 
     /// Print a script that completes `lockstep` in this shell, and exit
     #[arg(long, alias = "print_completion", value_name = "SHELL")]
-    pub(super) print_completion: Option<Shell>,
+    print_completion: Option<Shell>,
 
     /// The script, module or program, and its arguments
     #[arg(required_unless_present = "print_completion", value_name = "PROGRAM [ARGS]", trailing_var_arg = true)]
@@ -265,5 +277,315 @@ impl RunOptions {
             program: words.next().unwrap_or_default(), // the parser demands one
             args: words.collect(),
         })
+    }
+}
+
+/// What each is called, the characters themselves, and what is meant.
+const LOOK_ALIKES: [(&str, &str, &str); 13] = [
+    ("an en dash", "\u{2013}", "`--` or `-`"),
+    ("an em dash", "\u{2014}\u{2015}", "`--`"),
+    ("a typographic hyphen or minus sign", "\u{2010}\u{2011}\u{2012}\u{2212}\u{2043}\u{fe58}\u{fe63}\u{ff0d}", "`-`"),
+    (
+        "a typographic quotation mark",
+        "\u{2018}\u{2019}\u{201a}\u{201c}\u{201d}\u{201e}\u{ab}\u{bb}\u{2032}\u{2033}",
+        "`'` or `\"`",
+    ),
+    ("a space of another kind", "\u{a0}\u{2002}\u{2003}\u{2007}\u{2009}\u{202f}\u{3000}", "an ordinary space"),
+    ("an invisible character", "\u{ad}\u{200b}\u{200c}\u{200d}\u{2060}\u{feff}", "nothing"),
+    ("a colon of another kind", "\u{2236}\u{a789}\u{ff1a}", "`:`"),
+    ("an equals sign of another kind", "\u{ff1d}\u{fe66}", "`=`"),
+    ("a comma of another kind", "\u{ff0c}\u{3001}", "`,`"),
+    ("an ellipsis", "\u{2026}", "what it stands for"),
+    ("a slash of another kind", "\u{2044}\u{2215}\u{ff0f}", "`/`"),
+    ("a full stop of another kind", "\u{ff0e}\u{3002}", "`.`"),
+    ("a full-width digit", "０１２３４５６７８９", "an ordinary digit"),
+];
+
+/// Names the first look-alike among these words; `None` if there is none.
+fn find<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> Option<String> {
+    words.into_iter().find_map(|word| {
+        let word = word.to_str()?;
+        let (name, c, meant) = word.chars().find_map(known)?;
+        let word = foreign::escaped(word);
+        let code = u32::from(c);
+        Some(format!(
+            "`{word}` has {name} (U+{code:04X}) where {meant} is meant, as in commands that were copied from a page or a PDF: type it again"
+        ))
+    })
+}
+
+fn known(c: char) -> Option<(&'static str, char, &'static str)> {
+    let entry = LOOK_ALIKES.iter().find(|(_, all, _)| all.contains(c))?;
+    Some((entry.0, c, entry.2))
+}
+
+/// Names the first of a program's arguments that begins like a flag, but for its dash.
+fn flag_like<'a>(args: impl IntoIterator<Item = &'a OsStr>) -> Option<String> {
+    let is_flag = |word: &&OsStr| {
+        let mut letters = word.to_str().unwrap_or_default().chars().skip_while(|c| *c == '-');
+        let dashes = LOOK_ALIKES[..3].iter();
+        letters.next().is_some_and(|first| dashes.clone().any(|(_, all, _)| all.contains(first)))
+            && letters.find(|c| known(*c).is_none() && *c != '-').is_some_and(char::is_alphabetic)
+    };
+    find(args.into_iter().filter(is_flag))
+}
+
+/// This process's command line. An error in it names look-alikes, too.
+pub fn parse<T: Parser>() -> T {
+    T::try_parse().unwrap_or_else(|error| {
+        let text = error.to_string();
+        let named = std::env::args_os().skip(1).find_map(|word| {
+            let shown = word.to_str().is_some_and(|word| word.chars().any(|c| known(c).is_some() && text.contains(c)));
+            find([word.as_os_str()].into_iter().filter(|_| shown))
+        });
+        match named.filter(|_| error.use_stderr()) {
+            Some(named) => T::command().error(error.kind(), format!("{named}\n\n{text}")).exit(),
+            None => error.exit(),
+        }
+    })
+}
+
+// Not a doc comment: clap would show it as the program's description.
+// The command line of `torchrun`: its flags, without a subcommand.
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    options: RunOptions,
+}
+
+/// The `main` of a launcher: reads this process's arguments, runs the job, prints an error if there is one, and returns
+/// the exit code, as `--help` lists them.
+///
+/// Call it on the main thread, before anything else: the executable starts itself again as the process that ends what workers have left if
+/// this one is killed, and the kernel ends workers with the thread that started them.
+pub fn torchrun() -> ExitCode {
+    lockstep_process::internal_main()
+        .unwrap_or_else(|| exit::main(|| parse::<CommandLine>().options.exec(|| Ok(CommandLine::command()))))
+}
+
+impl RunOptions {
+    /// Runs the job, or prints the script that completes the `whole` command line.
+    ///
+    /// # Errors
+    /// Why it cannot run.
+    pub fn exec(self, whole: impl FnOnce() -> anyhow::Result<clap::Command>) -> anyhow::Result<Code> {
+        if let Some(shell) = self.print_completion {
+            return shell.print(&whole()?);
+        }
+        agent::settle().context("cannot handle signals")?;
+        let env = |name: &str| std::env::var_os(name);
+        let dry_run = self.dry_run;
+        let words = self.words().to_vec();
+        // The launcher's own, and the program.
+        let own: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let own = &own[..(own.len() + 1).saturating_sub(words.len())];
+        let (config, taken, mut notices) = match self.config(&HostInfo::here(&env)) {
+            Ok(made) => made,
+            Err(error) if let Some(named) = find(own.iter().map(|word| &**word)) => {
+                return Err(Refused(format!("{named} ({error})\n\n{TRY_HELP}")).into());
+            }
+            Err(error) if error.is_usage() => return Err(Refused(format!("{error}\n\n{TRY_HELP}")).into()),
+            Err(error) => return Err(left_for_the_caller(error.into())),
+        };
+        notices.extend(flag_like(words.iter().skip(1).map(|word| &**word)));
+        for notice in notices.into_iter().chain(threads_notice(&config, &env)) {
+            warn(&format_args!("note: {notice}"));
+        }
+        if dry_run { show(&config, &taken) } else { start(&config) }
+    }
+
+    /// The job, the flags that came from the scheduler, and notices for the user.
+    fn config(self, host: &HostInfo<'_>) -> Result<(Config, Vec<Taken>, Vec<String>), ConfigError> {
+        let hostfile = self.hostfile(host.env).map(|path| path.to_string_lossy().into_owned());
+        let mut flags = self.flags(host.env)?;
+        flags.check_types()?; // before an allocation is looked for
+        let allocation =
+            Allocation::here(hostfile.as_deref()).map_err(|error| ConfigError::Clash(error.to_string()))?;
+        let (taken, mut notices) = match allocation {
+            Some(found) => scheduler::apply(&found, &mut flags)?,
+            None => scheduler::without_job(&flags)?,
+        };
+        let (config, more) = Config::from_flags(&flags, host)?;
+        notices.extend(more);
+        Ok((config, taken, notices))
+    }
+}
+
+const TRY_HELP: &str = "For more information, try '--help'.";
+
+fn start(config: &Config) -> anyhow::Result<Code> {
+    match agent::run(config).map_err(left_for_the_caller)? {
+        Ended::Succeeded => Ok(Code::Success),
+        Ended::Failed => Ok(Code::Failure),
+        Ended::Saved => Ok(Code::Saved),
+    }
+}
+
+/// Records the error where the parent process expects it (torch's `record`, around `main`).
+fn left_for_the_caller(error: anyhow::Error) -> anyhow::Error {
+    if let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path: &OsString| !path.is_empty())
+        && let Err(why) = propagate_agent_error(&error, Path::new(&path))
+    {
+        return error
+            .context(format!("cannot write {} (TORCHELASTIC_ERROR_FILE): {why}", foreign::path(Path::new(&path))));
+    }
+    error
+}
+
+/// `--dry-run`: prints what would run, as lines of a name and a value.
+fn show(config: &Config, taken: &[Taken]) -> anyhow::Result<Code> {
+    let taken = taken.iter().map(|taken| ("taken", origin(taken)));
+    let lines = lines(config)
+        .into_iter()
+        .chain(taken)
+        .map(|(name, value)| format!("{name:<12} {}\n", foreign::escaped(&value)));
+    stdout().write_all(lines.collect::<String>().as_bytes()).context("cannot print the plan")?;
+    Ok(Code::Success)
+}
+
+fn lines(config: &Config) -> Vec<(&'static str, String)> {
+    let rendezvous = &config.rendezvous;
+    let node = match rendezvous.backend {
+        Backend::Static { node_rank } => format!(", this is --node-rank={node_rank}"),
+        Backend::C10d => String::new(),
+    };
+    let mut lines = vec![
+        ("program", config.program.name.clone()),
+        ("nodes", config.nodes.to_string()),
+        ("workers here", config.local_world_size.to_string()),
+        (
+            "rendezvous",
+            format!("{} at {}{node}, id {}", rendezvous.backend.name(), rendezvous.endpoint, rendezvous.run_id),
+        ),
+        ("restarts", config.max_restarts.to_string()),
+        ("logs", logs(&config.logs.base)),
+    ];
+    lines.extend((0..config.local_world_size).map(|rank| ("command", command(config, rank))));
+    lines
+}
+
+/// A flag that came from the scheduler, and which variable or file it came from.
+fn origin(taken: &Taken) -> String {
+    let value = if taken.value.is_empty() { String::new() } else { format!("={}", taken.value) };
+    format!("--{}{value} from {}", taken.flag, taken.from)
+}
+
+fn logs(base: &LogBase) -> String {
+    match base {
+        LogBase::Temporary => "in a temporary folder".to_owned(),
+        LogBase::Folder(folder) => format!("in {}", folder.display()),
+        LogBase::Nowhere => "none".to_owned(),
+    }
+}
+
+/// Quoted for a shell.
+fn command(config: &Config, local_rank: usize) -> String {
+    let args = config.program.args(local_rank);
+    let words = std::iter::once(&config.program.file).chain(&args);
+    words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// Quoted so that a shell reads it back.
+pub fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(safe) { word.into() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// A shell that scripts are made for: torchrun's three, and fish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the shells' own names
+pub enum Shell {
+    Bash,
+    Zsh,
+    Tcsh,
+    Fish,
+}
+
+impl Shell {
+    /// Prints the script for this command line.
+    ///
+    /// # Errors
+    /// When it cannot be printed.
+    pub fn print(self, command: &Command) -> anyhow::Result<Code> {
+        stdout().write_all(&self.script(command)).context("cannot print the script")?;
+        Ok(Code::Success)
+    }
+
+    /// The script, without subcommands that the help page does not list.
+    fn script(self, command: &Command) -> Vec<u8> {
+        let name = command.get_name().to_owned();
+        let listed = command.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned();
+        let arguments = command.get_arguments().cloned();
+        let generator = match self {
+            Shell::Bash => Generator::Bash,
+            Shell::Zsh => Generator::Zsh,
+            Shell::Fish => Generator::Fish,
+            Shell::Tcsh => return tcsh(&name, command).into_bytes(),
+        };
+        // The generators take the program's name from `generate`; this one only names states in the script.
+        let mut shown = Command::new("lockstep").args(arguments).subcommands(listed);
+        let mut script = Vec::new();
+        generate(generator, &mut shown, name, &mut script);
+        script
+    }
+}
+
+/// tcsh's `complete` takes words: the subcommands as the first, and the flags of all wherever one begins with dashes.
+fn tcsh(name: &str, command: &Command) -> String {
+    let listed: Vec<&Command> = command.get_subcommands().filter(|inner| !inner.is_hide_set()).collect();
+    let flags = listed.iter().copied().chain([command]).flat_map(Command::get_arguments).filter_map(Arg::get_long);
+    let flags: BTreeSet<&str> = flags.collect();
+    let words = |words: Vec<&str>| words.join(" ");
+    let first = words(listed.iter().map(|inner| inner.get_name()).collect());
+    let first = if first.is_empty() { String::new() } else { format!(" 'p/1/({first})/'") };
+    format!("complete {name} 'c/--/({})/'{first} 'p/*/f/'\n", words(flags.into_iter().collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_what_looks_like_another_character() {
+        for (word, name) in [
+            ("–nproc-per-node=2", "an en dash (U+2013) where `--`"),
+            ("—standalone", "an em dash (U+2014)"),
+            ("--nproc\u{2011}per-node", "a typographic hyphen"),
+            ("“host:29400”", "a typographic quotation mark"),
+            ("--nnodes\u{a0}2", "a space of another kind (U+00A0)"),
+            ("\u{200b}--standalone", "an invisible character"),
+            ("--nnodes=1：2", "a colon of another kind"),
+            ("--nnodes=２", "a full-width digit"),
+        ] {
+            let found = find(["run", word].map(OsStr::new)).unwrap();
+            assert!(found.contains(name), "{found}");
+        }
+        assert_eq!(find(["--rdzv-endpoint=[::1]:0", "zürich.py", "-r", "0:3,1:2"].map(OsStr::new)), None);
+    }
+
+    #[test]
+    fn a_programs_argument_is_named_only_if_it_begins_like_a_flag() {
+        let found = |word: &str| flag_like([OsStr::new(word)]).is_some();
+        assert!(["–lr=0.1", "-–lr", "—epochs"].into_iter().all(found));
+        assert!(!["–", "−0.5", "a–b", "--text=“a”", "–5"].into_iter().any(found));
+    }
+
+    #[test]
+    fn quotes_words_that_a_shell_would_change() {
+        assert_eq!(
+            ["--seed=0.7", "a b", "", "it's", "$x", "é"].map(quoted),
+            ["--seed=0.7", "'a b'", "''", r"'it'\''s'", "'$x'", "'é'"]
+        );
+    }
+
+    #[test]
+    fn completes_flags_and_listed_subcommands_only() {
+        let run = Command::new("run").arg(Arg::new("nnodes").long("nnodes").alias("n_nodes"));
+        let command = Command::new("x").subcommands([run, Command::new("x-rank").hide(true)]);
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Tcsh, Shell::Fish] {
+            let script = String::from_utf8(shell.script(&command)).unwrap();
+            assert!(script.contains("nnodes"), "{script}");
+            assert!(["x-rank", "n_nodes"].iter().all(|word| !script.contains(word)), "{script}");
+        }
     }
 }
