@@ -24,12 +24,13 @@ mod labs;
 #[cfg(feature = "whole")]
 mod learn;
 mod prove;
-mod report;
 #[cfg(feature = "whole")]
 mod serve;
 #[cfg(feature = "whole")]
 mod site;
 mod stacks;
+
+use lockstep_report as report;
 
 #[cfg(feature = "whole")]
 use {cli::Cli, lockstep_grading::learner::helper};

@@ -2,11 +2,11 @@
 
 use comfy_table::{Cell, ColumnConstraint, Width};
 
-use crate::report::fit::{numbers, whole_words};
-use crate::report::formatting::{count, instant, plain, plain_line, seconds};
-use crate::report::model::{Finding, Report, ReportCase, Verdict};
-use crate::report::screen::{TextStyle, costs, failures, summary};
-use crate::report::timeline::{MarkKind, Row, State, Timeline};
+use crate::fit::{numbers, whole_words};
+use crate::formatting::{count, instant, plain, plain_line, seconds};
+use crate::model::{Finding, Report, ReportCase, Verdict};
+use crate::screen::{TextStyle, costs, failures, summary};
+use crate::timeline::{MarkKind, Row, State, Timeline};
 
 /// The whole report.
 pub(crate) fn render(report: &Report, style: TextStyle) -> String {
@@ -30,7 +30,7 @@ fn text(report: &Report, style: TextStyle, shown: impl Fn(&&ReportCase) -> bool)
 }
 
 /// Findings as a table: verdict, claim, evidence.
-pub(crate) fn findings(findings: &[Finding], style: TextStyle) -> String {
+pub fn findings(findings: &[Finding], style: TextStyle) -> String {
     let mut table = style.table(&["verdict", "claim", "evidence"]);
     // Evidence is the widest column.
     table.set_constraints([ColumnConstraint::ContentWidth, ColumnConstraint::UpperBoundary(Width::Fixed(27))]);
@@ -107,7 +107,7 @@ const STATES: [(State, char, char, &str); 6] = [
 const AGAIN: (char, char, &str) = ('▓', '%', "training lost steps again");
 
 /// The picture with its axis and legend, in `width` columns.
-pub(crate) fn draw(timeline: &Timeline, width: u16, unicode: bool) -> String {
+pub fn draw(timeline: &Timeline, width: u16, unicode: bool) -> String {
     let labels = labels(timeline);
     let margin = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).min(usize::from(width / 3));
     let cells = usize::from(width).saturating_sub(margin + 3).max(10);
@@ -195,7 +195,7 @@ fn pick(unicode: bool, pretty: char, simple: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{FakeRun, HOSTILE, sample, two_nodes};
+    use crate::testing::{FakeRun, HOSTILE, sample, two_nodes};
 
     #[test]
     fn keeps_every_line_within_the_width() {

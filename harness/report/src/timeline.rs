@@ -7,77 +7,77 @@ use lockstep_contract::snapshot_request::SAVED;
 use lockstep_process::signal_name;
 use serde::Serialize;
 
-use crate::report::formatting::counted;
-use crate::report::history::{Attempt, End, Generation, History};
-use crate::report::recovery::Recovery;
+use crate::formatting::counted;
+use crate::history::{Attempt, End, Generation, History};
+use crate::recovery::Recovery;
 
 /// A run by the clocks of its hosts. All times are seconds since `began`, unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Timeline {
+pub struct Timeline {
     /// The first event, in seconds since the Unix epoch.
-    pub(crate) began: f64,
+    pub began: f64,
     /// From the first event to the last.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// Sorted by name; ranks of unknown nodes come last.
-    pub(crate) nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
     /// The cost of each failure, ordered by time.
     pub(crate) recoveries: Vec<Recovery>,
     /// Why ranks or launchers failed, as their launchers found, ordered by time.
     pub(crate) verdicts: Vec<Judged>,
     /// Inconsistencies in the files, where the picture may be wrong.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// A launcher's verdict on a failure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Judged {
-    pub(crate) at: f64,
+    pub at: f64,
     /// The agent's name for its node.
-    pub(crate) node: String,
+    pub node: String,
     #[serde(flatten)]
-    pub(crate) verdict: VerdictRecord,
+    pub verdict: VerdictRecord,
 }
 
 /// The ranks that one agent started.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Node {
+pub struct Node {
     /// The agent's name for it; `None` if no agent wrote events.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// The agent's own events.
-    pub(crate) marks: Vec<Mark>,
+    pub marks: Vec<Mark>,
     /// Sorted by rank. A rank that moved to another node has a row on each.
-    pub(crate) rows: Vec<Row>,
+    pub rows: Vec<Row>,
 }
 
 /// One rank on one node, through all its attempts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Row {
+pub struct Row {
     /// Its number.
-    pub(crate) rank: usize,
+    pub rank: usize,
     /// Ordered by time, without overlap.
-    pub(crate) spans: Vec<Span>,
+    pub spans: Vec<Span>,
     /// Ordered by time.
-    pub(crate) marks: Vec<Mark>,
+    pub marks: Vec<Mark>,
     /// Work that was lost and repeated.
     pub(crate) redone: Vec<Redone>,
 }
 
 /// A time during which a rank's state did not change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Span {
-    pub(crate) from: f64,
-    pub(crate) to: f64,
-    pub(crate) state: State,
+pub struct Span {
+    pub from: f64,
+    pub to: f64,
+    pub state: State,
     /// How often the rank had been started before, on this row.
-    pub(crate) attempt: u32,
+    pub attempt: u32,
     /// A short description.
-    pub(crate) detail: String,
+    pub detail: String,
 }
 
 /// The state of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum State {
+pub enum State {
     /// The process runs, but has not joined its group.
     Starting,
     /// It trains.
@@ -94,17 +94,17 @@ pub(crate) enum State {
 
 /// An event at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Mark {
-    pub(crate) at: f64,
-    pub(crate) kind: MarkKind,
+pub struct Mark {
+    pub at: f64,
+    pub kind: MarkKind,
     /// A short description.
-    pub(crate) detail: String,
+    pub detail: String,
 }
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum MarkKind {
+pub enum MarkKind {
     /// A fault was injected, or the rank reported one.
     Fault,
     /// The rank failed.
@@ -130,15 +130,15 @@ pub(crate) enum MarkKind {
 /// Steps that a rank trained a second time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Redone {
-    pub(crate) from: f64,
-    pub(crate) to: f64,
+    pub from: f64,
+    pub to: f64,
     /// How many.
-    pub(crate) steps: u64,
+    pub steps: u64,
 }
 
 impl Timeline {
     /// All rows with the names of their nodes.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (Option<&str>, &Row)> {
+    pub fn rows(&self) -> impl Iterator<Item = (Option<&str>, &Row)> {
         self.nodes.iter().flat_map(|node| node.rows.iter().map(|row| (node.name.as_deref(), row)))
     }
 }
@@ -152,9 +152,9 @@ type FirstDone = BTreeMap<(u64, u64), Generation>;
 /// The data that all rows share.
 pub(crate) struct RowContext<'a> {
     /// The times of the first and the last record, in seconds since the Unix epoch.
-    pub(crate) began: f64,
-    pub(crate) ended: f64,
-    pub(crate) history: &'a History<'a>,
+    pub began: f64,
+    pub ended: f64,
+    pub history: &'a History<'a>,
 }
 
 impl RowContext<'_> {

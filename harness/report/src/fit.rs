@@ -6,15 +6,15 @@
 
 use comfy_table::{CellAlignment, ColumnConstraint, LineStyle, Width};
 
-use crate::report::formatting::{INDENT, LONGEST, length, plain, wrapped};
-use crate::report::model::Table;
-use crate::report::screen::TextStyle;
+use crate::formatting::{INDENT, LONGEST, length, plain, wrapped};
+use crate::model::Table;
+use crate::screen::TextStyle;
 
 /// The empty columns around a cell, and between two cells.
 const PADDING: usize = 2;
 const BETWEEN: usize = 1;
 
-pub(crate) fn numbers(table: &Table, style: TextStyle) -> String {
+pub fn numbers(table: &Table, style: TextStyle) -> String {
     let table = cleaned(table);
     let (short, common) = without_common(&table);
     let forms =
@@ -38,7 +38,7 @@ fn with(text: String, notes: &[String]) -> String {
 
 /// A table of texts in which no column without a constraint of its own breaks a word, unless it is longer than [`LONGEST`], such as a
 /// path. Where the width is too small for that, each row becomes a list of lines.
-pub(crate) fn whole_words(mut table: comfy_table::Table, style: TextStyle) -> String {
+pub fn whole_words(mut table: comfy_table::Table, style: TextStyle) -> String {
     let texts = |row: &comfy_table::Row| row.cell_iter().map(comfy_table::Cell::content).collect::<Vec<_>>();
     let headings = table.header().map(texts).unwrap_or_default();
     let rows: Vec<Vec<String>> = table.row_iter().map(texts).collect();

@@ -21,14 +21,14 @@ use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, Property, SerializeError, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 
-use crate::report::formatting::{self, plain};
-use crate::report::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
-use crate::report::timeline::Timeline;
+use crate::formatting::{self, plain};
+use crate::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
+use crate::timeline::Timeline;
 
 const HEADINGS: [&str; 7] = ["case", "verdict", "claim", "evidence", "seconds of the case", "seed", "replay"];
 
 /// The report as comma-separated values (RFC 4180).
-pub(crate) fn csv(report: &Report) -> anyhow::Result<String> {
+pub fn csv(report: &Report) -> anyhow::Result<String> {
     let mut rows = csv::Writer::from_writer(Vec::new());
     rows.write_record(HEADINGS)?;
     for case in &report.cases {
@@ -52,7 +52,7 @@ pub(crate) fn csv(report: &Report) -> anyhow::Result<String> {
 }
 
 /// Escapes a text so that no spreadsheet takes it for a formula: learners choose names and output.
-pub(crate) fn cell(text: &str) -> String {
+pub fn cell(text: &str) -> String {
     let text = plain(text);
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text }
 }
@@ -97,7 +97,7 @@ struct One<'a> {
 }
 
 /// The report, with a trailing newline.
-pub(crate) fn json(report: &Report) -> serde_json::Result<String> {
+pub fn json(report: &Report) -> serde_json::Result<String> {
     let count = |verdict| report.cases.iter().filter(|case| case.verdict() == verdict).count();
     let root = Root {
         schema: "lockstep-report",
@@ -199,7 +199,7 @@ mod tests {
     use roxmltree::{Document, Node};
 
     use super::*;
-    use crate::report::testing::{HOSTILE, sample};
+    use crate::testing::{HOSTILE, sample};
 
     #[test]
     fn has_every_claim_in_each_format() {

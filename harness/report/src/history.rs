@@ -13,18 +13,18 @@ use lockstep_process::signal_name;
 
 /// The event files of a run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RunEvents {
+pub struct RunEvents {
     /// By rank.
-    pub(crate) ranks: BTreeMap<usize, EventLog>,
+    pub ranks: BTreeMap<usize, EventLog>,
     /// By node.
-    pub(crate) agents: BTreeMap<String, AgentLog>,
+    pub agents: BTreeMap<String, AgentLog>,
     /// What cannot be read, one sentence each.
-    pub(crate) unreadable: Vec<String>,
+    pub unreadable: Vec<String>,
 }
 
 impl RunEvents {
     /// Reads all event files of `folder`.
-    pub(crate) fn read(folder: &Path) -> Self {
+    pub fn read(folder: &Path) -> Self {
         match salvage(folder) {
             Ok(Salvaged { ranks, agents, left_out }) => RunEvents { ranks, agents, unreadable: left_out },
             Err(error) => {
@@ -35,13 +35,13 @@ impl RunEvents {
     }
 
     /// All records of all ranks, rank by rank.
-    pub(crate) fn records(&self) -> impl Iterator<Item = &Record> {
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.ranks.values().flat_map(|log| &log.records)
     }
 
     /// The number of the process that was started last as `rank`: as its agent says or, where that writes no events, as it said
     /// itself.
-    pub(crate) fn newest_process(&self, rank: usize) -> Option<i32> {
+    pub fn newest_process(&self, rank: usize) -> Option<i32> {
         let started = self.agents.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
             AgentEvent::Started { rank: of, pid, .. } if of == rank => Some((record.t, pid)),
             _ => None,
@@ -56,13 +56,13 @@ impl RunEvents {
     }
 
     /// The furthest step that any rank recorded: (epoch, step in it).
-    pub(crate) fn last_step(&self) -> Option<(u64, u64)> {
+    pub fn last_step(&self) -> Option<(u64, u64)> {
         self.records().filter_map(|record| step(&record.event)).max()
     }
 }
 
 /// (epoch, step in it), of a step.
-pub(crate) fn step(event: &Event) -> Option<(u64, u64)> {
+pub fn step(event: &Event) -> Option<(u64, u64)> {
     match event {
         Event::Step { epoch, step, .. } => Some((*epoch, *step)),
         _ => None,
@@ -77,23 +77,23 @@ const INJECTED: &str = "injected: ";
 
 /// One worker process. Times are seconds since the Unix epoch and never go backwards.
 #[derive(Debug)]
-pub(crate) struct Attempt<'a> {
-    pub(crate) rank: usize,
+pub struct Attempt<'a> {
+    pub rank: usize,
     /// The node of the agent that started it.
-    pub(crate) node: Option<&'a str>,
-    pub(crate) generation: Generation,
+    pub node: Option<&'a str>,
+    pub generation: Generation,
     /// When its agent started it.
-    pub(crate) started: Option<f64>,
+    pub started: Option<f64>,
     /// How it ended, as recorded by its agent or by itself.
-    pub(crate) ended: Option<End>,
+    pub ended: Option<End>,
     /// Its own records.
-    pub(crate) records: Vec<(f64, &'a Event)>,
+    pub records: Vec<(f64, &'a Event)>,
     pid: Option<u32>,
 }
 
 /// The rendezvous round of an attempt. Attempts of one generation ran together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Generation {
+pub struct Generation {
     /// How often the job had been resubmitted before, as a batch system does after a failure; rounds start at 0 again then.
     submission: u64,
     /// The round's number, from 0.
@@ -102,30 +102,30 @@ pub(crate) struct Generation {
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct End {
-    pub(crate) t: f64,
+pub struct End {
+    pub t: f64,
     /// Its exit code, or the negative number of the signal.
-    pub(crate) code: i32,
+    pub code: i32,
     /// True if its agent stopped it.
-    pub(crate) stopped: bool,
+    pub stopped: bool,
 }
 
 /// A run as a series of attempts. Times are seconds since the Unix epoch.
 #[derive(Debug, Default)]
-pub(crate) struct History<'a> {
+pub struct History<'a> {
     /// Each agent's records, with times that never decrease.
-    pub(crate) agents: BTreeMap<&'a str, Vec<(f64, &'a AgentEvent)>>,
+    pub agents: BTreeMap<&'a str, Vec<(f64, &'a AgentEvent)>>,
     /// All worker processes, by the time of their first record.
-    pub(crate) attempts: Vec<Attempt<'a>>,
+    pub attempts: Vec<Attempt<'a>>,
     /// Inconsistencies in the files.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// The run goes on: processes without an end have none yet.
-    pub(crate) goes_on: bool,
+    pub goes_on: bool,
 }
 
 impl<'a> History<'a> {
     /// Reconstructs the history from the records of ranks and agents.
-    pub(crate) fn of(events: &'a RunEvents) -> Self {
+    pub fn of(events: &'a RunEvents) -> Self {
         let mut notes = vec![];
         let agents = of_agents(&events.agents, &mut notes);
         let attempts = attempts(&events.ranks, &agents, &mut notes);
@@ -133,7 +133,7 @@ impl<'a> History<'a> {
     }
 
     /// The times of the first and the last record; both 0 without records.
-    pub(crate) fn bounds(&self) -> (f64, f64) {
+    pub fn bounds(&self) -> (f64, f64) {
         let agents = self.agents.values().flatten().map(|(t, _)| *t);
         let times = agents.chain(self.attempts.iter().flat_map(|attempt| [attempt.first(), attempt.last()]));
         let (began, ended) =
@@ -153,18 +153,18 @@ type AgentRecords<'a> = BTreeMap<&'a str, Vec<(f64, &'a AgentEvent)>>;
 
 impl End {
     /// Returns true if it failed without being stopped.
-    pub(crate) fn is_failure(self) -> bool {
+    pub fn is_failure(self) -> bool {
         !self.stopped && self.code != 0
     }
 
     /// `SIGKILL`, `exit code 3`.
-    pub(crate) fn status(self) -> String {
+    pub fn status(self) -> String {
         let signal = self.code.checked_neg().filter(|signal| *signal > 0).map(signal_name);
         signal.unwrap_or_else(|| format!("exit code {}", self.code))
     }
 
     /// `ended by SIGKILL`, `ended with exit code 1`, `was stopped by its agent, SIGTERM`.
-    pub(crate) fn manner(self) -> String {
+    pub fn manner(self) -> String {
         let link = match (self.stopped, self.code < 0) {
             (true, true) => "was stopped by its agent, ",
             (true, false) => "was stopped by its agent with ",
@@ -177,24 +177,24 @@ impl End {
 
 impl Attempt<'_> {
     /// Its first record.
-    pub(crate) fn first(&self) -> f64 {
+    pub fn first(&self) -> f64 {
         self.started.or(self.records.first().map(|record| record.0)).unwrap_or_default()
     }
 
     /// Its last record.
-    pub(crate) fn last(&self) -> f64 {
+    pub fn last(&self) -> f64 {
         let heard = self.records.last().map_or(self.first(), |record| record.0.max(self.first()));
         self.ended.map_or(heard, |end| end.t.max(self.first()))
     }
 
     /// When it joined its group.
-    pub(crate) fn joined(&self) -> Option<f64> {
+    pub fn joined(&self) -> Option<f64> {
         let start = self.records.iter().find(|(_, event)| matches!(event, Event::Start { .. }));
         start.map(|(t, _)| *t)
     }
 
     /// Its steps, with their times.
-    pub(crate) fn steps(&self) -> impl DoubleEndedIterator<Item = (f64, (u64, u64))> {
+    pub fn steps(&self) -> impl DoubleEndedIterator<Item = (f64, (u64, u64))> {
         self.records.iter().filter_map(|(t, event)| Some((*t, step(event)?)))
     }
 
@@ -357,7 +357,7 @@ fn forward(times: impl Iterator<Item = f64>, whose: &str, notes: &mut Vec<String
 
 #[cfg(test)]
 mod tests {
-    use crate::report::testing::{FakeRun, start, started};
+    use crate::testing::{FakeRun, start, started};
 
     #[test]
     fn knows_the_newest_process_of_a_rank_by_its_agent_or_by_itself() {

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockstep_plot::{Axis, stacked};
 use maud::{Markup, html};
 
-use crate::report::formatting::{plain, seconds};
-use crate::report::timeline::{Mark, MarkKind, Node, Redone, Row, Span, State, Timeline};
+use crate::formatting::{plain, seconds};
+use crate::timeline::{Mark, MarkKind, Node, Redone, Row, Span, State, Timeline};
 
 /// Heights in pixels: of the time axis, of a node's line, of a rank's line, and of the bar in it.
 const AXIS: usize = 26;
@@ -45,7 +45,7 @@ const MARKS: [(MarkKind, &str); 10] = [
 ];
 
 /// The patterns of all pictures on a page.
-pub(crate) fn patterns() -> Markup {
+pub fn patterns() -> Markup {
     html! {
         svg.patterns width="0" height="0" aria-hidden="true" {
             defs {
@@ -67,7 +67,7 @@ pub(crate) fn patterns() -> Markup {
 }
 
 /// The picture of case `index` on the page.
-pub(crate) fn draw(index: usize, timeline: &Timeline) -> Markup {
+pub fn draw(index: usize, timeline: &Timeline) -> Markup {
     let (title, text) = (format!("timeline-{index}"), format!("timeline-{index}-text"));
     let named = format!("{title} {text}");
     let height = AXIS + lines(timeline).map(|line| line.height()).sum::<usize>();
@@ -224,7 +224,7 @@ fn draw_mark(mark: &Mark, middle: usize, length: f64) -> Markup {
     }
 }
 
-pub(crate) fn sign(kind: MarkKind) -> Markup {
+pub fn sign(kind: MarkKind) -> Markup {
     match kind {
         MarkKind::Fault => html! { path.fault d="M-5.5,-16 h11 L0,-8 Z" {} },
         MarkKind::Died => html! { g.died { circle r="7" {} path d="M-3,-3 L3,3 M3,-3 L-3,3" {} } },
@@ -242,7 +242,7 @@ pub(crate) fn sign(kind: MarkKind) -> Markup {
 }
 
 /// The part of a sign's surroundings that the legend shows.
-pub(crate) fn view_box(kind: MarkKind) -> &'static str {
+pub fn view_box(kind: MarkKind) -> &'static str {
     match kind {
         MarkKind::Fault => "-13 -22 26 20",
         MarkKind::Snapshot => "-13 0 26 20",
@@ -260,7 +260,7 @@ fn name(state: State) -> &'static str {
     STATES.iter().find(|(of, ..)| *of == state).map_or("", |(.., name)| name)
 }
 
-pub(crate) fn mark_name(kind: MarkKind) -> &'static str {
+pub fn mark_name(kind: MarkKind) -> &'static str {
     MARKS.iter().find(|(of, _)| *of == kind).map_or("", |(_, name)| name)
 }
 
@@ -269,7 +269,7 @@ fn when(from: f64, to: f64) -> String {
 }
 
 fn again(redone: &Redone) -> String {
-    format!("{} trained a second time", crate::report::counted(redone.steps as usize, "step"))
+    format!("{} trained a second time", crate::counted(redone.steps as usize, "step"))
 }
 
 /// Only what occurs in the picture.
@@ -298,8 +298,8 @@ fn legend(timeline: &Timeline) -> Markup {
 
 fn summary(timeline: &Timeline) -> String {
     let (ranks, nodes) = (timeline.rows().count(), timeline.nodes.iter().filter(|node| node.name.is_some()).count());
-    let place = if nodes == 0 { String::new() } else { format!(" on {}", crate::report::counted(nodes, "node")) };
-    let ranks = crate::report::counted(ranks, "rank");
+    let place = if nodes == 0 { String::new() } else { format!(" on {}", crate::counted(nodes, "node")) };
+    let ranks = crate::counted(ranks, "rank");
     let failures = match timeline.recoveries.as_slice() {
         [] => "nothing failed".into(),
         failed => failed
@@ -365,7 +365,7 @@ fn table_row(who: &str, from: f64, to: Option<f64>, what: &str, detail: &str) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{FakeRun, NOON, start, two_nodes};
+    use crate::testing::{FakeRun, NOON, start, two_nodes};
 
     #[test]
     fn puts_few_round_times_on_the_axis() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-pub(crate) use lockstep_contract::counted as count;
+pub use lockstep_contract::counted as count;
 use lockstep_contract::foreign;
 use lockstep_launch::command::quoted;
 use quick_junit::XmlString;
@@ -12,10 +12,10 @@ use quick_junit::XmlString;
 /// Lines below a heading are indented by this.
 pub(crate) const INDENT: &str = "  ";
 /// A longer word may be broken.
-pub(crate) const LONGEST: usize = 24;
+pub const LONGEST: usize = 24;
 
 /// `0.8 ms`, `350 ms`, `9.3 s`, `4 min 10 s`, `2 h 05 min`.
-pub(crate) fn seconds(seconds: f64) -> String {
+pub fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 0.0095 => format!("{:.1} ms", s.max(0.0) * 1e3),
         s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
@@ -26,12 +26,12 @@ pub(crate) fn seconds(seconds: f64) -> String {
 }
 
 /// `seconds`, or a dash for something that never happened.
-pub(crate) fn maybe(time: Option<f64>) -> String {
+pub fn maybe(time: Option<f64>) -> String {
     time.map_or_else(|| "–".into(), seconds)
 }
 
 /// An integer with thousands separators: `105,866`.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -44,22 +44,22 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// `1 rank`, `2 ranks`.
-pub(crate) fn counted(count: usize, noun: &str) -> String {
+pub fn counted(count: usize, noun: &str) -> String {
     format!("{} {noun}{}", grouped(count as u64), if count == 1 { "" } else { "s" })
 }
 
 /// `2026-02-03 04:05:06 UTC`.
-pub(crate) fn instant(time: SystemTime) -> String {
+pub fn instant(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// RFC 3339, in UTC, with milliseconds.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 /// Removes colours and control characters except newlines: a program's output must not affect the reader's terminal.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     // The library removes tabs as control characters.
     let text = XmlString::new(text.replace('\t', "    ")).into_string();
     text.chars().filter(|c| *c == '\n' || !(c.is_control() || acts(*c))).collect()
@@ -76,7 +76,7 @@ fn acts(c: char) -> bool {
 }
 
 /// This process's command line, quoted for a shell where necessary.
-pub(crate) fn command_line() -> String {
+pub fn command_line() -> String {
     let words = std::env::args_os().enumerate().map(|(index, word)| {
         let word = if index == 0 { Path::new(&word).file_name().unwrap_or(&word) } else { &word };
         quoted(&word.to_string_lossy())
@@ -85,7 +85,7 @@ pub(crate) fn command_line() -> String {
 }
 
 /// Names, each with its description next to it, or below it if there is too little room; broken at spaces where a width is given.
-pub(crate) fn listing(entries: &[(&str, &str)], width: Option<u16>) -> String {
+pub fn listing(entries: &[(&str, &str)], width: Option<u16>) -> String {
     let names = entries.iter().map(|(name, _)| length(name)).max().unwrap_or(0);
     let width = width.map_or(usize::MAX, usize::from);
     let beside = width.saturating_sub(names + INDENT.len());
@@ -103,7 +103,7 @@ pub(crate) fn listing(entries: &[(&str, &str)], width: Option<u16>) -> String {
 }
 
 /// Breaks a text at spaces into lines of at most `width` characters; a longer word has a line of its own.
-pub(crate) fn wrapped(text: &str, width: u16) -> String {
+pub fn wrapped(text: &str, width: u16) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match lines.last_mut().filter(|line| length(line) + 1 + length(word) <= usize::from(width)) {
@@ -117,7 +117,7 @@ pub(crate) fn wrapped(text: &str, width: u16) -> String {
     lines.join("\n")
 }
 
-pub(crate) fn length(text: &str) -> usize {
+pub fn length(text: &str) -> usize {
     text.chars().count()
 }
 

@@ -4,16 +4,15 @@ use std::time::{Duration, SystemTime};
 
 use lockstep_contract::events::{AgentEvent, AgentRecord, Event, Record, VerdictRecord};
 
-use crate::report::history::RunEvents;
-use crate::report::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
-use crate::report::timeline::Timeline;
+use crate::history::RunEvents;
+use crate::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
+use crate::timeline::Timeline;
 
 /// A text with dangerous characters.
-pub(crate) const HOSTILE: &str =
-    "</script><script>alert(1)</script>\"'&lt;]]>--> \u{1b}[31m\0\u{fffe}{% raw %}</style></svg>";
+pub const HOSTILE: &str = "</script><script>alert(1)</script>\"'&lt;]]>--> \u{1b}[31m\0\u{fffe}{% raw %}</style></svg>";
 
 /// Three cases, one for each verdict; the first has two failures, of a rank and of a node.
-pub(crate) fn sample() -> Report {
+pub fn sample() -> Report {
     Report {
         title: "Lockstep inject: 3 scenarios".into(),
         command: "lockstep inject --seed 7 --report report.html".into(),
@@ -104,27 +103,27 @@ fn cut() -> ReportCase {
 }
 
 /// The start of fictional runs, in seconds since the Unix epoch.
-pub(crate) const NOON: f64 = 1_763_640_000.0;
+pub const NOON: f64 = 1_763_640_000.0;
 
 /// The records of ranks and agents. Times are seconds since [`NOON`].
 #[derive(Default)]
-pub(crate) struct FakeRun(pub(crate) RunEvents);
+pub struct FakeRun(pub(crate) RunEvents);
 
 impl FakeRun {
-    pub(crate) fn agent(mut self, node: &str, t: f64, event: AgentEvent) -> Self {
+    pub fn agent(mut self, node: &str, t: f64, event: AgentEvent) -> Self {
         let record = AgentRecord { t: NOON + t, node: node.into(), event };
         self.0.agents.entry(node.into()).or_default().records.push(record);
         self
     }
 
-    pub(crate) fn rank(mut self, rank: usize, restart: u32, t: f64, event: Event) -> Self {
+    pub fn rank(mut self, rank: usize, restart: u32, t: f64, event: Event) -> Self {
         let record = Record { t: NOON + t, rank, restart, event };
         self.0.ranks.entry(rank).or_default().records.push(record);
         self
     }
 
     /// Steps of an epoch, the first of them completed at `t`, then one every `every` seconds.
-    pub(crate) fn steps(
+    pub fn steps(
         self,
         (rank, restart): (usize, u32),
         epoch: u64,
@@ -136,13 +135,13 @@ impl FakeRun {
         steps.fold(self, |run, step| run.rank(rank, restart, t + (step - first) as f64 * every, step_of(epoch, step)))
     }
 
-    pub(crate) fn timeline(&self) -> Timeline {
+    pub fn timeline(&self) -> Timeline {
         Timeline::of(&self.0)
     }
 }
 
 /// The verdict on a rank that somebody killed.
-pub(crate) fn killed(rank: usize) -> VerdictRecord {
+pub fn killed(rank: usize) -> VerdictRecord {
     VerdictRecord {
         rank: Some(rank),
         host: Some("node0".into()),
@@ -154,42 +153,42 @@ pub(crate) fn killed(rank: usize) -> VerdictRecord {
     }
 }
 
-pub(crate) fn start(world_size: usize, pid: u32) -> Event {
+pub fn start(world_size: usize, pid: u32) -> Event {
     Event::Start { world_size, device: "cpu".into(), pid }
 }
 
-pub(crate) fn step_of(epoch: u64, step: u64) -> Event {
+pub fn step_of(epoch: u64, step: u64) -> Event {
     Event::Step { epoch, step, loss: 0.5, samples: 32, lr: None }
 }
 
-pub(crate) fn resume(epoch: u64, step: u64) -> Event {
+pub fn resume(epoch: u64, step: u64) -> Event {
     Event::Resume { epoch, step, path: format!("snapshots/step-{epoch}-{step}.safetensors") }
 }
 
-pub(crate) fn snapshot(epoch: u64, step: u64) -> Event {
+pub fn snapshot(epoch: u64, step: u64) -> Event {
     let path = format!("snapshots/step-{epoch}-{step}.safetensors");
     Event::Snapshot { epoch, step, path, bytes: 424_000, seconds: 0.012 }
 }
 
-pub(crate) fn formed(round: u64, attempt: u64, group_rank: usize, nodes: usize) -> AgentEvent {
+pub fn formed(round: u64, attempt: u64, group_rank: usize, nodes: usize) -> AgentEvent {
     AgentEvent::Formed { round, attempt, group_rank, nodes, world_size: 2 * nodes }
 }
 
-pub(crate) fn started(attempt: u64, rank: usize, pid: u32) -> AgentEvent {
+pub fn started(attempt: u64, rank: usize, pid: u32) -> AgentEvent {
     AgentEvent::Started { attempt, rank, local_rank: rank % 2, pid }
 }
 
-pub(crate) fn ended(attempt: u64, rank: usize, pid: u32, code: i32, stopped: bool) -> AgentEvent {
+pub fn ended(attempt: u64, rank: usize, pid: u32, code: i32, stopped: bool) -> AgentEvent {
     AgentEvent::Ended { attempt, rank, local_rank: rank % 2, pid, code, stopped }
 }
 
-pub(crate) fn restarting(attempt: u64, restarts_left: u32, reason: &str) -> AgentEvent {
+pub fn restarting(attempt: u64, restarts_left: u32, reason: &str) -> AgentEvent {
     AgentEvent::Restarting { attempt, restarts_left, reason: reason.into() }
 }
 
 /// Two nodes with two ranks each, two epochs of 20 steps, a snapshot every ten. Rank 1 is killed in the first epoch, and the
 /// second node is lost in the second: one node trains the rest.
-pub(crate) fn two_nodes() -> FakeRun {
+pub fn two_nodes() -> FakeRun {
     let mut run = FakeRun::default();
     for (node, group_rank) in [("node0", 0), ("node1", 1)] {
         run = run.agent(node, 0.0, formed(0, 0, group_rank, 2));

@@ -6,23 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockstep_contract::events::{AgentEvent, Event};
 use serde::Serialize;
 
-use crate::report::history::{Attempt, End, History};
+use crate::history::{Attempt, End, History};
 
 /// The steps of a job: (epoch, step in it), which also gives their order.
 type Steps = BTreeSet<(u64, u64)>;
 
 /// A failure and its cost. Times count from the fault; they are `None` for what never happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Recovery {
+pub struct Recovery {
     /// The time of the fault, in seconds since the run's first event.
-    pub(crate) at: f64,
+    pub at: f64,
     /// A description: `rank 1 on node0: ended by SIGKILL`.
-    pub(crate) cause: String,
+    pub cause: String,
     /// The rank that failed first, if a rank failed.
-    pub(crate) rank: Option<usize>,
+    pub rank: Option<usize>,
     /// How that rank ended, according to its agent: its exit code, or the negative number of the signal.
     #[serde(skip)]
-    pub(crate) code: Option<i32>,
+    pub code: Option<i32>,
     /// Steps of the job that had to be repeated.
     pub(crate) steps_lost: Option<u64>,
     /// Until an agent detected it.
@@ -35,20 +35,20 @@ pub(crate) struct Recovery {
 
 /// The restarts of a run, and their total cost.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Restarts {
+pub struct Restarts {
     /// How often workers were restarted.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Steps of the job, each counted once.
-    pub(crate) steps: u64,
+    pub steps: u64,
     /// Steps that a rank did more than once; the maximum over ranks.
-    pub(crate) steps_repeated: u64,
+    pub steps_repeated: u64,
     /// One for each failure, ordered by time.
     pub(crate) recoveries: Vec<Recovery>,
 }
 
 impl Restarts {
     /// Counts the restarts in a history.
-    pub(crate) fn of(history: &History<'_>) -> Self {
+    pub fn of(history: &History<'_>) -> Self {
         let generations: BTreeSet<_> = history.attempts.iter().map(|attempt| attempt.generation).collect();
         let mut ranks: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
         for attempt in &history.attempts {
@@ -64,12 +64,12 @@ impl Restarts {
     }
 
     /// The rank that died first in each failure, and its exit code or negative signal number, according to agents.
-    pub(crate) fn deaths(&self) -> impl Iterator<Item = (usize, i32)> {
+    pub fn deaths(&self) -> impl Iterator<Item = (usize, i32)> {
         self.recoveries.iter().filter_map(|recovery| Some((recovery.rank?, recovery.code?)))
     }
 
     /// Seconds of the slowest recovery, from the fault to the next step of the last rank.
-    pub(crate) fn slowest(&self) -> Option<f64> {
+    pub fn slowest(&self) -> Option<f64> {
         self.recoveries.iter().filter_map(|recovery| recovery.time_to_next_step).max_by(f64::total_cmp)
     }
 }
@@ -237,7 +237,7 @@ fn lost(done: &mut Steps, next: &[&Attempt<'_>]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::*;
+    use crate::testing::*;
 
     fn restarts(run: &FakeRun) -> Restarts {
         Restarts::of(&History::of(&run.0))

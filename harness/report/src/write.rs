@@ -9,12 +9,12 @@ use anyhow::Context;
 use lockstep_contract::foreign;
 use lockstep_paths::check_file;
 
-use crate::report::model::Report;
-use crate::report::screen::{Stdout, TextStyle};
-use crate::report::{formats, html, table};
+use crate::model::Report;
+use crate::screen::{Stdout, TextStyle};
+use crate::{formats, html, table};
 
 /// The formats of some kind of file.
-pub(crate) trait Format: Copy + 'static {
+pub trait Format: Copy + 'static {
     /// That of stdout.
     const JSON: Self;
     /// By the ending of a file's name, in lower case.
@@ -26,15 +26,15 @@ pub(crate) trait Format: Copy + 'static {
 /// A file or stdout, and the format of what is written there. Parsed from the command line, so that a wrong name, or a place where
 /// nothing can be written, is rejected before anything runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target<F = Form> {
+pub struct Target<F = Form> {
     /// `None` for stdout.
     path: Option<PathBuf>,
-    pub(crate) form: F,
+    pub form: F,
 }
 
 /// The formats of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     Csv,
     Html,
     Json,
@@ -76,18 +76,18 @@ impl<F> Target<F> {
     ///
     /// # Errors
     /// Why nothing can be written there, with advice.
-    pub(crate) fn file(path: PathBuf, form: F) -> Result<Self, String> {
+    pub fn file(path: PathBuf, form: F) -> Result<Self, String> {
         check_file(&path).map_err(|why| why.with_advice())?;
         Ok(Target { path: Some(path), form })
     }
 
     /// Returns true if the report goes to stdout, so that messages must go to stderr.
-    pub(crate) fn is_stdout(&self) -> bool {
+    pub fn is_stdout(&self) -> bool {
         self.path.is_none()
     }
 
     /// The file.
-    pub(crate) fn path(&self) -> Option<&Path> {
+    pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
@@ -95,7 +95,7 @@ impl<F> Target<F> {
     ///
     /// # Errors
     /// The error names the file and the system's reason.
-    pub(crate) fn save(&self, what: &str, text: &str) -> anyhow::Result<()> {
+    pub fn save(&self, what: &str, text: &str) -> anyhow::Result<()> {
         match &self.path {
             None => Stdout.write_all(text.as_bytes()).with_context(|| format!("cannot write {what} to stdout")),
             Some(path) => save(path, text).with_context(|| format!("cannot write {what} to {}", foreign::path(path))),
@@ -108,14 +108,14 @@ impl Report {
     ///
     /// # Errors
     /// The error names the file and the system's reason.
-    pub(crate) fn write(&self, target: &Target) -> anyhow::Result<()> {
+    pub fn write(&self, target: &Target) -> anyhow::Result<()> {
         let text = self.render(target.form).context("cannot format the report")?;
         target.save("the report", &text)
     }
 
     /// The part of the report for a person at a terminal.
     #[allow(dead_code)] // the tour has one case and its own words
-    pub(crate) fn brief(&self, style: TextStyle) -> String {
+    pub fn brief(&self, style: TextStyle) -> String {
         table::brief(self, style)
     }
 
@@ -123,7 +123,7 @@ impl Report {
     ///
     /// # Errors
     /// A format's library fails.
-    pub(crate) fn render(&self, form: Form) -> anyhow::Result<String> {
+    pub fn render(&self, form: Form) -> anyhow::Result<String> {
         Ok(match form {
             Form::Csv => formats::csv(self)?,
             Form::Html => html::render(self),
@@ -138,7 +138,7 @@ impl Report {
 ///
 /// # Errors
 /// The system's error.
-pub(crate) fn save(path: &Path, text: &str) -> io::Result<()> {
+pub fn save(path: &Path, text: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
         return fs::write(path, text);
     }
@@ -150,7 +150,7 @@ pub(crate) fn save(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::sample;
+    use crate::testing::sample;
 
     fn target(path: &Path) -> Target {
         path.to_str().unwrap().parse().unwrap()

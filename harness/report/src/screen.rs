@@ -8,15 +8,15 @@ use comfy_table::presets::{ASCII_HORIZONTAL_ONLY, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, TableStyle};
 use lockstep_contract::columns;
 
-use crate::report::formatting::{listing, maybe, plain_line, seconds};
-use crate::report::model::{Report, ReportCase, Verdict};
-use crate::report::recovery::Recovery;
+use crate::formatting::{listing, maybe, plain_line, seconds};
+use crate::model::{Report, ReportCase, Verdict};
+use crate::recovery::Recovery;
 
 /// Widths of text, in columns: without a terminal and without COLUMNS, and the minimum and maximum on a terminal.
 const WIDTH: (u16, u16, u16) = (88, 60, 100);
 
 /// A destination for lines and tables that people read.
-pub(crate) struct Screen {
+pub struct Screen {
     /// Stdout is reserved for a program.
     stdout_is_taken: bool,
     is_terminal: bool,
@@ -25,17 +25,17 @@ pub(crate) struct Screen {
 
 /// The capabilities of this destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TextStyle {
+pub struct TextStyle {
     /// In columns.
-    pub(crate) width: u16,
+    pub width: u16,
     /// Whether to use colours.
-    pub(crate) coloured: bool,
+    pub coloured: bool,
     /// Whether characters beyond ASCII are displayed correctly.
-    pub(crate) unicode: bool,
+    pub unicode: bool,
 }
 
 /// Stdout of a command whose reader may leave early, such as `head`: what is printed after that is lost, and nothing else.
-pub(crate) struct Stdout;
+pub struct Stdout;
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -54,7 +54,7 @@ fn without_reader<T>(result: io::Result<T>, done: T) -> io::Result<T> {
 
 impl Screen {
     /// Stderr if `stdout_is_taken`. Coloured on a terminal, unless `NO_COLOR` is set (no-color.org).
-    pub(crate) fn new(stdout_is_taken: bool) -> Self {
+    pub fn new(stdout_is_taken: bool) -> Self {
         let terminal = if stdout_is_taken { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
         let (plain, least, most) = WIDTH;
         let mut table = Table::new();
@@ -70,31 +70,31 @@ impl Screen {
     }
 
     /// The capabilities of this destination.
-    pub(crate) fn style(&self) -> TextStyle {
+    pub fn style(&self) -> TextStyle {
         self.style
     }
 
     /// Prints names with their descriptions. For a program that reads them, each is on one line.
-    pub(crate) fn listing(&self, entries: &[(&str, &str)]) {
+    pub fn listing(&self, entries: &[(&str, &str)]) {
         self.line(listing(entries, self.is_terminal.then_some(self.style.width)));
     }
 
     /// Prints a line. A reader that exits early must not stop the command, so errors are ignored.
-    pub(crate) fn line(&self, text: impl std::fmt::Display) {
+    pub fn line(&self, text: impl std::fmt::Display) {
         let _ = if self.stdout_is_taken { writeln!(io::stderr(), "{text}") } else { writeln!(io::stdout(), "{text}") };
     }
 }
 
 impl TextStyle {
-    pub(crate) const FILE: TextStyle = TextStyle { width: WIDTH.2, coloured: false, unicode: true };
+    pub const FILE: TextStyle = TextStyle { width: WIDTH.2, coloured: false, unicode: true };
 
     /// The style of tables.
-    pub(crate) fn table_style(self) -> TableStyle {
+    pub fn table_style(self) -> TableStyle {
         if self.unicode { UTF8_HORIZONTAL_ONLY } else { ASCII_HORIZONTAL_ONLY }
     }
 
     /// An empty table that fits the width.
-    pub(crate) fn table(self, headings: &[&str]) -> Table {
+    pub fn table(self, headings: &[&str]) -> Table {
         let mut table = Table::new();
         table
             .load_style(self.table_style())
@@ -111,7 +111,7 @@ impl TextStyle {
     }
 
     /// A verdict's word, coloured if requested.
-    pub(crate) fn verdict(self, verdict: Verdict) -> Cell {
+    pub fn verdict(self, verdict: Verdict) -> Cell {
         let cell = Cell::new(verdict);
         if !self.coloured {
             return cell;
@@ -139,14 +139,14 @@ fn speaks_unicode(locale: [Option<OsString>; 3]) -> bool {
 }
 
 /// The number of each verdict: `4 passed, 1 FAILED`; verdicts that do not occur are left out.
-pub(crate) fn counts(verdicts: &[Verdict]) -> String {
+pub fn counts(verdicts: &[Verdict]) -> String {
     let count = |verdict: &Verdict| verdicts.iter().filter(|other| *other == verdict).count();
     let occurring = Verdict::ALL.iter().map(|verdict| (count(verdict), verdict)).filter(|(count, _)| *count > 0);
     occurring.map(|(count, verdict)| format!("{count} {verdict}")).collect::<Vec<_>>().join(", ")
 }
 
 /// `2 passed, 1 FAILED in 14.9 s`: of the cases, or of the claims of the only case.
-pub(crate) fn summary(report: &Report) -> String {
+pub fn summary(report: &Report) -> String {
     let verdicts: Vec<_> = match report.cases.as_slice() {
         [one] => one.findings.iter().map(|finding| finding.verdict).collect(),
         cases => cases.iter().map(ReportCase::verdict).collect(),
@@ -156,12 +156,12 @@ pub(crate) fn summary(report: &Report) -> String {
 }
 
 /// The number of failures of ranks and nodes in a case; a dash if they were not counted.
-pub(crate) fn failures(case: &ReportCase) -> String {
+pub fn failures(case: &ReportCase) -> String {
     case.timeline.as_ref().map_or_else(|| "–".into(), |timeline| timeline.recoveries.len().to_string())
 }
 
 /// The headings and rows of a table of [`Recovery`] values.
-pub(crate) fn costs(recoveries: &[Recovery]) -> ([&'static str; 6], Vec<[String; 6]>) {
+pub fn costs(recoveries: &[Recovery]) -> ([&'static str; 6], Vec<[String; 6]>) {
     let headings = ["at", "what failed", "steps lost", "known after", "restarted after", "training after"];
     let row = |recovery: &Recovery| {
         [

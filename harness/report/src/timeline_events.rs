@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use lockstep_contract::events::{AgentEvent, Event};
 
-use crate::report::history::{History, RunEvents};
-use crate::report::timeline::{Judged, RowContext, Timeline};
+use crate::history::{History, RunEvents};
+use crate::timeline::{Judged, RowContext, Timeline};
 
 /// Ranks above this number are not expected unless a file names them.
 const MOST_RANKS: usize = 65_536;
 
 impl Timeline {
     /// Draws the records of ranks and agents. What could not be read is noted, and the rest is drawn.
-    pub(crate) fn of(events: &RunEvents) -> Self {
+    pub fn of(events: &RunEvents) -> Self {
         Self::with(events, &History::of(events))
     }
 
     /// The same, with the history of these records.
-    pub(crate) fn with(events: &RunEvents, history: &History<'_>) -> Self {
+    pub fn with(events: &RunEvents, history: &History<'_>) -> Self {
         let (began, ended) = history.bounds();
         let missing = missing(events, history);
         let mut notes = [events.unreadable.clone(), torn(events), history.notes.clone()].concat();
@@ -112,9 +112,9 @@ mod tests {
     use lockstep_contract::events::VerdictRecord;
 
     use super::*;
-    use crate::report::recovery::Recovery;
-    use crate::report::testing::*;
-    use crate::report::timeline::{MarkKind, Row, State};
+    use crate::recovery::Recovery;
+    use crate::testing::*;
+    use crate::timeline::{MarkKind, Row, State};
 
     /// `(state, from, to)` of one row's spans, times in hundredths of a second.
     fn spans(timeline: &Timeline, place: usize) -> Vec<(State, i64, i64)> {

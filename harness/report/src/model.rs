@@ -6,87 +6,87 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::formatting::count;
-use crate::report::timeline::Timeline;
+use crate::formatting::count;
+use crate::timeline::Timeline;
 
 /// What a command ran and found.
 #[derive(Clone, Debug)]
-pub(crate) struct Report {
+pub struct Report {
     /// A short title: `Lockstep inject: 20 scenarios`.
-    pub(crate) title: String,
+    pub title: String,
     /// The command line, as one could type it.
-    pub(crate) command: String,
+    pub command: String,
     /// When the command began.
-    pub(crate) started: SystemTime,
+    pub started: SystemTime,
     /// How long it took.
-    pub(crate) took: Duration,
-    pub(crate) machine: HostInfo,
+    pub took: Duration,
+    pub machine: HostInfo,
     /// What this machine could not run at all, each with its reason. Gaps are never silent.
-    pub(crate) not_verified: Vec<String>,
+    pub not_verified: Vec<String>,
     /// In the order in which they ran.
-    pub(crate) cases: Vec<ReportCase>,
+    pub cases: Vec<ReportCase>,
 }
 
 /// One thing that ran: a scenario, a lab, a run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReportCase {
+pub struct ReportCase {
     /// Unique in the report, as on the command line: `kill-one`.
-    pub(crate) name: String,
+    pub name: String,
     /// What it shows, as a sentence without its full stop.
-    pub(crate) shows: String,
+    pub shows: String,
     /// The claims, with their verdicts.
-    pub(crate) findings: Vec<Finding>,
+    pub findings: Vec<Finding>,
     /// How long it took.
-    pub(crate) took: Duration,
+    pub took: Duration,
     /// The seed of its random numbers.
-    pub(crate) seed: Option<u64>,
+    pub seed: Option<u64>,
     /// The command that runs only this case again.
-    pub(crate) replay: Option<String>,
+    pub replay: Option<String>,
     /// The history of its ranks.
-    pub(crate) timeline: Option<Timeline>,
+    pub timeline: Option<Timeline>,
     /// Additional tables of numbers.
-    pub(crate) tables: Vec<Table>,
+    pub tables: Vec<Table>,
     /// The last lines of its output.
-    pub(crate) log: Vec<String>,
+    pub log: Vec<String>,
 }
 
 /// A table of numbers.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub(crate) struct Table {
+pub struct Table {
     /// The table's title.
-    pub(crate) title: String,
+    pub title: String,
     /// One for each column.
-    pub(crate) headings: Vec<String>,
+    pub headings: Vec<String>,
     /// Each row has as many cells as there are headings.
-    pub(crate) rows: Vec<Vec<String>>,
+    pub rows: Vec<Vec<String>>,
 }
 
 impl Report {
     /// The verdict on all cases together. A report without cases shows nothing.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> Verdict {
         overall(self.cases.iter().map(ReportCase::verdict))
     }
 }
 
 impl ReportCase {
     /// The verdict on all findings together. A case without findings shows nothing.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> Verdict {
         overall(self.findings.iter().map(|finding| finding.verdict))
     }
 }
 
 /// A claim with its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Finding {
-    pub(crate) claim: String,
-    pub(crate) verdict: Verdict,
+pub struct Finding {
+    pub claim: String,
+    pub verdict: Verdict,
     /// The numbers that show it, or what is wrong, or why this run cannot decide it.
-    pub(crate) evidence: String,
+    pub evidence: String,
 }
 
 /// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// The evidence shows it.
     #[serde(rename = "passed")]
     Passed,
@@ -100,7 +100,7 @@ pub(crate) enum Verdict {
 
 /// Why a claim was not shown.
 #[derive(Debug)]
-pub(crate) enum Unproven {
+pub enum Unproven {
     /// The evidence contradicts it.
     Failed(String),
     /// This run cannot decide it.
@@ -109,10 +109,10 @@ pub(crate) enum Unproven {
 
 impl Verdict {
     /// All verdicts, the good one first.
-    pub(crate) const ALL: [Verdict; 3] = [Verdict::Passed, Verdict::Failed, Verdict::NotVerified];
+    pub const ALL: [Verdict; 3] = [Verdict::Passed, Verdict::Failed, Verdict::NotVerified];
 
     /// A differently shaped sign for each, so that colour is never the only distinction.
-    pub(crate) fn symbol(self) -> &'static str {
+    pub fn symbol(self) -> &'static str {
         match self {
             Verdict::Passed => "✓",
             Verdict::Failed => "✗",
@@ -140,7 +140,7 @@ impl From<String> for Unproven {
 
 impl Finding {
     /// The finding of a check of `claim`.
-    pub(crate) fn of(claim: String, proof: Result<String, Unproven>) -> Self {
+    pub fn of(claim: String, proof: Result<String, Unproven>) -> Self {
         let (verdict, evidence) = match proof {
             Ok(evidence) => (Verdict::Passed, evidence),
             Err(Unproven::Failed(evidence)) => (Verdict::Failed, evidence),
@@ -151,7 +151,7 @@ impl Finding {
 }
 
 /// Failed if any failed, otherwise not verified if any was not verified or there are no findings.
-pub(crate) fn overall(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
+pub fn overall(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
     let verdicts: Vec<_> = verdicts.into_iter().collect();
     let worst = [Verdict::Failed, Verdict::NotVerified].into_iter().find(|verdict| verdicts.contains(verdict));
     worst.unwrap_or(if verdicts.is_empty() { Verdict::NotVerified } else { Verdict::Passed })
@@ -159,26 +159,26 @@ pub(crate) fn overall(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
 
 /// Facts that influence the numbers of a report.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub(crate) struct HostInfo {
+pub struct HostInfo {
     /// The host name.
-    pub(crate) host: String,
+    pub host: String,
     /// As `uname -sr` writes it: `Linux 6.8.0`.
-    pub(crate) kernel: String,
+    pub kernel: String,
     /// As `uname -m` writes it: `x86_64`.
-    pub(crate) architecture: String,
+    pub architecture: String,
     /// Processors that this process may use.
-    pub(crate) cores: usize,
+    pub cores: usize,
     /// The processor's model, if the kernel names it.
-    pub(crate) processor: Option<String>,
+    pub processor: Option<String>,
     /// In bytes.
-    pub(crate) memory: Option<u64>,
+    pub memory: Option<u64>,
     /// The model of each NVIDIA GPU.
-    pub(crate) gpus: Vec<String>,
+    pub gpus: Vec<String>,
 }
 
 impl HostInfo {
     /// This machine.
-    pub(crate) fn here() -> Self {
+    pub fn here() -> Self {
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         let read = |path| fs::read_to_string(path).unwrap_or_default();
@@ -194,13 +194,13 @@ impl HostInfo {
     }
 
     /// What no run on this machine can show.
-    pub(crate) fn not_verified(&self) -> Vec<String> {
+    pub fn not_verified(&self) -> Vec<String> {
         let gpu = "training on GPUs over NCCL: this machine has no NVIDIA GPU";
         if self.gpus.is_empty() { vec![gpu.into()] } else { vec![] }
     }
 
     /// In one line: `2 cores, 7.8 GiB, no GPU, Linux 6.8.0 (x86_64)`.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let cores = count(self.cores, "core");
         let memory = self.memory.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
         let gpus = match self.gpus.as_slice() {
@@ -256,7 +256,7 @@ fn gpus(folder: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::model::Verdict::{Failed, NotVerified, Passed};
+    use crate::model::Verdict::{Failed, NotVerified, Passed};
 
     #[test]
     fn uses_the_same_verdicts_for_people_and_programs() {

@@ -3,16 +3,16 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::report::formatting::{instant, plain, seconds};
-use crate::report::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
-use crate::report::picture;
-use crate::report::recovery::Recovery;
-use crate::report::screen::{costs, failures, summary};
+use crate::formatting::{instant, plain, seconds};
+use crate::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
+use crate::picture;
+use crate::recovery::Recovery;
+use crate::screen::{costs, failures, summary};
 
 const STYLE: &str = include_str!("style.css");
 
 /// The page.
-pub(crate) fn render(report: &Report) -> String {
+pub fn render(report: &Report) -> String {
     page(
         &format!("{} {}", report.verdict().symbol(), plain(&report.title)),
         html! {
@@ -29,12 +29,12 @@ pub(crate) fn render(report: &Report) -> String {
 }
 
 /// A page with this title, in the style of all pages.
-pub(crate) fn page(title: &str, body: Markup) -> String {
+pub fn page(title: &str, body: Markup) -> String {
     page_with(title, &html! {}, body)
 }
 
 /// The same, with what the page's head has besides.
-pub(crate) fn page_with(title: &str, head: &Markup, body: Markup) -> String {
+pub fn page_with(title: &str, head: &Markup, body: Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -52,7 +52,7 @@ pub(crate) fn page_with(title: &str, head: &Markup, body: Markup) -> String {
     page.into_string()
 }
 
-pub(crate) fn command(line: &str) -> Markup {
+pub fn command(line: &str) -> Markup {
     html! { pre.command { code { (plain(line)) } } }
 }
 
@@ -71,7 +71,7 @@ fn head(report: &Report) -> Markup {
 }
 
 /// The facts of a machine.
-pub(crate) fn machine(machine: &HostInfo) -> Markup {
+pub fn machine(machine: &HostInfo) -> Markup {
     html! {
         (fact("Machine", &machine.host))
         @if let Some(processor) = &machine.processor { (fact("Processor", processor)) }
@@ -80,7 +80,7 @@ pub(crate) fn machine(machine: &HostInfo) -> Markup {
 }
 
 /// A fact of the page's head.
-pub(crate) fn fact(name: &str, value: &str) -> Markup {
+pub fn fact(name: &str, value: &str) -> Markup {
     html! { div { dt { (name) } dd { (plain(value)) } } }
 }
 
@@ -188,7 +188,7 @@ fn cost(recoveries: &[Recovery]) -> Markup {
 }
 
 /// A table of numbers with its title.
-pub(crate) fn numbers(table: &Table) -> Markup {
+pub fn numbers(table: &Table) -> Markup {
     html! {
         h3 { (plain(&table.title)) }
         div.scroll tabindex="0" role="region" aria-label=(plain(&table.title)) {
@@ -205,7 +205,7 @@ mod tests {
     use roxmltree::{Document, Node, ParsingOptions};
 
     use super::*;
-    use crate::report::testing::{HOSTILE, sample};
+    use crate::testing::{HOSTILE, sample};
 
     /// XML's rules are stricter than HTML's. Only HTML's void elements are closed for it.
     fn well_formed(page: &str) -> String {
