@@ -10,8 +10,6 @@
 mod author;
 #[cfg(feature = "whole")]
 mod bench;
-mod cargo;
-mod checkout;
 #[cfg(feature = "whole")]
 mod cli;
 #[cfg(feature = "whole")]
@@ -30,6 +28,7 @@ mod serve;
 mod site;
 mod stacks;
 
+use lockstep_checkout::{self as checkout, cargo};
 use lockstep_report as report;
 
 #[cfg(feature = "whole")]

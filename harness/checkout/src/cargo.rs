@@ -16,36 +16,35 @@ use std::time::Duration;
 use anyhow::Context;
 use lockstep_contract::foreign;
 use lockstep_process::{check_room, proc};
+use lockstep_report::Screen;
 use serde::Deserialize;
-
-use crate::report::Screen;
 
 /// One message, with the fields used here.
 #[derive(Deserialize)]
-pub(crate) struct Message {
+pub struct Message {
     /// The package that it concerns.
-    pub(crate) package_id: Option<String>,
+    pub package_id: Option<String>,
     /// The executable that was built.
-    pub(crate) executable: Option<PathBuf>,
+    pub executable: Option<PathBuf>,
     /// The compiled target.
-    pub(crate) target: Option<Target>,
+    pub target: Option<Target>,
     /// The compiler's diagnostic.
-    pub(crate) message: Option<Diagnostic>,
+    pub message: Option<Diagnostic>,
 }
 
 /// The compiled target.
 #[derive(Deserialize)]
-pub(crate) struct Target {
-    pub(crate) name: String,
+pub struct Target {
+    pub name: String,
 }
 
 /// The compiler's diagnostic.
 #[derive(Deserialize)]
-pub(crate) struct Diagnostic {
+pub struct Diagnostic {
     /// `error`, `warning` and others.
-    pub(crate) level: String,
+    pub level: String,
     /// The text for people, in several lines.
-    pub(crate) rendered: Option<String>,
+    pub rendered: Option<String>,
     /// The places in the source.
     pub(crate) spans: Vec<Span>,
 }
@@ -53,13 +52,13 @@ pub(crate) struct Diagnostic {
 /// A span in rustc's JSON.
 #[derive(Deserialize)]
 pub(crate) struct Span {
-    pub(crate) file_name: String,
+    pub file_name: String,
     pub(crate) is_primary: bool,
 }
 
 impl Message {
     /// The program of this name, if this message reports it.
-    pub(crate) fn program(&self, name: &str) -> Option<&Path> {
+    pub fn program(&self, name: &str) -> Option<&Path> {
         self.executable.as_deref().filter(|_| self.target.as_ref().is_some_and(|target| target.name == name))
     }
 }
@@ -76,7 +75,7 @@ const CHANGING: [&str; 6] = [
 ];
 
 /// Cargo (or the program in `CARGO`) in `folder`, in the surroundings of `.cargo/config.toml`.
-pub(crate) fn plain_command(folder: &Path, words: &[&str]) -> Command {
+pub fn plain_command(folder: &Path, words: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     CHANGING.iter().for_each(|name| _ = command.env_remove(name));
@@ -87,7 +86,7 @@ pub(crate) fn plain_command(folder: &Path, words: &[&str]) -> Command {
 }
 
 /// The same, with messages for programs on stdout.
-pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
+pub fn command(folder: &Path, words: &[&str]) -> Command {
     let mut command = plain_command(folder, words);
     command.args(["--quiet", "--message-format", "json"]);
     command
@@ -100,13 +99,13 @@ fn has_flags(variable: &str) -> bool {
 }
 
 /// The messages in cargo's stdout; other lines are ignored.
-pub(crate) fn messages(stdout: &[u8]) -> Vec<Message> {
+pub fn messages(stdout: &[u8]) -> Vec<Message> {
     let text = String::from_utf8_lossy(stdout);
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// The result of a build.
-pub(crate) enum Built {
+pub enum Built {
     Program(PathBuf),
     /// The package's own source does not compile.
     Broken(Vec<CompileError>),
@@ -114,18 +113,18 @@ pub(crate) enum Built {
 
 /// One error of the compiler.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CompileError {
+pub struct CompileError {
     /// The file, as cargo names it; `None` for errors without a place.
-    pub(crate) file: Option<String>,
+    pub file: Option<String>,
     /// As formatted by the compiler, in several lines.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// Processes and threads of a build, at least: rustup's cargo, cargo, a compiler and a linker.
-pub(crate) const TASKS: usize = 16;
+pub const TASKS: usize = 16;
 
 /// The command that builds `package` from the workspace in `folder`.
-pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
+pub fn build_command(folder: &Path, package: &str) -> Command {
     command(folder, &["build", "--package", package])
 }
 
@@ -133,7 +132,7 @@ pub(crate) fn build_command(folder: &Path, package: &str) -> Command {
 ///
 /// # Errors
 /// cargo cannot be started, or fails without an error in the package's source; the system has no room for its processes.
-pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
+pub fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     check_room(TASKS)?; // without it, rustup's cargo panics
     let (output, own) = (output_folder(root), grading_folder(root, "grading"));
     share_compiled(root, &output, &own);
@@ -152,7 +151,7 @@ pub(crate) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
 }
 
 /// The folder to which plain cargo writes: the variable's, else that of this program if it lies in the checkout, else the usual one.
-pub(crate) fn output_folder(root: &Path) -> PathBuf {
+pub fn output_folder(root: &Path) -> PathBuf {
     if let Some(folder) = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
         return root.join(folder);
     }
@@ -162,7 +161,7 @@ pub(crate) fn output_folder(root: &Path) -> PathBuf {
 }
 
 /// cargo's output folder for what is graded. Its programs are as many folders below the checkout as tests are, so they find libtorch.
-pub(crate) fn grading_folder(root: &Path, name: &str) -> PathBuf {
+pub fn grading_folder(root: &Path, name: &str) -> PathBuf {
     output_folder(root).join(name)
 }
 
@@ -172,7 +171,7 @@ pub(crate) fn grading_folder(root: &Path, name: &str) -> PathBuf {
 /// become hard links: rustc, the linker and `cc` replace a file, they do not write into it. cargo writes into its notes, so these are
 /// copied, except for those on crates of others, whose sources never change: some file systems count files. What is just being
 /// compiled, or cannot be shared, is compiled again.
-pub(crate) fn share_compiled(root: &Path, from: &Path, to: &Path) {
+pub fn share_compiled(root: &Path, from: &Path, to: &Path) {
     let (from, to) = (from.join("debug"), to.join("debug"));
     let Ok(units) = fs::read_dir(from.join(".fingerprint")) else { return };
     let new = |unit: fs::DirEntry| {
@@ -290,7 +289,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Waits for cargo, and says meanwhile what takes long.
-pub(crate) fn telling_what_takes_long<T>(cargo: i32, package: &str, wait: impl FnOnce() -> T) -> T {
+pub fn telling_what_takes_long<T>(cargo: i32, package: &str, wait: impl FnOnce() -> T) -> T {
     let (ended, waits) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || tell_what_takes_long(cargo, package, &waits));
@@ -337,7 +336,7 @@ fn described(pid: i32) -> String {
 ///
 /// # Errors
 /// The build failed, and not because of the package's source: a full disk, a missing library or compiler, an error in another package.
-pub(crate) fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
+pub fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
     let messages = messages(stdout);
     if success {
         let program = messages.iter().rev().find_map(|message| message.program(package));

@@ -1,16 +1,19 @@
-//! Finds the checkout of the course, and the programs that were built in it.
+//! Finds the checkout of the course, and the programs that were built in it. [`cargo`] builds there.
+
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone: `report::Screen` prints
+
+pub mod cargo;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-
-use crate::exit::Refused;
+use lockstep_launch::exit::Refused;
 
 /// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
 ///
 /// # Errors
 /// [`Refused`] when there is none.
-pub(crate) fn checkout() -> anyhow::Result<PathBuf> {
+pub fn checkout() -> anyhow::Result<PathBuf> {
     let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = begins.iter().flatten().find_map(|begin| checkout_around(begin));
     found
@@ -19,7 +22,7 @@ pub(crate) fn checkout() -> anyhow::Result<PathBuf> {
 }
 
 /// The checkout that contains this file or folder.
-pub(crate) fn checkout_around(path: &Path) -> Option<&Path> {
+pub fn checkout_around(path: &Path) -> Option<&Path> {
     path.ancestors().find(|folder| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir())
 }
 
@@ -27,7 +30,7 @@ pub(crate) fn checkout_around(path: &Path) -> Option<&Path> {
 ///
 /// # Errors
 /// [`Refused`] if it does not exist, with the command that builds it.
-pub(crate) fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
+pub fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
     // Linux returns the file itself here, not the link through which it was started.
     let this = std::env::current_exe().context("cannot find this program's own path")?;
     let path = this.with_file_name(name);
