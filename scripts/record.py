@@ -164,7 +164,7 @@ RECORDINGS = {
     "cluster": (
         "lockstep cluster up --nodes 2 && lockstep cluster exec ctl -- srun --nodes=2 hostname && "
         "lockstep cluster status && lockstep cluster down",
-        "harness/src/site/cluster",
+        "harness/site/src/cluster",
         0,
     ),
     "cluster-training": (
@@ -179,14 +179,14 @@ RECORDINGS = {
         "lockstep cluster up --nodes 2 && lockstep cluster fault block n2 --port 29500 && "
         "lockstep cluster exec n2 -- mount -o remount,size=64m /dev/shm && "
         "lockstep cluster exec ctl -- srun --nodes=2 --ntasks-per-node=1 lockstep doctor --job 2>/dev/null; lockstep cluster down",
-        "harness/src/site/doctor",
+        "harness/site/src/doctor",
         0,
     ),
     "cluster-faults": (
         "lockstep cluster up --nodes 2 --no-slurm && lockstep cluster fault cut n1 n2 && "
         "lockstep cluster fault slow n1 --rate 10mbit && lockstep cluster fault lose n2 && lockstep cluster status && "
         "lockstep cluster fault boot n2 && lockstep cluster fault heal && lockstep cluster down",
-        "harness/src/site/cluster",
+        "harness/site/src/cluster",
         0,
     ),
 }

@@ -24,12 +24,12 @@ mod learn;
 mod prove;
 #[cfg(feature = "whole")]
 mod serve;
-#[cfg(feature = "whole")]
-mod site;
 mod stacks;
 
 use lockstep_checkout::{self as checkout, cargo};
 use lockstep_report as report;
+#[cfg(feature = "whole")]
+use lockstep_site as site;
 
 #[cfg(feature = "whole")]
 use {cli::Cli, lockstep_grading::learner::helper};

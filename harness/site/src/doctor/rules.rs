@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::facts::{JobFacts, Node};
 use super::{devices, fabric, names, network, nodes, resources};
-use crate::site::rules::Reported;
+use crate::rules::Reported;
 
 /// The subject: the nodes of a job.
 pub(super) struct Nodes;

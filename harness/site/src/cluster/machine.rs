@@ -29,7 +29,7 @@ use super::{ClusterSpec, Machine};
 use crate::exit::{Code, Interrupted};
 
 /// The subcommand's name.
-pub(crate) const INIT: &str = "cluster-init";
+pub const INIT: &str = "cluster-init";
 /// The line on stdout that says that the machine is ready; the process id follows it.
 pub(super) const READY: &str = "ready ";
 /// The line on the head node's stdin after which it no longer depends on who started it.
@@ -41,7 +41,7 @@ const SHM: &str = "/dev/shm";
 
 /// The arguments of a machine's first process
 #[derive(Args)]
-pub(crate) struct Init {
+pub struct Init {
     /// The cluster's.
     folder: PathBuf,
     #[arg(value_parser = str::parse::<Machine>)]
@@ -50,7 +50,7 @@ pub(crate) struct Init {
 
 impl Init {
     /// Does not return while the machine lives.
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         // As long as this `/proc` is that of the outer machine, its own number there can be read in it.
         let pid = fs::read_link("/proc/self").context("cannot read /proc/self")?;
         let folder = Folder::at(&self.folder);

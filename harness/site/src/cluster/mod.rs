@@ -27,10 +27,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::{Code, Refused};
 
-pub(crate) use machine::{INIT, Init};
+pub use machine::{INIT, Init};
 
 /// Why there is no cluster with Slurm on this machine, in words; `None` if there can be one.
-pub(crate) fn why_no_slurm() -> Option<String> {
+pub fn why_no_slurm() -> Option<String> {
     match needs_user_namespace() {
         Ok(user_namespace) => slurm_obstacle(user_namespace),
         Err(refused) => Some(refused.to_string()),
@@ -39,7 +39,7 @@ pub(crate) fn why_no_slurm() -> Option<String> {
 
 /// Make a cluster on this machine, with Slurm where it is installed, and break it on purpose
 #[derive(Args)]
-pub(crate) struct ClusterOptions {
+pub struct ClusterOptions {
     /// The cluster's name, for several next to each other
     #[arg(long, global = true, value_name = "NAME", default_value = "main")]
     name: ClusterName,
@@ -57,7 +57,7 @@ enum ClusterCommand {
 }
 
 impl ClusterOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let ClusterOptions { name, command } = self;
         match command {
             ClusterCommand::Up(options) => options.exec(name),

@@ -34,7 +34,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Interrupted};
 use crate::report::{Screen, Stdout, TextStyle, whole_words};
-use crate::site::rules::{Column, Reported, has_error, listed, summary, table};
+use crate::rules::{Column, Reported, has_error, listed, summary, table};
 use exchange::DoctorSettings;
 use facts::{JobFacts, Node};
 use meeting::{Meeting, Participation};
@@ -56,7 +56,7 @@ Exit codes: 0 no errors were found (there may be warnings) · 1 errors were foun
 /// Check this machine, or all nodes of a job, and say how to fix what is found
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
-pub(crate) struct DoctorOptions {
+pub struct DoctorOptions {
     /// Check all nodes of the job in which this is started
     #[arg(long)]
     job: bool,
@@ -90,7 +90,7 @@ enum Format {
 const TASKS: usize = 6;
 
 impl DoctorOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let settings = self.settings()?;
         let part = if self.job {
             Meeting::find(self.hostfile.as_deref(), self.endpoint.as_deref())?
@@ -152,7 +152,7 @@ fn master_port() -> Option<u16> {
 }
 
 /// The book's page on what doctor finds, without its title.
-pub(crate) fn page() -> String {
+pub fn page() -> String {
     let intro = format!(
         "`lockstep doctor` knows {} faults; [When nodes do not find each other](when-nodes-do-not-meet.md) explains the command and the \
          most frequent of them. An *error* keeps training from starting, makes it hang or lose data, and the exit code is 1. A *warning* \

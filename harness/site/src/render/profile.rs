@@ -270,14 +270,14 @@ impl Profile {
 
 /// Profiles to begin with, by name.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
-    ("slurm-apptainer", include_str!("../../../profiles/slurm-apptainer.toml")),
-    ("slurm-cpu", include_str!("../../../profiles/slurm-cpu.toml")),
-    ("slurm-mpirun", include_str!("../../../profiles/slurm-mpirun.toml")),
-    ("slurm-virtual-environment", include_str!("../../../profiles/slurm-virtual-environment.toml")),
-    ("pbs-arm", include_str!("../../../profiles/pbs-arm.toml")),
-    ("ssh-torchrun", include_str!("../../../profiles/ssh-torchrun.toml")),
-    ("ssh-workstations", include_str!("../../../profiles/ssh-workstations.toml")),
-    ("mpirun-workstations", include_str!("../../../profiles/mpirun-workstations.toml")),
+    ("slurm-apptainer", include_str!("../../profiles/slurm-apptainer.toml")),
+    ("slurm-cpu", include_str!("../../profiles/slurm-cpu.toml")),
+    ("slurm-mpirun", include_str!("../../profiles/slurm-mpirun.toml")),
+    ("slurm-virtual-environment", include_str!("../../profiles/slurm-virtual-environment.toml")),
+    ("pbs-arm", include_str!("../../profiles/pbs-arm.toml")),
+    ("ssh-torchrun", include_str!("../../profiles/ssh-torchrun.toml")),
+    ("ssh-workstations", include_str!("../../profiles/ssh-workstations.toml")),
+    ("mpirun-workstations", include_str!("../../profiles/mpirun-workstations.toml")),
 ];
 
 /// The profile in this file, or the example of this name.

@@ -14,7 +14,7 @@ use super::words::shown;
 use super::{directives, environment, launchers, meeting, shell};
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, Stdout, count};
-use crate::site::rules::{Reported, has_error, listed, summary};
+use crate::rules::{Reported, has_error, listed, summary};
 
 /// The subject: batch scripts.
 pub(super) struct Scripts;

@@ -70,10 +70,10 @@ pub(super) fn has_error<P>(findings: &[Reported<P>]) -> bool {
 }
 
 /// A column of a reference page's table: its heading, and a rule's cell.
-pub(crate) type Column<S> = (&'static str, fn(&Rule<S>) -> String);
+pub type Column<S> = (&'static str, fn(&Rule<S>) -> String);
 
 /// A table of rules for the book.
-pub(crate) fn table<S: Subject>(rules: impl Iterator<Item = &'static Rule<S>>, columns: &[Column<S>]) -> String {
+pub fn table<S: Subject>(rules: impl Iterator<Item = &'static Rule<S>>, columns: &[Column<S>]) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let headings = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
     let mut text = format!("\n<div class=\"wide\">\n\n{}|{}\n", row(headings), "---|".repeat(columns.len()));

@@ -31,7 +31,7 @@ use lockstep_contract::foreign;
 
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, Stdout};
-use crate::site::rules::sections;
+use crate::rules::sections;
 use job::{BatchJob, JobRequest};
 use profile::{EXAMPLES, FIELDS, Field, Profile, Scheduler};
 
@@ -45,7 +45,7 @@ SIGTERM. Then the job is queued again; PROGRAM must go on from its snapshots whe
 /// Write a batch script for a site's scheduler, or find the mistakes in one
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
-pub(crate) struct RenderOptions {
+pub struct RenderOptions {
     /// The site: a TOML file, or an example by name
     #[arg(long, value_name = "SITE", required_unless_present_any = ["check", "list", "show"])]
     profile: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) struct RenderOptions {
 }
 
 impl RenderOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         if !self.check.is_empty() {
             return check::check(&self.check, self.json);
         }
@@ -114,7 +114,7 @@ fn script(name: &str, profile: &Profile, job: &BatchJob) -> String {
 }
 
 /// The book's page on the fields of a site profile, without its title.
-pub(crate) fn profile_page() -> String {
+pub fn profile_page() -> String {
     let mut page = String::from(
         "A site profile is a TOML file. It tells `lockstep render` what a cluster is like; [Batch scripts](batch-scripts.md) explains \
          the command. An unknown field is refused, with the nearest name.\n\n<div class=\"wide\">\n\n| field | such as | meaning \
@@ -127,7 +127,7 @@ pub(crate) fn profile_page() -> String {
 }
 
 /// The book's page on the mistakes that `--check` knows, without its title.
-pub(crate) fn mistakes_page() -> String {
+pub fn mistakes_page() -> String {
     let intro = format!(
         "`lockstep render --check FILE` knows {} kinds of mistake; [Batch scripts](batch-scripts.md#check-a-script) explains the command. An \
          *error* makes a job fail, hang or do something else than the script says. A *warning* makes it slow, or fail in some cases.\n",
