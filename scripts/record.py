@@ -54,7 +54,7 @@ TWO_OVER_GLOO = "lockstep run --standalone --backend=gloo --nproc-per-node=2"
 
 # name: (command, source, ranks that it starts[, (rank to kill, how the line begins at which it is killed)])
 RECORDINGS = {
-    "tour": ("scripts/run.sh", "harness/src/prove/tour.rs", 0),
+    "tour": ("scripts/run.sh", "harness/prove/src/tour.rs", 0),
     "lab-01": ("cargo run -q -p lab-01-single-gpu -- 10 2 --checkpoint target/lab-01.safetensors", LAB_1, 1),
     "lab-01-usage": ("cargo run -q -p lab-01-single-gpu -- 10 0", LAB_1, 0),
     "lab-02-toy": (MNIST + " --bin lab-02-toy-model -- --nprocs 4", "labs/02-spawn-ddp/src/bin/toy_model.rs", 4),
@@ -156,10 +156,10 @@ RECORDINGS = {
         "engine/launch/src/diagnose",
         0,
     ),
-    "inject-list": ("lockstep inject --list", "harness/scenarios", 0),
-    "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/scenarios/torn-snapshot.toml", 0),
-    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/prove", 0),
-    "verify": ("lockstep verify 06", "harness/src/prove/verify.rs", 0),
+    "inject-list": ("lockstep inject --list", "harness/prove/scenarios", 0),
+    "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/prove/scenarios/torn-snapshot.toml", 0),
+    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/prove/src", 0),
+    "verify": ("lockstep verify 06", "harness/prove/src/verify.rs", 0),
     # These need root, Slurm and nftables.
     "cluster": (
         "lockstep cluster up --nodes 2 && lockstep cluster exec ctl -- srun --nodes=2 hostname && "

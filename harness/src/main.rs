@@ -21,12 +21,12 @@ mod first;
 mod labs;
 #[cfg(feature = "whole")]
 mod learn;
-mod prove;
 #[cfg(feature = "whole")]
 mod serve;
 mod stacks;
 
 use lockstep_checkout::{self as checkout, cargo};
+use lockstep_prove as prove;
 use lockstep_report as report;
 #[cfg(feature = "whole")]
 use lockstep_site as site;

@@ -52,7 +52,7 @@ pub struct Diagnostic {
 /// A span in rustc's JSON.
 #[derive(Deserialize)]
 pub(crate) struct Span {
-    pub file_name: String,
+    pub(crate) file_name: String,
     pub(crate) is_primary: bool,
 }
 

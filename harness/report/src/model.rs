@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::formatting::count;
+use crate::formatting::{command_line, count};
 use crate::timeline::Timeline;
 
 /// What a command ran and found.
@@ -62,6 +62,16 @@ pub struct Table {
 }
 
 impl Report {
+    /// A report of this command on this machine.
+    pub fn here(title: &str, started: SystemTime, took: Duration, cases: Vec<ReportCase>) -> Report {
+        let machine = HostInfo::here();
+        let untried = cases.iter().filter(|case| case.verdict() == Verdict::NotVerified && case.timeline.is_none());
+        let reasons =
+            untried.flat_map(|case| case.findings.iter().map(|finding| format!("{}: {}", case.name, finding.evidence)));
+        let not_verified = machine.not_verified().into_iter().chain(reasons).collect();
+        Report { title: title.into(), command: command_line(), started, took, machine, not_verified, cases }
+    }
+
     /// The verdict on all cases together. A report without cases shows nothing.
     pub fn verdict(&self) -> Verdict {
         overall(self.cases.iter().map(ReportCase::verdict))

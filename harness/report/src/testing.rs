@@ -107,7 +107,7 @@ pub const NOON: f64 = 1_763_640_000.0;
 
 /// The records of ranks and agents. Times are seconds since [`NOON`].
 #[derive(Default)]
-pub struct FakeRun(pub(crate) RunEvents);
+pub struct FakeRun(pub RunEvents);
 
 impl FakeRun {
     pub fn agent(mut self, node: &str, t: f64, event: AgentEvent) -> Self {

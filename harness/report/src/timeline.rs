@@ -31,11 +31,11 @@ pub struct Timeline {
 /// A launcher's verdict on a failure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Judged {
-    pub at: f64,
+    pub(crate) at: f64,
     /// The agent's name for its node.
-    pub node: String,
+    pub(crate) node: String,
     #[serde(flatten)]
-    pub verdict: VerdictRecord,
+    pub(crate) verdict: VerdictRecord,
 }
 
 /// The ranks that one agent started.
@@ -130,10 +130,10 @@ pub enum MarkKind {
 /// Steps that a rank trained a second time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Redone {
-    pub from: f64,
-    pub to: f64,
+    pub(crate) from: f64,
+    pub(crate) to: f64,
     /// How many.
-    pub steps: u64,
+    pub(crate) steps: u64,
 }
 
 impl Timeline {
@@ -152,9 +152,9 @@ type FirstDone = BTreeMap<(u64, u64), Generation>;
 /// The data that all rows share.
 pub(crate) struct RowContext<'a> {
     /// The times of the first and the last record, in seconds since the Unix epoch.
-    pub began: f64,
-    pub ended: f64,
-    pub history: &'a History<'a>,
+    pub(crate) began: f64,
+    pub(crate) ended: f64,
+    pub(crate) history: &'a History<'a>,
 }
 
 impl RowContext<'_> {

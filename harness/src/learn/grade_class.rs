@@ -36,8 +36,7 @@ use crate::cargo::{
     telling_what_takes_long,
 };
 use crate::exit::{Code, Interrupted, Refused};
-use crate::prove::suite::report;
-use crate::report::{Finding, ReportCase, Screen, Target, Verdict, count, counts};
+use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, count, counts};
 
 /// Time limit of a call: in any class, some answers hang.
 const CALL_DEADLINE: Duration = Duration::from_secs(15);
@@ -92,7 +91,7 @@ impl Class {
         }
         let verdicts: Vec<Verdict> = cases.iter().map(ReportCase::verdict).collect();
         let title = format!("Lockstep grade: a class of {}", self.learners.len());
-        let mut report = report(&title, started, begin.elapsed(), cases);
+        let mut report = Report::here(&title, started, begin.elapsed(), cases);
         if !writes_are_confined() {
             let text = "answers could write outside their folders: this kernel has no Landlock (Linux 5.13)";
             report.not_verified.push(text.into());

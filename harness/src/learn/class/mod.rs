@@ -17,7 +17,6 @@ use lockstep_grading::seat::{Attempts, Seat, now};
 
 use crate::exit::{Code, Refused};
 use crate::learn::route::{Planned, Route};
-use crate::prove::suite::report;
 use crate::report::{Finding, Form, Report, ReportCase, Screen, Target, Verdict, count, whole_words};
 use crate::serve::{self, Asked, Site};
 
@@ -284,7 +283,7 @@ fn class_report(seats: &[Seat], plan: &[Planned], hidden: bool, started: SystemT
         }
     }
     let took = started.elapsed().unwrap_or_default();
-    report(&format!("Lockstep class: {}", count(seats.len(), "seat")), started, took, cases)
+    Report::here(&format!("Lockstep class: {}", count(seats.len(), "seat")), started, took, cases)
 }
 
 fn finding(planned: &Planned, attempts: &Attempts) -> Finding {

@@ -6,8 +6,8 @@
 use lockstep_contract::fault::SavePhase;
 use rand_mt::Mt64;
 
-use crate::prove::fault::{Fault, FaultAction, What, When, Who};
-use crate::prove::scenario::{Disks, Expect, RunSpec, Scenario};
+use crate::fault::{Fault, FaultAction, What, When, Who};
+use crate::scenario::{Disks, Expect, RunSpec, Scenario};
 
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
@@ -235,11 +235,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::prove::scenario_file::parse;
-    use crate::prove::soak::RandomSeries;
+    use crate::scenario_file::parse;
+    use crate::soak::RandomSeries;
 
     fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {
-        crate::prove::soak::draw(RandomSeries { seed, ranks, nodes, stops: false }, index)
+        crate::soak::draw(RandomSeries { seed, ranks, nodes, stops: false }, index)
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
     fn draws_every_fault_of_the_catalogue_and_pairs() {
         let drawn: Vec<_> = (0..1_000).map(|index| draw(2, index, 3, 3)).collect();
         let faults = || drawn.iter().flat_map(|scenario| &scenario.faults);
-        let kinds: BTreeSet<String> = faults().map(crate::prove::soak::kind).collect();
+        let kinds: BTreeSet<String> = faults().map(crate::soak::kind).collect();
         for kind in [
             "rank: SIGKILL",
             "rank: SIGTERM",

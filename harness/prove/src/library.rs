@@ -1,13 +1,13 @@
 //! The scenarios that are built into the command, in reading order.
 
 use crate::exit::Refused;
-use crate::prove::scenario::Scenario;
-use crate::prove::scenario_file::parse;
+use crate::scenario::Scenario;
+use crate::scenario_file::parse;
 
 /// Names and texts.
 macro_rules! library {
     ($($name:literal),+ $(,)?) => {
-        &[$(($name, include_str!(concat!("../../scenarios/", $name, ".toml")))),+]
+        &[$(($name, include_str!(concat!("../scenarios/", $name, ".toml")))),+]
     };
 }
 

@@ -11,17 +11,17 @@ use clap::Args;
 use lockstep_contract::events::Event;
 use lockstep_contract::foreign::escaped;
 
+use crate::check_learning::learns;
+use crate::evidence::{Evidence, Plan, Sizes};
 use crate::exit::{Code, Refused};
-use crate::prove::check_learning::learns;
-use crate::prove::evidence::{Evidence, Plan, Sizes};
-use crate::prove::fault::{When, Who};
-use crate::prove::library;
-use crate::prove::scenario::{RunSpec, Scenario};
-use crate::prove::suite::{ScenarioOutcome, SuiteRunner, case, finish, job_runner, report};
+use crate::fault::{When, Who};
+use crate::library;
 use crate::report::history::{Attempt, History, RunEvents};
 use crate::report::{
-    ReportCase, Screen, Table, Target, counted, counts, findings_table, grouped, numbers_table, picture,
+    Report, ReportCase, Screen, Table, Target, counted, counts, findings_table, grouped, numbers_table, picture,
 };
+use crate::scenario::{RunSpec, Scenario};
+use crate::suite::{ScenarioOutcome, SuiteRunner, case, finish, job_runner};
 
 /// The scenario that it runs.
 const SCENARIO: &str = "kill-one-worker";
@@ -32,7 +32,7 @@ const PAGE: &str = "lockstep-tour.html";
 
 /// Train MNIST on several ranks, kill one of them, and show that the result is the same to the bit
 #[derive(Args)]
-pub(crate) struct TourOptions {
+pub struct TourOptions {
     /// Ranks
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
     nprocs: u16,
@@ -66,7 +66,7 @@ pub(crate) struct TourOptions {
 }
 
 impl TourOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let (begin, started) = (Instant::now(), SystemTime::now());
         let targets = self.targets()?;
         let sizes = self.sizes()?;
@@ -83,7 +83,7 @@ impl TourOptions {
         let mut shown = Shown::new(&undisturbed.outcome, &killed);
         shown.case.findings.push(learns(&evidence(&undisturbed.outcome, sizes)));
         shown.show(&screen);
-        let report = report("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
+        let report = Report::here("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
         let code = finish(&screen, suite, &report, &targets)?;
         screen.line(format!("the same as a page, with a picture: {}", self.page().display()));
         Ok(code)

@@ -15,12 +15,12 @@ use lockstep_contract::{BACKEND, CUBLAS_WORKSPACE, DETERMINISTIC};
 use lockstep_process::{Deaths, Listener, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
 
-use crate::prove::fault::{FaultAction, Who};
-use crate::prove::isolation::{Disk, LINK, Network};
-use crate::prove::launch::{AgentCommand, Launcher, Prefix, Rendezvous, RunFolder, lines_from, tail};
-use crate::prove::processes::{self, MARK};
-use crate::prove::scenario::{Disks, RunSpec, Scenario};
+use crate::fault::{FaultAction, Who};
+use crate::isolation::{Disk, LINK, Network};
+use crate::launch::{AgentCommand, Launcher, Prefix, Rendezvous, RunFolder, lines_from, tail};
+use crate::processes::{self, MARK};
 use crate::report::history::RunEvents;
+use crate::scenario::{Disks, RunSpec, Scenario};
 
 /// OpenMP's variable for the number of threads of a process.
 const THREADS: &str = "OMP_NUM_THREADS";

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_process::{end_of_file, words_dying_with_parent};
 
-use crate::prove::scenario::{Disks, RunSpec};
+use crate::scenario::{Disks, RunSpec};
 
 /// The lab that is run unless a scenario names another program.
 pub(crate) const LAB: &str = "lab-06-snapshot-resume";

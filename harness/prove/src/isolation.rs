@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_process::KillOnDrop;
 
-use crate::prove::launch::{Prefix, dying_with_this};
+use crate::launch::{Prefix, dying_with_this};
 
 /// The bridge's network, which exists only inside namespaces.
 const NET: &str = "10.77.0";

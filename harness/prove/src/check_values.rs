@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-use crate::prove::evidence::{Evidence, Results};
-use crate::prove::trace::{Epoch, Trace};
+use crate::evidence::{Evidence, Results};
 use crate::report::{Finding, Unproven, counted, grouped};
+use crate::trace::{Epoch, Trace};
 
 /// Merges the ranks' samples into one order, as PyTorch's `DistributedSampler` distributed them, and compares each epoch with
 /// the size of the data set.
@@ -195,8 +195,8 @@ fn ops(ranks: usize) -> [Vec<usize>; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prove::testing::Run;
     use crate::report::Verdict;
+    use crate::testing::Run;
 
     fn result_of(run: &Run) -> (Verdict, String) {
         let finding = each_sample_once(&[("A", &run.evidence())]);

@@ -10,16 +10,16 @@ use lockstep_contract::events::{Event, Record};
 use lockstep_contract::foreign::escaped;
 
 use crate::exit::{Code, Refused};
-use crate::prove::scenario::{RunSpec, Scenario};
-use crate::prove::scenario_file::parse;
-use crate::prove::suite::{ScenarioOutcome, SeriesOptions, SuiteRunner, case, figures, finish, job_runner, report};
-use crate::prove::{library, soak};
 use crate::report::history::RunEvents;
-use crate::report::{Finding, ReportCase, Screen, Stdout, Target, Verdict, counts};
+use crate::report::{Finding, Report, ReportCase, Screen, Stdout, Target, Verdict, counts};
+use crate::scenario::{RunSpec, Scenario};
+use crate::scenario_file::parse;
+use crate::suite::{ScenarioOutcome, SeriesOptions, SuiteRunner, case, figures, finish, job_runner};
+use crate::{library, soak};
 
 /// Break training runs on purpose, and check that they end with the same bits as an undisturbed run
 #[derive(Args)]
-pub(crate) struct InjectOptions {
+pub struct InjectOptions {
     /// Scenarios of the library by name, or files that end in .toml
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
@@ -61,7 +61,7 @@ pub(crate) struct InjectOptions {
 }
 
 impl InjectOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         if self.list {
             return list();
         }
@@ -169,7 +169,7 @@ impl InjectSeries {
             }
         }
         let InjectSeries { screen, suite, cases } = self;
-        let report = report("Lockstep inject", started, begin.elapsed(), cases);
+        let report = Report::here("Lockstep inject", started, begin.elapsed(), cases);
         let verdicts: Vec<_> = report.cases.iter().map(ReportCase::verdict).collect();
         screen.line(format!("{} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
         if soak.is_some() {

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use lockstep_contract::fault::SavePhase;
 use rand_mt::Mt64;
 
-use crate::prove::fault::{Fault, FaultAction, When, Who};
-use crate::prove::scenario::{Expect, RunSpec, Scenario};
-use crate::prove::soak_nodes::{self, Dice, aimed, by_clock, fault, milliseconds};
+use crate::fault::{Fault, FaultAction, When, Who};
+use crate::scenario::{Expect, RunSpec, Scenario};
+use crate::soak_nodes::{self, Dice, aimed, by_clock, fault, milliseconds};
 
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
@@ -218,7 +218,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::prove::scenario_file::parse;
+    use crate::scenario_file::parse;
 
     fn faults(seed: u64, ranks: usize) -> RandomSeries {
         RandomSeries { seed, ranks, nodes: 1, stops: false }

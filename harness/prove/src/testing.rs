@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use lockstep_contract::events::{Event, EventLog, Record};
 use safetensors::Dtype;
 
-use crate::prove::evidence::{Evidence, Plan, Sizes, Tensor, Weights};
-use crate::prove::trace::Eval;
+use crate::evidence::{Evidence, Plan, Sizes, Tensor, Weights};
+use crate::trace::Eval;
 
 /// A run that did everything right. Indexed by epoch, then by rank.
 pub(crate) struct Run {

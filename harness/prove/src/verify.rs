@@ -10,23 +10,23 @@ use lockstep_contract::foreign::escaped;
 use lockstep_grading::exercise::Checks;
 use lockstep_process::find_program;
 
+use crate::check_learning::{learns, loss_falls, loss_is_near};
+use crate::check_same::{same_training, same_training_as, same_weights, same_weights_as};
+use crate::check_values::{collectives_hold, each_sample_once, messages_arrive};
 use crate::checkout::program_beside;
+use crate::evidence::{Evidence, Plan, Results};
 use crate::exit::{Code, Refused};
-use crate::prove::check_learning::{learns, loss_falls, loss_is_near};
-use crate::prove::check_same::{same_training, same_training_as, same_weights, same_weights_as};
-use crate::prove::check_values::{collectives_hold, each_sample_once, messages_arrive};
-use crate::prove::evidence::{Evidence, Plan, Results};
-use crate::prove::job_runner::Observed;
-use crate::prove::launch::Launcher;
-use crate::prove::scenario::{Expect, Scenario};
-use crate::prove::suite::{ScenarioOutcome, SeriesOptions, SuiteRunner, case, finish, job_runner, report};
-use crate::prove::verify_labs::VerifiedLab;
-use crate::prove::{expectations, library};
-use crate::report::{Finding, ReportCase, Screen, Verdict, counts, findings_table, overall};
+use crate::job_runner::Observed;
+use crate::launch::Launcher;
+use crate::report::{Finding, Report, ReportCase, Screen, Verdict, counts, findings_table, overall};
+use crate::scenario::{Expect, Scenario};
+use crate::suite::{ScenarioOutcome, SeriesOptions, SuiteRunner, case, finish, job_runner};
+use crate::verify_labs::VerifiedLab;
+use crate::{expectations, library};
 
 /// Run the labs and check what each promises
 #[derive(Args)]
-pub(crate) struct VerifyOptions {
+pub struct VerifyOptions {
     /// Labs by number or name [default: all that are built]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
@@ -41,7 +41,8 @@ pub(crate) struct VerifyOptions {
 }
 
 impl VerifyOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    /// `why_no_slurm` says in words why there can be no cluster with Slurm on this machine.
+    pub fn exec(self, why_no_slurm: fn() -> Option<String>) -> anyhow::Result<Code> {
         let labs = VerifiedLab::find_all(&self.labs)?;
         // A lab that was requested by name must be built; of the others, those that are.
         let program = |lab: VerifiedLab| (program_beside(&lab.program()), lab);
@@ -61,11 +62,12 @@ impl VerifyOptions {
             launcher,
             ranks: usize::from(self.nprocs),
             screen: Screen::new(self.series.takes_stdout()),
+            why_no_slurm,
         };
         let cases = programs.into_iter().map(|(program, lab)| series.verify(&lab, program));
         let cases = cases.collect::<anyhow::Result<Vec<_>>>()?;
         let VerifySeries { suite, screen, .. } = series;
-        let report = report("Lockstep verify", started, begin.elapsed(), cases);
+        let report = Report::here("Lockstep verify", started, begin.elapsed(), cases);
         let verdicts: Vec<_> = report.cases.iter().map(ReportCase::verdict).collect();
         screen.line(format!("labs: {} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
         finish(&screen, suite, &report, &self.series.reports)
@@ -83,6 +85,7 @@ pub(crate) struct VerifySeries {
     pub(crate) launcher: Launcher,
     pub(crate) ranks: usize,
     pub(crate) screen: Screen,
+    why_no_slurm: fn() -> Option<String>,
 }
 
 impl VerifySeries {
@@ -351,7 +354,7 @@ impl VerifySeries {
             self.compare(lab, title, scenario, &launcher, &one, &mut made)?;
         }
         for way in BY_OTHERS {
-            match way.missing() {
+            match way.missing(self.why_no_slurm) {
                 Some(why) => made.findings.push(way.not_here(why)),
                 None => self.by_others(lab, &way, &program, &one, &mut made)?,
             }
@@ -410,10 +413,10 @@ struct ByOthers {
 
 impl ByOthers {
     /// What this machine lacks, in words.
-    fn missing(&self) -> Option<String> {
+    fn missing(&self, why_no_slurm: fn() -> Option<String>) -> Option<String> {
         let path = std::env::var_os("PATH");
         let no_mpirun = || find_program(OsStr::new("mpirun"), path.as_deref()).is_err();
-        let slurm = if self.needs_slurm { crate::site::cluster::why_no_slurm() } else { None };
+        let slurm = if self.needs_slurm { why_no_slurm() } else { None };
         slurm.or_else(|| (self.needs_mpirun && no_mpirun()).then(|| "mpirun is not installed".to_owned()))
     }
 

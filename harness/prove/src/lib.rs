@@ -10,15 +10,18 @@
 //! - What is proved: [`evidence`] and [`trace`] read a run's files. `check_learning`, `check_same` and `check_values` are pure functions
 //!   from them to findings.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone: `report::Screen` prints
+#![cfg_attr(not(feature = "whole"), allow(dead_code, unused_imports))] // what the tour leaves out uses it
+
 mod check_learning;
 mod check_same;
 mod check_values;
-pub(crate) mod evidence;
+mod evidence;
 mod expectations;
 mod fault;
 mod fault_schedule;
 #[cfg(feature = "whole")]
-pub(crate) mod inject;
+pub mod inject;
 mod isolation;
 mod job_runner;
 mod launch;
@@ -26,19 +29,23 @@ mod library;
 mod nodes;
 mod processes;
 #[cfg(feature = "whole")]
-pub(crate) mod same;
+pub mod same;
 mod scenario;
 mod scenario_file;
 #[cfg(feature = "whole")]
 mod soak;
 #[cfg(feature = "whole")]
 mod soak_nodes;
-pub(crate) mod suite;
+mod suite;
 #[cfg(test)]
-pub(crate) mod testing;
-pub(crate) mod tour;
-pub(crate) mod trace;
+mod testing;
+pub mod tour;
+mod trace;
 #[cfg(feature = "whole")]
-pub(crate) mod verify;
+pub mod verify;
 #[cfg(feature = "whole")]
 mod verify_labs;
+
+use lockstep_checkout as checkout;
+use lockstep_launch::exit;
+use lockstep_report as report;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use regex::Regex;
 
-use crate::prove::fault::{Fault, FaultAction, When, Who};
-use crate::prove::scenario::Scenario;
+use crate::fault::{Fault, FaultAction, When, Who};
+use crate::scenario::Scenario;
 
 /// The faults that are still to come, and when injected ones are reverted.
 pub(crate) struct FaultSchedule {
@@ -147,7 +147,7 @@ fn reverts(now: Duration, fault: &Fault) -> Vec<(Duration, FaultOrder)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prove::scenario_file::parse;
+    use crate::scenario_file::parse;
 
     fn schedule(faults: &str) -> FaultSchedule {
         let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\n";

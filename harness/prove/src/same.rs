@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use lockstep_contract::foreign;
 
+use crate::check_same::{compare_weights, drift};
+use crate::evidence::{Tensor, Weights, read_weights};
 use crate::exit::{Code, Refused};
-use crate::prove::check_same::{compare_weights, drift};
-use crate::prove::evidence::{Tensor, Weights, read_weights};
 use crate::report::{Screen, count};
 
 /// Compare two files of weights bit by bit, such as those of a run that was killed and of one that was not
 #[derive(Args)]
-pub(crate) struct SameOptions {
+pub struct SameOptions {
     /// A .safetensors file
     first: PathBuf,
     /// The file to compare with it
@@ -22,7 +22,7 @@ pub(crate) struct SameOptions {
 impl SameOptions {
     /// # Errors
     /// [`Refused`] for a file that cannot be read, or that has no values.
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let (code, line) = compare(&self.first, &self.second)?;
         Screen::new(false).line(format_args!("{line}"));
         Ok(code)

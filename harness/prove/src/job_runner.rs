@@ -12,16 +12,16 @@ use lockstep_contract::{fault, foreign};
 use lockstep_process::Signals;
 
 use crate::checkout::program_beside;
+use crate::evidence::{Results, Weights, read_results, read_weights};
 use crate::exit::Interrupted;
-use crate::prove::evidence::{Results, Weights, read_results, read_weights};
-use crate::prove::fault::{Who, awaited_name};
-use crate::prove::fault_schedule::{FaultOrder, FaultSchedule, Progress};
-use crate::prove::launch::{Launcher, RunFolder};
-use crate::prove::nodes::{NoRun, Nodes};
-use crate::prove::scenario::{RunSpec, Scenario};
+use crate::fault::{Who, awaited_name};
+use crate::fault_schedule::{FaultOrder, FaultSchedule, Progress};
+use crate::launch::{Launcher, RunFolder};
+use crate::nodes::{NoRun, Nodes};
 use crate::report::Timeline;
 use crate::report::history::{History, RunEvents};
 use crate::report::recovery::Restarts;
+use crate::scenario::{RunSpec, Scenario};
 
 /// How often the run is checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);

@@ -3,9 +3,9 @@
 //! Each check shows its claim with numbers, or says what contradicts it, or says why this run cannot decide it. No check relies on the
 //! lab's own output, and missing evidence contradicts a claim.
 
-use crate::prove::evidence::{Evidence, Tensor};
-use crate::prove::trace::{Eval, Trace};
+use crate::evidence::{Evidence, Tensor};
 use crate::report::{Finding, Unproven, grouped};
+use crate::trace::{Eval, Trace};
 
 /// Compares the loss over the last epoch with that over the first, after checking that every loss is a number.
 pub(crate) fn learns(run: &Evidence) -> Finding {
@@ -123,8 +123,8 @@ fn last_loss(run: &Evidence) -> Result<f64, Unproven> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prove::testing::{Run, weights};
     use crate::report::Verdict;
+    use crate::testing::{Run, weights};
 
     fn failure(falsify: impl FnOnce(&mut Run)) -> String {
         let mut run = Run::of(2, 4, 2, 20);

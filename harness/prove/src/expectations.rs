@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
-use crate::prove::check_same::compare_weights;
-use crate::prove::evidence::Weights;
-use crate::prove::job_runner::Observed;
-use crate::prove::scenario::{Expect, Scenario};
+use crate::check_same::compare_weights;
+use crate::evidence::Weights;
+use crate::job_runner::Observed;
 use crate::report::recovery::Restarts;
 use crate::report::{Finding, Verdict, counted};
+use crate::scenario::{Expect, Scenario};
 
 /// The result of an undisturbed run.
 #[derive(Clone, Debug, Default)]
@@ -127,8 +127,7 @@ fn same_as(reference: &Reference, seen: &Observed) -> Result<String, String> {
         compare_weights(due, own.as_ref().map_err(String::clone)?)
             .map_err(|difference| format!("{name}: {difference}"))?;
     }
-    let values: usize =
-        weights.first().map_or(0, |weights| weights.values().map(crate::prove::evidence::Tensor::len).sum());
+    let values: usize = weights.first().map_or(0, |weights| weights.values().map(crate::evidence::Tensor::len).sum());
     if values == 0 {
         return Err("the undisturbed run saved no weights".into());
     }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -16,15 +16,13 @@ use tempfile::TempDir;
 
 use crate::checkout::program_beside;
 use crate::exit::{Code, Interrupted, Refused};
-use crate::prove::expectations::{self, Reference};
-use crate::prove::job_runner::{JobRunner, Observed};
-use crate::prove::launch::{LAB, Launcher};
-use crate::prove::nodes::NoRun;
-use crate::prove::scenario::{Expect, RunSpec, Scenario};
+use crate::expectations::{self, Reference};
+use crate::job_runner::{JobRunner, Observed};
+use crate::launch::{LAB, Launcher};
+use crate::nodes::NoRun;
 use crate::report::history::RunEvents;
-use crate::report::{
-    Finding, HostInfo, Report, ReportCase, Screen, Table, Target, Verdict, command_line, counted, overall,
-};
+use crate::report::{Finding, Report, ReportCase, Screen, Table, Target, Verdict, counted, overall};
+use crate::scenario::{Expect, RunSpec, Scenario};
 
 /// Runs scenarios.
 pub(crate) struct SuiteRunner {
@@ -318,16 +316,6 @@ pub(crate) fn job_runner(
     })
 }
 
-/// A report of this command on this machine.
-pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Vec<ReportCase>) -> Report {
-    let machine = HostInfo::here();
-    let untried = cases.iter().filter(|case| case.verdict() == Verdict::NotVerified && case.timeline.is_none());
-    let reasons =
-        untried.flat_map(|case| case.findings.iter().map(|finding| format!("{}: {}", case.name, finding.evidence)));
-    let not_verified = machine.not_verified().into_iter().chain(reasons).collect();
-    Report { title: title.into(), command: command_line(), started, took, machine, not_verified, cases }
-}
-
 /// Writes the report, prints where the runs' files are, and returns the exit code. A signal that arrived after the runs is
 /// handled here.
 ///
@@ -366,8 +354,8 @@ pub(crate) fn memory_table(events: &RunEvents) -> Option<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prove::scenario::Disks;
     use crate::report::testing::{FakeRun, step_of};
+    use crate::scenario::Disks;
 
     #[test]
     fn shares_one_undisturbed_run_between_runs_with_the_same_result() {

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::exit::Refused;
-use crate::prove::fault::{Fault, FaultAction, When, Who};
-use crate::prove::scenario::{Expect, RunSpec, Scenario};
+use crate::fault::{Fault, FaultAction, When, Who};
+use crate::scenario::{Expect, RunSpec, Scenario};
 
 /// Parses the text of the file `file`.
 ///
@@ -278,7 +278,7 @@ fn seconds(field: &str, value: Option<f64>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prove::fault::What;
+    use crate::fault::What;
 
     const HEAD: &str = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n";
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lockstep_contract::fault;
 use serde::{Deserialize, Serialize};
 
-use crate::prove::fault::{Fault, FaultAction};
+use crate::fault::{Fault, FaultAction};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

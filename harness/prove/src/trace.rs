@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use lockstep_contract::events::{Event, EventLog, Record};
 
-use crate::prove::evidence::{Evidence, Plan};
+use crate::evidence::{Evidence, Plan};
 
 /// A run as its ranks recorded it, by epoch.
 #[derive(Clone, Debug, PartialEq)]
@@ -211,7 +211,7 @@ fn across(ranks: &[Vec<Part>], epoch: usize) -> Result<Epoch, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prove::testing::Run;
+    use crate::testing::Run;
 
     /// Ranks 0 and 1, batches of 4, epochs 0 and 1, 20 samples: 3 steps an epoch, the last of 2 samples.
     fn truth() -> Evidence {

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use lockstep_grading::Lab;
 use lockstep_grading::exercise::{Checks, Verify};
+use lockstep_grading::labs::{self, LABS};
 
+use crate::evidence::{Plan, Sizes};
 use crate::exit::Refused;
-use crate::labs::find_all;
-use crate::prove::evidence::{Plan, Sizes};
-use crate::prove::launch::Launcher;
-use crate::prove::scenario::{Expect, RunSpec, Scenario};
+use crate::launch::Launcher;
+use crate::scenario::{Expect, RunSpec, Scenario};
 
 #[derive(Clone, Debug)]
 pub(crate) struct VerifiedLab {
@@ -24,8 +24,13 @@ impl VerifiedLab {
     /// # Errors
     /// [`Refused`] for an unknown name, and for a lab that promises nothing; an invalid `lab.toml`.
     pub(crate) fn find_all(names: &[String]) -> anyhow::Result<Vec<Self>> {
+        let mut labs: Vec<Lab> = LABS.to_vec();
+        if !names.is_empty() {
+            let named: Result<_, _> = names.iter().map(|name| labs::find(name)).collect();
+            labs = named.map_err(|error| Refused(error.to_string()))?;
+        }
         let mut found = Vec::new();
-        for lab in find_all(names)? {
+        for lab in labs {
             match lab.verify()? {
                 Some(verify) => found.push(VerifiedLab { lab, verify }),
                 None if names.is_empty() => {}
@@ -135,7 +140,7 @@ mod tests {
     fn kills_labs_with_existing_scenarios() {
         for lab in lockstep_grading::labs::LABS {
             let killed_by = lab.verify().unwrap().and_then(|verify| verify.killed_by);
-            killed_by.iter().for_each(|scenario| drop(crate::prove::library::scenario(scenario).unwrap()));
+            killed_by.iter().for_each(|scenario| drop(crate::library::scenario(scenario).unwrap()));
         }
     }
 }

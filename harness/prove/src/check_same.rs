@@ -23,10 +23,10 @@
 //! a whole background of equal pixels at once. The sharp test is therefore the first steps; the final weights have a coarse
 //! limit, which only large errors exceed.
 
-use crate::prove::check_values::padding;
-use crate::prove::evidence::{Evidence, Plan, Tensor, Weights};
-use crate::prove::trace::{Epoch, Trace};
+use crate::check_values::padding;
+use crate::evidence::{Evidence, Plan, Tensor, Weights};
 use crate::report::{Finding, Unproven, counted};
+use crate::trace::{Epoch, Trace};
 
 /// Compares the tensors of every rank with rank 0's: names, types, shapes and bits.
 pub(crate) fn same_weights(run: &Evidence) -> Finding {
@@ -258,8 +258,8 @@ mod tests {
     use safetensors::Dtype;
 
     use super::*;
-    use crate::prove::testing::{Run, weights};
     use crate::report::Verdict;
+    use crate::testing::{Run, weights};
 
     #[test]
     fn compares_the_ranks_of_one_run_with_another_run() {
