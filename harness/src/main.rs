@@ -9,8 +9,6 @@
 #[cfg(feature = "whole")]
 mod author;
 #[cfg(feature = "whole")]
-mod bench;
-#[cfg(feature = "whole")]
 mod cli;
 #[cfg(feature = "whole")]
 mod curves;
@@ -25,6 +23,8 @@ mod learn;
 mod serve;
 mod stacks;
 
+#[cfg(feature = "whole")]
+use lockstep_bench as bench;
 use lockstep_checkout::{self as checkout, cargo};
 use lockstep_prove as prove;
 use lockstep_report as report;

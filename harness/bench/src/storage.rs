@@ -23,12 +23,12 @@ use lockstep_paths::temporary_folder;
 use lockstep_process::Signals;
 use tempfile::TempDir;
 
-use crate::bench::machine::labels;
-use crate::bench::ranks::{Program, Ranks};
-use crate::bench::results::Unit::{Bytes, BytesPerSecond, PerSecond, Seconds};
-use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::Code;
+use crate::machine::labels;
+use crate::ranks::{Program, Ranks};
 use crate::report::{HostInfo, count};
+use crate::results::Unit::{Bytes, BytesPerSecond, PerSecond, Seconds};
+use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 
 /// MiB of weights in a layer.
 const LAYER: u32 = 4;

@@ -9,12 +9,12 @@ use clap::builder::PossibleValuesParser;
 use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder, Order};
 use lockstep_cost::Collective;
 
-use crate::bench::machine::rank_labels;
-use crate::bench::ranks::{DeviceAndBackends, Program, Ranks};
-use crate::bench::results::Unit;
-use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::Code;
+use crate::machine::rank_labels;
+use crate::ranks::{DeviceAndBackends, Program, Ranks};
 use crate::report::{HostInfo, count};
+use crate::results::Unit;
+use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 
 /// The least size in bytes, one element, and the factor from a size to the next.
 const LEAST: u64 = 4;

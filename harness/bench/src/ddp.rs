@@ -12,12 +12,12 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 
-use crate::bench::machine::rank_labels;
-use crate::bench::ranks::{DeviceAndBackends, Program, Ranks};
-use crate::bench::results::Unit::{Bytes, Seconds, Share};
-use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::Code;
+use crate::machine::rank_labels;
+use crate::ranks::{DeviceAndBackends, Program, Ranks};
 use crate::report::{HostInfo, count};
+use crate::results::Unit::{Bytes, Seconds, Share};
+use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 
 /// Rounding differs between kernels.
 const TOLERANCE: f64 = 1e-4;

@@ -23,7 +23,7 @@ use crate::exit::Code;
 /// The most bytes of a first line, in case another program connects.
 const FIRST_LINE: usize = 256;
 
-/// A moment of a job: see [`crate::bench::job::Job::mark`].
+/// A moment of a job: see [`crate::job::Job::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(pub(crate) u64);
 
@@ -160,19 +160,19 @@ impl Connection {
 }
 
 /// The subcommand's name.
-pub(crate) const RANK: &str = "bench-rank";
+pub const RANK: &str = "bench-rank";
 /// A thousand processes on two cores take a while to start.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What the subcommand was called with
 #[derive(Args)]
-pub(crate) struct Rank {
+pub struct Rank {
     /// The bench's socket
     socket: PathBuf,
 }
 
 impl Rank {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let hello = Hello {
             rank: variable("RANK")?,
             restart: variable("TORCHELASTIC_RESTART_COUNT")?,

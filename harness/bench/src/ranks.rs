@@ -12,11 +12,11 @@ use lockstep_contract::bench::Order;
 use lockstep_process::Signals;
 use serde::de::DeserializeOwned;
 
-use crate::bench::connection::Mark;
-use crate::bench::job::BenchJob;
-use crate::bench::launcher::{Launcher, Python, Shape};
-use crate::bench::rounds::CommonOptions;
 use crate::checkout::program_beside;
+use crate::connection::Mark;
+use crate::job::BenchJob;
+use crate::launcher::{Launcher, Python, Shape};
+use crate::rounds::CommonOptions;
 
 /// Our program, next to this one.
 const PROGRAM: &str = "lockstep-bench-ranks";

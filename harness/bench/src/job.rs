@@ -25,9 +25,9 @@ use rustix::io::Errno;
 use rustix::process::kill_process_group;
 use tempfile::TempDir;
 
-use crate::bench::connection::{Connection, Listener, Mark};
-use crate::bench::launcher::{Launcher, Shape};
+use crate::connection::{Connection, Listener, Mark};
 use crate::exit::Interrupted;
+use crate::launcher::{Launcher, Shape};
 
 /// The last lines of an agent's output that an error shows.
 const LINES: usize = 8;
@@ -388,7 +388,7 @@ fn free_port() -> io::Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::launcher::testing::fake;
+    use crate::launcher::testing::fake;
 
     const SHAPE: Shape = Shape { ranks: 2, agents: 1 };
 

@@ -22,11 +22,11 @@ use tcpstore::{Client, ClientOptions};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::bench::launcher::{Python, this_program};
-use crate::bench::results::Unit::{PerSecond, Seconds};
-use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::{Code, Interrupted, Refused};
+use crate::launcher::{Python, this_program};
 use crate::report::count;
+use crate::results::Unit::{PerSecond, Seconds};
+use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 
 /// Bytes of a value: about an address, as ranks exchange them.
 const VALUE: [u8; 64] = [7; 64];
@@ -202,7 +202,7 @@ fn percentile_99(times: &mut [f64]) -> f64 {
 }
 
 /// The subcommand's name.
-pub(crate) const STORE: &str = "bench-store";
+pub const STORE: &str = "bench-store";
 /// PyTorch's server: prints its port, and ends with its standard input.
 const PYTHON_SERVER: &str = "
 import sys
@@ -219,10 +219,10 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Serve our store until standard input is closed
 #[derive(Args)]
-pub(crate) struct Serve {}
+pub struct Serve {}
 
 impl Serve {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
         let server = tcpstore::Server::start(listener, tcpstore::ServerOptions::default())?;
         writeln!(stdout(), "{}", server.local_addr().port())?;

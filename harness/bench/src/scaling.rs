@@ -1,7 +1,7 @@
 //! `lockstep bench scaling`: how a training step under DDP scales with the number of ranks, for the same work and for work that grows.
 //!
 //! Strong scaling: all ranks together have the samples that one rank had. Weak: each has as many as one rank had. The tables of speed-up
-//! and of what was fitted are made from the results ([`crate::bench::speed_up`]), so that a file of results has them too.
+//! and of what was fitted are made from the results ([`crate::speed_up`]), so that a file of results has them too.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -10,15 +10,15 @@ use clap::Args;
 use lockstep_contract::bench::{Model, StepAnswer, StepOrder};
 use lockstep_contract::scheduler::Allocation;
 
-use crate::bench::ddp::{case, exposed, model, programs, sides_of};
-use crate::bench::launcher::{Launcher, Shape};
-use crate::bench::machine::rank_labels;
-use crate::bench::nodes::{ALONE, BUCKET, EXPOSED, Mode, NodeSpan, Nodes, ONE, STEP, ScalingPoint, numbers};
-use crate::bench::ranks::{DeviceAndBackends, Ranks};
-use crate::bench::results::Unit::{Bytes, Seconds};
-use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
+use crate::ddp::{case, exposed, model, programs, sides_of};
 use crate::exit::{Code, Refused};
+use crate::launcher::{Launcher, Shape};
+use crate::machine::rank_labels;
+use crate::nodes::{ALONE, BUCKET, EXPOSED, Mode, NodeSpan, Nodes, ONE, STEP, ScalingPoint, numbers};
+use crate::ranks::{DeviceAndBackends, Ranks};
 use crate::report::{HostInfo, count};
+use crate::results::Unit::{Bytes, Seconds};
+use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 
 /// Measure how a step scales, strongly and weakly: speed-up, efficiency, and the serial part and the link that fit them
 #[derive(Args)]

@@ -7,11 +7,11 @@ use anyhow::Context;
 use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::machine::MachineState;
-use crate::bench::nodes::ScalingPoint;
-use crate::bench::statistics::{Ratio, Shown};
 use crate::exit::Refused;
+use crate::machine::MachineState;
+use crate::nodes::ScalingPoint;
 use crate::report::{HostInfo, grouped};
+use crate::statistics::{Ratio, Shown};
 
 /// The name of the format, and its version, which increases when a field changes its meaning or is removed.
 const SCHEMA: &str = "lockstep-bench";
@@ -281,7 +281,7 @@ pub(super) mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::results::testing::sample;
+    use crate::results::testing::sample;
 
     #[test]
     fn knows_the_command_that_was_typed() {

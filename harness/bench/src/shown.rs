@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use lockstep_cost::AlphaBeta;
 
-use crate::bench::results::{Measure, Results, Side, Unit, digits, ratio};
-use crate::bench::speed_up;
-use crate::bench::statistics::{LEAST_ROUNDS, Ratio, Shown, Spread};
 use crate::report::{Table, TextStyle, count, numbers_table, wrapped};
+use crate::results::{Measure, Results, Side, Unit, digits, ratio};
+use crate::speed_up;
+use crate::statistics::{LEAST_ROUNDS, Ratio, Shown, Spread};
 
 /// What a reader must know before the numbers: the machine, its load, and what makes it doubtful.
 pub(crate) fn machine(results: &Results) -> String {
@@ -224,7 +224,7 @@ fn alpha_beta_cells(line: AlphaBeta, samples: &[(f64, f64)]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::results::testing::sample;
+    use crate::results::testing::sample;
 
     #[test]
     fn shows_a_table_for_each_case_and_the_verdict_on_each_peer() {

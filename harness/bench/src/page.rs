@@ -8,11 +8,11 @@ use lockstep_plot::{
 };
 use maud::{Markup, html};
 
-use crate::bench::results::{Measure, Results, Side, Unit};
-use crate::bench::statistics::Spread;
-use crate::bench::{shown, speed_up};
 use crate::report::formatting::plain;
 use crate::report::html::{command, fact, machine, numbers, page};
+use crate::results::{Measure, Results, Side, Unit};
+use crate::statistics::Spread;
+use crate::{shown, speed_up};
 
 /// The page.
 pub(crate) fn render(results: &Results) -> String {
@@ -205,7 +205,7 @@ mod tests {
     use roxmltree::Document;
 
     use super::*;
-    use crate::bench::results::testing::sample;
+    use crate::results::testing::sample;
 
     #[test]
     fn is_well_formed_and_has_a_dot_for_each_sample() {

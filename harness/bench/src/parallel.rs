@@ -12,12 +12,12 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use lockstep_contract::bench::{Order, ParallelAnswer, ParallelOrder, Scheme};
 
-use crate::bench::machine::rank_labels;
-use crate::bench::ranks::{Backends, Program, Ranks};
-use crate::bench::results::Unit::{Bytes, Seconds};
-use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::Code;
+use crate::machine::rank_labels;
+use crate::ranks::{Backends, Program, Ranks};
 use crate::report::{HostInfo, count};
+use crate::results::Unit::{Bytes, Seconds};
+use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 
 /// Rounding differs between kernels, and Adam divides a gradient by its own size.
 const TOLERANCE: f64 = 1e-4;

@@ -12,10 +12,10 @@ use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, Siz
 use lockstep_plot::Chart;
 use serde::Deserialize;
 
-use crate::bench::layouts;
-use crate::bench::results::{Unit, digits};
 use crate::exit::{Code, Refused};
+use crate::layouts;
 use crate::report::{Screen, Table, numbers_table, save, wrapped};
+use crate::results::{Unit, digits};
 
 /// A file to begin with.
 const EXAMPLE: &str = include_str!("cluster.toml");

@@ -3,10 +3,10 @@
 use lockstep_cost::{AllReduce, Amdahl, Gustafson, Link};
 use lockstep_plot::Chart;
 
-use crate::bench::nodes::{BUCKET, EXPOSED, Mode, NodeSpan, ONE, STEP};
-use crate::bench::results::{Measure, Results, Unit, digits, ratio};
-use crate::bench::statistics::{Ratio, Spread};
+use crate::nodes::{BUCKET, EXPOSED, Mode, NodeSpan, ONE, STEP};
 use crate::report::{Table, count};
+use crate::results::{Measure, Results, Unit, digits, ratio};
+use crate::statistics::{Ratio, Spread};
 
 /// A side of a mode and a model, with its times by number of ranks.
 struct Curve<'a> {
@@ -262,10 +262,10 @@ mod tests {
     use lockstep_plot::Series;
 
     use super::*;
-    use crate::bench::nodes::{ALONE, ScalingPoint};
-    use crate::bench::results::Side;
-    use crate::bench::results::Unit::Seconds;
-    use crate::bench::results::testing::sample;
+    use crate::nodes::{ALONE, ScalingPoint};
+    use crate::results::Side;
+    use crate::results::Unit::Seconds;
+    use crate::results::testing::sample;
 
     /// Times of 1, 2 and 4 ranks on 2 cores, with a serial part of a tenth.
     fn results() -> Results {

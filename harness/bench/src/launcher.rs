@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use lockstep_contract::foreign::quotation;
 use lockstep_process::dying_with_parent;
 
-use crate::bench::connection::RANK;
+use crate::connection::RANK;
 use crate::exit::Refused;
 use crate::report::count;
 
@@ -141,7 +141,7 @@ pub(crate) fn srun(hosts: &[String]) -> Vec<OsString> {
     words.into_iter().map(OsString::from).collect()
 }
 
-/// The program of ranks that do nothing, [`crate::bench::connection`].
+/// The program of ranks that do nothing, [`crate::connection`].
 pub(crate) fn idle_rank() -> Vec<OsString> {
     vec![this_program(), RANK.into()]
 }
@@ -235,7 +235,7 @@ fn version(program: &Path, package: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::launcher::testing::fake;
+    use crate::launcher::testing::fake;
 
     #[test]
     fn agents_get_the_flags_of_their_place() {

@@ -12,8 +12,8 @@ use lockstep_contract::scheduler::{Allocation, Scheduler, Started};
 use lockstep_process::{Process, dying_with_parent};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::launcher::{Launcher, srun};
 use crate::exit::Refused;
+use crate::launcher::{Launcher, srun};
 use crate::report::count;
 
 /// A line of each node: its name, the id of the running kernel (random(4)), and the cores that a task of the job may use.

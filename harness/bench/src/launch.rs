@@ -6,14 +6,14 @@ use std::time::Instant;
 use clap::Args;
 use lockstep_process::Signals;
 
-use crate::bench::connection::Mark;
-use crate::bench::job::BenchJob;
-use crate::bench::launcher::{Launcher, Shape, idle_rank};
-use crate::bench::machine::rank_labels;
-use crate::bench::results::Unit;
-use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
+use crate::connection::Mark;
 use crate::exit::{Code, Refused};
+use crate::job::BenchJob;
+use crate::launcher::{Launcher, Shape, idle_rank};
+use crate::machine::rank_labels;
 use crate::report::HostInfo;
+use crate::results::Unit;
+use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 
 /// A turn starts a job and ends it when all ranks are there. So `no-op job` is the time in which a launcher starts
 /// and ends a job whose ranks do nothing, without the time for reading the agents' memory.

@@ -2,8 +2,8 @@
 
 use lockstep_cost::{Cluster, ClusterFile, Layout, Sharding, TransformerStep};
 
-use crate::bench::results::Unit;
 use crate::report::{Table, count};
+use crate::results::Unit;
 
 /// Rows of a table of layouts, besides copies alone.
 pub(super) const SHOWN: usize = 12;

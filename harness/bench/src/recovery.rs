@@ -9,16 +9,16 @@ use clap::{Args, ValueEnum};
 use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 use lockstep_process::{Exit, Signals};
 
-use crate::bench::connection::Mark;
-use crate::bench::job::BenchJob;
-use crate::bench::launch::launchers;
-use crate::bench::launcher::{Launcher, NOT_SHARED, Shape, idle_rank};
-use crate::bench::machine::rank_labels;
-use crate::bench::ranks::Program;
-use crate::bench::results::Unit;
-use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
+use crate::connection::Mark;
 use crate::exit::{Code, Refused};
+use crate::job::BenchJob;
+use crate::launch::launchers;
+use crate::launcher::{Launcher, NOT_SHARED, Shape, idle_rank};
+use crate::machine::rank_labels;
+use crate::ranks::Program;
 use crate::report::HostInfo;
+use crate::results::Unit;
+use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 
 /// A job of these loses nodes at once; a machine without power closes no connection.
 const CLOSED: &str =

@@ -10,13 +10,13 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_process::Signals;
 
-use crate::bench::launcher::{Peer, PeerMissing, Python};
-use crate::bench::machine::MachineState;
-use crate::bench::nodes::ScalingPoint;
-use crate::bench::results::{Measure, Results, Side, Unit};
-use crate::bench::{page, shown};
 use crate::exit::{Code, Interrupted};
+use crate::launcher::{Peer, PeerMissing, Python};
+use crate::machine::MachineState;
+use crate::nodes::ScalingPoint;
 use crate::report::{Format, Screen, Target, TextStyle, command_line, rfc3339};
+use crate::results::{Measure, Results, Side, Unit};
+use crate::{page, shown};
 
 /// What is measured: cases, and what this machine cannot measure.
 #[derive(Default)]
@@ -281,7 +281,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::bench::results::testing::sample;
+    use crate::results::testing::sample;
 
     fn results(plan: &Plan<'_>, rounds: usize) -> Results {
         let mut results = Results::new("test", String::new(), String::new(), rounds);

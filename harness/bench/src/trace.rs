@@ -21,13 +21,13 @@ use lockstep_process::Signals;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use crate::bench::ddp::model;
-use crate::bench::machine::{MachineState, rank_labels};
-use crate::bench::ranks::{Program, Ranks};
-use crate::bench::results::Unit;
-use crate::bench::statistics::Spread;
+use crate::ddp::model;
 use crate::exit::Code;
+use crate::machine::{MachineState, rank_labels};
+use crate::ranks::{Program, Ranks};
 use crate::report::{HostInfo, Screen, Table, count, numbers_table, save, wrapped};
+use crate::results::Unit;
+use crate::statistics::Spread;
 
 /// Show a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
 #[derive(Args)]
@@ -337,7 +337,7 @@ mod tests {
     use roxmltree::Document;
 
     use super::*;
-    use crate::bench::trace::testing::sample;
+    use crate::trace::testing::sample;
 
     #[test]
     fn shows_parts_of_each_rank_and_who_was_last() {

@@ -13,6 +13,8 @@
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone: `report::Screen` prints
+
 mod collectives;
 mod compare;
 mod connection;
@@ -40,14 +42,18 @@ mod trace;
 
 use clap::{Args, Subcommand};
 
+use lockstep_checkout as checkout;
+use lockstep_launch::exit;
+use lockstep_report as report;
+
 use crate::exit::Code;
 
-pub(crate) use connection::{RANK, Rank};
-pub(crate) use store::{STORE, Serve};
+pub use connection::{RANK, Rank};
+pub use store::{STORE, Serve};
 
 /// Measure in turns with a peer, compare results, show a step's timeline, and predict a step on a cluster
 #[derive(Args)]
-pub(crate) struct BenchOptions {
+pub struct BenchOptions {
     #[command(subcommand)]
     command: Bench,
 }
@@ -64,7 +70,7 @@ enum Bench {
 }
 
 impl BenchOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         match self.command {
             Bench::Collectives(options) => options.exec(),
             Bench::Ddp(options) => options.exec(),
@@ -79,7 +85,7 @@ impl BenchOptions {
 
 /// Measure Lockstep itself: launcher, recovery, store, snapshots and the loader of pictures
 #[derive(Args)]
-pub(crate) struct MeasureOptions {
+pub struct MeasureOptions {
     #[command(subcommand)]
     command: Measure,
 }
@@ -94,7 +100,7 @@ enum Measure {
 }
 
 impl MeasureOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         match self.command {
             Measure::Launch(options) => options.exec(),
             Measure::Recovery(options) => options.exec(),

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::bench::results::{self, Measure, Results, Side, digits};
-use crate::bench::shown;
-use crate::bench::statistics::{Ratio, Spread};
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, Table, count, numbers_table, wrapped};
+use crate::results::{self, Measure, Results, Side, digits};
+use crate::shown;
+use crate::statistics::{Ratio, Spread};
 
 /// Compare two results of the same bench: what is faster, slower, or not shown to differ
 #[derive(Args)]
@@ -111,7 +111,7 @@ fn relative(measure: &Measure, peer: &str) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::results::testing::sample;
+    use crate::results::testing::sample;
 
     #[test]
     fn shows_no_difference_between_a_result_and_itself() {
