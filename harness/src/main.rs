@@ -19,8 +19,6 @@ mod first;
 mod labs;
 #[cfg(feature = "whole")]
 mod learn;
-#[cfg(feature = "whole")]
-mod serve;
 mod stacks;
 
 #[cfg(feature = "whole")]
@@ -28,6 +26,8 @@ use lockstep_bench as bench;
 use lockstep_checkout::{self as checkout, cargo};
 use lockstep_prove as prove;
 use lockstep_report as report;
+#[cfg(feature = "whole")]
+use lockstep_serve as serve;
 #[cfg(feature = "whole")]
 use lockstep_site as site;
 

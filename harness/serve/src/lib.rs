@@ -1,5 +1,7 @@
 //! Serves a page that follows files: HTTP, read-only. A thread reads the files, so a file system that hangs keeps no page waiting.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone: `report::Screen` prints
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,17 +22,16 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use lockstep_contract::foreign;
+use lockstep_launch::exit::Refused;
+use lockstep_report::Screen;
+use lockstep_report::formatting::plain;
 use maud::{Markup, html};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
-use crate::exit::Refused;
-use crate::report::Screen;
-use crate::report::formatting::plain;
-
 /// A page and what belongs to it.
-pub(crate) trait Site: Send + Sync + 'static {
+pub trait Site: Send + Sync + 'static {
     /// What is read.
     type Content: Send + Sync + 'static;
     /// What the page is about, with its verb: `the class is`.
@@ -50,13 +51,13 @@ pub(crate) trait Site: Send + Sync + 'static {
 }
 
 /// What a browser asks for, and what there is.
-pub(crate) struct Asked<'a, C> {
+pub struct Asked<'a, C> {
     /// The address without its query, which is in `pairs`.
-    pub(crate) path: &'a str,
-    pub(crate) pairs: BTreeMap<&'a str, &'a str>,
-    pub(crate) content: Arc<C>,
+    pub path: &'a str,
+    pub pairs: BTreeMap<&'a str, &'a str>,
+    pub content: Arc<C>,
     /// What keeps the files from being read, and for how long.
-    pub(crate) trouble: Option<(String, Duration)>,
+    pub trouble: Option<(String, Duration)>,
 }
 
 /// The script that asks for a page again: a file of its own, so that a browser runs no other.
@@ -73,7 +74,7 @@ const SILENT: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// What the head of a page that follows has besides.
-pub(crate) fn following() -> Markup {
+pub fn following() -> Markup {
     html! {
         noscript { meta http-equiv="refresh" content="5"; }
         script src="follow.js" defer {}
@@ -81,7 +82,7 @@ pub(crate) fn following() -> Markup {
 }
 
 /// What keeps `what` from being read, for a page.
-pub(crate) fn notice(what: &str, trouble: Option<&(String, Duration)>) -> Markup {
+pub fn notice(what: &str, trouble: Option<&(String, Duration)>) -> Markup {
     html! {
         @if let Some((why, age)) = trouble {
             section.notice {
@@ -93,7 +94,7 @@ pub(crate) fn notice(what: &str, trouble: Option<&(String, Duration)>) -> Markup
 }
 
 /// `40 s`, `12 min`, `3 h 05 min`, `4 days`.
-pub(crate) fn span(seconds: u64) -> String {
+pub fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
         60..6_000 => format!("{} min", seconds / 60),
@@ -103,7 +104,7 @@ pub(crate) fn span(seconds: u64) -> String {
 }
 
 /// `PORT`, `:PORT` and `HOST` get what is missing from `default`.
-pub(crate) fn address(text: &str, default: &str) -> Result<String, String> {
+pub fn address(text: &str, default: &str) -> Result<String, String> {
     let (host, port) = default.rsplit_once(':').unwrap_or_default();
     let whole = match text {
         _ if text.parse::<u16>().is_ok() => format!("{host}:{text}"),
@@ -134,7 +135,7 @@ struct LastRead<C> {
 ///
 /// # Errors
 /// [`Refused`] if the address cannot be had.
-pub(crate) fn serve<S: Site>(
+pub fn serve<S: Site>(
     address: &str,
     site: S,
     read: Arc<S::Content>,
