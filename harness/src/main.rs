@@ -10,8 +10,6 @@
 mod author;
 #[cfg(feature = "whole")]
 mod cli;
-#[cfg(feature = "whole")]
-mod curves;
 mod exit;
 #[cfg(not(feature = "whole"))]
 mod first;
@@ -24,6 +22,8 @@ mod stacks;
 #[cfg(feature = "whole")]
 use lockstep_bench as bench;
 use lockstep_checkout::{self as checkout, cargo};
+#[cfg(feature = "whole")]
+use lockstep_curves as curves;
 use lockstep_prove as prove;
 use lockstep_report as report;
 #[cfg(feature = "whole")]

@@ -1,5 +1,7 @@
 //! `lockstep report`: the curves of a run from its event files, as a page, as a page that follows the run, or as numbers.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone: `report::Screen` prints
+
 mod page;
 mod series;
 
@@ -16,12 +18,16 @@ use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use serde::Serialize;
 
+use lockstep_launch::exit;
+use lockstep_report as report;
+use lockstep_serve as serve;
+
 use crate::exit::{Code, Refused};
 use crate::report::formats::cell;
 use crate::report::formatting::seconds;
 use crate::report::history::{History, RunEvents};
 use crate::report::{Format, Screen, Target, Timeline, whole_words};
-use crate::serve::{self, Asked, Site};
+use crate::serve::{Asked, Site};
 
 use page::{View, range, short, summary};
 use series::{Curves, Quantity, Row, State};
@@ -38,7 +44,7 @@ const MOST_NOTES: usize = 10;
 #[command(
     after_help = "The exit code is 0 whatever became of the run, and 2 if DIR cannot be read or has no event files."
 )]
-pub(crate) struct ReportOptions {
+pub struct ReportOptions {
     /// The folder that LOCKSTEP_EVENTS named in the run
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     folder: PathBuf,
@@ -69,7 +75,7 @@ impl Format for CurvesForm {
 }
 
 impl ReportOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let folder = RunFolder(self.folder);
         let read = folder
             .read()
