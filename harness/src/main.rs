@@ -15,8 +15,6 @@ mod exit;
 mod first;
 #[cfg(feature = "whole")]
 mod labs;
-#[cfg(feature = "whole")]
-mod learn;
 mod stacks;
 
 #[cfg(feature = "whole")]
@@ -24,10 +22,10 @@ use lockstep_bench as bench;
 use lockstep_checkout::{self as checkout, cargo};
 #[cfg(feature = "whole")]
 use lockstep_curves as curves;
+#[cfg(feature = "whole")]
+use lockstep_learn as learn;
 use lockstep_prove as prove;
 use lockstep_report as report;
-#[cfg(feature = "whole")]
-use lockstep_serve as serve;
 #[cfg(feature = "whole")]
 use lockstep_site as site;
 

@@ -18,15 +18,15 @@ use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, 
 use crate::cargo::{Built, CompileError, build};
 use crate::checkout::checkout;
 use crate::exit::{Code, Refused};
+use crate::grade_class::Class;
 use crate::labs::{find, find_all};
-use crate::learn::grade_class::Class;
-use crate::learn::route::Route;
-use crate::learn::task;
 use crate::report::{Screen, Stdout, Target, count};
+use crate::route::Route;
+use crate::task;
 
 /// Grade the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
-pub(crate) struct Grade {
+pub struct Grade {
     /// Labs by number or name, or one lab and tasks of it [default: all labs]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
@@ -45,7 +45,7 @@ pub(crate) struct Grade {
 }
 
 impl Grade {
-    pub(crate) fn exec(mut self) -> anyhow::Result<Code> {
+    pub fn exec(mut self) -> anyhow::Result<Code> {
         if self.class.is_none() {
             self.split_tasks();
         }
@@ -126,7 +126,7 @@ const QUIET: Duration = Duration::from_millis(150);
 /// Grade an exercise whenever one of its files is saved, until Ctrl-C. Without a lab, follow you: grade the task whose file you save, and
 /// name the next one when it passes
 #[derive(Args)]
-pub(crate) struct Watch {
+pub struct Watch {
     /// Only this lab, by number or name: all its tasks, up to the first that is not right
     lab: Option<String>,
     /// Only this task of the lab
@@ -147,7 +147,7 @@ struct Watched {
 }
 
 impl Watch {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let root = checkout()?;
         seat::join(&root);
         match &self.lab {

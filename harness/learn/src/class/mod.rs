@@ -16,8 +16,8 @@ use lockstep_contract::foreign;
 use lockstep_grading::seat::{Attempts, Seat, now};
 
 use crate::exit::{Code, Refused};
-use crate::learn::route::{Planned, Route};
 use crate::report::{Finding, Form, Report, ReportCase, Screen, Target, Verdict, count, whole_words};
+use crate::route::{Planned, Route};
 use crate::serve::{self, Asked, Site};
 
 use page::{Frame, Names};
@@ -32,7 +32,7 @@ const MOST_SEATS: usize = 1_000;
 
 /// Show how far the seats of a class are: those that grade with LOCKSTEP_CLASS=DIR
 #[derive(Args)]
-pub(crate) struct ClassOptions {
+pub struct ClassOptions {
     /// The folder that all seats share
     #[arg(value_name = "DIR")]
     folder: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct ClassOptions {
 }
 
 impl ClassOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let route = Route::find(&self.route)?;
         let class = ClassFolder(self.folder);
         let read = class

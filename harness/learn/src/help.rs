@@ -17,13 +17,13 @@ use lockstep_grading::{Lab, package, seat};
 use crate::checkout::checkout;
 use crate::exit::{Code, Refused};
 use crate::labs::{find, find_all};
-use crate::learn::route::{Route, begun};
-use crate::learn::task;
 use crate::report::{Screen, Stdout, whole_words};
+use crate::route::{Route, begun};
+use crate::task;
 
 /// Help with a task of an exercise, a little at a time
 #[derive(Args)]
-pub(crate) struct Hint {
+pub struct Hint {
     /// The lab, by number or name
     lab: String,
     /// The task
@@ -34,7 +34,7 @@ pub(crate) struct Hint {
 }
 
 impl Hint {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let lab = find(&self.lab)?;
         let tasks = lab.tasks()?;
         let task = task(&tasks, &self.task)?;
@@ -54,7 +54,7 @@ impl Hint {
 
 /// Show the course's own answer to a task that is done
 #[derive(Args)]
-pub(crate) struct Solution {
+pub struct Solution {
     /// The lab, by number or name
     lab: String,
     /// The task
@@ -65,7 +65,7 @@ pub(crate) struct Solution {
 }
 
 impl Solution {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let (root, lab) = (checkout()?, find(&self.lab)?);
         let tasks = lab.tasks()?;
         let task = task(&tasks, &self.task)?;
@@ -85,7 +85,7 @@ impl Solution {
 
 /// Show how many tasks of each exercise are done, and which is next; for labs that you name, each task; for a route, all its stops
 #[derive(Args)]
-pub(crate) struct ShowProgress {
+pub struct ShowProgress {
     /// Labs by number or name [default: all]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
@@ -95,7 +95,7 @@ pub(crate) struct ShowProgress {
 }
 
 impl ShowProgress {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let (root, screen) = (checkout()?, Screen::new(false));
         let progress = Progress::read(&root)?;
         seat::join(&root);
@@ -143,7 +143,7 @@ impl ShowProgress {
 
 /// Restore an exercise, or one task of it, to its original state, and keep a copy of your files
 #[derive(Args)]
-pub(crate) struct Reset {
+pub struct Reset {
     /// The lab, by number or name
     lab: String,
     /// One task; by default all tasks of the lab
@@ -151,7 +151,7 @@ pub(crate) struct Reset {
 }
 
 impl Reset {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let (root, lab) = (checkout()?, find(&self.lab)?);
         let tasks = lab.tasks()?;
         let file = match &self.task {

@@ -9,7 +9,7 @@ use lockstep_grading::Verdict;
 use lockstep_grading::seat::{Attempts, Seat, SeatFinding};
 use regex::Regex;
 
-use crate::learn::route::Planned;
+use crate::route::Planned;
 
 /// A seat that was silent for longer, in seconds, is not counted among those that are stuck: it may have gone.
 pub(super) const SILENT: u64 = 45 * 60;
