@@ -54,7 +54,7 @@ TWO_OVER_GLOO = "lockstep run --standalone --backend=gloo --nproc-per-node=2"
 
 # name: (command, source, ranks that it starts[, (rank to kill, how the line begins at which it is killed)])
 RECORDINGS = {
-    "tour": ("scripts/run.sh", "harness/src/prove/tour.rs", 0),
+    "tour": ("scripts/run.sh", "harness/prove/src/tour.rs", 0),
     "lab-01": ("cargo run -q -p lab-01-single-gpu -- 10 2 --checkpoint target/lab-01.safetensors", LAB_1, 1),
     "lab-01-usage": ("cargo run -q -p lab-01-single-gpu -- 10 0", LAB_1, 0),
     "lab-02-toy": (MNIST + " --bin lab-02-toy-model -- --nprocs 4", "labs/02-spawn-ddp/src/bin/toy_model.rs", 4),
@@ -145,7 +145,7 @@ RECORDINGS = {
     "lab-12-ddp": (TWO_RANKS + " lab-12-parallelism --scheme ddp --steps 4", LAB_12, 2),
     "lab-12-tensor": (TWO_RANKS + " lab-12-parallelism --scheme tensor --steps 4", LAB_12, 2),
     "lab-12-sharded": (TWO_RANKS + " lab-12-parallelism --scheme sharded --steps 4", LAB_12, 2),
-    "layouts": ("lockstep bench predict labs/12-parallelism/cluster.toml", "harness/src/bench/layouts.rs", 0),
+    "layouts": ("lockstep bench predict labs/12-parallelism/cluster.toml", "harness/bench/src/layouts.rs", 0),
     "lab-12-pipeline": (TWO_RANKS + " lab-12-parallelism --scheme pipeline --steps 4", LAB_12, 2),
     "lab-12-context": (TWO_RANKS + " lab-12-parallelism --scheme context --steps 4", LAB_12, 2),
     "lab-12-expert": (TWO_RANKS + " lab-12-parallelism --scheme expert --steps 4", LAB_12, 2),
@@ -156,15 +156,15 @@ RECORDINGS = {
         "engine/launch/src/diagnose",
         0,
     ),
-    "inject-list": ("lockstep inject --list", "harness/scenarios", 0),
-    "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/scenarios/torn-snapshot.toml", 0),
-    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/prove", 0),
-    "verify": ("lockstep verify 06", "harness/src/prove/verify.rs", 0),
+    "inject-list": ("lockstep inject --list", "harness/prove/scenarios", 0),
+    "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/prove/scenarios/torn-snapshot.toml", 0),
+    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/prove/src", 0),
+    "verify": ("lockstep verify 06", "harness/prove/src/verify.rs", 0),
     # These need root, Slurm and nftables.
     "cluster": (
         "lockstep cluster up --nodes 2 && lockstep cluster exec ctl -- srun --nodes=2 hostname && "
         "lockstep cluster status && lockstep cluster down",
-        "harness/src/site/cluster",
+        "harness/site/src/cluster",
         0,
     ),
     "cluster-training": (
@@ -179,14 +179,14 @@ RECORDINGS = {
         "lockstep cluster up --nodes 2 && lockstep cluster fault block n2 --port 29500 && "
         "lockstep cluster exec n2 -- mount -o remount,size=64m /dev/shm && "
         "lockstep cluster exec ctl -- srun --nodes=2 --ntasks-per-node=1 lockstep doctor --job 2>/dev/null; lockstep cluster down",
-        "harness/src/site/doctor",
+        "harness/site/src/doctor",
         0,
     ),
     "cluster-faults": (
         "lockstep cluster up --nodes 2 --no-slurm && lockstep cluster fault cut n1 n2 && "
         "lockstep cluster fault slow n1 --rate 10mbit && lockstep cluster fault lose n2 && lockstep cluster status && "
         "lockstep cluster fault boot n2 && lockstep cluster fault heal && lockstep cluster down",
-        "harness/src/site/cluster",
+        "harness/site/src/cluster",
         0,
     ),
 }

@@ -29,7 +29,7 @@ INCREMENTAL_MB=4000
 ENGINE='package(c10d) | package(tcpstore) | package(/^lockstep-(contract|launch|memory-model|paths|process)$/)
   | (package(lockstep-harness) & binary(it) & test(/^(run|run_usage|verdict)::/))'
 RUNTIME='package(lockstep) | package(/^lockstep-(bench-ranks|cost|datasets|pictures|plot|vision)$/)'
-SITE='package(lockstep-harness) & test(/^(cluster|doctor|render|site|sites)::/)'
+SITE='package(lockstep-site) | (package(lockstep-harness) & test(/^(cluster|doctor|render|sites)::/))'
 # A process that loads libtorch costs 0.17 s of a core, and nextest starts one for each test. Many small tests without processes of their own
 # share one, one after the other.
 TOGETHER='((package(lockstep) | package(c10d)) & kind(lib)) | (package(lockstep) & binary(it) & not test(/^pace::/)) | package(lockstep-vision)'

@@ -122,7 +122,7 @@ impl Cli {
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),
             Command::Same(options) => options.exec(),
-            Command::Verify(options) => options.exec(),
+            Command::Verify(options) => options.exec(cluster::why_no_slurm),
             Command::Render(options) => options.exec(),
             Command::Doctor(options) => options.exec(),
             Command::Bench(options) => options.exec(),

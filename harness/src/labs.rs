@@ -17,18 +17,6 @@ pub(crate) fn find(text: &str) -> anyhow::Result<Lab> {
     lockstep_grading::labs::find(text).map_err(|error| Refused(error.to_string()).into())
 }
 
-/// The labs of these names, or all labs without names.
-///
-/// # Errors
-/// As [`find`].
-pub(crate) fn find_all(texts: &[String]) -> anyhow::Result<Vec<Lab>> {
-    if texts.is_empty() {
-        Ok(lockstep_grading::labs::LABS.to_vec())
-    } else {
-        texts.iter().map(|text| find(text)).collect()
-    }
-}
-
 /// The labs of these names as they are in the checkout, in the course's order; all labs without names. The checkout may contain
 /// labs that are newer than this command.
 ///

@@ -9,27 +9,25 @@
 #[cfg(feature = "whole")]
 mod author;
 #[cfg(feature = "whole")]
-mod bench;
-mod cargo;
-mod checkout;
-#[cfg(feature = "whole")]
 mod cli;
-#[cfg(feature = "whole")]
-mod curves;
 mod exit;
 #[cfg(not(feature = "whole"))]
 mod first;
 #[cfg(feature = "whole")]
 mod labs;
-#[cfg(feature = "whole")]
-mod learn;
-mod prove;
-mod report;
-#[cfg(feature = "whole")]
-mod serve;
-#[cfg(feature = "whole")]
-mod site;
 mod stacks;
+
+#[cfg(feature = "whole")]
+use lockstep_bench as bench;
+use lockstep_checkout::{self as checkout, cargo};
+#[cfg(feature = "whole")]
+use lockstep_curves as curves;
+#[cfg(feature = "whole")]
+use lockstep_learn as learn;
+use lockstep_prove as prove;
+use lockstep_report as report;
+#[cfg(feature = "whole")]
+use lockstep_site as site;
 
 #[cfg(feature = "whole")]
 use {cli::Cli, lockstep_grading::learner::helper};

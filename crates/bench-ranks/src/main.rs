@@ -3,7 +3,7 @@
 //!
 //! The bench and each rank share a socket. A rank reports itself there: its rank, the restarts before it, and its process id. Then rank
 //! 0 reads orders, a line of JSON each, passes them on to all ranks, and answers with a line of JSON. When the bench closes the socket,
-//! all ranks end. `lockstep_contract::bench` defines the messages. `harness/src/bench/python` has the same program in Python.
+//! all ranks end. `lockstep_contract::bench` defines the messages. `harness/bench/src/python` has the same program in Python.
 
 mod collectives;
 // The models that criterion's benches measure.

@@ -1,7 +1,7 @@
 //! What `lockstep bench` asks of its ranks, and what they answer: lines of text on the socket between them.
 //!
 //! A rank that connects sends its [`Hello`]. Then rank 0 gets one [`Order`] after another, a line of JSON each, and answers each with
-//! a line of JSON. The ranks are `crates/bench-ranks` and, in Python, `harness/src/bench/python`.
+//! a line of JSON. The ranks are `crates/bench-ranks` and, in Python, `harness/bench/src/python`.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! `lockstep doctor` on the nodes of a cluster in namespaces, with faults made on purpose.
 //!
 //! Where the system lets nobody make namespaces, it is said that this was not verified. What no cluster of namespaces can have (wrong
-//! clocks, file systems without locks, GPUs, InfiniBand) is made in the facts, in the tests of `harness/src/site/doctor`.
+//! clocks, file systems without locks, GPUs, InfiniBand) is made in the facts, in the tests of `harness/site/src/doctor`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

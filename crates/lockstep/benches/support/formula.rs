@@ -1,4 +1,4 @@
-//! The formula of weights and samples that benches share with their twins in Python (`harness/src/bench/python/steps.py`).
+//! The formula of weights and samples that benches share with their twins in Python (`harness/bench/src/python/steps.py`).
 #![allow(unreachable_pub)]
 
 use tch::{Device, Kind, Tensor};

@@ -1,7 +1,7 @@
 //! The training step that is measured: an MLP 784-1024-1024-10 with SGD on one batch of 64, with weights and samples computed
 //! by formulas.
 //!
-//! `lockstep bench ddp` trains the same network; its twin in Python (`harness/src/bench/python/steps.py`) has bit-identical weights and
+//! `lockstep bench ddp` trains the same network; its twin in Python (`harness/bench/src/python/steps.py`) has bit-identical weights and
 //! samples, so that equal losses show that both did the same work. Leaves out processes, timing, and reading data.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 

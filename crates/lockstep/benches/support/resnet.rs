@@ -1,7 +1,7 @@
 //! The training step that is measured: ResNet-18 with 10 classes and SGD on one batch of 32 pictures of 32 × 32, with weights
 //! and pictures computed by formulas.
 //!
-//! `lockstep bench ddp` trains a narrow one; its twin in Python (`harness/src/bench/python/steps.py`) has bit-identical weights and
+//! `lockstep bench ddp` trains a narrow one; its twin in Python (`harness/bench/src/python/steps.py`) has bit-identical weights and
 //! pictures. The learning rate is 0: all the work is done, but the loss stays constant, so that equal losses show that both did the
 //! same work. With any other rate, rounding would reach every digit after some hundred steps. Leaves out processes, timing, and
 //! reading data.

@@ -1,6 +1,6 @@
 //! Photographs on disk and the pipeline from there to a network's inputs, as in the damage classifier's loader.
 //!
-//! `lockstep measure loader` loads the same photographs, and so does torchvision in `harness/src/bench/python/pictures.py`.
+//! `lockstep measure loader` loads the same photographs, and so does torchvision in `harness/bench/src/python/pictures.py`.
 //! Leaves out timing.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 

@@ -1,0 +1,413 @@
+//! The agents of a run with their networks and disks: starts them, injects faults and ends them. Dropping them ends
+//! every process of the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use lockstep_contract::foreign::{self, quotation};
+use lockstep_contract::{BACKEND, CUBLAS_WORKSPACE, DETERMINISTIC};
+use lockstep_process::{Deaths, Listener, Process, Signal};
+use rustix::process::{getpid, set_child_subreaper};
+
+use crate::fault::{FaultAction, Who};
+use crate::isolation::{Disk, LINK, Network};
+use crate::launch::{AgentCommand, Launcher, Prefix, Rendezvous, RunFolder, lines_from, tail};
+use crate::processes::{self, MARK};
+use crate::report::history::RunEvents;
+use crate::scenario::{Disks, RunSpec, Scenario};
+
+/// OpenMP's variable for the number of threads of a process.
+const THREADS: &str = "OMP_NUM_THREADS";
+/// The port in a network of the run's own, where no other process listens.
+const OWN_PORT: u16 = 29_400;
+
+/// The agents of a run.
+pub(crate) struct Nodes<'a> {
+    pub(crate) folder: RunFolder,
+    launcher: &'a Launcher,
+    spec: &'a RunSpec,
+    program: &'a Path,
+    mark: String,
+    rendezvous: Option<Rendezvous>,
+    network: Option<Network>,
+    disk: Option<Disk>,
+    agents: Vec<Running>,
+    deaths: Deaths,
+    /// The machine of each node; its number identifies its disk.
+    pub(crate) machines: Vec<usize>,
+    /// The number of the next new machine.
+    fresh: usize,
+    /// How often the whole job has been started again.
+    requeued: u32,
+    ended: bool,
+}
+
+/// An agent of a node.
+struct Running {
+    node: usize,
+    /// How often the whole job had been started again before this agent's start.
+    requeued: u32,
+    process: Process,
+    status: Option<ExitStatus>,
+    /// The harness killed it, so its exit status says nothing about the job.
+    killed: bool,
+    /// The number of bytes of the node's output that have been read.
+    read: u64,
+}
+
+impl<'a> Nodes<'a> {
+    /// Makes the networks and disks, and starts an agent on each node.
+    pub(crate) fn start(
+        launcher: &'a Launcher,
+        scenario: &'a Scenario,
+        program: &'a Path,
+        folder: RunFolder,
+    ) -> Result<Self, NoRun> {
+        // Workers whose agent was killed become children of this process, which can then wait for them.
+        set_child_subreaper(Some(getpid()))?;
+        let spec = &scenario.run;
+        let mark = mark(&folder);
+        let network = scenario.has(FaultAction::is_of_the_network).then(|| Network::make(spec.nodes));
+        let network = network.transpose().map_err(NoRun::NotHere)?;
+        let disk = scenario.has(FaultAction::is_of_the_disk).then(|| Disk::new(folder.snapshots()));
+        disk.iter().try_for_each(Disk::check).map_err(NoRun::NotHere)?;
+        let rendezvous =
+            needs_rendezvous(spec).then(|| open_rendezvous(network.as_ref(), spec.nodes, &mark)).transpose()?;
+        let (agents, machines, fresh) = (Vec::new(), (0..spec.nodes).collect(), spec.nodes);
+        let (requeued, ended, deaths) = (0, false, Deaths::new()?);
+        let mut nodes = Nodes {
+            folder,
+            launcher,
+            spec,
+            program,
+            mark,
+            rendezvous,
+            network,
+            disk,
+            agents,
+            deaths,
+            machines,
+            fresh,
+            requeued,
+            ended,
+        };
+        let late = spec.late_seconds > 0.0;
+        for node in (0..spec.nodes).filter(|node| !late || node + 1 < spec.nodes) {
+            nodes.start_agent(node)?;
+        }
+        Ok(nodes)
+    }
+
+    fn start_agent(&mut self, node: usize) -> anyhow::Result<()> {
+        let Nodes { launcher, spec, folder, program, rendezvous, .. } = &*self;
+        let (rendezvous, machine) = (rendezvous.as_ref(), self.machines[node]);
+        let agent = AgentCommand { launcher, spec, rendezvous, node, machine, folder, program };
+        let words = agent.words(&self.prefix(node));
+        let path = self.folder.output(node);
+        let output = File::options().create(true).append(true).open(&path);
+        let output = output.with_context(|| format!("cannot write {}", foreign::path(&path)))?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).process_group(0).stdin(Stdio::null());
+        command.stdout(output.try_clone()?).stderr(output);
+        command.env(MARK, format!("{}:{node}", self.mark)).env("TMPDIR", self.folder.tmp());
+        command.env(lockstep_contract::fault::FAULTS, self.folder.faults());
+        command.env(lockstep_contract::events::FOLDER, self.folder.events());
+        if std::env::var_os(THREADS).is_none() {
+            // Another number of threads sums in another order; launchers choose it by the number of workers of a node.
+            command.env(THREADS, "1");
+        }
+        // Runs are compared bit by bit, on GPUs too.
+        for (name, value) in [(DETERMINISTIC, "1"), CUBLAS_WORKSPACE] {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
+        }
+        if spec.over_sockets() {
+            command.env(BACKEND, "gloo");
+        }
+        if self.network.is_some() {
+            // The host's interface does not exist there.
+            command.env("GLOO_SOCKET_IFNAME", LINK).env("NCCL_SOCKET_IFNAME", LINK);
+        }
+        let process = Process::start(&mut command);
+        let process = process.with_context(|| format!("cannot start {}", words[0].to_string_lossy()))?;
+        let watched = self.deaths.add(&process, self.agents.len() as u64);
+        let read = self.agents.iter().filter(|agent| agent.node == node).map(|agent| agent.read).max().unwrap_or(0);
+        let requeued = self.requeued;
+        self.agents.push(Running { node, requeued, process, status: None, killed: false, read });
+        watched.context("cannot watch an agent")
+    }
+
+    fn prefix(&self, node: usize) -> Prefix {
+        let network = self.network.as_ref().map(|network| network.prefix(node));
+        let disk = self.disk.as_ref().map(Disk::prefix);
+        network.into_iter().chain(disk).flatten().collect()
+    }
+
+    /// Waits until an agent ends, for at most this long.
+    pub(crate) fn wait(&mut self, long: Duration) -> anyhow::Result<()> {
+        for agent in self.deaths.wait(Some(Instant::now() + long))? {
+            let agent = &mut self.agents[agent as usize];
+            agent.status = Some(agent.process.child.wait().context("cannot check whether an agent has ended")?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn all_ended(&self) -> bool {
+        self.agents.iter().all(|agent| agent.status.is_some())
+    }
+
+    /// The exit codes of the agents that the harness did not kill, the newest of each node.
+    pub(crate) fn codes(&self) -> BTreeMap<usize, Option<i32>> {
+        let own = self.agents.iter().filter(|agent| !agent.killed && agent.requeued == self.requeued);
+        own.filter_map(|agent| Some((agent.node, agent.status?.code()))).collect()
+    }
+
+    /// Returns true if the newest agent of some node has not succeeded.
+    pub(crate) fn failed(&self) -> bool {
+        let newest = self.newest();
+        newest.len() < self.spec.nodes
+            || newest.values().any(|agent| agent.killed || agent.status.is_none_or(|status| !status.success()))
+    }
+
+    /// The nodes whose newest agent has ended.
+    pub(crate) fn ended(&self) -> BTreeSet<usize> {
+        self.newest().into_values().filter(|agent| agent.status.is_some()).map(|agent| agent.node).collect()
+    }
+
+    /// Returns true if an agent of the current start has succeeded: then the job has.
+    pub(crate) fn some_succeeded(&self) -> bool {
+        let now = self.agents.iter().filter(|agent| agent.requeued == self.requeued);
+        now.filter_map(|agent| agent.status).any(|status| status.success())
+    }
+
+    /// The nodes whose agent runs.
+    pub(crate) fn running(&self) -> BTreeSet<usize> {
+        self.agents.iter().filter(|agent| agent.status.is_none()).map(|agent| agent.node).collect()
+    }
+
+    /// The newest agent of each node.
+    fn newest(&self) -> BTreeMap<usize, &Running> {
+        self.agents.iter().map(|agent| (agent.node, agent)).collect()
+    }
+
+    /// Kills the agents that still run.
+    pub(crate) fn end_others(&mut self) {
+        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
+            agent.killed = true;
+            let _ = agent.process.signal(Signal::KILL);
+        }
+    }
+
+    /// Complete lines that were printed since the last call.
+    pub(crate) fn new_lines(&mut self) -> Vec<String> {
+        let folder = &self.folder;
+        let mut newest: BTreeMap<usize, &mut Running> = BTreeMap::new();
+        for agent in &mut self.agents {
+            newest.insert(agent.node, agent);
+        }
+        newest.into_values().flat_map(|agent| lines_from(&folder.output(agent.node), &mut agent.read)).collect()
+    }
+
+    /// The end of each node's output.
+    pub(crate) fn output(&self) -> String {
+        (0..self.spec.nodes).map(|node| tail(&self.folder.output(node))).collect()
+    }
+
+    /// The sockets on which the live agents listen now. Those in a network of the run's own are left out, since they
+    /// end with it.
+    pub(crate) fn listeners(&self) -> BTreeSet<Listener> {
+        if self.network.is_some() {
+            return BTreeSet::new();
+        }
+        let live = self.agents.iter().filter(|agent| agent.status.is_none());
+        live.flat_map(|agent| Listener::of(agent.process.child.id())).collect()
+    }
+
+    pub(crate) fn inject(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
+        match (action, who) {
+            (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.cut(node),
+            (FaultAction::SlowNetwork(kbit), Who::Node(node)) => self.network()?.throttle(node, *kbit),
+            (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.fill(self.agent_of(node)?),
+            (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "ro"),
+            _ => match action.signal() {
+                Some(signal) => self.signal(who, signal),
+                None => Err(format!("{action} cannot be done from outside")),
+            },
+        }
+    }
+
+    pub(crate) fn revert(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
+        match (action, who) {
+            (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.restore(node),
+            (FaultAction::SlowNetwork(_), Who::Node(node)) => self.network()?.unthrottle(node),
+            (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.free(self.agent_of(node)?),
+            (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "rw"),
+            (FaultAction::Stop, who) => self.signal(who, CONTINUE),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts another agent for the node, on a new machine if it is `fresh`.
+    pub(crate) fn replace(&mut self, node: usize, fresh: bool) -> Result<(), String> {
+        if fresh {
+            self.machines[node] = self.fresh;
+            self.fresh += 1;
+        }
+        self.start_agent(node).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Starts an agent for each node, on the machines in the order that the scenario gives.
+    pub(crate) fn requeue(&mut self) -> Result<(), String> {
+        self.requeued += 1;
+        let order = &self.spec.requeue_order;
+        if !order.is_empty() {
+            self.machines = order.iter().map(|node| self.machines[*node]).collect();
+        }
+        let rendezvous =
+            needs_rendezvous(self.spec).then(|| open_rendezvous(self.network.as_ref(), self.spec.nodes, &self.mark));
+        self.rendezvous = rendezvous.transpose().map_err(|error| format!("{error:#}"))?;
+        (0..self.spec.nodes).try_for_each(|node| self.start_agent(node)).map_err(|error| format!("{error:#}"))
+    }
+
+    fn network(&self) -> Result<&Network, String> {
+        self.network.as_ref().ok_or_else(|| "the run has no network of its own".into())
+    }
+
+    fn disk(&self) -> Result<&Disk, String> {
+        self.disk.as_ref().ok_or_else(|| "the run has no disk of its own".into())
+    }
+
+    fn signal(&mut self, who: Who, signal: i32) -> Result<(), String> {
+        let targets = match who {
+            Who::Rank(rank) => vec![self.worker(rank)?],
+            Who::Agent(node) => vec![self.agent_of(node)?],
+            Who::Node(node) => {
+                let listing = processes::listing();
+                processes::of_node(&listing, &self.mark, node).iter().map(|process| process.pid).collect()
+            }
+        };
+        if signal == KILL
+            && let Who::Agent(node) | Who::Node(node) = who
+        {
+            let killed = self.agents.iter_mut().filter(|agent| agent.node == node && agent.status.is_none());
+            killed.for_each(|agent| agent.killed = true);
+        }
+        if targets.is_empty() {
+            return Err(format!("{who} no longer has a process"));
+        }
+        targets.iter().for_each(|pid| processes::send(*pid, signal));
+        Ok(())
+    }
+
+    /// The process id of the node's live agent.
+    fn agent_of(&self, node: usize) -> Result<i32, String> {
+        let live = self.agents.iter().find(|agent| agent.node == node && agent.status.is_none());
+        live.map(|agent| agent.process.child.id() as i32).ok_or_else(|| format!("the agent of node {node} has ended"))
+    }
+
+    /// The process id of a rank's live worker, as its agent recorded it.
+    fn worker(&self, rank: usize) -> Result<i32, String> {
+        let events = RunEvents::read(&self.folder.events());
+        if let Some(why) = events.unreadable.first() {
+            return Err(why.clone());
+        }
+        let newest = events.newest_process(rank);
+        let listing = processes::listing();
+        let marked = processes::of_run(&listing, &self.mark, getpid().as_raw_pid(), &self.holders());
+        // Another process may have the id by now.
+        let live = newest.filter(|pid| marked.iter().any(|process| process.pid == *pid));
+        live.ok_or_else(|| format!("rank {rank} does not run"))
+    }
+
+    /// What is left of the run although its agents have ended, a sentence each.
+    pub(crate) fn leaks(&self, listeners: &BTreeSet<Listener>) -> Vec<String> {
+        let processes = processes::leaked(&self.mark, &self.holders());
+        let open = Listener::all();
+        let processes =
+            processes.iter().map(|process| format!("process {} runs: {}", process.pid, quotation(&process.command)));
+        let ports = listeners.intersection(&open).map(|listener| format!("port {} is listened on", listener.port));
+        let finished = self.codes().values().all(|code| *code == Some(0));
+        let machines = if self.spec.disks == Disks::OfNodes { &self.machines[..] } else { &[] };
+        let files = self.folder.leftovers(finished, machines).into_iter().map(|file| format!("temporary file {file}"));
+        processes.chain(ports).chain(files).collect()
+    }
+
+    /// Processes of the harness itself that belong to no agent.
+    fn holders(&self) -> Vec<i32> {
+        self.network.as_ref().map_or_else(Vec::new, Network::holders)
+    }
+
+    /// Ends every process that still runs.
+    pub(crate) fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let ours: Vec<i32> =
+            self.agents.iter().map(|agent| agent.process.child.id() as i32).chain(self.holders()).collect();
+        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
+            agent.status = agent.process.wait_or_kill(Instant::now()).ok();
+            agent.killed = true;
+        }
+        processes::end(&self.mark, &ours);
+        self.network = None;
+    }
+}
+
+/// SIGCONT and SIGKILL, as Linux numbers them on the processors that libtorch supports (signal(7)).
+const CONTINUE: i32 = 18;
+const KILL: i32 = 9;
+
+impl Drop for Nodes<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Unique on this machine while this process lives.
+fn mark(folder: &RunFolder) -> String {
+    let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
+    format!("{}-{name}", std::process::id())
+}
+
+/// Returns true if the job needs an id of its own, so that agents meet or a later start continues it.
+fn needs_rendezvous(spec: &RunSpec) -> bool {
+    spec.nodes > 1 || spec.requeues > 0
+}
+
+/// Where the agents of the nodes meet.
+fn open_rendezvous(network: Option<&Network>, nodes: usize, mark: &str) -> anyhow::Result<Rendezvous> {
+    let addresses = match network {
+        Some(network) => network.addresses(),
+        None => (1..=nodes).map(|node| format!("127.0.0.{node}")).collect(),
+    };
+    let port = match network {
+        Some(_) => OWN_PORT,
+        // It is free now. If another process takes it meanwhile, the launcher reports it.
+        None => TcpListener::bind("127.0.0.1:0")
+            .and_then(|socket| socket.local_addr())
+            .context("cannot find a free port")?
+            .port(),
+    };
+    Ok(Rendezvous { endpoint: format!("{}:{port}", addresses[0]), id: mark.to_owned(), addresses })
+}
+
+/// Why there is no observation.
+pub(crate) enum NoRun {
+    /// This machine cannot do what the scenario needs.
+    NotHere(String),
+    /// An error, or a signal to the harness.
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for NoRun {
+    fn from(error: E) -> Self {
+        NoRun::Failed(error.into())
+    }
+}
