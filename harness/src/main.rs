@@ -24,6 +24,7 @@ mod labs;
 #[cfg(feature = "whole")]
 mod learn;
 mod prove;
+mod python;
 mod report;
 #[cfg(feature = "whole")]
 mod serve;

@@ -14,9 +14,10 @@ use serde::de::DeserializeOwned;
 
 use crate::bench::connection::Mark;
 use crate::bench::job::BenchJob;
-use crate::bench::launcher::{Launcher, Python, Shape};
+use crate::bench::launcher::{Launcher, Shape};
 use crate::bench::rounds::CommonOptions;
 use crate::checkout::program_beside;
+use crate::python::Python;
 
 /// Our program, next to this one.
 const PROGRAM: &str = "lockstep-bench-ranks";

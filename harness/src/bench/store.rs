@@ -22,10 +22,11 @@ use tcpstore::{Client, ClientOptions};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::bench::launcher::{Python, this_program};
+use crate::bench::launcher::this_program;
 use crate::bench::results::Unit::{PerSecond, Seconds};
 use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::{Code, Interrupted, Refused};
+use crate::python::Python;
 use crate::report::count;
 
 /// Bytes of a value: about an address, as ranks exchange them.

@@ -1,7 +1,7 @@
 //! Runs labs, with faults or without, and proves what they promise from the files that they leave.
 //!
 //! - Commands: [`verify`] (the labs' promises, with the runs of [`verify_labs`]), [`inject`] (faults, with [`soak`] and [`soak_nodes`] for
-//!   random ones), [`tour`] (one fault, shown in detail), [`same`] (two files of
+//!   random ones), [`tour`] (one fault, shown in detail; without a checkout of [`python_lab`]), [`same`] (two files of
 //!   weights).
 //! - What to run: [`scenario`]s with their [`fault`]s, those of the [`library`], read from files by [`scenario_file`].
 //! - One run: the [`job_runner`] starts the agents ([`launch`], [`nodes`]), injects faults when they are due ([`fault_schedule`]), and
@@ -25,6 +25,7 @@ mod launch;
 mod library;
 mod nodes;
 mod processes;
+mod python_lab;
 #[cfg(feature = "whole")]
 pub(crate) mod same;
 mod scenario;
