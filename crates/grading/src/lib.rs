@@ -17,6 +17,7 @@ pub mod exercise;
 mod finding;
 pub mod grade;
 pub mod labs;
+pub mod language;
 pub mod learner;
 pub mod package;
 pub mod progress;
@@ -28,6 +29,7 @@ pub use exercise::{Grading, Lab};
 pub use finding::{
     Claim, Finding, GradeResult, Numbers, Verdict, causes, close, explain, given, is_too_late, joined, rows, table,
 };
+pub use language::{Language, Program};
 pub use lockstep_contract::counted;
 pub use package::checksums;
 pub use runner::{

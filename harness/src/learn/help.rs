@@ -12,7 +12,7 @@ use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, package, seat};
+use lockstep_grading::{Lab, Language, package, seat};
 
 use crate::checkout::checkout;
 use crate::exit::{Code, Refused};
@@ -31,6 +31,9 @@ pub(crate) struct Hint {
     /// Level of help: 1 a nudge, 2 the idea, 3 nearly the answer
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     level: u8,
+    /// In Python instead of Rust
+    #[arg(long)]
+    python: bool,
 }
 
 impl Hint {
@@ -38,14 +41,15 @@ impl Hint {
         let lab = find(&self.lab)?;
         let tasks = lab.tasks()?;
         let task = task(&tasks, &self.task)?;
+        let language = checkout().map_or(Language::Python, |root| Language::of(&root, self.python));
         let screen = Screen::new(false);
         screen.line(format_args!("{}: {}", task.name, task.title));
-        for (level, hint) in (1..=self.level).zip(&task.hints) {
+        for (level, hint) in (1..=self.level).zip(&task.hints_in(language)) {
             screen.line(format_args!("\n{level}. {hint}"));
         }
         if self.level < 3 {
             let level = self.level + 1;
-            screen.line(format_args!("\nmore: lockstep hint {} {} --level {level}", lab.number(), task.name));
+            screen.line(format_args!("\nmore: lockstep hint {} {}{} --level {level}", lab.number(), task.name, language.option()));
         }
         screen.line(format_args!("read: book/src/{}, \"{}\"", tasks.chapter, task.section));
         Ok(Code::Success)
@@ -62,6 +66,9 @@ pub(crate) struct Solution {
     /// Show it although the task is not done
     #[arg(long)]
     reveal: bool,
+    /// In Python instead of Rust
+    #[arg(long)]
+    python: bool,
 }
 
 impl Solution {
@@ -76,9 +83,11 @@ impl Solution {
             ))
             .into());
         }
-        let file = lab.own_answer(&root, &task.name);
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", foreign::path(&file)))?;
-        Stdout.write_all(package::answer(&text).as_bytes()).context("cannot write to stdout")?;
+        let language = Language::of(&root, self.python);
+        let Some(text) = lab.answer_text(&root, &task.name, language)? else {
+            return Err(Refused(format!("{} of lab {} has no answer in Python", task.name, lab.number())).into());
+        };
+        Stdout.write_all(package::answer(&text, language).as_bytes()).context("cannot write to stdout")?;
         Ok(Code::Success)
     }
 }
@@ -148,32 +157,38 @@ pub(crate) struct Reset {
     lab: String,
     /// One task; by default all tasks of the lab
     task: Option<String>,
+    /// In Python instead of Rust
+    #[arg(long)]
+    python: bool,
 }
 
 impl Reset {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (root, lab) = (checkout()?, find(&self.lab)?);
-        let tasks = lab.tasks()?;
+        let (tasks, language) = (lab.tasks()?, Language::of(&root, self.python));
         let file = match &self.task {
-            Some(name) => Some(tasks.find(name).map(Task::file).map_err(|error| Refused(error.to_string()))?),
+            Some(name) => Some(task(&tasks, name)?.file_in(language)),
             None => None,
         };
-        let given = package::files(&root, &lab)?;
-        let kept = back_up(&root, &lab)?;
+        let (given, folder) = (package::files_in(&root, &lab, language)?, lab.learners(&root, language));
+        if given.is_empty() {
+            return Err(Refused(format!("lab {} has no tasks in Python", lab.number())).into());
+        }
+        let kept = back_up(&root, &lab, language)?;
         let what = match &file {
             Some(file) => {
                 let text = given.get(file).with_context(|| format!("the solution has no {}", foreign::path(file)))?;
-                package::write_file(&lab.exercise(&root).join(file), text)?;
-                format!("exercise/{}", file.display())
+                package::write_file(&folder.join(file), text)?;
+                folder.join(file)
             }
             None => {
-                package::write(&root, &lab, &given)?;
-                "exercise".to_owned()
+                package::write(&root, &lab, language, &given)?;
+                folder
             }
         };
         let gone = Progress::forget(&root, lab.number(), self.task.as_deref())?;
         let screen = Screen::new(false);
-        screen.line(format_args!("restored labs/{}/{what}", lab.name));
+        screen.line(format_args!("restored {}", what.strip_prefix(&root).unwrap_or(&what).display()));
         if !gone.is_empty() {
             screen.line(format_args!("no longer recorded as done: {}", gone.join(", ")));
         }
@@ -185,13 +200,17 @@ impl Reset {
 }
 
 /// Copies the exercise and returns the copy's path, or `None` if there is no exercise.
-fn back_up(root: &Path, lab: &Lab) -> anyhow::Result<Option<PathBuf>> {
-    let from = lab.exercise(root);
+fn back_up(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<Option<PathBuf>> {
+    let from = lab.learners(root, language);
     if !from.exists() {
         return Ok(None);
     }
     let backups = root.join("backups");
-    let name = format!("{}-{}", lab.package(), Local::now().format("%Y-%m-%d-%H%M%S"));
+    let package = match language {
+        Language::Rust => lab.package(),
+        Language::Python => format!("py-{}", lab.number()),
+    };
+    let name = format!("{package}-{}", Local::now().format("%Y-%m-%d-%H%M%S"));
     // Two copies within a second get different folders.
     let names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}-{number}")));
     let to = names.map(|name| backups.join(name)).find(|to| !to.exists()).unwrap_or_default();

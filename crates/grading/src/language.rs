@@ -1,0 +1,160 @@
+//! The languages in which a task can be answered, and the programs that run answers.
+//!
+//! A grader does not know the language: it asks by file and reads results and calls. Its diagnoses name functions of the Rust binding, so
+//! [`Language::words`] puts PyTorch's names in their place before a learner who works in Python reads them.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Finding;
+use crate::exercise::Lab;
+
+/// A language in which the course's tasks are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Language {
+    /// All labs.
+    #[default]
+    Rust,
+    /// Those tasks that have an `answer.py`.
+    Python,
+}
+
+/// The folder of the checkout with what a learner in Python needs: the tasks, and the runtime that calls the answers.
+pub const PYTHON: &str = "python";
+/// The runtime's package in it.
+const RUNTIME: &str = "lockstep_exercise";
+/// The variable that names a Python with PyTorch.
+const PYTHON_VARIABLE: &str = "LOCKSTEP_PYTHON";
+
+/// A program that runs answers on ranks.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its executable.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// What the answers are written in.
+    pub language: Language,
+}
+
+impl From<&Path> for Program {
+    /// The compiled program of a package.
+    fn from(path: &Path) -> Self {
+        Program { path: path.into(), args: Vec::new(), language: Language::Rust }
+    }
+}
+
+impl Program {
+    /// The runtime of Python, which calls the answers in `folder`: `TASK.py` of a learner, or `TASK/answer.py` and `TASK/wrong.py` of the
+    /// course. `root` is the checkout, whose runtime is used if it has one, and otherwise that which is installed.
+    ///
+    /// # Errors
+    /// When there is no Python with PyTorch: what to do.
+    pub fn python(root: &Path, lab: &Lab, folder: &Path) -> anyhow::Result<Self> {
+        let path = find_python().map_err(anyhow::Error::msg)?;
+        let runtime = root.join(PYTHON).join(RUNTIME);
+        let runtime = if runtime.is_dir() { vec![runtime.into()] } else { vec!["-m".into(), RUNTIME.into()] };
+        let args = runtime.into_iter().chain([lab.number().into(), folder.into()]).collect();
+        Ok(Program { path, args, language: Language::Python })
+    }
+}
+
+/// Reads the version without importing PyTorch, which takes seconds.
+const CHECK: &str = "from importlib.metadata import version\n\
+                     assert tuple(map(int, version('torch').split('.')[:2])) >= (2, 4)";
+
+/// The Python of `LOCKSTEP_PYTHON`, otherwise `python3`, if it has PyTorch 2.4 or newer.
+///
+/// # Errors
+/// When it has not, or does not start: what to do.
+pub fn find_python() -> Result<PathBuf, String> {
+    let python = PathBuf::from(env::var_os(PYTHON_VARIABLE).unwrap_or_else(|| "python3".into()));
+    let shown = python.display();
+    match Command::new(&python).args(["-c", CHECK]).output() {
+        Ok(output) if output.status.success() => Ok(python),
+        Ok(_) => Err(format!(
+            "{shown} has no PyTorch of 2.4 or newer: activate the environment that has it, or export {PYTHON_VARIABLE}=/path/to/its/python"
+        )),
+        Err(error) => Err(format!("cannot start {shown} ({error}): export {PYTHON_VARIABLE}=/path/to/a/python/with/torch")),
+    }
+}
+
+impl Language {
+    /// The language of a command: Python if the learner asks for it, or has no checkout but a folder of tasks in Python.
+    pub fn of(root: &Path, python: bool) -> Self {
+        if python || !root.join("labs").is_dir() { Language::Python } else { Language::Rust }
+    }
+
+    /// The end of the name of an answer's file.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Language::Rust => "rs",
+            Language::Python => "py",
+        }
+    }
+
+    /// The option that selects the language in a command, with a space before it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Language::Rust => "",
+            Language::Python => " --python",
+        }
+    }
+
+    /// A finding in the words of this language.
+    #[must_use]
+    pub(crate) fn finding(self, finding: Finding) -> Finding {
+        if self == Language::Rust {
+            return finding;
+        }
+        let words = |text: String| self.words(&text);
+        Finding {
+            given: finding.given.map(words),
+            expected: finding.expected.map(words),
+            observed: finding.observed.map(words),
+            diagnosis: words(finding.diagnosis),
+            seen: finding.seen.map(words),
+            ..finding
+        }
+    }
+
+    /// A text with this language's names of functions and types.
+    pub fn words(self, text: &str) -> String {
+        match self {
+            Language::Rust => text.to_owned(),
+            Language::Python => WORDS.iter().fold(text.to_owned(), |text, (rust, python)| text.replace(rust, python)),
+        }
+    }
+}
+
+/// Names of the Rust binding, and what they are called in Python. Longer texts come before their parts.
+const WORDS: &[(&str, &str)] = &[
+    ("the answer is still a `todo!()`", "the answer still raises NotImplementedError"),
+    ("`group.size()`", "`dist.get_world_size()`"),
+    ("ReduceOp::Sum", "ReduceOp.SUM"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Verdict;
+
+    #[test]
+    fn a_finding_has_the_names_of_its_language() {
+        let text = "all ranks need it: `group.size()` says how many";
+        let found = Finding::new(Verdict::WrongValue, text).given("1 rank");
+        assert_eq!(Language::Rust.finding(found.clone()), found);
+        let found = Language::Python.finding(found);
+        assert_eq!(found.diagnosis, "all ranks need it: `dist.get_world_size()` says how many");
+    }
+
+    #[test]
+    fn no_name_is_replaced_twice() {
+        for (at, (rust, python)) in WORDS.iter().enumerate() {
+            assert!(WORDS[..at].iter().all(|(earlier, _)| !rust.contains(earlier)), "`{rust}` comes too late");
+            assert!(WORDS[at..].iter().all(|(later, _)| !python.contains(later)), "`{python}` is replaced again");
+        }
+    }
+}
