@@ -1,26 +1,50 @@
-//! Finds the checkout of the course, and the programs that were built in it.
+//! Finds the checkout of the course or the learner's folder, and the programs that were built in a checkout.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+#[cfg(feature = "whole")]
+use lockstep_grading::Workplace;
 
 use crate::exit::Refused;
 
 /// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
 ///
 /// # Errors
-/// [`Refused`] when there is none.
+/// [`Refused`] when there is none, with the command to call in one.
 pub(crate) fn checkout() -> anyhow::Result<PathBuf> {
     let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = begins.iter().flatten().find_map(|begin| checkout_around(begin));
-    found
-        .map(Into::into)
-        .ok_or_else(|| Refused("this folder is not in a checkout of the course: go to one".into()).into())
+    found.map(Into::into).ok_or_else(|| needs_checkout().into())
+}
+
+/// Where the learner works: the checkout or the folder of `lockstep init` that contains the current folder, otherwise the checkout in which
+/// this program was built.
+///
+/// # Errors
+/// [`Refused`] when there is none, with the command that makes a folder.
+#[cfg(feature = "whole")]
+pub(crate) fn workplace() -> anyhow::Result<Workplace> {
+    let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
+    let found = begins.iter().flatten().find_map(|begin| Workplace::around(begin));
+    let advice = "go to your folder with the course's tasks; `lockstep init` makes one, here or where you name";
+    found.ok_or_else(|| Refused(format!("this folder has no tasks of the course: {advice}")).into())
 }
 
 /// The checkout that contains this file or folder.
 pub(crate) fn checkout_around(path: &Path) -> Option<&Path> {
     path.ancestors().find(|folder| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir())
+}
+
+/// What this command needs and does not have.
+fn needs_checkout() -> Refused {
+    let words: Vec<_> = std::env::args().skip(1).take_while(|word| !word.starts_with('-')).take(2).collect();
+    let command = words.join(" ");
+    Refused(format!(
+        "`lockstep {command}` needs a checkout of the course: unpack lockstep-{}.tar.gz of the release, and call \
+         `scripts/run.sh {command}` there",
+        env!("CARGO_PKG_VERSION")
+    ))
 }
 
 /// The program `name` in the folder of this executable.
@@ -33,6 +57,9 @@ pub(crate) fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
     let path = this.with_file_name(name);
     if path.is_file() {
         return Ok(path);
+    }
+    if checkout_around(&this).is_none() {
+        return Err(needs_checkout().into());
     }
     let folder = this.parent().unwrap_or(&this).display();
     // Only labs are default members: not the programs with the course's answers, and not the ranks of benches.

@@ -24,7 +24,6 @@ mod labs;
 #[cfg(feature = "whole")]
 mod learn;
 mod prove;
-mod python;
 mod report;
 #[cfg(feature = "whole")]
 mod serve;

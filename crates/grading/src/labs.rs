@@ -13,8 +13,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use lockstep_contract::TEST_SEED;
 
 use crate::exercise::Task;
-use crate::language::find_python;
-use crate::{GradeResult, Lab, Language, Options, Program, Runner, learner};
+use crate::{GradeResult, Lab, Language, Options, Program, Python, Runner, learner};
 
 include!(concat!(env!("OUT_DIR"), "/labs.rs"));
 
@@ -165,7 +164,7 @@ impl Course {
     /// prints. The ranks die with the main thread of that process.
     fn graded(&self, answers: &[String]) -> anyhow::Result<Vec<GradeResult>> {
         if self.language == Language::Python
-            && let Err(why) = find_python()
+            && let Err(why) = Python::for_answers()
         {
             let _ = writeln!(std::io::stdout(), "not verified here: answers in Python ({why})");
             return Ok(Vec::new());

@@ -3,13 +3,11 @@
 //! A grader does not know the language: it asks by file and reads results and calls. Its diagnoses name functions of the Rust binding, so
 //! [`Language::words`] puts PyTorch's names in their place before a learner who works in Python reads them.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::Finding;
 use crate::exercise::Lab;
+use crate::{Finding, Python};
 
 /// A language in which the course's tasks are answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,8 +23,6 @@ pub enum Language {
 pub const PYTHON: &str = "python";
 /// The runtime's package in it.
 const RUNTIME: &str = "lockstep_exercise";
-/// The variable that names a Python with PyTorch.
-const PYTHON_VARIABLE: &str = "LOCKSTEP_PYTHON";
 
 /// A program that runs answers on ranks.
 #[derive(Clone, Debug)]
@@ -53,31 +49,11 @@ impl Program {
     /// # Errors
     /// When there is no Python with PyTorch: what to do.
     pub fn python(root: &Path, lab: &Lab, folder: &Path) -> anyhow::Result<Self> {
-        let path = find_python().map_err(anyhow::Error::msg)?;
+        let path = Python::for_answers()?.program;
         let runtime = root.join(PYTHON).join(RUNTIME);
         let runtime = if runtime.is_dir() { vec![runtime.into()] } else { vec!["-m".into(), RUNTIME.into()] };
         let args = runtime.into_iter().chain([lab.number().into(), folder.into()]).collect();
         Ok(Program { path, args, language: Language::Python })
-    }
-}
-
-/// Reads the version without importing PyTorch, which takes seconds.
-const CHECK: &str = "from importlib.metadata import version\n\
-                     assert tuple(map(int, version('torch').split('.')[:2])) >= (2, 4)";
-
-/// The Python of `LOCKSTEP_PYTHON`, otherwise `python3`, if it has PyTorch 2.4 or newer.
-///
-/// # Errors
-/// When it has not, or does not start: what to do.
-pub fn find_python() -> Result<PathBuf, String> {
-    let python = PathBuf::from(env::var_os(PYTHON_VARIABLE).unwrap_or_else(|| "python3".into()));
-    let shown = python.display();
-    match Command::new(&python).args(["-c", CHECK]).output() {
-        Ok(output) if output.status.success() => Ok(python),
-        Ok(_) => Err(format!(
-            "{shown} has no PyTorch of 2.4 or newer: activate the environment that has it, or export {PYTHON_VARIABLE}=/path/to/its/python"
-        )),
-        Err(error) => Err(format!("cannot start {shown} ({error}): export {PYTHON_VARIABLE}=/path/to/a/python/with/torch")),
     }
 }
 

@@ -5,11 +5,11 @@ use std::io;
 use std::process::Command;
 
 use clap::ValueEnum;
+use lockstep_grading::Python;
 use lockstep_process::dying_with_parent;
 
 use crate::bench::connection::RANK;
 use crate::exit::Refused;
-use crate::python::Python;
 use crate::report::count;
 
 /// Without it, torchrun of PyTorch 2.11 gives up when a node joins a running job: the job's agents keep the address

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use lockstep_contract::bench::Order;
+use lockstep_grading::Python;
 use lockstep_process::Signals;
 use serde::de::DeserializeOwned;
 
@@ -17,7 +18,6 @@ use crate::bench::job::BenchJob;
 use crate::bench::launcher::{Launcher, Shape};
 use crate::bench::rounds::CommonOptions;
 use crate::checkout::program_beside;
-use crate::python::Python;
 
 /// Our program, next to this one.
 const PROGRAM: &str = "lockstep-bench-ranks";

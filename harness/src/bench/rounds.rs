@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_grading::{Python, PythonMissing};
 use lockstep_process::Signals;
 
 use crate::bench::launcher::Peer;
@@ -16,7 +17,6 @@ use crate::bench::nodes::ScalingPoint;
 use crate::bench::results::{Measure, Results, Side, Unit};
 use crate::bench::{page, shown};
 use crate::exit::{Code, Interrupted};
-use crate::python::{Python, PythonMissing};
 use crate::report::{Format, Screen, Target, TextStyle, command_line, rfc3339};
 
 /// What is measured: cases, and what this machine cannot measure.

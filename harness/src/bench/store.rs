@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use lockstep_grading::Python;
 use lockstep_process::{Process, Signals, dying_with_parent, raise_open_files};
 use tcpstore::{Client, ClientOptions};
 use tokio::runtime::Runtime;
@@ -26,7 +27,6 @@ use crate::bench::launcher::this_program;
 use crate::bench::results::Unit::{PerSecond, Seconds};
 use crate::bench::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
 use crate::exit::{Code, Interrupted, Refused};
-use crate::python::Python;
 use crate::report::count;
 
 /// Bytes of a value: about an address, as ranks exchange them.

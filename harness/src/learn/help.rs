@@ -1,5 +1,5 @@
 //! Help for learners: `lockstep hint` prints hints, one level at a time; `solution` shows the course's own answer; `progress` shows which tasks
-//! are done; `reset` restores an exercise, and keeps the previous files in the checkout's `backups`.
+//! are done; `reset` restores an exercise, and keeps the previous files in the folder `backups`.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
 use lockstep_grading::{Lab, Language, package, seat};
 
-use crate::checkout::checkout;
+use crate::checkout::workplace;
 use crate::exit::{Code, Refused};
 use crate::labs::{find, find_all};
 use crate::learn::route::{Route, begun};
@@ -41,7 +41,7 @@ impl Hint {
         let lab = find(&self.lab)?;
         let tasks = lab.tasks()?;
         let task = task(&tasks, &self.task)?;
-        let language = checkout().map_or(Language::Python, |root| Language::of(&root, self.python));
+        let language = workplace().map_or(Language::Python, |place| Language::of(place.root(), self.python));
         let screen = Screen::new(false);
         screen.line(format_args!("{}: {}", task.name, task.title));
         for (level, hint) in (1..=self.level).zip(&task.hints_in(language)) {
@@ -73,7 +73,7 @@ pub(crate) struct Solution {
 
 impl Solution {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (root, lab) = (checkout()?, find(&self.lab)?);
+        let (root, lab) = (workplace()?.into_root(), find(&self.lab)?);
         let tasks = lab.tasks()?;
         let task = task(&tasks, &self.task)?;
         if !self.reveal && Progress::read(&root)?.of(lab.number(), &task.name).is_none() {
@@ -105,7 +105,7 @@ pub(crate) struct ShowProgress {
 
 impl ShowProgress {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (root, screen) = (checkout()?, Screen::new(false));
+        let (root, screen) = (workplace()?.into_root(), Screen::new(false));
         let progress = Progress::read(&root)?;
         seat::join(&root);
         if let Some(name) = &self.route {
@@ -164,7 +164,7 @@ pub(crate) struct Reset {
 
 impl Reset {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (root, lab) = (checkout()?, find(&self.lab)?);
+        let (root, lab) = (workplace()?.into_root(), find(&self.lab)?);
         let (tasks, language) = (lab.tasks()?, Language::of(&root, self.python));
         let file = match &self.task {
             Some(name) => Some(task(&tasks, name)?.file_in(language)),

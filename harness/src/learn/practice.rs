@@ -16,7 +16,7 @@ use lockstep_grading::{Finding, Lab, Language, Options as Grading, Program, Runn
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
 use crate::cargo::{Built, CompileError, build};
-use crate::checkout::checkout;
+use crate::checkout::{checkout, workplace};
 use crate::exit::{Code, Refused};
 use crate::labs::{find, find_all};
 use crate::learn::grade_class::Class;
@@ -52,11 +52,11 @@ impl Grade {
         if self.class.is_none() {
             self.split_tasks();
         }
-        let (root, labs) = (checkout()?, find_all(&self.labs)?);
-        let options = lockstep_grading::Options::seeded(self.seed);
+        let (options, labs) = (lockstep_grading::Options::seeded(self.seed), find_all(&self.labs)?);
         if let Some(folder) = self.class {
-            return Class::open(root, folder, labs)?.grade(options, &self.reports);
+            return Class::open(checkout()?, folder, labs)?.grade(options, &self.reports);
         }
+        let root = workplace()?.into_root();
         if !self.tasks.is_empty() {
             let [lab] = &labs[..] else {
                 return Err(Refused("--task is of one lab: lockstep grade LAB --task TASK".into()).into());
@@ -181,7 +181,7 @@ struct Watched {
 
 impl Watch {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let root = checkout()?;
+        let root = workplace()?.into_root();
         seat::join(&root);
         match &self.lab {
             Some(name) => {

@@ -25,6 +25,7 @@ mod launch;
 mod library;
 mod nodes;
 mod processes;
+#[cfg(feature = "whole")]
 mod python_lab;
 #[cfg(feature = "whole")]
 pub(crate) mod same;

@@ -3,87 +3,67 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 use lockstep_datasets::idx::{Idx, IdxKind};
 use lockstep_datasets::{Split, digits, mnist};
+use lockstep_grading::Python;
 use lockstep_paths::temporary_folder;
-use tempfile::TempDir;
 
-use crate::checkout::checkout_around;
+use crate::checkout::{checkout_around, program_beside};
 use crate::exit::Refused;
 use crate::prove::evidence::Sizes;
-use crate::python::Python;
+use crate::prove::launch;
+use crate::prove::tour::StandIn;
 
-/// The program, which imports [`LAB`] and has the lab's arguments.
+/// The program, which imports [`SCRIPT`] and has the lab's arguments.
 const PROGRAM: &str = include_str!("python_lab.py");
-const LAB: &str = include_str!("../../../labs/06-snapshot-resume/snapshot_resume.py");
+const SCRIPT: &str = include_str!("../../../labs/06-snapshot-resume/snapshot_resume.py");
 /// The program's command, which knows the interpreter. Not `#!python`: its path may be too long for the kernel or contain a space.
 const COMMAND: &str = "#!/bin/sh\nexec PYTHON \"${0%/*}/python_lab.py\" \"$@\"\n";
 
-/// The program and its data, in a folder that is removed with this value.
-pub(crate) struct PythonLab {
-    folder: TempDir,
-    python: Python,
+/// The program, with digits of `given` or as many drawn ones as `sizes` says; `None` if the lab is compiled, or this program is part of a
+/// checkout.
+///
+/// # Errors
+/// [`Refused`] if no Python has PyTorch; a file cannot be read or written.
+pub(crate) fn where_none_is_built(seed: u64, sizes: Sizes, given: Option<&Path>) -> anyhow::Result<Option<StandIn>> {
+    let this = std::env::current_exe().context("cannot find this program's own path")?;
+    if program_beside(launch::LAB).is_ok() || checkout_around(&this).is_some() {
+        return Ok(None);
+    }
+    let no_python = |why| Refused(format!("the tour outside a checkout of the course needs PyTorch: {why}"));
+    let python = Python::find().map_err(no_python)?;
+    let folder = tempfile::Builder::new().prefix("lockstep-tour-").tempdir_in(temporary_folder());
+    let folder = folder.context("cannot make a temporary folder (TMPDIR names another place)")?;
+    let (program, data) = (folder.path().join(launch::LAB), folder.path().join("digits"));
+    write(&program, &python.program, &data, (seed, sizes, given))
+        .with_context(|| format!("cannot write the tour's program and digits to {}", folder.path().display()))?;
+    Ok(Some(StandIn { program, data, pytorch: python.version, _folder: folder }))
 }
 
-impl PythonLab {
-    /// The program, with digits of `folder` or as many drawn ones as `sizes` says; `None` if this program is part of a checkout.
-    ///
-    /// # Errors
-    /// [`Refused`] if no Python has PyTorch; a file cannot be read or written.
-    pub(crate) fn where_none_is_built(seed: u64, sizes: Sizes, folder: Option<&Path>) -> anyhow::Result<Option<Self>> {
-        let this = std::env::current_exe().context("cannot find this program's own path")?;
-        if checkout_around(&this).is_some() {
-            return Ok(None);
-        }
-        let no_python = |why| Refused(format!("the tour outside a checkout of the course needs PyTorch: {why}"));
-        let python = Python::find().map_err(no_python)?;
-        let made = tempfile::Builder::new().prefix("lockstep-tour-").tempdir_in(temporary_folder());
-        let lab =
-            PythonLab { folder: made.context("cannot make a temporary folder (TMPDIR names another place)")?, python };
-        lab.write(seed, sizes, folder).with_context(|| format!("cannot write to {}", lab.folder.path().display()))?;
-        Ok(Some(lab))
+fn write(program: &Path, python: &Path, data: &Path, digits: (u64, Sizes, Option<&Path>)) -> anyhow::Result<()> {
+    fs::write(program.with_file_name("snapshot_resume.py"), SCRIPT)?;
+    fs::write(program.with_file_name("python_lab.py"), PROGRAM)?;
+    let python = python.to_string_lossy().replace('\'', "'\\''");
+    fs::write(program, COMMAND.replace("PYTHON", &format!("'{python}'")))?;
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755))?;
+    fs::create_dir(data)?;
+    let (seed, sizes, given) = digits;
+    for (split, count) in [(Split::Train, sizes.train), (Split::Test, sizes.test)] {
+        let (images, labels) = match given {
+            Some(folder) => (
+                Idx::read(&mnist::find(folder, split, "images", 3)?, IdxKind::Images)?,
+                Idx::read(&mnist::find(folder, split, "labels", 1)?, IdxKind::Labels)?,
+            ),
+            None => drawn(seed, split, usize::try_from(count)?)?,
+        };
+        let file = |what: &str| data.join(format!("{}-{what}-ubyte.gz", split.prefix()));
+        images.write(&file("images-idx3"))?;
+        labels.write(&file("labels-idx1"))?;
     }
-
-    fn write(&self, seed: u64, sizes: Sizes, given: Option<&Path>) -> anyhow::Result<()> {
-        let here = self.folder.path();
-        fs::write(here.join("snapshot_resume.py"), LAB)?;
-        fs::write(here.join("python_lab.py"), PROGRAM)?;
-        let python = self.python.program.to_string_lossy().replace('\'', "'\\''");
-        fs::write(self.program(), COMMAND.replace("PYTHON", &format!("'{python}'")))?;
-        fs::set_permissions(self.program(), fs::Permissions::from_mode(0o755))?;
-        fs::create_dir(self.data())?;
-        for (split, count) in [(Split::Train, sizes.train), (Split::Test, sizes.test)] {
-            let (images, labels) = match given {
-                Some(folder) => (
-                    Idx::read(&mnist::find(folder, split, "images", 3)?, IdxKind::Images)?,
-                    Idx::read(&mnist::find(folder, split, "labels", 1)?, IdxKind::Labels)?,
-                ),
-                None => drawn(seed, split, usize::try_from(count)?)?,
-            };
-            let file = |what: &str| self.data().join(format!("{}-{what}-ubyte.gz", split.prefix()));
-            images.write(&file("images-idx3"))?;
-            labels.write(&file("labels-idx1"))?;
-        }
-        Ok(())
-    }
-
-    /// What a launcher starts.
-    pub(crate) fn program(&self) -> PathBuf {
-        self.folder.path().join("lab-06-snapshot-resume")
-    }
-
-    /// The folder with MNIST's four files.
-    pub(crate) fn data(&self) -> PathBuf {
-        self.folder.path().join("digits")
-    }
-
-    /// The version of PyTorch.
-    pub(crate) fn version(&self) -> &str {
-        &self.python.version
-    }
+    Ok(())
 }
 
 fn drawn(seed: u64, split: Split, count: usize) -> anyhow::Result<(Idx, Idx)> {

@@ -11,13 +11,15 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_contract::events::Event;
 use lockstep_contract::foreign::escaped;
+use tempfile::TempDir;
 
 use crate::exit::{Code, Refused};
 use crate::prove::check_learning::learns;
 use crate::prove::evidence::{Evidence, Plan, Sizes};
 use crate::prove::fault::{When, Who};
 use crate::prove::library;
-use crate::prove::python_lab::PythonLab;
+#[cfg(feature = "whole")]
+use crate::prove::python_lab;
 use crate::prove::scenario::{RunSpec, Scenario};
 use crate::prove::suite::{ScenarioOutcome, SuiteRunner, case, finish, job_runner, report};
 use crate::report::history::{Attempt, History, RunEvents};
@@ -67,17 +69,32 @@ pub(crate) struct TourOptions {
     launcher: Option<PathBuf>,
 }
 
+/// A program in the place of the lab.
+pub(crate) struct StandIn {
+    /// What a launcher starts.
+    pub(crate) program: PathBuf,
+    /// A folder with MNIST's four files.
+    pub(crate) data: PathBuf,
+    /// The version of PyTorch.
+    pub(crate) pytorch: String,
+    /// Where both are, until this value is dropped.
+    pub(crate) _folder: TempDir,
+}
+
 impl TourOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (begin, started) = (Instant::now(), SystemTime::now());
         let targets = self.targets()?;
         let sizes = self.sizes()?;
-        let in_python = PythonLab::where_none_is_built(self.seed, sizes, self.data.as_deref())?;
+        #[cfg(feature = "whole")]
+        let in_python = python_lab::where_none_is_built(self.seed, sizes, self.data.as_deref())?;
+        #[cfg(not(feature = "whole"))] // only a checkout has this program
+        let in_python = None::<StandIn>;
         let needs_lab = in_python.is_none();
         let mut runner = job_runner(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), needs_lab)?;
         let mut data = self.data.clone();
         if let Some(lab) = &in_python {
-            (runner.lab, data) = (lab.program(), Some(lab.data()));
+            (runner.lab, data) = (lab.program.clone(), Some(lab.data.clone()));
         }
         let scenario = self.scenario(sizes, data)?;
         let (json, screen) = (self.json, Screen::new(self.json));
@@ -141,11 +158,11 @@ impl TourOptions {
         Ok(scenario)
     }
 
-    fn introduce(&self, screen: &Screen, Sizes { train, test }: Sizes, in_python: Option<&PythonLab>) {
+    fn introduce(&self, screen: &Screen, Sizes { train, test }: Sizes, in_python: Option<&StandIn>) {
         let (train, test) = (grouped(train), grouped(test));
         let drawn = if self.data.is_some() { "" } else { "drawn " };
         let ranks = counted(usize::from(self.nprocs), "rank");
-        let program = in_python.map_or(String::new(), |lab| format!(", with PyTorch {}", lab.version()));
+        let program = in_python.map_or(String::new(), |lab| format!(", with PyTorch {}", lab.pytorch));
         screen.line(format!("Lockstep tour: {ranks} learn {train} {drawn}digits, {test} more held out{program}"));
         screen.line("Twice from one seed; the second time a rank is killed. The result must be the same, to the bit.");
     }

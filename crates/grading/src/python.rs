@@ -1,4 +1,4 @@
-//! The Python with PyTorch in which this program runs Python code: the peer of benches, lab 06's program in a tour without a checkout.
+//! The Python with PyTorch that runs answers in Python, the peer of benches, and lab 06's program in a tour without a checkout.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,11 +15,14 @@ const VERSION: &str = "import importlib.metadata, sys; print(importlib.metadata.
 
 /// A Python with PyTorch.
 #[derive(Clone, Debug)]
-pub(crate) struct Python {
-    pub(crate) program: PathBuf,
+pub struct Python {
+    pub program: PathBuf,
     /// Of PyTorch.
-    pub(crate) version: String,
+    pub version: String,
 }
+
+/// The oldest PyTorch for which the runtime of answers in Python is made.
+const OLDEST: (u32, u32) = (2, 4);
 
 impl Python {
     /// The Python that `LOCKSTEP_PYTHON` names; without the variable, the first of these that has PyTorch: the one of the environment in
@@ -27,10 +30,24 @@ impl Python {
     ///
     /// # Errors
     /// [`PythonMissing`], with the reason for each.
-    pub(crate) fn find() -> Result<Self, PythonMissing> {
+    pub fn find() -> Result<Self, PythonMissing> {
         let chosen = std::env::var_os(PYTHON).filter(|path| !path.is_empty()).map(PathBuf::from);
         let known = || of_this_environment().into_iter().chain(of_checkout()).chain([PathBuf::from("python3")]);
         Self::first(&chosen.map_or_else(|| known().collect(), |chosen| vec![chosen]))
+    }
+
+    /// The same, if its PyTorch can run answers.
+    ///
+    /// # Errors
+    /// [`PythonMissing`], also if its PyTorch is older than 2.4.
+    pub fn for_answers() -> Result<Self, PythonMissing> {
+        let python = Self::find()?;
+        let mut numbers = python.version.split('.').map(|number| number.parse().unwrap_or(0));
+        if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= OLDEST {
+            return Ok(python);
+        }
+        let (program, version) = (python.program.display(), &python.version);
+        Err(PythonMissing(format!("{program} has PyTorch {version}, and 2.4 is needed; {PYTHON} can name another")))
     }
 
     fn first(programs: &[PathBuf]) -> Result<Self, PythonMissing> {
@@ -48,8 +65,7 @@ impl Python {
     ///
     /// # Errors
     /// [`PythonMissing`]
-    #[cfg(feature = "whole")]
-    pub(crate) fn with_torchvision(self) -> Result<Self, PythonMissing> {
+    pub fn with_torchvision(self) -> Result<Self, PythonMissing> {
         let missing = |why| PythonMissing(format!("{} has no torchvision ({why})", self.program.display()));
         version(&self.program, "torchvision").map_err(missing)?;
         Ok(self)
@@ -59,7 +75,7 @@ impl Python {
 /// No Python has what is needed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct PythonMissing(String);
+pub struct PythonMissing(String);
 
 /// The interpreter next to this program, where pip has installed both.
 fn of_this_environment() -> Option<PathBuf> {
