@@ -133,7 +133,7 @@ def first_verdict(new):
     mine = new.work / "mine"
     task = mine / "tasks" / "05_collectives" / "mean.py"
     grade = ["lockstep", "grade", "05", "mean"]
-    new.call("untouched", grade, 1, ["✗ task 1", "NotImplementedError"], mine)
+    new.call("untouched", grade, 1, ["not started", "NotImplementedError"], mine)
     given = task.read_text()
     body = re.search(r"^    (#.*\n    )*raise NotImplementedError\(.*\)\n", given, re.M)
     if body is None:

@@ -58,9 +58,7 @@ pub(crate) fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
     if path.is_file() {
         return Ok(path);
     }
-    if checkout_around(&this).is_none() {
-        return Err(needs_checkout().into());
-    }
+    checkout()?;
     let folder = this.parent().unwrap_or(&this).display();
     // Only labs are default members: not the programs with the course's answers, and not the ranks of benches.
     let package = if name.starts_with("lab-") { String::new() } else { format!(" --package {name}") };

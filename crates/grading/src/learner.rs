@@ -13,7 +13,7 @@ use crate::grade::{Submission, failed, grade, next_line, passed};
 use crate::labs::LABS;
 use crate::progress::Progress;
 use crate::runner::{self, CONFINED};
-use crate::{GradeResult, Language, Options, Runner, seat};
+use crate::{GradeResult, Language, Options, Runner, Workplace, seat};
 
 /// Grade the exercise: its tasks in order, up to the first one that fails
 #[derive(Parser)]
@@ -119,14 +119,16 @@ pub fn run_with(
     Ok(true)
 }
 
-/// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task of the course that has not.
+/// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task of the workplace that has not.
 ///
 /// # Errors
 /// When `out` cannot be written.
 pub fn next(lab: &Lab, names: &[String], folder: &Path, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let place = Workplace::around(folder);
+    let (root, language) = place.as_ref().map_or((folder, Language::Rust), |place| (place.root(), place.language()));
     let mut all = Vec::new();
     for lab in LABS {
-        all.extend(lab.tasks()?.tasks.into_iter().map(|task| (*lab, task.name)));
+        all.extend(lab.tasks_in(root, language)?.tasks.into_iter().map(|task| (*lab, task.name)));
     }
     let graded =
         all.iter().rev().find(|(of, task)| of.number() == lab.number() && (names.is_empty() || names.contains(task)));

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::Language;
+
 /// The file by which a learner's folder is known.
 pub const MARKER: &str = "lockstep.toml";
 
@@ -36,6 +38,14 @@ impl Workplace {
     pub fn root(&self) -> &Path {
         match self {
             Workplace::Checkout(root) | Workplace::Folder(root) => root,
+        }
+    }
+
+    /// The language of its tasks, unless a command asks for another.
+    pub fn language(&self) -> Language {
+        match self {
+            Workplace::Checkout(_) => Language::Rust,
+            Workplace::Folder(_) => Language::Python,
         }
     }
 

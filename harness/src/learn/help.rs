@@ -105,7 +105,8 @@ pub(crate) struct ShowProgress {
 
 impl ShowProgress {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (root, screen) = (workplace()?.into_root(), Screen::new(false));
+        let (place, screen) = (workplace()?, Screen::new(false));
+        let (language, root) = (place.language(), place.into_root());
         let progress = Progress::read(&root)?;
         seat::join(&root);
         if let Some(name) = &self.route {
@@ -122,7 +123,10 @@ impl ShowProgress {
         table.load_style(style.table_style().row_separator(LineStyle::none()));
         let (mut done, mut all, mut next) = (0, 0, None);
         for lab in find_all(&self.labs)? {
-            let tasks = lab.tasks()?.tasks;
+            let tasks = lab.tasks_in(&root, language)?.tasks;
+            if tasks.is_empty() {
+                continue;
+            }
             let open: Vec<&Task> =
                 tasks.iter().filter(|task| progress.of(lab.number(), &task.name).is_none()).collect();
             (done, all) = (done + tasks.len() - open.len(), all + tasks.len());
