@@ -140,7 +140,7 @@ def first_verdict(new):
         raise Fault(f"{task} has nothing to replace:\n{given}")
     begin, end = body.span()
     task.write_text(given[:begin] + WRONG + given[end:])
-    new.call("wrong", grade, 1, ["✗ task 1", "wrong value"], mine)
+    new.call("wrong", grade, 1, ["✗ task 1", "nothing was reduced"], mine)
     new.call("solution before", ["lockstep", "solution", "05", "mean"], 2, ["is not done yet"], mine)
     task.write_text(given[:begin] + RIGHT + given[end:])
     new.call("right", grade, 0, ["✓ task 1"], mine)
