@@ -158,20 +158,20 @@ def others(new):
     new.call("no checkout", ["lockstep", "course", "check"], 2, ["needs a checkout", "scripts/run.sh"])
     new.call("render", ["lockstep", "render", "--help"], says=["Usage"])
     new.call("no book", ["lockstep", "book", "--print"], 2, ["lockstep-book-"])
-    (new.work / "scenario.toml").write_text(SCENARIO.replace("WORKER", str(new.work / "waits.py")))
-    (new.work / "waits.py").write_text(WAITS.format(python=new.bin / "python"))
-    (new.work / "waits.py").chmod(0o755)
-    new.call("inject", ["lockstep", "inject", "scenario.toml"], says=["1 restart"])
+    (new.work / "scenario.toml").write_text(SCENARIO.replace("WORKER", str(new.work / "killed.py")))
+    (new.work / "killed.py").write_text(KILLED.replace("PYTHON", str(new.bin / "python")))
+    (new.work / "killed.py").chmod(0o755)
+    new.call("inject", ["lockstep", "inject", "scenario.toml"], says=["1 passed"])
 
 
-# A scenario with a program of Python, killed at a line that it prints; after its restart it ends.
+# A scenario with a program of Python, killed at a line that it prints; after its restart it ends, and leaves one weight.
 SCENARIO = """name = "killed-at-a-line"
 title = "A worker of Python is killed"
-shows = "a program without PyTorch is restarted"
+shows = "a program without PyTorch is restarted, and its weights are compared"
 
 [run]
 program = "WORKER"
-args = ["{folder}"]
+args = ["{weights}"]
 
 [[fault]]
 who = { rank = 1 }
@@ -180,13 +180,15 @@ what = "kill"
 
 [expect]
 restarts = 1
-same-weights = false
+root-cause = 1
 """
-WAITS = """#!{python}
-import os, sys, time
-print("ready", os.environ["RANK"], flush=True)
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    time.sleep(600)
+KILLED = """#!PYTHON
+import json, os, pathlib, struct, sys, time
+print("ready", flush=True)
+time.sleep(2 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+head = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+file = pathlib.Path(sys.argv[1], f"rank-{os.environ['RANK']}.safetensors")
+file.write_bytes(struct.pack("<Q", len(head)) + head + struct.pack("<f", 1.5))
 """
 
 if __name__ == "__main__":
