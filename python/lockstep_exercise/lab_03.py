@@ -14,6 +14,8 @@ from typing import Any
 
 from .rank import Task, WrongType, a, explained, integer
 
+# The last port that there is, to which the grader's number is limited.
+LAST_PORT = 65535
 # The variable that lists the numbers of the GPUs that a process may see, such as `2,3`. If the list is empty, it sees none.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -115,10 +117,10 @@ def _with_text(run: Callable[[], Any]) -> dict[str, Any]:
 def _environment(answer: Callable[..., Any], variables: Any) -> dict[str, Any]:
     def run() -> list[Any]:
         worker = a(Worker, answer(variables), "a Worker")
-        for name in ("rank", "local_rank", "world_size", "local_world_size", "master_port"):
-            integer(getattr(worker, name), f"the answer returned a Worker whose {name} is")
-        a(str, worker.master_addr, "a str", "the answer returned a Worker whose master_addr is")
-        return [worker.rank, worker.local_rank, worker.world_size, worker.local_world_size, worker.master_addr, worker.master_port]
+        what = "the answer returned a Worker whose {} is"
+        names = ("rank", "local_rank", "world_size", "local_world_size", "master_port")
+        *place, port = (integer(getattr(worker, name), what.format(name)) for name in names)
+        return [*place, a(str, worker.master_addr, "a str", what.format("master_addr")), min(port, LAST_PORT)]
 
     return _with_text(run)
 
