@@ -16,7 +16,7 @@ def main() -> int:
         return 2
     lab, folder = sys.argv[1], Path(sys.argv[2])
     tasks = rank.tasks_of(lab)
-    if copies.serve():
+    if copies.serve(lambda variables: rank.prepare(tasks, variables)):
         rank.main(tasks, folder)
     return 0
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
 
 # The variable that tells a program to serve.
 TEMPLATE = "LOCKSTEP_TEMPLATE"
@@ -29,21 +30,23 @@ PR_SET_PDEATHSIG = 1
 RLIMIT_LOCKS = 10
 
 
-def serve() -> bool:
+def serve(prepare: Callable[[dict[bytes, bytes]], None]) -> bool:
     """Waits for requests if this process was started to be copied. Returns true in each copy, and at once in any other process; false when
-    the agent has gone."""
+    the agent has gone. `prepare` is called with the variables of each request before the copy is made, to do once what all copies need."""
     if os.environ.pop(TEMPLATE, None) is None:
         return True
     agent, requests = os.getppid(), socket.socket(fileno=os.dup(0))
     _tell(requests, READY)
     while request := _receive(requests):
         packet, descriptors = request
+        folder, variables = _unpacked(packet)
+        prepare({name: value for name, value in variables.items() if value is not None})
         between = os.fork()
         if between == 0:
             parent = os.getpid()
             if os.fork() != 0:
                 os._exit(0)
-            _begin(packet, descriptors, parent, agent, requests)
+            _begin(folder, variables, descriptors, parent, agent, requests)
             return True
         for descriptor in descriptors:
             os.close(descriptor)
@@ -68,7 +71,21 @@ def _tell(requests: socket.socket, number: int) -> None:
     requests.send(struct.pack("=i", number))
 
 
-def _begin(packet: bytes, descriptors: list[int], parent: int, agent: int, requests: socket.socket) -> None:
+def _unpacked(packet: bytes) -> tuple[bytes, dict[bytes, bytes | None]]:
+    """The folder, and the variables to set, or to remove where there is no value."""
+    folder, *parts = packet.removesuffix(b"\0").split(b"\0")
+    pairs = (part.partition(b"=") for part in parts)
+    return folder, {name: value if equals else None for name, equals, value in pairs}
+
+
+def _begin(
+    folder: bytes,
+    variables: dict[bytes, bytes | None],
+    descriptors: list[int],
+    parent: int,
+    agent: int,
+    requests: socket.socket,
+) -> None:
     """Applies the request to this process, which is a copy."""
     while os.getppid() == parent:
         os.sched_yield()  # the process between ends
@@ -79,7 +96,7 @@ def _begin(packet: bytes, descriptors: list[int], parent: int, agent: int, reque
     requests.close()
     started, stdout, stderr = descriptors
     try:
-        _settle(packet, agent, stdout, stderr)
+        _settle(folder, variables, agent, stdout, stderr)
     except OSError as error:
         os.write(started, str(error).encode())
         os._exit(127)
@@ -87,7 +104,7 @@ def _begin(packet: bytes, descriptors: list[int], parent: int, agent: int, reque
         os.close(descriptor)
 
 
-def _settle(packet: bytes, agent: int, stdout: int, stderr: int) -> None:
+def _settle(folder: bytes, variables: dict[bytes, bytes | None], agent: int, stdout: int, stderr: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != agent:
         raise OSError("the process that started this one has ended")
@@ -98,13 +115,11 @@ def _settle(packet: bytes, agent: int, stdout: int, stderr: int) -> None:
     os.close(null)
     # Lines, so that what a rank prints before it dies is seen.
     sys.stdout.reconfigure(line_buffering=True)
-    folder, *variables = packet.removesuffix(b"\0").split(b"\0")
-    for variable in variables:
-        name, equals, value = variable.partition(b"=")
-        if equals:
-            os.environb[name] = value
-        else:
+    for name, value in variables.items():
+        if value is None:
             os.environb.pop(name, None)
+        else:
+            os.environb[name] = value
     _mark()
     if folder:
         os.chdir(folder)

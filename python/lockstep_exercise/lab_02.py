@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
 
-from .rank import Task, a, integers, nothing, number, numbers, sequence, tensor
+from .rank import Task, WrongType, a, integers, nothing, number, numbers, sequence, tensor
 from .record import RECORDER
 
 # How often somebody looks whether another rank has gone on, for a second; and the longest sleep of another rank that is waited for.
@@ -233,7 +233,12 @@ def _epochs(answer: Callable[..., Any], given: Any) -> list[list[int]]:
     samples, seed, begin, end = given
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     returned = answer(Sampler(samples, world_size, rank, seed), range(begin, end))
-    return [integers(epoch) for epoch in sequence(returned, "a list with a list of ints for each epoch")]
+    visited = sequence(returned, "a list with a list of ints for each epoch")
+    if len({id(epoch) for epoch in visited}) < len(visited):
+        raise WrongType(
+            "the answer returned one list several times: `append` keeps the list and not a copy, so each epoch has the last order"
+        )
+    return [integers(epoch) for epoch in visited]
 
 
 def _line(answer: Callable[..., Any], given: Any) -> tuple[list[float], int]:
@@ -275,5 +280,6 @@ TASKS = {
     "epochs": Task(_epochs),
     "line": Task(_line, in_group=True),
     "prepare": Task(_prepare, in_group=True),
-    "distributed": Task(_distributed),
+    # Optimizers import it.
+    "distributed": Task(_distributed, imports=("torch._dynamo",)),
 }

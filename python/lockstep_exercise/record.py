@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.overrides import TorchFunctionMode
 
 # The names of a rank's threads that run whatever the answer does (`background` in `engine/contract`).
 DESYNC_REPORT = "desync report"
@@ -62,8 +63,8 @@ class Call:
     waited: bool = False
     waiting: bool = False
     open: bool = True
-    # Its tensor was changed before `wait` returned.
-    written_early: bool = False
+    # Its tensor was read or changed before `wait` returned.
+    used_early: bool = False
     # What keeps a dropped request alive.
     work: Any = None
 
@@ -91,6 +92,8 @@ class Recorder:
     # The store in which ranks compare their collectives.
     store: Any = None
     inside: bool = False
+    # The memory that operations in progress fill.
+    pending: dict[int, Call] = field(default_factory=dict)
 
     def record_calls(self) -> None:
         """Records calls from now on, and forgets earlier ones."""
@@ -98,13 +101,10 @@ class Recorder:
 
     def notes(self) -> list[str]:
         """What the calls show of requests, each a sentence."""
-        never = {call.operation.split()[0] for call in self.calls if not call.waited}
-        early = {call.operation.split()[0] for call in self.calls if call.written_early}
+        never = {_name(call) for call in self.calls if not call.waited}
+        early = {_name(call) for call in self.calls if call.used_early} - never
         notes = [f"nothing waits for a request of `{name}`: its tensor has its value when `wait` returns" for name in sorted(never)]
-        return notes + [
-            f"the tensor of a request of `{name}` is changed before `wait` returns: the operation in progress owns it until then"
-            for name in sorted(early)
-        ]
+        return notes + [f"the tensor of a request of `{name}` is used before `wait` returns: the operation owns it until then" for name in sorted(early)]
 
     def called(self) -> list[Call]:
         """The calls since `record_calls`."""
@@ -146,13 +146,44 @@ class Recorder:
 
 RECORDER = Recorder()
 
+# What may be asked of a tensor while an operation fills it: its shape, and views.
+HARMLESS = {
+    "__get__", "__getitem__", "__hash__", "__iter__", "__len__", "chunk", "data_ptr", "detach", "dim", "element_size", "empty_like",
+    "flatten", "is_contiguous", "is_floating_point", "narrow", "ndimension", "new_empty", "new_zeros", "numel", "ones_like", "reshape",
+    "size", "split", "squeeze", "stride", "tensor_split", "unbind", "unsqueeze", "untyped_storage", "view", "view_as", "zeros_like",
+}  # fmt: skip
+
+
+class Reads(TorchFunctionMode):
+    """Sees which functions of PyTorch use memory that an operation in progress fills."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if RECORDER.pending and getattr(func, "__name__", "") not in HARMLESS:
+            for value in args:
+                for tensor in _tensors(value):
+                    call = RECORDER.pending.get(_memory(tensor))
+                    if call is not None:
+                        call.used_early = True
+        return func(*args, **(kwargs or {}))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _name(call: Call) -> str:
+    return call.operation.replace("(", " ").split()[0]
+
 
 class Request:
     """A request of an asynchronous operation, with `wait`, `is_completed` and whatever else the real one has."""
 
-    def __init__(self, call: Call, work: Any, arrives: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def __init__(
+        self, call: Call, work: Any, fills: list[torch.Tensor], arrives: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> None:
         self._call, self._work, self._arrives = call, work, arrives
-        self._versions = [theirs._version for theirs, _ in arrives]
+        self._fills = [_memory(tensor) for tensor in fills]
+        RECORDER.pending.update(dict.fromkeys(self._fills, call))
         call.work = self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -175,8 +206,10 @@ class Request:
         return completed
 
     def _deliver(self) -> None:
-        for (theirs, ours), version in zip(self._arrives, self._versions, strict=False):
-            self._call.written_early |= theirs._version != version
+        for memory in self._fills:
+            if RECORDER.pending.get(memory) is self._call:
+                del RECORDER.pending[memory]
+        for theirs, ours in self._arrives:
             with torch.no_grad():
                 theirs.copy_(ours)
         self._arrives = []
@@ -282,7 +315,10 @@ def _recorded(name: str, how: Operation, original: Callable[..., Any]) -> Callab
                 if tensor.is_floating_point():
                     tensor.detach().fill_(float("nan"))
         is_started = arguments.get("async_op", False) or name in ("isend", "irecv")
+        fills = [tensor for part in how.fills for tensor in _tensors(arguments[part])]
         arrives = _staged(how, arguments) if is_started else []
+        if name == "all_to_all_single":
+            _check_parts(arguments, len(members))
         if not (is_started or how.is_message):
             _compare(entry)
         RECORDER.inside = True
@@ -295,11 +331,18 @@ def _recorded(name: str, how: Operation, original: Callable[..., Any]) -> Callab
         finally:
             RECORDER.inside = False
         if is_started and result is not None:
-            return Request(entry, result, arrives)
+            return Request(entry, result, fills, arrives)
         entry.open = entry.waiting = False
         return result
 
     return call
+
+
+def _check_parts(arguments: dict[str, Any], ranks: int) -> None:
+    """Refuses rows that cannot be divided: Gloo sends parts of them."""
+    rows = arguments["input"]
+    if not arguments.get("input_split_sizes") and rows.dim() > 0 and rows.shape[0] % ranks != 0:
+        raise ValueError(f"all_to_all_single: {rows.shape[0]} rows cannot be split into {ranks} equal parts")
 
 
 def _compare(entry: Call) -> None:

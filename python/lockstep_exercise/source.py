@@ -20,6 +20,8 @@ WITHOUT_VALUE = {
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "send",
 }  # fmt: skip
+# Those that change their first argument.
+IN_PLACE = {"all_reduce", "broadcast", "reduce", "recv", "irecv"}
 REQUESTS = {"isend", "irecv"}
 # Methods of tensors that make a new tensor, and have a twin with `_` that changes the tensor.
 NEW_TENSORS = {"add", "sub", "mul", "div", "copy", "fill", "zero", "clamp", "neg", "sqrt", "pow", "true_divide", "mul_by"}
@@ -125,9 +127,12 @@ def notes(source: Source) -> list[str]:
         if isinstance(node, ast.Expr):
             found += _dropped(node)
         name = _distributed(node)
+        if name in IN_PLACE and isinstance(node, ast.Call) and node.args and _is_new(node.args[0]):
+            new = ast.unparse(node.args[0])
+            found.append((node.lineno, f"passes `{new}`, a new tensor, to `{name}`: its result is in that tensor, which nobody else has"))
         if name in WITHOUT_VALUE and not _is_statement(body, node) and not _is_asynchronous(node):
             found.append((node.lineno, f"uses the value of `{name}`, which is None: it changes the tensor that it is given"))
-    found += _dead_stores(source.tree)
+    found += _dead_stores(source.tree) + _replaced_views(body)
     return [f"line {line} {what}" for line, what in sorted(set(found))]
 
 
@@ -135,7 +140,7 @@ def _dropped(node: ast.Expr) -> list[tuple[int, str]]:
     """A statement whose value is dropped."""
     value, name = node.value, _distributed(node.value)
     if name in REQUESTS or name in WITHOUT_VALUE and _is_asynchronous(value):
-        return [(node.lineno, f"drops the request of `{name}`: nothing waits for its end")]
+        return [(node.lineno, f"drops the request of `{name}`: nothing waits for its end, and its tensor has its value only then")]
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in NEW_TENSORS:
         method = value.func.attr
         return [(node.lineno, f"drops its result: `{method}` makes a new tensor, and `{method}_` changes the tensor")]
@@ -150,6 +155,11 @@ def _distributed(node: ast.AST) -> str:
         of = ast.unparse(node.func.value)
         return node.func.attr if of in ("dist", "torch.distributed", "distributed") else ""
     return ""
+
+
+def _is_new(node: ast.AST) -> bool:
+    """Returns true for an expression that makes a tensor."""
+    return isinstance(node, ast.BinOp) or isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".clone", "torch.tensor", "torch.stack"))
 
 
 def _is_asynchronous(node: ast.AST) -> bool:
@@ -190,6 +200,18 @@ def _dead_stores(tree: ast.FunctionDef) -> list[tuple[int, str]]:
                 f"An operation in place (`+=`, `/=`, `copy_`) changes it",
             ))  # fmt: skip
     return found
+
+
+def _replaced_views(body: ast.AST) -> list[tuple[int, str]]:
+    """Elements of a list of views that are replaced by other tensors."""
+    assigned = [node for node in ast.walk(body) if isinstance(node, ast.Assign) and len(node.targets) == 1]
+    splits = (".tensor_split(", ".split(", ".chunk(", ".unbind(")
+    views = {ast.unparse(node.targets[0]) for node in assigned if any(split in ast.unparse(node.value) for split in splits)}
+    return [
+        (node.lineno, f"puts another tensor into `{name}` in place of the view: `copy_` and `+=` write into the view")
+        for node in assigned
+        if isinstance(node.targets[0], ast.Subscript) and (name := ast.unparse(node.targets[0].value)) in views
+    ]
 
 
 def _names(target: ast.AST) -> set[str]:

@@ -233,6 +233,7 @@ pub(crate) fn at_seeds(
     let (mut faults, mut answers, mut gradings, mut hanging, begin) = (Vec::new(), 0, 0, 0, Instant::now());
     for lab in of {
         let (lab, program) = (&labs::find(lab.name)?, solution(root, lab, language)?);
+        let mut runner = Runner::new(&program, &Options::seeded(Some(1)));
         for Task { name, .. } in lab.tasks_in(root, language)?.tasks.into_iter().filter(|one| task.is_none_or(|task| one.name == task)) {
             let Answers { wrong, right } = lab.answers(root, &name, language)?;
             let variants =
@@ -240,7 +241,7 @@ pub(crate) fn at_seeds(
             let own = [name.clone()].into_iter().chain(variants(right)).map(|answer| (answer, true));
             for (answer, is_right) in own.chain(variants(wrong).into_iter().map(|answer| (answer, false))) {
                 let begin = Instant::now();
-                let found = one_at_seeds(lab, &program, &name, &answer, is_right, seeds);
+                let found = one_at_seeds(lab, &mut runner, &program, &name, &answer, is_right, seeds);
                 let words = found.words(is_right);
                 let took = begin.elapsed().as_secs_f64();
                 screen.line(format_args!("{} {answer}: {words}, {took:.1} s", lab.number()));
@@ -270,12 +271,19 @@ fn solution(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<Progra
     }
 }
 
-fn one_at_seeds(lab: &Lab, program: &Program, task: &str, answer: &str, is_right: bool, seeds: u64) -> AtSeeds {
+fn one_at_seeds(
+    lab: &Lab,
+    runner: &mut Runner,
+    program: &Program,
+    task: &str,
+    answer: &str,
+    is_right: bool,
+    seeds: u64,
+) -> AtSeeds {
     let mut at = AtSeeds::default();
-    let mut runner = Runner::new(program, &Options::seeded(Some(1)));
     for seed in 1..=seeds {
         let options = Options::seeded(Some(seed));
-        let found = grade::find(lab, task, answer, &options, &mut runner);
+        let found = grade::find(lab, task, answer, &options, runner);
         at.graded += 1;
         let said = match found {
             Ok(Err(finding)) if !is_right => {
@@ -287,7 +295,7 @@ fn one_at_seeds(lab: &Lab, program: &Program, task: &str, answer: &str, is_right
             Ok(Ok(())) => Some("passed, although it is wrong".to_owned()),
             Ok(Err(finding)) => Some(format!("was refused, although it is right: {finding}")),
             Err(error) => {
-                runner = Runner::new(program, &options);
+                *runner = Runner::new(program, &options);
                 Some(format!("was not graded: {error:#}"))
             }
         };

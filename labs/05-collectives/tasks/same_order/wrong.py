@@ -57,11 +57,6 @@ def of_a_copy(): ...
 def without_names(): ...
 
 
-# Rounds to single precision.
-@edit(", dtype=torch.float64", "")
-def single(): ...
-
-
 # Right: gathers the dicts.
 def gathers(own: dict[str, float]) -> dict[str, float]:
     everyones: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
