@@ -4,6 +4,7 @@
 //! [`Language::words`] puts PyTorch's names in their place before a learner who works in Python reads them.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::exercise::Lab;
@@ -50,11 +51,21 @@ impl Program {
     /// When there is no Python with PyTorch: what to do.
     pub fn python(root: &Path, lab: &Lab, folder: &Path) -> anyhow::Result<Self> {
         let path = Python::for_answers()?.program;
-        let runtime = root.join(PYTHON).join(RUNTIME);
-        let runtime = if runtime.is_dir() { vec![runtime.into()] } else { vec!["-m".into(), RUNTIME.into()] };
+        let runtime = runtime(root).map_or_else(|| vec!["-m".into(), RUNTIME.into()], |folder| vec![folder.into()]);
         let args = runtime.into_iter().chain([lab.number().into(), folder.into()]).collect();
         Ok(Program { path, args, language: Language::Python })
     }
+}
+
+/// The folder of the runtime: in the checkout, or where pip has put it together with this program, which need not be where PyTorch is.
+fn runtime(root: &Path) -> Option<PathBuf> {
+    let own = root.join(PYTHON).join(RUNTIME);
+    if own.is_dir() {
+        return Some(own);
+    }
+    let this = std::env::current_exe().ok()?;
+    let pythons = fs::read_dir(this.ancestors().nth(2)?.join("lib")).ok()?.flatten();
+    pythons.map(|python| python.path().join("site-packages").join(RUNTIME)).find(|runtime| runtime.is_dir())
 }
 
 impl Language {
