@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .rank import Task, WrongType, a, explained, integer
+from .rank import LARGEST, Task, WrongType, a, any_integer, explained, integer
 
 # The last port that there is, to which the grader's number is limited.
 LAST_PORT = 65535
@@ -119,7 +119,8 @@ def _environment(answer: Callable[..., Any], variables: Any) -> dict[str, Any]:
         worker = a(Worker, answer(variables), "a Worker")
         what = "the answer returned a Worker whose {} is"
         names = ("rank", "local_rank", "world_size", "local_world_size", "master_port")
-        *place, port = (integer(getattr(worker, name), what.format(name)) for name in names)
+        # A grader reads no number below 0, and says itself that one was accepted.
+        *place, port = (min(max(any_integer(getattr(worker, name), what.format(name)), 0), LARGEST) for name in names)
         return [*place, a(str, worker.master_addr, "a str", what.format("master_addr")), min(port, LAST_PORT)]
 
     return _with_text(run)

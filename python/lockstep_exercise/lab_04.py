@@ -159,7 +159,9 @@ def _leave(files: set[int]) -> None:
     for file in files:
         try:
             with socket.socket(fileno=os.dup(file)) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
+                # Gloo's thread takes the end of the socket on which it listens for an error.
+                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             continue  # it is no connection
 

@@ -233,13 +233,19 @@ def number(value: Any, what: str = "the answer returned") -> float:
 
 def integer(value: Any, what: str = "the answer returned") -> int:
     """A whole number from 0 on."""
+    value = any_integer(value, what)
+    if value < 0:
+        raise WrongType(f"{what} {value} where a number from 0 on is asked for")
+    return min(value, LARGEST)
+
+
+def any_integer(value: Any, what: str = "the answer returned") -> int:
+    """A whole number."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_floating_point():
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int):
         raise WrongType(_wrong(value, "an int", what))
-    if value < 0:
-        raise WrongType(f"{what} {value} where a number from 0 on is asked for")
-    return min(value, LARGEST)
+    return value
 
 
 def sequence(value: Any, wanted: str, what: str = "the answer returned") -> list[Any]:

@@ -103,7 +103,9 @@ class Recorder:
         """What the calls show of requests, each a sentence."""
         never = {_name(call) for call in self.calls if not call.waited}
         early = {_name(call) for call in self.calls if call.used_early} - never
-        notes = [f"nothing waits for a request of `{name}`: its tensor has its value when `wait` returns" for name in sorted(never)]
+        without = {"isend": "its message may never leave"}
+        value = "its tensor has its value when `wait` returns"
+        notes = [f"nothing waits for a request of `{name}`: {without.get(name, value)}" for name in sorted(never)]
         return notes + [f"the tensor of a request of `{name}` is used before `wait` returns: the operation owns it until then" for name in sorted(early)]
 
     def called(self) -> list[Call]:

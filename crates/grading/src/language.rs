@@ -144,6 +144,7 @@ const WORDS: &[(&str, &str)] = &[
     ("`as_secs()`", "`int(patience.total_seconds())`"),
     ("`g_add_` and `copy_` write", "`+=` and `copy_` write"),
     ("`tr` only", "`t` only"),
+    ("Return every other error", "Raise every other error"),
     ("`variables`", "`environ`"),
     ("that of the map", "that of the dict"),
 ];

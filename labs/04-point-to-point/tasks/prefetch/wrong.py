@@ -60,11 +60,6 @@ def all_at_once(batches: int, length: int, compute: Callable[[torch.Tensor], flo
     return results
 
 
-# Receives in single precision.
-@edit("torch.zeros(length, dtype=torch.float64), torch.zeros(length, dtype=torch.float64)", "torch.zeros(length), torch.zeros(length)")
-def single(): ...
-
-
 # Right: copies each batch before the next receive is started.
 @edit("here, there = there, here", "here = there.clone()")
 def copies(): ...

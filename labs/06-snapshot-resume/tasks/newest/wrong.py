@@ -46,18 +46,6 @@ def any_error(): ...
 def no_first_start(): ...
 
 
-# Asks whether the folder exists, and an error counts as no.
-def glob(folder: Path) -> Path | None:
-    paths = [path for path in folder.glob("snapshot-*") if position(path) is not None]
-    for path in sorted(paths, key=position, reverse=True):
-        try:
-            read(path)
-            return path
-        except ValueError:
-            pass
-    return None
-
-
 # Reads all files, and takes what is no snapshot for one.
 @edit("if position(path) is not None", "if path.is_file()")
 @edit("key=position", "key=lambda path: position(path) or (0, 0)")

@@ -23,7 +23,7 @@ def seed_alone(): ...
 def epoch_alone(): ...
 
 
-# The sum: epoch 1 of seed 0 is epoch 0 of seed 1.
+# Right: the sum, as in PyTorch's DistributedSampler, although epoch 1 of seed 0 is then epoch 0 of seed 1.
 @edit('random.Random(f"{seed}, {epoch}")', "random.Random(seed + epoch)")
 def added(): ...
 
@@ -31,11 +31,6 @@ def added(): ...
 # The product: seed 0 has one order.
 @edit('random.Random(f"{seed}, {epoch}")', "random.Random(seed * (epoch + 1))")
 def multiplied(): ...
-
-
-# `or` replaces a seed of 0.
-@edit('random.Random(f"{seed}, {epoch}")', 'random.Random(f"{seed or 1}, {epoch}")')
-def zero_is_false(): ...
 
 
 # Counts epochs from the start of this process.
@@ -46,11 +41,6 @@ def from_zero(): ...
 # No seed.
 @edit('random.Random(f"{seed}, {epoch}")', "random.Random()")
 def unseeded(): ...
-
-
-# Hashes a text, which each process does differently.
-@edit('random.Random(f"{seed}, {epoch}")', 'random.Random(hash(f"{seed}, {epoch}"))')
-def hashed(): ...
 
 
 # Right: from PyTorch's generator, with a seed that differs for each pair.
