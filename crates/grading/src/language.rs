@@ -139,8 +139,14 @@ const WORDS: &[(&str, &str)] = &[
     ("`wait_for` takes a deadline", "the `wait` of a request takes a timeout"),
     ("use the tensor that `wait_for` returns", "use the buffer once `wait` has returned"),
     ("use the tensors that `wait` returns", "use the buffers once `wait` has returned"),
-    ("a batch is complete when `wait` returns it, not before", "a batch is complete once `wait` has returned, not before"),
-    (" The compiler forbids reads of the tensor that was passed to `irecv`, but not reads of another handle to its memory", ""),
+    (
+        "a batch is complete when `wait` returns it, not before",
+        "a batch is complete once `wait` has returned, not before",
+    ),
+    (
+        " The compiler forbids reads of the tensor that was passed to `irecv`, but not reads of another handle to its memory",
+        "",
+    ),
     ("`as_secs()`", "`int(patience.total_seconds())`"),
     ("`g_add_` and `copy_` write", "`+=` and `copy_` write"),
     ("`tr` only", "`t` only"),

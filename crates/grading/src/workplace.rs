@@ -70,7 +70,11 @@ mod tests {
         let inner = checkout.join("target/mine");
         let task = inner.join("tasks/05_collectives/mean.py");
         fs::create_dir_all(task.parent().unwrap()).unwrap();
-        assert_eq!(Workplace::around(&task), Workplace::around(checkout.parent().unwrap()), "nothing marks a workplace");
+        assert_eq!(
+            Workplace::around(&task),
+            Workplace::around(checkout.parent().unwrap()),
+            "nothing marks a workplace"
+        );
         fs::create_dir(checkout.join("labs")).unwrap();
         fs::write(checkout.join("Cargo.lock"), "").unwrap();
         assert_eq!(Workplace::around(&task), Some(Workplace::Checkout(checkout.into())));

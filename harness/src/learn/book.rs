@@ -62,7 +62,8 @@ fn page(book: &Path, chapter: Option<&str>) -> Result<PathBuf, Refused> {
     let wanted = chapter.trim_end_matches(".md").trim_start_matches("book/src/");
     let exact = names.iter().find(|name| *name == wanted);
     let found = exact.or_else(|| names.iter().find(|name| name.starts_with(wanted)));
-    let found = found.ok_or_else(|| Refused(format!("the book has no page {wanted:?}: there are {}", names.join(", "))))?;
+    let found =
+        found.ok_or_else(|| Refused(format!("the book has no page {wanted:?}: there are {}", names.join(", "))))?;
     Ok(book.join(format!("{found}.html")))
 }
 

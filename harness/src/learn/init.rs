@@ -47,7 +47,8 @@ impl Init {
 /// [`Refused`] for a checkout, or for a folder with other things in it; errors of the file system.
 fn init(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if Workplace::is_checkout(folder) {
-        let why = "is a checkout of the course, which has the tasks: `lockstep grade 05 mean --python`, in python/tasks";
+        let why =
+            "is a checkout of the course, which has the tasks: `lockstep grade 05 mean --python`, in python/tasks";
         return Err(Refused(format!("{} {why}", foreign::path(folder))).into());
     }
     let cannot = || format!("cannot make {}", foreign::path(folder));
