@@ -8,9 +8,9 @@ fn main() -> ExitCode {
     lockstep_grading::labs::try_answers(env!("CARGO_PKG_NAME"), program, env!("CARGO_MANIFEST_DIR"), compare)
 }
 
-/// Compares the diagnoses of a task's wrong answers with `expected.snap` in the task's folder. The inputs are random, so `#` stands for
+/// Compares the diagnoses of a task's wrong answers with `expected.snap` or `expected_python.snap` in the task's folder. The inputs are random, so `#` stands for
 /// each number or list of numbers.
-fn compare(task: &str, diagnoses: &str) {
+fn compare(task: &str, snapshot: &str, diagnoses: &str) {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(Path::new(env!("CARGO_MANIFEST_DIR")).join(task));
     settings.set_prepend_module_to_snapshot(false);
@@ -23,5 +23,5 @@ fn compare(task: &str, diagnoses: &str) {
     // The order of a hash map is random.
     settings
         .add_filter(r"`\w+` holds the mean of (rank #'s \w+(, )?)+", "`[metric]` holds the mean of [other metrics]");
-    settings.bind(|| insta::assert_snapshot!("expected", diagnoses));
+    settings.bind(|| insta::assert_snapshot!(snapshot, diagnoses));
 }

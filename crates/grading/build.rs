@@ -49,8 +49,19 @@ fn row(lab: &Path) -> Result<String, Box<dyn Error>> {
     let tasks = text.get("task").and_then(|tasks| tasks.as_array()).into_iter().flatten();
     let names = tasks.filter_map(|task| task.get("name")?.as_str());
     let gradings: String = names.map(|task| format!("({task:?}, {}::{task}::grade), ", module_name(lab))).collect();
+    let answers = text.get("task").and_then(|tasks| tasks.as_array()).into_iter().flatten();
+    let answers = answers.filter_map(|task| task.get("name")?.as_str()).filter_map(|task| {
+        let file = lab.join("tasks").join(task).join("answer.py");
+        file.is_file().then(|| {
+            println!("cargo::rerun-if-changed={}", file.display());
+            format!("({task:?}, include_str!({file:?})), ")
+        })
+    });
+    let python: String = answers.collect();
     let name = lab.file_name().unwrap_or_default().to_string_lossy();
-    Ok(format!("    Lab {{ name: {name:?}, text: include_str!({path:?}), gradings: &[{gradings}] }},\n"))
+    Ok(format!(
+        "    Lab {{ name: {name:?}, text: include_str!({path:?}), gradings: &[{gradings}], python: &[{python}] }},\n"
+    ))
 }
 
 /// `lab_02_spawn_ddp`.

@@ -48,6 +48,7 @@ enum Command {
     Render(render::RenderOptions),
     Doctor(doctor::DoctorOptions),
     Bench(bench::BenchOptions),
+    Init(learn::Init),
     Grade(learn::Grade),
     Class(learn::ClassOptions),
     Hint(learn::Hint),
@@ -55,6 +56,7 @@ enum Command {
     Reset(learn::Reset),
     Solution(learn::Solution),
     Watch(learn::Watch),
+    Book(learn::Book),
     New(new::NewOptions),
     Data(author::DataOptions),
     Cluster(cluster::ClusterOptions),
@@ -70,7 +72,7 @@ enum Command {
 
 /// The subcommands as the page of help lists them, by what one wants to do.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Learning", &["tour", "grade", "hint", "watch", "progress", "reset", "solution", "class"]),
+    ("Learning", &["tour", "init", "grade", "hint", "watch", "progress", "reset", "solution", "book", "class"]),
     ("Running", &["run", "report", "stacks", "new", "data"]),
     ("Proving", &["verify", "inject", "same"]),
     ("Measuring", &["bench"]),
@@ -128,6 +130,7 @@ impl Cli {
             Command::Bench(options) => options.exec(),
             Command::BenchRank(rank) => rank.exec(),
             Command::BenchStore(serve) => serve.exec(),
+            Command::Init(options) => options.exec(),
             Command::Grade(options) => options.exec(),
             Command::Class(options) => options.exec(),
             Command::Hint(options) => options.exec(),
@@ -135,6 +138,7 @@ impl Cli {
             Command::Reset(options) => options.exec(),
             Command::Solution(options) => options.exec(),
             Command::Watch(options) => options.exec(),
+            Command::Book(options) => options.exec(),
             Command::New(options) => options.exec(),
             Command::Data(options) => options.exec(),
             Command::Cluster(options) => options.exec(),

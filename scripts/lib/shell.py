@@ -13,13 +13,13 @@ import sys
 from lib.pages import FENCE, ROOT, name_of, spans
 
 # Programs of the system and of the shell: only their names are checked.
-TOOLS = set("apptainer apt-get bash cat cd chmod cmp cp diff echo export find getent git grep head hostname ip kill ls mkdir mmdebstrap mount mpiexec mpirun nc nft nvidia-smi podman rm rustup sbatch scontrol sh sort squeue sysctl tail true truncate wait".split())
+TOOLS = set("apptainer apt-get bash cat cd chmod cmp cp diff echo export find getent git grep head hostname ip kill ls mkdir mmdebstrap mount mpiexec mpirun nc nft nvidia-smi pip podman rm rustup sbatch scontrol sh sort squeue sysctl tail true truncate wait".split())
 # They start the command that follows their own options.
 CONTAINERS = {"apptainer", "podman"}
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
 # A package that the reader makes, and what it is a copy of.
 COPIES = {"my-model": "lockstep-template"}
-CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run test".split())
+CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run search test yank".split())
 SEPARATORS = {"&&", "||", ";", "|", "&", "(", ")"}
 BEGINS = re.compile(r"(?:lockstep|cargo|scripts/\S+|lab-\d\d-\S+) ")
 LANGUAGES = "console", "sh", "bash", "text", ""

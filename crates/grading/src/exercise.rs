@@ -1,13 +1,14 @@
 //! A lab: the contents of its `lab.toml` (how to verify the lab, its tasks, their hints), and where its files are.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::Context;
 use lockstep_contract::foreign;
 use serde::Deserialize;
 
-use crate::{Answers, Runner};
+use crate::language::PYTHON;
+use crate::{Answers, Language, Runner};
 
 /// Grades a task from the results of real ranks. Stops at the first [`Finding`](crate::Finding).
 pub type Grading = fn(&mut Runner) -> anyhow::Result<()>;
@@ -21,6 +22,8 @@ pub struct Lab {
     pub text: &'static str,
     /// The grading function of each task, by name, in the order of `lab.toml`.
     pub gradings: &'static [(&'static str, Grading)],
+    /// The course's answers in Python, by the names of their tasks, with their markers: a learner who has no checkout gets them from here.
+    pub python: &'static [(&'static str, &'static str)],
 }
 
 /// A lab's `lab.toml`.
@@ -101,6 +104,9 @@ pub struct Task {
     pub section: String,
     /// Three hints. The first is a nudge, the last is nearly the answer.
     pub hints: [String; 3],
+    /// The last hint for an answer in Python, if the other one names Rust's functions.
+    #[serde(default)]
+    python_hint: Option<String>,
 }
 
 /// A lab has no such task.
@@ -121,7 +127,7 @@ impl Lab {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // The leak is harmless: a command reads a few labs and then ends.
-        Ok(Lab { name: name.leak(), text: text.leak(), gradings: &[] })
+        Ok(Lab { name: name.leak(), text: text.leak(), gradings: &[], python: &[] })
     }
 
     /// Returns true if `text` is the lab's number, its folder or one of its packages: `2`, `02`, `02-spawn-ddp`,
@@ -141,6 +147,19 @@ impl Lab {
         root.join("labs").join(self.name)
     }
 
+    /// The folder that the learner edits: a package of Rust, or the lab's tasks in Python. These are in a folder of their own, which looks the
+    /// same in a checkout and without one: `tasks/02_spawn_ddp`.
+    pub fn learners(&self, root: &Path, language: Language) -> PathBuf {
+        match language {
+            Language::Rust => self.exercise(root),
+            Language::Python => {
+                let checkout = root.join(PYTHON);
+                let folder = if checkout.is_dir() { checkout } else { root.into() };
+                folder.join("tasks").join(self.name.replace('-', "_"))
+            }
+        }
+    }
+
     /// The folder of the package that the learner edits.
     pub fn exercise(&self, root: &Path) -> PathBuf {
         self.folder(root).join("exercise")
@@ -152,13 +171,28 @@ impl Lab {
     }
 
     /// The file with the course's own answer to a task.
-    pub fn own_answer(&self, root: &Path, task: &str) -> PathBuf {
-        self.tasks_folder(root).join(task).join("answer.rs")
+    pub fn own_answer(&self, root: &Path, task: &str, language: Language) -> PathBuf {
+        self.tasks_folder(root).join(task).join("answer").with_extension(language.extension())
+    }
+
+    /// The course's own answer to a task, with the markers of what the learner gets instead; `None` if there is none in this language.
+    ///
+    /// # Errors
+    /// When its file cannot be read.
+    pub fn answer_text(&self, root: &Path, task: &str, language: Language) -> anyhow::Result<Option<String>> {
+        let path = self.own_answer(root, task, language);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && language == Language::Python => {
+                Ok(self.python.iter().find(|(name, _)| *name == task).map(|(_, text)| (*text).to_owned()))
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", foreign::path(&path))),
+        }
     }
 
     /// The file with the wrong and unusual answers to a task.
-    pub fn other_answers(&self, root: &Path, task: &str) -> PathBuf {
-        self.tasks_folder(root).join(task).join("wrong.rs")
+    pub fn other_answers(&self, root: &Path, task: &str, language: Language) -> PathBuf {
+        self.tasks_folder(root).join(task).join("wrong").with_extension(language.extension())
     }
 
     /// The file that grades a task.
@@ -170,10 +204,13 @@ impl Lab {
     ///
     /// # Errors
     /// When their file cannot be read.
-    pub fn answers(&self, root: &Path, task: &str) -> anyhow::Result<Answers> {
-        let path = self.other_answers(root, task);
+    pub fn answers(&self, root: &Path, task: &str, language: Language) -> anyhow::Result<Answers> {
+        let path = self.other_answers(root, task, language);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
-        Ok(Answers::read(&text))
+        Ok(match language {
+            Language::Rust => Answers::read(&text),
+            Language::Python => Answers::read_python(&text),
+        })
     }
 
     /// The package that the learner edits.
@@ -193,6 +230,21 @@ impl Lab {
     pub fn tasks(&self) -> anyhow::Result<Tasks> {
         let LabFile { chapter, tasks, .. } = self.file()?;
         Ok(Tasks { chapter, tasks })
+    }
+
+    /// Its tasks that can be answered in this language.
+    ///
+    /// # Errors
+    /// When `lab.toml` is not valid, or an answer cannot be read.
+    pub fn tasks_in(&self, root: &Path, language: Language) -> anyhow::Result<Tasks> {
+        let Tasks { chapter, tasks } = self.tasks()?;
+        let mut there = Vec::new();
+        for task in tasks {
+            if language == Language::Rust || self.answer_text(root, &task.name, language)?.is_some() {
+                there.push(task);
+            }
+        }
+        Ok(Tasks { chapter, tasks: there })
     }
 
     /// How to verify the lab. `None` if there is nothing that can be checked.
@@ -228,6 +280,23 @@ impl Tasks {
 impl Task {
     /// Its file in a package.
     pub fn file(&self) -> PathBuf {
-        Path::new("src").join(format!("{}.rs", self.name))
+        self.file_in(Language::Rust)
+    }
+
+    /// Its file in the learner's folder.
+    pub fn file_in(&self, language: Language) -> PathBuf {
+        match language {
+            Language::Rust => Path::new("src").join(format!("{}.rs", self.name)),
+            Language::Python => format!("{}.py", self.name).into(),
+        }
+    }
+
+    /// Its hints for an answer in this language.
+    pub fn hints_in(&self, language: Language) -> [String; 3] {
+        let mut hints = self.hints.clone().map(|hint| language.words(&hint));
+        if let (Language::Python, Some(hint)) = (language, &self.python_hint) {
+            hints[2].clone_from(hint);
+        }
+        hints
     }
 }

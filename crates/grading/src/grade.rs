@@ -2,20 +2,21 @@
 
 use std::fmt::Write as _;
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::{Finding, GradeResult, Options, Runner, Verdict, checksums};
+use crate::language::PYTHON;
+use crate::{Finding, GradeResult, Language, Options, Program, Runner, Verdict, checksums};
 
 /// A learner's program and its sources.
 #[derive(Clone, Debug)]
 pub struct Submission {
-    /// The learner's program.
-    pub program: PathBuf,
-    /// The folder of the learner's package.
+    /// The program that runs the learner's answers.
+    pub program: Program,
+    /// The folder of the learner's package, or of the lab's tasks in Python.
     pub folder: PathBuf,
 }
 
@@ -41,7 +42,7 @@ pub fn grade(
 ) -> anyhow::Result<Graded> {
     let begin = Instant::now();
     let found = find(lab, &task.name, &task.name, options, runner)?;
-    let untouched = || checksums::untouched(&submission.folder, &task.file());
+    let untouched = || checksums::untouched(&submission.folder, &task.file_in(submission.program.language));
     let found = found.map_err(|finding| if untouched() { Box::new(not_started(*finding)) } else { finding });
     Ok(Graded { task: task.clone(), found, took: begin.elapsed() })
 }
@@ -61,7 +62,7 @@ pub fn find(
     runner.turn_to(answer, options);
     match grading(runner) {
         Ok(()) => Ok(Ok(())),
-        Err(error) => error.downcast().map(|finding| Err(Box::new(finding))),
+        Err(error) => error.downcast().map(|finding| Err(Box::new(runner.in_words(finding)))),
     }
 }
 
@@ -92,24 +93,31 @@ pub(crate) fn passed(tasks: &Tasks, task: &Task) -> String {
 }
 
 /// The full report on a task that failed.
-pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, finding: &Finding, seed: u64) -> String {
+pub(crate) fn failed(
+    lab: &Lab,
+    tasks: &Tasks,
+    task: &Task,
+    finding: &Finding,
+    seed: u64,
+    language: Language,
+) -> String {
     let rank = finding.rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
     let symbol = if finding.verdict == Verdict::NotStarted { '·' } else { '✗' };
     let verdict = finding.verdict.words();
     let text = format!("{symbol} {}: {}: {verdict}{rank}\n\n", place(tasks, task), task.title);
-    let [file, read, hint] = places(lab, tasks, task);
+    let [file, read, hint] = places(lab, tasks, task, language);
     let mut lines = finding.lines();
     lines.push(file);
     lines.push(("seed", seed.to_string()));
-    lines.push(("replay", format!("lockstep grade {} {} --seed {seed}", lab.number(), task.name)));
+    lines.push(("replay", format!("lockstep grade {} {}{} --seed {seed}", lab.number(), task.name, language.option())));
     lines.extend([read, hint]);
     table(text, lines)
 }
 
 /// A task to begin with: its title, and where it is done.
-pub fn next(lab: &Lab, tasks: &Tasks, task: &Task) -> String {
+pub fn next(lab: &Lab, tasks: &Tasks, task: &Task, language: Language) -> String {
     let title = format!("next, lab {}, {}: {}\n\n", lab.number(), place(tasks, task), task.title);
-    table(title, places(lab, tasks, task).to_vec())
+    table(title, places(lab, tasks, task, language).to_vec())
 }
 
 /// A task to begin with, after one of lab `after`, in one line: its lab, if that is another one, and where to read.
@@ -123,12 +131,20 @@ pub fn next_line(lab: &Lab, tasks: &Tasks, task: &Task, after: &Lab) -> String {
 }
 
 /// The task's file, its section, and the command for its hints.
-fn places(lab: &Lab, tasks: &Tasks, task: &Task) -> [(&'static str, String); 3] {
+fn places(lab: &Lab, tasks: &Tasks, task: &Task, language: Language) -> [(&'static str, String); 3] {
     [
-        ("file", format!("labs/{}/exercise/{}", lab.name, task.file().display())),
+        ("file", lab.learners(&here(language), language).join(task.file_in(language)).display().to_string()),
         ("read", format!("book/src/{}, \"{}\"", tasks.chapter, task.section)),
-        ("hint", format!("lockstep hint {} {}", lab.number(), task.name)),
+        ("hint", format!("lockstep hint {} {}{}", lab.number(), task.name, language.option())),
     ]
+}
+
+/// What paths in a report begin with: nothing, since they are those in the checkout or in the learner's folder. A checkout keeps its tasks in
+/// Python in a folder of their own, which a report names from wherever the learner is in it.
+fn here(language: Language) -> PathBuf {
+    let folder = std::env::current_dir().unwrap_or_default();
+    let in_checkout = folder.ancestors().any(|folder| folder.join(PYTHON).join("tasks").is_dir());
+    if language == Language::Python && in_checkout { Path::new(PYTHON).into() } else { PathBuf::new() }
 }
 
 /// Adds lines of fields and their texts.

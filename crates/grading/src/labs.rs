@@ -5,14 +5,15 @@
 
 use std::io::Write;
 use std::panic::catch_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 use lockstep_contract::TEST_SEED;
 
-use crate::{Answers, GradeResult, Lab, Options, Runner, learner};
+use crate::exercise::Task;
+use crate::{GradeResult, Lab, Language, Options, Program, Python, Runner, learner};
 
 include!(concat!(env!("OUT_DIR"), "/labs.rs"));
 
@@ -57,123 +58,147 @@ fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {
     }
 }
 
-/// With these arguments, the executable grades answers with inputs from a seed: `grade-answers SEED ANSWER…`.
+/// With these arguments, the executable grades answers with inputs from a seed: `grade-answers LANGUAGE SEED ANSWER…`.
 const ANSWERS: &str = "grade-answers";
+/// The second argument for answers in Python.
+const IN_PYTHON: &str = "python";
 
 /// Compares the diagnoses of a task's wrong answers with those that are expected, and panics if they differ. Arguments: the name of
-/// the task, and a line for each wrong answer with its name, the verdict and the diagnosis.
-pub type Compare = fn(task: &str, diagnoses: &str);
+/// the task, the name of the snapshot, and a line for each wrong answer with its name, the verdict and the diagnosis.
+pub type Compare = fn(task: &str, snapshot: &str, diagnoses: &str);
+
+/// The course's answers to a lab's tasks in one language, and where they are.
+#[derive(Clone)]
+struct Course {
+    root: PathBuf,
+    language: Language,
+}
 
 /// The `main` of a solution's test in the checkout `root`. `program` knows the course's answers by the names of their tasks and all others
-/// as `TASK/NAME`.
+/// as `TASK/NAME`; so does the runtime of Python.
 fn try_all(lab: &Lab, root: &Path, program: &str, compare: Compare) -> ExitCode {
     if let Some(code) = learner::helper() {
         return code;
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [name, seed, answers @ ..] = &args[..]
+    if let [name, language, seed, answers @ ..] = &args[..]
         && name == ANSWERS
     {
-        return grade_answers(lab, program, seed, answers);
+        let program = match language == IN_PYTHON {
+            true => Program::python(root, lab, &lab.tasks_folder(root)),
+            false => Ok(Path::new(program).into()),
+        };
+        return or_fail(program.and_then(|program| grade_answers(lab, &program, seed, answers)));
     }
-    match trials(lab, root, compare) {
-        Ok(trials) => libtest_mimic::run(&Arguments::from_args(), trials).exit_code(),
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    or_fail(trials(lab, root, compare).map(|trials| libtest_mimic::run(&Arguments::from_args(), trials).exit_code()))
+}
+
+fn or_fail(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 fn trials(lab: &Lab, root: &Path, compare: Compare) -> anyhow::Result<Vec<Trial>> {
     let mut trials = Vec::new();
-    for task in lab.tasks()?.tasks {
-        let Answers { wrong, right } = lab.answers(root, &task.name)?;
-        let name = task.name;
-        trials.push(Trial::test(format!("{name}::right_answers_pass"), right_answers(&name, &right)));
-        if !wrong.is_empty() {
-            let test = format!("{name}::wrong_answers_get_their_diagnoses");
-            trials.push(Trial::test(test, wrong_answers(name, wrong, compare)));
+    for (language, words) in [(Language::Rust, ""), (Language::Python, "python_")] {
+        for Task { name, .. } in lab.tasks_in(root, language)?.tasks {
+            let (course, answers) = (Course { root: root.into(), language }, lab.answers(root, &name, language)?);
+            let test = format!("{name}::{words}right_answers_pass");
+            trials.push(Trial::test(test, course.right_answers(&name, &answers.right)));
+            if !answers.wrong.is_empty() {
+                let test = format!("{name}::{words}wrong_answers_get_their_diagnoses");
+                trials.push(Trial::test(test, course.wrong_answers(name, answers.wrong, compare)));
+            }
         }
     }
     Ok(trials)
 }
 
-/// Grades the course's own answer and the unusual right ones.
-fn right_answers(task: &str, unusual: &[String]) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
-    let unusual = unusual.iter().map(|name| format!("{task}/{name}"));
-    let answers: Vec<String> = [task.to_owned()].into_iter().chain(unusual).collect();
-    move || {
-        let failed = |(answer, found): (&String, GradeResult)| Some(format!("{answer}: {0}\n{0:#?}", found.err()?));
-        let failed: Vec<String> = answers.iter().zip(graded(&answers)?).filter_map(failed).collect();
-        if failed.is_empty() { Ok(()) } else { Err(failed.join("\n\n").into()) }
-    }
-}
-
-/// Grades all wrong answers of a task. Their diagnoses are compared together, so that one file has them all.
-fn wrong_answers(
-    task: String,
-    names: Vec<String>,
-    compare: Compare,
-) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
-    move || {
-        let answers: Vec<String> = names.iter().map(|name| format!("{task}/{name}")).collect();
-        let (mut diagnoses, mut findings) = (String::new(), String::new());
-        for (name, found) in names.iter().zip(graded(&answers)?) {
-            let Err(finding) = found else {
-                return Err(format!("{task}/{name} passed, but it is wrong").into());
-            };
-            diagnoses += &format!("{name}: {finding}\n");
-            findings += &format!("{name}: {finding:#?}\n");
+impl Course {
+    /// Grades the course's own answer and the unusual right ones.
+    fn right_answers(&self, task: &str, unusual: &[String]) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+        let unusual = unusual.iter().map(|name| format!("{task}/{name}"));
+        let answers: Vec<String> = [task.to_owned()].into_iter().chain(unusual).collect();
+        let course = self.clone();
+        move || {
+            let failed = |(answer, found): (&String, GradeResult)| Some(format!("{answer}: {0}\n{0:#?}", found.err()?));
+            let failed: Vec<String> = answers.iter().zip(course.graded(&answers)?).filter_map(failed).collect();
+            if failed.is_empty() { Ok(()) } else { Err(failed.join("\n\n").into()) }
         }
-        // The snapshot leaves out numbers and inputs, which help to understand a failure.
-        catch_unwind(|| compare(&task, &diagnoses)).map_err(|_| Failed::from(findings))
     }
-}
 
-/// Grades answers to one task in another process and returns what was found. Their ranks die with the main thread of that
-/// process.
-fn graded(answers: &[String]) -> anyhow::Result<Vec<GradeResult>> {
-    let seed = std::env::var(TEST_SEED).unwrap_or_else(|_| "1".into());
-    let output = Command::new(std::env::current_exe()?).arg(ANSWERS).arg(seed).args(answers).output()?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let found = String::from_utf8_lossy(&output.stdout);
-    let found: Vec<GradeResult> =
-        found.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a finding")?;
-    let next = answers.get(found.len()).map_or("all answers", String::as_str);
-    ensure!(output.status.success(), "the grader ended with {} at {next}: {stderr}", output.status);
-    ensure!(found.len() == answers.len(), "no finding on {next}: {stderr}");
-    Ok(found)
+    /// Grades all wrong answers of a task. Their diagnoses are compared together, so that one file has them all.
+    fn wrong_answers(
+        &self,
+        task: String,
+        names: Vec<String>,
+        compare: Compare,
+    ) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+        let course = self.clone();
+        move || {
+            let answers: Vec<String> = names.iter().map(|name| format!("{task}/{name}")).collect();
+            let (mut diagnoses, mut findings) = (String::new(), String::new());
+            let found = course.graded(&answers)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            for (name, found) in names.iter().zip(found) {
+                let Err(finding) = found else {
+                    return Err(format!("{task}/{name} passed, but it is wrong").into());
+                };
+                diagnoses += &format!("{name}: {finding}\n");
+                findings += &format!("{name}: {finding:#?}\n");
+            }
+            let snapshot = match course.language {
+                Language::Rust => "expected",
+                Language::Python => "expected_python",
+            };
+            // The snapshot leaves out numbers and inputs, which help to understand a failure.
+            catch_unwind(|| compare(&task, snapshot, &diagnoses)).map_err(|_| Failed::from(findings))
+        }
+    }
+
+    /// Grades answers to one task in another process and returns what was found; nothing where there is no Python with PyTorch, which it
+    /// prints. The ranks die with the main thread of that process.
+    fn graded(&self, answers: &[String]) -> anyhow::Result<Vec<GradeResult>> {
+        if self.language == Language::Python
+            && let Err(why) = Python::for_answers()
+        {
+            let _ = writeln!(std::io::stdout(), "not verified here: answers in Python ({why})");
+            return Ok(Vec::new());
+        }
+        let seed = std::env::var(TEST_SEED).unwrap_or_else(|_| "1".into());
+        let language = if self.language == Language::Python { IN_PYTHON } else { "rust" };
+        let mut command = Command::new(std::env::current_exe()?);
+        let output = command.current_dir(&self.root).args([ANSWERS, language, &seed]).args(answers).output()?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let found = String::from_utf8_lossy(&output.stdout);
+        let found: Vec<GradeResult> =
+            found.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a finding")?;
+        let next = answers.get(found.len()).map_or("all answers", String::as_str);
+        ensure!(output.status.success(), "the grader ended with {} at {next}: {stderr}", output.status);
+        ensure!(found.len() == answers.len(), "no finding on {next}: {stderr}");
+        Ok(found)
+    }
 }
 
 /// Prints a line for each answer: what was found.
-fn grade_answers(lab: &Lab, program: &str, seed: &str, answers: &[String]) -> ExitCode {
-    let Ok(seed) = seed.parse() else {
-        let _ = writeln!(std::io::stderr(), "{TEST_SEED}={seed}: not a number");
-        return ExitCode::FAILURE;
-    };
-    let options = Options::seeded(Some(seed));
-    let mut runner = Runner::new(Path::new(program), &options);
+fn grade_answers(lab: &Lab, program: &Program, seed: &str, answers: &[String]) -> anyhow::Result<ExitCode> {
+    let options = Options::seeded(Some(seed.parse().with_context(|| format!("{TEST_SEED}={seed}: not a number"))?));
+    let mut runner = Runner::new(program, &options);
     for answer in answers {
         let task = answer.split('/').next().unwrap_or(answer);
-        match crate::grade::find(lab, task, answer, &options, &mut runner) {
-            Ok(_) if !runner.made_copies() => {
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "{program} makes no copies of itself, so that each rank loads libtorch again"
-                );
-                return ExitCode::FAILURE;
-            }
-            Ok(found) => {
-                let _ = writeln!(std::io::stdout(), "{}", serde_json::json!(found));
-            }
-            Err(error) => {
-                let _ = writeln!(std::io::stderr(), "{error:#}");
-                return ExitCode::FAILURE;
-            }
-        }
+        let found = crate::grade::find(lab, task, answer, &options, &mut runner)?;
+        ensure!(
+            runner.made_copies(),
+            "{} makes no copies of itself, so that each rank loads libtorch again",
+            program.path.display()
+        );
+        writeln!(std::io::stdout(), "{}", serde_json::json!(found))?;
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::grade::{Submission, failed, grade, next_line, passed};
 use crate::labs::LABS;
 use crate::progress::Progress;
 use crate::runner::{self, CONFINED};
-use crate::{GradeResult, Options, Runner, seat};
+use crate::{GradeResult, Language, Options, Runner, Workplace, seat};
 
 /// Grade the exercise: its tasks in order, up to the first one that fails
 #[derive(Parser)]
@@ -37,7 +37,7 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
         return code;
     }
     let args = Args::parse();
-    let submission = Submission { program: program.into(), folder: folder.into() };
+    let submission = Submission { program: Path::new(program).into(), folder: folder.into() };
     let mut out = std::io::stdout();
     let graded = run(lab, &args.tasks, &submission, &Options::seeded(args.seed), &mut out);
     match graded.and_then(|right| if right { next(lab, &args.tasks, Path::new(folder), &mut out) } else { Ok(false) }) {
@@ -78,15 +78,30 @@ pub fn run(
     options: &Options,
     out: &mut dyn Write,
 ) -> anyhow::Result<bool> {
+    run_with(&mut Runner::new(&submission.program, options), lab, names, submission, options, out)
+}
+
+/// The same with a runner of the submission's program, which several gradings can share.
+///
+/// # Errors
+/// As [`run`]; then the runner is of no use.
+pub fn run_with(
+    runner: &mut Runner,
+    lab: &Lab,
+    names: &[String],
+    submission: &Submission,
+    options: &Options,
+    out: &mut dyn Write,
+) -> anyhow::Result<bool> {
+    let language = submission.program.language;
     let tasks = lab.tasks()?;
     names.iter().try_for_each(|name| tasks.find(name).map(drop))?;
     writeln!(out, "\nlab {}, seed {}", lab.number(), options.seed)?;
-    let mut runner = Runner::new(&submission.program, options);
     for task in tasks.tasks.iter().filter(|task| names.is_empty() || names.contains(&task.name)) {
-        let graded = grade(lab, task, submission, options, &mut runner);
+        let graded = grade(lab, task, submission, options, runner);
         let graded = graded.with_context(|| format!("cannot grade {}", task.name))?;
         let seconds = graded.took.as_secs_f64();
-        let text = rendered(lab, &tasks, task, &graded.found, options.seed);
+        let text = rendered(lab, &tasks, task, &graded.found, options.seed, language);
         let right = graded.found.is_ok();
         if right {
             writeln!(out, "{text} ({seconds:.1} s)")?;
@@ -104,14 +119,16 @@ pub fn run(
     Ok(true)
 }
 
-/// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task of the course that has not.
+/// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task of the workplace that has not.
 ///
 /// # Errors
 /// When `out` cannot be written.
 pub fn next(lab: &Lab, names: &[String], folder: &Path, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let place = Workplace::around(folder);
+    let (root, language) = place.as_ref().map_or((folder, Language::Rust), |place| (place.root(), place.language()));
     let mut all = Vec::new();
     for lab in LABS {
-        all.extend(lab.tasks()?.tasks.into_iter().map(|task| (*lab, task.name)));
+        all.extend(lab.tasks_in(root, language)?.tasks.into_iter().map(|task| (*lab, task.name)));
     }
     let graded =
         all.iter().rev().find(|(of, task)| of.number() == lab.number() && (names.is_empty() || names.contains(task)));
@@ -129,10 +146,10 @@ pub fn next(lab: &Lab, names: &[String], folder: &Path, out: &mut dyn Write) -> 
 }
 
 /// The result of grading a task, as the learner reads it.
-pub fn rendered(lab: &Lab, tasks: &Tasks, task: &Task, found: &GradeResult, seed: u64) -> String {
+pub fn rendered(lab: &Lab, tasks: &Tasks, task: &Task, found: &GradeResult, seed: u64, language: Language) -> String {
     match found {
         Ok(()) => passed(tasks, task),
-        Err(finding) => failed(lab, tasks, task, finding, seed),
+        Err(finding) => failed(lab, tasks, task, finding, seed, language),
     }
 }
 

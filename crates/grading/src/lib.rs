@@ -3,7 +3,7 @@
 //! - [`exercise`]: the contents of `lab.toml` and the function that grades each task. [`Answers`]: the wrong and unusual answers.
 //! - [`Runner`] calls the learner's answer, a [`Claim`] checks a result, and a [`Finding`] says what is wrong.
 //! - [`grade`] grades a task, [`learner`] runs `cargo test -p ex-NN`, [`labs::try_answers`] tests the course's own answers.
-//! - [`progress`] records which tasks a learner has passed, and [`seat`] tells the class. [`package`] writes the learner's files, and
+//! - [`Workplace`]: where a learner works. [`progress`] records which tasks have passed, and [`seat`] tells the class. [`package`] writes the learner's files, and
 //!   [`checksums`] shows which of them have changed.
 //! - [`labs`]: the course's labs, with the functions that grade their tasks, which stand in `labs/NN-name/tasks/TASK/grade.rs`.
 
@@ -17,19 +17,25 @@ pub mod exercise;
 mod finding;
 pub mod grade;
 pub mod labs;
+pub mod language;
 pub mod learner;
 pub mod package;
 pub mod progress;
+mod python;
 pub mod runner;
 pub mod seat;
+mod workplace;
 
 pub use answers::Answers;
 pub use exercise::{Grading, Lab};
 pub use finding::{
     Claim, Finding, GradeResult, Numbers, Verdict, causes, close, explain, given, is_too_late, joined, rows, table,
 };
+pub use language::{Language, Program};
 pub use lockstep_contract::counted;
 pub use package::checksums;
+pub use python::{Python, PythonMissing};
 pub use runner::{
     BESIDE, COMPUTES, CallOptions, DEADLINE, Inputs, JOINS, Options, Outputs, RankOutcome, Runner, SEPARATOR,
 };
+pub use workplace::{MARKER, Workplace};

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use lockstep_contract::foreign;
 
+use crate::Language;
 use crate::exercise::{Lab, Task, Tasks};
 
 /// The root of a package's program. The solution's lists all answers, the learner's lists one per task.
@@ -26,14 +27,36 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
     files.insert("Cargo.toml".into(), self::manifest(lab, &manifest)?);
     let tasks = lab.tasks()?;
     for task in &tasks.tasks {
-        let path = lab.own_answer(root, &task.name);
-        let text = skeleton(&read(&path)?).with_context(|| foreign::path(&path).to_string())?;
+        let path = lab.own_answer(root, &task.name, Language::Rust);
+        let text = skeleton(&read(&path)?, Language::Rust).with_context(|| foreign::path(&path).to_string())?;
         files.insert(task.file(), text);
     }
     files.insert(Path::new("src").join(MAIN), main(&tasks, &modules(&lab.folder(root).join("given"))?));
+    Ok(with_checksums(files))
+}
+
+fn with_checksums(mut files: BTreeMap<PathBuf, String>) -> BTreeMap<PathBuf, String> {
     let checksums: String = files.iter().map(|(path, text)| checksums::line(path, text)).collect();
     files.insert(checksums::FILE.into(), checksums);
-    Ok(files)
+    files
+}
+
+/// Generates what a learner edits, by the paths in [`Lab::learners`]: the package of Rust, or a file for each task in Python.
+///
+/// # Errors
+/// As [`files`].
+pub fn files_in(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    if language == Language::Rust {
+        return files(root, lab);
+    }
+    let mut files = BTreeMap::new();
+    for task in lab.tasks()?.tasks {
+        if let Some(answer) = lab.answer_text(root, &task.name, language)? {
+            let text = skeleton(&answer, language).with_context(|| format!("{}'s answer in Python", task.name))?;
+            files.insert(task.file_in(language), text);
+        }
+    }
+    Ok(if files.is_empty() { files } else { with_checksums(files) })
 }
 
 /// Writes all that follows from a lab's answers: its exercise, and the root of the solution's program.
@@ -41,7 +64,12 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
 /// # Errors
 /// As [`files`] and [`write`].
 pub fn write_all(root: &Path, lab: &Lab) -> anyhow::Result<()> {
-    write(root, lab, &files(root, lab)?)?;
+    for language in [Language::Rust, Language::Python] {
+        let files = files_in(root, lab, language)?;
+        if !files.is_empty() {
+            write(root, lab, language, &files)?;
+        }
+    }
     write_file(&lab.tasks_folder(root).join(MAIN), &solution_main(root, lab)?)
 }
 
@@ -82,12 +110,12 @@ lockstep_answers::main!();
     ))
 }
 
-/// Replaces a lab's exercise with these files.
+/// Replaces what a learner edits in a lab with these files.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
-pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
-    let folder = lab.exercise(root);
+pub fn write(root: &Path, lab: &Lab, language: Language, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
+    let folder = lab.learners(root, language);
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", foreign::path(&folder)))?;
     }
@@ -199,9 +227,17 @@ unused = {{ level = \"allow\", priority = -1 }}
     ))
 }
 
-const BEGIN: &str = "// <answer>";
-const END: &str = "// </answer>";
-const LEARNERS: &str = "//~";
+/// The markers after the sign of a comment: the begin and the end of the answer, and a line for the learner.
+const MARKERS: [&str; 3] = [" <answer>", " </answer>", "~"];
+
+/// The markers in this language.
+fn markers(language: Language) -> [String; 3] {
+    let comment = match language {
+        Language::Rust => "//",
+        Language::Python => "#",
+    };
+    MARKERS.map(|marker| format!("{comment}{marker}"))
+}
 
 /// Converts an answer's text to the learner's text.
 ///
@@ -220,18 +256,21 @@ const LEARNERS: &str = "//~";
 ///
 /// # Errors
 /// When markers do not pair, or when a marked part has no line for the learner.
-pub fn skeleton(answer: &str) -> anyhow::Result<String> {
+pub fn skeleton(answer: &str, language: Language) -> anyhow::Result<String> {
+    let [begin, end, learners] = &markers(language);
     let (mut text, mut inside, mut instead) = (String::new(), None, 0);
     for (number, line) in (1..).zip(answer.lines()) {
         match (line.trim(), inside) {
-            (BEGIN, None) => (inside, instead) = (Some(number), 0),
-            (END, Some(begin)) => {
-                ensure!(instead > 0, "the answer that begins in line {begin} has no line that begins with {LEARNERS}");
+            (marker, None) if marker == begin => (inside, instead) = (Some(number), 0),
+            (marker, Some(begin)) if marker == end => {
+                ensure!(instead > 0, "the answer that begins in line {begin} has no line that begins with {learners}");
                 inside = None;
             }
-            (marker @ (BEGIN | END), _) => bail!("line {number}: {marker} without its counterpart"),
+            (marker, _) if marker == begin || marker == end => {
+                bail!("line {number}: {marker} without its counterpart")
+            }
             (trimmed, Some(_)) => {
-                if let Some(kept) = trimmed.strip_prefix(LEARNERS) {
+                if let Some(kept) = trimmed.strip_prefix(&**learners) {
                     let indent = &line[..line.len() - line.trim_start().len()];
                     // The first space after the marker belongs to it. Further ones are indentation.
                     let kept = format!("{indent}{}", kept.strip_prefix(' ').unwrap_or(kept));
@@ -253,10 +292,11 @@ pub fn skeleton(answer: &str) -> anyhow::Result<String> {
 }
 
 /// The answer without the lines for the learner.
-pub fn answer(text: &str) -> String {
+pub fn answer(text: &str, language: Language) -> String {
+    let [begin, end, learners] = &markers(language);
     let own = |line: &&str| {
         let line = line.trim();
-        line != BEGIN && line != END && !line.starts_with(LEARNERS)
+        line != begin && line != end && !line.starts_with(&**learners)
     };
     text.lines().filter(own).flat_map(|line| [line, "\n"]).collect()
 }
@@ -312,13 +352,17 @@ mod tests {
     #[test]
     fn replaces_the_answer_by_the_lines_for_the_learner() {
         let left = "fn twice(n: i64) -> i64 {\n    // Twice.\n    if true {\n        todo!(\"twice\")\n    }\n}\n";
-        assert_eq!(skeleton(TWICE).unwrap(), left);
-        assert_eq!(answer(TWICE), "fn twice(n: i64) -> i64 {\n    2 * n\n}\n");
+        assert_eq!(skeleton(TWICE, Language::Rust).unwrap(), left);
+        assert_eq!(answer(TWICE, Language::Rust), "fn twice(n: i64) -> i64 {\n    2 * n\n}\n");
+        let twice =
+            "def twice(n):\n    # <answer>\n    #~ raise NotImplementedError\n    return 2 * n\n    # </answer>\n";
+        assert_eq!(skeleton(twice, Language::Python).unwrap(), "def twice(n):\n    raise NotImplementedError\n");
+        assert_eq!(answer(twice, Language::Python), "def twice(n):\n    return 2 * n\n");
     }
 
     #[test]
     fn keeps_files_without_markers() {
-        assert_eq!(skeleton("//! Words.\n").unwrap(), "//! Words.\n");
+        assert_eq!(skeleton("//! Words.\n", Language::Rust).unwrap(), "//! Words.\n");
     }
 
     #[test]
@@ -329,7 +373,7 @@ mod tests {
             "// <answer>\n//~ x\n// <answer>\n",
             "// <answer>\n1\n// </answer>\n",
         ] {
-            assert!(skeleton(text).is_err(), "{text}");
+            assert!(skeleton(text, Language::Rust).is_err(), "{text}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Records which tasks a learner has passed, in the checkout's `progress.toml`.
+//! Records which tasks a learner has passed, in `progress.toml` of the workplace.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use chrono::{Local, NaiveDateTime};
 use lockstep_contract::foreign;
 use serde::{Deserialize, Serialize};
 
-use crate::Lab;
+use crate::{Lab, Workplace};
 
 const FILE: &str = "progress.toml";
 const TIME: &str = "%Y-%m-%d %H:%M:%S";
@@ -31,7 +31,7 @@ pub struct Passed {
 }
 
 impl Progress {
-    /// Reads the progress of the checkout that contains `folder`.
+    /// Reads the progress of the workplace that contains `folder`.
     ///
     /// # Errors
     /// When the file exists but cannot be read.
@@ -69,7 +69,7 @@ impl Progress {
         })
     }
 
-    /// Records in the checkout that contains `folder` that a task was passed. A task that had passed before keeps its time.
+    /// Records in the workplace that contains `folder` that a task was passed. A task that had passed before keeps its time.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read), and when the file cannot be written.
@@ -83,7 +83,7 @@ impl Progress {
         progress.write(&file(folder))
     }
 
-    /// Removes a lab's tasks, or one of them, from the progress of the checkout that contains `folder`. Returns those that were passed.
+    /// Removes a lab's tasks, or one of them, from the progress of the workplace that contains `folder`. Returns those that were passed.
     ///
     /// # Errors
     /// The errors of [`record`](Self::record).
@@ -110,10 +110,9 @@ impl Progress {
     }
 }
 
-/// The checkout's file, next to `Cargo.lock`.
+/// The file of the workplace that contains this folder.
 fn file(folder: &Path) -> PathBuf {
-    let root = folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
-    root.unwrap_or(folder).join(FILE)
+    Workplace::around(folder).map_or_else(|| folder.join(FILE), |workplace| workplace.root().join(FILE))
 }
 
 #[cfg(test)]

@@ -47,6 +47,18 @@ pub enum Answer {
         /// File, line and column.
         place: Option<String>,
     },
+    /// The answer, in Python, raised an exception.
+    Raised {
+        /// Its type and message.
+        error: String,
+        /// The answer's innermost line in the traceback: file and line.
+        place: Option<String>,
+    },
+    /// The answer, in Python, returned something else than was asked for.
+    WrongType {
+        /// What it returned, and what was asked for.
+        why: String,
+    },
     /// The answer returned an error.
     Failed {
         /// The error with its causes.
@@ -111,6 +123,19 @@ impl Answers {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// What a runtime has seen in the source of the answer and in its calls, each a sentence: what a compiler would warn of. The runtime of
+    /// Python writes such notes. Those of all ranks, each once.
+    pub fn notes(&self, ranks: usize) -> Vec<String> {
+        let of = |rank| fs::read(self.0.join(format!("rank-{rank}.notes"))).unwrap_or_default();
+        let all = (0..ranks).flat_map(|rank| serde_json::from_slice::<Vec<String>>(&of(rank)).unwrap_or_default());
+        all.fold(Vec::new(), |mut notes, note| {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+            notes
+        })
     }
 
     /// Allows all ranks to exit.

@@ -1,12 +1,11 @@
-//! Launchers with torchrun's flags, how many ranks and agents they start, and the Python with PyTorch that is compared with Lockstep.
+//! Launchers with torchrun's flags, and how many ranks and agents they start.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use clap::ValueEnum;
-use lockstep_contract::foreign::quotation;
+use lockstep_grading::Python;
 use lockstep_process::dying_with_parent;
 
 use crate::connection::RANK;
@@ -162,74 +161,11 @@ pub(crate) mod testing {
     }
 }
 
-/// The variable that names a Python.
-const PYTHON: &str = "LOCKSTEP_PYTHON";
-/// Where set-up puts one, in the checkout: scripts/lib/arch.sh.
-const IN_CHECKOUT: &str =
-    if cfg!(target_arch = "aarch64") { ".libtorch/aarch64/python/bin/python" } else { ".libtorch/python/bin/python" };
-/// Prints a package's version without importing it, which takes seconds.
-const VERSION: &str = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))";
-
 /// What takes turns with Lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
     /// Python with PyTorch: torchrun, libtorch's store, the same collectives, DDP, torch.save, torchvision's loader
     Python,
-}
-
-/// A Python with PyTorch.
-#[derive(Clone, Debug)]
-pub(crate) struct Python {
-    pub(crate) program: PathBuf,
-    /// Of PyTorch.
-    pub(crate) version: String,
-}
-
-impl Python {
-    /// The Python of `LOCKSTEP_PYTHON`, of set-up, or the active one; the first of these that exists must have PyTorch.
-    ///
-    /// # Errors
-    /// [`PeerMissing`]
-    pub(crate) fn find() -> Result<Self, PeerMissing> {
-        let program = std::env::var_os(PYTHON).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let program = program.or_else(of_checkout).unwrap_or_else(|| "python3".into());
-        let missing =
-            |why| PeerMissing(format!("{} has no PyTorch ({why}); {PYTHON} can name another", program.display()));
-        let version = version(&program, "torch").map_err(missing)?;
-        Ok(Python { program, version })
-    }
-
-    /// This Python, if it has torchvision as well.
-    ///
-    /// # Errors
-    /// [`PeerMissing`]
-    pub(crate) fn with_torchvision(self) -> Result<Self, PeerMissing> {
-        let missing = |why| PeerMissing(format!("{} has no torchvision ({why})", self.program.display()));
-        version(&self.program, "torchvision").map_err(missing)?;
-        Ok(self)
-    }
-}
-
-/// The peer lacks something, and is not measured.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct PeerMissing(String);
-
-/// The folder of the checkout in which this program was built.
-fn of_checkout() -> Option<PathBuf> {
-    let this = std::env::current_exe().ok()?;
-    this.ancestors().map(|folder| folder.join(IN_CHECKOUT)).find(|python| python.is_file())
-}
-
-fn version(program: &Path, package: &str) -> Result<String, String> {
-    let mut command = Command::new(program);
-    command.args(["-c", VERSION, package]).stdin(Stdio::null());
-    let output = command.output().map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    Err(quotation(text.lines().last().unwrap_or("no reason was given")))
 }
 
 #[cfg(test)]
@@ -260,19 +196,5 @@ mod tests {
         assert!(srun.contains(&"--nodes=2") && srun.contains(&"--nodelist=n1,n2"), "{srun:?}");
         let elastic = words_of(fake("").elastic(Some("last_call_timeout=1".into())), Shape { ranks: 8, agents: 4 });
         assert!(elastic.contains("--nnodes=3:4 ") && elastic.contains("--rdzv-conf=last_call_timeout=1 "), "{elastic}");
-    }
-
-    #[test]
-    fn gives_the_reason_of_a_python_without_pytorch() {
-        assert!(version(Path::new("/no/such/python"), "torch").unwrap_err().contains("No such file"));
-        let dir = tempfile::tempdir().unwrap();
-        let python = dir.path().join("python");
-        std::fs::write(&python, "#!/bin/sh\necho Traceback >&2\necho 'no torch' >&2\nexit 1\n").unwrap();
-        let run = |words: &[&str]| Command::new("chmod").args(words).arg(&python).status().unwrap();
-        assert!(run(&["+x"]).success());
-        assert_eq!(version(&python, "torch").unwrap_err(), "no torch");
-        let python = Python { program: python, version: String::new() };
-        let error = python.with_torchvision().unwrap_err().to_string();
-        assert!(error.ends_with("/python has no torchvision (no torch)"), "{error}");
     }
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use lockstep_contract::bench::Order;
+use lockstep_grading::Python;
 use lockstep_process::Signals;
 use serde::de::DeserializeOwned;
 
 use crate::checkout::program_beside;
 use crate::connection::Mark;
 use crate::job::BenchJob;
-use crate::launcher::{Launcher, Python, Shape};
+use crate::launcher::{Launcher, Shape};
 use crate::rounds::CommonOptions;
 
 /// Our program, next to this one.

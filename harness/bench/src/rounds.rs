@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_grading::{Python, PythonMissing};
 use lockstep_process::Signals;
 
 use crate::exit::{Code, Interrupted};
-use crate::launcher::{Peer, PeerMissing, Python};
+use crate::launcher::Peer;
 use crate::machine::MachineState;
 use crate::nodes::ScalingPoint;
 use crate::report::{Format, Screen, Target, TextStyle, command_line, rfc3339};
@@ -173,7 +174,7 @@ impl CommonOptions {
     }
 
     /// The Python to compare with, or why there is none; `None` if nobody asked.
-    fn python(&self) -> Option<Result<Python, PeerMissing>> {
+    fn python(&self) -> Option<Result<Python, PythonMissing>> {
         let python = self.against.map(|Peer::Python| Python::find());
         if let Some(Ok(python)) = &python {
             let (program, version) = (python.program.display(), &python.version);
@@ -185,7 +186,7 @@ impl CommonOptions {
     /// What is measured: `own`, then the peer's if it was asked for; and which peer is missing, with the reason.
     ///
     /// # Errors
-    /// That of making the peer's, unless it is [`PeerMissing`].
+    /// That of making the peer's, unless it is [`PythonMissing`].
     pub(crate) fn sides<T>(
         &self,
         peer: &str,
@@ -197,7 +198,7 @@ impl CommonOptions {
                 own.extend(theirs);
                 Ok((own, vec![]))
             }
-            Err(error) if error.is::<PeerMissing>() => Ok((own, vec![format!("{peer}: {error}")])),
+            Err(error) if error.is::<PythonMissing>() => Ok((own, vec![format!("{peer}: {error}")])),
             Err(error) => Err(error),
         }
     }

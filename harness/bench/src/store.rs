@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use lockstep_grading::Python;
 use lockstep_process::{Process, Signals, dying_with_parent, raise_open_files};
 use tcpstore::{Client, ClientOptions};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::exit::{Code, Interrupted, Refused};
-use crate::launcher::{Python, this_program};
+use crate::launcher::this_program;
 use crate::report::count;
 use crate::results::Unit::{PerSecond, Seconds};
 use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};

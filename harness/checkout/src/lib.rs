@@ -12,18 +12,27 @@ use lockstep_launch::exit::Refused;
 /// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
 ///
 /// # Errors
-/// [`Refused`] when there is none.
+/// [`Refused`] when there is none, with the command to call in one.
 pub fn checkout() -> anyhow::Result<PathBuf> {
     let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = begins.iter().flatten().find_map(|begin| checkout_around(begin));
-    found
-        .map(Into::into)
-        .ok_or_else(|| Refused("this folder is not in a checkout of the course: go to one".into()).into())
+    found.map(Into::into).ok_or_else(|| needs_checkout().into())
 }
 
 /// The checkout that contains this file or folder.
 pub fn checkout_around(path: &Path) -> Option<&Path> {
     path.ancestors().find(|folder| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir())
+}
+
+/// What this command needs and does not have.
+fn needs_checkout() -> Refused {
+    let words: Vec<_> = std::env::args().skip(1).take_while(|word| !word.starts_with('-')).take(2).collect();
+    let command = words.join(" ");
+    Refused(format!(
+        "`lockstep {command}` needs a checkout of the course: unpack lockstep-{}.tar.gz of the release, and call \
+         `scripts/run.sh {command}` there",
+        env!("CARGO_PKG_VERSION")
+    ))
 }
 
 /// The program `name` in the folder of this executable.
@@ -37,6 +46,7 @@ pub fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
     if path.is_file() {
         return Ok(path);
     }
+    checkout()?;
     let folder = this.parent().unwrap_or(&this).display();
     // Only labs are default members: not the programs with the course's answers, and not the ranks of benches.
     let package = if name.starts_with("lab-") { String::new() } else { format!(" --package {name}") };

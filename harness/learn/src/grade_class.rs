@@ -332,7 +332,7 @@ impl ClassWorkspace {
                         }
                         continue;
                     }
-                    let submission = Submission { program, folder: self.package(lab) };
+                    let submission = Submission { program: (&*program).into(), folder: self.package(lab) };
                     return Ok(BuiltAnswers { submission, refused });
                 }
                 Built::Broken(errors) => errors,

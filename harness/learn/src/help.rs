@@ -1,5 +1,5 @@
 //! Help for learners: `lockstep hint` prints hints, one level at a time; `solution` shows the course's own answer; `progress` shows which tasks
-//! are done; `reset` restores an exercise, and keeps the previous files in the checkout's `backups`.
+//! are done; `reset` restores an exercise, and keeps the previous files in the folder `backups`.
 
 use std::fs;
 use std::io::Write;
@@ -12,14 +12,13 @@ use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, package, seat};
+use lockstep_grading::{Lab, Language, package, seat};
 
-use crate::checkout::checkout;
 use crate::exit::{Code, Refused};
 use crate::labs::{find, find_all};
 use crate::report::{Screen, Stdout, whole_words};
 use crate::route::{Route, begun};
-use crate::task;
+use crate::{task, workplace};
 
 /// Help with a task of an exercise, a little at a time
 #[derive(Args)]
@@ -31,6 +30,9 @@ pub struct Hint {
     /// Level of help: 1 a nudge, 2 the idea, 3 nearly the answer
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     level: u8,
+    /// In Python instead of Rust
+    #[arg(long)]
+    python: bool,
 }
 
 impl Hint {
@@ -38,14 +40,20 @@ impl Hint {
         let lab = find(&self.lab)?;
         let tasks = lab.tasks()?;
         let task = task(&tasks, &self.task)?;
+        let language = workplace().map_or(Language::Python, |place| Language::of(place.root(), self.python));
         let screen = Screen::new(false);
         screen.line(format_args!("{}: {}", task.name, task.title));
-        for (level, hint) in (1..=self.level).zip(&task.hints) {
+        for (level, hint) in (1..=self.level).zip(&task.hints_in(language)) {
             screen.line(format_args!("\n{level}. {hint}"));
         }
         if self.level < 3 {
             let level = self.level + 1;
-            screen.line(format_args!("\nmore: lockstep hint {} {} --level {level}", lab.number(), task.name));
+            screen.line(format_args!(
+                "\nmore: lockstep hint {} {}{} --level {level}",
+                lab.number(),
+                task.name,
+                language.option()
+            ));
         }
         screen.line(format_args!("read: book/src/{}, \"{}\"", tasks.chapter, task.section));
         Ok(Code::Success)
@@ -62,11 +70,14 @@ pub struct Solution {
     /// Show it although the task is not done
     #[arg(long)]
     reveal: bool,
+    /// In Python instead of Rust
+    #[arg(long)]
+    python: bool,
 }
 
 impl Solution {
     pub fn exec(self) -> anyhow::Result<Code> {
-        let (root, lab) = (checkout()?, find(&self.lab)?);
+        let (root, lab) = (workplace()?.into_root(), find(&self.lab)?);
         let tasks = lab.tasks()?;
         let task = task(&tasks, &self.task)?;
         if !self.reveal && Progress::read(&root)?.of(lab.number(), &task.name).is_none() {
@@ -76,9 +87,11 @@ impl Solution {
             ))
             .into());
         }
-        let file = lab.own_answer(&root, &task.name);
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", foreign::path(&file)))?;
-        Stdout.write_all(package::answer(&text).as_bytes()).context("cannot write to stdout")?;
+        let language = Language::of(&root, self.python);
+        let Some(text) = lab.answer_text(&root, &task.name, language)? else {
+            return Err(Refused(format!("{} of lab {} has no answer in Python", task.name, lab.number())).into());
+        };
+        Stdout.write_all(package::answer(&text, language).as_bytes()).context("cannot write to stdout")?;
         Ok(Code::Success)
     }
 }
@@ -96,7 +109,8 @@ pub struct ShowProgress {
 
 impl ShowProgress {
     pub fn exec(self) -> anyhow::Result<Code> {
-        let (root, screen) = (checkout()?, Screen::new(false));
+        let (place, screen) = (workplace()?, Screen::new(false));
+        let (language, root) = (place.language(), place.into_root());
         let progress = Progress::read(&root)?;
         seat::join(&root);
         if let Some(name) = &self.route {
@@ -113,7 +127,10 @@ impl ShowProgress {
         table.load_style(style.table_style().row_separator(LineStyle::none()));
         let (mut done, mut all, mut next) = (0, 0, None);
         for lab in find_all(&self.labs)? {
-            let tasks = lab.tasks()?.tasks;
+            let tasks = lab.tasks_in(&root, language)?.tasks;
+            if tasks.is_empty() {
+                continue;
+            }
             let open: Vec<&Task> =
                 tasks.iter().filter(|task| progress.of(lab.number(), &task.name).is_none()).collect();
             (done, all) = (done + tasks.len() - open.len(), all + tasks.len());
@@ -148,32 +165,38 @@ pub struct Reset {
     lab: String,
     /// One task; by default all tasks of the lab
     task: Option<String>,
+    /// In Python instead of Rust
+    #[arg(long)]
+    python: bool,
 }
 
 impl Reset {
     pub fn exec(self) -> anyhow::Result<Code> {
-        let (root, lab) = (checkout()?, find(&self.lab)?);
-        let tasks = lab.tasks()?;
+        let (root, lab) = (workplace()?.into_root(), find(&self.lab)?);
+        let (tasks, language) = (lab.tasks()?, Language::of(&root, self.python));
         let file = match &self.task {
-            Some(name) => Some(tasks.find(name).map(Task::file).map_err(|error| Refused(error.to_string()))?),
+            Some(name) => Some(task(&tasks, name)?.file_in(language)),
             None => None,
         };
-        let given = package::files(&root, &lab)?;
-        let kept = back_up(&root, &lab)?;
+        let (given, folder) = (package::files_in(&root, &lab, language)?, lab.learners(&root, language));
+        if given.is_empty() {
+            return Err(Refused(format!("lab {} has no tasks in Python", lab.number())).into());
+        }
+        let kept = back_up(&root, &lab, language)?;
         let what = match &file {
             Some(file) => {
                 let text = given.get(file).with_context(|| format!("the solution has no {}", foreign::path(file)))?;
-                package::write_file(&lab.exercise(&root).join(file), text)?;
-                format!("exercise/{}", file.display())
+                package::write_file(&folder.join(file), text)?;
+                folder.join(file)
             }
             None => {
-                package::write(&root, &lab, &given)?;
-                "exercise".to_owned()
+                package::write(&root, &lab, language, &given)?;
+                folder
             }
         };
         let gone = Progress::forget(&root, lab.number(), self.task.as_deref())?;
         let screen = Screen::new(false);
-        screen.line(format_args!("restored labs/{}/{what}", lab.name));
+        screen.line(format_args!("restored {}", what.strip_prefix(&root).unwrap_or(&what).display()));
         if !gone.is_empty() {
             screen.line(format_args!("no longer recorded as done: {}", gone.join(", ")));
         }
@@ -185,13 +208,17 @@ impl Reset {
 }
 
 /// Copies the exercise and returns the copy's path, or `None` if there is no exercise.
-fn back_up(root: &Path, lab: &Lab) -> anyhow::Result<Option<PathBuf>> {
-    let from = lab.exercise(root);
+fn back_up(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<Option<PathBuf>> {
+    let from = lab.learners(root, language);
     if !from.exists() {
         return Ok(None);
     }
     let backups = root.join("backups");
-    let name = format!("{}-{}", lab.package(), Local::now().format("%Y-%m-%d-%H%M%S"));
+    let package = match language {
+        Language::Rust => lab.package(),
+        Language::Python => format!("py-{}", lab.number()),
+    };
+    let name = format!("{package}-{}", Local::now().format("%Y-%m-%d-%H%M%S"));
     // Two copies within a second get different folders.
     let names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}-{number}")));
     let to = names.map(|name| backups.join(name)).find(|to| !to.exists()).unwrap_or_default();

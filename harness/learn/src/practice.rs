@@ -12,7 +12,9 @@ use lockstep_contract::foreign;
 use lockstep_grading::grade::{Submission, next};
 use lockstep_grading::labs::LABS;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Finding, Lab, Options as Grading, Verdict, checksums, learner, seat};
+use lockstep_grading::{
+    Finding, Lab, Language, Options as Grading, Program, Runner, Verdict, checksums, learner, seat,
+};
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
 use crate::cargo::{Built, CompileError, build};
@@ -22,7 +24,7 @@ use crate::grade_class::Class;
 use crate::labs::{find, find_all};
 use crate::report::{Screen, Stdout, Target, count};
 use crate::route::Route;
-use crate::task;
+use crate::{task, workplace};
 
 /// Grade the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
@@ -36,6 +38,9 @@ pub struct Grade {
     /// Seed of the inputs, as a finding names it
     #[arg(long)]
     seed: Option<u64>,
+    /// Grade the answers in Python, in python/tasks
+    #[arg(long, conflicts_with = "class")]
+    python: bool,
     /// Grade a class instead: a folder with one folder per learner, whose answers cannot write outside it
     #[arg(long, value_name = "DIR", conflicts_with = "tasks")]
     class: Option<PathBuf>,
@@ -49,11 +54,11 @@ impl Grade {
         if self.class.is_none() {
             self.split_tasks();
         }
-        let (root, labs) = (checkout()?, find_all(&self.labs)?);
-        let options = lockstep_grading::Options::seeded(self.seed);
+        let (options, labs) = (lockstep_grading::Options::seeded(self.seed), find_all(&self.labs)?);
         if let Some(folder) = self.class {
-            return Class::open(root, folder, labs)?.grade(options, &self.reports);
+            return Class::open(checkout()?, folder, labs)?.grade(options, &self.reports);
         }
+        let root = workplace()?.into_root();
         if !self.tasks.is_empty() {
             let [lab] = &labs[..] else {
                 return Err(Refused("--task is of one lab: lockstep grade LAB --task TASK".into()).into());
@@ -61,8 +66,10 @@ impl Grade {
             let tasks = lab.tasks()?;
             self.tasks.iter().try_for_each(|name| task(&tasks, name).map(drop))?;
         }
+        let language = Language::of(&root, self.python);
+        let labs = in_language(&root, labs, language, self.labs.is_empty())?;
         for lab in &labs {
-            if !grade(&root, lab, &self.tasks, &options, &mut Stdout)? {
+            if !grade(&root, lab, &self.tasks, language, &options, &mut Stdout)? {
                 return Ok(Code::Failure);
             }
         }
@@ -87,12 +94,17 @@ pub(crate) fn grade(
     root: &Path,
     lab: &Lab,
     tasks: &[String],
+    language: Language,
     options: &lockstep_grading::Options,
     out: &mut dyn Write,
 ) -> anyhow::Result<bool> {
+    if language == Language::Python {
+        let submission = in_python(root, lab)?;
+        return learner::run(lab, tasks, &submission, options, out);
+    }
     match build(root, &lab.package())? {
         Built::Program(program) => {
-            let submission = Submission { program, folder: lab.exercise(root) };
+            let submission = Submission { program: (&*program).into(), folder: lab.exercise(root) };
             learner::run(lab, tasks, &submission, options, out)
         }
         Built::Broken(errors) => {
@@ -104,6 +116,25 @@ pub(crate) fn grade(
             Ok(false)
         }
     }
+}
+
+/// What a learner in Python hands in.
+fn in_python(root: &Path, lab: &Lab) -> anyhow::Result<Submission> {
+    let folder = lab.learners(root, Language::Python);
+    Ok(Submission { program: Program::python(root, lab, &folder).map_err(|why| Refused(why.to_string()))?, folder })
+}
+
+/// The labs that have tasks in a language: of those that the learner named, each must.
+fn in_language(root: &Path, labs: Vec<Lab>, language: Language, all: bool) -> anyhow::Result<Vec<Lab>> {
+    let mut there = Vec::new();
+    for lab in labs {
+        if !lab.tasks_in(root, language)?.tasks.is_empty() {
+            there.push(lab);
+        } else if !all {
+            return Err(Refused(format!("lab {} has no tasks in Python: answer them in Rust", lab.number())).into());
+        }
+    }
+    Ok(there)
 }
 
 /// Tells the class that the exercise does not compile, at the task that is being done: the one that is asked for, or whose file has the error, or
@@ -138,17 +169,21 @@ pub struct Watch {
     /// Look for changes at this interval in seconds, for network file systems without change events
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     poll: Option<u64>,
+    /// Grade the answers in Python. Without a lab, what you save shows the language
+    #[arg(long)]
+    python: bool,
 }
 
-/// What is graded: a lab, and tasks of it, none for all.
+/// What is graded: a lab, and tasks of it, none for all, in one language.
 struct Watched {
     lab: Lab,
     tasks: Vec<String>,
+    language: Language,
 }
 
 impl Watch {
     pub fn exec(self) -> anyhow::Result<Code> {
-        let root = checkout()?;
+        let root = workplace()?.into_root();
         seat::join(&root);
         match &self.lab {
             Some(name) => {
@@ -156,7 +191,9 @@ impl Watch {
                 if let Some(task) = &self.task {
                     self::task(&lab.tasks()?, task)?;
                 }
-                self.keep_to(&root, &Watched { lab, tasks: self.task.clone().into_iter().collect() })
+                let language = Language::of(&root, self.python);
+                in_language(&root, vec![lab], language, false)?;
+                self.keep_to(&root, &Watched { lab, tasks: self.task.clone().into_iter().collect(), language })
             }
             None => self.follow(&root),
         }
@@ -164,22 +201,25 @@ impl Watch {
 
     /// Grades this after each change of the lab's files.
     fn keep_to(&self, root: &Path, watched: &Watched) -> anyhow::Result<Code> {
-        let (_watcher, changes) = self.watch(&[watched.lab.exercise(root).join("src")])?;
+        let folder = edited(root, &watched.lab, watched.language);
+        let (_watcher, changes) = self.watch(std::slice::from_ref(&folder))?;
+        let mut python = None;
         loop {
-            if watched.grade(root) {
+            if watched.grade(root, &mut python) {
                 learner::next(&watched.lab, &watched.tasks, root, &mut Stdout)?;
             }
-            Screen::new(false).line(format_args!("watching labs/{}/exercise/src; Ctrl-C ends", watched.lab.name));
+            let shown = folder.strip_prefix(root).unwrap_or(&folder).display();
+            Screen::new(false).line(format_args!("watching {shown}; Ctrl-C ends"));
             changed(&changes)?;
         }
     }
 
     /// Grades the task whose file was saved, and names the next one when it passes.
     fn follow(&self, root: &Path) -> anyhow::Result<Code> {
-        let (_watcher, changes) =
-            self.watch(&there(root).map(|lab| lab.exercise(root).join("src")).collect::<Vec<_>>())?;
-        let tasks = self.tasks(root)?;
-        let (screen, mut last) = (Screen::new(false), Watched::next(root, &tasks, None)?);
+        let (_watcher, changes) = self.watch(&folders(root))?;
+        let (mut language, mut python) = (Language::of(root, self.python), None);
+        let mut tasks = self.tasks(root, language)?;
+        let (screen, mut last) = (Screen::new(false), Watched::next(root, &tasks, None, language)?);
         loop {
             match (&last, &self.route) {
                 (Some(watched), _) => screen.line(watched.described()?),
@@ -191,9 +231,13 @@ impl Watch {
             let mut saved: Option<Watched> = last.filter(|watched| watched.is_begun(root));
             last = loop {
                 if let Some(watched) = &saved
-                    && watched.grade(root)
+                    && watched.grade(root, &mut python)
                 {
-                    break Watched::next(root, &tasks, Some(watched))?;
+                    if watched.language != language {
+                        language = watched.language;
+                        tasks = self.tasks(root, language)?;
+                    }
+                    break Watched::next(root, &tasks, Some(watched), language)?;
                 }
                 saved = loop {
                     let files = changed(&changes)?;
@@ -207,14 +251,14 @@ impl Watch {
     }
 
     /// The tasks to do, in their order: those of the route, or of all exercises that are here.
-    fn tasks(&self, root: &Path) -> anyhow::Result<Vec<(Lab, String)>> {
+    fn tasks(&self, root: &Path, language: Language) -> anyhow::Result<Vec<(Lab, String)>> {
         if let Some(route) = &self.route {
             let plan = Route::find(route)?.plan()?;
             return Ok(plan.into_iter().map(|planned| (planned.lab, planned.task.name)).collect());
         }
         let mut all = Vec::new();
-        for lab in there(root) {
-            all.extend(lab.tasks()?.tasks.into_iter().map(|task| (lab, task.name)));
+        for lab in there(root, language) {
+            all.extend(lab.tasks_in(root, language)?.tasks.into_iter().map(|task| (lab, task.name)));
         }
         Ok(all)
     }
@@ -248,9 +292,24 @@ impl Watch {
     }
 }
 
+/// The languages in which a learner may work.
+const LANGUAGES: [Language; 2] = [Language::Rust, Language::Python];
+
+/// The folder with the files that a learner edits in a lab.
+fn edited(root: &Path, lab: &Lab, language: Language) -> PathBuf {
+    let folder = lab.learners(root, language);
+    if language == Language::Rust { folder.join("src") } else { folder }
+}
+
 /// The labs whose exercises are here.
-fn there(root: &Path) -> impl Iterator<Item = Lab> {
-    LABS.iter().copied().filter(|lab| lab.exercise(root).join("src").is_dir())
+fn there(root: &Path, language: Language) -> impl Iterator<Item = Lab> {
+    LABS.iter().copied().filter(move |lab| edited(root, lab, language).is_dir())
+}
+
+/// All folders with files that a learner edits.
+fn folders(root: &Path) -> Vec<PathBuf> {
+    let of = |language| there(root, language).map(move |lab| edited(root, &lab, language));
+    LANGUAGES.into_iter().flat_map(of).collect()
 }
 
 /// Waits for a save to be over; returns the files of its events, the last one first.
@@ -267,27 +326,41 @@ fn changed(changes: &Receiver<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// A lab's answers in Python, with the process that is copied for each rank.
+struct InPython {
+    lab: &'static str,
+    submission: Submission,
+    runner: Runner,
+}
+
 impl Watched {
     /// The task that is done in this file.
     fn of(root: &Path, file: &Path) -> Option<Self> {
-        let lab = *LABS.iter().find(|lab| file.parent() == Some(&*lab.exercise(root).join("src")))?;
+        let language =
+            LANGUAGES.into_iter().find(|language| file.extension().is_some_and(|end| end == language.extension()))?;
+        let lab = *LABS.iter().find(|lab| file.parent() == Some(&*edited(root, lab, language)))?;
         let name = file.file_stem()?.to_str()?;
         let tasks = lab.tasks().ok()?;
-        (file.extension()? == "rs" && tasks.find(name).is_ok()).then(|| Watched { lab, tasks: vec![name.into()] })
+        tasks.find(name).is_ok().then(|| Watched { lab, tasks: vec![name.into()], language })
     }
 
     /// The first of these tasks that has not passed: after this one, else of all.
-    fn next(root: &Path, tasks: &[(Lab, String)], after: Option<&Watched>) -> anyhow::Result<Option<Self>> {
+    fn next(
+        root: &Path,
+        tasks: &[(Lab, String)],
+        after: Option<&Watched>,
+        language: Language,
+    ) -> anyhow::Result<Option<Self>> {
         let progress = Progress::read(root)?;
         let after = after.and_then(|after| Some((after.lab.number(), &**after.tasks.first()?)));
         let open = progress.next(tasks, after);
-        Ok(open.map(|(lab, task)| Watched { lab: *lab, tasks: vec![task.clone()] }))
+        Ok(open.map(|(lab, task)| Watched { lab: *lab, tasks: vec![task.clone()], language }))
     }
 
     /// Where the task is done.
     fn described(&self) -> anyhow::Result<String> {
         let tasks = self.lab.tasks()?;
-        let all = self.tasks.iter().map(|name| Ok(next(&self.lab, &tasks, tasks.find(name)?)));
+        let all = self.tasks.iter().map(|name| Ok(next(&self.lab, &tasks, tasks.find(name)?, self.language)));
         all.collect()
     }
 
@@ -296,15 +369,33 @@ impl Watched {
         self.tasks
             .iter()
             .filter_map(|name| tasks.find(name).ok())
-            .any(|task| !checksums::untouched(&self.lab.exercise(root), &task.file()))
+            .any(|task| !checksums::untouched(&self.lab.learners(root, self.language), &task.file_in(self.language)))
     }
 
-    /// Builds and grades; returns true if everything is right.
-    fn grade(&self, root: &Path) -> bool {
-        grade(root, &self.lab, &self.tasks, &Grading::seeded(None), &mut Stdout).unwrap_or_else(|error| {
+    /// Builds and grades; returns true if everything is right. In Python it begins with the process of the last grading, which has imported
+    /// PyTorch.
+    fn grade(&self, root: &Path, python: &mut Option<InPython>) -> bool {
+        let graded = match self.language {
+            Language::Rust => grade(root, &self.lab, &self.tasks, self.language, &Grading::seeded(None), &mut Stdout),
+            Language::Python => self.grade_in_python(root, python),
+        };
+        graded.unwrap_or_else(|error| {
+            *python = None;
             Screen::new(true).line(format_args!("error: {error:#}"));
             false
         })
+    }
+
+    fn grade_in_python(&self, root: &Path, python: &mut Option<InPython>) -> anyhow::Result<bool> {
+        let options = Grading::seeded(None);
+        if python.as_ref().is_none_or(|last| last.lab != self.lab.name) {
+            *python = None; // ends the process of the other lab
+            let submission = in_python(root, &self.lab)?;
+            let runner = Runner::new(&submission.program, &options);
+            *python = Some(InPython { lab: self.lab.name, submission, runner });
+        }
+        let Some(InPython { submission, runner, .. }) = python else { bail!("there is no process to copy") };
+        learner::run_with(runner, &self.lab, &self.tasks, submission, &options, &mut Stdout)
     }
 }
 
@@ -317,6 +408,7 @@ mod tests {
         let (root, lab) = (Path::new("checkout"), crate::labs::find("2").unwrap());
         let src = lab.exercise(root).join("src");
         assert!(Watched::of(root, &src.join("shard.rs")).is_some());
+        assert!(Watched::of(root, &lab.learners(root, Language::Python).join("shard.py")).is_some());
         for other in ["shard.rs~", ".shard.rs.swp", "main.rs", "none.rs"] {
             assert!(Watched::of(root, &src.join(other)).is_none(), "{other}");
         }

@@ -9,7 +9,7 @@ use comfy_table::LineStyle;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::labs::LABS;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, checksums};
+use lockstep_grading::{Lab, Language, checksums};
 use serde::Deserialize;
 
 use crate::exit::Refused;
@@ -193,9 +193,16 @@ fn next(done: &[Option<bool>]) -> Range<usize> {
     before.iter().rposition(Option::is_some).map_or(0, |last| last + 1)..end
 }
 
+/// How far a task is that has not passed; in a learner's folder, those in Rust only are not there.
 pub(crate) fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
-    let untouched = checksums::untouched(&lab.exercise(root), &task.file());
-    if untouched { "not started" } else { "begun" }
+    let language = Language::of(root, false);
+    let folder = lab.learners(root, language);
+    let untouched = checksums::untouched(&folder, &task.file_in(language));
+    match language {
+        Language::Python if !folder.join(task.file_in(language)).exists() => "in a checkout",
+        _ if untouched => "not started",
+        _ => "begun",
+    }
 }
 
 #[cfg(test)]

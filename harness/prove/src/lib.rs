@@ -1,7 +1,7 @@
 //! Runs labs, with faults or without, and proves what they promise from the files that they leave.
 //!
 //! - Commands: [`verify`] (the labs' promises, with the runs of [`verify_labs`]), [`inject`] (faults, with [`soak`] and [`soak_nodes`] for
-//!   random ones), [`tour`] (one fault, shown in detail), [`same`] (two files of
+//!   random ones), [`tour`] (one fault, shown in detail; without a checkout of [`python_lab`]), [`same`] (two files of
 //!   weights).
 //! - What to run: [`scenario`]s with their [`fault`]s, those of the [`library`], read from files by [`scenario_file`].
 //! - One run: the [`job_runner`] starts the agents ([`launch`], [`nodes`]), injects faults when they are due ([`fault_schedule`]), and
@@ -28,6 +28,8 @@ mod launch;
 mod library;
 mod nodes;
 mod processes;
+#[cfg(feature = "whole")]
+mod python_lab;
 #[cfg(feature = "whole")]
 pub mod same;
 mod scenario;

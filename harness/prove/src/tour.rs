@@ -1,6 +1,7 @@
 //! `lockstep tour`: trains live, kills a rank in the middle, and shows that the result is the same to the bit.
 //!
-//! It is one scenario of the library with more training, shown in detail: what happened, what was learned, and what the files prove.
+//! It is one scenario of the library with more training, shown in detail: what happened, what was learned, and what the files prove. Without
+//! a checkout, where the lab cannot be compiled, the lab's Python program takes its place: [`python_lab`](super::python_lab).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,12 +11,15 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_contract::events::Event;
 use lockstep_contract::foreign::escaped;
+use tempfile::TempDir;
 
 use crate::check_learning::learns;
 use crate::evidence::{Evidence, Plan, Sizes};
 use crate::exit::{Code, Refused};
 use crate::fault::{When, Who};
 use crate::library;
+#[cfg(feature = "whole")]
+use crate::python_lab;
 use crate::report::history::{Attempt, History, RunEvents};
 use crate::report::{
     Report, ReportCase, Screen, Table, Target, counted, counts, findings_table, grouped, numbers_table, picture,
@@ -65,17 +69,38 @@ pub struct TourOptions {
     launcher: Option<PathBuf>,
 }
 
+/// A program in the place of the lab.
+pub(crate) struct StandIn {
+    /// What a launcher starts.
+    pub(crate) program: PathBuf,
+    /// A folder with MNIST's four files.
+    pub(crate) data: PathBuf,
+    /// The version of PyTorch.
+    pub(crate) pytorch: String,
+    /// Where both are, until this value is dropped.
+    pub(crate) _folder: TempDir,
+}
+
 impl TourOptions {
     pub fn exec(self) -> anyhow::Result<Code> {
         let (begin, started) = (Instant::now(), SystemTime::now());
         let targets = self.targets()?;
         let sizes = self.sizes()?;
-        let scenario = self.scenario(sizes)?;
-        let mut runner = job_runner(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), true)?;
+        #[cfg(feature = "whole")]
+        let in_python = python_lab::where_none_is_built(self.seed, sizes, self.data.as_deref())?;
+        #[cfg(not(feature = "whole"))] // only a checkout has this program
+        let in_python = None::<StandIn>;
+        let needs_lab = in_python.is_none();
+        let mut runner = job_runner(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), needs_lab)?;
+        let mut data = self.data.clone();
+        if let Some(lab) = &in_python {
+            (runner.lab, data) = (lab.program.clone(), Some(lab.data.clone()));
+        }
+        let scenario = self.scenario(sizes, data)?;
         let (json, screen) = (self.json, Screen::new(self.json));
         runner.listener = Some(Box::new(move |line| Screen::new(json).line(escaped(plain(line)))));
         let mut suite = SuiteRunner::open(runner, self.keep.as_deref())?;
-        self.introduce(&screen, sizes);
+        self.introduce(&screen, sizes, in_python.as_ref());
         screen.line("\nRun A: nothing happens");
         let undisturbed = suite.undisturbed(&scenario.run)?;
         screen.line(format!("\nRun B: the same, but {}", plan_of(&scenario)));
@@ -105,7 +130,7 @@ impl TourOptions {
     }
 
     /// The library's scenario with this job: the last rank is killed well after the last snapshot.
-    fn scenario(&self, sizes: Sizes) -> anyhow::Result<Scenario> {
+    fn scenario(&self, sizes: Sizes, data: Option<PathBuf>) -> anyhow::Result<Scenario> {
         let mut scenario = library::scenario(SCENARIO)?;
         let mut run = RunSpec {
             ranks: usize::from(self.nprocs),
@@ -117,7 +142,7 @@ impl TourOptions {
         };
         let steps = run.steps_per_epoch();
         run.save_every_steps = (steps / 2).max(1);
-        if let Some(data) = &self.data {
+        if let Some(data) = data {
             let data = data.canonicalize().context("cannot resolve --data")?;
             run.args = vec!["--data".into(), data.to_string_lossy().into_owned()];
         }
@@ -133,11 +158,12 @@ impl TourOptions {
         Ok(scenario)
     }
 
-    fn introduce(&self, screen: &Screen, Sizes { train, test }: Sizes) {
+    fn introduce(&self, screen: &Screen, Sizes { train, test }: Sizes, in_python: Option<&StandIn>) {
         let (train, test) = (grouped(train), grouped(test));
         let drawn = if self.data.is_some() { "" } else { "drawn " };
         let ranks = counted(usize::from(self.nprocs), "rank");
-        screen.line(format!("Lockstep tour: {ranks} learn {train} {drawn}digits, {test} more held out"));
+        let program = in_python.map_or(String::new(), |lab| format!(", with PyTorch {}", lab.pytorch));
+        screen.line(format!("Lockstep tour: {ranks} learn {train} {drawn}digits, {test} more held out{program}"));
         screen.line("Twice from one seed; the second time a rank is killed. The result must be the same, to the bit.");
     }
 

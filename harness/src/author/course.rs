@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use lockstep_grading::{Lab, package};
+use lockstep_grading::{Lab, Language, package};
 
 use crate::author::{course_check, new_lab, reference};
 use crate::checkout::checkout;
@@ -42,6 +42,9 @@ enum What {
         /// Seed of the inputs
         #[arg(long)]
         seed: Option<u64>,
+        /// The answers in Python
+        #[arg(long)]
+        python: bool,
     },
     /// Regenerate the book's reference pages from the program itself
     Reference,
@@ -59,6 +62,9 @@ enum What {
         /// With --seeds: only the answers to this task
         #[arg(long, value_name = "TASK", requires = "seeds")]
         task: Option<String>,
+        /// With --seeds: the answers in Python
+        #[arg(long, requires = "seeds")]
+        python: bool,
     },
 }
 
@@ -79,26 +85,34 @@ impl CourseOptions {
                 }
                 Ok(Code::Success)
             }
-            What::Try { lab, answers, seed } => {
-                course_check::try_out(&root, &find(&lab)?, &answers, &lockstep_grading::Options::seeded(seed))
-            }
+            What::Try { lab, answers, seed, python } => course_check::try_out(
+                &root,
+                &find(&lab)?,
+                &answers,
+                chosen(python),
+                &lockstep_grading::Options::seeded(seed),
+            ),
             What::Reference => {
                 reference::write(&root, whole)?;
                 Ok(Code::Success)
             }
-            What::Check { labs, build, seeds, task } => {
-                let seeds = seeds.map(|seeds| (seeds, task));
+            What::Check { labs, build, seeds, task, python } => {
+                let seeds = seeds.map(|seeds| (seeds, task, chosen(python)));
                 check(&root, &in_checkout(&root, &labs)?, build, seeds, whole)
             }
         }
     }
 }
 
+fn chosen(python: bool) -> Language {
+    if python { Language::Python } else { Language::Rust }
+}
+
 fn check(
     root: &Path,
     labs: &[Lab],
     build: bool,
-    seeds: Option<(u64, Option<String>)>,
+    seeds: Option<(u64, Option<String>, Language)>,
     whole: clap::Command,
 ) -> anyhow::Result<Code> {
     let screen = Screen::new(false);
@@ -109,8 +123,8 @@ fn check(
         faults.extend(found.faults);
         found.not_verified.iter().for_each(|what| screen.line(format_args!("not verified here: {what}")));
     }
-    if let Some((seeds, task)) = seeds {
-        faults.extend(course_check::at_seeds(root, labs, seeds, task.as_deref(), &screen)?);
+    if let Some((seeds, task, language)) = seeds {
+        faults.extend(course_check::at_seeds(root, labs, seeds, task.as_deref(), language, &screen)?);
     }
     faults.iter().for_each(|fault| screen.line(fault));
     screen.line(format_args!("{}: {}", count(labs.len(), "lab"), count(faults.len(), "fault")));

@@ -12,7 +12,9 @@ use std::time::Instant;
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{self, Submission, grade};
-use lockstep_grading::{Answers, GradeResult, Lab, Options, Runner, Verdict, checksums, learner, package};
+use lockstep_grading::{
+    Answers, GradeResult, Lab, Language, Options, Program, Runner, Verdict, checksums, learner, package,
+};
 
 use crate::cargo::{self, Message};
 use crate::checkout::program_beside;
@@ -45,33 +47,51 @@ pub(crate) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
 /// is there. A learner's change is not a fault of the course: then the list of checksums is right, and only the file
 /// differs from it.
 fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
-    let files = match package::files(root, lab) {
-        Ok(files) => files,
-        Err(error) => return vec![format!("{error:#}")],
-    };
-    let folder = lab.exercise(root);
     let command = format!("lockstep course skeleton {}", lab.number());
-    let given = checksums::read(&folder);
-    let stale = |(path, text): (&std::path::PathBuf, &String)| {
-        let now = fs::read_to_string(folder.join(path)).unwrap_or_default();
-        let sum = checksums::line(path, text);
-        let listed = given.get(&*path.to_string_lossy()).is_some_and(|given| sum.starts_with(given));
-        let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
-        (!right).then(|| format!("exercise/{} is out of date: {command}", path.display()))
-    };
+    let mut faults = Vec::new();
+    for language in [Language::Rust, Language::Python] {
+        let files = match package::files_in(root, lab, language) {
+            Ok(files) => files,
+            Err(error) => return vec![format!("{error:#}")],
+        };
+        let folder = lab.learners(root, language);
+        let given = checksums::read(&folder);
+        let stale = |(path, text): (&std::path::PathBuf, &String)| {
+            let now = fs::read_to_string(folder.join(path)).unwrap_or_default();
+            let sum = checksums::line(path, text);
+            let listed = given.get(&*path.to_string_lossy()).is_some_and(|given| sum.starts_with(given));
+            let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
+            let shown = folder.join(path);
+            let shown = shown.strip_prefix(lab.folder(root)).or(shown.strip_prefix(root)).unwrap_or(&shown).display();
+            (!right).then(|| format!("{shown} is out of date: {command}"))
+        };
+        faults.extend(files.iter().filter_map(stale));
+    }
     let main = lab.tasks_folder(root).join(package::MAIN);
     let stale_main =
         package::solution_main(root, lab).is_ok_and(|text| fs::read_to_string(main).unwrap_or_default() != text);
     let main = stale_main.then(|| format!("tasks/{} is out of date: {command}", package::MAIN));
-    files.iter().filter_map(stale).chain(main).collect()
+    faults.extend(main);
+    faults
 }
 
 fn too_few(root: &Path, lab: &Lab, tasks: &Tasks) -> Vec<String> {
     let (mut faults, mut wrong, mut right) = (Vec::new(), 0, 0);
     for task in &tasks.tasks {
-        match lab.answers(root, &task.name) {
+        match lab.answers(root, &task.name, Language::Rust) {
             Ok(answers) => (wrong, right) = (wrong + answers.wrong.len(), right + answers.right.len()),
             Err(error) => faults.push(format!("{error:#}")),
+        }
+        if lab.own_answer(root, &task.name, Language::Python).is_file() {
+            match lab.answers(root, &task.name, Language::Python) {
+                Ok(answers) if answers.wrong.len() < WRONG => faults.push(format!(
+                    "{} in Python of {}, of {WRONG} at least",
+                    count(answers.wrong.len(), "wrong answer"),
+                    task.name
+                )),
+                Ok(_) => {}
+                Err(error) => faults.push(format!("{error:#}")),
+            }
         }
     }
     if tasks.tasks.len() < TASKS {
@@ -148,7 +168,7 @@ pub(crate) fn beginning(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> 
         found.faults.extend(warnings.map(|text| format!("labs/{}: the exercise has a warning: {text}", lab.name)));
         let program = messages.iter().filter(of_it).find_map(|message| message.program(&package));
         let program = program.with_context(|| format!("cargo built no program {package}"))?.to_owned();
-        found.faults.extend(started(lab, &Submission { program, folder })?);
+        found.faults.extend(started(lab, &Submission { program: (&*program).into(), folder })?);
     }
     Ok(found)
 }
@@ -209,19 +229,23 @@ pub(crate) fn at_seeds(
     of: &[Lab],
     seeds: u64,
     task: Option<&str>,
+    language: Language,
     screen: &Screen,
 ) -> anyhow::Result<Vec<String>> {
     let (mut faults, mut answers, mut gradings, mut hanging, begin) = (Vec::new(), 0, 0, 0, Instant::now());
     for lab in of {
-        let (lab, program) = (&labs::find(lab.name)?, program_beside(&lab.solution())?);
-        for Task { name, .. } in lab.tasks()?.tasks.into_iter().filter(|one| task.is_none_or(|task| one.name == task)) {
-            let Answers { wrong, right } = lab.answers(root, &name)?;
+        let (lab, program) = (&labs::find(lab.name)?, solution(root, lab, language)?);
+        let mut runner = Runner::new(&program, &Options::seeded(Some(1)));
+        for Task { name, .. } in
+            lab.tasks_in(root, language)?.tasks.into_iter().filter(|one| task.is_none_or(|task| one.name == task))
+        {
+            let Answers { wrong, right } = lab.answers(root, &name, language)?;
             let variants =
                 |names: Vec<String>| names.into_iter().map(|one| format!("{name}/{one}")).collect::<Vec<_>>();
             let own = [name.clone()].into_iter().chain(variants(right)).map(|answer| (answer, true));
             for (answer, is_right) in own.chain(variants(wrong).into_iter().map(|answer| (answer, false))) {
                 let begin = Instant::now();
-                let found = one_at_seeds(lab, &program, &name, &answer, is_right, seeds);
+                let found = one_at_seeds(lab, &mut runner, &program, &name, &answer, is_right, seeds);
                 let words = found.words(is_right);
                 let took = begin.elapsed().as_secs_f64();
                 screen.line(format_args!("{} {answer}: {words}, {took:.1} s", lab.number()));
@@ -243,12 +267,29 @@ pub(crate) fn at_seeds(
     Ok(faults)
 }
 
-fn one_at_seeds(lab: &Lab, program: &Path, task: &str, answer: &str, is_right: bool, seeds: u64) -> AtSeeds {
+/// The program with the course's answers to a lab in a language.
+fn solution(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<Program> {
+    match language {
+        Language::Rust => Ok((&*program_beside(&lab.solution())?).into()),
+        Language::Python => {
+            Program::python(root, lab, &lab.tasks_folder(root)).map_err(|why| Refused(why.to_string()).into())
+        }
+    }
+}
+
+fn one_at_seeds(
+    lab: &Lab,
+    runner: &mut Runner,
+    program: &Program,
+    task: &str,
+    answer: &str,
+    is_right: bool,
+    seeds: u64,
+) -> AtSeeds {
     let mut at = AtSeeds::default();
-    let mut runner = Runner::new(program, &Options::seeded(Some(1)));
     for seed in 1..=seeds {
         let options = Options::seeded(Some(seed));
-        let found = grade::find(lab, task, answer, &options, &mut runner);
+        let found = grade::find(lab, task, answer, &options, runner);
         at.graded += 1;
         let said = match found {
             Ok(Err(finding)) if !is_right => {
@@ -260,7 +301,7 @@ fn one_at_seeds(lab: &Lab, program: &Path, task: &str, answer: &str, is_right: b
             Ok(Ok(())) => Some("passed, although it is wrong".to_owned()),
             Ok(Err(finding)) => Some(format!("was refused, although it is right: {finding}")),
             Err(error) => {
-                runner = Runner::new(program, &options);
+                *runner = Runner::new(program, &options);
                 Some(format!("was not graded: {error:#}"))
             }
         };
@@ -295,18 +336,24 @@ impl AtSeeds {
 ///
 /// # Errors
 /// [`Refused`] for an unknown answer, or a solution that is not built.
-pub(crate) fn try_out(root: &Path, lab: &Lab, answers: &[String], options: &Options) -> anyhow::Result<Code> {
-    let (tasks, program) = (lab.tasks()?, program_beside(&lab.solution())?);
-    let all = if answers.is_empty() { wrong(root, lab, &tasks)? } else { Vec::new() };
+pub(crate) fn try_out(
+    root: &Path,
+    lab: &Lab,
+    answers: &[String],
+    language: Language,
+    options: &Options,
+) -> anyhow::Result<Code> {
+    let (tasks, program) = (lab.tasks_in(root, language)?, solution(root, lab, language)?);
+    let all = if answers.is_empty() { wrong(root, lab, &tasks, language)? } else { Vec::new() };
     let answers = if answers.is_empty() { &all } else { answers };
     let mut runner = Runner::new(&program, options);
     let mut grade = |answer: &String| -> anyhow::Result<(Task, GradeResult)> {
-        let task = task_of(root, lab, &tasks, answer).with_context(|| format!("lab {}", lab.number()))?;
+        let task = task_of(root, lab, &tasks, answer, language).with_context(|| format!("lab {}", lab.number()))?;
         Ok((task.clone(), grade::find(lab, &task.name, answer, options, &mut runner)?))
     };
     if let [answer] = answers {
         let (task, found) = grade(answer)?;
-        Screen::new(false).line(learner::rendered(lab, &tasks, &task, &found, options.seed));
+        Screen::new(false).line(learner::rendered(lab, &tasks, &task, &found, options.seed, language));
         return Ok(Code::Success);
     }
     let screen = Screen::new(false);
@@ -322,19 +369,19 @@ pub(crate) fn try_out(root: &Path, lab: &Lab, answers: &[String], options: &Opti
     Ok(Code::Success)
 }
 
-fn wrong(root: &Path, lab: &Lab, tasks: &Tasks) -> anyhow::Result<Vec<String>> {
+fn wrong(root: &Path, lab: &Lab, tasks: &Tasks, language: Language) -> anyhow::Result<Vec<String>> {
     let mut all = Vec::new();
     for Task { name, .. } in &tasks.tasks {
-        all.extend(lab.answers(root, name)?.wrong.iter().map(|wrong| format!("{name}/{wrong}")));
+        all.extend(lab.answers(root, name, language)?.wrong.iter().map(|wrong| format!("{name}/{wrong}")));
     }
     Ok(all)
 }
 
-fn task_of<'a>(root: &Path, lab: &Lab, tasks: &'a Tasks, answer: &str) -> anyhow::Result<&'a Task> {
+fn task_of<'a>(root: &Path, lab: &Lab, tasks: &'a Tasks, answer: &str, language: Language) -> anyhow::Result<&'a Task> {
     let (name, other) = answer.split_once('/').map_or((answer, None), |(name, other)| (name, Some(other)));
     let task = tasks.find(name).map_err(|error| Refused(error.to_string()))?;
     if let Some(other) = other {
-        let answers = lab.answers(root, name)?;
+        let answers = lab.answers(root, name, language)?;
         if !answers.all().any(|name| name == other) {
             let names = answers.all().collect::<Vec<_>>().join(", ");
             return Err(Refused(format!("{name} has no answer {other}: there are {names}")).into());

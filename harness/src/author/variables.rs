@@ -204,9 +204,9 @@ pub(crate) const VARIABLES: &[Variables] = &[
     },
     Variables {
         names: &["LOCKSTEP_PYTHON"],
-        by: "tests, `lockstep bench`",
-        meaning: "a Python with PyTorch 2.11, to meet Rust ranks or as a bench's peer; if unset, `scripts/test.sh` and `lockstep bench` \
-            take the one that `scripts/setup.sh --python-peer` makes; else `python3`",
+        by: "tests, `lockstep bench`, `grade` of answers in Python, `tour` without a checkout",
+        meaning: "a Python with PyTorch: 2.11 for tests, which let it meet Rust ranks, and as a bench's peer, 2.4 or newer for answers; if unset, the \
+            first of these that has one: next to the installed command, of `scripts/setup.sh --python-peer`, `python3`",
     },
     Variables {
         names: &["TCPSTORE_FUZZ_SEED", "TCPSTORE_FUZZ_ITERATIONS"],

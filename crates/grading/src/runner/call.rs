@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::limits::words;
 use super::outcome::{RankOutcome, is_done};
-use crate::{Finding, Verdict};
+use crate::{Finding, Program, Verdict};
 
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
@@ -29,7 +29,7 @@ pub struct CallOptions {
 
 /// A call with its files and its store.
 pub(super) struct RunningCall<'a> {
-    program: &'a Path,
+    program: &'a Program,
     pub(super) folder: &'a Path,
     options: &'a CallOptions,
     confined: bool,
@@ -43,10 +43,10 @@ fn one_thread() -> (OsString, Option<OsString>) {
 }
 
 /// The program as a template of ranks, if it waits for requests.
-pub(super) fn template(program: &Path) -> Option<Template> {
+pub(super) fn template(program: &Program) -> Option<Template> {
     let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
     env.push(one_thread()); // libgomp reads it when it is loaded
-    Template::start(program.as_os_str(), &[], &env).ok()
+    Template::start(program.path.as_os_str(), &program.args, &env).ok()
 }
 
 /// The store in which the ranks meet.
@@ -68,6 +68,8 @@ pub(super) struct CallResult {
     /// Processes that the ranks left running. They have been killed.
     pub(super) orphans: Vec<Orphan>,
     pub(super) printed: Vec<String>,
+    /// What the source of the answer shows.
+    pub(super) notes: Vec<String>,
 }
 
 impl CallResult {
@@ -97,7 +99,7 @@ impl CallResult {
 impl<'a> RunningCall<'a> {
     /// Creates the files and starts the store.
     pub(super) fn new(
-        program: &'a Path,
+        program: &'a Program,
         confined: bool,
         folder: &'a TempDir,
         options: &'a CallOptions,
@@ -152,11 +154,12 @@ impl<'a> RunningCall<'a> {
     /// The program, or this executable, which confines the program.
     fn command(&self) -> io::Result<(OsString, Vec<OsString>)> {
         if !self.confined {
-            return Ok((self.program.into(), Vec::new()));
+            return Ok((self.program.path.clone().into(), self.program.args.clone()));
         }
         let mut args: Vec<OsString> =
             words([self.folder, self.options.folder.as_deref().unwrap_or(self.folder)]).into();
-        args.push(self.program.into());
+        args.push(self.program.path.clone().into());
+        args.extend(self.program.args.iter().cloned());
         Ok((std::env::current_exe()?.into(), args))
     }
 }

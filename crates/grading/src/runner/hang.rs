@@ -77,7 +77,8 @@ impl RunningCall<'_> {
         let begun = (0..self.ranks).map(|rank| self.answers.begun(rank)).collect();
         let orphans = self.end(workers)?;
         let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RankOutcome::Stopped)).collect();
-        Ok(CallResult { outcomes, finding, begun, orphans, printed: last_lines(self.folder, self.ranks) })
+        let (printed, notes) = (last_lines(self.folder, self.ranks), self.answers.notes(self.ranks));
+        Ok(CallResult { outcomes, finding, begun, orphans, printed, notes })
     }
 
     /// Collects answers, and deaths of ranks that left none.

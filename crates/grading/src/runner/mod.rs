@@ -9,7 +9,6 @@ mod limits;
 mod outcome;
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
@@ -21,7 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Finding, Verdict};
+use crate::{Finding, Program, Verdict};
 use call::{CallResult, RunningCall};
 use outcome::{first_death, first_finding, leak, misunderstood, of_machine};
 
@@ -41,10 +40,12 @@ const RANK_TASKS: usize = 4;
 
 /// Runs a learner's answer to one task.
 pub struct Runner {
-    program: PathBuf,
+    program: Program,
     /// The name of the task, or `TASK/NAME` for one of the course's answers.
     task: String,
     options: Options,
+    /// What the source of the answer shows, apart from results.
+    notes: Vec<String>,
     /// None before the first call.
     started: Option<Started>,
 }
@@ -62,14 +63,24 @@ pub struct Outputs<O>(Vec<Vec<O>>);
 
 impl Runner {
     /// A runner for the tasks of the learner's `program`.
-    pub fn new(program: &Path, options: &Options) -> Self {
-        Runner { program: program.into(), task: String::new(), options: *options, started: None }
+    pub fn new(program: &Program, options: &Options) -> Self {
+        Runner { program: program.clone(), task: String::new(), options: *options, notes: Vec::new(), started: None }
     }
 
     /// Directs the next calls to this task.
     pub(crate) fn turn_to(&mut self, task: &str, options: &Options) {
         self.task = task.into();
+        self.notes.clear();
         self.options = *options;
+    }
+
+    /// A finding in the words of the answer's language, with what its source shows.
+    pub(crate) fn in_words(&self, finding: Finding) -> Finding {
+        let finding = self.program.language.finding(finding);
+        if self.notes.is_empty() || finding.verdict == Verdict::NotStarted {
+            return finding;
+        }
+        Finding { diagnosis: format!("{}\n{}", self.notes.join("\n"), finding.diagnosis), ..finding }
     }
 
     /// Returns true if all ranks so far were copies of one process.
@@ -125,6 +136,7 @@ impl Runner {
         let inputs = inputs.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
         let request = Call { task: self.task.clone(), inputs };
         let result = self.run(options, &request)?;
+        self.notes.clone_from(&result.notes);
         if let Some(why) = of_machine(&result.outcomes, &result.printed) {
             bail!("the ranks could not run on this machine: {why}");
         }
@@ -160,7 +172,7 @@ impl Runner {
             workers.kill();
         }
         workers.unregister_cleanup(folder.path());
-        result.with_context(|| format!("cannot run {}", foreign::path(&self.program)))
+        result.with_context(|| format!("cannot run {}", foreign::path(&self.program.path)))
     }
 }
 
@@ -173,7 +185,7 @@ impl Drop for Runner {
 }
 
 impl Started {
-    fn new(program: &Path, confined: bool) -> io::Result<Self> {
+    fn new(program: &Program, confined: bool) -> io::Result<Self> {
         // Confined ranks may write to folders of their own, so each is confined at its start.
         let template = (!confined).then(|| call::template(program)).flatten();
         Ok(Started { workers: Workers::new()?, template })
@@ -334,6 +346,7 @@ mod tests {
             begun: vec![Some(1), Some(0)],
             orphans: vec![],
             printed: vec!["about to end".into()],
+            notes: vec![],
         };
         let found = fault(&result, &[json!(5), json!(7)], first_death).unwrap();
         assert_eq!((found.rank, found.input, found.given.as_deref()), (Some(1), Some(0), Some("5")));
@@ -351,6 +364,7 @@ mod tests {
             begun: vec![Some(0), None],
             orphans: vec![],
             printed: vec![],
+            notes: vec![],
         };
         let failed = |error: &str| Answer::Failed { error: error.into() };
         let found = |met: Answer| fault(&result(met), &[json!(5)], first_death).unwrap();

@@ -101,6 +101,16 @@ fn of_rank(rank: usize, outcome: &RankOutcome) -> Option<Finding> {
             let at = place.as_ref().map_or(String::new(), |place| format!(" at {place}"));
             Some(Finding::new(Verdict::Crash, format!("the answer panicked{at}: {message}")).on_rank(rank))
         }
+        RankOutcome::Answered(Answer::Raised { error, place: Some(place) }) if is_of_syntax(error) => {
+            Some(Finding::new(Verdict::NotCompiled, format!("{place}: {error}")))
+        }
+        RankOutcome::Answered(Answer::Raised { error, place }) => {
+            let at = place.as_ref().map_or(String::new(), |place| format!(" at {place}"));
+            Some(Finding::new(Verdict::Crash, format!("the answer raised an exception{at}: {error}")).on_rank(rank))
+        }
+        RankOutcome::Answered(Answer::WrongType { why }) => {
+            Some(Finding::new(Verdict::WrongValue, why.clone()).on_rank(rank))
+        }
         RankOutcome::Answered(Answer::Failed { error }) => {
             Some(Finding::new(Verdict::Crash, format!("the answer returned an error: {error}")).on_rank(rank))
         }
@@ -108,6 +118,11 @@ fn of_rank(rank: usize, outcome: &RankOutcome) -> Option<Finding> {
         | RankOutcome::Died(_)
         | RankOutcome::Stopped => None,
     }
+}
+
+/// Returns true for the exception of a file that Python cannot read.
+fn is_of_syntax(error: &str) -> bool {
+    ["SyntaxError: ", "IndentationError: ", "TabError: "].iter().any(|kind| error.starts_with(kind))
 }
 
 /// The finding for processes that ranks left running.

@@ -1,0 +1,85 @@
+//! Where a learner works: in a checkout of the course, or in a folder that `lockstep init` has made, which has the tasks in Python and needs
+//! no checkout.
+
+use std::path::{Path, PathBuf};
+
+use crate::Language;
+
+/// The file by which a learner's folder is known.
+pub const MARKER: &str = "lockstep.toml";
+
+/// Where a learner's answers are, and the record of those that have passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workplace {
+    /// With the answers in Rust, and those in Python in its folder `python`.
+    Checkout(PathBuf),
+    /// With answers in Python only.
+    Folder(PathBuf),
+}
+
+impl Workplace {
+    /// The nearest one that contains this file or folder.
+    pub fn around(path: &Path) -> Option<Self> {
+        path.ancestors().find_map(|folder| {
+            if folder.join(MARKER).is_file() {
+                Some(Workplace::Folder(folder.into()))
+            } else {
+                Self::is_checkout(folder).then(|| Workplace::Checkout(folder.into()))
+            }
+        })
+    }
+
+    /// Returns true for the root of a checkout.
+    pub fn is_checkout(folder: &Path) -> bool {
+        folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir()
+    }
+
+    /// Its folder.
+    pub fn root(&self) -> &Path {
+        match self {
+            Workplace::Checkout(root) | Workplace::Folder(root) => root,
+        }
+    }
+
+    /// The language of its tasks, unless a command asks for another.
+    pub fn language(&self) -> Language {
+        match self {
+            Workplace::Checkout(_) => Language::Rust,
+            Workplace::Folder(_) => Language::Python,
+        }
+    }
+
+    /// Its folder.
+    pub fn into_root(self) -> PathBuf {
+        match self {
+            Workplace::Checkout(root) | Workplace::Folder(root) => root,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_nearest_workplace_counts() {
+        let outer = tempfile::tempdir().unwrap();
+        let checkout = outer.path();
+        let inner = checkout.join("target/mine");
+        let task = inner.join("tasks/05_collectives/mean.py");
+        fs::create_dir_all(task.parent().unwrap()).unwrap();
+        assert_eq!(
+            Workplace::around(&task),
+            Workplace::around(checkout.parent().unwrap()),
+            "nothing marks a workplace"
+        );
+        fs::create_dir(checkout.join("labs")).unwrap();
+        fs::write(checkout.join("Cargo.lock"), "").unwrap();
+        assert_eq!(Workplace::around(&task), Some(Workplace::Checkout(checkout.into())));
+        fs::write(inner.join(MARKER), "").unwrap();
+        assert_eq!(Workplace::around(&task), Some(Workplace::Folder(inner.clone())));
+        assert_eq!(Workplace::around(&task).unwrap().root(), inner);
+    }
+}
