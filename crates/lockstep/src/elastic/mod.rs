@@ -48,8 +48,8 @@
 //! last bits. Virtual ranks themselves have the same bits over all backends.
 //!
 //! **Bytes.** Of a gradient of B bytes, a rank with s subtrees of the tree sends (s + 1) · B · (W − 1) / W in a step: a reduce-scatter
-//! of s sums and an all-gather. A ring all-reduce sends 2 · B · (W − 1) / W, so it is the same where s is 1: if W is a power of two, or
-//! W = V. Otherwise s is at most 2 · log₂ V. Sums of 16-bit gradients are kept, and sent, in 32 bits.
+//! of s sums and an all-gather. A ring all-reduce sends 2 · B · (W − 1) / W, so it is the same where s is 1: if W is 1, 2, 4, V, or a
+//! power of two that divides V. Otherwise s is at most 2 · log₂ V. Sums of 16-bit gradients are kept, and sent, in 32 bits.
 //!
 //! **What else decides bits**: the number of libtorch's threads, which is set to 1 if `OMP_NUM_THREADS` is not set; V, the batch size and the
 //! seed; the processor's vector instructions. A snapshot records them, and a run that resumes names each difference
