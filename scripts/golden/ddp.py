@@ -1,7 +1,8 @@
-"""Golden values for crates/lockstep/tests/it/ddp_golden.rs: the loss of every step of a small DDP run in Python.
+"""Golden values for crates/lockstep/tests/it/ddp_golden.rs, and elastic.rs next to it: the loss of every step of a small DDP run in Python.
 
 Run it with a Python that has PyTorch 2.11; it rewrites crates/lockstep/golden/ddp.json. Two ranks on Gloo train a two-layer
-network on 50 samples (which two ranks and batches of 8 do not divide evenly) for three epochs. Weights and samples follow
+network on 50 samples (which two ranks and batches of 8 do not divide evenly) for three epochs; so do four ranks, with whom
+the virtual ranks are compared. Weights and samples follow
 integer formulas, so that the Rust side makes the same bits without a file.
 """
 
@@ -44,15 +45,15 @@ def make_data():
     return TensorDataset(tensor((SAMPLES, FEATURES), 9), targets)
 
 
-def worker(rank, port, results, options):
+def worker(rank, port, results, options, world=WORLD):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, WORLD, rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     ddp = DistributedDataParallel(make_model(), **options)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     data = make_data()
-    sampler = DistributedSampler(data, WORLD, rank, shuffle=True, seed=3)
+    sampler = DistributedSampler(data, world, rank, shuffle=True, seed=3)
     losses = []
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
@@ -78,14 +79,15 @@ def free_port():
 def main():
     with mp.Manager() as manager:
         runs = {}
-        for name, options in {
-            "default": {},
-            "small_buckets": {"bucket_cap_mb": 0.0005},
-            "bucket_view": {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.0005},
-        }.items():
+        for name, options, world in [
+            ("default", {}, WORLD),
+            ("small_buckets", {"bucket_cap_mb": 0.0005}, WORLD),
+            ("bucket_view", {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.0005}, WORLD),
+            ("four_ranks", {}, 4),
+        ]:
             results = manager.dict()
-            mp.spawn(worker, (free_port(), results, options), nprocs=WORLD)
-            runs[name] = [results[rank] for rank in range(WORLD)]
+            mp.spawn(worker, (free_port(), results, options, world), nprocs=world)
+            runs[name] = [results[rank] for rank in range(world)]
     OUTPUT.write_text(json.dumps({"torch": torch.__version__.split("+")[0], "losses": runs}, indent=1) + "\n")
 
 

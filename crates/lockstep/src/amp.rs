@@ -210,7 +210,7 @@ impl GradScaler {
     ///
     /// # Errors
     /// It was called since the last `update`; no parameter has a gradient; a gradient is `Half`; a rank is missing.
-    pub fn unscale(&mut self, optimizer: &impl Optimizer) -> Result<(), AmpError> {
+    pub fn unscale(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<(), AmpError> {
         if !self.state.options.enabled {
             return Ok(());
         }
@@ -228,7 +228,7 @@ impl GradScaler {
     ///
     /// # Errors
     /// It was called since the last `update`; as [`unscale`](Self::unscale) and [`Optimizer::step`].
-    pub fn step(&mut self, optimizer: &mut impl Optimizer) -> Result<bool, AmpError> {
+    pub fn step(&mut self, optimizer: &mut (impl Optimizer + ?Sized)) -> Result<bool, AmpError> {
         if self.state.options.enabled {
             match self.since {
                 Since::Update => self.unscale(optimizer)?,
@@ -287,7 +287,7 @@ impl GradScaler {
     }
 
     /// Unscales the gradients; returns true if one of them, on any rank of the group, is not finite.
-    fn unscaled_are_infinite(&self, optimizer: &impl Optimizer) -> Result<bool, AmpError> {
+    fn unscaled_are_infinite(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<bool, AmpError> {
         let grads = optimizer.grads();
         if let Some((name, _)) = grads.iter().find(|(_, grad)| grad.kind() == Kind::Half) {
             return Err(AmpError::Half { name: name.clone() });

@@ -8,6 +8,7 @@ mod logging;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use c10d::{CommHook, Error, ProcessGroup, Rank, Reducer, ReducerOptions, Result};
@@ -16,6 +17,7 @@ use tch::{Kind, Tensor, no_grad};
 
 pub use logging::DdpLoggingData;
 
+use crate::elastic::{TreeSum, VirtualRanks};
 use crate::nn;
 use crate::optim::named_parameters;
 
@@ -47,6 +49,10 @@ pub struct DdpOptions {
     /// that the uninterrupted one no longer has: from three ranks on, sums are then added in another order and differ in their
     /// last bits. Off by default, as in PyTorch; if on, it costs one all-reduce of zeros when the model is wrapped.
     pub fixed_buckets: bool,
+    /// How many virtual ranks the training has, so that its weights have the same bits on any number of ranks up to this one: see
+    /// [`elastic`](crate::elastic). The model is then trained for each of [`DistributedDataParallel::virtual_ranks`] in turn. `None` is plain
+    /// DDP.
+    pub virtual_ranks: Option<NonZeroUsize>,
 }
 
 impl Default for DdpOptions {
@@ -59,11 +65,30 @@ impl Default for DdpOptions {
             static_graph: false,
             comm_hook: None,
             fixed_buckets: false,
+            virtual_ranks: None,
         }
     }
 }
 
 impl DdpOptions {
+    /// Refuses what virtual ranks do not support.
+    fn check_virtual(&self, variables: &DdpVariables<'_>) -> Result<()> {
+        let refused = [
+            (self.comm_hook.is_some(), "comm_hook, which would compress the sums of some ranks and not of others"),
+            (self.gradient_as_bucket_view, "gradient_as_bucket_view: gradients lie in the sums as it is"),
+            (self.static_graph, "static_graph, which is for the reducer's buckets"),
+            (!self.broadcast_buffers, "broadcast_buffers: false: each rank would keep its own running statistics"),
+            (!variables.sparse.is_empty(), "sparse gradients"),
+        ];
+        match refused.into_iter().find(|(refused, _)| self.virtual_ranks.is_some() && *refused) {
+            Some((_, what)) => Err(Error::bad_argument(
+                WRAP,
+                format!("virtual ranks do not work with {what}; leave out one of the two"),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// As in PyTorch, the first bucket is small only if the capacity has its default value.
     fn reducer(&self) -> ReducerOptions {
         let default = ReducerOptions::default();
@@ -137,6 +162,8 @@ pub struct DistributedDataParallel<M> {
     module: M,
     group: Rc<ProcessGroup>,
     pub(crate) reducer: Reducer,
+    /// What sums gradients in the place of the reducer, with virtual ranks.
+    pub(crate) tree: Option<TreeSum>,
     /// The parameters that are trained and reduced.
     params: Vec<Tensor>,
     /// Whether the gradients of each of `params` are sparse.
@@ -200,6 +227,8 @@ impl<M> DistributedDataParallel<M> {
         variables: &DdpVariables<'_>,
     ) -> Result<Self> {
         variables.check(vs)?;
+        options.check_virtual(variables)?;
+        let ranks = options.virtual_ranks.map(|count| VirtualRanks::new(count, &group)).transpose()?;
         if options.fixed_buckets && options.static_graph {
             let detail = "fixed_buckets fixes the layout by a step of its own, in which each parameter is used once: leave it \
                           out, or static_graph";
@@ -217,12 +246,20 @@ impl<M> DistributedDataParallel<M> {
         if let Some(hook) = options.comm_hook {
             reducer.register_comm_hook(hook)?;
         }
+        let tree = ranks.map(|ranks| {
+            if std::env::var_os("OMP_NUM_THREADS").is_none() {
+                tch::set_num_threads(1); // as launchers set it for more than one rank
+            }
+            let (group, buffers) = (Rc::clone(&group), buffers.iter().map(Tensor::shallow_clone).collect());
+            TreeSum::new(ranks, group, named, buffers, options.find_unused_parameters)
+        });
         let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
         let (options, joining) = (*options, Cell::new(None));
         let model = Self {
             module,
             group,
             reducer,
+            tree,
             params,
             sparse,
             buffers,
@@ -233,7 +270,7 @@ impl<M> DistributedDataParallel<M> {
             broadcast_buffers,
         };
         // If a step may leave out parameters, the reducer never changes its bucket layout.
-        if options.fixed_buckets && !options.find_unused_parameters {
+        if options.fixed_buckets && !options.find_unused_parameters && model.tree.is_none() {
             model.fix_buckets()?;
         }
         Ok(model)
@@ -249,7 +286,13 @@ impl<M> DistributedDataParallel<M> {
         &self.group
     }
 
-    /// The reducer, to look at its buckets.
+    /// The virtual ranks that this rank trains, one after the other, in each step: its own rank alone, unless
+    /// [`DdpOptions::virtual_ranks`] says otherwise.
+    pub fn virtual_ranks(&self) -> VirtualRanks {
+        self.tree.as_ref().map_or_else(|| VirtualRanks::of_ranks(&self.group), TreeSum::ranks)
+    }
+
+    /// The reducer, to look at its buckets. With virtual ranks it does nothing.
     pub fn reducer(&self) -> &Reducer {
         &self.reducer
     }
@@ -260,6 +303,9 @@ impl<M> DistributedDataParallel<M> {
     /// # Errors
     /// Any failure of the broadcast of buffers, or of a layer that communicates (`SyncBatchNorm2d`).
     pub fn forward_with<O: Outputs>(&self, body: impl FnOnce(&M) -> O) -> Result<O> {
+        if let Some(tree) = &self.tree {
+            return tree.pass(|| body(&self.module));
+        }
         let source = self.announce_step()?;
         self.pass(source, body)
     }
@@ -292,11 +338,16 @@ impl<M> DistributedDataParallel<M> {
     }
 
     /// Runs backward from a loss computed from the output of [`DistributedDataParallel::forward`]. When it returns, every
-    /// gradient is the mean over all ranks; inside [`DistributedDataParallel::no_sync`] it is the rank's own sum so far.
+    /// gradient is the mean over all ranks; inside [`DistributedDataParallel::no_sync`] it is the rank's own sum so far. With virtual
+    /// ranks it ends the pass of one of them, and the gradients are there after the last.
     ///
     /// # Errors
     /// Any failure of the gradients' all-reduce, with the ranks that are missing or in another call.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
+        if let Some(tree) = &self.tree {
+            c10d::backward(loss)?;
+            return if self.reduce_gradients.get() { tree.end_pass() } else { Ok(()) };
+        }
         // Nothing is sent inside no_sync, so the ranks need not make this call in step.
         let loss = self.weighted(loss);
         if self.reduce_gradients.get() { self.reducer.backward(&loss) } else { c10d::backward(&loss) }
@@ -380,7 +431,7 @@ pub(crate) fn broadcast_states(vs: &VarStore, group: &ProcessGroup) -> Result<()
     broadcast(group, &states(vs, &BTreeSet::new()), Rank::ZERO)
 }
 
-fn broadcast(group: &ProcessGroup, tensors: &[Tensor], source: Rank) -> Result<()> {
+pub(crate) fn broadcast(group: &ProcessGroup, tensors: &[Tensor], source: Rank) -> Result<()> {
     if tensors.is_empty() {
         return Ok(());
     }

@@ -51,6 +51,9 @@ impl<M> DistributedDataParallel<M> {
         if self.options.find_unused_parameters || self.options.static_graph {
             return refuse("it does not work with find_unused_parameters or static_graph");
         }
+        if self.tree.is_some() {
+            return refuse("virtual ranks have the same number of batches each: it does not work with them");
+        }
         if self.joining.get().is_some() {
             return refuse("this model is in a join already");
         }

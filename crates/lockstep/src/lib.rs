@@ -13,6 +13,7 @@ pub mod curves;
 pub mod data;
 mod ddp;
 pub mod device;
+pub mod elastic;
 pub mod env;
 pub mod exit;
 mod faults;

@@ -17,6 +17,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::DistributedDataParallel;
 use crate::data::Dataset;
+use crate::elastic::VirtualRanks;
 use crate::loader::DataLoader;
 use crate::loss::{CrossEntropy, IGNORE_INDEX, check};
 use crate::nn::{caught, raise};
@@ -98,6 +99,16 @@ impl Evaluation {
         Ok(Evaluation { correct, loss, samples })
     }
 
+    /// The sum over all virtual ranks, in the tree's order, where `own` are those of this rank. A collective.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `BadArgument` unless there is one for each of this rank's virtual ranks.
+    pub fn over_virtual_ranks(own: &[Self], ranks: VirtualRanks, group: &ProcessGroup) -> c10d::Result<Self> {
+        let own: Vec<_> = own.iter().map(|one| [one.correct, one.loss, one.samples]).collect();
+        let [correct, loss, samples] = ranks.sums(group, &own)?;
+        if samples == 0.0 { Err(no_samples()) } else { Ok(Evaluation { correct, loss, samples }) }
+    }
+
     /// The fraction of correct answers, from 0 to 1; NaN where there are none, but only losses.
     ///
     /// # Panics
@@ -176,13 +187,30 @@ pub fn evaluate_with<M: ModuleT>(
     device: Device,
     options: &EvalOptions,
 ) -> anyhow::Result<Evaluation> {
+    evaluate_shares(model, test_set, device, options, |_, _| Ok(()))
+}
+
+/// Evaluates the share of each of this rank's virtual ranks, and adds up all of them in the tree's order, so that the result has the same bits
+/// on any number of ranks.
+fn evaluate_shares<M: ModuleT>(
+    model: &DistributedDataParallel<M>,
+    test_set: Arc<dyn Dataset>,
+    device: Device,
+    options: &EvalOptions,
+    mut also: impl FnMut(&Tensor, &Tensor) -> c10d::Result<()>,
+) -> anyhow::Result<Evaluation> {
     model.sync_buffers()?;
-    let (group, mut mine) = (model.group(), Evaluation::default());
+    let (ranks, mut own) = (model.virtual_ranks(), Vec::new());
     let forward = |inputs: &Tensor| model.module().forward_t(inputs, false);
-    over_my_share(group, test_set, device, options, forward, |logits, targets| {
-        mine.score(&options.criterion, logits, targets)
-    })?;
-    Ok(mine.all_reduce(group)?)
+    for rank in ranks.own() {
+        let (share, mut scores) = (EvalSampler::new(test_set.len(), rank, ranks.count())?, Evaluation::default());
+        over_share(share, Arc::clone(&test_set), device, options, forward, |logits, targets| {
+            scores.score(&options.criterion, logits, targets)?;
+            also(logits, targets)
+        })?;
+        own.push(scores);
+    }
+    Ok(Evaluation::over_virtual_ranks(&own, ranks, model.group())?)
 }
 
 /// Calls `body` with the logits and targets of this rank's share of `test_set`, batch by batch. The ranks may have different
@@ -196,9 +224,20 @@ pub fn over_my_share(
     device: Device,
     options: &EvalOptions,
     forward: impl Fn(&Tensor) -> Tensor,
-    mut body: impl FnMut(&Tensor, &Tensor) -> c10d::Result<()>,
+    body: impl FnMut(&Tensor, &Tensor) -> c10d::Result<()>,
 ) -> anyhow::Result<()> {
     let share = EvalSampler::new(test_set.len(), group.rank(), group.size())?;
+    over_share(share, test_set, device, options, forward, body)
+}
+
+fn over_share(
+    share: EvalSampler,
+    test_set: Arc<dyn Dataset>,
+    device: Device,
+    options: &EvalOptions,
+    forward: impl Fn(&Tensor) -> Tensor,
+    mut body: impl FnMut(&Tensor, &Tensor) -> c10d::Result<()>,
+) -> anyhow::Result<()> {
     let loader = DataLoader::new(test_set, share, options.batch_size)?.workers(options.workers).pin_memory(device);
     for batch in loader.epoch(0) {
         let batch = batch?.to(device);
@@ -223,15 +262,10 @@ pub fn evaluate_classes<M: ModuleT>(
     options: &EvalOptions,
     classes: &[String],
 ) -> anyhow::Result<(Evaluation, Confusion)> {
-    model.sync_buffers()?;
-    let (group, criterion) = (model.group(), &options.criterion);
-    let (mut mine, mut confusion) = (Evaluation::default(), Confusion::new(classes).ignoring(criterion.ignore_index));
-    let forward = |inputs: &Tensor| model.module().forward_t(inputs, false);
-    over_my_share(group, test_set, device, options, forward, |logits, targets| {
-        mine.score(criterion, logits, targets)?;
-        confusion.try_add(logits, targets)
-    })?;
-    Ok((mine.all_reduce(group)?, confusion.all_reduce(group)?))
+    let mut confusion = Confusion::new(classes).ignoring(options.criterion.ignore_index);
+    let evaluation =
+        evaluate_shares(model, test_set, device, options, |logits, targets| confusion.try_add(logits, targets))?;
+    Ok((evaluation, confusion.all_reduce(model.group())?))
 }
 
 /// How often the right class is among the `k` most likely ones; for [`over_my_share`].

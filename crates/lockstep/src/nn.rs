@@ -13,6 +13,8 @@ use c10d::{Error, OwnThread, ProcessGroup, Result};
 use tch::nn::{BatchNormConfig, Init, ModuleT, Path};
 use tch::{Kind, Tensor, nn, no_grad};
 
+use crate::elastic::refuse_in_pass;
+
 /// `torch.nn.BatchNorm2d` for pictures. Input and output `[n, channels, H, W]`; variables are `weight` (ones), `bias` (zeros),
 /// `running_mean` and `running_var`.
 ///
@@ -131,6 +133,7 @@ impl SyncBatchNorm2d {
             let (weight, bias) = (Some(&self.weight), Some(&self.bias));
             return Ok(inputs.batch_norm(weight, bias, mean, var, false, momentum, eps, true));
         }
+        refuse_in_pass("SyncBatchNorm2d")?;
         let group = self.group.get()?;
         // Under autocast. The statistics are taken in the precision of the weights, as PyTorch does.
         let is_half = matches!(inputs.kind(), Kind::Half | Kind::BFloat16);

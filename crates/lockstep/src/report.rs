@@ -142,10 +142,15 @@ impl Reporter {
         }
     }
 
-    /// A step is done; `loss` is this rank's mean over `samples` samples.
+    /// A step is done; `loss` is this rank's mean over `samples` samples, as many as every rank's.
     pub fn step(&self, epoch: u64, step: usize, loss: f64, samples: usize) {
+        self.step_of_all(epoch, step, loss, samples, samples * self.world_size().get());
+    }
+
+    /// As [`step`](Self::step), where all ranks together took `of_all` samples, as with virtual ranks.
+    pub fn step_of_all(&self, epoch: u64, step: usize, loss: f64, samples: usize, of_all: usize) {
         self.shared.progress.step(loss);
-        let (lr, of_all) = (last_lr(), (samples * self.world_size().get()) as u64);
+        let (lr, of_all) = (last_lr(), of_all as u64);
         self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64, lr });
         self.curve(|curves| curves.step(epoch, step as u64, loss, lr, of_all));
         if self.has_faults()

@@ -13,6 +13,7 @@ use c10d::ProcessGroup;
 use clap::Parser;
 use lockstep::data::{Dataset, mnist_or_drawn};
 use lockstep::device::DeviceChoice;
+use lockstep::elastic::VirtualLoader;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::metrics::evaluate;
 use lockstep::models::DigitModel;
@@ -42,15 +43,19 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
     vs.set_device(device);
     let options = SgdOptions { lr: args.lr, momentum: 0.9, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
-    let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
+    let fixed = DdpOptions { fixed_buckets: true, virtual_ranks: args.virtual_ranks, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
-    let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(1).pin_memory(device);
+    let (ranks, train_set) = (model.virtual_ranks(), Arc::new(train_set));
+    let loader = VirtualLoader::new(ranks, |v| {
+        let sampler = DistributedSampler::new(samples, v, ranks.count())?.seed(args.seed);
+        anyhow::Ok(DataLoader::new(train_set.clone(), sampler, batch_size)?.workers(1).pin_memory(device))
+    })?;
     let report = Reporter::new(env, device)?;
 
     // ANCHOR: resume
     let run = Run { seed: args.seed, samples, data, batch_size };
-    let options = SnapshotOptions { keep: args.keep, on_error: args.on_save_error, ..Default::default() };
+    let (on_error, virtual_ranks) = (args.on_save_error, args.virtual_ranks);
+    let options = SnapshotOptions { keep: args.keep, on_error, virtual_ranks, ..Default::default() };
     let mut snapshots = Snapshots::new(&args.snapshots, run, options, &report);
     let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
     // ANCHOR_END: resume
@@ -58,15 +63,21 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
     // ANCHOR: loop
     for epoch in start.epoch..args.epochs {
         let from = start.within(epoch);
-        report.epoch_at(from, &loader, batch_size, &sampler);
-        for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
-            let batch = batch?.to(device);
-            seed_step(args.seed, epoch, step, env.rank);
+        report.epoch_at(from, loader.first(), batch_size, &loader);
+        for (step, batches) in (from.step..).zip(loader.epoch_at(from)) {
             optimizer.zero_grad();
-            let loss = model.forward(&batch.inputs)?.cross_entropy_for_logits(&batch.targets);
-            model.backward(&loss)?;
+            let (mut losses, mut taken) = (Vec::new(), 0);
+            for (v, batch) in batches? {
+                let batch = batch.to(device);
+                seed_step(args.seed, epoch, step, v);
+                let loss = model.forward(&batch.inputs)?.cross_entropy_for_logits(&batch.targets);
+                model.backward(&loss)?;
+                losses.push(loss.double_value(&[]));
+                taken += batch.len();
+            }
             optimizer.step()?;
-            report.step(epoch, step, loss.double_value(&[]), batch.len());
+            let of_all = taken / losses.len() * ranks.count().get();
+            report.step_of_all(epoch, step, ranks.mean(model.group(), &losses)?, taken, of_all);
             let next = loader.after(from, step);
             if !next.is_start() {
                 let due = args.save_every_steps.is_some_and(|every| next.step % every == 0);
@@ -113,6 +124,9 @@ pub struct Args {
     /// Samples in a batch of one rank
     #[arg(long, default_value = "32")]
     pub batch_size: NonZeroUsize,
+    /// Train so many virtual ranks, each with its own batch, on any number of ranks up to theirs: with the same bits on all
+    #[arg(long)]
+    pub virtual_ranks: Option<NonZeroUsize>,
     /// Learning rate
     #[arg(long, default_value_t = 0.01)]
     pub lr: f64,

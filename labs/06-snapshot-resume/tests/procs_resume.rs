@@ -279,3 +279,42 @@ fn a_run_that_sigterm_ended_goes_on_with_the_same_bits() {
     assert!(run().status.success());
     assert!(job.weights(1) == undisturbed(1, &args), "the weights have other bits");
 }
+
+/// The same as [`quick`], trained as six virtual ranks: an epoch has 5 steps.
+fn elastic(epochs: &'static str) -> Vec<&'static str> {
+    [&quick("mlp", epochs)[..], &["--virtual-ranks", "6"]].concat()
+}
+
+#[test]
+fn virtual_ranks_end_with_the_same_bits_whatever_number_of_ranks_is_left() {
+    let args = elastic("3");
+    let mut job = Job::with(lab(), &[kill(3, 0, 3), kill(2, 1, 1), kill(0, 2, 0), kill(4, 2, 3)]);
+    for world in [4, 3, 1, 5] {
+        let attempt = job.attempt(world, &args);
+        assert!(!attempt.succeeded());
+        assert!(!attempt.stderr().contains("differ in bits"), "{}", attempt.stderr());
+    }
+    // Which snapshot is the newest depends on how far its writer was; there is one inside an epoch.
+    let attempt = job.succeeds(2, &args);
+    assert!(attempt.stdout().starts_with("Resuming training from snapshot at Epoch "), "{}", attempt.stdout());
+    assert_eq!(job.injected(), 4);
+    assert!(job.weights(2) == undisturbed(1, &args), "the weights have other bits");
+    assert!(job.weights(2) == undisturbed(6, &args), "the weights have other bits");
+}
+
+#[test]
+fn another_number_of_virtual_ranks_is_named_and_more_ranks_than_that_are_refused() {
+    let mut job = Job::new(lab());
+    job.succeeds(2, &elastic("1"));
+    let four = [&quick("mlp", "2")[..], &["--virtual-ranks", "4"]].concat();
+    let stderr = job.succeeds(2, &four).stderr();
+    assert!(stderr.contains("taken with 6 virtual ranks") && stderr.contains("goes on with 4"), "{stderr}");
+    assert!(stderr.contains("--virtual-ranks"), "{stderr}");
+    let refused = job.attempt(3, &[&quick("mlp", "2")[..], &["--virtual-ranks", "2"]].concat());
+    assert!(!refused.succeeded());
+    let stderr = refused.stderr();
+    assert!(
+        stderr.contains("3 ranks are more than 2 virtual ranks") && stderr.contains("start 2 ranks or fewer"),
+        "{stderr}"
+    );
+}

@@ -33,6 +33,7 @@ use tch::nn::VarStore;
 pub use unit::{FullyShardOptions, MixedPrecision, Piece, ShardBytes};
 
 use crate::ddp::broadcast_states;
+use crate::elastic::{VirtualRanks, refuse_in_pass};
 use crate::nn;
 use crate::optim::named_parameters;
 use passes::Passes;
@@ -99,8 +100,9 @@ impl FullyShard {
     /// The unit may be used again in the same pass. `body` must compute inside whatever it needs from the unit's parameters.
     ///
     /// # Errors
-    /// `BadArgument` for an unknown unit; any failure of the all-gather, or of a layer that communicates.
+    /// `BadArgument` for an unknown unit, and in the pass of a virtual rank; any failure of the all-gather, or of a layer that communicates.
     pub fn forward(&self, unit: &str, inputs: &Tensor, body: impl FnOnce(&Tensor) -> Tensor) -> Result<Tensor> {
+        refuse_in_pass("full sharding")?;
         let at = self.passes.find(unit)?;
         self.passes.forward(at, inputs, |inputs| nn::caught(|| body(inputs)))
     }
@@ -120,6 +122,7 @@ impl FullyShard {
         inputs: &Tensor,
         body: impl Fn(&Tensor) -> Tensor + 'static,
     ) -> Result<Tensor> {
+        refuse_in_pass("full sharding")?;
         let at = self.passes.find(unit)?;
         self.passes.forward_checkpointed(at, inputs, move |inputs| nn::caught(|| body(inputs)))
     }
@@ -181,6 +184,11 @@ impl FullyShard {
     /// The group over which the model is divided.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
+    }
+
+    /// This rank itself: a fully sharded model has no other virtual ranks.
+    pub fn virtual_ranks(&self) -> VirtualRanks {
+        VirtualRanks::of_ranks(&self.group)
     }
 }
 

@@ -118,6 +118,11 @@ impl DataLoader {
         self
     }
 
+    /// The order of the samples.
+    pub fn sampler(&self) -> &dyn Sampler {
+        &*self.sampler
+    }
+
     /// How many batches an epoch has; the same for every epoch.
     pub fn steps(&self) -> usize {
         self.batches(self.sampler.len())

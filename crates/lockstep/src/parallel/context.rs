@@ -14,6 +14,8 @@
 use c10d::{Error, ProcessGroup, Result, Splits, all_to_all_single};
 use tch::{Kind, Tensor};
 
+use crate::elastic::refuse_in_pass;
+
 /// The positions of a sequence of `length` that this rank holds, in their order: `[length / p]`.
 ///
 /// # Errors
@@ -48,6 +50,7 @@ pub fn zigzag(group: &ProcessGroup, whole: &Tensor, dim: usize) -> Result<Tensor
 /// # Errors
 /// Any failure of an exchange.
 pub fn ring_attention(group: &ProcessGroup, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
+    refuse_in_pass("context parallelism")?;
     let (ranks, rank) = (group.size().get(), group.rank().get());
     let half = queries.size()[2] / 2;
     let chunk = |x: &Tensor, number: i64| x.narrow(2, number * half, half);

@@ -17,6 +17,7 @@ use tch::nn::Path;
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::tensor::part_of;
+use crate::elastic::refuse_in_pass;
 
 /// A mixture of experts, each two layers with GELU between, of which this rank holds a part.
 #[derive(Debug)]
@@ -76,6 +77,7 @@ impl MixtureOfExperts {
     /// # Errors
     /// Any failure of a collective; `BadArgument` on another thread than the one that made the layer.
     pub fn try_forward(&self, tokens: &Tensor) -> Result<Routed> {
+        refuse_in_pass("expert parallelism")?;
         let group = self.group.get()?;
         let probabilities = tokens.linear(&self.router, None::<Tensor>).softmax(-1, None::<Kind>);
         let experts = probabilities.size()[1];

@@ -12,6 +12,7 @@ use c10d::{Error, ProcessGroup, Rank, Work};
 use tch::{Kind, Tensor};
 
 use super::{Action, Schedule};
+use crate::elastic::refuse_in_pass;
 use crate::nn;
 
 /// What a stage receives for each micro-batch.
@@ -197,6 +198,7 @@ impl Step<'_> {
         forward: impl Fn(&Tensor) -> Tensor,
         loss: impl Fn(usize, &Tensor) -> Tensor,
     ) -> Result<Span, Error> {
+        refuse_in_pass("pipeline parallelism")?;
         let action = Action::Forward(micro_batch);
         let input = match self.pipeline.before() {
             None => input(micro_batch),

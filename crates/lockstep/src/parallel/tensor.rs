@@ -18,10 +18,11 @@
 use std::rc::Rc;
 
 use c10d::Exchange::{AllGather, AllReduce, Identity, OwnPart, ReduceScatter};
-use c10d::{Error, OwnThread, ProcessGroup, ReduceOp, Result, exchange};
+use c10d::{Error, Exchange, OwnThread, ProcessGroup, ReduceOp, Result};
 use tch::nn::{Module, Path};
 use tch::{Kind, Tensor, no_grad};
 
+use crate::elastic::refuse_in_pass;
 use crate::nn;
 
 type Group = OwnThread<Rc<ProcessGroup>>;
@@ -219,6 +220,17 @@ macro_rules! module {
     )*};
 }
 module!(ColumnParallelLinear, RowParallelLinear, ParallelMlp, VocabParallelEmbedding);
+
+fn exchange(
+    group: &ProcessGroup,
+    tensor: &Tensor,
+    forward: Exchange,
+    backward: Exchange,
+    dim: usize,
+) -> Result<Tensor> {
+    refuse_in_pass("tensor parallelism")?;
+    c10d::exchange(group, tensor, forward, backward, dim)
+}
 
 /// The tensor itself, which all ranks hold and each uses in its own way: the gradient is the sum of all ranks' gradients.
 /// Megatron's *f*.

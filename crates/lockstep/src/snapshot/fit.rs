@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use c10d::Backend;
 use safetensors::Dtype;
@@ -18,6 +19,32 @@ pub(super) struct ThisRun {
     pub(super) threads: i32,
     pub(super) nodes: Vec<usize>,
     pub(super) backend: String,
+    pub(super) virtual_ranks: Option<NonZeroUsize>,
+    pub(super) instructions: &'static str,
+}
+
+/// The vector instructions that libtorch's kernels use here, by the names of its `ATEN_CPU_CAPABILITY`, which limits them.
+pub(super) fn instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    let all = [
+        (
+            "avx512",
+            is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("fma"),
+        ),
+        ("avx2", is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")),
+    ];
+    #[cfg(not(target_arch = "x86_64"))]
+    let all: [(&'static str, bool); 0] = [];
+    let limit = std::env::var("ATEN_CPU_CAPABILITY").unwrap_or_default().to_lowercase();
+    let allowed = |name: &str| match limit.as_str() {
+        "avx2" => name == "avx2",
+        "default" => false,
+        _ => true,
+    };
+    all.into_iter().find(|(name, there)| *there && allowed(name)).map_or("default", |(name, _)| name)
 }
 
 type Shapes = BTreeMap<String, (Dtype, Vec<usize>)>;
@@ -56,7 +83,13 @@ fn same_bits(saved: &Meta, here: &ThisRun) -> Vec<String> {
     // Gloo's order of additions does not depend on nodes.
     let nodes_count = [&saved.backend, &here.backend].iter().any(|backend| *backend != Backend::Gloo.name());
     let other_order = saved.backend != here.backend || nodes_count && saved.nodes != here.nodes;
-    if saved.world_size != here.world_size {
+    if saved.virtual_ranks != here.virtual_ranks {
+        let [saved, here] = [saved.virtual_ranks, here.virtual_ranks].map(|count| count.map_or(0, NonZeroUsize::get));
+        let what = "virtual ranks, whose number is fixed for the life of a training";
+        notes.push(changed(what, saved, here) + " (--virtual-ranks of the labs sets it)");
+    } else if here.virtual_ranks.is_some() {
+        // Neither the number of ranks nor the order in which a backend adds matters.
+    } else if saved.world_size != here.world_size {
         notes.push(changed("ranks", saved.world_size, here.world_size));
     } else if other_order && !saved.backend.is_empty() {
         let [saved, here] = [(&saved.backend, &saved.nodes), (&here.backend, &here.nodes)]
@@ -68,6 +101,12 @@ fn same_bits(saved: &Meta, here: &ThisRun) -> Vec<String> {
     }
     if saved.threads != here.threads {
         notes.push(changed("libtorch threads", saved.threads, here.threads) + " (OMP_NUM_THREADS sets them)");
+    }
+    if !saved.instructions.is_empty() && saved.instructions != here.instructions {
+        notes.push(format!(
+            "the snapshot was taken on a processor with {} instructions and training goes on with {}: weights may differ in bits              (ATEN_CPU_CAPABILITY limits libtorch's own kernels to those that all processors have)",
+            saved.instructions, here.instructions
+        ));
     }
     notes
 }
@@ -158,7 +197,16 @@ mod tests {
     }
 
     fn here(run: Run) -> ThisRun {
-        ThisRun { run, world_size: 2, threads: 1, nodes: vec![1, 1], backend: "shm".into() }
+        let (virtual_ranks, instructions) = (None, "avx2");
+        ThisRun {
+            run,
+            world_size: 2,
+            threads: 1,
+            nodes: vec![1, 1],
+            backend: "shm".into(),
+            virtual_ranks,
+            instructions,
+        }
     }
 
     #[test]
@@ -218,6 +266,26 @@ mod tests {
         assert_eq!(check_run(&over_gloo, &on_one_node).unwrap(), Vec::<String>::new());
         let unknown = Meta { backend: String::new(), nodes: Vec::new(), ..saved(3) };
         assert_eq!(check_run(&unknown, &on_one_node).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn with_virtual_ranks_only_what_changes_their_bits_is_a_difference() {
+        let v = NonZeroUsize::new;
+        let saved = Meta { virtual_ranks: v(6), instructions: "avx2".into(), ..saved(3) };
+        let notes = |here: ThisRun| check_run(&saved, &here).unwrap();
+        let elastic =
+            |run| ThisRun { virtual_ranks: v(6), world_size: 5, nodes: vec![5], backend: "gloo".into(), ..here(run) };
+        assert_eq!(notes(elastic(RUN)), Vec::<String>::new());
+        let text = notes(ThisRun { virtual_ranks: v(4), ..elastic(RUN) }).concat();
+        assert!(
+            text.contains("with 6 virtual ranks") && text.contains("with 4") && !text.contains("backend"),
+            "{text}"
+        );
+        let text = notes(ThisRun { virtual_ranks: None, ..elastic(RUN) }).concat();
+        assert!(text.contains("with 6 virtual ranks") && text.contains("goes on with 0"), "{text}");
+        let text = notes(ThisRun { threads: 2, instructions: "avx512", ..elastic(RUN) }).concat();
+        assert!(text.contains("OMP_NUM_THREADS") && text.contains("avx2 instructions"), "{text}");
+        assert!(text.contains("goes on with avx512") && text.contains("ATEN_CPU_CAPABILITY"), "{text}");
     }
 
     #[test]

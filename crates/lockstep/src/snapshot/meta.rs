@@ -4,6 +4,7 @@ use std::any::type_name;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::num::NonZeroUsize;
 
 use lockstep_contract::scheduler::{Read, restarts};
 use lockstep_process::AGENT;
@@ -50,6 +51,12 @@ pub struct Meta {
     /// See `nodes`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub backend: String,
+    /// How many virtual ranks the training has, if it has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_ranks: Option<NonZeroUsize>,
+    /// The vector instructions of rank 0's processor, as libtorch uses them: others may round sums differently. Empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub instructions: String,
     /// The learning rates that the optimizer was built with, by parameter group: what the run was asked for, whatever a schedule has
     /// made of it. Empty as `nodes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -203,7 +203,8 @@ impl Snapshots {
         };
         let (world_size, threads) = (self.report.world_size().get(), tch::get_num_threads());
         let (nodes, backend) = (self.nodes.clone(), self.backend.clone());
-        let here = ThisRun { run: self.run, world_size, threads, nodes, backend };
+        let (virtual_ranks, instructions) = (self.options.virtual_ranks, fit::instructions());
+        let here = ThisRun { run: self.run, world_size, threads, nodes, backend, virtual_ranks, instructions };
         let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
         let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;
         let (_, extra) = take_over(&good.path, &good.contents, target, read)?;

@@ -52,6 +52,9 @@ pub struct SnapshotOptions {
     /// Whether the program itself sets the learning rate before each step; false by default. If true, the saved rate is
     /// ignored, and there is no note if it differs from the optimizer's, as it does inside a warm-up.
     pub sets_rates: bool,
+    /// The [virtual ranks](crate::elastic) of the training, if it has them. Then a run that resumes on another number of ranks is not a
+    /// difference, and one with another number of virtual ranks is.
+    pub virtual_ranks: Option<NonZeroUsize>,
 }
 
 impl Default for SnapshotOptions {
@@ -63,6 +66,7 @@ impl Default for SnapshotOptions {
             resume: true,
             lock_wait: None,
             sets_rates: false,
+            virtual_ranks: None,
         }
     }
 }

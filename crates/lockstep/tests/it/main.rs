@@ -11,6 +11,7 @@ mod data;
 mod ddp;
 mod ddp_features;
 mod ddp_golden;
+mod elastic;
 mod fully_shard;
 mod gpt;
 mod join;

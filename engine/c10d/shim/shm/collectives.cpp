@@ -1,7 +1,7 @@
 // The steps of every collective. In each step a rank writes a chunk to its slot, tells the others, and reads theirs; it may be
 // kSlots steps ahead of the slowest reader, so chunks overlap.
 //
-// Sums are always combined in rank order, whichever rank computes them, so all ranks get the same bits.
+// Sums are always combined along one tree over the ranks (reduce.cpp), whichever rank computes them, so all ranks get the same bits.
 
 #include "collectives.hpp"
 

@@ -135,39 +135,65 @@ struct Tiles {
   size_t n_targets;
   size_t n;
   bool mean;
-
-  // The partial result is in the first target's own memory if that overwrites no later source.
-  bool in_first_target() const { return n_sources == 2 || targets[0] == sources[0]; }
 };
+
+// The sources are combined along a binary tree, each node of which is split in the middle, rounded down: ((0 + (1 + 2)) + (3 + (4 + 5))) for
+// six. It is the order in which virtual ranks are added up (crates/lockstep/src/elastic/tree.rs).
+
+// More than the levels of a tree over all ranks that a group may have.
+constexpr size_t kLevels = 16;
+
+// How many nodes end with source `last`, other than itself: so many times the last two partial results are combined after it.
+INLINE size_t nodes_that_end_with(size_t last, size_t n_sources) {
+  size_t nodes = 0;
+  for (size_t begin = 0, end = n_sources; end - begin > 1;) {
+    nodes += end == last + 1;
+    const size_t middle = (begin + end) / 2;
+    if (last < middle) end = middle;
+    else begin = middle;
+  }
+  return nodes;
+}
 
 template <class Op, class T>
 INLINE void plain(const Tiles<T>& of) {
-  T room[kTile];
+  T room[kLevels][kTile];
+  const T* parts[kLevels];
   for (size_t at = 0; at < of.n; at += kTile) {
     const size_t n = std::min(kTile, of.n - at);
-    T* out = of.in_first_target() ? of.targets[0] + at : room;
+    T* out = of.targets[0] + at;
     if (of.n_sources == 1) std::memmove(out, of.sources[0] + at, n * sizeof(T));
-    else combine_two<Op>(out, of.sources[0] + at, of.sources[1] + at, n);
-    for (size_t s = 2; s < of.n_sources; ++s) combine_two<Op>(out, out, of.sources[s] + at, n);
+    size_t level = 0;
+    for (size_t s = 0; s < of.n_sources; ++s) {
+      parts[level++] = of.sources[s] + at;
+      for (size_t nodes = nodes_that_end_with(s, of.n_sources); nodes > 0; --nodes, --level) {
+        // The result may be in a source's memory: all are read by then.
+        T* sum = s + 1 == of.n_sources && nodes == 1 ? out : room[level - 2];
+        combine_two<Op>(sum, parts[level - 2], parts[level - 1], n);
+        parts[level - 2] = sum;
+      }
+    }
     if (of.mean) divide(out, static_cast<T>(of.n_sources), n);
-    for (size_t t = 0; t < of.n_targets; ++t)
+    for (size_t t = 1; t < of.n_targets; ++t)
       if (of.targets[t] + at != out) std::memcpy(of.targets[t] + at, out, n * sizeof(T));
   }
 }
 
 template <class Op, class T>
 INLINE void widened(const Tiles<T>& of) {
-  float sum[kTile], next[kTile];
+  float room[kLevels][kTile];
   T rounded[kTile];
   for (size_t at = 0; at < of.n; at += kTile) {
     const size_t n = std::min(kTile, of.n - at);
-    for (size_t i = 0; i < n; ++i) sum[i] = of.sources[0][at + i].widen();
-    for (size_t s = 1; s < of.n_sources; ++s) {
-      for (size_t i = 0; i < n; ++i) next[i] = of.sources[s][at + i].widen();
-      combine_two<Op>(sum, sum, next, n);
+    size_t level = 0;
+    for (size_t s = 0; s < of.n_sources; ++s) {
+      float* part = room[level++];
+      for (size_t i = 0; i < n; ++i) part[i] = of.sources[s][at + i].widen();
+      for (size_t nodes = nodes_that_end_with(s, of.n_sources); nodes > 0; --nodes, --level)
+        combine_two<Op>(room[level - 2], room[level - 2], room[level - 1], n);
     }
-    if (of.mean) divide(sum, static_cast<float>(of.n_sources), n);
-    for (size_t i = 0; i < n; ++i) rounded[i] = T::round(sum[i]);
+    if (of.mean) divide(room[0], static_cast<float>(of.n_sources), n);
+    for (size_t i = 0; i < n; ++i) rounded[i] = T::round(room[0][i]);
     for (size_t t = 0; t < of.n_targets; ++t) std::memcpy(of.targets[t] + at, rounded, n * sizeof(T));
   }
 }
