@@ -2,7 +2,7 @@
 //! warning and are graded as not started (`--build`); whether the grader judges the course's own answers rightly with
 //! many inputs (`--seeds`); and what it prints for them (`lockstep course try`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -194,8 +194,8 @@ struct AtSeeds {
     /// Those at which a wrong answer passed, a right one was refused, or the grader failed; and what it said of the first.
     misjudged: Vec<u64>,
     said: Option<String>,
-    /// The number of diagnoses, apart from numbers in them.
-    diagnoses: BTreeSet<String>,
+    /// The diagnoses without their numbers; of each, the first seed.
+    diagnoses: BTreeMap<String, u64>,
     hangs: bool,
 }
 
@@ -253,7 +253,7 @@ fn one_at_seeds(lab: &Lab, program: &Path, task: &str, answer: &str, is_right: b
         let said = match found {
             Ok(Err(finding)) if !is_right => {
                 at.hangs |= finding.verdict == Verdict::Hang;
-                at.diagnoses.insert(finding.diagnosis.replace(|c: char| c.is_ascii_digit(), ""));
+                at.diagnoses.entry(finding.diagnosis.replace(|c: char| c.is_ascii_digit(), "")).or_insert(seed);
                 None
             }
             Ok(Ok(())) if is_right => None,
@@ -284,7 +284,11 @@ impl AtSeeds {
         }
         let several = match self.diagnoses.len() {
             0 | 1 => String::new(),
-            diagnoses => format!(" with {diagnoses} diagnoses"),
+            diagnoses => {
+                let first = |(diagnosis, seed): (&String, &u64)| format!("\n  from seed {seed} on: {diagnosis}");
+                let all: String = self.diagnoses.iter().map(first).collect();
+                format!(" with {diagnoses} diagnoses{all}\n ")
+            }
         };
         format!("{did} at {seeds}{several}")
     }

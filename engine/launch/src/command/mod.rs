@@ -9,5 +9,5 @@ mod options;
 
 pub use completion::Shell;
 pub use exec::{quoted, torchrun};
-pub use look_alikes::parse;
+pub use look_alikes::{LookAlike, LookAlikeKind, parse};
 pub use options::RunOptions;
