@@ -67,6 +67,8 @@ def without_head():
         for part, found in (("its goals", GOALS.search(head)), ("its minutes", MINUTES.search(head))):
             if not found:
                 yield f"{page.name} does not begin with {part}, as other chapters do"
+        if not whole()[page.name]:
+            yield f"{page.name} is not on the route whole of labs/routes.toml, which has its minutes"
         if page.name[:2] != "00" and not sections[0].startswith("Before You Begin\n"):
             yield f"{page.name} has no section Before You Begin after its goals"
 
@@ -126,7 +128,7 @@ def filled(page, text):
 
 def minutes_of(page):
     tasks = lab_tasks(page)
-    its = f", and {sum(task['minutes'] for task in tasks)} for its {len(tasks)} tasks" if tasks else ""
+    its = f", and {sum(task['minutes'] for task in tasks)} for its {f'{len(tasks)} tasks' if len(tasks) > 1 else 'task'}" if tasks else ""
     return f"Plan {whole()[page]} minutes for the chapter{its}."
 
 
