@@ -42,6 +42,9 @@ enum What {
         /// Seed of the inputs
         #[arg(long)]
         seed: Option<u64>,
+        /// Grade these answers with the inputs of the seeds 1 to N, and print whether each was judged rightly
+        #[arg(long, value_name = "N", conflicts_with = "seed", requires = "answers")]
+        seeds: Option<u64>,
     },
     /// Regenerate the book's reference pages from the program itself
     Reference,
@@ -79,7 +82,10 @@ impl CourseOptions {
                 }
                 Ok(Code::Success)
             }
-            What::Try { lab, answers, seed } => {
+            What::Try { lab, answers, seeds: Some(seeds), .. } => {
+                course_check::try_at_seeds(&root, &find(&lab)?, &answers, seeds)
+            }
+            What::Try { lab, answers, seed, .. } => {
                 course_check::try_out(&root, &find(&lab)?, &answers, &lockstep_grading::Options::seeded(seed))
             }
             What::Reference => {

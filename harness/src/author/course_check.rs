@@ -3,16 +3,18 @@
 //! many inputs (`--seeds`); and what it prints for them (`lockstep course try`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::ops::RangeInclusive;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+use std::{env, fs, thread};
 
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{self, Submission, grade};
-use lockstep_grading::{Answers, GradeResult, Lab, Options, Runner, Verdict, checksums, learner, package};
+use lockstep_grading::{GradeResult, Lab, Options, Runner, Verdict, checksums, learner, package};
 
 use crate::cargo::{self, Message};
 use crate::checkout::program_beside;
@@ -199,8 +201,10 @@ struct AtSeeds {
     hangs: bool,
 }
 
-/// Grades all answers of these labs, or of this task, wrong and right, with the inputs of the seeds from 1 to `seeds`, and prints a line for
-/// each. Returns a line for each that was misjudged.
+/// Grades all answers of these labs, or of this task, wrong and right, with the inputs of the seeds from 1 to `seeds`, and prints what
+/// [`try_at_seeds`] says of each. Returns it for those that were misjudged.
+///
+/// Several run at once, since ranks mostly wait for each other: each in a process of its own, which can tell its orphans from others'.
 ///
 /// # Errors
 /// [`Refused`] if a solution is not built.
@@ -211,36 +215,65 @@ pub(crate) fn at_seeds(
     task: Option<&str>,
     screen: &Screen,
 ) -> anyhow::Result<Vec<String>> {
-    let (mut faults, mut answers, mut gradings, mut hanging, begin) = (Vec::new(), 0, 0, 0, Instant::now());
+    let begin = Instant::now();
+    let this = env::current_exe().context("cannot find this program's own path")?;
+    let mut all = Vec::new();
     for lab in of {
-        let (lab, program) = (&labs::find(lab.name)?, program_beside(&lab.solution())?);
+        program_beside(&lab.solution())?;
         for Task { name, .. } in lab.tasks()?.tasks.into_iter().filter(|one| task.is_none_or(|task| one.name == task)) {
-            let Answers { wrong, right } = lab.answers(root, &name)?;
-            let variants =
-                |names: Vec<String>| names.into_iter().map(|one| format!("{name}/{one}")).collect::<Vec<_>>();
-            let own = [name.clone()].into_iter().chain(variants(right)).map(|answer| (answer, true));
-            for (answer, is_right) in own.chain(variants(wrong).into_iter().map(|answer| (answer, false))) {
-                let begin = Instant::now();
-                let found = one_at_seeds(lab, &program, &name, &answer, is_right, seeds);
-                let words = found.words(is_right);
-                let took = begin.elapsed().as_secs_f64();
-                screen.line(format_args!("{} {answer}: {words}, {took:.1} s", lab.number()));
-                if !found.misjudged.is_empty() {
-                    faults.push(format!("labs/{}: {answer} {words}", lab.name));
-                }
-                (answers, gradings) = (answers + 1, gradings + found.graded);
-                hanging += usize::from(found.hangs);
-            }
+            all.push((lab.number(), name.clone()));
+            let answers = lab.answers(root, &name)?;
+            all.extend(answers.all().map(|answer| (lab.number(), format!("{name}/{answer}"))));
         }
     }
-    screen.line(format_args!(
-        "{}, {} in {:.0} s; {}, graded at up to {SEEDS_OF_HANGS} seeds each",
-        count(answers, "answer"),
-        count(gradings as usize, "grading"),
-        begin.elapsed().as_secs_f64(),
-        count(hanging, "wrong answer") + if hanging == 1 { " hangs" } else { " hang" },
-    ));
-    Ok(faults)
+    let (answers, left, faults) = (all.len(), Mutex::new(all.into_iter()), Mutex::new(Vec::new()));
+    let one_by_one = || -> anyhow::Result<()> {
+        loop {
+            let Some((lab, answer)) = left.lock().unwrap_or_else(PoisonError::into_inner).next() else { return Ok(()) };
+            let arguments = ["course", "try", lab, &answer, "--seeds", &seeds.to_string()];
+            let mut command = Command::new(&this);
+            command.args(arguments).current_dir(root).stderr(Stdio::inherit());
+            let output = command.output().context("cannot start this program again")?;
+            let line = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+            screen.line(&line);
+            if !output.status.success() {
+                faults.lock().unwrap_or_else(PoisonError::into_inner).push(format!("labs/{lab}: {answer}: {line}"));
+            }
+        }
+    };
+    let at_once = 2 * thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(one_by_one)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
+    screen.line(format_args!("{} in {:.0} s", count(answers, "answer"), begin.elapsed().as_secs_f64()));
+    Ok(faults.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Grades these answers, `TASK` or `TASK/NAME`, with the inputs of the seeds from 1 to `seeds`, and prints a line for each: whether it was
+/// judged rightly, and its diagnoses if it has several.
+///
+/// # Errors
+/// As [`try_out`].
+pub(crate) fn try_at_seeds(root: &Path, lab: &Lab, answers: &[String], seeds: u64) -> anyhow::Result<Code> {
+    let (tasks, program, screen) = (lab.tasks()?, program_beside(&lab.solution())?, Screen::new(false));
+    let mut code = Code::Success;
+    for answer in answers {
+        let task = &task_of(root, lab, &tasks, answer)?.name;
+        let is_wrong = |name: &str| lab.answers(root, task).map(|all| all.wrong.iter().any(|wrong| wrong == name));
+        let is_right = !answer.split_once('/').map_or(Ok(false), |(_, name)| is_wrong(name))?;
+        let begin = Instant::now();
+        let found = one_at_seeds(lab, &program, task, answer, is_right, seeds);
+        let took = begin.elapsed().as_secs_f64();
+        screen.line(format_args!("{} {answer}: {}, {took:.1} s", lab.number(), found.words(is_right)));
+        if found.diagnoses.len() > 1 {
+            found.diagnoses.iter().for_each(|(text, seed)| screen.line(format_args!("  from seed {seed} on: {text}")));
+        }
+        if !found.misjudged.is_empty() {
+            code = Code::Failure;
+        }
+    }
+    Ok(code)
 }
 
 fn one_at_seeds(lab: &Lab, program: &Path, task: &str, answer: &str, is_right: bool, seeds: u64) -> AtSeeds {
@@ -284,11 +317,7 @@ impl AtSeeds {
         }
         let several = match self.diagnoses.len() {
             0 | 1 => String::new(),
-            diagnoses => {
-                let first = |(diagnosis, seed): (&String, &u64)| format!("\n  from seed {seed} on: {diagnosis}");
-                let all: String = self.diagnoses.iter().map(first).collect();
-                format!(" with {diagnoses} diagnoses{all}\n ")
-            }
+            diagnoses => format!(" with {diagnoses} diagnoses"),
         };
         format!("{did} at {seeds}{several}")
     }
