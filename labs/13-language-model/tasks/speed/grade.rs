@@ -134,7 +134,7 @@ impl Case {
     /// The part of the peak of `peaks` ranks, with so many times each kind of operations.
     fn part_of_peak(&self, [dense, attention]: [f64; 2], peaks: f64) -> f64 {
         let [weights, scores] = self.operations();
-        self.warm().rate() * (dense * weights + attention * scores) / (peaks * self.peak)
+        self.rate() * (dense * weights + attention * scores) / (peaks * self.peak)
     }
 
     fn waiting(&self) -> f64 {
@@ -143,17 +143,16 @@ impl Case {
 
     /// The part of all ranks' time that this takes.
     fn part(&self, of: fn(&StepTimes) -> f64) -> f64 {
-        let warm = self.warm();
-        warm.sum(of) / warm.seconds() / warm.count()
+        self.sum(of) / self.seconds() / self.count()
     }
 
     /// The same, of the time in which ranks do not wait for others' steps to end.
     fn part_of_own(&self, of: fn(&StepTimes) -> f64) -> f64 {
-        self.warm().sum(of) / self.warm().sum(took)
+        self.sum(of) / self.sum(took)
     }
 
     fn waiting_of(&self, rank: usize) -> f64 {
-        1.0 - self.warm().alone(rank).sum(|step| step.compute) / self.warm().seconds()
+        1.0 - self.alone(rank).sum(|step| step.compute) / self.seconds()
     }
 }
 
@@ -161,9 +160,10 @@ impl Case {
 struct Quantity {
     of: fn(&Speed) -> Option<f64>,
     words: fn(f64) -> String,
+    /// Of a case without the first steps.
     right: fn(&Case) -> f64,
-    /// What mistakes make of a case.
-    mistakes: &'static [(fn(&Case) -> f64, &'static str)],
+    /// What mistakes make of a case, and of the case without the first steps.
+    mistakes: &'static [(fn(&Case, &Case) -> f64, &'static str)],
     otherwise: &'static str,
 }
 
@@ -171,57 +171,56 @@ const QUANTITIES: [Quantity; 3] = [
     Quantity {
         of: |found| found.tokens,
         words: |tokens| format!("{tokens:.2} tokens a second"),
-        right: |case| case.warm().rate(),
+        right: Case::rate,
         mistakes: &[
-            (|case| case.rate(), "the first step counts, too: leave it out"),
-            (|case| case.alone(0).rate(), RATE_OF_ONE),
-            (|case| case.warm().alone(0).rate(), RATE_OF_ONE),
+            (|all, _| all.rate(), "the first step counts, too: leave it out"),
+            (|all, _| all.alone(0).rate(), RATE_OF_ONE),
+            (|_, warm| warm.alone(0).rate(), RATE_OF_ONE),
             (
-                |case| case.warm().alone(0).tokens() / case.warm().seconds(),
+                |_, warm| warm.alone(0).tokens() / warm.seconds(),
                 "these are the tokens of one rank: the ranks train with different tokens, so count those of all",
             ),
             (
-                |case| case.warm().tokens() / case.warm().sum(took),
+                |_, warm| warm.tokens() / warm.sum(took),
                 "the seconds of all ranks are added up, but the ranks work at the same time",
             ),
             (
-                |case| {
-                    let slowest =
-                        (0..case.ranks.len()).map(|rank| case.warm().alone(rank).sum(took)).fold(0.0, f64::max);
-                    case.warm().tokens() / slowest
+                |_, warm| {
+                    let slowest = (0..warm.ranks.len()).map(|rank| warm.alone(rank).sum(took)).fold(0.0, f64::max);
+                    warm.tokens() / slowest
                 },
                 "this is the time of the rank that is the slowest over all steps: in each step another one may be the slowest, and all wait \
                  for it",
             ),
             (
-                |case| case.warm().tokens() / case.warm().alone(0).sum(took),
+                |_, warm| warm.tokens() / warm.alone(0).sum(took),
                 "this is the time of one rank: a step ends when the slowest has ended it, which may be another one in each step",
             ),
             (
-                |case| (0..case.ranks.len()).map(|rank| case.warm().alone(rank).rate()).sum(),
+                |_, warm| (0..warm.ranks.len()).map(|rank| warm.alone(rank).rate()).sum(),
                 "the ranks' own rates are added up, which leaves out the time in which a rank waits for slower ones: divide all tokens by \
                  the seconds of all steps",
             ),
             (
-                |case| case.warm().by_step().map(|step| step.rate()).sum::<f64>() / (STEPS - 1) as f64,
+                |_, warm| warm.by_step().map(|step| step.rate()).sum::<f64>() / (STEPS - 1) as f64,
                 "this is the mean of the steps' rates, in which a short step weighs as much as a long one: divide all tokens by all seconds",
             ),
             (
-                |case| case.tokens() / case.warm().seconds(),
+                |all, warm| all.tokens() / warm.seconds(),
                 "the first step's tokens count, and its time does not: leave both out",
             ),
             (
-                |case| case.warm().rate() / case.count(),
+                |_, warm| warm.rate() / warm.count(),
                 "this is the rate of one rank on average: those of all together are asked for",
             ),
             (
-                |case| case.warm().tokens() / case.warm().sum(took) * case.count(),
+                |_, warm| warm.tokens() / warm.sum(took) * warm.count(),
                 "this is the mean of the ranks' times: a step ends when the slowest has ended it",
             ),
-            (|case| case.warm().tokens() / case.warm().longest(|step| step.compute + step.exchange), PART_OF_STEP),
-            (|case| case.warm().tokens() / case.warm().longest(|step| step.data + step.compute), PART_OF_STEP),
+            (|_, warm| warm.tokens() / warm.longest(|step| step.compute + step.exchange), PART_OF_STEP),
+            (|_, warm| warm.tokens() / warm.longest(|step| step.data + step.compute), PART_OF_STEP),
             (
-                |case| case.warm().tokens() / case.warm().longest(|step| step.compute),
+                |_, warm| warm.tokens() / warm.longest(|step| step.compute),
                 "only computing counts as time: waiting for data and for other ranks takes time, too",
             ),
         ],
@@ -230,27 +229,30 @@ const QUANTITIES: [Quantity; 3] = [
     Quantity {
         of: |found| found.utilization,
         words: |part| format!("a utilization of {part:.5}"),
-        right: |case| case.part_of_peak([1.0, 1.0], case.count()),
+        right: |warm| warm.part_of_peak([1.0, 1.0], warm.count()),
         mistakes: &[
             (
-                |case| case.part_of_peak([1.0, 1.0], 1.0),
+                |_, warm| warm.part_of_peak([1.0, 1.0], 1.0),
                 "the tokens are those of all ranks, and the peak is that of one",
             ),
-            (|case| case.part_of_peak([1.0, 0.0], case.count()), NO_ATTENTION),
-            (|case| case.part_of_peak([1.0, 0.0], 1.0), NO_ATTENTION),
-            (|case| case.part_of_peak([1.0, 0.5], case.count()), "attention counts whole, as if no token were masked"),
+            (|_, warm| warm.part_of_peak([1.0, 0.0], warm.count()), NO_ATTENTION),
+            (|_, warm| warm.part_of_peak([1.0, 0.0], 1.0), NO_ATTENTION),
             (
-                |case| case.part_of_peak([0.0, 1.0], case.count()),
+                |_, warm| warm.part_of_peak([1.0, 0.5], warm.count()),
+                "attention counts whole, as if no token were masked",
+            ),
+            (
+                |_, warm| warm.part_of_peak([0.0, 1.0], warm.count()),
                 "the parameters are missing: 6 operations of each for each token",
             ),
-            (|case| case.part_of_peak([1.0 / 3.0, 1.0 / 3.0], case.count()), FORWARD),
-            (|case| case.part_of_peak([1.0 / 3.0, 1.0], case.count()), FORWARD),
+            (|_, warm| warm.part_of_peak([1.0 / 3.0, 1.0 / 3.0], warm.count()), FORWARD),
+            (|_, warm| warm.part_of_peak([1.0 / 3.0, 1.0], warm.count()), FORWARD),
             (
-                |case| case.part_of_peak([2.0 / 3.0, 2.0 / 3.0], case.count()),
+                |_, warm| warm.part_of_peak([2.0 / 3.0, 2.0 / 3.0], warm.count()),
                 "this is the backward pass without the forward pass",
             ),
             (
-                |case| case.part_of_peak([100.0, 100.0], case.count()),
+                |_, warm| warm.part_of_peak([100.0, 100.0], warm.count()),
                 "this is the utilization in percent: 1 means the peak",
             ),
         ],
@@ -261,21 +263,21 @@ const QUANTITIES: [Quantity; 3] = [
         words: |part| format!("{part:.5} of the time"),
         right: Case::waiting,
         mistakes: &[
-            (|case| 1.0 - case.waiting(), "this is the part in which ranks compute"),
-            (|case| 100.0 * case.waiting(), "this is a part in percent: 1 means all of the time"),
+            (|_, warm| 1.0 - warm.waiting(), "this is the part in which ranks compute"),
+            (|_, warm| 100.0 * warm.waiting(), "this is a part in percent: 1 means all of the time"),
             (
-                |case| case.count() * case.waiting(),
+                |_, warm| warm.count() * warm.waiting(),
                 "the waiting of all ranks is added up: the mean of the ranks is asked for",
             ),
-            (|case| case.part_of_own(|step| step.exchange), NO_DATA),
-            (|case| case.part(|step| step.exchange), NO_DATA),
-            (|case| case.part_of_own(|step| step.data), NO_EXCHANGE),
-            (|case| case.part(|step| step.data), NO_EXCHANGE),
-            (|case| case.part_of_own(|step| step.data + step.exchange), NO_SLOWEST),
-            (|case| case.part(|step| step.data + step.exchange), NO_SLOWEST),
-            (|case| case.waiting_of(0), "this is one rank's: the mean of all is asked for"),
+            (|_, warm| warm.part_of_own(|step| step.exchange), NO_DATA),
+            (|_, warm| warm.part(|step| step.exchange), NO_DATA),
+            (|_, warm| warm.part_of_own(|step| step.data), NO_EXCHANGE),
+            (|_, warm| warm.part(|step| step.data), NO_EXCHANGE),
+            (|_, warm| warm.part_of_own(|step| step.data + step.exchange), NO_SLOWEST),
+            (|_, warm| warm.part(|step| step.data + step.exchange), NO_SLOWEST),
+            (|_, warm| warm.waiting_of(0), "this is one rank's: the mean of all is asked for"),
             (
-                |case| (0..case.ranks.len()).map(|rank| case.waiting_of(rank)).fold(0.0, f64::max),
+                |_, warm| (0..warm.ranks.len()).map(|rank| warm.waiting_of(rank)).fold(0.0, f64::max),
                 "this is one rank's: the mean of all is asked for",
             ),
         ],
@@ -294,10 +296,11 @@ const NO_SLOWEST: &str = "a rank that ends its step early waits for the slowest 
 
 /// `found` is what the answer returned for each case.
 fn check(quantity: &Quantity, cases: &[Case], found: &[f64]) -> anyhow::Result<()> {
-    let causes =
-        causes(quantity.mistakes, |wrong| cases.iter().zip(found).all(|(case, found)| near(wrong(case), *found)));
+    let causes = causes(quantity.mistakes, |wrong| {
+        cases.iter().zip(found).all(|(case, found)| near(wrong(case, &case.warm()), *found))
+    });
     cases.iter().zip(found).try_for_each(|(case, found)| {
-        let right = (quantity.right)(case);
+        let right = (quantity.right)(&case.warm());
         Claim::that(near(right, *found), (quantity.words)(right), (quantity.words)(*found))
             .given(given(case))
             .causes(&causes)
