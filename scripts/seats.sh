@@ -21,9 +21,10 @@ usage() {
 usage: scripts/seats.sh prepare    the instructor, once, in a checkout that all can read and nobody works in
        scripts/seats.sh new DIR    each participant, by the path of that checkout: makes the seat DIR
 
-prepare    installs libtorch if it is missing, compiles everything, and packs what a seat begins with. Fetches the crates' sources
-           into .seats, so what was compiled from elsewhere is compiled again: run it before the first build, which it then is, for
-           setup.sh, run.sh and test.sh, too. Run it again after each change of the checkout.
+prepare    installs libtorch if it is missing, compiles everything, and packs what a seat begins with. Run it before the first build,
+           which it then is, for setup.sh, run.sh and test.sh, too: a quarter of an hour of processor time. In a checkout that is built
+           already it takes that time again: cargo notes the path of each crate's source, and seats cannot read those in your ~/.cargo,
+           so it compiles from a copy in .seats. Run it again after each change of the checkout.
 new        unpacks a seat, and prints what to put into the shell. Needs no network, no compiler, and no Rust of its own.
 END
 }
@@ -36,7 +37,7 @@ prepare() {
   "$ROOT/scripts/setup.sh"
   mkdir -p "$SHARED"
   rm -f "$SEAT"
-  # What was compiled before the crates' sources were here is no use.
+  # What was compiled before the crates' sources were here is no use: cargo's fingerprint of a crate has the absolute path of its source.
   if ! [ -f "$SHARED/crates.lock" ] && [ -d "$ROOT/target/debug/deps" ]; then BUILT_ELSEWHERE=1; fi
   share_rust
   share_crates
@@ -52,8 +53,8 @@ prepare() {
 # How long the build takes, on two cores without other work.
 left_to_compile() {
   if [ "${BUILT_ELSEWHERE:-0}" = 1 ]; then
-    echo "what this checkout has compiled was made from sources elsewhere, and is compiled again, a quarter of an hour of processor time; \
-before the first build in a fresh clone, prepare is that build"
+    echo "what this checkout has compiled was made from crates in ~/.cargo, which seats cannot read, and is compiled again, a quarter of an \
+hour of processor time; before the first build in a fresh clone, prepare is that build"
   elif [ -f "$TARGET/debug/lockstep" ]; then
     echo "what has changed since the last time"
   else

@@ -1,5 +1,5 @@
 """The routes through the course (labs/routes.toml) as tables of the book, whether what they name is there, and whether a reader who follows
-one finds each word of the glossary explained or linked where it first comes."""
+one finds each word of the glossary explained or linked where it first comes. Also the head of each chapter: goals and minutes."""
 
 import collections
 import re
@@ -12,6 +12,10 @@ except ModuleNotFoundError:  # before Python 3.11
     tomllib = None
 
 MARK = re.compile(r"^<!-- route: (\w+) -->\n(?:(?:\|.*\n)*\n)?", re.M)
+
+# A chapter's goals, and the minutes to plan for it, which stand between its title and its first section.
+GOALS = re.compile(r"^\*\*After this chapter you can\*\*\n\n(?:- .+\n(?:  .+\n)*){2,4}$", re.M)
+MINUTES = re.compile(r"^<!-- minutes -->\n(?:Plan .*\n)?", re.M)
 
 TERM = re.compile(r"<dfn id=\"([^\"]+)\">([^<]+)</dfn>")
 # Terms that are everyday words, too: they mostly are no terms where they first come.
@@ -31,23 +35,42 @@ def faults():
             yield from (f"labs/routes.toml, {name}: {fault}" for fault in faults_of(step))
         yield from (f"{page}, on the route {name}: {fault}" for page, fault in unexplained(route))
     yield from unplanned()
+    yield from without_head()
     for page in sorted(BOOK.glob("*.md")):
         text = page.read_text()
-        if filled(text) != text:
+        if filled(page.name, text) != text:
             yield f"{page.name} shows an old route: scripts/check_book.py --include"
 
 
 def unplanned():
     """Chapters for which the course's map or the speaker's notes plan other minutes than the route through all."""
     course_map, notes = ((BOOK / name).read_text() for name in ("course-map.md", "speakers-notes.md"))
-    minutes = collections.Counter()
-    for step in routes()["whole"]["step"]:
-        minutes[step["page"]] += step["minutes"]
-    for page, planned in minutes.items():
+    for page, planned in whole().items():
         rows = re.findall(rf"^\| \S* *\| \[[^\]]+\]\({re.escape(page)}\) \|.*\| (\d+) \|.*\|$", course_map, re.M)
         titles = re.findall(rf"^## {re.escape(headings(page)[0])}: (\d+) minutes$", notes, re.M)
         for where, found in (("course-map.md", rows), ("speakers-notes.md", titles)):
             yield from (f"{where} plans {other} minutes for {page}, the route whole {planned}" for other in found if int(other) != planned)
+
+
+def whole():
+    """The minutes of each page on the route through all."""
+    minutes = collections.Counter()
+    for step in routes()["whole"]["step"]:
+        minutes[step["page"]] += step["minutes"]
+    return minutes
+
+
+def without_head():
+    """Chapters that do not say at once what a reader can do afterwards, what it takes, and how long."""
+    for page in sorted(BOOK.glob("[0-9][0-9]-*.md")):
+        head, *sections = page.read_text().split("\n## ")
+        for part, found in (("its goals", GOALS.search(head)), ("its minutes", MINUTES.search(head))):
+            if not found:
+                yield f"{page.name} does not begin with {part}, as other chapters do"
+        if not whole()[page.name]:
+            yield f"{page.name} is not on the route whole of labs/routes.toml, which has its minutes"
+        if page.name[:2] != "00" and not sections[0].startswith("Before You Begin\n"):
+            yield f"{page.name} has no section Before You Begin after its goals"
 
 
 def faults_of(step):
@@ -94,12 +117,19 @@ def pattern_of(names):
 
 def fill(page):
     text = page.read_text()
-    if filled(text) != text:
-        page.write_text(filled(text))
+    if filled(page.name, text) != text:
+        page.write_text(filled(page.name, text))
 
 
-def filled(text):
-    return MARK.sub(lambda mark: f"<!-- route: {mark[1]} -->\n{table(routes()[mark[1]])}", text)
+def filled(page, text):
+    text = MARK.sub(lambda mark: f"<!-- route: {mark[1]} -->\n{table(routes()[mark[1]])}", text)
+    return MINUTES.sub(lambda _: f"<!-- minutes -->\n{minutes_of(page)}\n", text)
+
+
+def minutes_of(page):
+    tasks = lab_tasks(page)
+    its = f", and {sum(task['minutes'] for task in tasks)} for its {f'{len(tasks)} tasks' if len(tasks) > 1 else 'task'}" if tasks else ""
+    return f"Plan {whole()[page]} minutes for the chapter{its}."
 
 
 def table(route):

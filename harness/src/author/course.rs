@@ -42,6 +42,9 @@ enum What {
         /// Seed of the inputs
         #[arg(long)]
         seed: Option<u64>,
+        /// Grade these answers with the inputs of the seeds 1 to N, and print whether each was judged rightly
+        #[arg(long, value_name = "N", conflicts_with = "seed", requires = "answers")]
+        seeds: Option<u64>,
         /// The answers in Python
         #[arg(long)]
         python: bool,
@@ -85,7 +88,10 @@ impl CourseOptions {
                 }
                 Ok(Code::Success)
             }
-            What::Try { lab, answers, seed, python } => course_check::try_out(
+            What::Try { lab, answers, seeds: Some(seeds), python, .. } => {
+                course_check::try_at_seeds(&root, &find(&lab)?, &answers, chosen(python), seeds)
+            }
+            What::Try { lab, answers, seed, python, .. } => course_check::try_out(
                 &root,
                 &find(&lab)?,
                 &answers,

@@ -2,19 +2,19 @@
 //! warning and are graded as not started (`--build`); whether the grader judges the course's own answers rightly with
 //! many inputs (`--seeds`); and what it prints for them (`lockstep course try`).
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+use std::{env, fs, thread};
 
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{self, Submission, grade};
-use lockstep_grading::{
-    Answers, GradeResult, Lab, Language, Options, Program, Runner, Verdict, checksums, learner, package,
-};
+use lockstep_grading::{GradeResult, Lab, Language, Options, Program, Runner, Verdict, checksums, learner, package};
 
 use crate::cargo::{self, Message};
 use crate::checkout::program_beside;
@@ -214,13 +214,15 @@ struct AtSeeds {
     /// Those at which a wrong answer passed, a right one was refused, or the grader failed; and what it said of the first.
     misjudged: Vec<u64>,
     said: Option<String>,
-    /// The number of diagnoses, apart from numbers in them.
-    diagnoses: BTreeSet<String>,
+    /// The diagnoses without their numbers; of each, the first seed.
+    diagnoses: BTreeMap<String, u64>,
     hangs: bool,
 }
 
-/// Grades all answers of these labs, or of this task, wrong and right, with the inputs of the seeds from 1 to `seeds`, and prints a line for
-/// each. Returns a line for each that was misjudged.
+/// Grades all answers of these labs, or of this task, wrong and right, with the inputs of the seeds from 1 to `seeds`, and prints what
+/// [`try_at_seeds`] says of each. Returns it for those that were misjudged.
+///
+/// Several run at once, since ranks mostly wait for each other: each in a process of its own, which can tell its orphans from others'.
 ///
 /// # Errors
 /// [`Refused`] if a solution is not built.
@@ -232,39 +234,73 @@ pub(crate) fn at_seeds(
     language: Language,
     screen: &Screen,
 ) -> anyhow::Result<Vec<String>> {
-    let (mut faults, mut answers, mut gradings, mut hanging, begin) = (Vec::new(), 0, 0, 0, Instant::now());
+    let begin = Instant::now();
+    let this = env::current_exe().context("cannot find this program's own path")?;
+    let mut all = Vec::new();
     for lab in of {
-        let (lab, program) = (&labs::find(lab.name)?, solution(root, lab, language)?);
-        let mut runner = Runner::new(&program, &Options::seeded(Some(1)));
-        for Task { name, .. } in
-            lab.tasks_in(root, language)?.tasks.into_iter().filter(|one| task.is_none_or(|task| one.name == task))
-        {
-            let Answers { wrong, right } = lab.answers(root, &name, language)?;
-            let variants =
-                |names: Vec<String>| names.into_iter().map(|one| format!("{name}/{one}")).collect::<Vec<_>>();
-            let own = [name.clone()].into_iter().chain(variants(right)).map(|answer| (answer, true));
-            for (answer, is_right) in own.chain(variants(wrong).into_iter().map(|answer| (answer, false))) {
-                let begin = Instant::now();
-                let found = one_at_seeds(lab, &mut runner, &program, &name, &answer, is_right, seeds);
-                let words = found.words(is_right);
-                let took = begin.elapsed().as_secs_f64();
-                screen.line(format_args!("{} {answer}: {words}, {took:.1} s", lab.number()));
-                if !found.misjudged.is_empty() {
-                    faults.push(format!("labs/{}: {answer} {words}", lab.name));
-                }
-                (answers, gradings) = (answers + 1, gradings + found.graded);
-                hanging += usize::from(found.hangs);
-            }
+        solution(root, lab, language)?;
+        let tasks = lab.tasks_in(root, language)?.tasks.into_iter();
+        for Task { name, .. } in tasks.filter(|one| task.is_none_or(|task| one.name == task)) {
+            all.push((lab.number(), name.clone()));
+            let answers = lab.answers(root, &name, language)?;
+            all.extend(answers.all().map(|answer| (lab.number(), format!("{name}/{answer}"))));
         }
     }
-    screen.line(format_args!(
-        "{}, {} in {:.0} s; {}, graded at up to {SEEDS_OF_HANGS} seeds each",
-        count(answers, "answer"),
-        count(gradings as usize, "grading"),
-        begin.elapsed().as_secs_f64(),
-        count(hanging, "wrong answer") + if hanging == 1 { " hangs" } else { " hang" },
-    ));
-    Ok(faults)
+    let (answers, left, faults) = (all.len(), Mutex::new(all.into_iter()), Mutex::new(Vec::new()));
+    let one_by_one = || -> anyhow::Result<()> {
+        loop {
+            let Some((lab, answer)) = left.lock().unwrap_or_else(PoisonError::into_inner).next() else { return Ok(()) };
+            let arguments = ["course", "try", lab, &answer, "--seeds", &seeds.to_string()];
+            let mut command = Command::new(&this);
+            command.args(arguments).args((language == Language::Python).then_some("--python")).current_dir(root).stderr(Stdio::inherit());
+            let output = command.output().context("cannot start this program again")?;
+            let line = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+            screen.line(&line);
+            if !output.status.success() {
+                faults.lock().unwrap_or_else(PoisonError::into_inner).push(format!("labs/{lab}: {answer}: {line}"));
+            }
+        }
+    };
+    let at_once = 2 * thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(one_by_one)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
+    screen.line(format_args!("{} in {:.0} s", count(answers, "answer"), begin.elapsed().as_secs_f64()));
+    Ok(faults.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Grades these answers, `TASK` or `TASK/NAME`, with the inputs of the seeds from 1 to `seeds`, and prints a line for each: whether it was
+/// judged rightly, and its diagnoses if it has several.
+///
+/// # Errors
+/// As [`try_out`].
+pub(crate) fn try_at_seeds(
+    root: &Path,
+    lab: &Lab,
+    answers: &[String],
+    language: Language,
+    seeds: u64,
+) -> anyhow::Result<Code> {
+    let (tasks, program) = (lab.tasks_in(root, language)?, solution(root, lab, language)?);
+    let screen = Screen::new(false);
+    let mut code = Code::Success;
+    for answer in answers {
+        let task = &task_of(root, lab, &tasks, answer, language)?.name;
+        let is_wrong = |name: &str| lab.answers(root, task, language).map(|all| all.wrong.iter().any(|wrong| wrong == name));
+        let is_right = !answer.split_once('/').map_or(Ok(false), |(_, name)| is_wrong(name))?;
+        let begin = Instant::now();
+        let found = one_at_seeds(lab, &program, task, answer, is_right, seeds);
+        let took = begin.elapsed().as_secs_f64();
+        screen.line(format_args!("{} {answer}: {}, {took:.1} s", lab.number(), found.words(is_right)));
+        if found.diagnoses.len() > 1 {
+            found.diagnoses.iter().for_each(|(text, seed)| screen.line(format_args!("  from seed {seed} on: {text}")));
+        }
+        if !found.misjudged.is_empty() {
+            code = Code::Failure;
+        }
+    }
+    Ok(code)
 }
 
 /// The program with the course's answers to a lab in a language.
@@ -277,31 +313,24 @@ fn solution(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<Progra
     }
 }
 
-fn one_at_seeds(
-    lab: &Lab,
-    runner: &mut Runner,
-    program: &Program,
-    task: &str,
-    answer: &str,
-    is_right: bool,
-    seeds: u64,
-) -> AtSeeds {
+fn one_at_seeds(lab: &Lab, program: &Program, task: &str, answer: &str, is_right: bool, seeds: u64) -> AtSeeds {
     let mut at = AtSeeds::default();
+    let mut runner = Runner::new(program, &Options::seeded(Some(1)));
     for seed in 1..=seeds {
         let options = Options::seeded(Some(seed));
-        let found = grade::find(lab, task, answer, &options, runner);
+        let found = grade::find(lab, task, answer, &options, &mut runner);
         at.graded += 1;
         let said = match found {
             Ok(Err(finding)) if !is_right => {
                 at.hangs |= finding.verdict == Verdict::Hang;
-                at.diagnoses.insert(finding.diagnosis.replace(|c: char| c.is_ascii_digit(), ""));
+                at.diagnoses.entry(finding.diagnosis.replace(|c: char| c.is_ascii_digit(), "")).or_insert(seed);
                 None
             }
             Ok(Ok(())) if is_right => None,
             Ok(Ok(())) => Some("passed, although it is wrong".to_owned()),
             Ok(Err(finding)) => Some(format!("was refused, although it is right: {finding}")),
             Err(error) => {
-                *runner = Runner::new(program, &options);
+                runner = Runner::new(program, &options);
                 Some(format!("was not graded: {error:#}"))
             }
         };

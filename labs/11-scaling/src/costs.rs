@@ -114,7 +114,7 @@ impl<'a> Costs<'a> {
             row(name, self.of(part));
         }
         row("all", step);
-        row("of it, the exchange costs", self.exchange(alone));
+        row("exposed exchange", self.exposed_exchange(alone));
         format!("{table}\n{}\n{}", self.sent(), self.speed())
     }
 
@@ -125,14 +125,14 @@ impl<'a> Costs<'a> {
         if self.timed() == 0 {
             return counted;
         }
-        let (data, exchange) = (self.of(Part::Data), self.exchange(alone));
+        let (data, exchange) = (self.of(Part::Data), self.exposed_exchange(alone));
         let all: f64 = PARTS.iter().map(|(part, _)| self.of(*part)).sum();
         let compute = all - data - exchange;
         format!("{counted}, data {data:.2} ms, compute {compute:.2} ms, exchange {exchange:.2} ms")
     }
 
-    /// What an exchange costs in a step: what the backward pass takes longer for it, and what follows that pass.
-    fn exchange(&self, alone: &Costs<'_>) -> f64 {
+    /// What computation does not hide of a step's exchange: what the backward pass takes longer for it, and what follows that pass.
+    fn exposed_exchange(&self, alone: &Costs<'_>) -> f64 {
         (self.of(Part::Backward) - alone.of(Part::Backward)).max(0.0) + self.of(Part::Exchange)
     }
 

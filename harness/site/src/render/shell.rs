@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
+use lockstep_launch::command::{LookAlike, LookAlikeKind};
 use regex::Regex;
 
 use super::check::{RULE, ScriptFinding, Scripts, finding};
@@ -582,29 +583,20 @@ fn typographic(script: &Script) -> Vec<ScriptFinding> {
     let mut findings: Vec<ScriptFinding> = Vec::new();
     for (line, text) in directives.chain(words) {
         let found = outside_quotes(text).split_ascii_whitespace().find_map(|word| {
-            let blank =
-                |c: char| c.is_whitespace() && !c.is_ascii() || matches!(c, '\u{200b}' | '\u{2060}' | '\u{feff}');
-            let kind = if word.contains(blank) {
-                "a blank"
-            } else if word.starts_with(['‐', '‑', '‒', '–', '—', '―', '−']) {
-                "a dash"
-            } else if word.contains(['“', '”', '„']) || word.starts_with(['‘', '’']) || word.ends_with('’')
-            {
-                "a quote"
-            } else {
-                return None;
+            let is_wrong = |(at, one): &(usize, LookAlike)| match one.kind {
+                LookAlikeKind::Blank => true,
+                LookAlikeKind::Dash => *at == 0,
+                // Within a word it may be the apostrophe of a name.
+                LookAlikeKind::Quote => !matches!(one.c, '‘' | '’') || *at == 0 || one.c == '’' && word.ends_with('’'),
+                LookAlikeKind::Sign => false,
             };
-            Some((kind, word.to_owned()))
+            let known = word.char_indices().filter_map(|(at, c)| Some((at, LookAlike::of(c)?)));
+            known.into_iter().find(is_wrong).map(|(_, one)| one.in_word(word))
         });
-        let Some((kind, word)) = found.filter(|_| findings.iter().all(|finding| finding.place != line)) else {
+        let Some(what) = found.filter(|_| findings.iter().all(|finding| finding.place != line)) else {
             continue;
         };
-        let fix = match kind {
-            "a blank" => "write the blanks by hand",
-            "a dash" => "write -- by hand",
-            _ => "write \" or ' by hand",
-        };
-        findings.push(finding(line, format!("`{word}` has {kind} that is not ASCII"), fix));
+        findings.push(finding(line, what, "type it again"));
     }
     findings
 }

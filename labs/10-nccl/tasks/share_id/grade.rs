@@ -1,6 +1,6 @@
 //! Grades `share_id`: pairs of communicators of three ranks. One rank asks for its ids when the others have theirs, for the second one first.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, causes, explain};
 
 use super::device;
 
@@ -20,46 +20,58 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .map(|late| (late, [0, 1].map(|number| (4 - 2 * late + number, of_ranks())).into()))
         .collect();
     let outputs = device::call::<_, Joined>(runner, RANKS, &cases).map_err(explained)?;
-    for (case, (late, comms)) in cases.iter().enumerate() {
-        let found: Vec<&Joined> = outputs.all(case).collect();
-        check(*late, comms, &found)?;
+    let all: Vec<Vec<&Joined>> = (0..cases.len()).map(|case| outputs.all(case).collect()).collect();
+    let all_are =
+        |wrong: fn(usize, &[&Joined]) -> bool| cases.iter().zip(&all).all(|((late, _), found)| wrong(*late, found));
+    let causes = causes(&MISTAKES, |wrong| all_are(*wrong));
+    for ((late, comms), found) in cases.iter().zip(&all) {
+        check(*late, comms, found, &causes)?;
     }
     // Whoever makes the ids is rank 0 mostly. Then the others cannot have them before it, and must wait.
     let (late, comms): Case = (0, [0, 1].map(|number| (4 + number, of_ranks())).into());
     let outputs = device::call::<_, Joined>(runner, RANKS, &[(late, &comms)]);
     let outputs = outputs.map_err(|error| explain(explained(error), by_a_look))?;
-    check(late, &comms, &outputs.all(0).collect::<Vec<_>>())
+    check(late, &comms, &outputs.all(0).collect::<Vec<_>>(), &[])
 }
 
-fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined]) -> anyhow::Result<()> {
+/// Mistakes, and whether they give all ranks' ids if one rank is late.
+const MISTAKES: [(fn(usize, &[&Joined]) -> bool, &str); 2] = [
+    (
+        |late, found| {
+            let others = if late == 0 { 1 } else { 0 };
+            (0..RANKS).all(|rank| match rank == late {
+                true => found[late].0.iter().eq(found[others].0.iter().rev()),
+                false => found[rank].0 == found[others].0,
+            })
+        },
+        "the rank that is late has both ids, each as that of the other communicator: it asks for them in another order, so a key that counts \
+         calls is another communicator's. `number` says whose id is asked for",
+    ),
+    (
+        |_, found| {
+            let same = |one: &[u8], other: &[u8]| one == other || one == cut(other) || cut(one) == other;
+            let pairs = (0..RANKS).flat_map(|rank| found[0].0.iter().zip(&found[rank].0));
+            pairs.into_iter().all(|(one, other)| same(one, other))
+        },
+        AS_TEXT,
+    ),
+];
+
+fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined], causes: &[&str]) -> anyhow::Result<()> {
     let ids = |rank: usize| &found[rank].0;
-    let same = (0..RANKS).all(|rank| ids(rank) == ids(0));
-    let differ = |differs: &dyn Fn(&[u8], &[u8]) -> bool| {
-        let pairs = (0..RANKS).flat_map(|one| (0..RANKS).map(move |other| (one, other)));
-        pairs.into_iter().any(|(one, other)| ids(one).iter().zip(ids(other)).any(|(one, other)| differs(one, other)))
-    };
     let of_another = |one: usize| (0..RANKS).any(|other| ids(one)[0] == ids(other)[1]);
-    let others = if late == 0 { 1 } else { 0 };
-    let swapped = ids(late).iter().eq(ids(others).iter().rev());
     let numbers: Vec<usize> = comms.iter().map(|(number, _)| *number).collect();
     let given =
         format!("communicators {numbers:?}; rank {late} asks when the others have both ids, for the last one first");
-    Claim::that(same, "the same ids on all ranks", listed(found))
+    Claim::that((0..RANKS).all(|rank| ids(rank) == ids(0)), "the same ids on all ranks", listed(found))
         .given(&*given)
         .verdict(Verdict::RanksDisagree)
-        .diagnose_if(
-            swapped,
-            format!(
-                "rank {late} has both ids, each as that of the other communicator: it asks for them in another order, so a key that counts \
-                 calls is another communicator's. `number` says whose id is asked for"
-            ),
-        )
+        .causes(causes)
         .diagnose_if(
             (0..RANKS).any(of_another),
-            "a rank has the id of another communicator: both ids had the same key, so a rank can find the older or the newer one. Each \
-             communicator needs its own key in the store",
+            "a rank has the id of another communicator: each communicator needs its own key in the store, by its `number`, or a rank can find \
+             the older or the newer id",
         )
-        .diagnose_if(differ(&|one, other| one != other && one == cut(other)), AS_TEXT)
         .or_fail(
             "the ranks have different ids, and each would wait in ncclCommInitRank for others that never come. One rank makes the id, and \
              every rank, including this one, joins with the id in the store",
@@ -74,7 +86,7 @@ fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined]) -> anyhow:
     Ok(())
 }
 
-const AS_TEXT: &str = "the id did not arrive as it was sent: it is 128 bytes of any value, including zeros and bytes that are not valid \
+const AS_TEXT: &str = "an id did not arrive as it was made: it is 128 bytes of any value, including zeros and bytes that are not valid \
     text, so it cannot be sent as text";
 
 /// The bytes up to the first zero, and then zeros.
@@ -100,8 +112,8 @@ fn listed(found: &[&Joined]) -> String {
 fn by_a_look(finding: &Finding) -> Option<String> {
     (finding.verdict == Verdict::Crash).then(|| {
         format!(
-            "a rank looked for an id that was not there yet, since the rank that makes it is late: a sleep may be too short. `get` waits in \
-             the store until the key is there ({})",
+            "this went well while the rank that makes the id came first, and now it is the last: the others must wait for the id, however late \
+             it comes, and a sleep may be too short. `get` waits in the store until the key is there ({})",
             finding.diagnosis
         )
     })

@@ -1,7 +1,7 @@
 //! Grades `alpha_beta`: times of three networks, with noise and one size at which the model does not hold, and backward passes that hide a
 //! bucket or none. Each size is that one in some case, so an answer that always trusts the same sizes fails.
 
-use lockstep_grading::{Claim, Inputs, Runner, table};
+use lockstep_grading::{Claim, Inputs, Runner, causes, table};
 use serde::{Deserialize, Serialize};
 
 /// Relative: noise moves α and β by a hundredth.
@@ -45,7 +45,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let cases: Vec<AlphaBetaCase> = SIZES.map(|which| draw(&mut random, which)).collect();
     let inputs: Vec<&Measured> = cases.iter().map(|case| &case.measured).collect();
     let outputs = runner.call::<_, Plan>(1, &inputs)?;
-    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+    let found: Vec<(&AlphaBetaCase, &Plan)> =
+        cases.iter().enumerate().map(|(number, case)| (case, outputs.of(0, number))).collect();
+    found.iter().try_for_each(|(case, plan)| check_line(case, plan, &found))?;
+    found.iter().try_for_each(|(case, plan)| check_bucket(case, plan, &found))
 }
 
 /// A case in which the model does not hold at the size `which`.
@@ -69,75 +72,57 @@ fn draw(random: &mut Inputs, which: usize) -> AlphaBetaCase {
     AlphaBetaCase { measured: Measured { times, gradients, backward }, line: (alpha, beta), off }
 }
 
-fn check(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
-    let AlphaBetaCase { measured, line: (alpha, beta), .. } = case;
+fn check_line(case: &AlphaBetaCase, found: &Plan, all: &[(&AlphaBetaCase, &Plan)]) -> anyhow::Result<()> {
+    let (alpha, beta) = case.line;
     let line = found_line(found);
-    let is = |(alpha, beta): (f64, f64), tolerance| near(line.0, alpha, tolerance) && near(line.1, beta, tolerance);
-    let absolute = fit(&measured.times, |_| 1.0);
-    let all = fit(&measured.times, |time| 1.0 / (time * time));
-    let ends = through_ends(&measured.times);
+    let gives_it = |wrong: &fn(&[(f64, f64)]) -> (f64, f64)| {
+        all.iter().all(|(case, found)| {
+            let (line, wrong) = (found_line(found), wrong(&case.measured.times));
+            near(line.0, wrong.0, 1e-6) && near(line.1, wrong.1, 1e-6)
+        })
+    };
+    let [alpha_is_right, beta_is_right] = [near(line.0, alpha, TOLERANCE), near(line.1, beta, TOLERANCE)];
     Claim::that(
-        is(case.line, TOLERANCE),
+        alpha_is_right && beta_is_right,
         format!("α = {alpha:.3} µs, β = {beta:.3e} µs a byte, within a tenth"),
         format!("α = {:.3} µs, β = {:.3e} µs a byte", line.0, line.1),
     )
     .given(listed(case))
-    .diagnose_if(
-        is(absolute, 1e-6),
-        "the squares of absolute errors depend almost only on the longest messages, which take a thousand times as long as short ones: \
-         divide each error by its time",
-    )
-    .diagnose_if(
-        is(all, 1e-6),
-        "the size that does not fit the model is included, and pulls the line away from all others: find the point with the \
-         largest relative error, and fit without it",
-    )
-    .diagnose_if(
-        is(ends, 1e-6),
-        "that is the line through the first and the last time alone: the model may fail at one of them, and only the other sizes show it",
-    )
-    .diagnose_if(
-        near(line.0, *alpha, TOLERANCE),
-        "α is right, and β is not: of the long messages, all but one show it",
-    )
-    .diagnose_if(
-        near(line.1, *beta, TOLERANCE),
-        "β is right, and α is not: of the short messages, all but one show it",
-    )
-    .or_fail("these are not the line through all sizes but one")?;
-    check_bucket(case, found)
+    .causes(&causes(&OTHER_LINES, gives_it))
+    .diagnose_if(alpha_is_right, "α is right, and β is not: of the long messages, all but one show it")
+    .diagnose_if(beta_is_right, "β is right, and α is not: of the short messages, all but one show it")
+    .or_fail("these are not the line through all sizes but one")
 }
 
+/// Lines that mistakes give.
+const OTHER_LINES: [(fn(&[(f64, f64)]) -> (f64, f64), &str); 3] = [
+    (
+        |times| fit(times, |_| 1.0),
+        "the squares of absolute errors depend almost only on the longest messages, which take a thousand times as long as short ones: \
+         divide each error by its time",
+    ),
+    (
+        |times| fit(times, |time| 1.0 / (time * time)),
+        "the size that does not fit the model is included, and pulls the line away from all others: find the point with the \
+         largest relative error, and fit without it",
+    ),
+    (
+        through_ends,
+        "that is the line through the first and the last time alone: the model may fail at one of them, and only the other sizes show it",
+    ),
+];
+
 /// With the learner's own α and β, whose error the bucket would amplify.
-fn check_bucket(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
+fn check_bucket(case: &AlphaBetaCase, found: &Plan, all: &[(&AlphaBetaCase, &Plan)]) -> anyhow::Result<()> {
     let measured = &case.measured;
-    let (alpha, beta) = found_line(found);
-    let gain = measured.backward / measured.gradients - beta;
-    let bucket = (gain > 0.0).then(|| alpha / gain);
-    let is = |bytes: f64| found.bucket.is_some_and(|bucket| near(bucket, bytes, BUCKET_TOLERANCE));
+    let bucket = hidden(found_line(found), measured);
     let words =
         |bucket: &Option<f64>| bucket.map_or("no bucket is hidden".to_owned(), |bytes| format!("{bytes:.0} bytes"));
-    let right = match bucket {
-        Some(bytes) => is(bytes),
-        None => found.bucket.is_none(),
-    };
-    Claim::that(right, words(&bucket), words(&found.bucket))
+    let gives_it =
+        |wrong: &Bucket| all.iter().all(|(case, found)| is_bucket(found, wrong(found_line(found), &case.measured)));
+    Claim::that(is_bucket(found, bucket), words(&bucket), words(&found.bucket))
         .given(listed(case))
-        .diagnose_if(
-            is(alpha / beta),
-            "that is n½, at which a message's bytes take as long as its latency: it does not depend on the backward pass, which has to \
-             take as long as the message",
-        )
-        .diagnose_if(
-            is(alpha * measured.gradients / measured.backward),
-            "in that time the backward pass hides only latency: the bucket's own bytes take time, too",
-        )
-        .diagnose_if(
-            bucket.is_some_and(|bytes| bytes > measured.gradients)
-                && is(measured.gradients),
-            "the bucket was limited to the bytes of all gradients, and one of that size takes longer to send than to fill: return the \
-             larger one, even if there are not as many gradients",
-        )
+        .causes(&causes(&OTHER_BUCKETS, gives_it))
         .diagnose_if(
             found.bucket.is_none() && bucket.is_some_and(|bytes| bytes > measured.gradients),
             "a bucket is hidden, and it is larger than all gradients together: return it, even if there are not as many gradients",
@@ -147,9 +132,44 @@ fn check_bucket(case: &AlphaBetaCase, found: &Plan) -> anyhow::Result<()> {
             "no bucket is hidden: the network takes longer for a byte than the backward pass needs to compute one, so larger buckets fall \
              back further",
         )
-        .diagnose_if(found.bucket.is_none(), "a bucket of this size takes at least as long to fill as to send, so there is one that is \
-            hidden")
+        .diagnose_if(
+            found.bucket.is_none(),
+            "a bucket of this size takes at least as long to fill as to send, so there is one that is hidden",
+        )
         .or_fail("a bucket of b bytes is hidden if α + β·b is at most the time in which the backward pass computes b bytes")
+}
+
+/// The bucket for α and β.
+type Bucket = fn((f64, f64), &Measured) -> Option<f64>;
+
+fn hidden((alpha, beta): (f64, f64), measured: &Measured) -> Option<f64> {
+    let gain = measured.backward / measured.gradients - beta;
+    (gain > 0.0).then(|| alpha / gain)
+}
+
+/// Buckets that mistakes give.
+const OTHER_BUCKETS: [(Bucket, &str); 3] = [
+    (
+        |(alpha, beta), _| Some(alpha / beta),
+        "that is n½, at which a message's bytes take as long as its latency: it does not depend on the backward pass, which has to \
+         take as long as the message",
+    ),
+    (
+        |(alpha, _), measured| Some(alpha * measured.gradients / measured.backward),
+        "in that time the backward pass hides only latency: the bucket's own bytes take time, too",
+    ),
+    (
+        |line, measured| hidden(line, measured).map(|bytes| bytes.min(measured.gradients)),
+        "the bucket was limited to the bytes of all gradients, and one of that size takes longer to send than to fill: return the \
+         larger one, even if there are not as many gradients",
+    ),
+];
+
+fn is_bucket(found: &Plan, right: Option<f64>) -> bool {
+    match (found.bucket, right) {
+        (Some(found), Some(right)) => near(found, right, BUCKET_TOLERANCE),
+        (found, right) => found.is_none() && right.is_none(),
+    }
 }
 
 fn found_line(found: &Plan) -> (f64, f64) {

@@ -1,7 +1,7 @@
 //! Grades `compress`: the error, the kind, and the bytes of the mean, for gradients of usual size, large ones, small ones and both together;
 //! on three ranks and on two.
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, counted};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, causes, counted};
 use serde::Deserialize;
 
 const COUNT: usize = 400;
@@ -12,6 +12,8 @@ const LARGE: f64 = 60_000.0;
 const SMALL: f64 = 1e-3;
 /// The unit roundoff of half precision: 11 bits of mantissa.
 const ROUNDING: f64 = 1.0 / 2048.0;
+/// What 8 bits of mantissa cost, as a part of a number.
+const COARSE: f64 = 32.0 * ROUNDING;
 
 #[derive(Deserialize)]
 struct Counted {
@@ -37,46 +39,79 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             draw(&|_, at| LARGE / f64::from(1 << (at % 26))),
         ];
         let outputs = runner.call::<_, Counted>(ranks, &cases)?;
+        let found = |number: usize| outputs.all(number).collect::<Vec<&Counted>>();
+        // Returns true if all ranks have this in all cases; what half precision cannot hold may be infinite.
+        let all_are = |wrong: fn(&[Vec<f64>], usize) -> Vec<f64>| {
+            let is = |(right, found): (&f64, &f64)| {
+                (right - found).abs() <= COARSE * right.abs() || (*right > LARGEST && !found.is_finite())
+            };
+            cases.iter().enumerate().all(|(number, gradients)| {
+                found(number).into_iter().enumerate().all(|(rank, found)| {
+                    let (wrong, values) = (wrong(gradients, rank), &found.result.0);
+                    values.len() == COUNT && wrong.iter().zip(values.iter()).all(is)
+                })
+            })
+        };
+        let causes = causes(&MISTAKES, |wrong| all_are(*wrong));
         for (number, gradients) in cases.iter().enumerate() {
-            let found: Vec<&Counted> = outputs.all(number).collect();
             // Not true of numbers that are not finite.
             let differ = |(one, other): (&f64, &f64)| (one - other).abs() > ROUNDING * one.abs();
+            let found = found(number);
             let apart = found.iter().any(|of| of.result.0.iter().zip(found[0].result.0.iter()).any(differ));
             for (rank, found) in found.into_iter().enumerate() {
-                check(gradients, rank, found, apart)?;
+                check(gradients, rank, found, apart, &causes)?;
             }
         }
     }
     Ok(())
 }
 
-/// Whether no number differs by more than this part of it.
+/// What mistakes give, of the ranks' gradients on one of them.
+const MISTAKES: [(fn(&[Vec<f64>], usize) -> Vec<f64>, &str); 3] = [
+    (|gradients, _| sums(gradients), "summed, not averaged: divide by the number of ranks"),
+    (|gradients, rank| gradients[rank].clone(), "this is the rank's own gradient: nothing was exchanged"),
+    (
+        |gradients, rank| gradients[rank].iter().map(|number| number / gradients.len() as f64).collect(),
+        "this is the rank's own gradient, divided by the number of ranks: nothing was exchanged",
+    ),
+];
+
+fn sums(gradients: &[Vec<f64>]) -> Vec<f64> {
+    (0..COUNT).map(|at| gradients.iter().map(|of| of[at]).sum()).collect()
+}
+
+/// Returns true if no number differs by more than this part of the right one.
 fn near(right: &[f64], found: &[f64], part: f64) -> bool {
     right.len() == found.len()
         && right.iter().zip(found).all(|(right, found)| (right - found).abs() <= part * right.abs())
 }
 
-fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> anyhow::Result<()> {
+fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool, causes: &[&str]) -> anyhow::Result<()> {
     let (values, kind, kept) = &found.result;
     let ranks = gradients.len();
-    let sums: Vec<f64> = (0..COUNT).map(|at| gradients.iter().map(|of| of[at]).sum()).collect();
+    let sums = sums(gradients);
     let means: Vec<f64> = sums.iter().map(|sum| sum / ranks as f64).collect();
     let largest = means.iter().copied().fold(0.0, f64::max);
     let least = means.iter().copied().fold(f64::INFINITY, f64::min);
     // Of each rank's part when it is converted and divided, and of each sum; as a part of the number.
     let tolerance = (ranks + 1) as f64 * ROUNDING;
     let given = format!("{COUNT} numbers with means from {least:.4} to {largest:.4} on each of {ranks} ranks");
-    let is = |other: &[f64], tolerance: f64| near(other, values, tolerance);
-    let apart = apart && !is(&gradients[rank], tolerance);
-    let coarse = 8.0 * tolerance;
     let wrong = means.iter().zip(values.iter()).filter(|(mean, value)| (*mean - *value).abs() > tolerance * mean.abs());
     let limit = wrong.clone().map(|(mean, _)| *mean).fold(0.0, f64::max);
-    let only_small = values.len() == COUNT && limit < 1.0;
     let unlimited = values.iter().filter(|value| !value.is_finite()).count();
     let largest_sum = sums.iter().copied().fold(0.0, f64::max);
-    Claim::that(is(&means, tolerance), format!("the mean, within {tolerance:.2e} of each number"), described(values, &means))
+    // Of the first number; if it is that of all numbers, they are the mean but for a factor.
+    let factor = values.first().map_or(f64::NAN, |value| value / means[0]);
+    let scaled: Vec<f64> = means.iter().map(|mean| factor * mean).collect();
+    Claim::that(
+        near(&means, values, tolerance),
+        format!("the mean, within {tolerance:.2e} of each number"),
+        described(values, &means),
+    )
     .on_rank(rank)
     .given(&given)
+    .verdict(if apart { Verdict::RanksDisagree } else { Verdict::WrongValue })
+    .causes(causes)
     .diagnose_if(
         values.len() != COUNT,
         format!("the result has {} numbers, and the gradient has {COUNT}: the mean has the gradient's shape", values.len()),
@@ -95,25 +130,23 @@ fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted, apart: bool) -> a
              the cause is what they are divided by or multiplied with",
         ),
     )
-    .diagnose_if(is(&sums, coarse), "summed, not averaged: divide by the number of ranks")
-    .diagnose_if(is(&gradients[rank], tolerance), "this is the rank's own gradient: nothing was exchanged")
-    .verdict(if apart { Verdict::RanksDisagree } else { Verdict::WrongValue })
     .diagnose_if(
         apart,
-        "the ranks have different means, although each has the same sum: something depends on the rank, such as a scale by the rank's own \
-         largest number. A scale must be the same on all ranks",
+        "the ranks have different means, and each needs the same: either not all ranks get the same sum, or what is done with it depends on \
+         the rank, as a scale by the rank's own largest number does",
     )
     .diagnose_if(
-        only_small,
+        limit < 1.0,
         format!(
             "only numbers up to {limit:.4} have lost bits. Half precision has 11 bits down to 6e-5, and fewer below: a scale that makes \
              small numbers smaller than that costs bits, and a division by the number of ranks is enough to keep large ones from overflow"
         ),
     )
     .diagnose_if(
-        is(&means, coarse),
-        "the error is that of 8 bits of mantissa, as bfloat16 has them: half precision keeps 11 of gradients of this size",
+        near(&means, values, COARSE),
+        "right to 8 bits of mantissa, as many as bfloat16 has: half precision keeps 11 of gradients of this size",
     )
+    .diagnose_if(near(&scaled, values, COARSE), format!("each number is {factor:.3} times the mean over all ranks"))
     .or_fail(format!("{} of {COUNT} numbers are not the mean over all ranks", wrong.count()))?;
     Claim::that(*kept, "the gradient as it was", "another one")
         .on_rank(rank)

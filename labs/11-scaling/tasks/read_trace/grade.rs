@@ -1,6 +1,6 @@
 //! Grades `read_trace`: traces of a step of several ranks, of which one comes last: it computes for longer, or begins later.
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, close};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, causes, close};
 use serde::Deserialize;
 
 /// Microseconds; the trace has whole ones.
@@ -46,7 +46,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let cases = [Late::Computes, Late::Begins, Late::Grows].map(|late| draw(&mut random, late));
     let inputs: Vec<&String> = cases.iter().map(|case| &case.json).collect();
     let outputs = runner.call::<_, Reading>(1, &inputs)?;
-    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+    let all: Vec<(&ReadTraceCase, &Reading)> =
+        cases.iter().enumerate().map(|(number, case)| (case, outputs.of(0, number))).collect();
+    all.iter().try_for_each(|(case, found)| check_exposed(case, found, &all))?;
+    all.iter().try_for_each(|(case, found)| check_overlap(case, found, &all))?;
+    all.iter().try_for_each(|(case, found)| check_straggler(case, found, &all))
 }
 
 /// A forward pass, a backward pass that fills buckets, and their all-reduces, which end together on all ranks. The first two are under
@@ -130,6 +134,10 @@ fn json(spans: &[Span], ranks: usize) -> String {
 }
 
 impl ReadTraceCase {
+    fn given(&self) -> String {
+        format!("a trace of {} ranks", self.ranks)
+    }
+
     /// Microseconds in which one of these spans runs.
     fn covered(&self, of: impl Fn(&Span) -> bool) -> f64 {
         let mut spans: Vec<&Span> = self.spans.iter().filter(|span| of(span)).collect();
@@ -142,83 +150,121 @@ impl ReadTraceCase {
         length as f64
     }
 
-    /// Each rank's time with communication and without `busy`.
-    fn exposed(&self, busy: impl Fn(usize, &Span) -> bool) -> Vec<f64> {
-        let of = |rank: usize| {
-            let communicates = |span: &Span| span.rank == rank && span.kind == "communication";
-            self.covered(|span| busy(rank, span) || communicates(span)) - self.covered(|span| busy(rank, span))
-        };
+    fn of_each_rank(&self, of: impl Fn(usize) -> f64) -> Vec<f64> {
         (0..self.ranks).map(of).collect()
     }
 
-    /// The rank whose first all-reduce begins last.
-    fn calls_first_last(&self) -> Option<usize> {
-        let of = |rank: usize| self.spans.iter().filter(move |span| span.rank == rank && span.kind == "communication");
-        (0..self.ranks).max_by_key(|rank| of(*rank).map(|span| span.begin).min())
+    /// Each rank's time with communication and without `busy`.
+    fn exposed_without(&self, busy: impl Fn(usize, &Span) -> bool) -> Vec<f64> {
+        self.of_each_rank(|rank| {
+            let communicates = |span: &Span| span.rank == rank && span.kind == "communication";
+            self.covered(|span| busy(rank, span) || communicates(span)) - self.covered(|span| busy(rank, span))
+        })
+    }
+
+    fn exposed(&self) -> Vec<f64> {
+        self.exposed_without(|rank, span| span.rank == rank && span.kind == "compute")
+    }
+
+    /// The exposed time, with a moment as often as buckets are in progress in it.
+    fn exposed_by_bucket(&self) -> Vec<f64> {
+        self.of_each_rank(|rank| {
+            let busy = |span: &Span| span.rank == rank && span.kind == "compute";
+            let alone = |bucket: &Span| self.covered(|span| busy(span) || span == bucket) - self.covered(busy);
+            self.buckets(rank).map(alone).sum()
+        })
     }
 
     fn communicates(&self) -> Vec<f64> {
-        self.exposed(|_, _| false)
+        self.exposed_without(|_, _| false)
+    }
+
+    fn computes(&self) -> Vec<f64> {
+        self.of_each_rank(|rank| self.covered(|span| span.rank == rank && span.kind == "compute"))
+    }
+
+    fn buckets(&self, rank: usize) -> impl Iterator<Item = &Span> {
+        self.spans.iter().filter(move |span| span.rank == rank && span.kind == "communication")
+    }
+
+    /// When each rank calls its first all-reduce.
+    fn first_calls(&self) -> Vec<f64> {
+        self.of_each_rank(|rank| self.buckets(rank).map(|span| span.begin as f64).fold(f64::INFINITY, f64::min))
+    }
+
+    /// The exposed part of all ranks' communication.
+    fn exposed_part(&self) -> f64 {
+        self.exposed().iter().sum::<f64>() / self.communicates().iter().sum::<f64>()
     }
 }
 
-fn check(case: &ReadTraceCase, found: &Reading) -> anyhow::Result<()> {
-    let exposed = case.exposed(|rank, span| span.rank == rank && span.kind == "compute");
-    let is = |other: &[f64]| close(other, &found.exposed, TOLERANCE);
-    let given = format!("a trace of {} ranks", case.ranks);
-    Claim::close(&exposed, &found.exposed, TOLERANCE)
-        .given(&given)
-        .diagnose_if(is(&case.communicates()), "that is all communication: what runs while the rank computes is hidden")
-        .diagnose_if(
-            is(&case.exposed(|rank, span| span.rank == rank && span.kind != "communication")),
-            "the loader's thread reads ahead meanwhile, but that does not advance the training: only computing hides communication",
-        )
-        .diagnose_if(
-            is(&case.exposed(|_, span| span.kind == "compute")),
-            "another rank's computing does not hide this rank's communication: each process (pid) is a rank",
-        )
-        .diagnose_if(
-            found.exposed.len() == exposed.len() && found.exposed.iter().zip(&exposed).all(|(found, right)| found >= right),
-            "two buckets may be in progress at the same time: count such a moment once",
-        )
-        .or_fail("the exposed time is that in which a rank communicates and does not compute")?;
-    check_rest(case, &given, &exposed, found)
+fn check_exposed(case: &ReadTraceCase, found: &Reading, all: &[(&ReadTraceCase, &Reading)]) -> anyhow::Result<()> {
+    let right = case.exposed();
+    let gives_it = |wrong: &fn(&ReadTraceCase) -> Vec<f64>| {
+        all.iter().all(|(case, found)| close(&wrong(case), &found.exposed, TOLERANCE))
+    };
+    Claim::close(&right, &found.exposed, TOLERANCE)
+        .given(case.given())
+        .causes(&causes(&OTHER_TIMES, gives_it))
+        .or_fail("the exposed time is that in which a rank communicates and does not compute")
 }
 
-fn check_rest(case: &ReadTraceCase, given: &str, exposed: &[f64], found: &Reading) -> anyhow::Result<()> {
-    let part = exposed.iter().sum::<f64>() / case.communicates().iter().sum::<f64>();
-    let (overlap, observed) = (100.0 * (1.0 - part), found.overlap.unwrap_or(f64::NAN));
-    let is = |other: f64| (other - observed).abs() < 0.1;
-    Claim::that(is(overlap), format!("an overlap of {overlap:.1} %"), format!("{observed:.3}"))
-        .given(given)
-        .diagnose_if(is(100.0 * part), "that is the exposed part: the overlap is the other one")
-        .diagnose_if((100.0 * observed - overlap).abs() < 0.1, "that is a part of 1, and a percentage was asked for")
-        .or_fail("the overlap is the hidden part of all time with communication, over all ranks, each moment once")?;
-    let largest = |of: &[f64]| (0..case.ranks).max_by(|a, b| of[*a].total_cmp(&of[*b]));
-    let least = (0..case.ranks).min_by(|a, b| exposed[*a].total_cmp(&exposed[*b]));
-    let longest = [largest(exposed), largest(&case.communicates())];
-    let computes = |rank: usize| case.covered(|span| span.rank == rank && span.kind == "compute");
-    let most_compute = (0..case.ranks).max_by(|a, b| computes(*a).total_cmp(&computes(*b)));
+/// Times that mistakes give.
+const OTHER_TIMES: [(fn(&ReadTraceCase) -> Vec<f64>, &str); 4] = [
+    (ReadTraceCase::communicates, "that is all communication: what runs while the rank computes is hidden"),
+    (
+        |case| case.exposed_without(|rank, span| span.rank == rank && span.kind != "communication"),
+        "the loader's thread reads ahead meanwhile, but that does not advance the training: only computing hides communication",
+    ),
+    (
+        |case| case.exposed_without(|_, span| span.kind == "compute"),
+        "another rank's computing does not hide this rank's communication: each process (pid) is a rank",
+    ),
+    (ReadTraceCase::exposed_by_bucket, "two buckets may be in progress at the same time: count such a moment once"),
+];
+
+fn check_overlap(case: &ReadTraceCase, found: &Reading, all: &[(&ReadTraceCase, &Reading)]) -> anyhow::Result<()> {
+    let is = |found: &Reading, overlap: f64| found.overlap.is_some_and(|found| (overlap - found).abs() < 0.1);
+    let all_are = |wrong: fn(f64) -> f64| all.iter().all(|(case, found)| is(found, wrong(case.exposed_part())));
+    let overlap = 100.0 * (1.0 - case.exposed_part());
+    let observed = found.overlap.unwrap_or(f64::NAN);
+    Claim::that(is(found, overlap), format!("an overlap of {overlap:.1} %"), format!("{observed:.3}"))
+        .given(case.given())
+        .cause_if(all_are(|part| 100.0 * part), "that is the exposed part: the overlap is the other one")
+        .cause_if(all_are(|part| 1.0 - part), "that is a part of 1, and a percentage was asked for")
+        .or_fail("the overlap is the hidden part of all time with communication, over all ranks, each moment once")
+}
+
+fn check_straggler(case: &ReadTraceCase, found: &Reading, all: &[(&ReadTraceCase, &Reading)]) -> anyhow::Result<()> {
+    let largest = |of: Vec<f64>| (0..of.len()).max_by(|a, b| of[*a].total_cmp(&of[*b]));
+    let gives_it = |of: &fn(&ReadTraceCase) -> Vec<f64>| {
+        all.iter().all(|(case, found)| largest(of(case)) == Some(found.straggler))
+    };
     Claim::that(found.straggler == case.straggler, "another rank", format!("rank {}", found.straggler))
-        .given(given)
-        .diagnose_if(
-            Some(found.straggler) == least,
-            "this rank has the least exposed communication, but only because it computes something else meanwhile: it waits as long as \
-             others. The straggler calls its all-reduces last, so they are short",
-        )
-        .diagnose_if(
-            case.calls_first_last() == Some(found.straggler),
-            "this rank calls its first all-reduce last, and is early for those after it: the others wait far longer for another one. Take \
-             all buckets together",
-        )
-        .diagnose_if(
-            Some(found.straggler) == most_compute,
-            "this rank computes for longest, and still does not come last: another one waits for its loader and begins later. The others \
-             wait for the rank that calls its all-reduces last, whatever the reason",
-        )
-        .diagnose_if(
-            longest.contains(&Some(found.straggler)),
-            "this rank communicates for longest because it came first and waits: the straggler comes last, and its exchange is short",
-        )
+        .given(case.given())
+        .causes(&causes(&OTHER_STRAGGLERS, gives_it))
         .or_fail("the others wait for the rank that calls its all-reduces last")
 }
+
+/// What is the largest of the rank that a mistake takes for the straggler.
+const OTHER_STRAGGLERS: [(fn(&ReadTraceCase) -> Vec<f64>, &str); 5] = [
+    (
+        |case| case.exposed().iter().map(|time| -time).collect(),
+        "this rank has the least exposed communication, but only because it computes something else meanwhile: it waits as long as \
+         others. The straggler calls its all-reduces last, so they are short",
+    ),
+    (
+        ReadTraceCase::first_calls,
+        "this rank calls its first all-reduce last, and is early for those after it: the others wait far longer for another one. Take \
+         all buckets together",
+    ),
+    (
+        ReadTraceCase::computes,
+        "this rank computes for longest, and still does not come last: another one waits for its loader and begins later. The others \
+         wait for the rank that calls its all-reduces last, whatever the reason",
+    ),
+    (ReadTraceCase::exposed, CAME_FIRST),
+    (ReadTraceCase::communicates, CAME_FIRST),
+];
+
+const CAME_FIRST: &str = "this rank communicates for longest because it came first and waits: the straggler comes last, and its exchange is short";

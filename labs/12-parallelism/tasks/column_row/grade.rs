@@ -1,4 +1,4 @@
-//! Grades `column_row`: the outputs, the operations and bytes, and how much of each weight a rank takes; on 2 and 3 ranks.
+//! Grades `column_row`: the outputs, the operations and bytes, and how much of each weight a rank takes; on 3 and 2 ranks.
 
 use lockstep_grading::{Claim, Numbers, Runner, close, counted};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ struct ColumnRowCase {
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
-    for ranks in [2, 3] {
+    for ranks in [3, 2] {
         let (n, f) = (random.below(2..5), ranks * random.below(1..3));
         // Larger than f, so that a part of one is not a part of the other.
         let h = f + ranks * random.below(1..3);
@@ -41,10 +41,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
             }
         };
         let outputs = runner.call::<_, Divided>(ranks, &[([n, f, h], &case.x, &case.first, &case.second)])?;
-        let same = outputs.all(0).all(|found| close(&outputs.of(0, 0).outputs, &found.outputs, TOLERANCE));
-        for (rank, found) in outputs.all(0).enumerate() {
-            case.check(rank, same, found)?;
-        }
+        let all: Vec<&Divided> = outputs.all(0).collect();
+        (0..ranks).try_for_each(|rank| case.check(rank, &all))?;
     }
     Ok(())
 }
@@ -84,69 +82,74 @@ impl ColumnRowCase {
         y
     }
 
-    fn check(&self, rank: usize, same: bool, found: &Divided) -> anyhow::Result<()> {
-        let part = self.h / self.ranks;
+    /// The sum over the ranks of the ReLU of each one's partial sum of y.
+    fn relu_of_summands(&self, part: usize) -> Vec<f64> {
+        let mut y = vec![0.0; self.n * self.f];
+        for rank in 0..self.ranks {
+            let partial_sum = self.partial_sum_after(|hidden| hidden, rank * part..(rank + 1) * part, 0);
+            y.iter_mut().zip(partial_sum).for_each(|(sum, one)| *sum += one.max(0.0));
+        }
+        y
+    }
+
+    /// `all` are all ranks' results.
+    fn check(&self, rank: usize, all: &[&Divided]) -> anyhow::Result<()> {
+        let (part, found) = (self.h / self.ranks, all[rank]);
         let given = format!("n = {}, f = {}, h = {} on {} ranks", self.n, self.f, self.h, self.ranks);
-        let is = |other: &[f64]| close(other, &found.outputs, TOLERANCE);
+        let is = |rank: usize, other: &[f64]| close(other, &all[rank].outputs, TOLERANCE);
+        let all_are = |other: &[f64]| (0..self.ranks).all(|rank| is(rank, other));
         let right = self.partial_sum(0..self.h, 0);
         let linear = self.partial_sum_after(|hidden| hidden, 0..self.h, 0);
         let relu_at_the_end: Vec<f64> = linear.iter().map(|sum| sum.max(0.0)).collect();
-        let relu_of_partial_sum = |rank: usize| -> Vec<f64> {
-            let partial_sum = self.partial_sum_after(|hidden| hidden, rank * part..(rank + 1) * part, 0);
-            partial_sum.into_iter().map(|sum| sum.max(0.0)).collect()
-        };
-        let relu_of_summands: Vec<f64> = (0..self.ranks)
-            .map(relu_of_partial_sum)
-            .reduce(|sum, one| sum.iter().zip(&one).map(|(sum, one)| sum + one).collect())
-            .unwrap_or_default();
         let mean: Vec<f64> = right.iter().map(|sum| sum / self.ranks as f64).collect();
         Claim::close(&right, &found.outputs, TOLERANCE)
             .on_rank(rank)
             .given(&given)
-            .diagnose_if(
-                same && is(&self.partial_sum(0..self.f, 0)),
+            .cause_if(
+                all_are(&self.partial_sum(0..self.f, 0)),
                 "only the first f of the h outputs of the first layer are there: its outputs are divided, so a rank's part has h/p of \
                  them, and not f/p",
             )
-            .diagnose_if(
-                // After a `reduce`, whose result is right on rank 0, another rank's buffer may still hold its partial sum.
-                rank == 0 && is(&self.partial_sum(0..part, 0)),
+            .cause_if(
+                (0..self.ranks).all(|rank| is(rank, &self.partial_sum(rank * part..(rank + 1) * part, 0))),
                 "this is the rank's own partial sum of y: the sum over all ranks is missing",
             )
-            .diagnose_if(
-                is(&self.relu_of_parts()),
+            .cause_if(
+                all_are(&self.relu_of_parts()),
                 "the ReLU was applied to each rank's partial sums of the first layer: it needs whole sums, and the ReLU of a sum is not the \
                  sum of ReLUs",
             )
-            .diagnose_if(
-                is(&self.partial_sum(0..self.h, part)),
+            .cause_if(
+                (1..self.ranks).any(|ranks| all_are(&self.partial_sum(0..self.h, ranks * part))),
                 "a rank's columns of the second weight must be those of the outputs that it has of the first",
             )
-            .diagnose_if(
-                is(&mean),
+            .cause_if(
+                all_are(&mean),
                 "this is the mean of the ranks' partial sums: gradients of parts of a batch are averaged, but partial sums of an output \
                  are added",
             )
-            .diagnose_if(
-                is(&linear) || is(&relu_at_the_end) || is(&relu_of_summands),
+            .cause_if(
+                all_are(&linear) || all_are(&relu_at_the_end) || all_are(&self.relu_of_summands(part)),
                 "there is no ReLU between the layers: each rank applies it to its outputs of the first layer, before the second",
             )
             .diagnose_if(
-                rank > 0,
+                // After a `reduce`, another rank's buffer may hold anything.
+                rank > 0 && is(0, &right),
                 "rank 0 has y, and this rank does not: `reduce` leaves the sum on one rank, and all ranks need it for the layers that \
                  follow",
             )
             .or_fail("this is not relu(x W₁ᵀ) W₂ᵀ")?;
-        let all = (self.f * self.h) as i64;
-        Claim::equal(&[all / self.ranks as i64; 2], &found.taken)
+        let whole = (self.f * self.h) as i64;
+        Claim::equal(&[whole / self.ranks as i64; 2], &found.taken)
             .on_rank(rank)
             .given(&given)
             .diagnose_if(
-                found.taken == [all; 2],
+                found.taken == [whole; 2],
                 "the outputs are right, but each rank took both weights whole: they would not fit",
             )
             .or_fail("the outputs are right, but this rank took more than its share of a weight")?;
         let bytes = (self.n * self.f * 8) as u64;
+        let all_sent = |numbers: usize| all.iter().all(|found| (found.calls, found.bytes) == (2, (numbers * 8) as u64));
         Claim::that(
             (found.calls, found.bytes) == (1, bytes),
             format!("1 operation with {bytes} bytes"),
@@ -154,18 +157,18 @@ impl ColumnRowCase {
         )
         .on_rank(rank)
         .given(given)
-        .diagnose_if(
-            found.bytes == (self.n * part * 8 + self.n * self.f / self.ranks * 8) as u64,
+        .cause_if(
+            all_sent(self.n * part + self.n * self.f / self.ranks),
             "the outputs are right, but the first layer's were gathered: a second layer that is divided by its inputs needs only those \
              that the rank has",
         )
-        .diagnose_if(
-            found.bytes == (self.n * (self.h + self.f) * 8) as u64,
+        .cause_if(
+            all_sent(self.n * (self.h + self.f)),
             "the outputs are right, but the outputs of the first layer were summed over the ranks: divided by outputs, it gives whole \
              sums, and a rank's part of the second layer needs only its own",
         )
-        .diagnose_if(
-            found.calls == 2,
+        .cause_if(
+            all_sent(self.n * self.h + self.n * self.f / self.ranks),
             "the outputs are right, but with two exchanges: divided by inputs, the first layer gives partial sums, which must be added \
              before the ReLU. Divide it by outputs",
         )
