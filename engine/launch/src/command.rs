@@ -19,8 +19,8 @@ use clap::{Arg, Args, Command, CommandFactory, Parser, ValueEnum, ValueHint};
 use clap_complete::{Shell as Generator, generate};
 use lockstep_contract::{foreign, warn};
 
-use look_alikes::{find, flag_like};
 pub use look_alikes::{LookAlike, LookAlikeKind, parse};
+use look_alikes::{find, flag_like};
 
 use crate::agent::{self, Ended};
 use crate::config::{Backend, Config, ConfigError, Env, Flags, Given, HostInfo, LogBase, path, switch, threads_notice};

@@ -12,8 +12,8 @@ use lockstep_grading::Python;
 use lockstep_paths::temporary_folder;
 
 use crate::checkout::{checkout_around, program_beside};
-use crate::exit::Refused;
 use crate::evidence::Sizes;
+use crate::exit::Refused;
 use crate::launch;
 use crate::tour::StandIn;
 

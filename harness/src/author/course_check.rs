@@ -252,7 +252,11 @@ pub(crate) fn at_seeds(
             let Some((lab, answer)) = left.lock().unwrap_or_else(PoisonError::into_inner).next() else { return Ok(()) };
             let arguments = ["course", "try", lab, &answer, "--seeds", &seeds.to_string()];
             let mut command = Command::new(&this);
-            command.args(arguments).args((language == Language::Python).then_some("--python")).current_dir(root).stderr(Stdio::inherit());
+            command
+                .args(arguments)
+                .args((language == Language::Python).then_some("--python"))
+                .current_dir(root)
+                .stderr(Stdio::inherit());
             let output = command.output().context("cannot start this program again")?;
             let line = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
             screen.line(&line);
@@ -287,7 +291,8 @@ pub(crate) fn try_at_seeds(
     let mut code = Code::Success;
     for answer in answers {
         let task = &task_of(root, lab, &tasks, answer, language)?.name;
-        let is_wrong = |name: &str| lab.answers(root, task, language).map(|all| all.wrong.iter().any(|wrong| wrong == name));
+        let is_wrong =
+            |name: &str| lab.answers(root, task, language).map(|all| all.wrong.iter().any(|wrong| wrong == name));
         let is_right = !answer.split_once('/').map_or(Ok(false), |(_, name)| is_wrong(name))?;
         let begin = Instant::now();
         let found = one_at_seeds(lab, &program, task, answer, is_right, seeds);
