@@ -15,9 +15,6 @@ pub trait AveragesGradients {
     fn no_sync<T>(&self, body: impl FnOnce() -> T) -> T;
 
     /// Runs backward, and leaves in each gradient the mean over all ranks.
-    ///
-    /// # Errors
-    /// Any failure of a collective.
     fn backward(&self, loss: &Tensor) -> Result<()>;
 }
 
@@ -67,8 +64,7 @@ averages!([] FullyShard);
 /// A collective. Under DDP the ranks may have different numbers of micro-batches, at least one each; with full sharding, all must have the
 /// same number.
 ///
-/// # Errors
-/// `BadArgument` on all ranks if one has no micro-batches, or if no target counts; those of `sum`, and of any collective.
+/// Errors: `BadArgument` on all ranks if one has no micro-batches, or if no target counts; those of `sum`, and of any collective.
 pub fn accumulate<W: AveragesGradients, B>(
     model: &W,
     batches: &[B],
