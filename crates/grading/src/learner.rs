@@ -68,9 +68,6 @@ pub fn helper() -> Option<ExitCode> {
 
 /// Grades the named tasks in order (all tasks if `names` is empty), prints each result and returns true if all pass. Records
 /// each task that passes in the checkout's progress.
-///
-/// # Errors
-/// A task that does not exist; failures of the machine or the course.
 pub fn run(
     lab: &Lab,
     names: &[String],
@@ -105,9 +102,6 @@ pub fn run(
 }
 
 /// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task of the course that has not.
-///
-/// # Errors
-/// When `out` cannot be written.
 pub fn next(lab: &Lab, names: &[String], folder: &Path, out: &mut dyn Write) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     for lab in LABS {

@@ -17,9 +17,6 @@ pub const GIVEN: &str = "../../given";
 const PROGRAM: &str = "program";
 
 /// Generates the files of a lab's exercise from the solution in this checkout, by their paths in the exercise's folder.
-///
-/// # Errors
-/// When the solution cannot be read or its markers do not pair.
 pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut files = BTreeMap::new();
     let manifest = read(&lab.tasks_folder(root).join("Cargo.toml"))?;
@@ -37,18 +34,12 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
 }
 
 /// Writes all that follows from a lab's answers: its exercise, and the root of the solution's program.
-///
-/// # Errors
-/// As [`files`] and [`write`].
 pub fn write_all(root: &Path, lab: &Lab) -> anyhow::Result<()> {
     write(root, lab, &files(root, lab)?)?;
     write_file(&lab.tasks_folder(root).join(MAIN), &solution_main(root, lab)?)
 }
 
 /// Generates the root of the solution's program, which declares the modules in the tasks' folders.
-///
-/// # Errors
-/// When the lab's folders cannot be read.
 pub fn solution_main(root: &Path, lab: &Lab) -> anyhow::Result<String> {
     let folder = lab.folder(root);
     let tasks = lab.tasks()?;
@@ -83,9 +74,6 @@ lockstep_answers::main!();
 }
 
 /// Replaces a lab's exercise with these files.
-///
-/// # Errors
-/// Errors of the file system, with the path.
 pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     let folder = lab.exercise(root);
     if folder.exists() {
@@ -95,9 +83,6 @@ pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyho
 }
 
 /// Writes a file and creates the folders above it.
-///
-/// # Errors
-/// Errors of the file system, with the path.
 pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let context = || format!("cannot write {}", path.display());
     fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(context)?;
@@ -218,8 +203,7 @@ const LEARNERS: &str = "//~";
 /// }
 /// ```
 ///
-/// # Errors
-/// When markers do not pair, or when a marked part has no line for the learner.
+/// Fails when markers do not pair, or when a marked part has no line for the learner.
 pub fn skeleton(answer: &str) -> anyhow::Result<String> {
     let (mut text, mut inside, mut instead) = (String::new(), None, 0);
     for (number, line) in (1..).zip(answer.lines()) {

@@ -14,9 +14,7 @@ use lockstep_process::watchdog::{RunQueue, StallDetector, ThreadActivity, descen
 use lockstep_process::{Died, Orphan, Workers};
 use tcpstore::Server;
 
-use super::Options;
-use super::call::{CallResult, RunningCall, last_lines};
-use super::outcome::{RankOutcome, is_done};
+use super::{CallResult, Options, RankOutcome, RunningCall, is_done, last_lines};
 use crate::{Finding, Verdict, counted, joined};
 
 /// The interval between two looks for the ranks' answers.
@@ -145,7 +143,7 @@ fn does(ranks: &[usize], one: &str, more: &str) -> String {
 const STILL: Duration = Duration::from_secs(5);
 /// More CPU time than the background threads of sleeping ranks use in that time.
 const NOTHING: Duration = Duration::from_millis(100);
-/// The maximum time that a turn of this process counts. On an idle machine a turn takes about half of it.
+/// The maximum time that a turn of this process counts. On an idle machine a turn takes about half as long.
 const TURN: Duration = Duration::from_millis(10);
 /// Part of the diagnosis of a hang in which a rank does not wait.
 pub const COMPUTES: &str = "a rank still computes";

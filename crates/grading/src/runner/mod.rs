@@ -2,34 +2,37 @@
 //!
 //! Every rank is a separate process in a private folder. The store runs in the grader, on a free port. So a crash or a hang of the
 //! answer cannot affect the grader. All processes that the ranks start are killed at the end.
+//!
+//! Below: one call of an answer, with its private folder, its store and its ranks; the outcome of each rank, and the findings that follow
+//! from the outcomes alone.
 
-mod call;
 mod hang;
 mod limits;
-mod outcome;
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::io;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use lockstep_contract::exercise::{Answer, Call};
-use lockstep_contract::foreign;
-use lockstep_process::{Template, Workers, check_room};
+use limits::words;
+use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
+use lockstep_contract::foreign::{self, quotation};
+use lockstep_contract::{BACKEND, CLEARED_VARIABLES};
+use lockstep_process::{Exit, Orphan, Sink, Spec, Stdin, Template, Workers, check_room, end_of_file};
 use rand_mt::Mt64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::{Finding, Verdict};
-use call::{CallResult, RunningCall};
-use outcome::{first_death, first_finding, leak, misunderstood, of_machine};
 
-pub use call::CallOptions;
 pub use hang::{BESIDE, COMPUTES, JOINS, SEPARATOR};
 pub(crate) use limits::exec as confined;
 pub use limits::{Bounds, CONFINED, writes_are_confined};
-pub use outcome::RankOutcome;
 
 /// Longer inputs are not shown, in bytes.
 const SHOWN: usize = 200;
@@ -83,9 +86,6 @@ impl Runner {
     }
 
     /// Calls the answer on `ranks` ranks with each input in turn.
-    ///
-    /// # Errors
-    /// A [`Finding`] if a rank did not finish; failures of the machine or the course.
     pub fn call<I: Serialize, O: DeserializeOwned>(
         &mut self,
         ranks: usize,
@@ -95,9 +95,6 @@ impl Runner {
     }
 
     /// Calls the answer with other options.
-    ///
-    /// # Errors
-    /// The errors of [`call`](Self::call).
     pub fn call_with<I, O>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Outputs<O>>
     where
         I: Serialize,
@@ -109,8 +106,7 @@ impl Runner {
 
     /// Calls the answer where ranks are expected to die, and returns the outcome of each rank.
     ///
-    /// # Errors
-    /// A [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
+    /// Errors: a [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
     pub fn outcomes<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Vec<RankOutcome>> {
         self.run_checked(options, inputs, |_| None)
     }
@@ -175,7 +171,7 @@ impl Drop for Runner {
 impl Started {
     fn new(program: &Path, confined: bool) -> io::Result<Self> {
         // Confined ranks may write to folders of their own, so each is confined at its start.
-        let template = (!confined).then(|| call::template(program)).flatten();
+        let template = (!confined).then(|| template(program)).flatten();
         Ok(Started { workers: Workers::new()?, template })
     }
 
@@ -311,6 +307,310 @@ impl Options {
     }
 }
 
+#[derive(Clone, Debug, Default)]
+pub struct CallOptions {
+    /// The number of ranks; 0 means 1.
+    pub ranks: usize,
+    /// Environment variables of all ranks, in addition to those that a launcher sets.
+    pub env: Vec<(String, String)>,
+    /// The working directory of the ranks. `None` means a private one.
+    pub folder: Option<PathBuf>,
+}
+
+/// A call with its files and its store.
+struct RunningCall<'a> {
+    program: &'a Path,
+    pub(super) folder: &'a Path,
+    options: &'a CallOptions,
+    confined: bool,
+    pub(super) ranks: usize,
+    pub(super) answers: Answers,
+    pub(super) store: tcpstore::Server,
+}
+
+fn one_thread() -> (OsString, Option<OsString>) {
+    ("OMP_NUM_THREADS".into(), Some("1".into()))
+}
+
+/// The program as a template of ranks, if it waits for requests.
+fn template(program: &Path) -> Option<Template> {
+    let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
+    env.push(one_thread()); // libgomp reads it when it is loaded
+    Template::start(program.as_os_str(), &[], &env).ok()
+}
+
+/// The store in which the ranks meet.
+fn store() -> anyhow::Result<tcpstore::Server> {
+    let own = TcpListener::bind("127.0.0.1:0")?;
+    // Connecting a UDP socket asks for the route and sends nothing. A listener would open even if the interface is down.
+    UdpSocket::bind("127.0.0.1:0")?
+        .connect(own.local_addr()?)
+        .context("the loopback interface is down: as root `ip link set lo up`")?;
+    Ok(tcpstore::Server::start(own, tcpstore::ServerOptions::default())?)
+}
+
+struct CallResult {
+    pub(super) outcomes: Vec<RankOutcome>,
+    /// A finding about all ranks: a hang or an exceeded limit.
+    pub(super) finding: Option<Finding>,
+    /// The input that each rank began with last.
+    pub(super) begun: Vec<Option<usize>>,
+    /// Processes that the ranks left running. They have been killed.
+    pub(super) orphans: Vec<Orphan>,
+    pub(super) printed: Vec<String>,
+}
+
+impl CallResult {
+    /// The first rank whose process ended before the answer was called.
+    fn died_before_the_answer(&self) -> Option<(usize, &Exit)> {
+        let ended = self.outcomes.iter().zip(&self.begun).enumerate();
+        ended.filter(|(_, (_, begun))| begun.is_none()).find_map(|(rank, (outcome, _))| match outcome {
+            RankOutcome::Died(exit) => Some((rank, exit)),
+            _ => None,
+        })
+    }
+
+    /// The number of the input in which an answer crashed or hung.
+    pub(super) fn input(&self, finding: &Finding) -> Option<usize> {
+        match finding.verdict {
+            Verdict::Crash | Verdict::OutOfBounds => self.begun.get(finding.rank?).copied().flatten(),
+            // A rank that waits may be in an earlier one than the others.
+            Verdict::Hang => {
+                let busy = self.outcomes.iter().zip(&self.begun).filter(|(outcome, _)| !is_done(outcome));
+                busy.filter_map(|(_, begun)| *begun).min()
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<'a> RunningCall<'a> {
+    /// Creates the files and starts the store.
+    pub(super) fn new(
+        program: &'a Path,
+        confined: bool,
+        folder: &'a TempDir,
+        options: &'a CallOptions,
+        request: &Call,
+    ) -> anyhow::Result<Self> {
+        let folder = folder.path();
+        let answers = Answers(folder.join("answers"));
+        let made = std::fs::create_dir(&answers.0).and_then(|()| std::fs::create_dir(folder.join("work")));
+        let made = made.and_then(|()| request.write(&folder.join("call")));
+        made.with_context(|| {
+            format!("cannot write to {}: export TMPDIR=DIR, a folder in which you may write", foreign::path(folder))
+        })?;
+        let store = store().context("cannot open a store for the ranks on 127.0.0.1")?;
+        Ok(RunningCall { program, folder, options, confined, ranks: options.ranks.max(1), answers, store })
+    }
+
+    /// How to start a rank.
+    fn spec(&self, rank: usize) -> io::Result<Spec> {
+        let printed = File::create(output_file(self.folder, rank))?;
+        let own = |name: &str, value: &dyn ToString| (name.into(), Some(value.to_string().into()));
+        let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
+        env.extend([
+            own("RANK", &rank),
+            own("LOCAL_RANK", &rank),
+            own("WORLD_SIZE", &self.ranks),
+            own("LOCAL_WORLD_SIZE", &self.ranks),
+            own("MASTER_ADDR", &"127.0.0.1"),
+            own("MASTER_PORT", &self.store.local_addr().port()),
+            own("TORCHELASTIC_USE_AGENT_STORE", &"True"),
+            own("GLOO_SOCKET_IFNAME", &"lo"),
+            // A send over Gloo waits for its receiver, which exposes some wrong answers; a send through shared memory need
+            // not wait.
+            own(BACKEND, &"gloo"),
+            one_thread(),
+            (CALL.into(), Some(self.folder.join("call").into())),
+            (ANSWERS.into(), Some(self.answers.0.clone().into())),
+        ]);
+        env.extend(self.options.env.iter().map(|(name, value)| (name.into(), Some(value.into()))));
+        let folder = self.options.folder.clone().unwrap_or_else(|| self.folder.join("work"));
+        let (program, args) = self.command()?;
+        Ok(Spec {
+            program,
+            args,
+            env,
+            folder: Some(folder),
+            stdin: Stdin::Null,
+            stdout: Sink::Fd(printed.try_clone()?.into()),
+            stderr: Sink::Fd(printed.into()),
+        })
+    }
+
+    /// The program, or this executable, which confines the program.
+    fn command(&self) -> io::Result<(OsString, Vec<OsString>)> {
+        if !self.confined {
+            return Ok((self.program.into(), Vec::new()));
+        }
+        let mut args: Vec<OsString> =
+            words([self.folder, self.options.folder.as_deref().unwrap_or(self.folder)]).into();
+        args.push(self.program.into());
+        Ok((std::env::current_exe()?.into(), args))
+    }
+}
+
+/// The number of lines to show, over all ranks.
+const LINES: usize = 20;
+/// How much to read from the end of a rank's file, in bytes.
+const TAIL: u64 = 8 << 10;
+
+/// The file for a rank's stdout and stderr.
+fn output_file(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!("printed-{rank}"))
+}
+
+/// The last lines of all ranks, each after the name of its rank.
+fn last_lines(folder: &Path, ranks: usize) -> Vec<String> {
+    let each = LINES.div_ceil(ranks).max(2);
+    (0..ranks).flat_map(|rank| of_rank_in(&output_file(folder, rank), rank, each)).collect()
+}
+
+fn of_rank_in(file: &Path, rank: usize, most: usize) -> Vec<String> {
+    let end = end_of_file(file, TAIL).unwrap_or_default();
+    let text = String::from_utf8_lossy(&end);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let shown = lines.iter().skip(lines.len().saturating_sub(most));
+    shown.map(|line| format!("[rank {rank}] {}", quotation(line))).collect()
+}
+
+/// How a call ended on one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RankOutcome {
+    /// The rank left an answer.
+    Answered(Answer),
+    /// Its process ended without an answer.
+    Died(Exit),
+    /// The rank was still running when the call was over.
+    Stopped,
+}
+
+/// Returns true if a rank has left its results.
+fn is_done(outcome: &RankOutcome) -> bool {
+    matches!(outcome, RankOutcome::Answered(Answer::Done { .. }))
+}
+
+/// The mismatch between the course's grading function and its program, if there is one.
+fn misunderstood(outcome: &RankOutcome) -> Option<String> {
+    match outcome {
+        RankOutcome::Answered(Answer::Misunderstood { why }) => Some(why.clone()),
+        _ => None,
+    }
+}
+
+/// What programs print if the machine fails before an answer runs, or while it runs: a mark, and what is wrong.
+const MACHINE: [(&str, &str); 3] = [
+    (
+        "error while loading shared libraries:",
+        "the program cannot load its libraries; `ulimit -v` must be unlimited, and LD_LIBRARY_PATH, of a module for example, must not lead to \
+         another libtorch: unset it",
+    ),
+    (
+        "symbol lookup error:",
+        "the program has loaded another version of a library; LD_LIBRARY_PATH, of a module for example, must not lead to another libtorch: \
+         unset it",
+    ),
+    (
+        "Resource temporarily unavailable",
+        "the limit of processes and threads is reached; raise it (`ulimit -u`, pids.max of the control group: TasksMax= of a systemd unit, \
+         --pids-limit of a container)",
+    ),
+];
+
+/// What is wrong with the machine, if a rank's error or what the ranks printed says so: the cause, and the line.
+fn of_machine(outcomes: &[RankOutcome], printed: &[String]) -> Option<String> {
+    let said = outcomes.iter().filter_map(|outcome| match outcome {
+        RankOutcome::Answered(Answer::Failed { error: text } | Answer::Misunderstood { why: text }) => {
+            Some(text.as_str())
+        }
+        _ => None,
+    });
+    // What ranks print counts only if a rank has died.
+    let died = outcomes.iter().any(|outcome| matches!(outcome, RankOutcome::Died(_)));
+    let printed = printed.iter().map(String::as_str).filter(|_| died);
+    let mut lines = said.chain(printed).flat_map(str::lines);
+    lines.find_map(|line| {
+        // With a number this is Rust's message, and may be about a socket's deadline.
+        if line.contains("os error")
+            && !["failed to start", "cannot start", "spawn"].iter().any(|word| line.contains(word))
+        {
+            return None;
+        }
+        let (_, what) = MACHINE.iter().find(|(mark, _)| line.contains(mark))?;
+        Some(format!("{what} ({})", foreign::escaped(line.trim())))
+    })
+}
+
+/// Part of c10d's error on a rank that lost a peer. The cause is on the peer.
+const CONSEQUENCE: &str = " lost a peer ";
+
+/// The finding that explains the others: a `todo!()` comes before a panic or an error, and an error on a rank comes before the
+/// errors of ranks that lost it as a peer.
+fn first_finding(outcomes: &[RankOutcome]) -> Option<Finding> {
+    let findings = outcomes.iter().enumerate().filter_map(|(rank, outcome)| of_rank(rank, outcome));
+    findings.min_by_key(|finding| match finding.verdict {
+        Verdict::NotStarted => 0,
+        _ if !finding.diagnosis.contains(CONSEQUENCE) => 1,
+        _ => 2,
+    })
+}
+
+fn of_rank(rank: usize, outcome: &RankOutcome) -> Option<Finding> {
+    match outcome {
+        RankOutcome::Answered(Answer::NotStarted { what }) => {
+            Some(Finding::new(Verdict::NotStarted, format!("the answer is still a `todo!()`: {what}")))
+        }
+        RankOutcome::Answered(Answer::Panicked { message, place }) => {
+            let at = place.as_ref().map_or(String::new(), |place| format!(" at {place}"));
+            Some(Finding::new(Verdict::Crash, format!("the answer panicked{at}: {message}")).on_rank(rank))
+        }
+        RankOutcome::Answered(Answer::Failed { error }) => {
+            Some(Finding::new(Verdict::Crash, format!("the answer returned an error: {error}")).on_rank(rank))
+        }
+        RankOutcome::Answered(Answer::Done { .. } | Answer::Misunderstood { .. })
+        | RankOutcome::Died(_)
+        | RankOutcome::Stopped => None,
+    }
+}
+
+/// The finding for processes that ranks left running.
+fn leak(orphans: &[Orphan]) -> Option<Finding> {
+    let name = |orphan: &Orphan| format!("{} (process {})", orphan.name, orphan.pid);
+    let names: Vec<String> = orphans.iter().map(name).collect();
+    let diagnosis = format!("the answer left processes running: {}; the grader has killed them", names.join(", "));
+    (!names.is_empty()).then(|| Finding::new(Verdict::LeakedProcess, diagnosis))
+}
+
+/// The signals with which the kernel kills a process that exceeds a limit (signal(7)), and what the process did.
+const LIMITS: [(i32, &str); 2] = [(24, "computed for longer"), (25, "wrote or printed more to one file")];
+
+/// The finding for the first rank whose process ended without an answer.
+fn first_death(outcomes: &[RankOutcome]) -> Option<Finding> {
+    outcomes.iter().enumerate().find_map(|(rank, outcome)| match outcome {
+        RankOutcome::Died(exit) => Some(died(exit).on_rank(rank)),
+        _ => None,
+    })
+}
+
+fn died(exit: &Exit) -> Finding {
+    let limit = LIMITS.iter().find(|(signal, _)| *exit == Exit::Signal(*signal));
+    if let Some((_, what)) = limit {
+        return Finding::new(
+            Verdict::OutOfBounds,
+            format!("the kernel killed the rank with {exit}: it {what} than is allowed"),
+        );
+    }
+    let hint = match exit {
+        Exit::Code(_) => "something in the answer ends the process",
+        Exit::Signal(_) | Exit::NotStarted(_) => "see below what it printed last",
+    };
+    Finding::new(
+        Verdict::Crash,
+        format!("the rank's process ended before the answer was complete, with {exit}: {hint}"),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use lockstep_process::Exit;
@@ -360,5 +660,49 @@ mod tests {
         }
         assert_eq!(found(Answer::NotStarted { what: "sum".into() }).verdict, Verdict::NotStarted);
         assert_eq!(result(failed(lost)).died_before_the_answer(), Some((1, &Exit::Code(3))));
+    }
+
+    #[test]
+    fn shows_the_last_lines_of_each_rank_without_escapes() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        std::fs::write(output_file(folder.path(), 0), lines).unwrap();
+        std::fs::write(output_file(folder.path(), 1), "\u{1b}[31mred\n\n").unwrap();
+        let shown = last_lines(folder.path(), 2);
+        assert_eq!(
+            (shown.len(), shown[9].as_str(), shown[10].as_str()),
+            (11, "[rank 0] line 99", "[rank 1] \\u{1b}[31mred")
+        );
+    }
+
+    fn failed(error: &str) -> RankOutcome {
+        RankOutcome::Answered(Answer::Failed { error: error.into() })
+    }
+
+    #[test]
+    fn a_machine_that_lets_an_answer_down_is_no_finding() {
+        let printed =
+            ["[rank 0] /x/ex-02: error while loading shared libraries: libtorch_cpu.so: file too short".to_owned()];
+        let died = [RankOutcome::Died(Exit::Code(127))];
+        let why = of_machine(&died, &printed).unwrap();
+        assert!(why.contains("LD_LIBRARY_PATH") && why.ends_with("libtorch_cpu.so: file too short)"), "{why}");
+        assert_eq!(of_machine(&[failed("odd")], &printed), None, "only the last words of a rank that died count");
+        let why = of_machine(&[failed("connect process group 0: Resource temporarily unavailable")], &[]).unwrap();
+        assert!(why.starts_with("the limit of processes and threads is reached"), "{why}");
+        assert_eq!(of_machine(&died, &["[rank 0] bye".to_owned()]), None);
+        assert_eq!(of_machine(&[failed("cannot read: Resource temporarily unavailable (os error 11)")], &[]), None);
+    }
+
+    #[test]
+    fn blames_the_rank_that_failed_before_the_ranks_that_lost_it() {
+        let lost =
+            || failed("all_reduce(Sum) of [3] Double on rank 0 lost a peer after 0.03 s: rank 2 has left the group");
+        let own = || failed("rank 3 is outside a group of 3");
+        let blamed = |outcomes: &[RankOutcome]| first_finding(outcomes).unwrap().rank;
+        assert_eq!(blamed(&[lost(), lost(), own()]), Some(2));
+        assert_eq!(blamed(&[lost(), lost()]), Some(0));
+        assert_eq!(blamed(&[own(), own()]), Some(0), "the first of several");
+        let unfinished = RankOutcome::Answered(Answer::NotStarted { what: "todo".into() });
+        assert_eq!(first_finding(&[own(), unfinished]).unwrap().verdict, Verdict::NotStarted);
     }
 }
