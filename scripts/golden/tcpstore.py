@@ -1,14 +1,12 @@
 """Golden bytes for engine/tcpstore/tests/it/wire.rs: the messages between PyTorch's own TCPStore client and server.
 
-Run it with a Python that has PyTorch 2.11; it rewrites engine/tcpstore/golden/tcpstore.json, and engine/tcpstore/corpus/, from
-which tests/fuzz.rs starts: the client's bytes of each call, as a file. Two clients, A and B, talk to one
+Run it with a Python that has PyTorch 2.11; it rewrites engine/tcpstore/golden/tcpstore.json, from which tests/fuzz.rs starts, too. Two clients, A and B, talk to one
 server through a proxy that records every byte in order. Each call of the clients' API is one entry, with the bytes of each
 direction merged while the direction stays the same.
 """
 
 import json
 import pathlib
-import re
 import socket
 import threading
 import time
@@ -19,7 +17,6 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 OUTPUT = pathlib.Path(__file__).parents[2] / "engine/tcpstore/golden/tcpstore.json"
-CORPUS = OUTPUT.parents[1] / "corpus"
 QUIET = 0.1  # seconds without a byte after which a call has said all
 
 
@@ -147,22 +144,6 @@ def main():
     lines = ",\n".join(json.dumps(call) for call in calls)
     OUTPUT.write_text(f'{{"torch": "{torch.__version__.split("+")[0]}", "calls": [\n{lines}\n]}}\n')
     manager.shutdown()
-    write_corpus(calls)
-
-
-def write_corpus(calls):
-    """One file for each kind of call, by the operations that it sends."""
-    CORPUS.mkdir(exist_ok=True)
-    for old in CORPUS.glob("call-*.bin"):
-        old.unlink()
-    seen = set()
-    for number, call in enumerate(calls):
-        said = b"".join(bytes.fromhex(part["bytes"]) for part in call["said"] if part["from"] == "client")
-        name = call["call"] if "while" in call["call"] else call["call"].split("(")[0]
-        kind = re.sub(r"[^a-z_]+", "-", name.removeprefix("A.").lower()).strip("-")
-        if kind not in seen:
-            seen.add(kind)
-            (CORPUS / f"call-{number:02}-{kind}.bin").write_bytes(said)
 
 
 if __name__ == "__main__":

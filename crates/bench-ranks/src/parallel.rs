@@ -27,7 +27,7 @@ use crate::formula::formula;
 
 /// Steps before the first timed one.
 const WARM_UP: usize = 2;
-/// Salts of the formula, larger than those of the weights.
+/// Salts of the formula, larger than the salts of the weights.
 const INPUTS: i64 = 1000;
 const TARGETS: i64 = 2000;
 /// With the formula's weights, attention learns by no larger steps.
@@ -66,7 +66,7 @@ pub(crate) fn run(group: &Rc<ProcessGroup>, order: &ParallelOrder) -> Result<Par
     })
 }
 
-/// A model, or this rank's part of it, with its optimizer and its batch.
+/// A model or this rank's part of a model, with its optimizer and its batch.
 struct Trainer {
     how: How,
     optimizer: Updates,

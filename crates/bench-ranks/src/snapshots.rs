@@ -19,7 +19,7 @@ use crate::formula::formula;
 /// The side of a layer's square matrix, which takes 4 MiB.
 const SIDE: i64 = 1024;
 const BATCH: i64 = 16;
-/// Steps without a snapshot, of which the median counts.
+/// Steps without a snapshot; their median counts.
 const PLAIN: usize = 5;
 /// If a background writer has not finished after this number of steps, it never will.
 const MOST_STEPS: usize = 100_000;

@@ -32,13 +32,10 @@ const ROUNDS: usize = 50;
 impl AlphaBeta {
     /// Fits the line with the least relative errors through `samples` of (bytes, microseconds). Neither α nor β is below 0.
     ///
-    /// A least-squares fit to absolute errors would fit only the longest messages, whose times are a thousand times those of
+    /// A least-squares fit to absolute errors would fit only the longest messages, whose times are a thousand times as long as those of
     /// the shortest. So errors are divided by the time. Outliers are down-weighted with Huber's weights, computed iteratively.
     /// A time that is far too long has a relative error of at most 1, but one that is too short can have a large one; so if
     /// many points are disturbed, the line follows the undisturbed ones, since a busy machine only ever adds time.
-    ///
-    /// # Errors
-    /// [`FitError`] when there are fewer than two sizes, or a time is not above 0.
     pub fn fit(samples: &[Sample]) -> Result<Self, FitError> {
         check(samples)?;
         let mut doubts = vec![1.0; samples.len()];
@@ -142,7 +139,7 @@ pub enum Collective {
     Gather,
     /// A part from one rank to each rank.
     Scatter,
-    /// Sum, of which each rank gets a part.
+    /// Sum; each rank gets a part.
     ReduceScatter,
     /// A part from each rank to each.
     AllToAll,

@@ -10,7 +10,7 @@ use crate::layout::{Cluster, Experts, TransformerStep};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClusterFile {
-    /// The transformer, and a step of it.
+    /// The transformer and its training step.
     pub job: TransformerStep,
     /// The nodes, and the links within and between them.
     pub cluster: Cluster,
@@ -82,9 +82,6 @@ struct Transformer {
 
 impl ClusterFile {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// It cannot be read, or describes something else.
     pub fn read(path: &Path) -> Result<Self, ClusterFileError> {
         let name = || path.display().to_string();
         let read = std::fs::read_to_string(path);
@@ -93,9 +90,6 @@ impl ClusterFile {
     }
 
     /// Reads a file's text.
-    ///
-    /// # Errors
-    /// It describes something else.
     pub fn parse(text: &str) -> Result<Self, ClusterFileError> {
         let file: File = toml::from_str(text).map_err(|error| ClusterFileError::Form(error.to_string()))?;
         file.check()?;

@@ -52,7 +52,7 @@ pub struct Cluster {
     pub between: Link,
 }
 
-/// A transformer and a training step of it.
+/// A transformer and its training step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransformerStep {
     pub blocks: usize,
@@ -77,7 +77,7 @@ pub struct TransformerStep {
 pub struct Experts {
     /// In a block.
     pub number: usize,
-    /// Of all blocks together, a part of those of the transformer.
+    /// In all blocks together; they count among the transformer's.
     pub parameters: f64,
 }
 
@@ -282,7 +282,7 @@ impl Layout {
         job.activations / (self.data * self.context * job.micro_batches) as f64
     }
 
-    /// A rank's parameters, and how many copies have the same; those of divided experts apart.
+    /// A rank's parameters, and how many copies have the same; the parameters of divided experts apart.
     fn parameters(&self, job: &TransformerStep) -> impl Iterator<Item = (f64, usize)> {
         let parts = (self.tensor * self.pipeline) as f64;
         let experts = job.experts.filter(|_| self.expert > 1).map(|experts| experts.parameters);

@@ -88,8 +88,7 @@ impl Schedule {
 
     /// A schedule of these actions of each stage.
     ///
-    /// # Errors
-    /// A stage leaves out an action or does it twice; the stages wait for each other.
+    /// Errors: a stage leaves out an action or does it twice; the stages wait for each other.
     pub fn new(stages: Vec<Vec<Action>>) -> Result<Self, ScheduleError> {
         let number = |action: &Action| match *action {
             Action::Forward(micro_batch) | Action::Backward(micro_batch) => micro_batch.saturating_add(1),

@@ -38,9 +38,6 @@ const IMPOSTORS: [(&[u8], &str, &str); 5] = [
 ];
 
 /// The records of a file, all of them checked.
-///
-/// # Errors
-/// As [`check`]; the file cannot be read.
 pub fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let records = bytes(path, MAX_BYTES)?;
     check(&records).map_err(|mut error| {
@@ -51,9 +48,6 @@ pub fn read(path: &Path) -> Result<Vec<u8>, DataError> {
 }
 
 /// Returns an error unless these are one or more complete records with valid labels.
-///
-/// # Errors
-/// What is there instead, and what to do.
 pub fn check(records: &[u8]) -> Result<(), DataError> {
     let refuse = |expected: String, found: &str, hint: &str| {
         Err(DataError::new("read CIFAR-10's records").expected(expected).found(found).hint(hint))
@@ -87,9 +81,6 @@ pub fn check(records: &[u8]) -> Result<(), DataError> {
 }
 
 /// The names of the classes in `folder`; CIFAR-10's own if there is no file with names.
-///
-/// # Errors
-/// The file does not hold ten names.
 pub fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
     let path = folder.join(CLASSES_FILE);
     if !path.exists() {
@@ -105,9 +96,6 @@ pub fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
 }
 
 /// Writes a file atomically.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     write_atomically(path, |out| out.write_all(bytes)).map_err(|source| DataError::unwritable(path, source))
 }
@@ -165,8 +153,7 @@ pub fn names(split: Split) -> &'static [&'static str] {
 
 /// `dir`, or the folder in it that holds the files.
 ///
-/// # Errors
-/// Neither holds them; the message says what is there instead and what to download.
+/// Errors: neither holds them; the message says what is there instead and what to download.
 pub fn folder(dir: &Path) -> Result<PathBuf, DataError> {
     let inner = dir.join(FOLDER);
     let found = [dir, &inner].into_iter().find(|folder| holds_any(folder));
@@ -175,8 +162,7 @@ pub fn folder(dir: &Path) -> Result<PathBuf, DataError> {
 
 /// The files of a split in `folder`, at least one.
 ///
-/// # Errors
-/// A file is missing although a later one exists.
+/// Errors: a file is missing although a later one exists.
 pub fn batches(folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
     let there = |name: &&&str| folder.join(name).exists();
     let names = names(split);

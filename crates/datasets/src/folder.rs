@@ -74,9 +74,6 @@ pub struct SplitFolders {
 
 impl SplitFolders {
     /// Finds the splits' folders in `dir`, ignoring case.
-    ///
-    /// # Errors
-    /// Training or validation is missing (the message lists what is there), or two folders match one split.
     pub fn find(dir: &Path) -> Result<Self, DataError> {
         let folders = folders(dir)?;
         Ok(SplitFolders {
@@ -162,8 +159,7 @@ pub struct ImageFiles {
 
 /// Walks `root`: its folders are the classes, sorted by name; every file below them with a picture's extension is a sample.
 ///
-/// # Errors
-/// There is no class folder, a class has no pictures, something cannot be read, or links form a loop.
+/// Errors: there is no class folder, a class has no pictures, something cannot be read, or links form a loop.
 pub fn walk(root: &Path) -> Result<ImageFiles, DataError> {
     let mut skipped = Vec::new();
     let classes = classes(root, &mut skipped)?;

@@ -53,9 +53,8 @@ pub struct Idx {
 impl Idx {
     /// An array of `dims` from its bytes.
     ///
-    /// # Errors
-    /// Fails when the product of `dims` is not the number of bytes, or when the format cannot represent it: 1 to 255
-    /// dimensions, each at most `u32::MAX`, in total at most [`MAX_BYTES`].
+    /// Fails when the product of `dims` is not the number of bytes, or when the format cannot represent it: 1 to 255 dimensions,
+    /// each at most `u32::MAX`, in total at most [`MAX_BYTES`].
     pub fn new(dims: Vec<usize>, data: Vec<u8>) -> Result<Self, DataError> {
         let why = if !(1..=255).contains(&dims.len()) {
             "an IDX file has 1 to 255 dimensions"
@@ -73,8 +72,7 @@ impl Idx {
 
     /// Reads a file; its first bytes, not its name, decide whether it is gzipped.
     ///
-    /// # Errors
-    /// A [`DataError`] for an invalid file; the whole file is checked, up to its last byte and gzip's checksum.
+    /// Errors: a [`DataError`] for an invalid file; the whole file is checked, up to its last byte and gzip's checksum.
     pub fn read(path: &Path, kind: IdxKind) -> Result<Self, DataError> {
         let mut source = Source::open(path)?;
         let header = source.header(kind)?;
@@ -84,9 +82,6 @@ impl Idx {
 
     /// Writes a file, gzipped if the name ends with `.gz`. The write is atomic: a temporary file in the same folder is synced
     /// and renamed.
-    ///
-    /// # Errors
-    /// A [`DataError`] when the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), DataError> {
         self.try_write(path).map_err(|source| DataError::unwritable(path, source))
     }

@@ -25,9 +25,6 @@ impl Split {
 
 /// Finds a split's file in `dir`, the first of its usual names that exists: the `images`, with 3 dimensions, or the `labels`, with 1.
 /// Some archives have each file in a folder of its own with such a name (Kaggle's, and what some programs extract from a `.gz` file).
-///
-/// # Errors
-/// No such file exists; the message says where the files are instead.
 pub fn find(dir: &Path, split: Split, what: &str, dimensions: u8) -> Result<PathBuf, DataError> {
     let prefix = split.prefix();
     let names: Vec<String> = ["", ".gz"]
@@ -54,9 +51,6 @@ fn file_in(dir: &Path, names: &[String]) -> Option<PathBuf> {
 }
 
 /// Checks concatenated images of `rows` x `columns` bytes, and one label for each.
-///
-/// # Errors
-/// There are none, the counts differ, the bytes are not complete images, or a label is above 9.
 pub fn check(images: &[u8], labels: &[u8], rows: usize, columns: usize) -> Result<(), DataError> {
     let pixels = rows.checked_mul(columns).filter(|&pixels| pixels > 0 && images.len().is_multiple_of(pixels));
     let Some(pixels) = pixels else {

@@ -26,9 +26,6 @@ pub struct TextFiles {
 impl TextFiles {
     /// A file, or all files of a folder that end in `.txt`, in the order of their names. Those whose names begin with `validation` are
     /// held out.
-    ///
-    /// # Errors
-    /// There is no such file, or none to train on.
     pub fn find(path: &Path) -> Result<Self, DataError> {
         let about = fs::metadata(path).map_err(|error| DataError::unreadable(path, error))?;
         if about.is_file() {
@@ -57,9 +54,6 @@ impl TextFiles {
 
 impl Texts {
     /// Reads the files of [`TextFiles::find`], one after another. If no file is held out, the last tenth of the text is.
-    ///
-    /// # Errors
-    /// As [`TextFiles::find`] and [`read`].
     pub fn read(path: &Path) -> Result<Self, DataError> {
         let files = TextFiles::find(path)?;
         let joined = |files: &[PathBuf]| files.iter().map(|file| read(file)).collect::<Result<String, _>>();
@@ -73,8 +67,7 @@ impl Texts {
 
 /// The text of a file.
 ///
-/// # Errors
-/// It cannot be read, is empty or is not UTF-8; the error says where.
+/// Errors: it cannot be read, is empty or is not UTF-8; the error says where.
 pub fn read(path: &Path) -> Result<String, DataError> {
     let about = fs::metadata(path).map_err(|error| DataError::unreadable(path, error))?;
     if !about.is_file() {

@@ -20,7 +20,6 @@ enum Kind {
 
 /// Why a text cannot become tokens, or tokens cannot become a data set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum TextError {
     /// A character that the tokenizer has not seen.
     #[error(
@@ -57,9 +56,6 @@ impl Tokenizer {
     /// Byte-pair encoding (Sennrich and others, "Neural Machine Translation of Rare Words with Subword Units", 2016; on bytes as in GPT-2):
     /// begins with the 256 bytes, and makes the most frequent pair of neighbours one token until there are `vocabulary` tokens or no pair
     /// occurs twice. Among equally frequent pairs, the one with the smaller numbers comes first. No token crosses the boundary of a word.
-    ///
-    /// # Errors
-    /// A vocabulary below 256.
     pub fn byte_pairs(text: &str, vocabulary: usize) -> Result<Self, TextError> {
         if vocabulary < BYTES as usize {
             return Err(TextError::Vocabulary { asked: vocabulary });
@@ -92,8 +88,7 @@ impl Tokenizer {
 
     /// The tokens of a text.
     ///
-    /// # Errors
-    /// A character that the tokenizer has not seen; byte pairs know every text.
+    /// Errors: a character that the tokenizer has not seen; byte pairs know every text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
         match &self.kind {
             Kind::Characters(known) => text

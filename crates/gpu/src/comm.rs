@@ -77,9 +77,6 @@ impl UniqueId {
     pub const BYTES: usize = 128;
 
     /// A new id. The process that creates it serves the others while they join.
-    ///
-    /// # Errors
-    /// Those of [`open`](crate::open), and NCCL's.
     pub fn new() -> Result<Self> {
         library::open()?;
         let mut id = ncclUniqueId { internal: [0; Self::BYTES] };
@@ -97,10 +94,6 @@ impl UniqueId {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(UniqueId)
     }
-
-    fn raw(&self) -> ncclUniqueId {
-        ncclUniqueId { internal: self.0.map(|byte| byte as c_char) }
-    }
 }
 
 impl std::fmt::Debug for UniqueId {
@@ -112,22 +105,27 @@ impl std::fmt::Debug for UniqueId {
 impl Comm {
     /// Joins as one of `size` ranks, on a device of its own. Waits for all of them.
     ///
-    /// # Errors
-    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::comm).
+    /// Errors: [`Error::Grouped`] in a [`group`](crate::comm).
     pub fn join(gpu: &Gpu, id: &UniqueId, rank: usize, size: usize) -> Result<Self> {
         refuse("ncclCommInitRank")?;
         gpu.bind()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the result may be written, and is written in this call, since no group is open.
-        let result = unsafe { sys::ncclCommInitRank(&mut handle, number(size), id.raw(), number(rank)) };
+        let result = unsafe {
+            sys::ncclCommInitRank(
+                &mut handle,
+                number(size),
+                ncclUniqueId { internal: id.0.map(|byte| byte as c_char) },
+                number(rank),
+            )
+        };
         nccl("ncclCommInitRank", result)?;
         Ok(Comm::new(handle, gpu, rank, size))
     }
 
     /// Joins all ranks from one process: a communicator for each of these devices, with ranks in their order.
     ///
-    /// # Errors
-    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::comm).
+    /// Errors: [`Error::Grouped`] in a [`group`](crate::comm).
     pub fn all(gpus: &[Gpu]) -> Result<Vec<Self>> {
         refuse("ncclCommInitAll")?;
         library::open()?;
@@ -163,17 +161,11 @@ impl Comm {
     }
 
     /// Combines the elements of all ranks, in place.
-    ///
-    /// # Errors
-    /// NCCL's.
     pub fn all_reduce(&self, buffer: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
         self.all_reduce_as(Element::Float, buffer, how, stream)
     }
 
     /// As [`all_reduce`](Self::all_reduce), with the buffer's bytes as elements of another type.
-    ///
-    /// # Errors
-    /// NCCL's.
     pub fn all_reduce_as(&self, element: Element, buffer: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
         let (dtype, each) = match element {
             Element::Float => (FLOAT, 1),
@@ -187,10 +179,7 @@ impl Comm {
         })
     }
 
-    /// Replaces the elements by those of `root`.
-    ///
-    /// # Errors
-    /// NCCL's.
+    /// Replaces the elements by the `root`'s.
     pub fn broadcast(&self, buffer: &Buffer, root: usize, stream: &Stream) -> Result<()> {
         let (at, len) = (buffer.address(), buffer.len());
         // SAFETY: as in `all_reduce`.
@@ -201,8 +190,7 @@ impl Comm {
 
     /// Combines `from` of all ranks. Rank r gets the r-th part, as long as `to`.
     ///
-    /// # Errors
-    /// NCCL's. [`Error::Nccl`] if `from` is not as long as the parts of all ranks.
+    /// Errors: [`Error::Nccl`] if `from` is not as long as the parts of all ranks.
     pub fn reduce_scatter(&self, from: &Buffer, to: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
         self.lengths("ncclReduceScatter", from, to)?;
         // SAFETY: as in `all_reduce`; `from` has as many elements as all ranks get.
@@ -214,8 +202,7 @@ impl Comm {
 
     /// Concatenates the elements of all ranks, on every rank.
     ///
-    /// # Errors
-    /// NCCL's. [`Error::Nccl`] if `to` is not as long as the parts of all ranks.
+    /// Errors: [`Error::Nccl`] if `to` is not as long as the parts of all ranks.
     pub fn all_gather(&self, from: &Buffer, to: &Buffer, stream: &Stream) -> Result<()> {
         self.lengths("ncclAllGather", to, from)?;
         // SAFETY: as in `all_reduce`; `to` has as many elements as all ranks send.
@@ -226,9 +213,6 @@ impl Comm {
     }
 
     /// Sends elements to a rank, which must receive the same number.
-    ///
-    /// # Errors
-    /// NCCL's.
     pub fn send(&self, buffer: &Buffer, to: usize, stream: &Stream) -> Result<()> {
         // SAFETY: as in `all_reduce`.
         self.issue_as(Call::Send { to }, "ncclSend", |comm| unsafe {
@@ -237,9 +221,6 @@ impl Comm {
     }
 
     /// Receives elements from a rank, which must send the same number.
-    ///
-    /// # Errors
-    /// NCCL's.
     pub fn recv(&self, buffer: &Buffer, from: usize, stream: &Stream) -> Result<()> {
         // SAFETY: as in `all_reduce`.
         self.issue_as(Call::Receive { from }, "ncclRecv", |comm| unsafe {
@@ -249,8 +230,7 @@ impl Comm {
 
     /// A communicator of the ranks with the same color, ordered by key. All ranks call it. `None` without a color.
     ///
-    /// # Errors
-    /// NCCL's. [`Error::Grouped`] in a [`group`](crate::comm).
+    /// Errors: [`Error::Grouped`] in a [`group`](crate::comm).
     pub fn split(&self, color: Option<u32>, key: usize) -> Result<Option<Comm>> {
         refuse("ncclCommSplit")?;
         /// `NCCL_SPLIT_NOCOLOR` of nccl.h.
@@ -275,9 +255,6 @@ impl Comm {
     }
 
     /// An error of this communicator's work since it was made, such as a rank whose process has ended. Does not wait.
-    ///
-    /// # Errors
-    /// That error.
     pub fn check(&self) -> Result<()> {
         let mut found = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the result may be written.
@@ -288,8 +265,7 @@ impl Comm {
     /// Ends the communicator and its unfinished operations, without the other ranks. What these operations have written is
     /// undefined. Another thread can call it while one waits for a stream.
     ///
-    /// # Errors
-    /// NCCL's. None if it has ended already. [`Error::Grouped`] in a [`group`](crate::comm).
+    /// Returns no error if it has ended already. Errors: [`Error::Grouped`] in a [`group`](crate::comm).
     pub fn abort(&self) -> Result<()> {
         refuse("ncclCommAbort")?;
         let Some(Handle(comm)) = self.lock().take() else { return Ok(()) };
@@ -374,9 +350,6 @@ fn next_operation() -> u64 {
 ///
 /// Communicators are neither made nor aborted in a group. Buffers, streams and communicators that are dropped in it are freed after its
 /// end.
-///
-/// # Errors
-/// Those of `calls`, and NCCL's.
 pub fn group<R>(calls: impl FnOnce() -> Result<R>) -> Result<R> {
     library::open()?;
     // SAFETY: takes nothing; ended below, whatever the calls return.

@@ -13,10 +13,8 @@
 mod comm;
 mod gpu;
 mod library;
-mod stream;
 
 pub use comm::{Call, Comm, Element, Issued, Reduction, UniqueId, group};
-pub use gpu::{Buffer, Gpu, Peer};
+pub use gpu::{Buffer, Event, Gpu, Peer, Stream, host_waits};
 pub use library::{Error, GPU, Kind, Result, SIMULATED, Tier, open, simulate};
 pub use simgpu::COUNT as SIMULATED_COUNT;
-pub use stream::{Event, Stream, host_waits};

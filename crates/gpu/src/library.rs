@@ -55,8 +55,7 @@ static LOADED: OnceLock<Result<Loaded>> = OnceLock::new();
 
 /// Loads the libraries and initializes CUDA's driver, once for the process.
 ///
-/// # Errors
-/// [`Error::Library`] names the library that is missing and the way out; [`Error::Cuda`] is the driver's, such as
+/// Errors: [`Error::Library`] names the library that is missing and the way out; [`Error::Cuda`] is the driver's, such as
 /// `CUDA_ERROR_NO_DEVICE`.
 pub fn open() -> Result<Kind> {
     loaded(None).map(|loaded| loaded.kind)
@@ -64,9 +63,6 @@ pub fn open() -> Result<Kind> {
 
 /// As [`open`], but loads the simulated device, with this many devices. [`GPU`], [`SIMULATED_COUNT`](crate::SIMULATED_COUNT) and
 /// `CUDA_VISIBLE_DEVICES` are ignored. Call it before anything else: loaded libraries stay loaded.
-///
-/// # Errors
-/// Those of [`open`].
 pub fn simulate(devices: usize) -> Result<Kind> {
     loaded(Some(devices)).map(|loaded| loaded.kind)
 }

@@ -43,7 +43,7 @@ impl Answers {
         answers
     }
 
-    /// All names, those of wrong answers first.
+    /// All names, of wrong answers first.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         self.wrong.iter().chain(&self.right).map(String::as_str)
     }

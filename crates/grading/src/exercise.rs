@@ -119,9 +119,6 @@ pub struct NoSuchTask {
 
 impl Lab {
     /// Reads the lab in this folder as it is now. The result has no grading functions: those are compiled in.
-    ///
-    /// # Errors
-    /// When its `lab.toml` cannot be read.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join("lab.toml");
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
@@ -201,9 +198,6 @@ impl Lab {
     }
 
     /// The names of the wrong and unusual answers to a task, as they are in the checkout now.
-    ///
-    /// # Errors
-    /// When their file cannot be read.
     pub fn answers(&self, root: &Path, task: &str, language: Language) -> anyhow::Result<Answers> {
         let path = self.other_answers(root, task, language);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
@@ -224,9 +218,6 @@ impl Lab {
     }
 
     /// Its tasks.
-    ///
-    /// # Errors
-    /// When `lab.toml` is not valid.
     pub fn tasks(&self) -> anyhow::Result<Tasks> {
         let LabFile { chapter, tasks, .. } = self.file()?;
         Ok(Tasks { chapter, tasks })
@@ -248,9 +239,6 @@ impl Lab {
     }
 
     /// How to verify the lab. `None` if there is nothing that can be checked.
-    ///
-    /// # Errors
-    /// When `lab.toml` is not valid.
     pub fn verify(&self) -> anyhow::Result<Option<Verify>> {
         Ok(self.file()?.verify)
     }
@@ -267,9 +255,6 @@ impl Lab {
 
 impl Tasks {
     /// The task of this name.
-    ///
-    /// # Errors
-    /// [`NoSuchTask`], which lists the tasks of the lab.
     pub fn find(&self, name: &str) -> Result<&Task, NoSuchTask> {
         let names = || self.tasks.iter().map(|task| &*task.name).collect::<Vec<_>>().join(", ");
         let found = self.tasks.iter().find(|task| task.name == name);

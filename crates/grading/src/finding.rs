@@ -160,7 +160,7 @@ impl std::error::Error for Finding {}
 
 /// The digits of a number that a learner reads: more than single precision is right to.
 const SIGNIFICANT: usize = 6;
-/// Of two values, one of which is longer than this many bytes, only what follows the first difference is shown, up to this length.
+/// If one of two values is longer than this many bytes, both are shown from their first difference, up to this length.
 const SHOWN: usize = 400;
 /// An excerpt begins at most this many bytes before the first difference.
 const BEFORE: usize = 40;
@@ -252,16 +252,13 @@ impl Claim {
         self
     }
 
-    /// [`cause_if`](Self::cause_if) for each of these, all of which give what was observed: [`causes`] chooses them from a table.
+    /// Adds causes that all give the observed value: [`causes`] chooses them from a table.
     pub fn causes(mut self, causes: &[impl AsRef<str>]) -> Self {
         self.causes.extend(causes.iter().map(|cause| cause.as_ref().to_owned()));
         self
     }
 
     /// Fails if the claim does not hold, with this diagnosis if no cause and no fact was found. It claims no cause: it says what is wrong.
-    ///
-    /// # Errors
-    /// The [`Finding`].
     pub fn or_fail(self, diagnosis: impl Into<String>) -> anyhow::Result<()> {
         let Claim { holds, finding, facts, causes, cut, differs_at } = self;
         if holds {
@@ -492,8 +489,8 @@ pub fn table<const COLUMNS: usize>(names: [&str; COLUMNS], rows: &[[String; COLU
 /// How much longer than a time that a task names an answer may take, in per cent of that time.
 const LATEST: u64 = 150;
 
-/// Returns true if an answer that may take `limit` has taken too long; both in milliseconds. `took` is its own time, without that in which it
-/// waited for a core, and the shortest of a few tries: a busy machine makes an answer late, but not each time.
+/// Returns true if an answer that may take `limit` milliseconds has taken too long. `took` is the shortest of a few tries, without the time in
+/// which the answer waited for a core: a busy machine makes an answer late, but not each time.
 pub fn is_too_late(took: u64, limit: u64) -> bool {
     took * 100 > limit * LATEST
 }

@@ -31,8 +31,8 @@ pub struct Graded {
 
 /// Grades one task, with a runner of the submission's program. Several tasks can share it.
 ///
-/// # Errors
-/// Failures of the machine or the course, after which the runner is of no use. A wrong answer is not an error but part of the result.
+/// Errors: failures of the machine or the course, after which the runner is of no use. A wrong answer is not an error but part of the
+/// result.
 pub fn grade(
     lab: &Lab,
     task: &Task,
@@ -48,9 +48,6 @@ pub fn grade(
 }
 
 /// Grades the answer `answer` of the runner's program as an answer to `task`.
-///
-/// # Errors
-/// As [`grade`].
 pub fn find(
     lab: &Lab,
     task: &str,

@@ -25,9 +25,6 @@ pub struct NoSuchLab {
 }
 
 /// The lab of this number, folder or package: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`, `sol-02`.
-///
-/// # Errors
-/// Returns [`NoSuchLab`], which lists the labs.
 pub fn find(text: &str) -> Result<Lab, NoSuchLab> {
     LABS.iter().find(|lab| lab.is_called(text)).copied().ok_or_else(|| NoSuchLab { name: text.into() })
 }

@@ -68,9 +68,6 @@ pub fn helper() -> Option<ExitCode> {
 
 /// Grades the named tasks in order (all tasks if `names` is empty), prints each result and returns true if all pass. Records
 /// each task that passes in the checkout's progress.
-///
-/// # Errors
-/// A task that does not exist; failures of the machine or the course.
 pub fn run(
     lab: &Lab,
     names: &[String],
@@ -120,9 +117,6 @@ pub fn run_with(
 }
 
 /// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task of the workplace that has not.
-///
-/// # Errors
-/// When `out` cannot be written.
 pub fn next(lab: &Lab, names: &[String], folder: &Path, out: &mut dyn Write) -> anyhow::Result<bool> {
     let place = Workplace::around(folder);
     let (root, language) = place.as_ref().map_or((folder, Language::Rust), |place| (place.root(), place.language()));

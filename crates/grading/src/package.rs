@@ -18,9 +18,6 @@ pub const GIVEN: &str = "../../given";
 const PROGRAM: &str = "program";
 
 /// Generates the files of a lab's exercise from the solution in this checkout, by their paths in the exercise's folder.
-///
-/// # Errors
-/// When the solution cannot be read or its markers do not pair.
 pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut files = BTreeMap::new();
     let manifest = read(&lab.tasks_folder(root).join("Cargo.toml"))?;
@@ -60,9 +57,6 @@ pub fn files_in(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<BT
 }
 
 /// Writes all that follows from a lab's answers: its exercise, and the root of the solution's program.
-///
-/// # Errors
-/// As [`files`] and [`write`].
 pub fn write_all(root: &Path, lab: &Lab) -> anyhow::Result<()> {
     for language in [Language::Rust, Language::Python] {
         let files = files_in(root, lab, language)?;
@@ -74,9 +68,6 @@ pub fn write_all(root: &Path, lab: &Lab) -> anyhow::Result<()> {
 }
 
 /// Generates the root of the solution's program, which declares the modules in the tasks' folders.
-///
-/// # Errors
-/// When the lab's folders cannot be read.
 pub fn solution_main(root: &Path, lab: &Lab) -> anyhow::Result<String> {
     let folder = lab.folder(root);
     let tasks = lab.tasks()?;
@@ -111,9 +102,6 @@ lockstep_answers::main!();
 }
 
 /// Replaces what a learner edits in a lab with these files.
-///
-/// # Errors
-/// Errors of the file system, with the path.
 pub fn write(root: &Path, lab: &Lab, language: Language, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     let folder = lab.learners(root, language);
     if folder.exists() {
@@ -123,9 +111,6 @@ pub fn write(root: &Path, lab: &Lab, language: Language, files: &BTreeMap<PathBu
 }
 
 /// Writes a file and creates the folders above it.
-///
-/// # Errors
-/// Errors of the file system, with the path.
 pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let context = || format!("cannot write {}", path.display());
     fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(context)?;
@@ -254,8 +239,7 @@ fn markers(language: Language) -> [String; 3] {
 /// }
 /// ```
 ///
-/// # Errors
-/// When markers do not pair, or when a marked part has no line for the learner.
+/// Fails when markers do not pair, or when a marked part has no line for the learner.
 pub fn skeleton(answer: &str, language: Language) -> anyhow::Result<String> {
     let [begin, end, learners] = &markers(language);
     let (mut text, mut inside, mut instead) = (String::new(), None, 0);

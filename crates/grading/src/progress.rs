@@ -33,8 +33,7 @@ pub struct Passed {
 impl Progress {
     /// Reads the progress of the workplace that contains `folder`.
     ///
-    /// # Errors
-    /// When the file exists but cannot be read.
+    /// Fails when the file exists but cannot be read.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let file = file(folder);
         match fs::read_to_string(&file) {
@@ -70,9 +69,6 @@ impl Progress {
     }
 
     /// Records in the workplace that contains `folder` that a task was passed. A task that had passed before keeps its time.
-    ///
-    /// # Errors
-    /// The errors of [`read`](Self::read), and when the file cannot be written.
     pub fn record(folder: &Path, lab: &str, task: &str, seed: u64) -> anyhow::Result<()> {
         let mut progress = Self::read(folder)?;
         if progress.of(lab, task).is_some() {
@@ -84,9 +80,6 @@ impl Progress {
     }
 
     /// Removes a lab's tasks, or one of them, from the progress of the workplace that contains `folder`. Returns those that were passed.
-    ///
-    /// # Errors
-    /// The errors of [`record`](Self::record).
     pub fn forget(folder: &Path, lab: &str, task: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut progress = Self::read(folder)?;
         let Some(passed) = progress.0.get_mut(lab) else { return Ok(Vec::new()) };

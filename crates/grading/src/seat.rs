@@ -25,7 +25,7 @@ use crate::{Finding, GradeResult, Verdict};
 pub const CLASS: &str = "LOCKSTEP_CLASS";
 /// The variable that names the seat; otherwise it is the user on the host.
 pub const SEAT: &str = "LOCKSTEP_SEAT";
-/// How long a seat's file can be, in bytes. That of a seat that has done everything is a tenth of it.
+/// How long a seat's file can be, in bytes: ten times as much as a seat needs that has done every task.
 pub const LONGEST_FILE: u64 = 256 << 10;
 /// How long a seat's name can be, in characters.
 pub const LONGEST_NAME: usize = 60;
@@ -69,8 +69,7 @@ pub struct SeatFinding {
 impl Seat {
     /// The seat in this file.
     ///
-    /// # Errors
-    /// Why the file is not one that a seat has written, in a few words. Links and devices are not followed.
+    /// Returns why the file is not one that a seat has written, in a few words. Links and devices are not followed.
     pub fn read(file: &Path) -> anyhow::Result<Self> {
         // The first look keeps a device from being opened, the second one sees what was opened.
         if !fs::symlink_metadata(file)?.is_file() {

@@ -19,9 +19,6 @@ pub trait AveragesGradients {
     fn no_sync<T>(&self, body: impl FnOnce() -> T) -> T;
 
     /// Runs backward, and leaves in each gradient the mean over all ranks.
-    ///
-    /// # Errors
-    /// Any failure of a collective.
     fn backward(&self, loss: &Tensor) -> Result<()>;
 }
 
@@ -77,8 +74,8 @@ averages!([] FullyShard);
 ///
 /// With [virtual ranks](crate::elastic) call [`accumulate_virtual`].
 ///
-/// # Errors
-/// `BadArgument` on all ranks if one has no micro-batches, if no target counts, or with virtual ranks; those of `sum`, and of any collective.
+/// Errors: `BadArgument` on all ranks if one has no micro-batches, if no target counts, or with virtual ranks; those of `sum`, and of any
+/// collective.
 pub fn accumulate<W: AveragesGradients, B>(
     model: &W,
     batches: &[B],

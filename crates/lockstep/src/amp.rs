@@ -48,9 +48,6 @@ pub enum Precision {
 
 impl Precision {
     /// Runs a forward pass and its loss on `device` in this precision.
-    ///
-    /// # Errors
-    /// As [`autocast`].
     pub fn autocast<T>(self, device: Device, body: impl FnOnce() -> T) -> c10d::Result<T> {
         match self {
             Precision::Float32 => Ok(body()),
@@ -108,7 +105,6 @@ pub struct GradScalerState {
 
 /// Why a [`GradScaler`] refused.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum AmpError {
     /// An option is outside its range.
     #[error("invalid {option} of the gradient scaler: {value}; it must be {must_be}")]
@@ -169,8 +165,7 @@ pub struct GradScaler {
 impl GradScaler {
     /// A scaler with these options.
     ///
-    /// # Errors
-    /// An option is outside its range.
+    /// Errors: an option is outside its range.
     pub fn new(options: GradScalerOptions) -> Result<Self, AmpError> {
         check(&options)?;
         Ok(Self::of(options))
@@ -194,9 +189,6 @@ impl GradScaler {
     }
 
     /// The loss times the scale, on its device.
-    ///
-    /// # Errors
-    /// libtorch fails.
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor, AmpError> {
         if !self.state.options.enabled {
             return Ok(loss.shallow_clone());
@@ -208,8 +200,7 @@ impl GradScaler {
     /// Divides the gradients by the scale, so that they can be clipped before the step. Without this call, [`step`](Self::step)
     /// divides them.
     ///
-    /// # Errors
-    /// It was called since the last `update`; no parameter has a gradient; a gradient is `Half`; a rank is missing.
+    /// Errors: it was called since the last `update`; no parameter has a gradient; a gradient is `Half`; a rank is missing.
     pub fn unscale(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<(), AmpError> {
         if !self.state.options.enabled {
             return Ok(());
@@ -226,8 +217,7 @@ impl GradScaler {
 
     /// Takes the optimizer's step unless a gradient is infinite or NaN; returns true if it did.
     ///
-    /// # Errors
-    /// It was called since the last `update`; as [`unscale`](Self::unscale) and [`Optimizer::step`].
+    /// Errors: it was called since the last `update`; as [`unscale`](Self::unscale) and [`Optimizer::step`].
     pub fn step(&mut self, optimizer: &mut (impl Optimizer + ?Sized)) -> Result<bool, AmpError> {
         if self.state.options.enabled {
             match self.since {
@@ -245,9 +235,6 @@ impl GradScaler {
     }
 
     /// Changes the scale for the next step.
-    ///
-    /// # Errors
-    /// There was no `unscale` or `step` since the last `update`.
     pub fn update(&mut self) -> Result<(), AmpError> {
         let GradScalerState { scale, growth_tracker, options } = &mut self.state;
         if !options.enabled {
@@ -276,8 +263,7 @@ impl GradScaler {
 
     /// Continues with a saved state: its scale, its count of good steps and its options, except `enabled`.
     ///
-    /// # Errors
-    /// A value is outside its range. The scaler is then unchanged.
+    /// Errors: a value is outside its range. The scaler is then unchanged.
     pub fn load_state_dict(&mut self, mut state: GradScalerState) -> Result<(), AmpError> {
         check(&state.options)?;
         check(&GradScalerOptions { init_scale: state.scale, ..state.options })?;

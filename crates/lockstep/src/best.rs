@@ -104,7 +104,6 @@ impl BestModel {
     /// If rank 0's node does not have the file, for example after a requeue in another order, the node that has it sends it. If
     /// no node has it, rank 0 prints a warning, and the best of the remaining epochs is kept.
     ///
-    /// # Errors
     /// Fails on every rank when no model can be saved under this name, when the file cannot be put back in its place, or when a
     /// broadcast fails.
     pub fn resume(&mut self, saved: Option<Best>, group: &ProcessGroup) -> anyhow::Result<()> {
@@ -149,9 +148,8 @@ impl BestModel {
     /// Keeps the model if it is better than the best so far; among equals the first is kept. Returns true if it was kept. The file
     /// has whole variables, also of a fully sharded model. A collective; all ranks must pass the same `all`.
     ///
-    /// # Errors
-    /// With [`OnSaveError::Stop`], fails on every rank when the model cannot be saved. Otherwise rank 0 prints a warning, and
-    /// the previous best model is kept.
+    /// With [`OnSaveError::Stop`], fails on every rank when the model cannot be saved. Otherwise rank 0 prints a warning, and the
+    /// previous best model is kept.
     pub fn offer<'a>(
         &mut self,
         epoch: u64,
@@ -182,8 +180,8 @@ impl BestModel {
     /// Loads the best model on all ranks, from the file that rank 0 has, and returns its description. Returns `None` and changes
     /// nothing if no model was kept. Removes the previous model's file, so the last snapshot must be on disk. A collective.
     ///
-    /// # Errors
-    /// Fails on every rank when the file is gone or is not the saved one, or when it was gone at the resume and no model was kept since.
+    /// Fails on every rank when the file is gone or is not the saved one, or when it was gone at the resume and no model was kept
+    /// since.
     pub fn finish<'a>(self, variables: impl Into<Variables<'a>>, group: &ProcessGroup) -> anyhow::Result<Option<Best>> {
         let Some(best) = self.best else {
             anyhow::ensure!(

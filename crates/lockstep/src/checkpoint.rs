@@ -23,7 +23,6 @@ use crate::{Rank, Reporter, object_collectives};
 /// the old file or the new one. A kill may leave the temporary file, `….partial.safetensors`; the next save replaces it. Only
 /// one process at a time may write `path`.
 ///
-/// # Errors
 /// Fails when the folder cannot be created or written; the old file is then unchanged.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
     replace(path, None, |partial| {
@@ -45,9 +44,6 @@ pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
 /// let parse = |name| <Args as clap::Parser>::try_parse_from(["lab", "--best", name]);
 /// assert!(parse("kept/best.safetensors").is_ok() && parse("best.pt").is_err());
 /// ```
-///
-/// # Errors
-/// Returns what is wrong with the name, and what to do.
 pub fn parse_name(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     if is_named_well(&path) {
@@ -57,9 +53,6 @@ pub fn parse_name(name: &str) -> Result<PathBuf, String> {
 }
 
 /// As [`parse_name`], and checks the place with [`check_path`].
-///
-/// # Errors
-/// Returns what is wrong with the name or the place, and what to do.
 pub fn parse_path(path: &str) -> Result<PathBuf, String> {
     let path = parse_name(path)?;
     check_path(&path)?;
@@ -67,9 +60,6 @@ pub fn parse_path(path: &str) -> Result<PathBuf, String> {
 }
 
 /// Checks that a model can be saved as `path`, as far as that can be known before training.
-///
-/// # Errors
-/// Returns what is in the way, and what to do.
 pub fn check_path(path: &Path) -> Result<(), String> {
     output::check_file(path).map_err(|why| why.with_advice())?;
     check_name(path).map_err(|why| why.to_string())
@@ -97,9 +87,8 @@ impl ModelFile {
 
     /// Calls [`save`] on rank 0. Returns true if the file now holds `vs`. A collective.
     ///
-    /// # Errors
-    /// With [`OnSaveError::Stop`], fails on every rank when the file cannot be saved. Otherwise rank 0 prints a warning, and
-    /// the old file stays.
+    /// With [`OnSaveError::Stop`], fails on every rank when the file cannot be saved. Otherwise rank 0 prints a warning, and the
+    /// old file stays.
     pub fn save(&self, vs: &VarStore, group: &ProcessGroup) -> anyhow::Result<bool> {
         save_for_all(group, &self.report, self.on_error, || save(vs, &self.path))
     }
@@ -107,7 +96,6 @@ impl ModelFile {
 
 /// Calls `save` on rank 0 and shares the result with all ranks. Returns true if it succeeded. A collective.
 ///
-/// # Errors
 /// With [`OnSaveError::Stop`] returns the failure on every rank; otherwise rank 0 prints it as a warning.
 pub(crate) fn save_for_all(
     group: &ProcessGroup,
@@ -134,9 +122,6 @@ fn views(vs: &VarStore) -> anyhow::Result<Vec<(String, View)>> {
 
 /// Like [`save`], with a text in the file's metadata under `key`. The previous file is kept under the name `before`, if one is
 /// given. The same weights and text give the same bytes.
-///
-/// # Errors
-/// As [`save`].
 pub(crate) fn save_with_note(
     vs: &VarStore,
     path: &Path,
@@ -152,17 +137,11 @@ pub(crate) fn save_with_note(
 }
 
 /// Writes the bytes of a file that another rank sent, the same way as [`save`].
-///
-/// # Errors
-/// As [`save`].
 pub(crate) fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     replace(path, None, |partial| Ok(fs::write(partial, bytes)?))
 }
 
 /// Returns the text that [`save_with_note`] wrote under `key`, or `None`.
-///
-/// # Errors
-/// The file does not exist or is not a complete safetensors file.
 pub(crate) fn note(path: &Path, key: &str) -> anyhow::Result<Option<String>> {
     let bytes = snapshot::read_whole(path)?;
     let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
@@ -170,9 +149,6 @@ pub(crate) fn note(path: &Path, key: &str) -> anyhow::Result<Option<String>> {
 }
 
 /// The tensors of a safetensors file with these bytes.
-///
-/// # Errors
-/// They are not such a file, or a tensor has a dtype that libtorch does not know.
 pub(crate) fn tensors(bytes: &[u8]) -> anyhow::Result<BTreeMap<String, Tensor>> {
     let read = |(name, view): (String, TensorView<'_>)| {
         let tensor = snapshot::tensor(view.dtype(), view.shape(), view.data());
@@ -212,17 +188,13 @@ fn replace(path: &Path, before: Option<&Path>, write: impl FnOnce(&Path) -> anyh
 }
 
 /// Writes a rank's weights to `rank-R.safetensors` in `folder`, where the harness compares them.
-///
-/// # Errors
-/// As [`save`].
 pub fn save_of_rank(vs: &VarStore, folder: &Path, rank: Rank) -> anyhow::Result<()> {
     save(vs, &folder.join(format!("rank-{rank}.safetensors")))
 }
 
 /// A checksum of all variables' names and bits: 8 hex digits, equal for equal weights.
 ///
-/// # Errors
-/// A variable cannot be copied.
+/// Errors: a variable cannot be copied.
 pub fn digest(vs: &VarStore) -> anyhow::Result<String> {
     let variables: BTreeMap<_, _> = vs.variables().into_iter().collect();
     let mut hasher = crc32fast::Hasher::new();
@@ -234,17 +206,13 @@ pub fn digest(vs: &VarStore) -> anyhow::Result<String> {
 }
 
 /// Reads variables that [`save`] wrote into `vs`, which must have the same names and shapes.
-///
-/// # Errors
-/// The file does not exist, is not a safetensors file, or has other names or shapes.
 pub fn load(vs: &mut VarStore, path: &Path) -> anyhow::Result<()> {
     vs.load(path).with_context(|| format!("failed to load a checkpoint from {}", path.display()))
 }
 
 /// Loading picks the format by the extension, and a rename would silently replace a device or a link.
 ///
-/// # Errors
-/// A model can never be saved as `path`, independent of free space.
+/// Errors: a model can never be saved as `path`, independent of free space.
 pub(crate) fn check_name(path: &Path) -> anyhow::Result<()> {
     let is_taken = |path: &Path| fs::symlink_metadata(path).is_ok_and(|there| !there.is_file());
     anyhow::ensure!(!is_taken(path), "it exists and is not a regular file; name another path");

@@ -54,8 +54,7 @@ struct Matrix {
 impl CompressedAverage {
     /// For all trainable parameters of `vs`. `seed` must be equal on all ranks.
     ///
-    /// # Errors
-    /// `BadArgument` for matrices of a rank below 1.
+    /// Errors: `BadArgument` for matrices of a rank below 1.
     pub fn new(group: Rc<ProcessGroup>, vs: &VarStore, how: Compression, seed: u64) -> Result<Self> {
         let parameters = named_parameters(vs).into_iter().map(|(_, parameter)| parameter);
         let Compression::PowerSgd { rank } = how else {
@@ -74,9 +73,6 @@ impl CompressedAverage {
 
     /// Replaces each gradient by its mean over all ranks, as the compression approximates it. A collective: one all-reduce, and a
     /// second one with PowerSGD.
-    ///
-    /// # Errors
-    /// The errors of an all-reduce; `BadArgument` for a parameter without a gradient.
     pub fn average(&mut self) -> Result<()> {
         no_grad(|| {
             let whole = self.whole.iter().map(gradient).collect::<Result<Vec<_>>>()?;

@@ -209,16 +209,12 @@ impl<M> DistributedDataParallel<M> {
     /// Takes a model whose variables are in `vs`: checks that all ranks have the same shapes, and copies rank 0's parameters
     /// and buffers to all.
     ///
-    /// # Errors
-    /// `Mismatch` when the ranks' parameters differ in number, shape or dtype; `BadArgument` when none is trainable.
+    /// Errors: `Mismatch` when the ranks' parameters differ in number, shape or dtype; `BadArgument` when none is trainable.
     pub fn new(module: M, vs: &VarStore, group: Rc<ProcessGroup>, options: &DdpOptions) -> Result<Self> {
         Self::new_with(module, vs, group, options, &DdpVariables::default())
     }
 
     /// As [`new`](Self::new), for a model with variables of other kinds.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new); `BadArgument` for a name that the model does not have.
     pub fn new_with(
         module: M,
         vs: &VarStore,
@@ -299,9 +295,6 @@ impl<M> DistributedDataParallel<M> {
 
     /// Runs a training pass that is more than one call of the model's `forward`; `body` returns the outputs from which backward
     /// starts, one tensor or several. If autograd is off ([`tch::no_grad`]), no backward pass is prepared.
-    ///
-    /// # Errors
-    /// Any failure of the broadcast of buffers, or of a layer that communicates (`SyncBatchNorm2d`).
     pub fn forward_with<O: Outputs>(&self, body: impl FnOnce(&M) -> O) -> Result<O> {
         if let Some(tree) = &self.tree {
             return tree.pass(|| body(&self.module));
@@ -340,9 +333,6 @@ impl<M> DistributedDataParallel<M> {
     /// Runs backward from a loss computed from the output of [`DistributedDataParallel::forward`]. When it returns, every
     /// gradient is the mean over all ranks; inside [`DistributedDataParallel::no_sync`] it is the rank's own sum so far. With virtual
     /// ranks it ends the pass of one of them, and the gradients are there after the last.
-    ///
-    /// # Errors
-    /// Any failure of the gradients' all-reduce, with the ranks that are missing or in another call.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         if let Some(tree) = &self.tree {
             c10d::backward(loss)?;

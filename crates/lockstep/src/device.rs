@@ -31,8 +31,7 @@ impl DeviceChoice {
     /// The device of one rank of a node: every local rank has its own GPU. CUDA's libraries are loaded only if a GPU is
     /// requested, or present with `auto`. With `LOCKSTEP_DETERMINISTIC=1`, kernels are deterministic from now on.
     ///
-    /// # Errors
-    /// With `cuda`: there is no usable GPU, or there are fewer GPUs than local ranks. On a GPU, deterministic kernels also need
+    /// Errors: with `cuda`: there is no usable GPU, or there are fewer GPUs than local ranks. On a GPU, deterministic kernels also need
     /// `CUBLAS_WORKSPACE_CONFIG`.
     pub fn pick(self, local_rank: LocalRank, local_world: WorldSize) -> anyhow::Result<Device> {
         let device = match self {
@@ -52,7 +51,6 @@ impl DeviceChoice {
     /// messages would do so on the CPU and call it a GPU. (A program that trains may well send a GPU's gradients through host
     /// memory.)
     ///
-    /// # Errors
     /// Fails when a GPU was requested by name and the group's device is not one.
     pub fn agree_with(self, group: Device) -> Result<(), UsageError> {
         if self != DeviceChoice::Cuda || matches!(group, Device::Cuda(_)) {
@@ -84,8 +82,7 @@ fn cuda(local_rank: LocalRank, local_world: WorldSize) -> anyhow::Result<Device>
 
 /// Does what the variable says, for the whole process. Call it before the first kernel.
 ///
-/// # Errors
-/// [`UsageError`] for a variable that cannot be understood, and on a GPU without the variable that cuBLAS needs. libtorch's errors.
+/// Errors: [`UsageError`] for a variable that cannot be understood, and on a GPU without the variable that cuBLAS needs. libtorch's errors.
 pub(crate) fn from_env(device: Device) -> anyhow::Result<()> {
     let value = |name: &str| std::env::var(name).unwrap_or_default();
     if is_asked(&value(DETERMINISTIC), &value(CUBLAS_WORKSPACE.0), device)? {

@@ -40,8 +40,7 @@ pub(crate) fn name(act: &Act) -> String {
 
 /// Carries out `act`; snapshots are in `folder`, and the harness creates the file `came`.
 ///
-/// # Errors
-/// The error that the act asks for, or that damaging a snapshot failed.
+/// Errors: the error that the act asks for, or that damaging a snapshot failed.
 ///
 /// # Panics
 /// Does not return if the act ends the process.

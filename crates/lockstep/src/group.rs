@@ -44,17 +44,13 @@ pub enum JoinError {
 ///
 /// Rank and local rank are different types, so that the classic mistake of joining with `LOCAL_RANK` does not compile.
 ///
-/// # Errors
-/// [`JoinError::NobodyListens`] when no store answered before the deadline; stderr shows the wait meanwhile. `Timeout` and
+/// Errors: [`JoinError::NobodyListens`] when no store answered before the deadline; stderr shows the wait meanwhile. `Timeout` and
 /// `PeerGone` name the store's address or the missing ranks.
 pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup, JoinError> {
     init_process_group_on(backends_for(device)?, env, options)
 }
 
 /// As [`init_process_group`], on this backend, or one for each device ([`BackendConfig::parse`]).
-///
-/// # Errors
-/// As there, and those of [`ProcessGroup::new`].
 pub fn init_process_group_on(
     backends: impl Into<BackendConfig>,
     env: &LaunchEnv,
@@ -139,8 +135,7 @@ pub(crate) fn host_store() -> Result<Store> {
 ///
 /// For the variables that a launcher sets (`env://`) there is [`init_process_group`](crate::init_process_group).
 ///
-/// # Errors
-/// `BadArgument` for another address; otherwise as [`ProcessGroup::new`], and the store's.
+/// Errors: `BadArgument` for another address; otherwise as [`ProcessGroup::new`], and the store's.
 ///
 /// ```no_run
 /// # fn main() -> anyhow::Result<()> {
@@ -230,8 +225,7 @@ enum Next {
 
 /// Returns once something listens at the store's address.
 ///
-/// # Errors
-/// [`NobodyListens`] at the deadline.
+/// Errors: [`NobodyListens`] at the deadline.
 fn until_it_listens(env: &LaunchEnv, deadline: Duration) -> Result<(), NobodyListens> {
     let (begun, mut reported) = (Instant::now(), None);
     let address = format!("{}:{}", env.master_addr, env.master_port);

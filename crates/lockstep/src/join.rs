@@ -43,9 +43,8 @@ impl<M> DistributedDataParallel<M> {
     /// # }
     /// ```
     ///
-    /// # Errors
-    /// Those of `body`, after which this rank has left the join. `BadArgument` with `find_unused_parameters` or `static_graph`, and
-    /// on all ranks if one runs out of inputs and `throw_on_early_termination` is set. Any failure of a collective.
+    /// Errors: `BadArgument` with `find_unused_parameters` or `static_graph`, and on all ranks if one runs out of inputs and
+    /// `throw_on_early_termination` is set.
     pub fn join<T, E: From<Error>>(&self, options: &JoinOptions, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let refuse = |why: &str| Err(E::from(Error::bad_argument("join", why)));
         if self.options.find_unused_parameters || self.options.static_graph {

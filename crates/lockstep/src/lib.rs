@@ -2,8 +2,6 @@
 //!
 //! Each module covers one part of a training job; `labs/` combines them.
 
-#![warn(missing_docs)] // people read its documentation without the source
-
 pub mod accumulate;
 pub mod amp;
 pub mod best;
@@ -46,8 +44,7 @@ pub use best::BestModel;
 pub use ddp::{DdpLoggingData, DdpOptions, DdpVariables, DistributedDataParallel, JoinOptions, Outputs};
 pub use env::{LaunchEnv, LocalRank, Rank, WorldSize};
 pub use group::{JoinError, NobodyListens, init_process_group, init_process_group_at, init_process_group_on};
-pub use lockstep_contract::error_file;
-pub use lockstep_contract::events;
+pub use lockstep_contract::{error_file, events};
 pub use lockstep_paths as output;
 pub use mesh::{DeviceMesh, MeshError, Node, new_subgroups, nodes};
 pub use object_collectives::{

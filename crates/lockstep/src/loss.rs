@@ -46,17 +46,14 @@ impl CrossEntropy {
 
     /// As [`loss`](Self::loss).
     ///
-    /// # Errors
-    /// `BadArgument` with both shapes where they do not fit; libtorch's, for a target that is not a class. They name the caller's line.
+    /// Errors: `BadArgument` with both shapes where they do not fit; libtorch's, for a target that is not a class. They name the caller's
+    /// line.
     #[track_caller]
     pub fn try_loss(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         from_caller(self.reduced(logits, targets, Reduction::Mean))
     }
 
     /// The sum over all targets that count: 0 where none does. Sums can be added over micro-batches and ranks, and divided once.
-    ///
-    /// # Errors
-    /// As [`try_loss`](Self::try_loss).
     #[track_caller]
     pub fn sum(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         from_caller(self.reduced(logits, targets, Reduction::Sum))
@@ -91,8 +88,7 @@ impl CrossEntropy {
 
 /// The number of classes, where the logits have the targets' shape and one dimension more.
 ///
-/// # Errors
-/// `BadArgument` with both shapes, and what to do.
+/// Errors: `BadArgument` with both shapes, and what to do.
 pub(crate) fn check(operation: &str, logits: &Tensor, targets: &Tensor) -> Result<i64> {
     let (outputs, size) = (logits.size(), targets.size());
     let refused = |why: String| {

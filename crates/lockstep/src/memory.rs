@@ -47,9 +47,6 @@ impl MemoryBytes {
     }
 
     /// As [`of`](Self::of), with DDP's buckets. Gradients that lie in them count as buckets.
-    ///
-    /// # Errors
-    /// libtorch cannot list them.
     pub fn of_ddp<'a>(
         parameters: impl IntoIterator<Item = &'a Tensor>,
         optimizer: &impl Optimizer,
@@ -121,9 +118,6 @@ pub struct Activations {
 
 impl Activations {
     /// Runs `body`, a forward pass, and notes what autograd saves in it, except memory of `parameters`.
-    ///
-    /// # Errors
-    /// libtorch does not let itself be extended.
     pub fn watch<'a, T>(
         parameters: impl IntoIterator<Item = &'a Tensor>,
         body: impl FnOnce() -> T,

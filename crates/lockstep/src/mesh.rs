@@ -44,7 +44,6 @@ struct Dimension {
 /// An impossible mesh, or a dimension that it does not have.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum MeshError {
     /// The number of places in the grid is not the number of ranks in the group.
     #[error("a mesh of {shape} has {places} places for {ranks} ranks")]
@@ -74,9 +73,7 @@ impl DeviceMesh {
     /// Lays the ranks of `world`, the job's group, out as a grid and makes a group for each line. Every rank of the job calls it
     /// with the same dimensions.
     ///
-    /// # Errors
-    /// The dimensions do not multiply to the number of ranks, or two have the same name; this is detected before anything is
-    /// sent. A rank is missing.
+    /// Errors: the dimensions do not multiply to the number of ranks, or two have the same name; this is detected before anything is sent.
     pub fn new(world: &ProcessGroup, dimensions: &[(&str, usize)], options: &GroupOptions) -> Result<Self, MeshError> {
         check(world, dimensions)?;
         let along = |at: usize| {
@@ -90,9 +87,6 @@ impl DeviceMesh {
     }
 
     /// The group of the ranks that differ from this one in the dimension `name` alone.
-    ///
-    /// # Errors
-    /// The mesh has no such dimension.
     pub fn group(&self, name: &str) -> Result<&Rc<ProcessGroup>, MeshError> {
         let found = self.dimensions.iter().find(|dimension| dimension.name == name);
         found.map(|dimension| &dimension.group).ok_or_else(|| {
@@ -114,9 +108,6 @@ impl DeviceMesh {
 
 /// Divides the job into groups of `size` neighbours, as the ranks of one node, and returns this rank's;
 /// `torch.distributed.new_subgroups`. Every rank of the job calls it.
-///
-/// # Errors
-/// `size` does not divide the number of ranks; a rank is missing.
 pub fn new_subgroups(world: &ProcessGroup, size: usize, options: &GroupOptions) -> Result<ProcessGroup, MeshError> {
     let dimensions = [("subgroup", world.size().get().checked_div(size).unwrap_or(0)), ("member", size)];
     check(world, &dimensions)?;
@@ -175,9 +166,6 @@ struct Member {
 }
 
 /// The nodes of the job, in the order of their first ranks. A collective.
-///
-/// # Errors
-/// What another rank sent did not arrive.
 pub fn nodes(env: &LaunchEnv, group: &ProcessGroup) -> Result<Vec<Node>, ObjectError> {
     let host = uname().nodename().to_string_lossy().into_owned();
     let member = Member { group_rank: env.group_rank, host, address: address(&env.master_addr, env.master_port) };

@@ -62,9 +62,6 @@ impl Evaluation {
     }
 
     /// Adds a batch as [`add`](Self::add) does, and computes its loss.
-    ///
-    /// # Errors
-    /// The shapes do not fit, or a target is not a class.
     #[track_caller]
     pub fn score(&mut self, criterion: &CrossEntropy, logits: &Tensor, targets: &Tensor) -> c10d::Result<()> {
         let loss = criterion.try_loss(logits, targets)?.double_value(&[]);
@@ -92,8 +89,7 @@ impl Evaluation {
 
     /// The sum over all ranks. A collective. Double precision counts exactly up to 2⁵³ samples.
     ///
-    /// # Errors
-    /// `BadArgument` on all ranks if none of them counted a sample; the same errors as any collective.
+    /// Errors: `BadArgument` on all ranks if none of them counted a sample; the same errors as any collective.
     pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
         let [correct, loss, samples] = sums(group, [self.correct, self.loss, self.samples])?;
         Ok(Evaluation { correct, loss, samples })
@@ -165,9 +161,6 @@ fn no_samples() -> Error {
 
 /// Evaluates a model on `test_set` over all ranks: every rank takes a share of the samples, each sample exactly once, and
 /// the sums are added. A collective.
-///
-/// # Errors
-/// Errors of the data set, of outputs that do not fit the targets, and of any collective; no sample could be read, or counts.
 pub fn evaluate<M: ModuleT>(
     model: &DistributedDataParallel<M>,
     test_set: Arc<dyn Dataset>,
@@ -178,9 +171,6 @@ pub fn evaluate<M: ModuleT>(
 
 // ANCHOR: evaluate
 /// [`evaluate`] with another loss, another batch size or loader threads.
-///
-/// # Errors
-/// As [`evaluate`].
 pub fn evaluate_with<M: ModuleT>(
     model: &DistributedDataParallel<M>,
     test_set: Arc<dyn Dataset>,
@@ -215,9 +205,6 @@ fn evaluate_shares<M: ModuleT>(
 
 /// Calls `body` with the logits and targets of this rank's share of `test_set`, batch by batch. The ranks may have different
 /// numbers of batches, so `forward` and `body` must not communicate.
-///
-/// # Errors
-/// Errors of the data set, of a layer, and of `body`, with the shape of the inputs.
 pub fn over_my_share(
     group: &ProcessGroup,
     test_set: Arc<dyn Dataset>,
@@ -252,9 +239,6 @@ fn over_share(
 // ANCHOR_END: evaluate
 
 /// [`evaluate_with`], and the confusion matrix of `classes`.
-///
-/// # Errors
-/// As [`evaluate`].
 pub fn evaluate_classes<M: ModuleT>(
     model: &DistributedDataParallel<M>,
     test_set: Arc<dyn Dataset>,
@@ -283,9 +267,6 @@ impl TopK {
     }
 
     /// Adds a batch: `logits` of shape `[…, classes]`, `targets` of shape `[…]`. Targets that are `ignore_index` do not count.
-    ///
-    /// # Errors
-    /// The shapes do not fit, or there are fewer than `k` classes.
     pub fn add(&mut self, logits: &Tensor, targets: &Tensor, ignore_index: i64) -> c10d::Result<()> {
         let operation = format!("count top-{} answers", self.k);
         let classes = check(&operation, logits, targets)?;
@@ -304,9 +285,6 @@ impl TopK {
     }
 
     /// The sum over all ranks. A collective.
-    ///
-    /// # Errors
-    /// As [`Evaluation::all_reduce`].
     pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
         let [right, samples] = sums(group, [self.right, self.samples])?;
         Ok(TopK { right, samples, ..self })
@@ -357,9 +335,6 @@ impl Confusion {
     }
 
     /// As [`add`](Self::add).
-    ///
-    /// # Errors
-    /// The shapes do not fit, or the logits have another number of classes.
     pub fn try_add(&mut self, logits: &Tensor, targets: &Tensor) -> c10d::Result<()> {
         const MATRIX: &str = "the confusion matrix";
         let (n, found) = (self.classes.len() as i64, check(MATRIX, logits, targets)?);
@@ -375,9 +350,6 @@ impl Confusion {
     }
 
     /// The sum over all ranks. A collective.
-    ///
-    /// # Errors
-    /// The same errors as any collective.
     pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
         let mut counts = self.counts.to_device(group.device());
         group.all_reduce(&mut counts, ReduceOp::Sum)?;

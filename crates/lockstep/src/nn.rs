@@ -39,8 +39,7 @@ impl BatchNorm2d {
 
     /// [`forward_t`](ModuleT::forward_t), returning its failure as an error.
     ///
-    /// # Errors
-    /// `BadArgument` in a training pass over fewer than two values per channel.
+    /// Errors: `BadArgument` in a training pass over fewer than two values per channel.
     pub fn try_forward_t(&self, inputs: &Tensor, train: bool) -> Result<Tensor> {
         if train {
             self.check(&inputs.size())?;
@@ -123,9 +122,8 @@ impl SyncBatchNorm2d {
 
     /// [`forward_t`](ModuleT::forward_t), returning its failures as errors.
     ///
-    /// # Errors
-    /// `BadArgument` for inputs of another shape, on a thread other than the one that created the layer, and on all ranks for
-    /// fewer than two values per channel over all of them; any failure of a collective.
+    /// Errors: `BadArgument` for inputs of another shape, on a thread other than the one that created the layer, and on all ranks for fewer
+    /// than two values per channel over all of them; any failure of a collective.
     pub fn try_forward_t(&self, inputs: &Tensor, train: bool) -> Result<Tensor> {
         let SyncBatchNormOptions { eps, momentum } = self.options;
         if !train {
@@ -169,9 +167,6 @@ thread_local! {
 }
 
 /// Runs `body`, a forward pass whose layers may fail with [`raise`].
-///
-/// # Errors
-/// The failure of the first layer that fails.
 pub fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
     let before = CATCHING.replace(true);
     // After a failed forward pass, only the model may be in an inconsistent state, and nothing uses it.

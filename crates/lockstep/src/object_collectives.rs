@@ -35,9 +35,6 @@ pub enum ObjectError {
 
 /// Returns rank 0's value on every rank; the others pass `None`. A collective.
 ///
-/// # Errors
-/// The value did not arrive.
-///
 /// # Panics
 /// Panics when the value cannot be written as JSON, or when rank 0 passes `None`.
 pub fn broadcast_object<T: Serialize + DeserializeOwned>(
@@ -49,8 +46,7 @@ pub fn broadcast_object<T: Serialize + DeserializeOwned>(
 
 /// Returns the value of rank `root` on every rank; the others pass `None`. A collective; PyTorch's `broadcast_object_list`.
 ///
-/// # Errors
-/// The value did not arrive, or is longer than 1 GiB.
+/// Errors: a value longer than 1 GiB.
 ///
 /// # Panics
 /// Panics when the value cannot be written as JSON, or when `root` passes `None`.
@@ -106,9 +102,6 @@ pub(crate) fn broadcast_tensor_of_bytes_from(
 
 /// Returns every rank's value, ordered by rank, on every rank. A collective for short values: each is padded to the longest.
 ///
-/// # Errors
-/// A value did not arrive.
-///
 /// # Panics
 /// Panics when the value cannot be written as JSON.
 pub fn all_gather_object<T: Serialize + DeserializeOwned>(
@@ -130,8 +123,7 @@ pub fn all_gather_object<T: Serialize + DeserializeOwned>(
 
 /// Returns every rank's value on rank `root`, ordered by rank, and `None` on the others. A collective; PyTorch's `gather_object`.
 ///
-/// # Errors
-/// A value did not arrive, or is longer than 1 GiB.
+/// Errors: a value longer than 1 GiB.
 ///
 /// # Panics
 /// Panics when the value cannot be written as JSON.
@@ -159,8 +151,7 @@ pub fn gather_object<T: Serialize + DeserializeOwned>(
 
 /// Returns `values[r]` of rank `root` on each rank `r`; the others pass `None`. A collective; PyTorch's `scatter_object_list`.
 ///
-/// # Errors
-/// The value did not arrive, or is longer than 1 GiB.
+/// Errors: a value longer than 1 GiB.
 ///
 /// # Panics
 /// Panics when a value cannot be written as JSON, and on `root` unless it passes a value for each rank.

@@ -20,9 +20,8 @@ use tch::{Kind, Tensor};
 
 /// Sequences, each of shape `[length, …]` and not empty, as `[n, longest, …]`, with `padding` behind the shorter ones.
 ///
-/// # Errors
-/// No sequences, an empty one, or different shapes behind the first dimension; padding that a sequence ends with, which could not be
-/// told from it.
+/// Errors: no sequences, an empty one, or different shapes behind the first dimension; padding that a sequence ends with, which could not
+/// be told from it.
 pub fn pad(sequences: &[Tensor], padding: f64) -> Result<Tensor> {
     const PAD: &str = "pad sequences";
     for (at, sequence) in sequences.iter().enumerate() {

@@ -50,17 +50,13 @@ struct Shared {
 impl Reporter {
     /// For a rank of a job; events go where `LOCKSTEP_EVENTS` says, and faults happen as `LOCKSTEP_FAULTS` says.
     ///
-    /// # Errors
-    /// `LOCKSTEP_FAULTS` does not name a valid plan: a test that trains without its faults would be meaningless.
+    /// Errors: `LOCKSTEP_FAULTS` does not name a valid plan: a test that trains without its faults would be meaningless.
     pub fn new(env: &LaunchEnv, device: Device) -> Result<Self, FaultError> {
         let events = EventSink::from_env(env.rank.get(), env.restart_count);
         Self::start(env, snapshot::job_of(env), device, events)
     }
 
     /// For a process without a launcher.
-    ///
-    /// # Errors
-    /// As [`Reporter::new`].
     pub fn alone(device: Device) -> Result<Self, FaultError> {
         Self::start(&LaunchEnv::alone(), None, device, EventSink::from_env(0, 0))
     }
@@ -85,8 +81,7 @@ impl Reporter {
     /// From now on, rank 0 writes loss, learning rate and samples per second of each step, and each evaluation, to a CSV file: see
     /// [`curves`](crate::curves). All ranks may call this.
     ///
-    /// # Errors
-    /// On rank 0: the file cannot be written, or has something else.
+    /// Errors: on rank 0: the file cannot be written, or has something else.
     pub fn write_curves(&self, path: &Path) -> Result<(), CurvesError> {
         if self.rank().is_zero() {
             *self.shared.curves.lock().unwrap_or_else(PoisonError::into_inner) = Some(Curves::open(path)?);
@@ -261,9 +256,6 @@ impl Reporter {
     }
 
     /// Injects all faults that are due at `point`.
-    ///
-    /// # Errors
-    /// The first error that a fault causes.
     pub(crate) fn inject_faults(&self, point: &Point) -> io::Result<()> {
         let folder = self.shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut done = Ok(());

@@ -30,8 +30,7 @@ impl Results {
     /// Records the rank's values after `part`: a number, or lists of numbers. A later call for the same part replaces the
     /// earlier one.
     ///
-    /// # Errors
-    /// The value has no JSON form; this includes NaN and infinity, which `serde_json` would silently turn into `null`.
+    /// Errors: the value has no JSON form; this includes NaN and infinity, which `serde_json` would silently turn into `null`.
     pub fn note(&mut self, part: &str, held: impl Serialize) -> Result<()> {
         let value = serde_json::to_value(held).with_context(|| format!("cannot note the result of {part}"))?;
         ensure!(is_finite(&value), "cannot note the result of {part}: NaN or infinity is in it, or no number at all");
@@ -40,18 +39,12 @@ impl Results {
     }
 
     /// Records a tensor's elements, flattened.
-    ///
-    /// # Errors
-    /// The elements are not numbers, or libtorch failed.
     pub fn note_tensor(&mut self, part: &str, held: &Tensor) -> Result<()> {
         self.note(part, numbers(held)?)
     }
 
     /// Writes `rank-R.json` in `folder`, creating the folder if it is missing. The write is atomic: a reader finds the complete
     /// file or none.
-    ///
-    /// # Errors
-    /// The folder cannot be created or written.
     pub fn save(&self, folder: &Path) -> Result<()> {
         let path = folder.join(format!("rank-{}.json", self.rank));
         let attempt = || -> Result<()> {
@@ -70,9 +63,6 @@ fn is_finite(value: &Value) -> bool {
 }
 
 /// A tensor's elements in row order, from any device.
-///
-/// # Errors
-/// libtorch's error for a tensor whose elements cannot be converted.
 pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     Ok(Vec::try_from(tensor.to_device(tch::Device::Cpu).to_kind(Kind::Double).flatten(0, -1))?)
 }

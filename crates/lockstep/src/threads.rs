@@ -31,11 +31,6 @@ const GRACE: Duration = Duration::from_secs(4);
 ///
 /// Returns the ranks' values in rank order: one value under a launcher. `nprocs` is the program's flag; `None` stands for
 /// [`DEFAULT_RANKS`].
-///
-/// # Errors
-/// The body's error, with its rank if it ran in a thread (see [`run_threads`]); [`EnvError`](crate::env::EnvError) for an
-/// incomplete environment; [`UsageError`] for an `nprocs` of 0 or more than [`MOST_RANKS`], or one that contradicts the
-/// launcher.
 pub fn run<T: Send>(nprocs: Option<usize>, body: impl Fn(&LaunchEnv) -> Result<T> + Sync) -> Result<Vec<T>> {
     match LaunchEnv::from_env_if_launched()? {
         Some(env) => {
@@ -52,9 +47,8 @@ pub fn run<T: Send>(nprocs: Option<usize>, body: impl Fn(&LaunchEnv) -> Result<T
 /// Each thread computes with one libtorch thread unless `OMP_NUM_THREADS` is set, just as launchers set it for processes.
 /// `tch::no_grad` affects one thread, `tch::manual_seed` all of them.
 ///
-/// # Errors
-/// If several ranks failed, returns the first error that does not merely report another rank as gone; a panic counts as an
-/// error. The others are waited for: their operations fail when the failed rank's group is dropped and their store is closed.
+/// If several ranks failed, returns the first error that does not merely report another rank as gone; a panic counts as an error.
+/// The others are waited for: their operations fail when the failed rank's group is dropped and their store is closed.
 pub fn run_threads<T: Send>(nprocs: usize, body: impl Fn(&LaunchEnv) -> Result<T> + Sync) -> Result<Vec<T>> {
     let world = world(nprocs)?;
     let store = host_store().context("cannot open the store in which the ranks meet")?;

@@ -52,7 +52,6 @@ const OTHERS: [(&[u8], &str); 11] = [
 
 /// The pixels of a JPEG or PNG file.
 ///
-/// # Errors
 /// Fails when the file is neither, is truncated, is damaged, claims more than [`MAX_PIXELS`], or uses an unsupported feature
 /// (arithmetic coding, 12 bits, lossless JPEG).
 pub fn decode(bytes: &[u8]) -> Result<RgbImage, DataError> {
@@ -68,9 +67,6 @@ pub fn decode(bytes: &[u8]) -> Result<RgbImage, DataError> {
 }
 
 /// Reads and decodes a file of at most [`MAX_BYTES`].
-///
-/// # Errors
-/// As [`decode`]; the file cannot be read, or is larger.
 pub fn read(path: &Path) -> Result<RgbImage, DataError> {
     let fail = |source| {
         let hint = "check that the file is still there and that this user may read it";

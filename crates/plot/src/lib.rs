@@ -258,7 +258,7 @@ impl Chart {
         }
     }
 
-    /// A file of its own; `label` says what it shows.
+    /// A complete SVG file; `label` names the picture for screen readers.
     pub fn file(label: &str, charts: &[Chart]) -> String {
         let height = MARGIN + CHART_HEIGHT * charts.len() as f64;
         let all =

@@ -32,15 +32,9 @@ pub trait Pictures: Send + Sync {
     fn label(&self, index: usize) -> i64;
 
     /// A picture. `index` is below [`len`](Self::len).
-    ///
-    /// # Errors
-    /// Fails when it cannot be read: the error names its file.
     fn picture(&self, index: usize) -> anyhow::Result<RgbImage>;
 
     /// A number that distinguishes this set from others: see [`Dataset::fingerprint`].
-    ///
-    /// # Errors
-    /// Fails when its sources cannot be read.
     fn fingerprint(&self) -> anyhow::Result<u32>;
 }
 

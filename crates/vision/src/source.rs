@@ -13,9 +13,6 @@ const PHOTOGRAPH: (u32, u32) = (96, 72);
 
 /// Training and test pictures: CIFAR-10's files in `dir`, or, without one, drawn objects (`train` and `test` of them, at least
 /// one each) of this seed.
-///
-/// # Errors
-/// Fails when the folder lacks CIFAR-10's binary files, or when they are invalid.
 pub fn cifar_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) -> anyhow::Result<(Cifar10, Cifar10)> {
     match dir {
         Some(dir) => Ok((Cifar10::from_dir(dir, Split::Train)?, Cifar10::from_dir(dir, Split::Test)?)),
@@ -37,9 +34,6 @@ pub struct HouseSplits {
 
 /// The photographs of `dir`, as [`Splits::open`] finds them, through `cache` if there is one, or, without a folder, drawn
 /// ones: `train` to train on and `validation`.
-///
-/// # Errors
-/// Fails when the folder does not have the expected contents.
 pub fn houses_or_drawn(
     dir: Option<&Path>,
     cache: Option<DecodedCache>,

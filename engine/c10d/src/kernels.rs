@@ -39,7 +39,7 @@ pub fn channels_last(tensor: &Tensor) -> Result<Tensor> {
 /// As [`channels_last`], in place: parameters stay the same parameters, and gradients will have their layout.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`channels_last`].
 pub fn to_channels_last(tensor: &mut Tensor) -> Result<()> {
     const CALL: &str = "put channels last in place";
     four_dimensions(CALL, tensor)?;

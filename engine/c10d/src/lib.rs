@@ -12,34 +12,29 @@
 //! | `options` | [`GroupOptions`] |
 //! | `store` | [`Store`]: TCP, file, hash, prefix |
 //! | `group` | [`ProcessGroup`]: joining, names, subgroups, abort |
-//! | `backend`, `connect` | [`Backend`]: Gloo, shared memory or NCCL; [`BackendConfig`]: which of them for the tensors of which device |
+//! | `backend` | [`Backend`]: Gloo, shared memory or NCCL; [`BackendConfig`]: which of them for the tensors of which device |
 //! | `cuda` | loading libtorch's CUDA libraries and the shim's NCCL part on demand |
-//! | `collectives`, `coalesced`, `p2p` | a group's operations |
-//! | `tensors` | checks before an operation gets a tensor |
+//! | `collectives`, `p2p` | a group's operations |
+//! | `tensors` | checks before an operation gets a tensor; [`Storage`]: whether the memory of a tensor is freed; [`Floats`]: a tensor that is written in its own memory |
 //! | `work` | [`Work`]: an operation in progress, which owns its tensors |
 //! | `lifetime` | when libtorch's operations and groups, and the memory that they use, are freed |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
-//! | `autograd` | [`exchange`]: a collective and its gradient; [`sync_batch_norm`]; [`checkpoint`]: a function computed again in the backward pass |
-//! | `hooks` | [`with_saved_tensors`], [`on_gradient`]: callbacks from autograd into Rust |
-//! | `storage` | [`Storage`]: the memory of a tensor, and whether it is freed; [`Floats`]: a tensor that is written in its own memory |
+//! | `autograd` | [`exchange`]: a collective and its gradient; [`sync_batch_norm`]; [`checkpoint`]: a function computed again in the backward pass; [`with_saved_tensors`], [`on_gradient`]: callbacks from autograd into Rust |
 //! | `kernels` | [`autocast`], [`fused_adam`], [`channels_last`] and others: kernels of libtorch that tch does not export |
 //! | [`process`] | copies of a process that has loaded libtorch, its end without libtorch's destructors; [`OwnThread`] |
-//! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
+//! | `desync_report` | [`DesyncReport`]: who is missing after a failure |
 //! | [`stragglers`] | who is late to collectives, and why |
 //! | `error` | [`Error`], [`ErrorKind`] |
 //! | `ffi` | the C boundary |
 
 mod autograd;
 mod backend;
-mod coalesced;
 mod collectives;
-mod connect;
 pub mod cuda;
 mod desync_report;
 mod error;
 mod ffi;
 mod group;
-mod hooks;
 mod kernels;
 mod lifetime;
 mod options;
@@ -47,20 +42,20 @@ mod p2p;
 pub mod process;
 mod rank;
 mod reducer;
-mod reporter;
-mod storage;
 mod store;
 pub mod stragglers;
 mod tensors;
 mod work;
 
-pub use autograd::{Exchange, SyncBatchNorm, all_to_all_single, backward_over, checkpoint, exchange, sync_batch_norm};
+pub use autograd::{
+    Exchange, Pack, SyncBatchNorm, Unpack, add_grad, all_to_all_single, backward_over, checkpoint, exchange,
+    on_gradient, sync_batch_norm, with_saved_tensors,
+};
 pub use backend::{Backend, BackendConfig};
 pub use collectives::{ReduceOp, Splits};
 pub use desync_report::{Called, DesyncReport};
 pub use error::{Error, ErrorKind, Result, from_caller};
 pub use group::{Aborter, ProcessGroup, Traffic};
-pub use hooks::{Pack, Unpack, add_grad, on_gradient, with_saved_tensors};
 pub use kernels::{
     AdamTensors, FusedAdam, FusedSgd, autocast, channels_last, fused_adam, fused_sgd, is_channels_last, peak_memory,
     pin_memory, reset_peak_memory, to_channels_last, unscale, use_deterministic_algorithms, use_one_thread_here,
@@ -75,6 +70,6 @@ pub use reducer::{
     BucketTime, CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad,
     grad_enabled, verify_params,
 };
-pub use storage::{Floats, Storage, storage_bytes};
 pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
+pub use tensors::{Floats, Storage, storage_bytes};
 pub use work::{Receiving, Work};

@@ -249,7 +249,7 @@ impl<T> Work<T> {
     /// Waits for the operation, up to its own timeout, and returns the tensors.
     ///
     /// # Errors
-    /// Those of the call that started it.
+    /// The same as the call that started the operation.
     pub fn wait(self) -> Result<T> {
         self.pending.wait(None)?;
         Ok(self.payload)
@@ -259,7 +259,7 @@ impl<T> Work<T> {
     /// them.
     ///
     /// # Errors
-    /// Those of the call that started it.
+    /// The same as the call that started the operation.
     pub fn wait_for(self, timeout: Duration) -> Result<T> {
         self.pending.wait(Some(timeout))?;
         Ok(self.payload)

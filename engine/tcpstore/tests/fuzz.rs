@@ -1,9 +1,8 @@
-//! A mutation fuzzer over `corpus/`: recorded client bytes, damaged in many ways. It needs no special compiler, so
+//! A mutation fuzzer over what PyTorch's clients sent (`golden/tcpstore.json`), damaged in many ways. It needs no special compiler, so
 //! every test run does some of it.
 //!
 //! The test prints its seed. `TCPSTORE_FUZZ_SEED` replays a run, `TCPSTORE_FUZZ_ITERATIONS` makes it longer (20,000 by
-//! default). A failing input is printed in hexadecimal: add it to `corpus/` as a file, and later runs try it first. The
-//! corpus comes from `scripts/golden/tcpstore.py`.
+//! default). A failing input is printed in hexadecimal: add it to [`FOUND`], and later runs try it first.
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
@@ -46,12 +45,24 @@ fn number_from(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is not a number")))
 }
 
+/// Inputs that failed once, in hexadecimal.
+const FOUND: [&str; 0] = [];
+
+fn from_hex(digits: &str) -> Vec<u8> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+}
+
+/// [`FOUND`], then what PyTorch's clients sent in each recorded call.
 fn corpus() -> Vec<Vec<u8>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
-    let mut paths: Vec<_> = std::fs::read_dir(folder).expect(folder).map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(paths.len() > 10, "the corpus has {} files", paths.len());
-    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+    let golden: serde_json::Value = serde_json::from_str(include_str!("../golden/tcpstore.json")).unwrap();
+    let calls = golden["calls"].as_array().unwrap().iter().map(|call| {
+        let parts = call["said"].as_array().unwrap().iter().filter(|part| part["from"] == "client");
+        parts.flat_map(|part| from_hex(part["bytes"].as_str().unwrap())).collect::<Vec<u8>>()
+    });
+    let inputs: Vec<_> = FOUND.iter().map(|digits| from_hex(digits)).chain(calls).collect();
+    assert!(inputs.len() > 10, "the corpus has {} inputs", inputs.len());
+    inputs
 }
 
 /// Damages `input` in one way.

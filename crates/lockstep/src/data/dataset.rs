@@ -36,17 +36,11 @@ impl Batch {
     }
 
     /// The same batch with the channels of its inputs, `[n, c, h, w]`, last in memory.
-    ///
-    /// # Errors
-    /// The inputs have another number of dimensions.
     pub fn channels_last(self) -> c10d::Result<Batch> {
         Ok(Batch { inputs: c10d::channels_last(&self.inputs)?, ..self })
     }
 
     /// The same batch in page-locked memory.
-    ///
-    /// # Errors
-    /// libtorch's: there is no GPU, or no page-locked memory is left.
     pub fn pinned(self) -> c10d::Result<Batch> {
         Ok(Batch { inputs: c10d::pin_memory(&self.inputs)?, targets: c10d::pin_memory(&self.targets)? })
     }
@@ -75,9 +69,6 @@ pub trait Dataset: Send + Sync {
 
     /// A number that distinguishes this set from others, even of the same length: by default a CRC-32 of its length and of some
     /// evenly spread samples. A set that can cheaply hash more of its data should.
-    ///
-    /// # Errors
-    /// Fails when the samples cannot be read.
     fn fingerprint(&self) -> anyhow::Result<u32> {
         let len = self.len();
         let indices: Vec<usize> = (0..len.min(PROBES)).map(|probe| len / len.min(PROBES) * probe).collect();
@@ -156,7 +147,6 @@ pub struct Subset<D> {
 
 /// The whole set does not have this part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum SubsetError {
     /// An index points past the whole set.
     #[error("make a subset with sample {index} of a data set of {len}: indices run from 0 below the length")]
@@ -176,9 +166,6 @@ pub enum SubsetError {
 
 impl<D: Dataset> Subset<D> {
     /// The samples of `whole` at `indices`; an index may appear more than once.
-    ///
-    /// # Errors
-    /// Fails when an index is not below the length of `whole`.
     pub fn new(whole: D, indices: Vec<usize>) -> Result<Self, SubsetError> {
         check_indices(whole.len(), &indices)
             .map_err(|error| SubsetError::Index { index: error.index, len: error.len })?;
@@ -187,7 +174,6 @@ impl<D: Dataset> Subset<D> {
 
     /// The first `count` samples of `whole`.
     ///
-    /// # Errors
     /// Fails when `whole` has fewer: a silently shorter set would make two runs differ.
     pub fn take(whole: D, count: usize) -> Result<Self, SubsetError> {
         if count > whole.len() {

@@ -46,9 +46,6 @@ impl Digits {
 
     /// Writes `train` training and `test` test digits as MNIST's four gzipped files to `dir`, which is created if it does not
     /// exist. Each file is written atomically.
-    ///
-    /// # Errors
-    /// Fails when the folder or a file cannot be written.
     pub fn write_idx(dir: &Path, seed: u64, train: usize, test: usize) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("make the folder {}", dir.display()))?;
         Self::new(seed, Split::Train).first(train).write_idx(dir, Split::Train)?;
@@ -69,9 +66,6 @@ impl Digits {
 }
 
 /// Training and test digits: the files of `dir`, or, without one, drawn digits (`train` and `test` of them) of this seed.
-///
-/// # Errors
-/// Fails when the folder lacks the four files, or when they are invalid.
 pub fn mnist_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) -> anyhow::Result<(Mnist, Mnist)> {
     match dir {
         Some(dir) => Ok((Mnist::from_dir(dir, Split::Train)?, Mnist::from_dir(dir, Split::Test)?)),

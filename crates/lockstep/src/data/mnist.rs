@@ -32,9 +32,6 @@ pub struct Mnist {
 
 impl Mnist {
     /// A set from its parts: concatenated images of `rows` x `columns` bytes, and one label for each.
-    ///
-    /// # Errors
-    /// Fails when the counts differ, the bytes are not complete images, or a label is above 9.
     pub fn new(images: Vec<u8>, labels: Vec<u8>, rows: usize, columns: usize) -> Result<Self, DataError> {
         check(&images, &labels, rows, columns)?;
         Ok(Self { images, labels, rows, columns })
@@ -42,9 +39,6 @@ impl Mnist {
 
     /// Reads the images and labels of `split` from `dir`: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…`.
     /// A dot before `idx` and the extension `.gz` are accepted too; the uncompressed file is preferred.
-    ///
-    /// # Errors
-    /// Fails when a file is missing or not a valid IDX file, or when the two do not match.
     pub fn from_dir(dir: &Path, split: Split) -> Result<Self, DataError> {
         let images = Idx::read(&find(dir, split, "images", 3)?, IdxKind::Images)?;
         let labels = Idx::read(&find(dir, split, "labels", 1)?, IdxKind::Labels)?;
@@ -54,9 +48,6 @@ impl Mnist {
     }
 
     /// Writes the set as two gzipped files with MNIST's names to `dir`, which must exist. Each file is written atomically.
-    ///
-    /// # Errors
-    /// Fails when a file cannot be written.
     pub fn write_idx(&self, dir: &Path, split: Split) -> Result<(), DataError> {
         let images = Idx::new(vec![self.labels.len(), self.rows, self.columns], self.images.clone())?;
         images.write(&dir.join(format!("{}-images-idx3-ubyte.gz", split.prefix())))?;

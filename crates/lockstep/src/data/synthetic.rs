@@ -50,9 +50,6 @@ impl LinearRegression {
 
     /// The Euclidean distance of a model's `weight` (`[1, features]` or `[features]`) and `bias` (one number) from the true
     /// ones. Any floating kind, any device.
-    ///
-    /// # Errors
-    /// The number of weights or biases is not the rule's.
     pub fn distance(&self, weight: &Tensor, bias: &Tensor) -> anyhow::Result<f64> {
         let (learned, constant) = (to_vec(weight)?, to_vec(bias)?);
         ensure!(

@@ -24,8 +24,7 @@ pub struct Windows {
 impl Windows {
     /// Cuts `tokens` into samples of `window` tokens.
     ///
-    /// # Errors
-    /// A window of 0, and fewer than 2 tokens.
+    /// Errors: a window of 0, and fewer than 2 tokens.
     pub fn new(tokens: impl Into<Arc<[u32]>>, window: usize) -> Result<Self, TextError> {
         let tokens = tokens.into();
         match (window, tokens.len()) {

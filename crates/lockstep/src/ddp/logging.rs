@@ -16,7 +16,6 @@ use super::DistributedDataParallel;
 /// Bytes are counted, times are nanoseconds. c10d measures the first ten steps and then every hundredth; a step's times appear
 /// after the next forward pass has begun. Averages are over the measured steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // where the name says all
 pub struct DdpLoggingData {
     /// The type of the model, without its path.
     pub module_name: String,
@@ -63,9 +62,6 @@ pub struct DdpLoggingData {
 
 impl<M> DistributedDataParallel<M> {
     /// The options, buckets and times of this model.
-    ///
-    /// # Errors
-    /// libtorch fails, which means that memory ran out.
     pub fn logging_data(&self) -> Result<DdpLoggingData> {
         let noted = Noted(self.reducer.logging_data()?);
         let bytes = |tensor: &tch::Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;

@@ -65,8 +65,7 @@ impl LaunchEnv {
     /// Reads this process's environment: a launcher's variables, and those that are not set from `mpirun`, `mpiexec` or `srun` if one
     /// of them started this process as one of its ranks.
     ///
-    /// # Errors
-    /// [`EnvError::Missing`] names every absent variable at once, [`EnvError::Task`] two variables that contradict each other; the
+    /// Errors: [`EnvError::Missing`] names every absent variable at once, [`EnvError::Task`] two variables that contradict each other; the
     /// others name the first bad value.
     pub fn from_env() -> Result<Self, EnvError> {
         Self::parse(|name| std::env::var_os(name))
@@ -74,17 +73,12 @@ impl LaunchEnv {
 
     /// Reads this process's environment; without a launcher, this is a process alone: rank 0 of a world of 1.
     ///
-    /// # Errors
-    /// As [`LaunchEnv::from_env`] under a launcher, or as one of several processes that Slurm or MPI started. Also fails if Slurm's
-    /// job has several tasks and this process is none of them: each would train alone, on all of the data.
+    /// Also fails if Slurm's job has several tasks and this process is none of them: each would train alone, on all of the data.
     pub fn from_env_or_alone() -> Result<Self, EnvError> {
         Ok(Self::from_env_if_launched()?.unwrap_or_else(Self::alone))
     }
 
     /// Reads this process's environment; `None` without a launcher.
-    ///
-    /// # Errors
-    /// As [`LaunchEnv::from_env_or_alone`].
     pub fn from_env_if_launched() -> Result<Option<Self>, EnvError> {
         let lookup = |name: &str| std::env::var_os(name);
         is_one_of_many(&lookup).then(|| Self::parse(lookup)).transpose()
@@ -116,9 +110,6 @@ impl LaunchEnv {
     }
 
     /// Reads variables through `lookup`.
-    ///
-    /// # Errors
-    /// As [`LaunchEnv::from_env`].
     pub fn parse(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, EnvError> {
         let taken = taken::take(&lookup)?;
         let vars = Vars { lookup, taken };
@@ -263,7 +254,6 @@ impl fmt::Display for LocalRank {
 /// Why the environment does not describe a worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum EnvError {
     /// Variables that every launcher sets are absent.
     #[error("{} not set: {}", listed(names), start_hint(names, *slurm))]

@@ -30,9 +30,6 @@ impl fmt::Display for Taken {
 }
 
 /// What a launcher would set and the environment lacks.
-///
-/// # Errors
-/// The task's variables are incomplete or not numbers, or a launcher's variable contradicts them; several nodes without names.
 pub(super) fn take(lookup: &impl Fn(&str) -> Option<OsString>) -> Result<Vec<Taken>, TaskError> {
     read(lookup, |read| {
         let is_set = |name: &str| (read.variable)(name).is_some();

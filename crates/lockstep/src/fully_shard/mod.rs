@@ -77,8 +77,7 @@ impl FullyShard {
     ///
     /// Build it from the model in its final dtype, and the optimizer from [`named_parameters`](Self::named_parameters).
     ///
-    /// # Errors
-    /// `BadArgument` for a parameter without a unit, a unit without parameters, one with several dtypes or devices, and a device
+    /// Errors: `BadArgument` for a parameter without a unit, a unit without parameters, one with several dtypes or devices, and a device
     /// that is not the CPU; `Mismatch` when the ranks' parameters differ.
     pub fn new(vs: &VarStore, group: Rc<ProcessGroup>, units: &[&str], options: &FullyShardOptions) -> Result<Self> {
         let params = named_parameters(vs);
@@ -99,8 +98,7 @@ impl FullyShard {
     ///
     /// The unit may be used again in the same pass. `body` must compute inside whatever it needs from the unit's parameters.
     ///
-    /// # Errors
-    /// `BadArgument` for an unknown unit, and in the pass of a virtual rank; any failure of the all-gather, or of a layer that communicates.
+    /// Errors: `BadArgument` for an unknown unit, and in the pass of a virtual rank; any failure of the all-gather, or of a layer that communicates.
     pub fn forward(&self, unit: &str, inputs: &Tensor, body: impl FnOnce(&Tensor) -> Tensor) -> Result<Tensor> {
         refuse_in_pass("full sharding")?;
         let at = self.passes.find(unit)?;
@@ -113,9 +111,6 @@ impl FullyShard {
     ///
     /// The parameters are freed after the forward pass, whatever `reshard_after_forward` is. As many bytes are sent as by
     /// [`forward`](Self::forward); a unit that is used more than once in a pass has its gradients reduced after each use.
-    ///
-    /// # Errors
-    /// Those of [`forward`](Self::forward), and a panic of `body`, with its text; here, or in [`backward`](Self::backward).
     pub fn forward_checkpointed(
         &self,
         unit: &str,
@@ -129,9 +124,6 @@ impl FullyShard {
 
     /// Runs backward from a loss. When it returns, each rank has the mean gradient of its part of the parameters, added to what
     /// was there; inside [`no_sync`](Self::no_sync), gradients stay whole on each rank and add up.
-    ///
-    /// # Errors
-    /// Any failure of a collective in the pass.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         self.passes.backward(loss)
     }
@@ -144,9 +136,6 @@ impl FullyShard {
 
     /// Runs `body` with the parameters of all units at once, as for an evaluation by the whole model or for saving it; FSDP1's
     /// `summon_full_params`. What `body` changes is lost, and gradients are not recorded.
-    ///
-    /// # Errors
-    /// Any failure of an all-gather.
     pub fn summon_full_params<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
         let units = self.passes.units();
         units.iter().try_for_each(|unit| unit.expose().map(drop))?;
@@ -158,8 +147,7 @@ impl FullyShard {
     /// Frees the parameters of all units, also those that were gathered ahead. Needed after a forward pass that no backward pass
     /// follows, before the next step of the optimizer: otherwise the next forward pass would not see that step.
     ///
-    /// # Errors
-    /// An all-gather that was on the way failed.
+    /// Errors: an all-gather that was on the way failed.
     pub fn reshard(&self) -> Result<()> {
         self.passes.units().iter().try_for_each(Unit::reshard)
     }

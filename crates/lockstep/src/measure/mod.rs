@@ -47,8 +47,7 @@ const GREATEST: u64 = 1 << 32;
 impl Sizes {
     /// The powers of two between `least` and `most` bytes.
     ///
-    /// # Errors
-    /// One of them is not a power of two, is less than one 4-byte element or more than 4 GiB, or `least` is above `most`.
+    /// Errors: one of them is not a power of two, is less than one 4-byte element or more than 4 GiB, or `least` is above `most`.
     pub fn new(least: u64, most: u64) -> Result<Self, UsageError> {
         let usable = |bytes: u64| bytes.is_power_of_two() && (ELEMENT..=GREATEST).contains(&bytes);
         if let Some(bad) = [least, most].into_iter().find(|&bytes| !usable(bytes)) {
@@ -71,9 +70,6 @@ impl Sizes {
 
 /// A group of the same ranks that do not compare their calls ([`GroupOptions::compare_calls`]), since comparing costs an
 /// additional message. A collective of the whole job, like [`ProcessGroup::new_group`].
-///
-/// # Errors
-/// As [`ProcessGroup::new_group`].
 pub fn bare(group: &ProcessGroup) -> c10d::Result<ProcessGroup> {
     let options = GroupOptions { compare_calls: Some(false), debug: Some(DebugLevel::Off), ..group.options().clone() };
     let made = group.new_group(group.members(), &options)?;
@@ -135,9 +131,6 @@ impl Spread {
 /// nothing. Each batch starts at a barrier and takes as long as its slowest rank, so all ranks get the same result.
 ///
 /// On a GPU a batch ends when the device has finished the queued work.
-///
-/// # Errors
-/// The errors of the operation and of the group.
 pub fn time(
     group: &ProcessGroup,
     repeats: &Repeats,

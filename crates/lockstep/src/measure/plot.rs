@@ -9,9 +9,6 @@ use lockstep_plot::{Chart, Vertical};
 use super::{Point, Series};
 
 /// Draws `series` into the file `path`. Creates its folder if it is missing.
-///
-/// # Errors
-/// As [`svg`], and when the folder cannot be created or the file cannot be written.
 pub fn save(path: &Path, title: &str, series: &[Series]) -> Result<()> {
     let svg = svg(title, series)?;
     path.parent()
@@ -21,9 +18,6 @@ pub fn save(path: &Path, title: &str, series: &[Series]) -> Result<()> {
 }
 
 /// Draws `series`, whose points need sizes and times above 0, and returns the SVG's text.
-///
-/// # Errors
-/// There is nothing to draw, or a point cannot be placed on a logarithmic axis.
 pub fn svg(title: &str, series: &[Series]) -> Result<String> {
     let mut points = series.iter().flat_map(|series| &series.points).peekable();
     ensure!(points.peek().is_some(), "there are no measurements to plot");

@@ -41,9 +41,6 @@ impl Series {
     }
 
     /// The α–β model through the median times.
-    ///
-    /// # Errors
-    /// As [`AlphaBeta::fit`].
     pub fn fit(&self) -> Result<AlphaBeta, FitError> {
         AlphaBeta::fit(&self.samples())
     }

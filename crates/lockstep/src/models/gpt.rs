@@ -80,8 +80,7 @@ pub struct Sampling {
 impl Gpt {
     /// Draws the weights: 0.02 times normal numbers, divided by √(2 · layers) where a block adds to its input; biases are 0.
     ///
-    /// # Errors
-    /// `BadArgument` for a size of 0, a width that the heads do not divide, and rotary positions with heads of an odd size.
+    /// Errors: `BadArgument` for a size of 0, a width that the heads do not divide, and rotary positions with heads of an odd size.
     pub fn new(vs: &Path<'_>, config: GptConfig) -> Result<Self> {
         let GptConfig { vocabulary, context, layers, heads, width, positions } = config;
         let refused = |why: String| Err(Error::bad_argument("the GPT", why));
@@ -111,9 +110,8 @@ impl Gpt {
 
     /// The logits of tokens, `Int64 [n, t]`: `[n, t, vocabulary]`, each row for the token that follows.
     ///
-    /// # Errors
-    /// `BadArgument` for another shape or kind, more tokens than the context, and, on the CPU, a token outside the vocabulary. It names the
-    /// caller's line.
+    /// Errors: `BadArgument` for another shape or kind, more tokens than the context, and, on the CPU, a token outside the vocabulary. It
+    /// names the caller's line.
     #[track_caller]
     pub fn try_forward(&self, tokens: &Tensor) -> Result<Tensor> {
         from_caller(self.check(tokens))?;
@@ -152,8 +150,7 @@ impl Gpt {
     /// Continues a text: the prompt's tokens and `count` more. If the text is longer than the context, the model sees its
     /// end.
     ///
-    /// # Errors
-    /// `BadArgument` for an empty prompt, a token outside the vocabulary, and a temperature that is negative or not finite.
+    /// Errors: `BadArgument` for an empty prompt, a token outside the vocabulary, and a temperature that is negative or not finite.
     pub fn generate(&self, prompt: &[u32], count: usize, sampling: Sampling) -> Result<Vec<u32>> {
         let temperature = sampling.temperature;
         if prompt.is_empty() || !(temperature.is_finite() && temperature >= 0.0) {
@@ -204,9 +201,6 @@ impl Gpt {
 
 impl Sampling {
     /// Chooses the token at this place of a text, by its logits `[…, vocabulary]` for one token.
-    ///
-    /// # Errors
-    /// libtorch fails.
     pub fn choose(self, logits: &Tensor, place: u64) -> Result<u32> {
         let logits = logits.flatten(0, -1).to_kind(Kind::Double);
         if self.temperature == 0.0 {

@@ -63,9 +63,6 @@ fn is_part_of(name: &str, module: &str) -> bool {
 ///
 /// Call it before the optimizer and DDP are created: their memory has the parameters' layout.
 ///
-/// # Errors
-/// libtorch's.
-///
 /// [`DataLoader::channels_last`]: crate::loader::DataLoader::channels_last
 pub fn channels_last(vs: &VarStore) -> c10d::Result<usize> {
     let mut moved = 0;

@@ -31,8 +31,7 @@ pub struct Cosine {
 impl Cosine {
     /// Reaches `min_lr` at step `steps`, counted from the first step of the warm-up.
     ///
-    /// # Errors
-    /// A lowest rate that is not from 0 to the highest one, and a warm-up that is not over before `steps`.
+    /// Errors: a lowest rate that is not from 0 to the highest one, and a warm-up that is not over before `steps`.
     pub fn new(warmup: Warmup, min_lr: f64, steps: u64) -> Result<Self, ScheduleError> {
         let refused =
             |option, value, must_be| Err(ScheduleError::Option { schedule: "Cosine", option, value, must_be });

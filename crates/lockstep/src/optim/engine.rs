@@ -18,10 +18,9 @@ pub trait Optimizer {
     /// A parameter whose gradient is undefined (it has not taken part in a backward pass) is skipped, as in PyTorch: its value,
     /// state and step count stay unchanged. Its state is created with its first gradient.
     ///
-    /// # Errors
-    /// A learning rate that is negative or not finite; a gradient whose dtype, device or strides are not the parameter's, or that
-    /// is sparse, unless the optimizer is [`Sgd`](super::Sgd) without momentum and weight decay. These are detected before anything
-    /// is written. A failure of libtorch itself may leave some parameters updated and others not.
+    /// Errors: a learning rate that is negative or not finite; a gradient whose dtype, device or strides are not the parameter's, or that
+    /// is sparse, unless the optimizer is [`Sgd`](super::Sgd) without momentum and weight decay. These are detected before anything is
+    /// written. A failure of libtorch itself may leave some parameters updated and others not.
     fn step(&mut self) -> Result<()>;
 
     /// Drops the gradients, so that the next backward pass starts without any, like PyTorch's `set_to_none=True`.
@@ -48,15 +47,11 @@ pub trait Optimizer {
     fn set_lr(&mut self, lr: f64);
 
     /// Sets the learning rate of one group, counted from 0.
-    ///
-    /// # Errors
-    /// The group does not exist.
     fn set_group_lr(&mut self, group: usize, lr: f64) -> Result<()>;
 
     /// A copy of everything that the next step reads, except the parameters and their gradients.
     ///
-    /// # Errors
-    /// The state is divided among ranks, and this one has not gathered it.
+    /// Errors: the state is divided among ranks, and this one has not gathered it.
     ///
     /// # Panics
     /// libtorch cannot copy a tensor, which means that memory ran out or the device is lost.
@@ -66,17 +61,11 @@ pub trait Optimizer {
 
     /// Before a snapshot: gathers on rank 0 what the ranks have divided among them. A collective if they have; otherwise, as by
     /// default, it does nothing.
-    ///
-    /// # Errors
-    /// A rank is missing; memory ran out.
     fn gather_state(&self) -> Result<()> {
         Ok(())
     }
 
     /// As [`state_dict`](Self::state_dict), but without a copy: the next step changes its tensors.
-    ///
-    /// # Errors
-    /// As [`state_dict`](Self::state_dict).
     fn shared_state(&self) -> Result<State>;
 
     /// The bytes of the state tensors that this rank keeps, without its counts of steps.
@@ -90,8 +79,7 @@ pub trait Optimizer {
     /// As in PyTorch, the saved options replace those given to the constructor. Parameters are matched by name within their
     /// group; the state of each is copied to the parameter's device.
     ///
-    /// # Errors
-    /// A state of another optimizer, another number of groups, other names, shapes or dtypes, missing or unused tensors, and
+    /// Errors: a state of another optimizer, another number of groups, other names, shapes or dtypes, missing or unused tensors, and
     /// options that the constructor would reject. The optimizer is then unchanged.
     fn load_state_dict(&mut self, state: State) -> Result<()>;
 }
@@ -160,17 +148,13 @@ pub(super) mod sealed {
 impl<R: Rule> FusedOptimizer<R> {
     /// An optimizer of one group of named parameters.
     ///
-    /// # Errors
-    /// Options outside PyTorch's range; no parameters; a parameter that is not a leaf, requires no gradient, is not of a
+    /// Errors: options outside PyTorch's range; no parameters; a parameter that is not a leaf, requires no gradient, is not of a
     /// floating-point type, or occurs twice.
     pub fn new(params: Vec<(String, Tensor)>, options: R) -> Result<Self> {
         Self::with_groups(vec![ParamGroup::new(params)], options)
     }
 
     /// An optimizer of several groups, each of which may override the learning rate and the weight decay of `options`.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new), in any group.
     pub fn with_groups(groups: Vec<ParamGroup>, options: R) -> Result<Self> {
         params::check(&groups)?;
         Self::of_checked(groups, &options)

@@ -10,7 +10,6 @@ pub type Result<T, E = OptimError> = std::result::Result<T, E>;
 
 /// Why an optimizer refused.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum OptimError {
     /// An option is outside the range of PyTorch's constructor.
     #[error("invalid {option} for {optimizer}: {value}; it must be {must_be}")]

@@ -129,8 +129,7 @@ impl fmt::Display for Reduced {
 impl ReduceLrOnPlateau {
     /// A schedule that has not seen a metric yet.
     ///
-    /// # Errors
-    /// A factor that is not at least 0 and less than 1 (PyTorch's check), and numbers that are negative or not finite.
+    /// Errors: a factor that is not at least 0 and less than 1 (PyTorch's check), and numbers that are negative or not finite.
     pub fn new(options: PlateauOptions) -> Result<Self, ScheduleError> {
         options.check()?;
         let state = PlateauState {
@@ -145,9 +144,7 @@ impl ReduceLrOnPlateau {
 
     /// Takes the metric of an epoch, and reduces the learning rates of `optimizer` if it is time. Returns the reductions.
     ///
-    /// # Errors
-    /// The number of lower bounds is not the number of parameter groups; neither the schedule nor a learning rate has changed
-    /// then.
+    /// Errors: the number of lower bounds is not the number of parameter groups; neither the schedule nor a learning rate has changed then.
     pub fn step(&mut self, metric: f64, optimizer: &mut impl Optimizer) -> Result<Vec<Reduced>, ScheduleError> {
         let rates = optimizer.group_lrs();
         let bounds = self.bounds(rates.len())?;
@@ -172,8 +169,7 @@ impl ReduceLrOnPlateau {
 
     /// Continues from a saved state. The options stay this schedule's own.
     ///
-    /// # Errors
-    /// A state of the other [`Mode`]; this schedule is then unchanged.
+    /// Errors: a state of the other [`Mode`]; this schedule is then unchanged.
     pub fn load_state(&mut self, state: PlateauState) -> Result<(), ScheduleError> {
         if state.mode != self.options.mode {
             return Err(ScheduleError::Mode { saved: state.mode, here: self.options.mode });
@@ -301,8 +297,7 @@ pub struct Warmup {
 impl Warmup {
     /// From `start_factor * lr` at step 0 up to `lr` at step `steps`; constant if `steps` is 0.
     ///
-    /// # Errors
-    /// A learning rate that is negative or not finite, and a factor that is not above 0 and at most 1 (PyTorch's check).
+    /// Errors: a learning rate that is negative or not finite, and a factor that is not above 0 and at most 1 (PyTorch's check).
     pub fn new(lr: f64, start_factor: f64, steps: u64) -> Result<Self, ScheduleError> {
         let refused = |option, value, must_be| ScheduleError::Option { schedule: "Warmup", option, value, must_be };
         if !(lr.is_finite() && lr >= 0.0) {
@@ -318,9 +313,6 @@ impl Warmup {
     /// ranks (`batch` samples on each of `world_size`) to `base`. Starts at the recipe's own `lr`, whatever the number of
     /// ranks, and reaches the scaled one at step `steps`. If the batch is not larger than `base`, no warm-up is needed and the
     /// scaled rate is constant.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new), and a batch or base of 0 samples.
     pub fn linear_scaling(
         lr: f64,
         base: usize,
@@ -391,7 +383,6 @@ impl Mode {
 /// Why a schedule refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum ScheduleError {
     /// An option is out of range.
     #[error("invalid {option} for {schedule}: {value}; it must be {must_be}")]

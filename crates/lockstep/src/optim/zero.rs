@@ -62,17 +62,11 @@ struct Shared {
 
 impl<R: Rule> ZeroRedundancyOptimizer<R> {
     /// An optimizer of one group of named parameters, which are the same on all ranks of `group`.
-    ///
-    /// # Errors
-    /// As [`FusedOptimizer::new`].
     pub fn new(params: Vec<(String, Tensor)>, options: R, group: Rc<ProcessGroup>) -> Result<Self> {
         Self::with_groups(vec![ParamGroup::new(params)], options, group)
     }
 
     /// An optimizer of several groups; see [`FusedOptimizer::with_groups`].
-    ///
-    /// # Errors
-    /// As [`FusedOptimizer::with_groups`].
     pub fn with_groups(groups: Vec<ParamGroup>, options: R, group: Rc<ProcessGroup>) -> Result<Self> {
         params::check(&groups)?;
         let sizes = groups.iter().map(|group| group.params.iter().map(|(_, param)| param.numel()).collect());
@@ -108,9 +102,6 @@ impl<R: Rule> ZeroRedundancyOptimizer<R> {
 
     /// Gathers the whole state on rank `to`. A collective, before [`state_dict`](Optimizer::state_dict); the next step makes the gathered
     /// state out of date and drops it. [`Snapshots`](crate::snapshot::Snapshots) call it themselves.
-    ///
-    /// # Errors
-    /// A rank is missing; memory ran out.
     pub fn consolidate_state_dict(&self, to: Rank) -> Result<()> {
         let mine = self.local_state();
         let metas = all_gather_object(&self.group, mine.meta()).map_err(OptimError::State)?;
@@ -223,8 +214,7 @@ impl<R: Rule> Optimizer for ZeroRedundancyOptimizer<R> {
 
     /// The consolidated state.
     ///
-    /// # Errors
-    /// This rank has not gathered it since the last step.
+    /// Errors: this rank has not gathered it since the last step.
     fn shared_state(&self) -> Result<State> {
         self.consolidated
             .borrow()

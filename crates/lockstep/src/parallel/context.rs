@@ -18,8 +18,7 @@ use crate::elastic::refuse_in_pass;
 
 /// The positions of a sequence of `length` that this rank holds, in their order: `[length / p]`.
 ///
-/// # Errors
-/// `BadArgument` if the sequence cannot be divided into two equal chunks for each rank.
+/// Errors: `BadArgument` if the sequence cannot be divided into two equal chunks for each rank.
 pub fn zigzag_positions(group: &ProcessGroup, length: i64) -> Result<Tensor> {
     let (ranks, rank) = (group.size().get() as i64, group.rank().get() as i64);
     if length % (2 * ranks) != 0 {
@@ -35,9 +34,6 @@ pub fn zigzag_positions(group: &ProcessGroup, length: i64) -> Result<Tensor> {
 }
 
 /// This rank's positions of a tensor that all ranks hold, whose dimension `dim` is the sequence.
-///
-/// # Errors
-/// As [`zigzag_positions`].
 pub fn zigzag(group: &ProcessGroup, whole: &Tensor, dim: usize) -> Result<Tensor> {
     let positions = zigzag_positions(group, whole.size()[dim])?.to(whole.device());
     Ok(whole.index_select(dim as i64, &positions))
@@ -46,9 +42,6 @@ pub fn zigzag(group: &ProcessGroup, whole: &Tensor, dim: usize) -> Result<Tensor
 /// Exact causal attention over sequences that are divided by [`zigzag`]: queries, keys and values of this rank's positions,
 /// `[n, heads, t / p, d]`, to what these attend to, of the same shape. Each of p − 1 exchanges sends a rank's keys and values to the next
 /// rank, and in the backward pass their gradients to the one before.
-///
-/// # Errors
-/// Any failure of an exchange.
 pub fn ring_attention(group: &ProcessGroup, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
     refuse_in_pass("context parallelism")?;
     let (ranks, rank) = (group.size().get(), group.rank().get());
@@ -111,9 +104,6 @@ impl Partial {
 
 /// Sends a tensor to the next rank of the ring, and returns that of the rank before, which has the same shape. In the backward pass the
 /// gradient goes the other way, so all ranks must use what they get.
-///
-/// # Errors
-/// Any failure of the exchange.
 pub fn to_next(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     let (ranks, rank) = (group.size().get(), group.rank().get());
     let rows = |of: usize| (0..ranks).map(|rank| if rank == of { block.size()[0] } else { 0 }).collect();

@@ -49,8 +49,7 @@ impl MixtureOfExperts {
     /// of zeros, as variables `experts.fc1.weight` and so on; and all of the `router` `[experts, features]`, as the variable `router`. An
     /// expert takes at most `capacity` times the tokens that it would have if all experts had as many.
     ///
-    /// # Errors
-    /// `BadArgument` if the number of experts is not a multiple of the number of ranks.
+    /// Errors: `BadArgument` if the number of experts is not a multiple of the number of ranks.
     pub fn new(
         vs: &Path<'_>,
         [router, fc1, fc2]: [&Tensor; 3],
@@ -73,9 +72,6 @@ impl MixtureOfExperts {
 
     /// Passes this rank's `tokens` `[tokens, features]` through their experts. All ranks have as many tokens, call it in the same order,
     /// and run backward by [`c10d::backward_over`]; then [`average_gradients`](Self::average_gradients).
-    ///
-    /// # Errors
-    /// Any failure of a collective; `BadArgument` on another thread than the one that made the layer.
     pub fn try_forward(&self, tokens: &Tensor) -> Result<Routed> {
         refuse_in_pass("expert parallelism")?;
         let group = self.group.get()?;
@@ -106,9 +102,6 @@ impl MixtureOfExperts {
 
     /// [`average_gradients`](super::average_gradients) for a model with experts. Each rank has other ones, whose gradients are those of all
     /// ranks' losses already, added up: they are divided by the number of ranks.
-    ///
-    /// # Errors
-    /// Any failure of the all-reduce.
     pub fn average_gradients(group: &ProcessGroup, params: &[(String, Tensor)]) -> Result<()> {
         let (experts, shared): (Vec<_>, Vec<_>) = params.iter().partition(|(name, _)| Self::has_parameter(name));
         super::average(group, shared.into_iter().map(|(_, param)| param))?;

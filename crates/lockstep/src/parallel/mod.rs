@@ -35,9 +35,6 @@ use crate::optim::by_dtype_and_device;
 
 /// Replaces each gradient by its mean over the ranks of `group`, in one message for each dtype. All ranks have the same parameters in
 /// the same order; those without a gradient have none on any rank.
-///
-/// # Errors
-/// Any failure of the all-reduce.
 pub fn average_gradients(group: &ProcessGroup, params: &[(String, Tensor)]) -> Result<()> {
     average(group, params.iter().map(|(_, param)| param))
 }

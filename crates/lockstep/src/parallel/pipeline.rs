@@ -109,9 +109,8 @@ struct Sent {
 impl Pipeline {
     /// The stage of this rank; all ranks of `group` pass the same schedule.
     ///
-    /// # Errors
-    /// `BadArgument` if the schedule's number of stages is not the group's number of ranks, or if there are more micro-batches
-    /// than message tags.
+    /// Errors: `BadArgument` if the schedule's number of stages is not the group's number of ranks, or if there are more micro-batches than
+    /// message tags.
     pub fn new(group: Rc<ProcessGroup>, schedule: Schedule, received: Activations) -> Result<Self, Error> {
         let (stages, ranks) = (schedule.stages(), group.size());
         let refuse = |detail| Err(Error::bad_argument("make a pipeline", detail));
@@ -134,8 +133,7 @@ impl Pipeline {
     ///
     /// A stage that calls [`c10d::checkpoint`] in `forward` holds its inputs in place of all activations.
     ///
-    /// # Errors
-    /// A message failed, with the position in the schedule and the other ranks' reports; a pass failed.
+    /// Errors: a message failed, with the position in the schedule and the other ranks' reports; a pass failed.
     pub fn step(
         &self,
         input: impl Fn(usize) -> Tensor,

@@ -41,8 +41,7 @@ pub struct ColumnParallelLinear {
 impl ColumnParallelLinear {
     /// Keeps this rank's part of the `weight` `[out, in]` and the `bias` `[out]`, if any, of the whole layer, as variables of these names.
     ///
-    /// # Errors
-    /// `BadArgument` if `out` is not a multiple of the number of ranks.
+    /// Errors: `BadArgument` if `out` is not a multiple of the number of ranks.
     pub fn new(vs: &Path<'_>, weight: &Tensor, bias: Option<&Tensor>, group: &Rc<ProcessGroup>) -> Result<Self> {
         let weight = vs.var_copy("weight", &part_of(group, weight, 0)?);
         let bias = bias.map(|bias| Ok(vs.var_copy("bias", &part_of(group, bias, 0)?))).transpose()?;
@@ -55,9 +54,6 @@ impl ColumnParallelLinear {
     }
 
     /// This rank's columns of the output.
-    ///
-    /// # Errors
-    /// Any failure of a collective; `BadArgument` on another thread than the one that made the layer.
     pub fn try_forward(&self, inputs: &Tensor) -> Result<Tensor> {
         let group = self.group.get()?;
         let whole = match self.sequence {
@@ -83,8 +79,7 @@ pub struct RowParallelLinear {
 impl RowParallelLinear {
     /// Keeps this rank's part of the `weight` `[out, in]` of the whole layer, and the `bias` `[out]`, if any, as variables of these names.
     ///
-    /// # Errors
-    /// `BadArgument` if `in` is not a multiple of the number of ranks.
+    /// Errors: `BadArgument` if `in` is not a multiple of the number of ranks.
     pub fn new(vs: &Path<'_>, weight: &Tensor, bias: Option<&Tensor>, group: &Rc<ProcessGroup>) -> Result<Self> {
         let weight = vs.var_copy("weight", &part_of(group, weight, 1)?);
         let bias = bias.map(|bias| vs.var_copy("bias", bias));
@@ -97,9 +92,6 @@ impl RowParallelLinear {
     }
 
     /// The whole output, or this rank's part of the sequence.
-    ///
-    /// # Errors
-    /// As [`ColumnParallelLinear::try_forward`].
     pub fn try_forward(&self, inputs: &Tensor) -> Result<Tensor> {
         let group = self.group.get()?;
         let summand = inputs.linear(&self.weight, None::<Tensor>);
@@ -127,9 +119,6 @@ impl ParallelMlp {
     }
 
     /// The block's output.
-    ///
-    /// # Errors
-    /// As [`ColumnParallelLinear::try_forward`].
     pub fn try_forward(&self, inputs: &Tensor) -> Result<Tensor> {
         self.fc2.try_forward(&self.fc1.try_forward(inputs)?.gelu("none"))
     }
@@ -147,17 +136,13 @@ pub struct VocabParallelEmbedding {
 impl VocabParallelEmbedding {
     /// Keeps this rank's part of the table `[vocabulary, features]`, as the variable `weight`.
     ///
-    /// # Errors
-    /// `BadArgument` if the vocabulary is not a multiple of the number of ranks: pad it.
+    /// Errors: `BadArgument` if the vocabulary is not a multiple of the number of ranks: pad it.
     pub fn new(vs: &Path<'_>, weight: &Tensor, group: &Rc<ProcessGroup>) -> Result<Self> {
         let weight = vs.var_copy("weight", &part_of(group, weight, 0)?);
         Ok(VocabParallelEmbedding { weight, group: OwnThread::new(Rc::clone(group)) })
     }
 
     /// Each row comes from the rank that holds it; the others add zeros. An index outside the vocabulary is not refused: its row is zeros.
-    ///
-    /// # Errors
-    /// As [`ColumnParallelLinear::try_forward`].
     pub fn try_forward(&self, indices: &Tensor) -> Result<Tensor> {
         let group = self.group.get()?;
         let (local, elsewhere) = local_index(group, indices, self.weight.size()[0]);
@@ -169,9 +154,6 @@ impl VocabParallelEmbedding {
 /// The mean cross-entropy of logits whose vocabulary is divided: `logits` `[n, vocabulary / p]`, `targets` `[n]`, the same on all
 /// ranks. Instead of the logits, two all-reduces send n numbers (the maximum) and 2 n (the sum of the exponentials and the
 /// target's logit). The backward pass sends nothing. Targets must lie inside the vocabulary; others are not refused.
-///
-/// # Errors
-/// Any failure of a collective.
 pub fn vocab_parallel_cross_entropy(group: &ProcessGroup, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let mut largest = no_grad(|| logits.amax([-1].as_slice(), true)).contiguous();
     group.all_reduce(&mut largest, ReduceOp::Max)?;

@@ -20,7 +20,6 @@ pub(super) fn shown(name: &str) -> String {
 /// Why weights could not be loaded. The model is then unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum PretrainedError {
     /// The file cannot be read as weights.
     #[error("cannot read weights from {}: {why}", path.display())]

@@ -42,8 +42,7 @@ impl Default for LoadOptions {
 ///
 /// Every rank may read the file, or only rank 0 if DDP broadcasts its parameters and buffers afterwards.
 ///
-/// # Errors
-/// [`PretrainedError`] says what is wrong with the file, or what in it does not fit; `vs` is then unchanged.
+/// Errors: [`PretrainedError`] says what is wrong with the file, or what in it does not fit; `vs` is then unchanged.
 pub fn load(vs: &VarStore, path: &Path, options: &LoadOptions) -> Result<Loaded, PretrainedError> {
     let weights = Weights::read(path)?;
     let model = vs.variables().into_iter().collect();

@@ -33,9 +33,6 @@ pub struct Weights {
 
 impl Weights {
     /// Reads the file at `path`.
-    ///
-    /// # Errors
-    /// [`PretrainedError::File`] says what is wrong with it.
     pub fn read(path: &Path) -> Result<Self, PretrainedError> {
         let file = |why| PretrainedError::File { path: path.to_owned(), why };
         open(path).and_then(|(input, length)| Self::of(input, length)).map_err(file)

@@ -20,7 +20,6 @@ const LISTED: usize = 6;
 /// Why saving or resuming failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum SnapshotError {
     /// A good snapshot that this run cannot continue from.
     #[error("cannot resume from {}: {why}; name another folder to start over", path.display())]
@@ -126,7 +125,6 @@ pub enum SnapshotError {
 /// Why a file is not a good snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum BadSnapshot {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
@@ -170,7 +168,6 @@ pub enum BadSnapshot {
 /// Why a good snapshot does not fit this run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum Unfit {
     /// The model has other variables.
     #[error("it is of another model: {}", differences(missing, unexpected, different))]

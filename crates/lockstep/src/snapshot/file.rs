@@ -412,9 +412,6 @@ pub(crate) struct View {
 
 impl View {
     /// Copies the tensor, which the file will store under `name`.
-    ///
-    /// # Errors
-    /// The format does not support the kind of tensor, or it cannot be copied.
     pub(crate) fn new(name: &str, tensor: &Tensor) -> Result<Self, SnapshotError> {
         let TensorInfo { dtype, shape, data_offsets: (_, length) } = info(name, tensor)?;
         let mut data = vec![0; length];

@@ -45,9 +45,6 @@ pub(super) struct Good {
 }
 
 /// The files in `folder` with names of snapshots, newest first; empty if there is no such folder. They may be bad.
-///
-/// # Errors
-/// The folder cannot be read.
 pub fn list(folder: &Path) -> io::Result<Vec<SnapshotFile>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -162,9 +159,6 @@ fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
 
 impl Snapshot {
     /// Reads and checks the file at `path`.
-    ///
-    /// # Errors
-    /// [`BadSnapshot`] says what is wrong with it.
     pub fn read(path: &Path) -> Result<Self, BadSnapshot> {
         assembled(path)?.snapshot()
     }

@@ -86,9 +86,6 @@ pub(super) fn name_of_attempt() -> String {
 
 impl Requests {
     /// Listens to the signals from now on. `attempt` is rank 0's [`name_of_attempt`].
-    ///
-    /// # Errors
-    /// The system's error.
     pub(super) fn listen(attempt: &str) -> io::Result<Self> {
         let attempt = format!("snapshot_requests/{attempt}");
         let requests =
@@ -98,9 +95,6 @@ impl Requests {
     }
 
     /// What all ranks do at this boundary. Each rank asks at each boundary, and all ranks exchange something between two of them.
-    ///
-    /// # Errors
-    /// The store's error.
     pub(super) fn agree(&mut self, group: &ProcessGroup) -> c10d::Result<Option<Request>> {
         let now = self.boundary;
         self.boundary += 1;
@@ -161,9 +155,6 @@ fn weight(request: Request) -> i64 {
 }
 
 /// Sets `end` when one of the signals arrives, if the launcher has named any.
-///
-/// # Errors
-/// The system's error.
 fn listen_for_the_end(end: &Arc<AtomicBool>) -> io::Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let Some((signals, launcher)) = named(|name| std::env::var(name).ok()) else { return Ok(()) };

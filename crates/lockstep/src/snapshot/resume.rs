@@ -35,12 +35,10 @@ impl Snapshots {
     ///
     /// From now on this rank handles SIGUSR1 and SIGUSR2, so the program saves with [`save_if`](Self::save_if).
     ///
-    /// # Errors
-    /// On every rank: the newest good snapshot belongs to another model or optimizer, its position is inside an epoch of
-    /// another seed or data set; nothing can be saved in the folder, a file that is not this program's snapshot is in the way of a later one, or
-    /// another running job holds the folder; nodes have snapshots of
-    /// different runs, and none of them is this one; or there are snapshots, but none of this job, and
-    /// [`SnapshotOptions::resume`](super::SnapshotOptions::resume) is off. Nothing is changed then.
+    /// Errors: on every rank: the newest good snapshot belongs to another model or optimizer, its position is inside an epoch of another
+    /// seed or data set; nothing can be saved in the folder, a file that is not this program's snapshot is in the way of a later one, or
+    /// another running job holds the folder; nodes have snapshots of different runs, and none of them is this one; or there are snapshots,
+    /// but none of this job, and [`SnapshotOptions::resume`](super::SnapshotOptions::resume) is off. Nothing is changed then.
     pub fn resume<'a>(
         &mut self,
         variables: impl Into<Variables<'a>>,
@@ -53,10 +51,6 @@ impl Snapshots {
 
     /// As [`resume`](Self::resume), and also returns the saved state of the program; `None` if training starts from the
     /// beginning, or if [`save`](Self::save) wrote the snapshot.
-    ///
-    /// # Errors
-    /// As [`resume`](Self::resume), and on every rank when the saved state does not have the shape of `E`: it lacks a field, or
-    /// has one that an `E` would lose.
     pub fn resume_with<'a, E: Serialize + DeserializeOwned>(
         &mut self,
         variables: impl Into<Variables<'a>>,

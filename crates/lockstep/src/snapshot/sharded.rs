@@ -54,9 +54,6 @@ impl<'a> From<(&'a VarStore, &'a FullyShard)> for Variables<'a> {
 
 impl Snapshots {
     /// As `save`, with full sharding; `extra` gives the program's own state, on rank 0. A collective.
-    ///
-    /// # Errors
-    /// As `save`, on all ranks if one of them failed; the snapshots that were there still are.
     pub(super) fn save_sharded(
         &mut self,
         position: Position,
@@ -180,9 +177,6 @@ fn pieces(model: &FullyShard) -> HashMap<String, Piece> {
 impl Variables<'_> {
     /// Runs `body` while all variables are whole, as for saving them. What it changes may be lost. `body` must not communicate; a
     /// collective if they are divided.
-    ///
-    /// # Errors
-    /// Any failure of an all-gather.
     pub(crate) fn whole<T>(&self, body: impl FnOnce(&VarStore) -> T) -> c10d::Result<T> {
         match self.sharded {
             Some(model) => model.summon_full_params(|| body(self.vs)),
@@ -228,8 +222,7 @@ impl Variables<'_> {
 
     /// As [`copy`](Self::copy), of variables from the file `path`, whose names and shapes are checked first.
     ///
-    /// # Errors
-    /// Other names or shapes; nothing is changed then.
+    /// Errors: other names or shapes; nothing is changed then.
     pub(crate) fn load(&self, path: &Path, model: BTreeMap<String, Tensor>) -> Result<(), SnapshotError> {
         let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
         fit::check_model(&model, &self.shapes()?).map_err(unfit)?;

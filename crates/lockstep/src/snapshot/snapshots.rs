@@ -116,8 +116,7 @@ impl Snapshots {
     /// In the background there is at most one copy in memory: a second save first waits until the previous one is on disk. If
     /// training waits, there is none.
     ///
-    /// # Errors
-    /// With [`OnSaveError::Stop`], why this save, or the previous one in the background, failed; those of gathering.
+    /// Errors: with [`OnSaveError::Stop`], why this save, or the previous one in the background, failed; those of gathering.
     pub fn save<'a>(
         &mut self,
         position: Position,
@@ -131,10 +130,6 @@ impl Snapshots {
     /// [`resume`](Self::resume): SIGUSR1 for a snapshot, SIGUSR2 for a snapshot and the end. A collective: all ranks call it after
     /// the same steps, and exchange something in each step between two calls, as DDP does. All ranks act on a signal in the same
     /// call, one step after it arrived.
-    ///
-    /// # Errors
-    /// As [`save`](Self::save); the store's; and [`SnapshotError::Ended`] on all ranks, once the snapshot is on disk, if a signal
-    /// asked for the end.
     pub fn save_if<'a>(
         &mut self,
         due: bool,
@@ -175,9 +170,6 @@ impl Snapshots {
     /// snapshots.save_if_with(true, Position::start_of(start.epoch + 1), vs, &optimizer, &so_far, group)?;
     /// # Ok(()) }
     /// ```
-    ///
-    /// # Errors
-    /// As [`save_if`](Self::save_if), and always when `extra` could not be read back.
     pub fn save_if_with<'a, E: Serialize + DeserializeOwned>(
         &mut self,
         due: bool,
@@ -258,9 +250,6 @@ impl Snapshots {
     }
 
     /// Waits until the last snapshot is on disk.
-    ///
-    /// # Errors
-    /// As [`save`](Self::save).
     pub fn finish(mut self) -> Result<(), SnapshotError> {
         self.wait_for_writer()
     }

@@ -118,8 +118,7 @@ impl SaveJob {
 
     /// Writes the file, reports it, and removes old ones.
     ///
-    /// # Errors
-    /// The file cannot be written; existing files are then unchanged, and no temporary file is left.
+    /// Errors: the file cannot be written; existing files are then unchanged, and no temporary file is left.
     pub(super) fn run(self) -> io::Result<()> {
         let begun = Instant::now();
         let path = self.path();
@@ -148,9 +147,6 @@ impl SaveJob {
     }
 
     /// Writes it as the part of `rank` of `ranks`, under a name that the checksum ends.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub(super) fn run_as_part(self, rank: usize, ranks: usize) -> io::Result<PartFile> {
         folder::make(&self.folder)?;
         let partial = self.temporary()?;

@@ -13,7 +13,6 @@ use crate::env::EnvError;
 /// Why [`Spawn::run`](super::Spawn::run) failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum SpawnError {
     /// A worker failed, and the others were stopped.
     #[error("{0}")]
@@ -99,7 +98,6 @@ pub struct Report {
 /// How one worker failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum Failure {
     /// The worker returned an error.
     Raised {

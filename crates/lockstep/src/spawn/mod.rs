@@ -101,7 +101,8 @@ where
     /// rest of torchrun's variables, share the parent's stdout and stderr, and have an empty stdin. `args` is sent as
     /// JSON, so it may be large, but floats must be finite.
     ///
-    /// # Errors
+    ///
+    /// Errors:
     /// - [`SpawnError::Workers`] if a worker failed; all others have been stopped by then.
     /// - [`SpawnError::TimedOut`] after [`Spawn::timeout`].
     /// - Incorrect use, before anything is started: no or too many processes, a call under a launcher, in a worker, or
@@ -138,9 +139,6 @@ fn check(nprocs: usize) -> Result<(), SpawnError> {
 
 /// Runs `worker(env, args)` in `nprocs` new processes of this program, as `torch.multiprocessing.spawn` does, and waits
 /// for them. This is [`Spawn::run`] with a store in this process on a free loopback port.
-///
-/// # Errors
-/// As [`Spawn::run`].
 #[track_caller]
 pub fn spawn<A, W>(nprocs: usize, args: &A, worker: W) -> Result<(), SpawnError>
 where
@@ -165,8 +163,7 @@ impl Hosted {
 
     /// A TCPStore in this process, on a free loopback port.
     ///
-    /// # Errors
-    /// No port can be opened on loopback.
+    /// Errors: no port can be opened on loopback.
     pub fn store() -> anyhow::Result<Self> {
         let store = crate::group::host_store()?;
         let port = store.port().context("a TCPStore that hosts has a port")?;

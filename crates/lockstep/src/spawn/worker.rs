@@ -223,9 +223,8 @@ pub(super) enum Role {
 
 /// Begins the call at `at` and gives it the next number.
 ///
-/// # Errors
-/// [`SpawnError::Concurrent`] while another call runs: the order of two concurrent calls would differ in the workers. A
-/// worker is within its call until it ends, so there the error is [`SpawnError::Nested`].
+/// Errors: [`SpawnError::Concurrent`] while another call runs: the order of two concurrent calls would differ in the workers. A worker is
+/// within its call until it ends, so there the error is [`SpawnError::Nested`].
 pub(super) fn begin(at: String) -> Result<Call, SpawnError> {
     let mut calls = lock();
     if calls.running {

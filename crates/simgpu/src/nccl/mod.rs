@@ -10,8 +10,6 @@
 
 mod comm;
 mod hub;
-mod reduce;
-mod wire;
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -23,7 +21,7 @@ use std::sync::Arc;
 
 use comm::Part;
 use getifaddrs::getifaddrs;
-use wire::{Kind, UniqueId};
+use hub::{Kind, UniqueId};
 
 use crate::{Cuda, Nccl, cuda, world};
 
@@ -221,9 +219,9 @@ fn operation(
     let (dtype, op) = kinds;
     let issue = || {
         let comm = comm::get(comm)?;
-        let size = reduce::size(dtype)
-            .ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, format!("it has no data type {dtype}")))?;
-        if !reduce::knows(op) {
+        let size =
+            comm::size(dtype).ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, format!("it has no data type {dtype}")))?;
+        if !comm::knows(op) {
             return Err(refuse(Nccl::INVALID_ARGUMENT, format!("it has no reduction {op}")));
         }
         if other < 0 || other as u32 >= comm.size {

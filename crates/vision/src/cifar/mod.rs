@@ -40,9 +40,6 @@ pub struct Cifar10 {
 
 impl Cifar10 {
     /// A set from records of [`RECORD`] bytes each, with CIFAR-10's class names.
-    ///
-    /// # Errors
-    /// Fails when there are no records, the last one is incomplete, or a label is above 9.
     pub fn new(records: Vec<u8>) -> Result<Self, DataError> {
         cifar::check(&records)?;
         Ok(Self { records, classes: CLASSES.map(str::to_owned).into() })
@@ -51,7 +48,6 @@ impl Cifar10 {
     /// Reads `data_batch_1.bin` to `data_batch_5.bin`, or `test_batch.bin`, and `batches.meta.txt` if it exists, from `dir` or
     /// from its folder `cifar-10-batches-bin`. Fewer than five training files are accepted, a gap is not.
     ///
-    /// # Errors
     /// Fails when the files are missing (the message says what is there instead and what to download), truncated, or not
     /// CIFAR-10's.
     pub fn from_dir(dir: &Path, split: Split) -> Result<Self, DataError> {
@@ -65,9 +61,6 @@ impl Cifar10 {
 
     /// Writes the set under CIFAR-10's file names to `dir`, which must exist: five files for training, one for testing, and the
     /// class names. Each file is written atomically.
-    ///
-    /// # Errors
-    /// Fails when a file cannot be written, or when there are fewer training pictures than files.
     pub fn write_bin(&self, dir: &Path, split: Split) -> Result<(), DataError> {
         let names = cifar::names(split);
         if self.count() < names.len() {

@@ -55,9 +55,6 @@ impl DecodedCache {
 
     /// The cache in `folder`, which is made if it is missing, of at most `limit` bytes in all. Removes files that killed
     /// processes left half-written. If the disk fills up later, `warn` is called once, and no more pictures are added.
-    ///
-    /// # Errors
-    /// The folder cannot be made or written.
     pub fn open(folder: &Path, limit: u64, warn: impl Fn(String) + Send + Sync + 'static) -> Result<Self, DataError> {
         let fail = |error| DataError::unwritable(folder, error);
         fs::create_dir_all(folder).map_err(fail)?;

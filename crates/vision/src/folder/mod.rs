@@ -44,9 +44,8 @@ pub struct ImageFolder {
 impl ImageFolder {
     /// Finds the classes and their pictures in `dir`, and checks that each file exists and can be read. Decodes no picture.
     ///
-    /// # Errors
-    /// Fails when there is no class folder, a class has no pictures, something cannot be read, symbolic links form a loop, or
-    /// the folder holds `Train` and `Validation` instead of classes (use [`Splits::open`](super::Splits::open) for those).
+    /// Fails when there is no class folder, a class has no pictures, something cannot be read, symbolic links form a loop, or the
+    /// folder holds `Train` and `Validation` instead of classes (use [`Splits::open`](super::Splits::open) for those).
     pub fn open(dir: &Path) -> Result<Self, DataError> {
         let ImageFiles { classes, samples, skipped } = walk(dir)?;
         Ok(Self { root: dir.into(), classes, samples, skipped, cache: None })
@@ -154,9 +153,8 @@ impl Splits {
     /// Finds and checks `Train` (or `training`), `Validation` (or `val`, `valid`) and, if it exists, `Test` (or `testing`) in
     /// `dir`, ignoring case.
     ///
-    /// # Errors
-    /// Fails when training or validation is missing (the message lists what is there), two folders match one split, one is not
-    /// a valid [`ImageFolder`], or their classes differ.
+    /// Fails when training or validation is missing (the message lists what is there), two folders match one split, one is not a
+    /// valid [`ImageFolder`], or their classes differ.
     pub fn open(dir: &Path) -> Result<Self, DataError> {
         let SplitFolders { train, validation, test } = SplitFolders::find(dir)?;
         let splits = Splits {

@@ -79,9 +79,8 @@ impl DrawnHouses {
     /// Writes `train` and `validation` photographs as JPEG files to `dir/Train` and `dir/Validation`, a folder per class, each
     /// photograph in one of `sizes` (width and height). Missing folders are created; each file is written atomically.
     ///
-    /// # Errors
-    /// Fails when `sizes` is empty or contains a 0, when a split would be too small to have every class, when other photographs
-    /// are there already, or when a folder or file cannot be written.
+    /// Fails when `sizes` is empty or contains a 0, when a split would be too small to have every class, when other photographs are
+    /// there already, or when a folder or file cannot be written.
     pub fn write(
         dir: &Path,
         seed: u64,
