@@ -14,7 +14,6 @@ pub mod new;
 mod new_lab;
 
 use clap::{Args, Subcommand};
-
 use lockstep_checkout::{self as checkout, cargo};
 use lockstep_launch::exit;
 use lockstep_report as report;
