@@ -2,14 +2,15 @@
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use lockstep_author::{self as author, course, new};
 use lockstep_launch::command::Shell;
+use lockstep_prove::{inject, same, tour, verify};
+use lockstep_report::{Screen, listing};
+use lockstep_site::{cluster, doctor, render};
+use {lockstep_bench as bench, lockstep_curves as curves, lockstep_learn as learn};
 
-use crate::author::{self, course, new};
 use crate::exit::Code;
-use crate::prove::{inject, same, tour, verify};
-use crate::report::{Screen, listing};
-use crate::site::{cluster, doctor, render};
-use crate::{bench, curves, learn, stacks};
+use crate::{reference, stacks};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -143,7 +144,7 @@ impl Cli {
             Command::Data(options) => options.exec(),
             Command::Cluster(options) => options.exec(),
             Command::ClusterInit(init) => init.exec(),
-            Command::Course(options) => options.exec(Cli::command()),
+            Command::Course(options) => options.exec(|| reference::pages(Cli::command())),
             Command::Measure(options) => options.exec(),
         }
     }
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_reference_describes_every_public_command_and_no_hidden_one() {
-        let text = author::reference::commands(Cli::command());
+        let text = reference::commands(Cli::command());
         let is_described = |name: &&str| text.contains(&format!("\n## lockstep {name}\n"));
         assert!(["run", "grade", "watch", "course check"].iter().all(is_described));
         let hidden = [bench::RANK, bench::STORE, cluster::INIT, "dies-with-parent", "confined-exec"];

@@ -8,13 +8,13 @@ use std::process::Command;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use lockstep_checkout::cargo::{TASKS, plain_command};
+use lockstep_checkout::checkout_around;
 use lockstep_process::check_room;
+use lockstep_prove::tour;
+use lockstep_report::Screen;
 
-use crate::cargo::{TASKS, plain_command};
-use crate::checkout::checkout_around;
 use crate::exit::{Code, Refused};
-use crate::prove::tour;
-use crate::report::Screen;
 use crate::stacks;
 
 /// What `--version` adds, by which `scripts/run.sh` tells that another tour needs no more.

@@ -7,27 +7,15 @@
 #![cfg_attr(not(feature = "whole"), allow(dead_code, unused_imports))] // what the tour leaves out uses it
 
 #[cfg(feature = "whole")]
-mod author;
-#[cfg(feature = "whole")]
 mod cli;
 mod exit;
 #[cfg(not(feature = "whole"))]
 mod first;
 #[cfg(feature = "whole")]
-mod labs;
+mod reference;
 mod stacks;
-
 #[cfg(feature = "whole")]
-use lockstep_bench as bench;
-use lockstep_checkout::{self as checkout, cargo};
-#[cfg(feature = "whole")]
-use lockstep_curves as curves;
-#[cfg(feature = "whole")]
-use lockstep_learn as learn;
-use lockstep_prove as prove;
-use lockstep_report as report;
-#[cfg(feature = "whole")]
-use lockstep_site as site;
+mod variables;
 
 #[cfg(feature = "whole")]
 use {cli::Cli, lockstep_grading::learner::helper};

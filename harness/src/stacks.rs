@@ -10,9 +10,9 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign::quotation;
 use lockstep_process::{Signals, Stacks, StacksError, proc};
+use lockstep_report::Stdout;
 
 use crate::exit::{Code, Interrupted, Refused};
-use crate::report::Stdout;
 
 /// How long a tool may take for one rank.
 const LIMIT: Duration = Duration::from_secs(20);

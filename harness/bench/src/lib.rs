@@ -41,7 +41,6 @@ mod store;
 mod trace;
 
 use clap::{Args, Subcommand};
-
 use lockstep_checkout as checkout;
 use lockstep_launch::exit;
 use lockstep_report as report;

@@ -16,11 +16,10 @@ use clap::Args;
 use clap::ValueHint;
 use comfy_table::LineStyle;
 use lockstep_contract::foreign;
-use serde::Serialize;
-
 use lockstep_launch::exit;
 use lockstep_report as report;
 use lockstep_serve as serve;
+use serde::Serialize;
 
 use crate::exit::{Code, Refused};
 use crate::report::formats::cell;

@@ -14,9 +14,8 @@ mod practice;
 mod route;
 
 use lockstep_grading::Workplace;
-use lockstep_grading::exercise::{Task, Tasks};
-
 use lockstep_checkout::{self as checkout, cargo};
+use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_launch::exit;
 use lockstep_report as report;
 use lockstep_serve as serve;

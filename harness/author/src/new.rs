@@ -99,7 +99,7 @@ const RESERVED: [(&str, &str); 5] = [
 
 /// Make a package of your own: data, a network, three ways to divide it, snapshots, and a batch script
 #[derive(Args)]
-pub(crate) struct NewOptions {
+pub struct NewOptions {
     /// The new folder; its last part is the package's name
     folder: PathBuf,
     /// The kind of data that you have
@@ -110,7 +110,7 @@ pub(crate) struct NewOptions {
 impl NewOptions {
     /// # Errors
     /// [`Refused`] for a name that is not a package's, one in use, a folder that exists, or no checkout; the system's error.
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         let checkout = checkout::checkout()?;
         let checkout = checkout.canonicalize().with_context(|| format!("cannot read {}", foreign::path(&checkout)))?;
         let lock = read(&checkout.join("Cargo.lock"))?;

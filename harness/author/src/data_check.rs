@@ -16,7 +16,7 @@ use lockstep_datasets::idx::{Idx, IdxKind};
 use lockstep_datasets::{DataError, cifar};
 use maud::{Markup, PreEscaped, html};
 
-use crate::author::data::{Layout, Part, Set};
+use crate::data::{Layout, Part, Set};
 use crate::exit::{Code, Refused};
 use crate::report::html::page;
 use crate::report::{Screen, Stdout, count};

@@ -1,19 +1,23 @@
 //! `lockstep course`, for maintainers: makes labs, writes exercises from their solutions, and reports what the course lacks.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::{Args, Subcommand};
+use lockstep_contract::foreign;
 use lockstep_grading::{Lab, Language, package};
 
-use crate::author::{course_check, new_lab, reference};
 use crate::checkout::checkout;
 use crate::exit::Code;
 use crate::labs::{find, in_checkout};
 use crate::report::{Screen, count};
+use crate::{course_check, new_lab};
 
 /// Keep exercises in step with their solutions, and make labs
 #[derive(Args)]
-pub(crate) struct CourseOptions {
+pub struct CourseOptions {
     #[command(subcommand)]
     what: What,
 }
@@ -71,9 +75,12 @@ enum What {
     },
 }
 
+/// Texts by their paths in the checkout.
+type Pages = BTreeMap<PathBuf, String>;
+
 impl CourseOptions {
-    /// `whole` is the command line of the whole program, which has a page of the book.
-    pub(crate) fn exec(self, whole: clap::Command) -> anyhow::Result<Code> {
+    /// `pages` are the book's reference pages by their paths in the checkout, as the whole program writes them.
+    pub fn exec(self, pages: impl FnOnce() -> Pages) -> anyhow::Result<Code> {
         let root = checkout()?;
         match self.what {
             What::New { name } => {
@@ -99,12 +106,12 @@ impl CourseOptions {
                 &lockstep_grading::Options::seeded(seed),
             ),
             What::Reference => {
-                reference::write(&root, whole)?;
+                write(&root, pages())?;
                 Ok(Code::Success)
             }
             What::Check { labs, build, seeds, task, python } => {
                 let seeds = seeds.map(|seeds| (seeds, task, chosen(python)));
-                check(&root, &in_checkout(&root, &labs)?, build, seeds, whole)
+                check(&root, &in_checkout(&root, &labs)?, build, seeds, pages())
             }
         }
     }
@@ -119,11 +126,11 @@ fn check(
     labs: &[Lab],
     build: bool,
     seeds: Option<(u64, Option<String>, Language)>,
-    whole: clap::Command,
+    pages: Pages,
 ) -> anyhow::Result<Code> {
     let screen = Screen::new(false);
     let mut faults: Vec<String> = labs.iter().flat_map(|lab| course_check::lacks(root, lab)).collect();
-    faults.extend(reference::stale(root, whole));
+    faults.extend(stale(root, pages));
     if build {
         let found = course_check::beginning(root, labs)?;
         faults.extend(found.faults);
@@ -135,4 +142,25 @@ fn check(
     faults.iter().for_each(|fault| screen.line(fault));
     screen.line(format_args!("{}: {}", count(labs.len(), "lab"), count(faults.len(), "fault")));
     Ok(if faults.is_empty() { Code::Success } else { Code::Failure })
+}
+
+/// Writes the pages.
+///
+/// # Errors
+/// The system's error.
+fn write(root: &Path, pages: Pages) -> anyhow::Result<()> {
+    for (path, text) in pages {
+        let path = root.join(path);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", foreign::path(&path)))?;
+    }
+    Ok(())
+}
+
+/// The pages that differ from what the program would write.
+fn stale(root: &Path, pages: Pages) -> Vec<String> {
+    let differs = |(path, text): (PathBuf, String)| {
+        let there = fs::read_to_string(root.join(&path)).unwrap_or_default();
+        (there != text).then(|| format!("{} is out of date: lockstep course reference", path.display()))
+    };
+    pages.into_iter().filter_map(differs).collect()
 }

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use lockstep_contract::foreign;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_launch::verdict::{Causes, FAMILIES};
+use lockstep_site::rules::{Column, table};
+use lockstep_site::{doctor, render};
 
-use crate::author::variables::{VARIABLES, Variables};
 use crate::exit::CODES;
-use crate::site::rules::{Column, table};
+use crate::variables::{VARIABLES, Variables};
 
 /// Width of the commands' help in columns.
 const WIDTH: usize = 96;
@@ -20,43 +18,19 @@ const WIDTH: usize = 96;
 const MADE: &str = "<!-- Written by `lockstep course reference`; do not edit. -->\n";
 
 /// The pages, by their paths in the checkout. `whole` is the command line of the whole program.
-fn pages(whole: clap::Command) -> BTreeMap<PathBuf, String> {
+pub(crate) fn pages(whole: clap::Command) -> BTreeMap<PathBuf, String> {
     let page = |name: &str, text: String| (Path::new("book/src").join(format!("reference-{name}.md")), text);
     [
         page("commands", commands(whole)),
         page("exit-codes", exit_codes()),
-        page("faults", format!("# What doctor finds\n\n{MADE}\n{}", crate::site::doctor::page())),
+        page("faults", format!("# What doctor finds\n\n{MADE}\n{}", doctor::page())),
         page("failure-causes", failure_causes()),
-        page(
-            "script-mistakes",
-            format!("# Mistakes in batch scripts\n\n{MADE}\n{}", crate::site::render::mistakes_page()),
-        ),
+        page("script-mistakes", format!("# Mistakes in batch scripts\n\n{MADE}\n{}", render::mistakes_page())),
         page("tasks", tasks()),
-        page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", crate::site::render::profile_page())),
+        page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", render::profile_page())),
         page("variables", variables()),
     ]
     .into()
-}
-
-/// Writes the pages.
-///
-/// # Errors
-/// The system's error.
-pub(crate) fn write(root: &Path, whole: clap::Command) -> anyhow::Result<()> {
-    for (path, text) in pages(whole) {
-        let path = root.join(path);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", foreign::path(&path)))?;
-    }
-    Ok(())
-}
-
-/// The pages that differ from what the program would write.
-pub(crate) fn stale(root: &Path, whole: clap::Command) -> Vec<String> {
-    let differs = |(path, text): (PathBuf, String)| {
-        let there = fs::read_to_string(root.join(&path)).unwrap_or_default();
-        (there != text).then(|| format!("{} is out of date: lockstep course reference", path.display()))
-    };
-    pages(whole).into_iter().filter_map(differs).collect()
 }
 
 pub(crate) fn commands(whole: clap::Command) -> String {
@@ -161,12 +135,14 @@ fn variables() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use regex::Regex;
 
     use super::*;
 
     /// Searches the sources of programs only; tests may use made-up names.
-    const SOURCES: [&str; 5] = ["crates", "engine", "harness/src", "labs", "scripts"];
+    const SOURCES: [&str; 5] = ["crates", "engine", "harness", "labs", "scripts"];
 
     #[test]
     fn every_variable_of_the_project_has_a_row() {

@@ -1,25 +1,29 @@
-//! For authors: labs and the book's reference pages (`lockstep course`), packages of one's own (`lockstep new`), and the files of data
+//! For authors: labs (`lockstep course`), packages of one's own (`lockstep new`), and the files of data
 //! sets (`lockstep data`).
 
-pub(crate) mod course;
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone: `report::Screen` prints
+
+pub mod course;
 mod course_check;
 mod data;
 mod data_check;
 mod data_make;
 mod data_text;
-pub(crate) mod new;
+mod labs;
+pub mod new;
 mod new_lab;
-pub(crate) mod reference;
-mod variables;
 
 use clap::{Args, Subcommand};
+use lockstep_checkout::{self as checkout, cargo};
+use lockstep_launch::exit;
+use lockstep_report as report;
 
 use crate::exit::Code;
 
 /// Make, look at and check the files of data sets
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub(crate) struct DataOptions {
+pub struct DataOptions {
     #[command(subcommand)]
     command: Command,
 }
@@ -32,7 +36,7 @@ enum Command {
 }
 
 impl DataOptions {
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    pub fn exec(self) -> anyhow::Result<Code> {
         match self.command {
             Command::Make(options) => options.exec(),
             Command::Look(options) => options.exec(),

@@ -7,10 +7,10 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
-use crate::author::{data_check, data_text};
 use crate::checkout::program_beside;
 use crate::exit::{Code, Refused};
 use crate::report::Stdout;
+use crate::{data_check, data_text};
 
 /// A data set that the labs draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

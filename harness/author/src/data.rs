@@ -8,7 +8,7 @@ use lockstep_datasets::folder::{Skipped, SplitFolders, walk};
 use lockstep_datasets::idx::{Idx, IdxKind};
 use lockstep_datasets::{DataError, Split, cifar, mnist};
 
-use crate::author::data_text::{self, TextPart};
+use crate::data_text::{self, TextPart};
 
 /// The layout of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
