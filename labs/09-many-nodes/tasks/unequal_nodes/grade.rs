@@ -7,6 +7,7 @@ type Input = (Vec<usize>, usize, usize, usize);
 /// Rank, world size, positions.
 type Placement = (usize, usize, Vec<usize>);
 type Found = Result<Placement, String>;
+type PlaceOf = fn(&Input) -> Placement;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
@@ -25,7 +26,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .collect();
     let inputs: Vec<Input> = layouts.iter().flat_map(|(workers, samples)| places(workers, *samples)).collect();
     let outputs = runner.call::<_, Found>(1, &inputs)?;
-    let gives_it = |wrong: &fn(&Input) -> Placement| {
+    let gives_it = |wrong: &PlaceOf| {
         inputs.iter().enumerate().all(|(number, input)| outputs.of(0, number).as_ref() == Ok(&wrong(input)))
     };
     let causes = causes(&MISTAKES, gives_it);
@@ -70,7 +71,7 @@ fn right(input: &Input) -> Placement {
 }
 
 /// Mistakes, and the places that they give.
-const MISTAKES: [(fn(&Input) -> Placement, &str); 5] = [
+const MISTAKES: [(PlaceOf, &str); 5] = [
     (
         |input| from(input.1 * input.0[input.1], input),
         "a node's first rank is the number of workers before it, not a multiple of its own: two processes have the same rank",

@@ -21,8 +21,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .collect();
     let outputs = device::call::<_, Joined>(runner, RANKS, &cases).map_err(explained)?;
     let all: Vec<Vec<&Joined>> = (0..cases.len()).map(|case| outputs.all(case).collect()).collect();
-    let all_are =
-        |wrong: fn(usize, &[&Joined]) -> bool| cases.iter().zip(&all).all(|((late, _), found)| wrong(*late, found));
+    let all_are = |wrong: GivesIds| cases.iter().zip(&all).all(|((late, _), found)| wrong(*late, found));
     let causes = causes(&MISTAKES, |wrong| all_are(*wrong));
     for ((late, comms), found) in cases.iter().zip(&all) {
         check(*late, comms, found, &causes)?;
@@ -34,8 +33,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     check(late, &comms, &outputs.all(0).collect::<Vec<_>>(), &[])
 }
 
-/// Mistakes, and whether they give all ranks' ids if one rank is late.
-const MISTAKES: [(fn(usize, &[&Joined]) -> bool, &str); 2] = [
+/// Whether a mistake gives all ranks' ids if this rank is late.
+type GivesIds = fn(usize, &[&Joined]) -> bool;
+
+const MISTAKES: [(GivesIds, &str); 2] = [
     (
         |late, found| {
             let others = if late == 0 { 1 } else { 0 };

@@ -75,7 +75,7 @@ fn draw(random: &mut Inputs, which: usize) -> AlphaBetaCase {
 fn check_line(case: &AlphaBetaCase, found: &Plan, all: &[(&AlphaBetaCase, &Plan)]) -> anyhow::Result<()> {
     let (alpha, beta) = case.line;
     let line = found_line(found);
-    let gives_it = |wrong: &fn(&[(f64, f64)]) -> (f64, f64)| {
+    let gives_it = |wrong: &Line| {
         all.iter().all(|(case, found)| {
             let (line, wrong) = (found_line(found), wrong(&case.measured.times));
             near(line.0, wrong.0, 1e-6) && near(line.1, wrong.1, 1e-6)
@@ -94,8 +94,11 @@ fn check_line(case: &AlphaBetaCase, found: &Plan, all: &[(&AlphaBetaCase, &Plan)
     .or_fail("these are not the line through all sizes but one")
 }
 
+/// α and β for times.
+type Line = fn(&[(f64, f64)]) -> (f64, f64);
+
 /// Lines that mistakes give.
-const OTHER_LINES: [(fn(&[(f64, f64)]) -> (f64, f64), &str); 3] = [
+const OTHER_LINES: [(Line, &str); 3] = [
     (
         |times| fit(times, |_| 1.0),
         "the squares of absolute errors depend almost only on the longest messages, which take a thousand times as long as short ones: \

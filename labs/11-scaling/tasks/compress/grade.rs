@@ -41,7 +41,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let outputs = runner.call::<_, Counted>(ranks, &cases)?;
         let found = |number: usize| outputs.all(number).collect::<Vec<&Counted>>();
         // Returns true if all ranks have this in all cases; what half precision cannot hold may be infinite.
-        let all_are = |wrong: fn(&[Vec<f64>], usize) -> Vec<f64>| {
+        let all_are = |wrong: Exchange| {
             let is = |(right, found): (&f64, &f64)| {
                 (right - found).abs() <= COARSE * right.abs() || (*right > LARGEST && !found.is_finite())
             };
@@ -66,8 +66,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What mistakes give, of the ranks' gradients on one of them.
-const MISTAKES: [(fn(&[Vec<f64>], usize) -> Vec<f64>, &str); 3] = [
+/// What a rank has of all ranks' gradients in the end.
+type Exchange = fn(&[Vec<f64>], usize) -> Vec<f64>;
+
+/// What mistakes give.
+const MISTAKES: [(Exchange, &str); 3] = [
     (|gradients, _| sums(gradients), "summed, not averaged: divide by the number of ranks"),
     (|gradients, rank| gradients[rank].clone(), "this is the rank's own gradient: nothing was exchanged"),
     (

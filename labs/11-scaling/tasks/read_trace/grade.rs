@@ -200,17 +200,17 @@ impl ReadTraceCase {
 
 fn check_exposed(case: &ReadTraceCase, found: &Reading, all: &[(&ReadTraceCase, &Reading)]) -> anyhow::Result<()> {
     let right = case.exposed();
-    let gives_it = |wrong: &fn(&ReadTraceCase) -> Vec<f64>| {
-        all.iter().all(|(case, found)| close(&wrong(case), &found.exposed, TOLERANCE))
-    };
+    let gives_it = |wrong: &OfEachRank| all.iter().all(|(case, found)| close(&wrong(case), &found.exposed, TOLERANCE));
     Claim::close(&right, &found.exposed, TOLERANCE)
         .given(case.given())
         .causes(&causes(&OTHER_TIMES, gives_it))
         .or_fail("the exposed time is that in which a rank communicates and does not compute")
 }
 
+type OfEachRank = fn(&ReadTraceCase) -> Vec<f64>;
+
 /// Times that mistakes give.
-const OTHER_TIMES: [(fn(&ReadTraceCase) -> Vec<f64>, &str); 4] = [
+const OTHER_TIMES: [(OfEachRank, &str); 4] = [
     (ReadTraceCase::communicates, "that is all communication: what runs while the rank computes is hidden"),
     (
         |case| case.exposed_without(|rank, span| span.rank == rank && span.kind != "communication"),
@@ -237,9 +237,7 @@ fn check_overlap(case: &ReadTraceCase, found: &Reading, all: &[(&ReadTraceCase, 
 
 fn check_straggler(case: &ReadTraceCase, found: &Reading, all: &[(&ReadTraceCase, &Reading)]) -> anyhow::Result<()> {
     let largest = |of: Vec<f64>| (0..of.len()).max_by(|a, b| of[*a].total_cmp(&of[*b]));
-    let gives_it = |of: &fn(&ReadTraceCase) -> Vec<f64>| {
-        all.iter().all(|(case, found)| largest(of(case)) == Some(found.straggler))
-    };
+    let gives_it = |of: &OfEachRank| all.iter().all(|(case, found)| largest(of(case)) == Some(found.straggler));
     Claim::that(found.straggler == case.straggler, "another rank", format!("rank {}", found.straggler))
         .given(case.given())
         .causes(&causes(&OTHER_STRAGGLERS, gives_it))
@@ -247,7 +245,7 @@ fn check_straggler(case: &ReadTraceCase, found: &Reading, all: &[(&ReadTraceCase
 }
 
 /// What is the largest of the rank that a mistake takes for the straggler.
-const OTHER_STRAGGLERS: [(fn(&ReadTraceCase) -> Vec<f64>, &str); 5] = [
+const OTHER_STRAGGLERS: [(OfEachRank, &str); 5] = [
     (
         |case| case.exposed().iter().map(|time| -time).collect(),
         "this rank has the least exposed communication, but only because it computes something else meanwhile: it waits as long as \

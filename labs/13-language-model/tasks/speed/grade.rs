@@ -156,14 +156,16 @@ impl Case {
     }
 }
 
+/// What a mistake makes of a case, and of the case without the first steps.
+type Mistake = fn(&Case, &Case) -> f64;
+
 /// One of the numbers that are asked for.
 struct Quantity {
     of: fn(&Speed) -> Option<f64>,
     words: fn(f64) -> String,
     /// Of a case without the first steps.
     right: fn(&Case) -> f64,
-    /// What mistakes make of a case, and of the case without the first steps.
-    mistakes: &'static [(fn(&Case, &Case) -> f64, &'static str)],
+    mistakes: &'static [(Mistake, &'static str)],
     otherwise: &'static str,
 }
 
