@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use lockstep_contract::foreign;
 
+use crate::answers::{BEGIN, END, LEARNERS, skeleton};
 use crate::exercise::{Lab, Task, Tasks};
 
 /// The root of a package's program. The solution's lists all answers, the learner's lists one per task.
@@ -27,7 +28,8 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
     let tasks = lab.tasks()?;
     for task in &tasks.tasks {
         let path = lab.own_answer(root, &task.name);
-        let text = skeleton(&read(&path)?).with_context(|| foreign::path(&path).to_string())?;
+        let text =
+            skeleton(&read(&path)?).map_err(anyhow::Error::msg).with_context(|| foreign::path(&path).to_string())?;
         files.insert(task.file(), text);
     }
     files.insert(Path::new("src").join(MAIN), main(&tasks, &modules(&lab.folder(root).join("given"))?));
@@ -199,59 +201,6 @@ unused = {{ level = \"allow\", priority = -1 }}
     ))
 }
 
-const BEGIN: &str = "// <answer>";
-const END: &str = "// </answer>";
-const LEARNERS: &str = "//~";
-
-/// Converts an answer's text to the learner's text.
-///
-/// In an answer's file, `// <answer>` and `// </answer>` enclose the part that the learner writes. Lines in it that begin with
-/// `//~` go into the learner's file; all other lines are the answer.
-///
-/// ```text
-/// pub fn twice(n: i64) -> i64 {          pub fn twice(n: i64) -> i64 {
-///     // <answer>                  →         // Twice as much.
-///     //~ // Twice as much.                  todo!("twice as much")
-///     //~ todo!("twice as much")         }
-///     2 * n
-///     // </answer>
-/// }
-/// ```
-///
-/// # Errors
-/// When markers do not pair, or when a marked part has no line for the learner.
-pub fn skeleton(answer: &str) -> anyhow::Result<String> {
-    let (mut text, mut inside, mut instead) = (String::new(), None, 0);
-    for (number, line) in (1..).zip(answer.lines()) {
-        match (line.trim(), inside) {
-            (BEGIN, None) => (inside, instead) = (Some(number), 0),
-            (END, Some(begin)) => {
-                ensure!(instead > 0, "the answer that begins in line {begin} has no line that begins with {LEARNERS}");
-                inside = None;
-            }
-            (marker @ (BEGIN | END), _) => bail!("line {number}: {marker} without its counterpart"),
-            (trimmed, Some(_)) => {
-                if let Some(kept) = trimmed.strip_prefix(LEARNERS) {
-                    let indent = &line[..line.len() - line.trim_start().len()];
-                    // The first space after the marker belongs to it. Further ones are indentation.
-                    let kept = format!("{indent}{}", kept.strip_prefix(' ').unwrap_or(kept));
-                    text.push_str(kept.trim_end());
-                    text.push('\n');
-                    instead += 1;
-                }
-            }
-            (_, None) => {
-                text.push_str(line);
-                text.push('\n');
-            }
-        }
-    }
-    match inside {
-        Some(begin) => bail!("the answer that begins in line {begin} has no end"),
-        None => Ok(text),
-    }
-}
-
 /// The answer without the lines for the learner.
 pub fn answer(text: &str) -> String {
     let own = |line: &&str| {
@@ -314,23 +263,6 @@ mod tests {
         let left = "fn twice(n: i64) -> i64 {\n    // Twice.\n    if true {\n        todo!(\"twice\")\n    }\n}\n";
         assert_eq!(skeleton(TWICE).unwrap(), left);
         assert_eq!(answer(TWICE), "fn twice(n: i64) -> i64 {\n    2 * n\n}\n");
-    }
-
-    #[test]
-    fn keeps_files_without_markers() {
-        assert_eq!(skeleton("//! Words.\n").unwrap(), "//! Words.\n");
-    }
-
-    #[test]
-    fn rejects_unpaired_markers_and_answers_without_lines_for_the_learner() {
-        for text in [
-            "// <answer>\n//~ x\n",
-            "// </answer>\n",
-            "// <answer>\n//~ x\n// <answer>\n",
-            "// <answer>\n1\n// </answer>\n",
-        ] {
-            assert!(skeleton(text).is_err(), "{text}");
-        }
     }
 
     #[test]
