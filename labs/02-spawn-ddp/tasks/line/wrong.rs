@@ -11,7 +11,7 @@ use crate::line::gradient;
 #[given]
 pub fn serial() {}
 
-/// Uses the batch size as that of each rank.
+/// Uses the batch size for each rank.
 #[edit((batch_size / ranks) as i64 => batch_size as i64)]
 pub fn large() {}
 

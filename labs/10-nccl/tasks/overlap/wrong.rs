@@ -60,7 +60,7 @@ pub fn before_the_last(pass: &Pass) -> Result<()> {
     pass.layers().try_for_each(|layer| pass.optimizer(layer))
 }
 
-/// Right: gives all kernels to the device first, and then the all-reduces, of which each waits for its own layer.
+/// Right: gives all kernels to the device first, and then the all-reduces: each waits for its own layer.
 pub fn kernels_first(pass: &Pass) -> Result<()> {
     let mut gradients = Vec::new();
     for layer in pass.layers() {

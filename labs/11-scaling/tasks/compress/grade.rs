@@ -50,7 +50,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether no number differs by more than this part of it.
+/// Returns true if no number differs by more than this part of its value.
 fn near(right: &[f64], found: &[f64], part: f64) -> bool {
     right.len() == found.len()
         && right.iter().zip(found).all(|(right, found)| (right - found).abs() <= part * right.abs())

@@ -20,7 +20,7 @@ pub fn each_step() {}
 #[edit(group.barrier()?; => )]
 pub fn without_barrier() {}
 
-/// Starts an operation in each step, and waits for those of a line at its end.
+/// Starts an operation in each step, and waits for a line's operations at its end.
 pub fn waits_later(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
     let line = |losses: &[f64]| -> Result<f64> {
         let start = |loss: &f64| group.all_reduce_async(Tensor::from_slice(&[*loss]), ReduceOp::Sum);

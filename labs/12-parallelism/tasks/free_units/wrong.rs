@@ -51,7 +51,7 @@ pub fn keeps_all() {}
 #[edit(unit.free(); gradients.push => gradients.push)]
 pub fn never_again() {}
 
-/// Replaces the gradient of the outputs by that of the inputs before it computes the weight's.
+/// Replaces the outputs' gradient by the inputs' gradient before it computes the weight's.
 #[edit(let of_weight = unit.weight_gradient(x, &of_outputs); => )]
 #[edit(unit.reduce(of_weight) => unit.reduce(unit.weight_gradient(x, &of_outputs)))]
 pub fn inputs_first() {}
@@ -74,7 +74,7 @@ pub fn reduces_last() {}
 #[edit(unit.reduce(of_weight)? => of_weight)]
 pub fn not_reduced() {}
 
-/// Passes the gradient of the outputs on as that of the inputs.
+/// Passes the outputs' gradient on in place of the inputs' gradient.
 #[edit(unit.gather()?; let of_weight => let of_weight)]
 #[edit(of_outputs = unit.input_gradient(&of_outputs); unit.free(); => )]
 pub fn same_gradient() {}

@@ -274,7 +274,7 @@ pub fn probability_detached() {}
 #[edit(let mean = probabilities.mean_dim => let mean = probabilities.detach().mean_dim)]
 pub fn balance_detached() {}
 
-/// Counts tokens, not parts of them.
+/// Counts tokens, not shares.
 #[edit(let total = (tokens.size()[0] * ranks as i64) as f64 => let total = 1.0)]
 pub fn counted_tokens() {}
 

@@ -63,7 +63,7 @@ pub fn by_value() {}
 #[edit(Ok(norm) => Ok(norm.min(max_norm)))]
 pub fn afterwards() {}
 
-/// One operation for each gradient: ranks with fewer of them do not come.
+/// One operation for each gradient: ranks with fewer gradients do not take part.
 #[edit(let mut parts = Tensor::from_slice(&[squares(true)]); group.all_reduce(&mut parts, ReduceOp::Sum)?; =>
     let mut parts = Tensor::from_slice(&[0.0]);
     for gradient in gradients.iter().filter(|gradient| gradient.divided) {

@@ -198,11 +198,11 @@ pub fn scale_of_epochs() {}
 #[edit(at as f64 => (at % windows) as f64)]
 pub fn same_epoch() {}
 
-/// Leaves out a batch of which this rank has no window.
+/// Leaves out a batch without a window of this rank.
 #[edit(let finite = => if mine.is_empty() { at += all.len(); continue; } let finite =)]
 pub fn skips_empty() {}
 
-/// Right: each rank takes a block of neighbours, and the position is that of all epochs.
+/// Right: each rank takes a block of neighbours, and the position counts from the first epoch.
 pub fn blocks(run: &mut Run) -> Result<()> {
     let share = |run: &Run, all: &[usize]| {
         let begin = |rank: usize| all.len() * rank / run.ranks;

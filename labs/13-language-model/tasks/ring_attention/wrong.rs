@@ -165,7 +165,7 @@ pub fn skips(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tensor) 
     Ok(all.0)
 }
 
-/// Computes all pairs, and hides those of later keys.
+/// Computes all pairs, and hides the pairs with later keys.
 pub fn hides(ring: &Ring<'_>, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
     let [mut first, mut second] = own(ring, queries, keys, values)?;
     let mut block = Tensor::stack(&[keys, values], 0);
