@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 use tch::nn::{Linear, Module, VarStore};
 use tch::{Reduction, Tensor};
 
 /// The given program: cross-entropy over one class.
-#[edit(mse_loss(targets, Reduction::Mean) => cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, -100, 0.0))]
+#[given]
 pub fn constant() {}
 
 /// Computes the loss again after each step.
